@@ -1,0 +1,92 @@
+/*
+ * Files: the only open(2) in the tree.  Inputs are read with pread, never mapped,
+ * and must be regular files (a pipe on "-" is spooled).  Outputs are written to a
+ * temporary in the target directory and appear under their name whole or not at
+ * all: fsync, rename, fsync of the directory.
+ */
+#ifndef FM_FILE_H
+#define FM_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+/* An input. */
+struct fm_file {
+    int fd;
+    uint64_t size;
+    char *path; /* as the user wrote it, for messages */
+    uint64_t dev, ino;
+    int64_t mtime_ns; /* at open; fm_file_unchanged compares */
+};
+
+/* FM_ENOENT, FM_EPERM, FM_EFORMAT (not a regular file).  Symlinks are followed. */
+int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err);
+/* As above inside directory dirfd; `name` is a single path component.  A symlink is followed only
+ * where `follow` (Hugging Face caches link into ../../blobs). */
+int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
+                    struct fm_err *err);
+/* "-": standard input; a seekable one is read in place, a pipe is copied to an unlinked temporary
+ * file first.  FM_EUSAGE if it is a terminal. */
+int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err);
+void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
+
+/* Exactly size bytes at offset; a short file is FM_EFORMAT "ends at byte ...". EINTR-safe. */
+int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t size,
+                 struct fm_err *err);
+/* The whole file, at most `limit` bytes, NUL appended, free() it. */
+int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
+                  struct fm_err *err);
+/* FM_EIO if size, mtime or inode are no longer those of the open. */
+int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
+
+/* An output file that is not there yet. */
+struct fm_output {
+    int fd;
+    char *path; /* final name; NULL: standard output */
+    char *temp; /* temporary name beside it */
+    bool seekable;
+    uint64_t at; /* bytes written by fm_output_write */
+};
+
+/* "-": standard output, refused (FM_EUSAGE) if it is a terminal and `binary`.  FM_ECREATE where
+ * path exists and not `force`. */
+int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
+                   struct fm_err *err);
+/* Reserve `size` bytes, so that a full disk fails now (FM_EIO names the free space). */
+int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);
+int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err);
+/* Anywhere in a seekable output; safe from several threads at once. */
+int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, size_t size,
+                       struct fm_err *err);
+/* fsync, close, rename, fsync the directory: the output now exists. */
+int fm_output_commit(struct fm_output *o, struct fm_err *err);
+void fm_output_abandon(struct fm_output *o); /* remove the temporary; after commit: nothing */
+
+/* A directory that appears whole: made as .NAME.partial-XXXX, renamed by commit. */
+struct fm_outdir {
+    int fd;
+    char *path, *temp;
+};
+int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err);
+/* A file inside; its fm_output_commit fsyncs and renames inside the temporary directory. */
+int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);
+int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err);
+void fm_outdir_abandon(struct fm_outdir *d);
+
+/* An unlinked temporary file in TMPDIR (or /var/tmp) for spilled data; close(2) frees it. */
+int fm_file_temp(int *fd, struct fm_err *err);
+/* pread/pwrite of exactly size bytes on such a file. */
+int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err);
+int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err);
+
+/* Bytes free for this user on the filesystem of `path` (its directory if it is not there). */
+int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
+
+/* On SIGINT or SIGTERM and at exit, remove every temporary that is still open (async-signal-safe).
+ */
+void fm_file_remove_temporaries(void);
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * The mask set: widths u32 (B, L, E), little-endian, as one zstd frame with content
+ * size and checksum.  Exactly that is accepted: one frame, the size the manifest
+ * says, a window of at most 8 MiB, no dictionary, nothing behind it.
+ */
+#ifndef FM_MASKSET_H
+#define FM_MASKSET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+/* Compress: *frame (malloc) of *size bytes.  Same widths, same library: same bytes. */
+int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *size,
+                    struct fm_err *err);
+/* Decompress into exactly `count` widths. */
+int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t size,
+                      struct fm_err *err);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * Token files: .npy (u2 u4 i4 i8; one or two dimensions), llm.c headered bins,
+ * raw little-endian u16 or u32.  Told apart by content; raw needs the caller's word.
+ */
+#ifndef FM_TOKENS_H
+#define FM_TOKENS_H
+
+#include <stdint.h>
+
+#include "formats/file.h"
+#include "lib/base/err.h"
+
+enum fm_token_type { FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32 };
+
+struct fm_tokens {
+    struct fm_file file;
+    uint64_t data;       /* offset of the first token */
+    uint64_t count;      /* tokens */
+    uint64_t rows, cols; /* 2-D: a row is a sequence; 1-D: rows 0 */
+    int width;           /* bytes per token: 2, 4, 8 */
+    int is_signed;
+};
+
+/* FM_EFORMAT with the field that is wrong; FM_EUSAGE for a raw file without a type. */
+int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
+                   struct fm_err *err);
+void fm_tokens_close(struct fm_tokens *t);
+
+/* n tokens from position `at`, each checked to be in [0, vocabulary).  FM_EFORMAT names position
+ * and id. */
+int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_t n,
+                   uint32_t vocabulary, struct fm_err *err);
+
+#endif

@@ -1,0 +1,175 @@
+#include "lib/base/dtype.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int bits;
+} types[FM_DTYPES] = {
+    [FM_BOOL] = {"BOOL", 8},
+    [FM_F4] = {"F4", 4},
+    [FM_F6_E2M3] = {"F6_E2M3", 6},
+    [FM_F6_E3M2] = {"F6_E3M2", 6},
+    [FM_U8] = {"U8", 8},
+    [FM_I8] = {"I8", 8},
+    [FM_F8_E5M2] = {"F8_E5M2", 8},
+    [FM_F8_E4M3] = {"F8_E4M3", 8},
+    [FM_F8_E8M0] = {"F8_E8M0", 8},
+    [FM_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8},
+    [FM_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8},
+    [FM_I16] = {"I16", 16},
+    [FM_U16] = {"U16", 16},
+    [FM_F16] = {"F16", 16},
+    [FM_BF16] = {"BF16", 16},
+    [FM_I32] = {"I32", 32},
+    [FM_U32] = {"U32", 32},
+    [FM_F32] = {"F32", 32},
+    [FM_C64] = {"C64", 64},
+    [FM_F64] = {"F64", 64},
+    [FM_I64] = {"I64", 64},
+    [FM_U64] = {"U64", 64},
+};
+
+const char *fm_dtype_name(enum fm_dtype dtype)
+{
+    return (unsigned)dtype < FM_DTYPES ? types[dtype].name : NULL;
+}
+
+int fm_dtype_from_name(const char *name, size_t len)
+{
+    for (int i = 0; i < FM_DTYPES; i++)
+        if (strlen(types[i].name) == len && memcmp(types[i].name, name, len) == 0)
+            return i;
+    return -1;
+}
+
+int fm_dtype_bits(enum fm_dtype dtype)
+{
+    assert((unsigned)dtype < FM_DTYPES);
+    return types[dtype].bits;
+}
+
+bool fm_dtype_is_weight(enum fm_dtype dtype)
+{
+    return dtype == FM_BF16 || dtype == FM_F16 || dtype == FM_F32;
+}
+
+static inline float float_of_bits(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline uint32_t bits_of_float(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* Subnormal halves are normalised by the multiplication with 2^-14. */
+static inline float float_of_half(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t rest = h & 0x7fffu;
+    if (rest >= 0x7c00u) /* Inf, NaN */
+        return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u)
+        return float_of_bits(sign | ((rest << 13) + 0x38000000u));
+    float tiny = (float)rest * 0x1p-24f;
+    return float_of_bits(sign | bits_of_float(tiny));
+}
+
+static inline uint16_t half_of_float(float f)
+{
+    uint32_t u = bits_of_float(f);
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000u);
+    uint32_t a = u & 0x7fffffffu;
+    if (a > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (a >= 0x477ff000u) /* rounds to 65536 or beyond */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a < 0x38800000u) { /* subnormal: adding 0.5 leaves it in the low bits, rounded */
+        float r = float_of_bits(a) + 0.5f;
+        return (uint16_t)(sign | (bits_of_float(r) - 0x3f000000u));
+    }
+    uint32_t odd = a >> 13 & 1u;
+    return (uint16_t)(sign | (a + 0xfffu + odd - 0x38000000u) >> 13);
+}
+
+static inline uint16_t bfloat_of_float(float f)
+{
+    uint32_t u = bits_of_float(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n)
+{
+    const uint16_t *s = src;
+    switch (dtype) {
+    case FM_F32:
+        memcpy(dst, src, n * sizeof *dst);
+        return;
+    case FM_BF16:
+        for (size_t i = 0; i < n; i++)
+            dst[i] = float_of_bits((uint32_t)s[i] << 16);
+        return;
+    case FM_F16:
+        for (size_t i = 0; i < n; i++)
+            dst[i] = float_of_half(s[i]);
+        return;
+    default:
+        assert(!"not a weight dtype");
+    }
+}
+
+void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t n)
+{
+    uint16_t *d = dst;
+    switch (dtype) {
+    case FM_F32:
+        memcpy(dst, src, n * sizeof *src);
+        return;
+    case FM_BF16:
+        for (size_t i = 0; i < n; i++)
+            d[i] = bfloat_of_float(src[i]);
+        return;
+    case FM_F16:
+        for (size_t i = 0; i < n; i++)
+            d[i] = half_of_float(src[i]);
+        return;
+    default:
+        assert(!"not a weight dtype");
+    }
+}
+
+#define FINITE_BLOCK 4096 /* elements between looks at the accumulated flag */
+
+size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n)
+{
+    assert(fm_dtype_is_weight(dtype));
+    const uint16_t *h = src;
+    const uint32_t *w = src;
+    const uint16_t exponent = dtype == FM_BF16 ? 0x7f80u : 0x7c00u;
+    for (size_t at = 0; at < n; at += FINITE_BLOCK) {
+        size_t end = n - at < FINITE_BLOCK ? n : at + FINITE_BLOCK;
+        unsigned bad = 0;
+        if (dtype == FM_F32)
+            for (size_t i = at; i < end; i++)
+                bad |= (w[i] & 0x7f800000u) == 0x7f800000u;
+        else
+            for (size_t i = at; i < end; i++)
+                bad |= (h[i] & exponent) == exponent;
+        if (!bad)
+            continue;
+        for (size_t i = at; i < end; i++)
+            if (dtype == FM_F32 ? (w[i] & 0x7f800000u) == 0x7f800000u
+                                : (h[i] & exponent) == exponent)
+                return i;
+    }
+    return n;
+}

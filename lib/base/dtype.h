@@ -1,0 +1,59 @@
+/*
+ * Number types: the dtypes a safetensors file may name, their sizes, and the
+ * conversion of rows between the three we compute with and float.  Nobody else
+ * knows what a bfloat16 is.
+ */
+#ifndef FM_BASE_DTYPE_H
+#define FM_BASE_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum fm_dtype {
+    FM_BOOL,
+    FM_F4,
+    FM_F6_E2M3,
+    FM_F6_E3M2,
+    FM_U8,
+    FM_I8,
+    FM_F8_E5M2,
+    FM_F8_E4M3,
+    FM_F8_E8M0,
+    FM_F8_E4M3FNUZ,
+    FM_F8_E5M2FNUZ,
+    FM_I16,
+    FM_U16,
+    FM_F16,
+    FM_BF16,
+    FM_I32,
+    FM_U32,
+    FM_F32,
+    FM_C64,
+    FM_F64,
+    FM_I64,
+    FM_U64,
+    FM_DTYPES
+};
+
+/* "BF16" and so on, as safetensors spells them; NULL outside the enum. */
+const char *fm_dtype_name(enum fm_dtype dtype);
+
+/* The dtype of that exact name (len bytes, no NUL needed), or -1. */
+int fm_dtype_from_name(const char *name, size_t len);
+
+/* Bits of one element: 4, 6, 8, 16, 32 or 64. */
+int fm_dtype_bits(enum fm_dtype dtype);
+
+/* True for BF16, F16 and F32: what weights may be. */
+bool fm_dtype_is_weight(enum fm_dtype dtype);
+
+/* n elements of a weight dtype <-> float.  Narrowing rounds to nearest, ties to even;
+ * F16 overflow gives Inf.  src and dst do not overlap. */
+void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n);
+void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t n);
+
+/* Index of the first NaN or Inf among n elements of a weight dtype, or n. */
+size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n);
+
+#endif

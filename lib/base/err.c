@@ -1,0 +1,82 @@
+#include "lib/base/err.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void defuse(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p; p++)
+        if (*p < 0x20 || *p == 0x7f)
+            *p = '?';
+}
+
+static void set_text(struct fm_err *err, const char *fmt, va_list ap)
+{
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    defuse(err->text);
+}
+
+int fm_fail(struct fm_err *err, int code, const char *fmt, ...)
+{
+    assert(err && code != FM_OK);
+    va_list ap;
+    va_start(ap, fmt);
+    set_text(err, fmt, ap);
+    va_end(ap);
+    err->code = code;
+    return code;
+}
+
+static int code_of_errno(int e)
+{
+    switch (e) {
+    case ENOENT:
+    case ENOTDIR:
+        return FM_ENOENT;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return FM_EPERM;
+    case ENOMEM:
+        return FM_ENOMEM;
+    case EPIPE:
+        return FM_EPIPE;
+    case EEXIST:
+        return FM_ECREATE;
+    default:
+        return FM_EIO;
+    }
+}
+
+int fm_fail_errno(struct fm_err *err, const char *fmt, ...)
+{
+    int saved = errno;
+    va_list ap;
+    va_start(ap, fmt);
+    set_text(err, fmt, ap);
+    va_end(ap);
+    size_t used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(saved));
+    err->code = code_of_errno(saved);
+    return err->code;
+}
+
+int fm_within(struct fm_err *err, const char *fmt, ...)
+{
+    char context[FM_ERR_TEXT_BYTES];
+    char inner[FM_ERR_TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(context, sizeof context, fmt, ap);
+    va_end(ap);
+    memcpy(inner, err->text, sizeof inner);
+    defuse(context);
+    size_t room = sizeof err->text - 1;
+    size_t head = strnlen(context, room / 2);
+    snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)head, context, (int)(room - head - 2),
+             inner);
+    return err->code;
+}

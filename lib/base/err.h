@@ -1,0 +1,61 @@
+/*
+ * Errors.  A function that can fail because of the world (a file, a device, a
+ * number somebody typed) returns an int: FM_OK or one of the codes below, and
+ * leaves one complete sentence in the caller's struct fm_err.  A mistake of
+ * ours is an assert, which stays on in every build.
+ *
+ * The codes are the exit statuses of the tools, so nothing translates them.
+ * fm(7) tells users which of them are worth a retry: 69, 71, 74, 75, 79.
+ */
+#ifndef FM_BASE_ERR_H
+#define FM_BASE_ERR_H
+
+enum fm_code {
+    FM_OK = 0,
+    FM_EDIFF = 1,    /* ran, and the answer is no: does not verify */
+    FM_EUSAGE = 2,   /* the command line makes no sense */
+    FM_EFORMAT = 65, /* malformed, hostile or truncated input */
+    FM_ENOENT = 66,  /* an input is missing */
+    FM_EDEVICE = 69, /* the device or instruction set is not there */
+    FM_EBUG = 70,    /* our own mistake, caught */
+    FM_ENOMEM = 71,  /* out of memory */
+    FM_ECREATE = 73, /* cannot create the output, or it exists */
+    FM_EIO = 74,     /* read, write, fsync or close failed */
+    FM_ESAVED = 75,  /* interrupted, state saved: run the same command again */
+    FM_EPERM = 77,   /* permission denied */
+    FM_ECONFIG = 78, /* a model or option that is well formed but not supported */
+    FM_ELOCKED = 79, /* another process works on this output */
+    FM_EPIPE = 141   /* the reader of our output went away */
+};
+
+#define FM_ERR_TEXT_BYTES 1024
+
+/* Zero it (`struct fm_err err = {0}`) before the first call. */
+struct fm_err {
+    int code;
+    char text[FM_ERR_TEXT_BYTES];
+};
+
+#if defined(__GNUC__)
+#define FM_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define FM_PRINTF(f, a)
+#endif
+
+/*
+ * Set code and sentence, return code.  The sentence is lower case, has no full
+ * stop, and names file, value, limit and what to do where they are known.
+ * Bytes that a terminal would obey are replaced by '?'.
+ */
+int fm_fail(struct fm_err *err, int code, const char *fmt, ...) FM_PRINTF(3, 4);
+
+/*
+ * As fm_fail, the code chosen from errno and strerror appended:
+ * ENOENT/ENOTDIR 66, EACCES/EPERM/EROFS 77, ENOMEM 71, EPIPE 141, EEXIST 73, else 74.
+ */
+int fm_fail_errno(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);
+
+/* Put "context: " in front of the sentence already there; returns err->code. */
+int fm_within(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,40 @@
+#include "lib/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err)
+{
+    size_t bytes = 0;
+    void *block = NULL;
+    if (fm_mul(&bytes, n, size) && fm_add(&bytes, bytes, FM_ALIGN)) {
+        bytes -= bytes % FM_ALIGN; /* at least FM_ALIGN, a multiple of it */
+        block = aligned_alloc(FM_ALIGN, bytes);
+    }
+    if (!block) {
+        fm_fail(err, FM_ENOMEM,
+                "no memory for %s (%zu x %zu bytes); use a smaller --memory or batch", what, n,
+                size);
+        return NULL;
+    }
+    memset(block, 0, bytes);
+    return block;
+}
+
+char *fm_strdup(const char *text, struct fm_err *err)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        fm_fail(err, FM_ENOMEM, "no memory for a string of %zu bytes", strlen(text));
+    return copy;
+}
+
+int fm_grow(void **ptr, size_t n, size_t size, const char *what, struct fm_err *err)
+{
+    size_t bytes = 0;
+    void *block = fm_mul(&bytes, n, size) ? realloc(*ptr, bytes ? bytes : 1) : NULL;
+    if (!block)
+        return fm_fail(err, FM_ENOMEM, "no memory for %s (%zu x %zu bytes)", what, n, size);
+    *ptr = block;
+    return FM_OK;
+}

@@ -1,0 +1,48 @@
+/*
+ * Memory: overflow-checked sizes and aligned blocks.  Every size that comes
+ * from a file or an option goes through fm_mul and fm_add before it is used.
+ */
+#ifndef FM_BASE_MEM_H
+#define FM_BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/base/err.h"
+
+#define FM_ALIGN 64
+
+/* *out = a * b or a + b; false, *out untouched, where that does not fit. */
+static inline bool fm_mul(size_t *out, size_t a, size_t b)
+{
+    size_t r;
+    if (__builtin_mul_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+static inline bool fm_add(size_t *out, size_t a, size_t b)
+{
+    size_t r;
+    if (__builtin_add_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+/*
+ * n zeroed elements of `size` bytes, FM_ALIGN-aligned; free() gives them back.
+ * NULL with FM_ENOMEM and a sentence that names `what`.  n * size of 0 yields
+ * a block that may be freed and not touched.
+ */
+void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
+
+/* A copy of text, NULL with FM_ENOMEM. */
+char *fm_strdup(const char *text, struct fm_err *err);
+
+/* Grow *ptr (from malloc, realloc or NULL) to hold n elements of `size` bytes; the old block
+ * stays valid on failure. */
+int fm_grow(void **ptr, size_t n, size_t size, const char *what, struct fm_err *err);
+
+#endif

@@ -1,0 +1,221 @@
+#include "lib/base/pool.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+
+/* One open loop.  It lives on its caller's stack and in the list of open loops. */
+struct loop {
+    void (*task)(void *arg, int i);
+    void *arg;
+    int n;
+    int next;    /* first index nobody has taken */
+    int running; /* tasks taken and not finished */
+    struct loop *older;
+};
+
+/* Everything below is guarded by `lock`. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work_came = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t task_ended = PTHREAD_COND_INITIALIZER;
+static struct loop *loops; /* newest first: inner loops finish before outer ones go on */
+static pthread_t helpers[FM_THREADS_MAX];
+static int n_helpers;
+static int n_idle;
+static bool stopping;
+
+static void run_one(struct loop *loop)
+{
+    int i = loop->next++;
+    loop->running++;
+    pthread_mutex_unlock(&lock);
+    loop->task(loop->arg, i);
+    pthread_mutex_lock(&lock);
+    if (--loop->running == 0 && loop->next >= loop->n)
+        pthread_cond_broadcast(&task_ended);
+}
+
+static struct loop *open_loop(void)
+{
+    for (struct loop *l = loops; l; l = l->older)
+        if (l->next < l->n)
+            return l;
+    return NULL;
+}
+
+static void *help(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    while (!stopping) {
+        struct loop *l = open_loop();
+        if (l) {
+            run_one(l);
+            continue;
+        }
+        n_idle++;
+        pthread_cond_wait(&work_came, &lock);
+        n_idle--;
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+int fm_pool_start(int threads, struct fm_err *err)
+{
+    assert(n_helpers == 0);
+    if (threads == 0) {
+        cpu_set_t set;
+        threads = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+        if (threads > FM_THREADS_MAX)
+            threads = FM_THREADS_MAX;
+    }
+    if (threads < 1 || threads > FM_THREADS_MAX)
+        return fm_fail(err, FM_EUSAGE, "%d threads (limit %d)", threads, FM_THREADS_MAX);
+    stopping = false;
+    while (n_helpers < threads - 1) {
+        if (pthread_create(&helpers[n_helpers], NULL, help, NULL) != 0) {
+            fm_pool_stop();
+            return fm_fail(err, FM_ENOMEM, "cannot start thread %d of %d; use fewer --threads",
+                           n_helpers + 2, threads);
+        }
+        n_helpers++;
+    }
+    return FM_OK;
+}
+
+void fm_pool_stop(void)
+{
+    pthread_mutex_lock(&lock);
+    stopping = true;
+    pthread_cond_broadcast(&work_came);
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < n_helpers; i++)
+        pthread_join(helpers[i], NULL);
+    n_helpers = 0;
+}
+
+int fm_pool_threads(void)
+{
+    return n_helpers + 1;
+}
+
+void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
+{
+    if (n <= 1 || n_helpers == 0) {
+        for (int i = 0; i < n; i++)
+            task(arg, i);
+        return;
+    }
+    struct loop loop = {.task = task, .arg = arg, .n = n};
+    pthread_mutex_lock(&lock);
+    loop.older = loops;
+    loops = &loop;
+    if (n_idle > 0)
+        pthread_cond_broadcast(&work_came);
+    while (loop.next < loop.n)
+        run_one(&loop);
+    while (loop.running > 0)
+        pthread_cond_wait(&task_ended, &lock);
+    struct loop **at = &loops;
+    while (*at != &loop)
+        at = &(*at)->older;
+    *at = loop.older;
+    pthread_mutex_unlock(&lock);
+}
+
+#define CHUNKS 24
+#define CHUNK_BYTES_MIN ((size_t)1 << 20)
+
+/* Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything. */
+struct scratch {
+    char *block[CHUNKS];
+    size_t bytes[CHUNKS];
+    size_t chunk, used;
+};
+
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static _Thread_local struct scratch *mine;
+
+static void free_scratch(void *p)
+{
+    struct scratch *s = p;
+    for (int c = 0; c < CHUNKS; c++)
+        free(s->block[c]);
+    free(s);
+}
+
+static void make_key(void)
+{
+    if (pthread_key_create(&scratch_key, free_scratch) != 0)
+        abort();
+}
+
+static void out_of_memory(size_t bytes)
+{
+    fprintf(stderr, "fm: no memory for %zu bytes of scratch; use a smaller --batch or --seq-len\n",
+            bytes);
+    _exit(FM_ENOMEM);
+}
+
+static struct scratch *scratch(void)
+{
+    if (mine)
+        return mine;
+    pthread_once(&scratch_once, make_key);
+    mine = calloc(1, sizeof *mine);
+    if (!mine || pthread_setspecific(scratch_key, mine) != 0)
+        out_of_memory(sizeof *mine);
+    return mine;
+}
+
+struct fm_mark fm_scratch_mark(void)
+{
+    struct scratch *s = scratch();
+    return (struct fm_mark){s->chunk, s->used};
+}
+
+void *fm_scratch(size_t bytes)
+{
+    struct scratch *s = scratch();
+    size_t want = 0;
+    if (!fm_add(&want, bytes, FM_ALIGN - 1))
+        out_of_memory(bytes);
+    want -= want % FM_ALIGN;
+    while (s->bytes[s->chunk] < want || s->bytes[s->chunk] - want < s->used) {
+        if (s->bytes[s->chunk] > 0 && s->used > 0) {
+            s->chunk++;
+            s->used = 0;
+            assert(s->chunk < CHUNKS);
+        }
+        if (s->bytes[s->chunk] >= want)
+            continue;
+        size_t size = s->chunk ? 2 * s->bytes[s->chunk - 1] : CHUNK_BYTES_MIN;
+        while (size < want)
+            size *= 2;
+        free(s->block[s->chunk]);
+        s->block[s->chunk] = aligned_alloc(FM_ALIGN, size);
+        if (!s->block[s->chunk])
+            out_of_memory(size);
+        s->bytes[s->chunk] = size;
+    }
+    void *p = s->block[s->chunk] + s->used;
+    s->used += want;
+    return p;
+}
+
+void fm_scratch_release(struct fm_mark mark)
+{
+    struct scratch *s = scratch();
+    assert(mark.chunk < s->chunk || (mark.chunk == s->chunk && mark.used <= s->used));
+    s->chunk = mark.chunk;
+    s->used = mark.used;
+}

@@ -1,0 +1,56 @@
+/*
+ * The thread pool and each thread's scratch memory.
+ *
+ * fm_pool_for splits a loop into n tasks that threads take in order of index.
+ * Calls nest: a task may call fm_pool_for, and idle threads help with whatever
+ * loop is open, so an outer loop over batches and an inner one over tiles
+ * together use every core.
+ *
+ * The same-bytes promise rests on one rule: what a task computes depends on its
+ * index and its data, never on the thread, the number of threads or the order.
+ * Tasks write to places of their own; sums over tasks are made afterwards, in
+ * order of index.
+ */
+#ifndef FM_BASE_POOL_H
+#define FM_BASE_POOL_H
+
+#include <stddef.h>
+
+#include "lib/base/err.h"
+
+#define FM_THREADS_MAX 1024
+
+/*
+ * Start `threads` - 1 helpers beside the calling thread (0: one per available CPU).
+ * Once per process; before it, and after fm_pool_stop, loops run on the caller alone.
+ * FM_EUSAGE over FM_THREADS_MAX, FM_ENOMEM.
+ */
+int fm_pool_start(int threads, struct fm_err *err);
+void fm_pool_stop(void);
+
+/* Threads that work on loops, the caller's included. */
+int fm_pool_threads(void);
+
+/* Run task(arg, i) for every i in [0, n), return when all are done. */
+void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
+
+/*
+ * Scratch of the calling thread: a stack that keeps its memory between uses.
+ *
+ *     struct fm_mark mark = fm_scratch_mark();
+ *     float *tile = fm_scratch(bytes);
+ *     ...
+ *     fm_scratch_release(mark);
+ *
+ * Blocks are FM_ALIGN-aligned and not zeroed.  Where the machine has no memory
+ * left the process ends with FM_ENOMEM and one sentence: scratch is bounded by
+ * the plan that --memory made, and outputs are temporary until renamed.
+ */
+struct fm_mark {
+    size_t chunk, used;
+};
+struct fm_mark fm_scratch_mark(void);
+void *fm_scratch(size_t bytes);
+void fm_scratch_release(struct fm_mark mark);
+
+#endif
