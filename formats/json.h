@@ -1,0 +1,71 @@
+/*
+ * JSON that strangers wrote.  A strict pull scanner for headers that may be huge
+ * (safetensors, shard index), and a checked door to cJSON for small files
+ * (config.json, our manifest).
+ *
+ * Strict: valid UTF-8; numbers as RFC 8259; no control bytes or NUL inside strings, escaped or
+ * not; no lone surrogates; nothing but spaces after the value; nesting at most
+ * FM_JSON_DEPTH_MAX; duplicate keys are refused by the tree door.
+ */
+#ifndef FM_JSON_H
+#define FM_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "lib/base/err.h"
+
+#define FM_JSON_DEPTH_MAX 16
+
+struct fm_json {
+    const char *begin, *at, *end;
+};
+
+void fm_json_init(struct fm_json *j, const char *text, size_t size);
+
+/* Each skips white space, consumes one thing, or fails with the byte position. */
+int fm_json_expect(struct fm_json *j, char c, struct fm_err *err);
+/* True and consumed if the next byte is c. */
+bool fm_json_accept(struct fm_json *j, char c);
+/* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT where it is longer. */
+int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
+/* A non-negative integer below 2^63: no sign, fraction, exponent, leading zero. */
+int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err);
+/* Any value, checked and skipped. */
+int fm_json_skip(struct fm_json *j, struct fm_err *err);
+/* Only white space is left. */
+int fm_json_end(struct fm_json *j, struct fm_err *err);
+
+/* Check the whole text as above, then parse it with cJSON.  The caller frees the tree with
+ * cJSON_Delete. */
+int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err);
+
+/*
+ * Getters for trees; `key` is case-sensitive, errors name it.  Integers are exact below 2^53
+ * and checked to lie in [min, max].  _opt variants leave *value alone where the key is absent or
+ * null.
+ */
+int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
+                    struct fm_err *err);
+int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
+                    struct fm_err *err);
+int fm_json_opt_double(const cJSON *object, const char *key, double min, double max, double *value,
+                       struct fm_err *err);
+int fm_json_opt_bool(const cJSON *object, const char *key, bool *value, struct fm_err *err);
+/* Borrowed from the tree. */
+int fm_json_get_string(const cJSON *object, const char *key, const char **value,
+                       struct fm_err *err);
+
+/* Numbers that cJSON would print wrongly: exact integers, and doubles with the fewest digits that
+ * read back the same (17 at most); NaN and Inf become null. */
+cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value);
+cJSON *fm_json_add_double(cJSON *object, const char *key, double value);
+
+/* Two-space indented text with a newline at the end, the same on every machine and locale;
+ * free() it.  NULL: no memory. */
+char *fm_json_print(const cJSON *tree);
+
+#endif
