@@ -1,0 +1,47 @@
+#include "lib/run.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
+{
+    const char *device = run->device ? run->device : "auto";
+    if (strcmp(device, "ref") == 0) {
+        if (run->precision != FM_PRECISION_F32)
+            return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
+        *ops = fm_ops_ref();
+        return FM_OK;
+    }
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
+        return fm_ops_cpu(ops, run->precision, err);
+    return fm_fail(err, FM_EUSAGE, "unknown --device '%s'; use auto, ref or cpu", device);
+}
+
+uint64_t fm_run_memory(const struct fm_run_options *run)
+{
+    if (run->memory)
+        return run->memory;
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : (uint64_t)4 << 30;
+}
+
+void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
+                   uint64_t total, const char *unit)
+{
+    if (run->progress.report)
+        run->progress.report(run->progress.self, stage, done, total, unit);
+}
+
+void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...)
+{
+    if (!run->progress.warn)
+        return;
+    char text[FM_ERR_TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    run->progress.warn(run->progress.self, text);
+}

@@ -1,0 +1,57 @@
+/*
+ * What every tool that computes is told: model, tokens, machine, limits.  The
+ * command line fills it (cmd/cli.c), the library reads it.  Options that shape a result
+ * are recorded in the manifest's history; paths, threads and memory are not.
+ */
+#ifndef FM_RUN_H
+#define FM_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/tokens.h"
+#include "kernels/kernels.h"
+#include "lib/base/err.h"
+
+/* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
+struct fm_progress {
+    void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
+    /* One line for the user that is no error: "fm-rank: warning: 3 experts saw no token". */
+    void (*warn)(void *self, const char *text);
+    void *self;
+};
+
+struct fm_run_options {
+    const char *model;       /* --model DIR */
+    const char *tokens;      /* --tokens FILE */
+    const char *eval_tokens; /* --eval-tokens FILE, or NULL */
+    enum fm_token_type token_dtype;
+    int seq_len;         /* 0: min(2048, max positions, columns of a 2-D file) */
+    int batch;           /* sequences per batch; 0: the tool's default */
+    uint64_t max_tokens; /* 0: all */
+    bool shuffle;
+    uint64_t seed;
+    const char *device; /* "auto", "ref", "cpu" */
+    enum fm_precision precision;
+    uint64_t memory;    /* bytes; 0: half of the machine's */
+    int threads;        /* 0: all CPUs */
+    const char *input;  /* stage stream to read, "-": standard input, NULL: none */
+    const char *output; /* "-": standard output */
+    bool force;         /* replace an existing output */
+    const char *state;  /* --state FILE, or NULL */
+    struct fm_progress progress;
+    const int *stop; /* set by a signal handler; nonzero: save and end with FM_ESAVED */
+};
+
+/* The table for run->device and precision. */
+int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err);
+
+/* run->memory, or half of the machine's physical memory. */
+uint64_t fm_run_memory(const struct fm_run_options *run);
+
+/* Nothing where the caller wants no progress. */
+void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
+                   uint64_t total, const char *unit);
+void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
+
+#endif
