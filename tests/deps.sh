@@ -1,0 +1,57 @@
+#!/bin/sh
+# What a fresh Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check` for
+# the tests as well.  As root with apt-get it is installed; otherwise the one line to run is
+# printed and the status is 1.  Nothing is touched where everything is there, whoever installed it:
+# headers are looked for with the compiler, so a library in another place is found through
+# CPPFLAGS and DNNL_CPPFLAGS.
+set -u
+CC=${CC:-cc}
+missing=
+
+need() { # need PACKAGES TEST...: the packages are missing where the test fails
+    packages=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $packages"
+}
+have() {
+    command -v "$1"
+}
+# shellcheck disable=SC2086 # flags are lists of words
+header() { # header NAME...: the preprocessor finds them all
+    printf '#include <%s>\n' "$@" |
+        $CC ${CPPFLAGS:-} ${DNNL_CPPFLAGS:-} -E -x c -o /dev/null -
+}
+
+need "gcc libc6-dev" have "$CC"
+need make have make
+need pkg-config have "${PKG_CONFIG:-pkg-config}"
+# One run of the preprocessor where nothing is missing, one per library where something is.
+if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/dev/null 2>&1; then
+    need libarchive-dev header archive.h
+    need libxxhash-dev header xxhash.h
+    need libcjson-dev header cjson/cJSON.h
+    need libzstd-dev header zstd.h
+    need libdnnl-dev header dnnl.h
+    need librandom123-dev header Random123/philox.h
+fi
+if [ "${1:-build}" = check ]; then
+    need libcmocka-dev header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
+    need clang-format have "${CLANG_FORMAT:-clang-format}"
+    for tool in shellcheck mandoc zstd tar; do
+        need "$tool" have "$tool"
+    done
+    need xxhash have xxhsum
+    need bsdutils have script
+fi
+
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && have apt-get >/dev/null; then
+    echo "deps.sh: installing$missing" >&2
+    # shellcheck disable=SC2086 # a list of words
+    apt-get update -qq >&2 && DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends $missing >&2 && exit 0
+    echo "deps.sh: apt-get failed; these packages are needed:$missing" >&2
+    exit 1
+fi
+echo "deps.sh: something is missing; run: sudo apt-get install -y$missing" >&2
+exit 1
