@@ -59,8 +59,8 @@ struct fm_ops {
                  float sign);
 
     /* o (N, Q, C): causal attention of q (N, Q, C) over k, v (N, G, C) inside each sequence of T
-     * rows, query head h on key head h / (Q/G), scores times C^-0.5; with window > 0 a key is
-     * seen only from the `window` positions ending at itself. */
+     * rows, query head h on key head h / (Q/G), scores times C^-0.5; with window > 0 a
+     * query sees only the `window` positions ending at its own. */
     void (*attention)(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,
                       int G, int C, int window);
     /* dq, dk, dv from the gradient d_o at o; probabilities are computed again. */

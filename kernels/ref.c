@@ -1,0 +1,29 @@
+#include "kernels/ops.h"
+
+static const struct fm_ops ref = {
+    .name = "ref",
+    .gemm = ref_gemm,
+    .rmsnorm = ref_rmsnorm,
+    .rmsnorm_back = ref_rmsnorm_back,
+    .rope = ref_rope,
+    .attention = ref_attention,
+    .attention_back = ref_attention_back,
+    .route = ref_route,
+    .route_back = ref_route_back,
+    .gather = ref_gather,
+    .combine = ref_combine,
+    .swiglu = ref_swiglu,
+    .swiglu_back = ref_swiglu_back,
+    .dot_rows = ref_dot_rows,
+    .channel_sums = ref_channel_sums,
+    .channel_scores = ref_channel_scores,
+    .embed = ref_embed,
+    .loss = ref_loss,
+    .adamw = ref_adamw,
+    .add = ref_add,
+};
+
+const struct fm_ops *fm_ops_ref(void)
+{
+    return &ref;
+}
