@@ -62,6 +62,11 @@ struct fm_bundle {
  * FM_EFORMAT says what is wrong and where.
  */
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
+/*
+ * As fm_bundle_open, for a stream that may be cut off: `member` holds the members that are there
+ * whole; the manifest itself must be one of them.  Enough to verify an export.
+ */
+int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 
 /* True where `path` is a regular file that begins like a tar with a manifest.json. */

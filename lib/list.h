@@ -1,0 +1,43 @@
+/*
+ * What a bundle or stage stream offers: one row per budget of its family.
+ */
+#ifndef FM_LIST_H
+#define FM_LIST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+struct fm_list_row {
+    int index;
+    double budget;    /* fraction of routed-expert channels removed */
+    uint64_t removed; /* that many channels */
+    char method[32];  /* what chose the mask */
+    uint32_t width_min, width_max;
+    double width_mean;
+    uint64_t bytes; /* weights of a ragged or native export */
+    uint64_t params, params_active;
+    bool measured; /* the quality fields are set */
+    double ce, kl, agree;
+    bool recovered; /* measured on the recovered weights */
+};
+
+struct fm_list {
+    char stage[16]; /* "rank", "train", "recover" or "pack" */
+    char family[32], dtype[16];
+    int layers, experts, experts_per_token, hidden, channels, vocabulary;
+    uint64_t params;
+    double adapter_budget; /* where the adapter was trained, -1: there is none */
+    struct fm_list_row *row;
+    int rows; /* 0 before fm-train */
+};
+
+/* path: a bundle or stage stream, "-" for standard input.  Release in every case. */
+int fm_list_read(struct fm_list *list, const char *path, struct fm_err *err);
+void fm_list_release(struct fm_list *list);
+
+/* The same as JSON text with a newline at the end; free() it.  NULL: no memory. */
+char *fm_list_json(const struct fm_list *list);
+
+#endif
