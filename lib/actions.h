@@ -1,0 +1,61 @@
+/*
+ * Action sets: the ratios a user wrote, as decimals, and the widths they give, in integers.
+ * 0.7 * 2560 is 1792 here, where a double says 1792.0000000000002 and a ceiling 1793.
+ */
+#ifndef FM_ACTIONS_H
+#define FM_ACTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+#define FM_ACTIONS_MAX 128
+#define FM_ACTIONS_TEN "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
+#define FM_ACTIONS_PAPER "0.1,0.4,0.7,1"
+
+/* value = num / den, den a power of ten up to 10^9. */
+struct fm_decimal {
+    uint64_t num, den;
+};
+
+/* "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE names
+ * `what` ("--until"). */
+int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err);
+
+/* ceil(d * n), floor(d * n), for n < 2^34. */
+uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n);
+uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n);
+
+/* The shortest text that reads back the same: "0.4", "1", "0". */
+#define FM_DECIMAL_TEXT 16
+void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d);
+
+struct fm_actions {
+    int count;                               /* A */
+    struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the last is 1 */
+    uint32_t width[FM_ACTIONS_MAX];          /* increasing; the last is I */
+    uint32_t multiple;                       /* widths were rounded up to it */
+    int merged;                              /* ratios dropped because their width was there */
+};
+
+/*
+ * Parse "0.1,0.4,0.7,1" (commas or spaces between) for experts of I channels: width =
+ * ceil(ratio I) rounded up to `multiple`, at most I.  Ratios increase, lie in (0, 1] and end
+ * with 1.  Ratios whose widths coincide are merged, the smallest stays: the caller warns where
+ * `merged` is not 0.
+ */
+int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
+                     struct fm_err *err);
+
+/* Uniform pruning: ratios 1 - i * step from `until` to 1 as an action set. */
+int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
+                     const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
+
+/* ceil((1 - removed / (L E I)) I) rounded up to multiple: the width of the uniform export. */
+uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t multiple);
+
+/* Index of a width, -1 where it is not in the set. */
+int fm_actions_find(const struct fm_actions *actions, uint32_t width);
+
+#endif

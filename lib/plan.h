@@ -1,0 +1,44 @@
+/*
+ * What a run will cost, for --dry-run: bytes, sweeps, floating-point operations, and a
+ * guess of the time from a short probe of the machine's matrix product.  Nothing of the
+ * weights is read and nothing is written.
+ */
+#ifndef FM_PLAN_H
+#define FM_PLAN_H
+
+#include <stdint.h>
+
+#include "lib/model.h"
+#include "lib/run.h"
+
+struct fm_plan {
+    uint64_t disk;   /* bytes of the output */
+    uint64_t memory; /* bytes resident at the most */
+    uint64_t spill;  /* bytes of temporary files beyond --memory */
+    uint64_t read;   /* bytes of weights read */
+    uint64_t sweeps; /* passes over the model */
+    uint64_t tokens; /* token positions computed, over all lanes */
+    double flops;    /* of the matrix products */
+    double rate;     /* flops per second of the probe */
+    double seconds;  /* flops / rate, plus a third for all that is no product */
+};
+
+/* One kind of sweep of a run: how often, with what. */
+struct fm_plan_sweep {
+    uint64_t count; /* sweeps of this kind */
+    uint64_t rows;  /* tokens in one sweep, over its micro-batches */
+    int T;          /* tokens of a sequence */
+    int lanes;      /* networks in it */
+    int backward;   /* lanes that go back too */
+    bool scores;    /* weight gradients as well: fm-rank */
+    double kept;    /* mean share of the channels that students keep, 1: all */
+};
+
+/* Add one kind of sweep to *plan. */
+void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
+                 const struct fm_plan_sweep *sweep, uint64_t memory);
+
+/* Probe the machine (some tens of milliseconds) and fill rate and seconds. */
+void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops);
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * fm-train: a family of masks, one for every budget (METHOD.md 2, 3, 3a).
+ *
+ * `learned` keeps logits over the action set for every expert and trains them by
+ * straight-through Gumbel-softmax while a controller lowers the expected width along a
+ * line; the hardened masks that it passes are the family.  `walk` lowers the cheapest
+ * expert by measured gradients.  The rest need no gradient: lib/masks.h.
+ */
+#ifndef FM_TRAIN_H
+#define FM_TRAIN_H
+
+#include "lib/masks.h"
+#include "lib/plan.h"
+#include "lib/run.h"
+
+enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
+
+struct fm_train_options {
+    enum fm_method method;
+    const char *actions;     /* "0.1,0.4,0.7,1"; NULL: ten, 0.1 to 1 */
+    uint32_t width_multiple; /* 1 */
+    const char *budget_step; /* "0.01" */
+    const char *until;       /* "0.80" */
+    int steps;               /* 500 */
+    int samples;             /* subnets per batch, 1 */
+    double prior;            /* eta: start from the scores; 0: the paper's start */
+    enum fm_lambda_schedule schedule;
+    /* Constants that have no option of their own. */
+    double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
+    double tau_first, tau_last;         /* temperature: 2 0.5 */
+    double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
+    double gain;                        /* of the controller: 200, over steps */
+    double lambda_last;                 /* where the linear schedule ends */
+    int walk_sequences;                 /* a budget of walk looks at: 32 */
+};
+
+struct fm_train_report {
+    struct fm_actions actions;
+    struct fm_family family; /* with quality; what the stream now has */
+    int steps;               /* taken by learned, also those after the last planned one */
+    int resumed;             /* steps that came from the state file */
+    bool reached;            /* the last mask removes `until` or more */
+    double seconds;          /* all of it */
+    double seconds_step;     /* mean of a training step or walk budget; 0: there were none */
+};
+
+void fm_train_defaults(struct fm_train_options *options);
+void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
+
+/* "paced", "linear". */
+int fm_train_schedule_parse(enum fm_lambda_schedule *schedule, const char *text,
+                            struct fm_err *err);
+
+/*
+ * Read the stage stream run->input (it has a ranking; for the shuffles also masks), make the
+ * family, measure it, write the stream to run->output.  run->batch sequences per step, 0: 8.
+ * FM_EUSAGE for options that make no sense, FM_ECONFIG where the stream belongs to another
+ * model, FM_ESAVED when stopped with run->state.  *report as for fm_rank.
+ */
+int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
+             struct fm_train_report *report, struct fm_err *err);
+
+/* --dry-run; does not read run->input. */
+int fm_train_plan(const struct fm_run_options *run, const struct fm_train_options *options,
+                  struct fm_plan *plan, struct fm_err *err);
+
+#endif
