@@ -53,6 +53,7 @@ TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 LIB_C := $(wildcard lib/base/*.c lib/*.c formats/*.c kernels/*.c)
 TEST_C := $(wildcard tests/test_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
+CLI_O := $(BUILD)/cmd/cli.c.o $(BUILD)/cmd/progress.c.o
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
@@ -64,7 +65,7 @@ all: $(BUILD)/libfm.a $(BINS)
 $(BUILD)/kernels/cpu%.c.o: FLAGS += -O3
 $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
 
-$(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/cmd/cli.c.o $(BUILD)/libfm.a
+$(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(CLI_O) $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "formats/file.h"
+
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
 {
     const char *device = run->device ? run->device : "auto";
@@ -25,6 +27,11 @@ uint64_t fm_run_memory(const struct fm_run_options *run)
         return run->memory;
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : (uint64_t)4 << 30;
+}
+
+void fm_run_abandon(void)
+{
+    fm_file_remove_temporaries();
 }
 
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,

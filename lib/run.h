@@ -34,7 +34,7 @@ struct fm_run_options {
     const char *device; /* "auto", "ref", "cpu" */
     enum fm_precision precision;
     uint64_t memory;    /* bytes; 0: half of the machine's */
-    int threads;        /* 0: all CPUs */
+    int threads;        /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
     const char *input;  /* stage stream to read, "-": standard input, NULL: none */
     const char *output; /* "-": standard output */
     bool force;         /* replace an existing output */
@@ -48,6 +48,9 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
 
 /* run->memory, or half of the machine's physical memory. */
 uint64_t fm_run_memory(const struct fm_run_options *run);
+
+/* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
+void fm_run_abandon(void);
 
 /* Nothing where the caller wants no progress. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,

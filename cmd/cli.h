@@ -1,0 +1,93 @@
+/*
+ * What the six tools share: options from one table (which also writes --help), the
+ * run options of lib/run.h, progress, warnings, signals, and the end of the process.
+ *
+ *     struct fm_cli cli = {.tool = "fm-rank", .synopsis = "...", .about = "...",
+ *                          .groups = FM_CLI_MODEL | ...};
+ *     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+ *     struct fm_err err = {0};
+ *     return fm_cli_end(&cli, work(&cli, &err), &err);
+ *
+ * A tool prints its result with fm_cli_print, once.  Errors leave as one sentence on standard
+ * error, "fm-rank: ...", and as the exit status (lib/base/err.h).
+ */
+#ifndef FM_CLI_H
+#define FM_CLI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "lib/base/err.h"
+#include "lib/run.h"
+
+enum fm_cli_kind {
+    FM_CLI_FLAG,    /* bool *: no argument, sets true */
+    FM_CLI_TEXT,    /* const char ** */
+    FM_CLI_INT,     /* int *, in [min, max] */
+    FM_CLI_COUNT64, /* uint64_t * */
+    FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */
+    FM_CLI_REAL,    /* double *, in [min, max] */
+    FM_CLI_CHOICE   /* int *, index into `arg`, "score|original" */
+};
+
+struct fm_cli_option {
+    const char *name; /* long name without dashes */
+    char letter;      /* or 0 */
+    enum fm_cli_kind kind;
+    void *value;
+    const char *arg;  /* "DIR"; choices for FM_CLI_CHOICE; NULL for a flag */
+    const char *help; /* one line, with the default */
+    double min, max;  /* both 0: no limit but the type's */
+};
+
+/* Sets of shared options that a tool takes, beside --report --json --dry-run --quiet --help
+ * --version, which all take. */
+enum fm_cli_group {
+    FM_CLI_ALL = 1 << 0,
+    FM_CLI_MODEL = 1 << 1,   /* --model, required */
+    FM_CLI_TOKENS = 1 << 2,  /* --tokens and what belongs to it, required */
+    FM_CLI_EVAL = 1 << 3,    /* --eval-tokens */
+    FM_CLI_MACHINE = 1 << 4, /* --device --precision --memory --threads */
+    FM_CLI_OUTPUT = 1 << 5,  /* --output --force */
+    FM_CLI_STATE = 1 << 6,   /* --state */
+    FM_CLI_OPTIONAL = 1 << 7 /* --model and --tokens may be absent */
+};
+
+struct fm_cli {
+    const char *tool;
+    const char *synopsis; /* what follows the name in the usage line */
+    const char *about;    /* one sentence for --help */
+    int groups;
+    struct fm_run_options run;
+    bool json, dry_run, quiet;
+    const char *report; /* --report FILE: the result as JSON */
+    char **operand;
+    int operands, operands_max;
+};
+
+#define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
+
+/* Parse; --help and --version print and exit 0, a mistake prints and exits 2.  Then the
+ * thread pool, the signal handlers and the progress of cli->run are in place. */
+void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
+                  int count);
+
+/*
+ * Print the result: `text` (NULL: nothing) for people, or `report` as JSON with --json; on
+ * standard output, or standard error where standard output carries the stream.  --report FILE
+ * gets the JSON too.  Takes neither over.
+ */
+int fm_cli_print(const struct fm_cli *cli, const char *text, const cJSON *report,
+                 struct fm_err *err);
+
+/* The sentence of a failed run, the last flush of standard output (a lost write is 74), and the
+ * status for main to return.  After a signal without --state, or EPIPE, the process ends by that
+ * signal instead, so that a shell sees 130, 143 or 141. */
+int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err);
+
+/* "1.5 GB" into text (decimal units, as disks and registries count). */
+void fm_cli_bytes(char text[32], uint64_t bytes);
+
+#endif

@@ -1,0 +1,115 @@
+#include "cmd/progress.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cmd/cli.h"
+
+#define SECONDS_TERMINAL 0.1
+#define SECONDS_PLAIN 5.0
+
+/* What is on the screen; threads of the pool may report, so it is guarded. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const char *tool;
+    bool quiet, terminal, shown;
+    char stage[48];
+    uint64_t done_first; /* `done` at the stage's first report: a resumed run begins high */
+    double began, last;
+} now;
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void format_left(char *text, size_t size, double left)
+{
+    long s = (long)(left + 0.5);
+    if (s >= 3600)
+        snprintf(text, size, "%ld:%02ld:%02ld left", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, size, "%ld:%02ld left", s / 60, s % 60);
+}
+
+static void format_line(char *text, size_t size, uint64_t done, uint64_t total, const char *unit,
+                        double elapsed)
+{
+    bool bytes = strcmp(unit, "bytes") == 0;
+    double rate = elapsed > 0 ? (double)(done - now.done_first) / elapsed : 0;
+    char a[32], b[32], r[32], left[48] = "";
+    if (bytes) {
+        fm_cli_bytes(a, done);
+        fm_cli_bytes(b, total);
+        fm_cli_bytes(r, (uint64_t)rate);
+    } else {
+        snprintf(a, sizeof a, "%llu", (unsigned long long)done);
+        snprintf(b, sizeof b, "%llu %s", (unsigned long long)total, unit);
+        snprintf(r, sizeof r, "%.3g", rate);
+    }
+    if (rate > 0 && done < total)
+        format_left(left, sizeof left, (double)(total - done) / rate);
+    snprintf(text, size, "%s: %s of %s, %s/s%s%s", now.stage, a, b, r, *left ? ", " : "", left);
+}
+
+static void clear_line(void)
+{
+    if (now.shown && now.terminal)
+        fputs("\r\033[K", stderr);
+    now.shown = false;
+}
+
+static void enter_stage(const char *stage, uint64_t done, double t)
+{
+    snprintf(now.stage, sizeof now.stage, "%s", stage);
+    now.began = now.last = t;
+    now.done_first = done;
+}
+
+static void show(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit)
+{
+    (void)self;
+    pthread_mutex_lock(&lock);
+    double t = seconds();
+    if (strncmp(stage, now.stage, sizeof now.stage - 1) != 0 || done < now.done_first)
+        enter_stage(stage, done, t);
+    if (t - now.last >= (now.terminal ? SECONDS_TERMINAL : SECONDS_PLAIN)) {
+        char line[256];
+        format_line(line, sizeof line, done, total, unit, t - now.began);
+        clear_line();
+        fprintf(stderr, "%s: %s%s", now.tool, line, now.terminal ? "" : "\n");
+        now.shown = now.terminal;
+        now.last = t;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void warn(void *self, const char *text)
+{
+    (void)self;
+    pthread_mutex_lock(&lock);
+    clear_line();
+    fprintf(stderr, "%s: warning: %s\n", now.tool, text);
+    pthread_mutex_unlock(&lock);
+}
+
+void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet)
+{
+    const char *term = getenv("TERM");
+    now.tool = tool;
+    now.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    *progress = (struct fm_progress){.report = quiet ? NULL : show, .warn = warn};
+}
+
+void fm_progress_end(void)
+{
+    pthread_mutex_lock(&lock);
+    clear_line();
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,18 @@
+/*
+ * Progress on standard error: one line with rate and time left on a terminal, a plain line
+ * every few seconds elsewhere, nothing when quiet.  One per process.
+ */
+#ifndef FM_PROGRESS_H
+#define FM_PROGRESS_H
+
+#include <stdbool.h>
+
+#include "lib/run.h"
+
+/* Fill *progress.  Warnings are shown even when quiet; `tool` is borrowed. */
+void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
+
+/* Take an unfinished line off the terminal. */
+void fm_progress_end(void);
+
+#endif

@@ -1,0 +1,43 @@
+#include "lib/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file.h"
+#include "formats/json.h"
+
+void fm_report_uint(cJSON *object, const char *key, uint64_t value)
+{
+    fm_json_add_uint(object, key, value);
+}
+
+void fm_report_double(cJSON *object, const char *key, double value)
+{
+    fm_json_add_double(object, key, value);
+}
+
+char *fm_report_json(const cJSON *report, struct fm_err *err)
+{
+    char *text = fm_json_print(report);
+    if (!text)
+        fm_fail(err, FM_ENOMEM, "no memory for the report");
+    return text;
+}
+
+int fm_report_write(const cJSON *report, const char *path, struct fm_err *err)
+{
+    struct fm_output o;
+    char *text = fm_report_json(report, err);
+    if (!text)
+        return err->code;
+    int code = fm_output_open(&o, path, false, true, err);
+    if (code == FM_OK) {
+        code = fm_output_write(&o, text, strlen(text), err);
+        if (code == FM_OK)
+            code = fm_output_commit(&o, err);
+        if (code != FM_OK)
+            fm_output_abandon(&o);
+    }
+    free(text);
+    return code;
+}
