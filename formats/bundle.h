@@ -28,6 +28,9 @@
 
 #define FM_BUNDLE_SCHEMA 1
 #define FM_BUNDLE_MEMBERS_MAX 65536
+#define FM_BUNDLE_MANIFEST_BYTES_MAX (4u << 20)
+#define FM_BUNDLE_READ_BYTES_MAX (1ull << 33) /* of a member that is read whole */
+#define FM_BUNDLE_ALIGN 4096
 
 #define FM_MEMBER_MANIFEST "manifest.json"
 #define FM_MEMBER_BUILD "build.json"
@@ -38,13 +41,14 @@
 #define FM_MEMBER_SEGMENTS "segments.safetensors"
 #define FM_MEMBER_WEIGHTS "weights/" /* prefix */
 #define FM_MEMBER_CHECKSUMS "CHECKSUMS"
+#define FM_MEMBER_PAD ".pad/" /* prefix */
 
 struct fm_member {
     char *name;
     uint64_t size;
     uint64_t offset; /* of the data, absolute */
-    bool listed;     /* digest is set, from the manifest */
-    struct fm_digest digest;
+    bool listed;     /* the manifest has the digest: all but weights, pads, itself, CHECKSUMS */
+    struct fm_digest digest; /* as CHECKSUMS has it; zero for pads and CHECKSUMS */
 };
 
 /* A bundle or stage stream, open for reading. */
@@ -74,7 +78,8 @@ bool fm_bundle_probe(const char *path);
 
 const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name);
 
-/* The whole member, its digest checked; free() *data.  A NUL is appended and not counted. */
+/* The whole member, its digest checked (weights by CHECKSUMS); free() *data.  A NUL is appended and
+ * not counted. */
 int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **data, size_t *size,
                    struct fm_err *err);
 
@@ -92,8 +97,11 @@ struct fm_bundle_writer;
 
 /*
  * Lay out and begin to write.  `manifest` has everything but "members"; the writer adds that and
- * takes the tree over.  Parts are in bundle order without manifest.json, pads and CHECKSUMS.
- * Offsets are known at once: fm_bundle_writer_offset.
+ * takes the tree over, in failure too.  Parts are in bundle order without manifest.json, pads and
+ * CHECKSUMS; what they point to is borrowed until finish, names and the array are copied.
+ * Offsets are known at once: fm_bundle_writer_offset.  Bytes copied from an open bundle are checked
+ * against their digest.  To a pipe every part but weights has its bytes or its bundle, because
+ * the manifest goes first and has their digests: else assert.
  */
 int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
                     const struct fm_part *part, size_t parts, struct fm_err *err);
