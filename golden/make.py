@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Make what lies under golden/ from seeds.  `make golden` runs it in the judge's environment.
+
+    make.py odd        odd-mixtral: weights, tokens and goldens (seconds)
+    make.py digests    renew the list of digests at the end of golden/README
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import odd
+
+HERE = Path(__file__).resolve().parent
+MODELS = ["odd-mixtral"]
+RULE = 78 * "-"  # under README's last heading
+
+
+def make_odd():
+    odd.make(HERE / "odd-mixtral")
+    odd.goldens(HERE / "odd-mixtral")
+
+
+def renew_digests():
+    """README's last section: one line for each file in the model folders, as xxhsum prints it."""
+    files = sorted(str(p.relative_to(HERE)) for d in MODELS for p in (HERE / d).iterdir())
+    digests = subprocess.run(
+        ["xxhsum", "-H2", *files], cwd=HERE, check=True, capture_output=True, text=True
+    ).stdout
+    readme = HERE / "README"
+    text, _ = readme.read_text().split("\n" + RULE + "\n")
+    readme.write_text(f"{text}\n{RULE}\n{digests}")
+
+
+COMMANDS = {"odd": make_odd, "digests": renew_digests}
+
+
+def main(names):
+    torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(True)
+    for name in names:
+        if name not in COMMANDS:
+            raise SystemExit(f"make.py: no command '{name}'; there are: {' '.join(COMMANDS)}")
+        COMMANDS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(COMMANDS))
