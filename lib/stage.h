@@ -10,7 +10,8 @@
  *     ...
  *     fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err);
  *     fm_stage_history(manifest, "fm-train", options, fm_stage_tokens(&calib), result, &err);
- *     fm_budgets_pack(&family, manifest, &frame, &size, &err);
+ *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir), dtype, manifest,
+ *                     &frame, &size, &err);
  *     fm_stage_write(run->output, run->force, FM_STAGE_TRAIN, manifest, &in, NULL,
  *                    &(struct fm_stage_member){FM_MEMBER_MASKS, frame, size}, 1, &err);
  *
