@@ -10,7 +10,7 @@
 
 #include "lib/base/err.h"
 
-#define FM_ACTIONS_MAX 128
+#define FM_ACTIONS_MAX 1024
 #define FM_ACTIONS_TEN "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
 #define FM_ACTIONS_PAPER "0.1,0.4,0.7,1"
 
@@ -26,6 +26,12 @@ int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, s
 /* ceil(d * n), floor(d * n), for n < 2^34. */
 uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n);
 uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n);
+
+/* Budgets in steps: how many targets lie on the way to `until` (the last is `until` itself), and
+ * target i of them, from 1, as a count out of n: ceil(min(i step, until) n). */
+uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decimal *until);
+uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,
+                           uint64_t i, uint64_t n);
 
 /* The shortest text that reads back the same: "0.4", "1", "0". */
 #define FM_DECIMAL_TEXT 16
@@ -48,7 +54,8 @@ struct fm_actions {
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err);
 
-/* Uniform pruning: ratios 1 - i * step from `until` to 1 as an action set. */
+/* Uniform pruning: the ratios 1 - i step that remove no more than `until`, as an action set.
+ * FM_EUSAGE where that is over FM_ACTIONS_MAX. */
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
 
