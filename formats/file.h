@@ -22,25 +22,30 @@ struct fm_file {
     int64_t mtime_ns; /* at open; fm_file_unchanged compares */
 };
 
-/* FM_ENOENT, FM_EPERM, FM_EFORMAT (not a regular file).  Symlinks are followed. */
+/* FM_ENOENT, FM_EPERM, FM_EFORMAT (not a regular file).  Symlinks are followed; a FIFO or device
+ * does not block. */
 int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err);
 /* As above inside directory dirfd; `name` is a single path component.  A symlink is followed only
  * where `follow` (Hugging Face caches link into ../../blobs). */
 int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
                     struct fm_err *err);
-/* "-": standard input; a seekable one is read in place, a pipe is copied to an unlinked temporary
- * file first.  FM_EUSAGE if it is a terminal. */
+/* "-": standard input; a regular file at its start is read in place, a pipe is copied to an
+ * unlinked temporary file first.  FM_EUSAGE if it is a terminal or closed. */
 int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err);
 void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
 
-/* Exactly size bytes at offset; a short file is FM_EFORMAT "ends at byte ...". EINTR-safe. */
+/* Exactly size bytes at offset; a short file is FM_EFORMAT "ends at byte ...", one that was longer
+ * when it was opened FM_EIO. EINTR-safe. */
 int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t size,
                  struct fm_err *err);
 /* The whole file, at most `limit` bytes, NUL appended, free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err);
-/* FM_EIO if size, mtime or inode are no longer those of the open. */
+/* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name is no
+ * matter: the old one stays readable and whole.) */
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
+/* True where `path` is there and is the very file f: an output must not be an input. */
+bool fm_file_is(const struct fm_file *f, const char *path);
 
 /* An output file that is not there yet. */
 struct fm_output {
@@ -49,13 +54,20 @@ struct fm_output {
     char *temp; /* temporary name beside it */
     bool seekable;
     uint64_t at; /* bytes written by fm_output_write */
+    bool force;  /* the rest is private */
+    bool inside; /* of a struct fm_outdir, which is temporary as a whole */
+    int slot;
 };
 
 /* "-": standard output, refused (FM_EUSAGE) if it is a terminal and `binary`.  FM_ECREATE where
- * path exists and not `force`. */
+ * path exists and not `force`, where its directory is not there, and where it is anything but a
+ * regular file (a link, a device: replacing that is never meant).  The caller ignores SIGPIPE and
+ * SIGXFSZ, so that a reader gone is FM_EPIPE and a file too large FM_EIO.  After a failure of any
+ * verb the output is still to be abandoned; after a failed open that does nothing. */
 int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
                    struct fm_err *err);
-/* Reserve `size` bytes, so that a full disk fails now (FM_EIO names the free space). */
+/* Reserve `size` bytes, so that a full disk fails now (FM_EIO names the free space).  The size of
+ * the file does not change; nothing happens to a pipe. */
 int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);
 int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err);
 /* Anywhere in a seekable output; safe from several threads at once. */
@@ -65,13 +77,20 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
 int fm_output_commit(struct fm_output *o, struct fm_err *err);
 void fm_output_abandon(struct fm_output *o); /* remove the temporary; after commit: nothing */
 
-/* A directory that appears whole: made as .NAME.partial-XXXX, renamed by commit. */
+/*
+ * A directory that appears whole: made as .NAME.partial-PID-RAND, renamed by commit.  With `force`
+ * an existing one is replaced if it is empty, or if it looks like an export: config.json and other
+ * plain files, no directories.
+ */
 struct fm_outdir {
     int fd;
     char *path, *temp;
+    bool force; /* the rest is private */
+    int slot;
 };
 int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err);
-/* A file inside; its fm_output_commit fsyncs and renames inside the temporary directory. */
+/* A file inside, `name` a single component; its fm_output_commit fsyncs and renames inside the
+ * temporary directory. */
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);
 int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err);
 void fm_outdir_abandon(struct fm_outdir *d);
@@ -85,8 +104,8 @@ int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, st
 /* Bytes free for this user on the filesystem of `path` (its directory if it is not there). */
 int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
 
-/* On SIGINT or SIGTERM and at exit, remove every temporary that is still open (async-signal-safe).
- */
+/* Remove every temporary file and directory that is still open: for handlers of fatal signals and
+ * for exit (async-signal-safe).  Their owners may then still abandon them. */
 void fm_file_remove_temporaries(void);
 
 #endif

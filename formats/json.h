@@ -3,9 +3,10 @@
  * (safetensors, shard index), and a checked door to cJSON for small files
  * (config.json, our manifest).
  *
- * Strict: valid UTF-8; numbers as RFC 8259; no control bytes or NUL inside strings, escaped or
- * not; no lone surrogates; nothing but spaces after the value; nesting at most
- * FM_JSON_DEPTH_MAX; duplicate keys are refused by the tree door.
+ * Strict: valid UTF-8; numbers as RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
+ * raw control bytes and no NUL, escaped or not, inside strings; no lone surrogates; nothing but
+ * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  The tree door also refuses
+ * duplicate keys and texts of more than FM_JSON_VALUES_MAX values.  Errors give the byte position.
  */
 #ifndef FM_JSON_H
 #define FM_JSON_H
@@ -19,19 +20,25 @@
 #include "lib/base/err.h"
 
 #define FM_JSON_DEPTH_MAX 16
+#define FM_JSON_NUMBER_MAX 48
+#define FM_JSON_VALUES_MAX 250000 /* 64 bytes and more each, once cJSON holds them */
 
 struct fm_json {
     const char *begin, *at, *end;
+    uint64_t base; /* position of `begin` in the whole text, where this is a window on it */
 };
 
 void fm_json_init(struct fm_json *j, const char *text, size_t size);
 
-/* Each skips white space, consumes one thing, or fails with the byte position. */
+/* Each skips white space, consumes one thing, or fails with the byte position (FM_EFORMAT). */
 int fm_json_expect(struct fm_json *j, char c, struct fm_err *err);
 /* True and consumed if the next byte is c. */
 bool fm_json_accept(struct fm_json *j, char c);
-/* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT where it is longer. */
+/* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT where it is longer.  For
+ * names: control characters are refused, escaped ones too. */
 int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
+/* The same for values: escaped control characters (a line feed) are fine, NUL is not. */
+int fm_json_text(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
 /* A non-negative integer below 2^63: no sign, fraction, exponent, leading zero. */
 int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err);
 /* Any value, checked and skipped. */
@@ -39,8 +46,11 @@ int fm_json_skip(struct fm_json *j, struct fm_err *err);
 /* Only white space is left. */
 int fm_json_end(struct fm_json *j, struct fm_err *err);
 
-/* Check the whole text as above, then parse it with cJSON.  The caller frees the tree with
- * cJSON_Delete. */
+/* The whole text is one value as above, all but the check for duplicate keys. */
+int fm_json_check(const char *text, size_t size, struct fm_err *err);
+
+/* Check the whole text as above, then parse it with cJSON.  The value is an object or an array.
+ * The caller frees the tree with cJSON_Delete. */
 int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err);
 
 /*
@@ -60,12 +70,13 @@ int fm_json_get_string(const cJSON *object, const char *key, const char **value,
                        struct fm_err *err);
 
 /* Numbers that cJSON would print wrongly: exact integers, and doubles with the fewest digits that
- * read back the same (17 at most); NaN and Inf become null. */
+ * read back the same (17 at most); NaN and Inf become null.  Key NULL: `object` is an array.  NULL:
+ * no memory. */
 cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value);
 cJSON *fm_json_add_double(cJSON *object, const char *key, double value);
 
-/* Two-space indented text with a newline at the end, the same on every machine and locale;
- * free() it.  NULL: no memory. */
+/* Two-space indented text with a newline at the end, the same on every machine and locale; arrays
+ * that hold no containers stand on one line.  free() it.  NULL: no memory. */
 char *fm_json_print(const cJSON *tree);
 
 #endif

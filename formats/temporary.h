@@ -1,0 +1,35 @@
+/*
+ * The temporaries of this process, in a table of fixed size that a signal handler
+ * can walk.  Private to formats/: outputs enter their names here before they make
+ * them and leave when the name is gone.  Also the steps that outputs and directories share.
+ */
+#ifndef FM_TEMPORARY_H
+#define FM_TEMPORARY_H
+
+#include <stdbool.h>
+
+#include "lib/base/err.h"
+
+#define FM_TEMPORARIES_MAX 64 /* outputs open at once */
+
+/*
+ * A name for a temporary beside `path`: DIR/.NAME.KIND-PID-RAND, entered into the table; free()
+ * it.  NULL with FM_ENOMEM, FM_ECREATE (the path ends in no name, or is too long), FM_EBUG (table
+ * full).
+ */
+char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
+                       struct fm_err *err);
+/* Leave the table; the file stays.  A slot below 0 is fine. */
+void fm_temporary_forget(int slot);
+/* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. */
+void fm_temporary_rmdir(const char *path);
+
+/* The sentence and code for errno of a creation that failed. */
+int fm_temporary_fail(const char *path, struct fm_err *err);
+/* fsync, which pipes and some filesystems do not know; and that of the directory of path. */
+int fm_temporary_flush(int fd, const char *name, struct fm_err *err);
+int fm_temporary_flush_parent(const char *path, struct fm_err *err);
+/* rename(2), never over something that came into being meanwhile (EEXIST). */
+int fm_temporary_rename(const char *from, const char *to);
+
+#endif

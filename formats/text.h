@@ -1,0 +1,25 @@
+/*
+ * Text that grows.  Additions after a failed one do nothing, so only the end is
+ * checked.
+ */
+#ifndef FM_TEXT_H
+#define FM_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/base/err.h"
+
+/* Zero it first; free(data) at the end. */
+struct fm_text {
+    char *data; /* NUL-terminated once something was added */
+    size_t size, capacity;
+    bool failed; /* no memory */
+};
+
+void fm_text_add(struct fm_text *t, const char *bytes, size_t size);
+void fm_text_printf(struct fm_text *t, const char *fmt, ...) FM_PRINTF(2, 3);
+/* As a JSON string, in quotes. */
+void fm_text_quote(struct fm_text *t, const char *s);
+
+#endif
