@@ -249,9 +249,8 @@ static void backward_expert(void *arg, int i)
 }
 
 /* dx (N, H) holds dy and receives the gradient at x1: experts, router, second norm. */
-static void back_experts(const struct fm_pass *p, const struct inner *a, float *dx,
-                         const float *x1, const struct fm_visitor *visitor,
-                         const struct fm_expert_view *where)
+static void back_experts(const struct fm_pass *p, const struct inner *a, float *dx, const float *x1,
+                         const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T, K = c->K, H = c->H;

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "formats/file.h"
@@ -44,20 +45,25 @@ static uint64_t offset_of(const struct fm_store *s, size_t i)
     return (uint64_t)(i - s->resident) * s->record;
 }
 
-int fm_store_get(const struct fm_store *s, size_t i, void **data, void *spare, struct fm_err *err)
+int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size, void **data,
+                 void *spare, struct fm_err *err)
 {
-    *data = fm_store_place(s, i, spare);
-    if (i < s->resident)
-        return FM_OK;
-    return fm_file_temp_read(s->fd, offset_of(s, i), spare, s->record, err);
+    assert(i < s->count && offset <= s->record && size <= s->record - offset);
+    *data = spare;
+    if (i >= s->resident)
+        return fm_file_temp_read(s->fd, offset_of(s, i) + offset, spare, size, err);
+    *data = s->block + i * s->record + offset;
+    return FM_OK;
 }
 
-int fm_store_put(const struct fm_store *s, size_t i, const void *data, struct fm_err *err)
+int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size, const void *data,
+                 struct fm_err *err)
 {
-    assert(i < s->count);
-    if (i < s->resident) {
-        assert(data == s->block + i * s->record);
-        return FM_OK;
-    }
-    return fm_file_temp_write(s->fd, offset_of(s, i), data, s->record, err);
+    assert(i < s->count && offset <= s->record && size <= s->record - offset);
+    if (i >= s->resident)
+        return fm_file_temp_write(s->fd, offset_of(s, i) + offset, data, size, err);
+    char *place = s->block + i * s->record + offset;
+    if (place != data)
+        memcpy(place, data, size);
+    return FM_OK;
 }

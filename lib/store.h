@@ -27,11 +27,14 @@ void fm_store_release(struct fm_store *s); /* one that init never saw must be ze
 /* Where record i is written: in place, or `spare` (record bytes of the caller's). */
 void *fm_store_place(const struct fm_store *s, size_t i, void *spare);
 
-/* *data: record i as it was put, in place, or read into `spare`. */
-int fm_store_get(const struct fm_store *s, size_t i, void **data, void *spare, struct fm_err *err);
+/* *data: bytes [offset, offset + size) of record i as they were put, in place, or read into
+ * `spare` (size bytes). */
+int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size, void **data,
+                 void *spare, struct fm_err *err);
 
-/* Record i is complete at `data`, which came from place or get. Records are independent: different
- * ones may be used by different threads at once. */
-int fm_store_put(const struct fm_store *s, size_t i, const void *data, struct fm_err *err);
+/* Those bytes of record i are complete at `data`, in place or not.  Different records, and
+ * different parts of one, may be used by several threads at once. */
+int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size, const void *data,
+                 struct fm_err *err);
 
 #endif
