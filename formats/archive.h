@@ -23,7 +23,7 @@
 #define FM_ARCHIVE_BLOCK 512
 #define FM_ARCHIVE_HEADER_MAX 1536              /* pax header, its record, ustar header */
 #define FM_ARCHIVE_PLAIN_MAX ((1ull << 33) - 1) /* larger members need a pax header */
-#define FM_ARCHIVE_SIZE_MAX (1ull << 53)        /* what the manifest's numbers can say */
+#define FM_ARCHIVE_SIZE_MAX ((1ull << 36) - 1)  /* 12 octal digits, so pax and ustar agree */
 #define FM_ARCHIVE_END_BYTES 1024
 
 struct fm_archive_member {
@@ -33,18 +33,18 @@ struct fm_archive_member {
 };
 
 /*
- * List the members of a whole tar file in stream order, at most `limit`; free with
- * fm_archive_release.  Reads headers and padding, not data.  FM_EFORMAT says which member and what
- * about it.
+ * List the members of a tar file in stream order, at most `limit`; free with fm_archive_release.
+ * Reads headers and padding, not data.  FM_EFORMAT says which member and what about it.  With
+ * `head` the file may be cut off anywhere: the members that are there whole are listed.
  */
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
-                    const struct fm_file *file, struct fm_err *err);
+                    const struct fm_file *file, bool head, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
 
 /* True for a name that a header of ours may carry: the characters above, at most 100 bytes. */
 bool fm_archive_name_ok(const char *name);
 
-/* The header of a member, 512 bytes, or 1536 from 8 GiB on.  The name is ok, else assert. */
+/* The header of a member, 512 bytes, or 1536 from 8 GiB on.  Name and size are ok, else assert. */
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err);
 

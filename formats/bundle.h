@@ -47,8 +47,9 @@ struct fm_member {
     char *name;
     uint64_t size;
     uint64_t offset; /* of the data, absolute */
-    bool listed;     /* the manifest has the digest: all but weights, pads, itself, CHECKSUMS */
-    struct fm_digest digest; /* as CHECKSUMS has it; zero for pads and CHECKSUMS */
+    bool listed;     /* the manifest has its digest */
+    bool known;      /* digest is set: by the manifest or, for weights and manifest, by CHECKSUMS */
+    struct fm_digest digest;
 };
 
 /* A bundle or stage stream, open for reading. */
