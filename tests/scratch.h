@@ -1,0 +1,105 @@
+/*
+ * What tests of files share: a directory of their own that is removed at exit, and
+ * short ways to put bytes into it.  All of them abort the test program on failure.
+ */
+#ifndef FM_TESTS_SCRATCH_H
+#define FM_TESTS_SCRATCH_H
+
+#include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char scratch_root[64];
+
+static inline void scratch_check(int ok, const char *what)
+{
+    if (ok)
+        return;
+    perror(what);
+    exit(1);
+}
+
+/* The directory's tree goes; names are ours, so `rm` needs no quoting. */
+static inline void scratch_remove(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", scratch_root);
+    if (system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", scratch_root);
+}
+
+/* DIR/name, in one of 8 rotating buffers.  The first call makes DIR. */
+static inline const char *scratch(const char *name)
+{
+    static char path[8][512];
+    static unsigned turn;
+    if (!scratch_root[0]) {
+        strcpy(scratch_root, "/tmp/fm-test-XXXXXX");
+        scratch_check(mkdtemp(scratch_root) != NULL, "mkdtemp");
+        atexit(scratch_remove);
+    }
+    char *p = path[turn++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", scratch_root, name);
+    return p;
+}
+
+static inline const char *scratch_write(const char *name, const void *bytes, size_t size)
+{
+    const char *path = scratch(name);
+    FILE *f = fopen(path, "wb");
+    scratch_check(f != NULL, path);
+    scratch_check(fwrite(bytes, 1, size, f) == size, path);
+    scratch_check(fclose(f) == 0, path);
+    return path;
+}
+
+/* A safetensors file: the length, `json`, then `data` zero bytes (as a hole). */
+static inline const char *scratch_safetensors(const char *name, const char *json, size_t size,
+                                              uint64_t data)
+{
+    const char *path = scratch(name);
+    FILE *f = fopen(path, "wb");
+    scratch_check(f != NULL, path);
+    for (int i = 0; i < 8; i++)
+        fputc((int)((uint64_t)size >> 8 * i & 0xff), f);
+    scratch_check(fwrite(json, 1, size, f) == size && fclose(f) == 0, path);
+    scratch_check(truncate(path, (off_t)(8 + size + data)) == 0, path);
+    return path;
+}
+
+static inline void scratch_mkdir(const char *name)
+{
+    scratch_check(mkdir(scratch(name), 0777) == 0, name);
+}
+
+/* Entries of a directory, . and .. apart. */
+static inline int scratch_entries(const char *path)
+{
+    int n = 0;
+    DIR *d = opendir(path);
+    scratch_check(d != NULL, path);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n - 2;
+}
+
+/* Peak resident memory of this process in MiB. */
+static inline long scratch_peak_mib(void)
+{
+    char line[256];
+    long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib / 1024;
+}
+
+#endif
