@@ -53,7 +53,7 @@ TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 LIB_C := $(wildcard lib/base/*.c lib/*.c formats/*.c kernels/*.c)
 TEST_C := $(wildcard tests/test_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
-CLI_O := $(BUILD)/cmd/cli.c.o $(BUILD)/cmd/progress.c.o
+CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])

@@ -8,7 +8,7 @@
  *     struct fm_err err = {0};
  *     return fm_cli_end(&cli, work(&cli, &err), &err);
  *
- * A tool prints its result with fm_cli_print, once.  Errors leave as one sentence on standard
+ * A tool prints its result with fm_cli_result, once.  Errors leave as one sentence on standard
  * error, "fm-rank: ...", and as the exit status (lib/base/err.h).
  */
 #ifndef FM_CLI_H
@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cjson/cJSON.h>
 
@@ -74,13 +75,22 @@ struct fm_cli {
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 
+/* A result for people while it is written: a stream into memory. */
+struct fm_cli_text {
+    FILE *out;
+    char *bytes;
+    size_t size;
+};
+int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
+void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
+
 /*
- * Print the result: `text` (NULL: nothing) for people, or `report` as JSON with --json; on
- * standard output, or standard error where standard output carries the stream.  --report FILE
- * gets the JSON too.  Takes neither over.
+ * Print the result: `text` for people, or `report` as JSON with --json; on standard output, or
+ * on standard error where standard output carries the stream (then nothing for people with
+ * --quiet).  --report FILE gets the JSON too.  Releases text and takes report over, always.
  */
-int fm_cli_print(const struct fm_cli *cli, const char *text, const cJSON *report,
-                 struct fm_err *err);
+int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,
+                  struct fm_err *err);
 
 /* The sentence of a failed run, the last flush of standard output (a lost write is 74), and the
  * status for main to return.  After a signal without --state, or EPIPE, the process ends by that

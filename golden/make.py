@@ -2,6 +2,9 @@
 """Make what lies under golden/ from seeds.  `make golden` runs it in the judge's environment.
 
     make.py odd        odd-mixtral: weights, tokens and goldens (seconds)
+    make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
+    make.py tiny       tiny-mixtral: goldens of the model that is there
+    make.py check      hold all goldens against plain.py
     make.py digests    renew the list of digests at the end of golden/README
 """
 
@@ -11,16 +14,31 @@ from pathlib import Path
 
 import torch
 
+import check
 import odd
+import tiny
 
 HERE = Path(__file__).resolve().parent
-MODELS = ["odd-mixtral"]
+MODELS = ["odd-mixtral", "tiny-mixtral"]
 RULE = 78 * "-"  # under README's last heading
 
 
 def make_odd():
     odd.make(HERE / "odd-mixtral")
-    odd.goldens(HERE / "odd-mixtral")
+    odd.make_goldens(HERE / "odd-mixtral")
+
+
+def train_tiny():
+    tiny.make(HERE / "tiny-mixtral")
+
+
+def make_tiny():
+    tiny.make_goldens(HERE / "tiny-mixtral")
+
+
+def check_all():
+    if sum(check.check(HERE / name) for name in MODELS):
+        raise SystemExit("make.py: goldens and plain.py disagree")
 
 
 def renew_digests():
@@ -34,7 +52,13 @@ def renew_digests():
     readme.write_text(f"{text}\n{RULE}\n{digests}")
 
 
-COMMANDS = {"odd": make_odd, "digests": renew_digests}
+COMMANDS = {
+    "odd": make_odd,
+    "train": train_tiny,
+    "tiny": make_tiny,
+    "check": check_all,
+    "digests": renew_digests,
+}
 
 
 def main(names):

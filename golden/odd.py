@@ -10,18 +10,18 @@ import json
 import numpy as np
 import torch
 
+import goldens
 import oracle
 
 SEED = 20
-GAP_MIN = 1e-3  # between the last router logit chosen and the first not: rounding must not decide
 L, H, Q, G, C, I, E, K, V = 3, 48, 6, 2, 10, 37, 5, 2, 97
 S, T = 6, 23
-ACTIONS = [4, 15, 26, 37]  # 0.1 0.4 0.7 1.0 of 37 channels, rounded up
-TAU, LAMBDA, BETA = 1.3, 0.4, 0.02
-LORA_RANK, LORA_ALPHA = 3, 6.0
-ADAMW = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
-ADAMW_STEPS = 3
 UNREACHED = (1, 4)  # layer, expert
+RECIPE = goldens.Recipe(
+    seed=SEED + 1,
+    actions=(4, 15, 26, 37),  # 0.1 0.4 0.7 1.0 of 37 channels, rounded up
+    gap_min=1e-3,
+)
 
 CONFIG = {
     "architectures": ["MixtralForCausalLM"],
@@ -112,131 +112,18 @@ def make(folder):
     np.save(folder / "tokens.npy", tokens.numpy().astype("<i4"))
 
 
-def full_goldens(model, ids):
-    """The full model: outputs, scores at two batch sizes, every expert gradient of one batch."""
-    out = {}
-    with torch.no_grad():
-        logits = oracle.logits_of(model, ids)
-    out["full.logits"], out["full.logprob"] = logits, oracle.log_probs(logits, ids)
-    for size in (1, 2):
-        score, losses = oracle.scores(model, ids.split(size))
-        out[f"rank{size}.scores"], out[f"rank{size}.losses"] = score, losses
-    out["rank.order"] = oracle.order_of(out["rank1.scores"]).int()
-    out["rank.tokens"] = oracle.tokens_per_expert(model, ids)
-    pair = ids[:2]
-    loss_of = lambda m: oracle.cross_entropy(oracle.logits_of(m, pair), pair)
-    out["grad.loss"], out["grad.dx"] = oracle.backward_with_taps(model, loss_of)
-    for l, grads in enumerate(oracle.expert_grads(model)):
-        out.update({f"grad.layers.{l}.{name}": g for name, g in grads.items()})
-    return out
-
-
-def teacher_and_pair(model, ids):
-    """Two sequences and the full model's logits on them."""
-    with torch.no_grad():
-        return ids[:2], oracle.logits_of(model, ids[:2])
-
-
-def subnet_goldens(model, ids, generator):
-    """One sampled subnet of the ranked model: the mask variable is opened at its 0/1 value, and
-    the logits' gradient comes from autograd through the straight-through choice."""
-    pair, teacher = teacher_and_pair(model, ids)
-    actions = torch.tensor(ACTIONS)
-    prefixes = oracle.prefix_masks(actions, I)  # (A, I)
-    alpha = torch.randn((L, E, len(ACTIONS)), generator=generator).requires_grad_()
-    noise = oracle.gumbel(alpha.shape, generator)
-    soft, choice = oracle.straight_through(alpha, noise, TAU)
-    choice.retain_grad()
-    mask = choice @ prefixes
-    mask.retain_grad()
-    oracle.open_experts(model, mask=mask)
-    measured = {}
-
-    def loss_of(m):
-        logits = oracle.logits_of(m, pair)
-        measured["subnet.logits"] = logits.detach()
-        measured["subnet.ce"] = oracle.cross_entropy(logits, pair)
-        measured["subnet.kl"] = oracle.divergence(logits, teacher)
-        return measured["subnet.ce"] + measured["subnet.kl"]
-
-    _, dx = oracle.backward_with_taps(model, loss_of)
-    refuse_ties(model, pair)
-    out = {name: value.detach() for name, value in measured.items()}
-    out["subnet.dalpha"] = alpha.grad.clone()
-    share = oracle.tokens_per_expert(model, pair) / (pair.numel() * K)
-    extra = LAMBDA * oracle.cost(alpha, share, actions, I) - BETA * oracle.entropy_mean(alpha)
-    extra.backward()
-    out |= {
-        "subnet.actions": actions.int(), "subnet.alpha": alpha.detach(), "subnet.noise": noise,
-        "subnet.tau_lambda_beta": torch.tensor([TAU, LAMBDA, BETA]),
-        "subnet.widths": actions[soft.argmax(-1)].int(), "subnet.soft": soft.detach(),
-        "subnet.c": mask.grad, "subnet.dz": choice.grad, "subnet.dx": dx,
-        "subnet.share": share, "subnet.dalpha_all": alpha.grad,
-    }  # fmt: skip
-    return out
-
-
-def lora_goldens(model, ids, widths, generator):
-    """Adapters on the subnet: CE + KL, their gradients, and a few steps of AdamW."""
-    pair, teacher = teacher_and_pair(model, ids)
-    adapter = oracle.Adapter(widths, H, LORA_RANK, LORA_ALPHA)
-    adapter.fill(generator, std=0.2)
-    experts = oracle.experts_of(model)
-    oracle.open_experts(
-        model,
-        mask=oracle.prefix_masks(widths, I),
-        weights=lambda l, e: adapter.merged(experts[l], l, e),
-    )
-    out = {"lora.values": adapter.flat()}
-    refuse_ties(model, pair)
-    optimizer = torch.optim.AdamW(adapter.parameters(), **ADAMW)
-    steps, losses = [], []
-    for step in range(ADAMW_STEPS):
-        optimizer.zero_grad(set_to_none=False)
-        logits = oracle.logits_of(model, pair)
-        ce, kl = oracle.cross_entropy(logits, pair), oracle.divergence(logits, teacher)
-        (ce + kl).backward()
-        if step == 0:
-            out["lora.grad"], out["lora.logits"] = adapter.flat(grad=True), logits.detach()
-            fill_missing_grads(adapter)
-        losses.append(torch.stack([ce.detach(), kl.detach()]))
-        optimizer.step()
-        steps.append(adapter.flat())
-    beta1, beta2 = ADAMW["betas"]
-    hyper = [ADAMW["lr"], beta1, beta2, ADAMW["eps"], ADAMW["weight_decay"]]
-    return out | {
-        "lora.widths": widths.int(),
-        "lora.rank_alpha": torch.tensor([LORA_RANK, LORA_ALPHA]),
-        "lora.adamw": torch.tensor(hyper, dtype=torch.float64),
-        "lora.losses": torch.stack(losses), "lora.steps": torch.stack(steps),
-    }  # fmt: skip
-
-
-def fill_missing_grads(adapter):
-    """An expert without tokens has no gradient at all in autograd and would be skipped by AdamW;
-    its gradient is zero, and the decay applies to it as to the others."""
-    for p in adapter.parameters():
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-
-
-def refuse_ties(model, ids):
-    """A model whose routing hangs on rounding proves nothing."""
-    _, gap = oracle.routing(model, ids)
-    if not gap >= GAP_MIN:
-        raise SystemExit(f"odd: a router gap of {gap:.1e} is too close to a tie, change SEED")
-
-
-def goldens(folder):
+def make_goldens(folder):
     """golden.safetensors from the model on disk."""
     ids = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int64))
+    pair = ids[:2]
     model = oracle.load(folder)
-    refuse_ties(model, ids)
-    generator = torch.Generator().manual_seed(SEED + 1)
-    out = {"ids": ids.int()} | full_goldens(model, ids)
+    goldens.refuse_ties(model, ids, RECIPE)
+    out = {"ids": ids.int()} | goldens.outputs(model, ids) | goldens.ranking(model, ids, (1, 2))
+    out |= goldens.gradients(model, pair)
+    for l, grads in enumerate(oracle.expert_grads(model)):
+        for e in range(E):
+            out |= {f"grad.layers.{l}.experts.{e}.{w}": grad[e] for w, grad in grads.items()}
     oracle.rank_in_place(model, out["rank.order"].long())
-    oracle.open_experts(model)
-    out |= subnet_goldens(model, ids, generator)
-    oracle.open_experts(model)
-    out |= lora_goldens(model, ids, out["subnet.widths"].long(), generator)
+    out |= goldens.subnet(model, pair, RECIPE)
+    out |= goldens.lora(model, pair, out["subnet.widths"].long(), RECIPE)
     oracle.save(folder / "golden.safetensors", out)

@@ -230,13 +230,14 @@ class Adapter:
         for p in self.parameters():
             p.copy_(torch.randn(p.shape, generator=generator) * std)
 
-    def flat(self, grad=False):
-        def value(p):
-            if not grad:
-                return p.detach()
-            return torch.zeros_like(p) if p.grad is None else p.grad
+    def zero_grads(self):
+        """Zero, not None: AdamW would skip an expert without tokens, yet decay applies to it."""
+        for p in self.parameters():
+            p.grad = torch.zeros_like(p)
 
-        return torch.cat([value(p).flatten() for p in self.parameters()])
+    def flat(self, grad=False):
+        parameters = self.parameters()
+        return torch.cat([(p.grad if grad else p.detach()).flatten() for p in parameters])
 
     def merged(self, experts, l, e):
         """gate_up (2 I, H) and down (H, I) of one expert with its adapter added."""

@@ -72,4 +72,14 @@ void cpu_adamw(float *p, float *m, float *v, const float *g, int64_t count, floa
                float beta2, float eps, float decay, int t);
 void cpu_add(float *y, const float *x, int64_t count);
 
+/* The entries of cpu whose products have bfloat16 operands. */
+void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
+                   const float *B, int ldb, float beta, float *C, int ldc);
+void cpu_bf16_channel_scores(double *s, const float *gate_up, const float *down, const float *dgu,
+                             const float *x, const float *h, const float *dy, int n, int I, int H);
+
+/* The table that fm_ops_cpu gives for BF16, also where the CPU has no such instructions (oneDNN
+ * emulates them on AVX-512): for tests. */
+const struct fm_ops *fm_ops_cpu_bf16(void);
+
 #endif

@@ -1,0 +1,302 @@
+#include "cmd/options.h"
+
+#include <assert.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/value.h"
+#include "lib/base/pool.h"
+
+#define OPTIONS_MAX 64
+
+/* The option table of one parse: the tool's own rows, then the shared ones. */
+struct table {
+    const struct fm_cli_option *row[OPTIONS_MAX];
+    int rows, own;
+};
+
+/* Shared options that are not plain fields of struct fm_run_options. */
+static struct {
+    int device, precision, token_dtype;
+    bool help, version;
+} chosen;
+
+struct shared {
+    int groups;
+    struct fm_cli_option option;
+};
+
+/* Section of --help that each group of shared options stands under. */
+static const char *heading_of(int group)
+{
+    return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL) ? "Model and tokens"
+           : group & FM_CLI_MACHINE                             ? "Machine"
+           : group & (FM_CLI_OUTPUT | FM_CLI_STATE)             ? "Output"
+                                                                : "Every tool";
+}
+
+static const struct shared *shared_options(struct fm_cli *cli, int *count)
+{
+    static struct shared rows[32];
+    struct fm_run_options *run = &cli->run;
+    int type = FM_CLI_TOKENS | FM_CLI_EVAL;
+    const struct shared list[] = {
+        {FM_CLI_MODEL,
+         {"model", 'm', FM_CLI_TEXT, &run->model, "DIR", "checkpoint: config.json and safetensors",
+          0, 0}},
+        {FM_CLI_TOKENS,
+         {"tokens", 't', FM_CLI_TEXT, &run->tokens, "FILE",
+          "calibration tokens: .npy, llm.c bin, raw u16/u32", 0, 0}},
+        {FM_CLI_EVAL,
+         {"eval-tokens", 0, FM_CLI_TEXT, &run->eval_tokens, "FILE",
+          "tokens that quality is measured on", 0, 0}},
+        {type,
+         {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
+          "type of a raw token file", 0, 0}},
+        {type,
+         {"seq-len", 0, FM_CLI_INT, &run->seq_len, "T",
+          "tokens per sequence (default: 2048, at most the model's)", 2, INT32_MAX}},
+        {type,
+         {"batch", 0, FM_CLI_INT, &run->batch, "N",
+          "sequences per batch (default: 1 to rank, else 8)", 1, 65536}},
+        {type,
+         {"max-tokens", 0, FM_CLI_COUNT64, &run->max_tokens, "N",
+          "use the first N tokens (default: all)", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"shuffle", 0, FM_CLI_FLAG, &run->shuffle, NULL, "shuffle the sequences", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"seed", 0, FM_CLI_COUNT64, &run->seed, "N", "seed of every random choice (default: 0)", 0,
+          0}},
+        {FM_CLI_MACHINE,
+         {"device", 0, FM_CLI_CHOICE, &chosen.device, "auto|ref|cpu",
+          "who computes (default: auto)", 0, 0}},
+        {FM_CLI_MACHINE,
+         {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16",
+          "of matrix products (default: f32)", 0, 0}},
+        {FM_CLI_MACHINE,
+         {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
+          "memory to stay within (default: half of the machine's)", 0, 0}},
+        {FM_CLI_MACHINE | FM_CLI_ALL,
+         {"threads", 'T', FM_CLI_INT, &run->threads, "N", "threads (default: one per CPU)", 0,
+          FM_THREADS_MAX}},
+        {FM_CLI_OUTPUT,
+         {"output", 'o', FM_CLI_TEXT, &run->output, "FILE",
+          "where the result goes; - is standard output", 0, 0}},
+        {FM_CLI_OUTPUT,
+         {"force", 'f', FM_CLI_FLAG, &run->force, NULL, "replace an output that exists", 0, 0}},
+        {FM_CLI_STATE,
+         {"state", 0, FM_CLI_TEXT, &run->state, "FILE",
+          "save progress here; run the same command again to go on", 0, 0}},
+        {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, "print the result as JSON", 0, 0}},
+        {FM_CLI_ALL,
+         {"report", 0, FM_CLI_TEXT, &cli->report, "FILE", "write the result as JSON to FILE", 0,
+          0}},
+        {FM_CLI_ALL,
+         {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
+          "check everything, print the plan, compute nothing", 0, 0}},
+        {FM_CLI_ALL, {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL, "no progress", 0, 0}},
+        {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "this text", 0, 0}},
+        {FM_CLI_ALL, {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "the version", 0, 0}},
+    };
+    *count = FM_CLI_COUNT(list);
+    memcpy(rows, list, sizeof list);
+    return rows;
+}
+
+static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli_option *own,
+                        int count)
+{
+    int shared;
+    const struct shared *list = shared_options(cli, &shared);
+    t->own = count;
+    t->rows = 0;
+    assert(count + shared < OPTIONS_MAX);
+    for (int i = 0; i < count; i++)
+        t->row[t->rows++] = &own[i];
+    for (int i = 0; i < shared; i++)
+        if (list[i].groups & (cli->groups | FM_CLI_ALL))
+            t->row[t->rows++] = &list[i].option;
+}
+
+/* --- help and mistakes --- */
+
+static void print_row(const struct fm_cli_option *o)
+{
+    char left[64];
+    char letter[8] = "    ";
+    if (o->letter)
+        snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
+             o->arg ? o->arg : "");
+    if (strlen(left) > 30)
+        printf("  %s\n  %-31s%s\n", left, "", o->help);
+    else
+        printf("  %-31s%s\n", left, o->help);
+}
+
+static void print_help(struct fm_cli *cli, const struct table *t)
+{
+    printf("usage: %s %s\n\n%s\n", cli->tool, cli->synopsis, cli->about);
+    int shared;
+    const struct shared *list = shared_options(cli, &shared);
+    if (t->own)
+        printf("\nOptions\n");
+    for (int i = 0; i < t->own; i++)
+        print_row(t->row[i]);
+    const char *heading = "";
+    for (int i = 0, at = t->own; at < t->rows; i++) {
+        if (&list[i].option != t->row[at])
+            continue;
+        const char *now = heading_of(list[i].groups & cli->groups);
+        if (strcmp(now, heading) != 0)
+            printf("\n%s\n", now);
+        heading = now;
+        print_row(t->row[at++]);
+    }
+    printf("\nSizes: 4GiB, 23.4GB, 512M.  Exit statuses and everything else: %s(1), fm(7).\n",
+           cli->tool);
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Edit distance, for words of at most 31 bytes; longer ones are far from everything. */
+static int distance(const char *a, const char *b)
+{
+    int row[32];
+    size_t n = strlen(a), m = strlen(b);
+    if (n > 31 || m > 31)
+        return 99;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int corner = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int swap = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            row[j] = least(swap, 1 + least(row[j], row[j - 1]));
+        }
+    }
+    return row[m];
+}
+
+static _Noreturn void refuse(const struct fm_cli *cli, const char *what, const char *name,
+                             const char *advice)
+{
+    struct fm_err err = {0};
+    fm_fail(&err, FM_EUSAGE, "%s%s%s%s%s; see %s --help", what, name, *advice ? " (" : "", advice,
+            *advice ? ")" : "", cli->tool);
+    fprintf(stderr, "%s: %s\n", cli->tool, err.text);
+    exit(FM_EUSAGE);
+}
+
+static _Noreturn void refuse_option(const struct fm_cli *cli, const struct table *t,
+                                    const char *word)
+{
+    char name[64], advice[96] = "";
+    snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
+    name[strcspn(name, "=")] = '\0';
+    int best = 3;
+    for (int i = 0; i < t->rows; i++) {
+        int d = distance(name, t->row[i]->name);
+        if (d < best) {
+            best = d;
+            snprintf(advice, sizeof advice, "did you mean --%s?", t->row[i]->name);
+        }
+    }
+    refuse(cli, "there is no option ", word, advice);
+}
+
+/* --- parsing --- */
+
+static int getopt_tables(const struct table *t, struct option *longs, char *shorts)
+{
+    char *s = shorts;
+    *s++ = ':';
+    for (int i = 0; i < t->rows; i++) {
+        const struct fm_cli_option *o = t->row[i];
+        longs[i] = (struct option){o->name, o->kind != FM_CLI_FLAG, NULL, 256 + i};
+        if (!o->letter)
+            continue;
+        *s++ = o->letter;
+        if (o->kind != FM_CLI_FLAG)
+            *s++ = ':';
+    }
+    *s = '\0';
+    longs[t->rows] = (struct option){0};
+    return t->rows;
+}
+
+static const struct fm_cli_option *row_of(const struct table *t, int c)
+{
+    if (c >= 256)
+        return t->row[c - 256];
+    for (int i = 0; i < t->rows; i++)
+        if (t->row[i]->letter == c)
+            return t->row[i];
+    return NULL;
+}
+
+static void parse_words(struct fm_cli *cli, const struct table *t, int argc, char **argv)
+{
+    struct option longs[OPTIONS_MAX + 1];
+    char shorts[2 * OPTIONS_MAX + 2];
+    getopt_tables(t, longs, shorts);
+    int c;
+    for (int at = 1; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind) {
+        if (c == ':')
+            refuse(cli, "an argument is missing after ", argv[optind - 1], "");
+        const struct fm_cli_option *o = c == '?' ? NULL : row_of(t, c);
+        if (!o)
+            refuse_option(cli, t, argv[at < optind ? optind - 1 : at]);
+        if (!fm_value_parse(o, optarg)) {
+            char advice[160], what[96];
+            fm_value_explain(advice, sizeof advice, o);
+            snprintf(what, sizeof what, "bad value for --%s: ", o->name);
+            refuse(cli, what, optarg, advice);
+        }
+    }
+    cli->operand = argv + optind;
+    cli->operands = argc - optind;
+}
+
+static void check_needs(const struct fm_cli *cli)
+{
+    bool needed = !(cli->groups & FM_CLI_OPTIONAL);
+    if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
+        refuse(cli, "--model DIR is missing", "", "");
+    if (needed && (cli->groups & FM_CLI_TOKENS) && !cli->run.tokens)
+        refuse(cli, "--tokens FILE is missing", "", "");
+    if (cli->operands > cli->operands_max)
+        refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
+}
+
+static void settle_run(struct fm_run_options *run)
+{
+    static const char *const device[] = {"auto", "ref", "cpu"};
+    static const enum fm_token_type token_type[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
+    run->device = device[chosen.device];
+    run->precision = chosen.precision ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    run->token_dtype = token_type[chosen.token_dtype];
+}
+
+bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
+                      int count)
+{
+    struct table t;
+    build_table(&t, cli, own, count);
+    parse_words(cli, &t, argc, argv);
+    if (chosen.help)
+        print_help(cli, &t);
+    else if (chosen.version)
+        printf("%s (fm suite) %s\n", cli->tool, FM_VERSION);
+    else
+        check_needs(cli);
+    settle_run(&cli->run);
+    return !chosen.help && !chosen.version;
+}

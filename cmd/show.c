@@ -1,0 +1,102 @@
+#include "cmd/show.h"
+
+#include <stdlib.h>
+
+#include "lib/report.h"
+
+static void plan_line(FILE *out, const char *name, uint64_t bytes, const char *what)
+{
+    char text[32];
+    fm_cli_bytes(text, bytes);
+    fprintf(out, "%-9s%12s  %s\n", name, text, what);
+}
+
+static void plan_text(FILE *out, const struct fm_plan *p)
+{
+    plan_line(out, "memory", p->memory, "resident at the most");
+    plan_line(out, "spill", p->spill, "temporary files");
+    plan_line(out, "read", p->read, "weights read");
+    plan_line(out, "output", p->disk, "written");
+    fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
+    fprintf(out, "%-9s%12.3g  in matrix products\n", "flops", p->flops);
+    fprintf(out, "%-9s%10.0f s  at the %.3g GFLOP/s of a short probe\n", "time", p->seconds,
+            p->rate * 1e-9);
+}
+
+static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", cli->tool);
+    cJSON_AddBoolToObject(o, "dry_run", 1);
+    fm_report_uint(o, "memory", p->memory);
+    fm_report_uint(o, "spill", p->spill);
+    fm_report_uint(o, "read", p->read);
+    fm_report_uint(o, "output", p->disk);
+    fm_report_uint(o, "sweeps", p->sweeps);
+    fm_report_uint(o, "tokens", p->tokens);
+    fm_report_double(o, "flops", p->flops);
+    fm_report_double(o, "rate", p->rate);
+    fm_report_double(o, "seconds", p->seconds);
+    return o;
+}
+
+int fm_show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err)
+{
+    struct fm_cli_text text;
+    if (fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    plan_text(text.out, plan);
+    return fm_cli_result(cli, &text, plan_json(cli, plan), err);
+}
+
+void fm_show_losses(FILE *out, const struct fm_family *family, const struct fm_quality *after)
+{
+    int last = -1;
+    const char *begin = "held out CE ";
+    for (uint64_t tenth = 0; tenth <= 8; tenth += 2) {
+        struct fm_decimal at = {tenth, 10};
+        int b = fm_family_nearest(family, &at);
+        if (b <= last || family->mask[b].quality.positions == 0)
+            continue;
+        fprintf(out, "%s%.4f", begin, family->mask[b].quality.ce);
+        if (after)
+            fprintf(out, " -> %.4f", after[b].ce);
+        fprintf(out, " at %.3f", fm_family_budget(family, b));
+        begin = ", ";
+        last = b;
+    }
+    if (last >= 0)
+        fputc('\n', out);
+}
+
+cJSON *fm_show_quality(const struct fm_quality *q)
+{
+    if (q->positions == 0)
+        return cJSON_CreateNull();
+    cJSON *o = cJSON_CreateObject();
+    fm_report_double(o, "ce", q->ce);
+    fm_report_double(o, "kl", q->kl);
+    fm_report_double(o, "agree", q->agree);
+    fm_report_uint(o, "positions", (uint64_t)q->positions);
+    cJSON_AddBoolToObject(o, "recovered", q->recovered);
+    return o;
+}
+
+cJSON *fm_show_family(const struct fm_family *family, const struct fm_quality *after)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int b = 0; b < family->count; b++) {
+        const struct fm_mask *mask = &family->mask[b];
+        cJSON *o = cJSON_CreateObject();
+        fm_report_uint(o, "index", (uint64_t)b);
+        fm_report_uint(o, "removed", mask->removed);
+        fm_report_double(o, "budget", fm_family_budget(family, b));
+        cJSON_AddStringToObject(o, "method", fm_method_name(mask->method));
+        fm_report_uint(o, "step", (uint64_t)mask->step);
+        cJSON_AddItemToObject(o, "quality", fm_show_quality(&mask->quality));
+        if (after)
+            cJSON_AddItemToObject(o, "recovered", fm_show_quality(&after[b]));
+        cJSON_AddItemToArray(list, o);
+    }
+    return list;
+}

@@ -1,0 +1,26 @@
+/*
+ * What more than one tool prints: plans of --dry-run, and a family's held-out loss in a line.
+ */
+#ifndef FM_SHOW_H
+#define FM_SHOW_H
+
+#include <stdio.h>
+
+#include "cmd/cli.h"
+#include "lib/masks.h"
+#include "lib/plan.h"
+
+/* Print *plan as a table or JSON: the whole of a --dry-run. */
+int fm_show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err);
+
+/* "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to tenths of even number, as a line
+ * of `out`; with `after` (family->count) "1.8890 -> 1.8712 at 0.40". */
+void fm_show_losses(FILE *out, const struct fm_family *family, const struct fm_quality *after);
+
+/* {"ce", "kl", "agree", "positions", "recovered"}; NULL where nothing was measured. */
+cJSON *fm_show_quality(const struct fm_quality *quality);
+
+/* An array: one object per mask, with "quality" and, with `after`, "recovered". */
+cJSON *fm_show_family(const struct fm_family *family, const struct fm_quality *after);
+
+#endif

@@ -1,0 +1,132 @@
+#include "cmd/value.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool parse_count(uint64_t *value, const char *text, const char **end)
+{
+    uint64_t v = 0;
+    const char *p = text;
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(v, 10u, &v) || __builtin_add_overflow(v, *p - '0', &v))
+            return false;
+    *value = v;
+    *end = p;
+    return p > text;
+}
+
+static uint64_t unit_of(const char *suffix)
+{
+    static const char letters[] = "KMGT";
+    if (!*suffix || strcmp(suffix, "B") == 0)
+        return 1;
+    const char *at = strchr(letters, *suffix);
+    bool binary = strcmp(suffix + 1, "iB") == 0 || suffix[1] == '\0';
+    if (!at || (!binary && strcmp(suffix + 1, "B") != 0))
+        return 0;
+    uint64_t unit = 1;
+    for (const char *p = letters; p <= at; p++)
+        unit *= binary ? 1024 : 1000;
+    return unit;
+}
+
+/* 23.4GB: exact, in integers; a fraction of a byte is dropped.  K, KiB are 1024, KB is 1000. */
+static bool parse_size(uint64_t *value, const char *text)
+{
+    const char *p;
+    uint64_t whole, fraction = 0, scale = 1;
+    if (!parse_count(&whole, text, &p))
+        return false;
+    if (*p == '.') {
+        const char *digits = p + 1;
+        if (!parse_count(&fraction, digits, &p) || p - digits > 9)
+            return false;
+        for (const char *d = digits; d < p; d++)
+            scale *= 10;
+    }
+    uint64_t unit = unit_of(p);
+    unsigned __int128 bytes =
+        (unsigned __int128)whole * unit + (unsigned __int128)fraction * unit / scale;
+    *value = (uint64_t)bytes;
+    return unit && bytes <= INT64_MAX;
+}
+
+static int index_of(const char *choices, const char *text)
+{
+    size_t len = strlen(text);
+    for (int i = 0;; i++) {
+        size_t span = strcspn(choices, "|");
+        if (span == len && memcmp(choices, text, len) == 0)
+            return i;
+        if (!choices[span])
+            return -1;
+        choices += span + 1;
+    }
+}
+
+static bool in_limits(const struct fm_cli_option *o, double v)
+{
+    return (o->min == 0 && o->max == 0) || (v >= o->min && v <= o->max);
+}
+
+static bool parse_int(const struct fm_cli_option *o, const char *text)
+{
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    bool digits = (text[0] >= '0' && text[0] <= '9') || (text[0] == '-' && text[1]);
+    if (!digits || *end || errno || v < INT32_MIN || v > INT32_MAX || !in_limits(o, (double)v))
+        return false;
+    *(int *)o->value = (int)v;
+    return true;
+}
+
+static bool parse_real(const struct fm_cli_option *o, const char *text)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || strchr("+ \t\n", text[0]) || !isfinite(v) || !in_limits(o, v))
+        return false;
+    *(double *)o->value = v;
+    return true;
+}
+
+bool fm_value_parse(const struct fm_cli_option *o, const char *text)
+{
+    const char *end;
+    switch (o->kind) {
+    case FM_CLI_FLAG:
+        *(bool *)o->value = true;
+        return true;
+    case FM_CLI_TEXT:
+        *(const char **)o->value = text;
+        return *text != '\0';
+    case FM_CLI_INT:
+        return parse_int(o, text);
+    case FM_CLI_COUNT64:
+        return parse_count(o->value, text, &end) && !*end;
+    case FM_CLI_SIZE:
+        return parse_size(o->value, text);
+    case FM_CLI_REAL:
+        return parse_real(o, text);
+    case FM_CLI_CHOICE:
+        *(int *)o->value = index_of(o->arg, text);
+        return *(int *)o->value >= 0;
+    }
+    return false;
+}
+
+void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
+{
+    if (o->kind == FM_CLI_CHOICE)
+        snprintf(text, size, "use %s", o->arg);
+    else if (o->kind == FM_CLI_SIZE)
+        snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
+    else if (o->min != 0 || o->max != 0)
+        snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);
+    else
+        snprintf(text, size, "use a %s", o->kind == FM_CLI_TEXT ? "name" : "whole number");
+}

@@ -1,0 +1,137 @@
+"""Stored goldens against plain.py: two independent ways to the same numbers must agree."""
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig
+
+import oracle
+from plain import Plain
+
+# Of a tensor's largest value: float32 autograd against double leaves up to 1.3e-5 here, and tests
+# allow 1e-4.
+TOLERANCE = 3e-5
+
+
+def read_weights(folder):
+    """All shards, double, names as on disk."""
+    files = sorted(folder.glob("model*.safetensors"))
+    return {n: t.double() for f in files for n, t in load_file(f).items()}
+
+
+def expert_name(l, e, w):
+    return f"model.layers.{l}.block_sparse_moe.experts.{e}.{w}.weight"
+
+
+def ranked(weights, order):
+    """The same with every expert's channels in ranked order."""
+    out = dict(weights)
+    for l, e in np.ndindex(*order.shape[:2]):
+        channels = order[l, e].long()
+        for w in ("w1", "w3"):
+            out[expert_name(l, e, w)] = weights[expert_name(l, e, w)][channels]
+        out[expert_name(l, e, "w2")] = weights[expert_name(l, e, "w2")][:, channels]
+    return out
+
+
+def cut(flat, widths, H, r):
+    """A flat adapter as {(l, e): {part: leaf}}, in the order of struct fm_adapter's values."""
+    parts, at = {}, 0
+    for l, e in np.ndindex(*widths.shape):
+        k = int(widths[l, e])
+        shapes = [(r, H), (k, r), (r, H), (k, r), (r, k), (H, r)]
+        parts[l, e] = {}
+        for name, shape in zip(oracle.PARTS, shapes):
+            count = shape[0] * shape[1]
+            leaf = flat[at : at + count].double().reshape(shape).requires_grad_()
+            parts[l, e][name], at = leaf, at + count
+    assert at == len(flat)
+    return parts
+
+
+def merge(weights, parts, scale):
+    """Adapter added to the leading rows (w1, w3) and columns (w2) of every expert."""
+    out = dict(weights)
+    for (l, e), p in parts.items():
+        k = len(p["gate_B"])
+        for w, side in (("w1", "gate"), ("w3", "up")):
+            old = weights[expert_name(l, e, w)]
+            new = old[:k] + scale * p[side + "_B"] @ p[side + "_A"]
+            out[expert_name(l, e, w)] = torch.cat([new, old[k:]])
+        old = weights[expert_name(l, e, "w2")]
+        new = old[:, :k] + scale * p["down_B"] @ p["down_A"]
+        out[expert_name(l, e, "w2")] = torch.cat([new, old[:, k:]], dim=1)
+    return out
+
+
+class Report:
+    """Collects differences; one line per tensor."""
+
+    def __init__(self):
+        self.failed = 0
+
+    def compare(self, name, got, want):
+        got, want = got.detach().double().flatten(), want.double().flatten()
+        worst = ((got - want).abs().max() / want.abs().max().clamp(min=1e-30)).item()
+        good = len(got) == len(want) and worst <= TOLERANCE
+        self.failed += not good
+        print(f"{'ok  ' if good else 'FAIL'} {name:24} {worst:.1e}")
+
+
+def check_full(report, cfg, weights, g):
+    """Outputs, loss and the expert gradients that are stored."""
+    weights = {n: t.clone().requires_grad_() for n, t in weights.items()}
+    if "full.logprob" in g:
+        with torch.no_grad():
+            out = oracle.log_probs(Plain(cfg, weights).logits(g["ids"].long()), g["ids"].long())
+        report.compare("full.logprob", out, g["full.logprob"])
+    ids = g["grad.ids"].long()
+    loss = oracle.cross_entropy(Plain(cfg, weights).logits(ids), ids)
+    loss.backward()
+    report.compare("grad.loss", loss, g["grad.loss"])
+    for name in (n for n in g if n.startswith("grad.layers.")):
+        l, e, w = name.split(".")[2], name.split(".")[4], name.split(".")[5]
+        report.compare(name, weights[expert_name(l, e, w)].grad, g[name])
+
+
+def check_subnet(report, cfg, weights, g):
+    """Masked outputs, and c by METHOD's formula instead of autograd."""
+    ids, teacher = g["grad.ids"].long(), None
+    with torch.no_grad():
+        teacher = Plain(cfg, weights).logits(ids)
+    masks = oracle.prefix_masks(g["subnet.widths"], cfg.intermediate_size).double()
+    leaf = dict(weights)
+    leaf["model.embed_tokens.weight"] = leaf["model.embed_tokens.weight"].clone().requires_grad_()
+    student = Plain(cfg, leaf, masks)
+    logits = student.logits(ids)
+    ce, kl = oracle.cross_entropy(logits, ids), oracle.divergence(logits, teacher)
+    (ce + kl).backward()
+    report.compare("subnet.ce", ce, g["subnet.ce"])
+    report.compare("subnet.kl", kl, g["subnet.kl"])
+    report.compare("subnet.c", student.channel_sums(), g["subnet.c"])
+
+
+def check_lora(report, cfg, weights, g):
+    """Adapter gradients through merged double weights."""
+    ids, widths = g["grad.ids"].long(), g["lora.widths"]
+    with torch.no_grad():
+        teacher = Plain(cfg, weights).logits(ids)
+    rank, alpha = g["lora.rank_alpha"].tolist()
+    parts = cut(g["lora.values"], widths, cfg.hidden_size, int(rank))
+    masks = oracle.prefix_masks(widths, cfg.intermediate_size).double()
+    logits = Plain(cfg, merge(weights, parts, alpha / rank), masks).logits(ids)
+    (oracle.cross_entropy(logits, ids) + oracle.divergence(logits, teacher)).backward()
+    grads = [leaf.grad.flatten() for expert in parts.values() for leaf in expert.values()]
+    report.compare("lora.grad", torch.cat(grads), g["lora.grad"])
+
+
+def check(folder):
+    """Number of tensors that disagree."""
+    print(folder.name)
+    report, g = Report(), load_file(folder / "golden.safetensors")
+    cfg, weights = AutoConfig.from_pretrained(folder), read_weights(folder)
+    check_full(report, cfg, weights, g)
+    weights = ranked(weights, g["rank.order"])
+    check_subnet(report, cfg, weights, g)
+    check_lora(report, cfg, weights, g)
+    return report.failed

@@ -1,0 +1,156 @@
+"""The numbers stored beside a model: each function makes one named group for golden.safetensors.
+
+`ids` is always one batch of sequences (S, T).  The groups "subnet" and "lora" are of the model in
+ranked order, so the caller ranks it first.  golden/README says what every tensor is.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+import oracle
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What shapes the numbers and is not in the model."""
+
+    seed: int
+    actions: tuple  # widths, increasing
+    gap_min: float  # router logits: last chosen minus first not; rounding must not decide
+    tau: float = 1.3
+    lam: float = 0.4
+    beta: float = 0.02
+    lora_rank: int = 3
+    lora_alpha: float = 6.0
+    lora_std: float = 0.2  # of the adapter's start values, B too: no gradient may vanish
+    lr: float = 1e-2
+    betas: tuple = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.1
+    steps: int = 3
+
+
+def refuse_ties(model, ids, recipe):
+    """A model whose routing hangs on rounding proves nothing."""
+    _, gap = oracle.routing(model, ids)
+    if not gap >= recipe.gap_min:
+        raise SystemExit(f"a router gap of {gap:.1e} is too close to a tie, change the seed")
+
+
+def outputs(model, ids):
+    with torch.no_grad():
+        logits = oracle.logits_of(model, ids)
+    return {"full.logits": logits, "full.logprob": oracle.log_probs(logits, ids)}
+
+
+def ranking(model, ids, sizes):
+    """Scores at several batch sizes; order and counts go with the first."""
+    out = {}
+    for size in sizes:
+        score, losses = oracle.scores(model, ids.split(size))
+        out |= {f"rank{size}.scores": score, f"rank{size}.losses": losses}
+    out["rank.order"] = oracle.order_of(out[f"rank{sizes[0]}.scores"]).int()
+    out["rank.tokens"] = oracle.tokens_per_expert(model, ids)
+    return out
+
+
+def gradients(model, ids):
+    """Loss, dx at every boundary; expert gradients stay in the model for the caller to pick."""
+    loss_of = lambda m: oracle.cross_entropy(oracle.logits_of(m, ids), ids)
+    loss, dx = oracle.backward_with_taps(model, loss_of)
+    return {"grad.ids": ids.int(), "grad.loss": loss, "grad.dx": dx}
+
+
+def draw_choice(model, recipe):
+    """alpha, noise and the straight-through choice made of them."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    shape = (
+        model.config.num_hidden_layers,
+        model.config.num_local_experts,
+        len(recipe.actions),
+    )
+    alpha = torch.randn(shape, generator=generator).requires_grad_()
+    noise = oracle.gumbel(shape, generator)
+    soft, choice = oracle.straight_through(alpha, noise, recipe.tau)
+    choice.retain_grad()
+    return alpha, noise, soft, choice
+
+
+def subnet(model, ids, recipe):
+    """One sampled subnet: the mask variable is opened at its 0/1 value, and the gradient of the
+    logits alpha comes from autograd through the straight-through choice."""
+    I, actions = model.config.intermediate_size, torch.tensor(recipe.actions)
+    oracle.open_experts(model)
+    with torch.no_grad():
+        teacher = oracle.logits_of(model, ids)
+    share = oracle.tokens_per_expert(model, ids) / (ids.numel() * model.config.num_experts_per_tok)
+    alpha, noise, soft, choice = draw_choice(model, recipe)
+    mask = choice @ oracle.prefix_masks(actions, I)
+    mask.retain_grad()
+    oracle.open_experts(model, mask=mask)
+    refuse_ties(model, ids, recipe)
+    out = {}
+
+    def loss_of(m):
+        out["subnet.logits"] = oracle.logits_of(m, ids)
+        out["subnet.ce"] = oracle.cross_entropy(out["subnet.logits"], ids)
+        out["subnet.kl"] = oracle.divergence(out["subnet.logits"], teacher)
+        return out["subnet.ce"] + out["subnet.kl"]
+
+    _, out["subnet.dx"] = oracle.backward_with_taps(model, loss_of)
+    out["subnet.dalpha"] = alpha.grad.clone()
+    pressure = recipe.lam * oracle.cost(alpha, share, actions, I)
+    (pressure - recipe.beta * oracle.entropy_mean(alpha)).backward()
+    return out | {
+        "subnet.actions": actions.int(), "subnet.alpha": alpha, "subnet.noise": noise,
+        "subnet.tau_lambda_beta": torch.tensor([recipe.tau, recipe.lam, recipe.beta]),
+        "subnet.widths": actions[soft.argmax(-1)].int(), "subnet.soft": soft,
+        "subnet.c": mask.grad, "subnet.dz": choice.grad,
+        "subnet.share": share, "subnet.dalpha_all": alpha.grad,
+    }  # fmt: skip
+
+
+def open_adapter(model, widths, recipe):
+    """The student: subnet and adapter in place; start values drawn, B too."""
+    config = model.config
+    adapter = oracle.Adapter(widths, config.hidden_size, recipe.lora_rank, recipe.lora_alpha)
+    adapter.fill(torch.Generator().manual_seed(recipe.seed + 1), recipe.lora_std)
+    experts = oracle.experts_of(model)
+    oracle.open_experts(
+        model,
+        mask=oracle.prefix_masks(widths, config.intermediate_size),
+        weights=lambda l, e: adapter.merged(experts[l], l, e),
+    )
+    return adapter
+
+
+def lora(model, ids, widths, recipe):
+    """Adapters on the subnet: CE + KL, their gradients, and a few steps of AdamW."""
+    oracle.open_experts(model)
+    with torch.no_grad():
+        teacher = oracle.logits_of(model, ids)
+    adapter = open_adapter(model, widths, recipe)
+    refuse_ties(model, ids, recipe)
+    out = {"lora.widths": widths.int(), "lora.values": adapter.flat()}
+    steps, losses = [], []
+    optimizer = torch.optim.AdamW(
+        adapter.parameters(), lr=recipe.lr, betas=recipe.betas, eps=recipe.eps,
+        weight_decay=recipe.decay,
+    )  # fmt: skip
+    for _ in range(recipe.steps):
+        adapter.zero_grads()
+        logits = oracle.logits_of(model, ids)
+        loss = torch.stack([oracle.cross_entropy(logits, ids), oracle.divergence(logits, teacher)])
+        loss.sum().backward()
+        if not steps:
+            out |= {"lora.grad": adapter.flat(grad=True), "lora.logits": logits}
+        losses.append(loss)
+        optimizer.step()
+        steps.append(adapter.flat())
+    hyper = [recipe.lr, *recipe.betas, recipe.eps, recipe.decay]
+    return out | {
+        "lora.rank_alpha": torch.tensor([recipe.lora_rank, recipe.lora_alpha]),
+        "lora.losses": torch.stack(losses), "lora.steps": torch.stack(steps),
+        "lora.adamw": torch.tensor(hyper, dtype=torch.float64),
+    }  # fmt: skip

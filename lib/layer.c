@@ -1,0 +1,317 @@
+#include "lib/layer.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
+
+/* N tokens' inner values of the layer, in the thread's scratch. */
+struct inner {
+    float *xn, *rstd;   /* (N, H), (N): first norm */
+    float *q, *k, *v;   /* (N, Q C), (N, G C) twice: after rope */
+    float *o;           /* (N, Q C) */
+    float *xm, *rstd_m; /* (N, H), (N): second norm */
+    int32_t *ids;       /* (N, K) chosen experts */
+    float *weights;     /* (N, K) */
+    /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
+    int32_t *first; /* (E + 1): expert e has rows [first[e], first[e + 1]) */
+    int32_t *rows;  /* (R): token of a row */
+    float *scale;   /* (R): its router weight */
+    int32_t *where; /* (N, K): row of a choice */
+    int32_t *order; /* (E): experts, most rows first, so that the pool ends evenly */
+};
+
+static float *floats(size_t n)
+{
+    return fm_scratch(n * sizeof(float));
+}
+
+static int32_t *ints(size_t n)
+{
+    return fm_scratch(n * sizeof(int32_t));
+}
+
+static struct inner take_inner(const struct fm_config *c, int N)
+{
+    size_t n = (size_t)N, h = (size_t)c->H, e = (size_t)c->E, r = n * (size_t)c->K;
+    size_t qc = (size_t)c->Q * (size_t)c->C, gc = (size_t)c->G * (size_t)c->C;
+    return (struct inner){
+        .xn = floats(n * h),
+        .rstd = floats(n),
+        .q = floats(n * qc),
+        .k = floats(n * gc),
+        .v = floats(n * gc),
+        .o = floats(n * qc),
+        .xm = floats(n * h),
+        .rstd_m = floats(n),
+        .ids = ints(r),
+        .weights = floats(r),
+        .first = ints(e + 1),
+        .rows = ints(r),
+        .scale = floats(r),
+        .where = ints(r),
+        .order = ints(e),
+    };
+}
+
+void fm_layer_angles(float *cos_table, float *sin_table, const struct fm_config *config, int T)
+{
+    int half = config->C / 2;
+    for (int i = 0; i < half; i++) {
+        float power = (float)(2 * i) / (float)config->C;
+        float frequency = 1.0f / (float)pow(config->rope_theta, (double)power);
+        for (int t = 0; t < T; t++) {
+            float angle = (float)t * frequency;
+            cos_table[(size_t)t * (size_t)half + (size_t)i] = (float)cos((double)angle);
+            sin_table[(size_t)t * (size_t)half + (size_t)i] = (float)sin((double)angle);
+        }
+    }
+}
+
+/* x (N, H) -> a: norm, q, k, v, rope, attention; x1 (N, H), which holds x, += o Wo^T. */
+static void attend(const struct fm_pass *p, struct inner *a, float *x1)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_ops *op = p->ops;
+    const struct fm_layer *w = p->layer;
+    int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
+    op->rmsnorm(a->xn, a->rstd, x1, w->input_norm, N, H, c->eps);
+    op->gemm(false, true, N, QC, H, 1, a->xn, H, w->q, H, 0, a->q, QC);
+    op->gemm(false, true, N, GC, H, 1, a->xn, H, w->k, H, 0, a->k, GC);
+    op->gemm(false, true, N, GC, H, 1, a->xn, H, w->v, H, 0, a->v, GC);
+    op->rope(a->q, p->cos, p->sin, N, p->T, c->Q, c->C, 1);
+    op->rope(a->k, p->cos, p->sin, N, p->T, c->G, c->C, 1);
+    op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->window);
+    op->gemm(false, true, N, H, QC, 1, a->o, QC, w->o, QC, 1, x1, H);
+}
+
+/* Fill first, rows, scale, where, order from ids and weights: a counting sort. */
+static void sort_rows(struct inner *a, int N, int E, int K)
+{
+    memset(a->first, 0, ((size_t)E + 1) * sizeof *a->first);
+    for (int i = 0; i < N * K; i++)
+        a->first[a->ids[i] + 1]++;
+    for (int e = 0; e < E; e++) {
+        int n = a->first[e + 1], i = e;
+        for (; i > 0 && n > a->first[a->order[i - 1] + 1]; i--)
+            a->order[i] = a->order[i - 1];
+        a->order[i] = e;
+    }
+    for (int e = 0; e < E; e++)
+        a->first[e + 1] += a->first[e];
+    struct fm_mark mark = fm_scratch_mark();
+    int32_t *next = ints((size_t)E);
+    memcpy(next, a->first, (size_t)E * sizeof *next);
+    for (int i = 0; i < N * K; i++) {
+        int r = next[a->ids[i]]++;
+        a->rows[r] = i / K;
+        a->scale[r] = a->weights[i];
+        a->where[i] = r;
+    }
+    fm_scratch_release(mark);
+}
+
+/* x1 (N, H) -> second norm, router, rows by expert. */
+static void choose(const struct fm_pass *p, struct inner *a, const float *x1)
+{
+    const struct fm_config *c = p->config;
+    int N = p->S * p->T;
+    struct fm_mark mark = fm_scratch_mark();
+    float *logits = floats((size_t)N * (size_t)c->E);
+    p->ops->rmsnorm(a->xm, a->rstd_m, x1, p->layer->post_norm, N, c->H, c->eps);
+    p->ops->gemm(false, true, N, c->E, c->H, 1, a->xm, c->H, p->layer->router, c->H, 0, logits,
+                 c->E);
+    p->ops->route(a->ids, a->weights, logits, N, c->E, c->K);
+    fm_scratch_release(mark);
+    sort_rows(a, N, c->E, c->K);
+}
+
+/* What the tasks of one layer's experts share. */
+struct experts {
+    const struct fm_pass *pass;
+    const struct inner *inner;
+    float *z; /* (R, H): output rows forward, input gradient rows backward */
+    const float *dy;
+    float *dweights; /* (R): gradient at the router weight of a row */
+    const struct fm_visitor *visitor;
+    const struct fm_expert_view *where;
+};
+
+/* Expert `e` of the pass: rows, widths and weights of a view; false where it got no rows. */
+static bool look(struct fm_expert_view *v, const struct experts *x, int e)
+{
+    const struct fm_pass *p = x->pass;
+    size_t H = (size_t)p->config->H, row0 = (size_t)p->layer->row0[e];
+    int first = x->inner->first[e];
+    v->expert = e;
+    v->n = x->inner->first[e + 1] - first;
+    v->rows = x->inner->rows + first;
+    v->cap = p->layer->cap[e];
+    v->width = p->widths ? (int)p->widths[e] : v->cap;
+    assert(v->width <= v->cap);
+    v->gate_up = p->layer->gate_up + 2 * row0 * H;
+    v->down = p->layer->down + row0 * H;
+    return v->n > 0;
+}
+
+static void forward_expert(void *arg, int i)
+{
+    const struct experts *x = arg;
+    const struct fm_ops *op = x->pass->ops;
+    struct fm_expert_view v = {0};
+    if (!look(&v, x, x->inner->order[i]))
+        return;
+    int H = x->pass->config->H, k = v.width;
+    size_t n = (size_t)v.n;
+    float *z = x->z + (size_t)x->inner->first[v.expert] * (size_t)H;
+    if (k == 0) {
+        memset(z, 0, n * (size_t)H * sizeof *z);
+        return;
+    }
+    struct fm_mark mark = fm_scratch_mark();
+    float *rows = floats(n * (size_t)H), *gu = floats(n * 2 * (size_t)k);
+    float *h = floats(n * (size_t)k);
+    op->gather(rows, x->inner->xm, v.rows, NULL, v.n, H);
+    op->gemm(false, true, v.n, 2 * k, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * k);
+    op->swiglu(h, gu, v.n, k);
+    op->gemm(false, false, v.n, H, k, 1, h, k, v.down, H, 0, z, H);
+    fm_scratch_release(mark);
+}
+
+void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts)
+{
+    const struct fm_config *c = p->config;
+    int N = p->S * p->T;
+    struct fm_mark mark = fm_scratch_mark();
+    struct inner a = take_inner(c, N);
+    if (y != x)
+        memcpy(y, x, (size_t)N * (size_t)c->H * sizeof *y);
+    attend(p, &a, y);
+    choose(p, &a, y);
+    float *z = floats((size_t)N * (size_t)c->K * (size_t)c->H);
+    struct experts e = {.pass = p, .inner = &a, .z = z};
+    fm_pool_for(c->E, forward_expert, &e);
+    p->ops->combine(y, z, a.where, a.weights, N, c->K, c->H);
+    for (int i = 0; counts && i < c->E; i++)
+        counts[i] = a.first[i + 1] - a.first[i];
+    fm_scratch_release(mark);
+}
+
+/*
+ * With w the router weight of a row and dy' = w dy:  dh = dy' down^T is the gradient at the
+ * masked h, taken before any mask because masks learn from it; only channels below the width go
+ * on.  The router's gradient <dy, expert(x)> is dot(h, dh) / w over those channels.
+ */
+static void backward_expert(void *arg, int i)
+{
+    const struct experts *x = arg;
+    const struct fm_ops *op = x->pass->ops;
+    const struct inner *a = x->inner;
+    struct fm_expert_view v = *x->where;
+    if (!look(&v, x, a->order[i]))
+        return;
+    int H = x->pass->config->H, k = v.width, first = a->first[v.expert];
+    bool seen = x->visitor && x->visitor->expert;
+    int full = seen ? v.cap : k; /* width of h and dh */
+    size_t n = (size_t)v.n;
+    float *dz = x->z + (size_t)first * (size_t)H;
+    struct fm_mark mark = fm_scratch_mark();
+    float *rows = floats(n * (size_t)H), *dy = floats(n * (size_t)H);
+    float *gu = floats(n * 2 * (size_t)full), *h = floats(n * (size_t)full);
+    float *dh = floats(n * (size_t)full), *dgu = floats(n * 2 * (size_t)k);
+    op->gather(rows, a->xm, v.rows, NULL, v.n, H);
+    op->gather(dy, x->dy, v.rows, a->scale + first, v.n, H);
+    if (full > 0) {
+        op->gemm(false, true, v.n, 2 * full, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * full);
+        op->swiglu(h, gu, v.n, full);
+        op->gemm(false, true, v.n, full, H, 1, dy, H, v.down, H, 0, dh, full);
+    }
+    if (k > 0) {
+        op->swiglu_back(dgu, dh, gu, v.n, full, k);
+        op->gemm(false, false, v.n, H, 2 * k, 1, dgu, 2 * k, v.gate_up, H, 0, dz, H);
+        op->dot_rows(x->dweights + first, h, dh, v.n, full, k);
+    } else {
+        memset(dz, 0, n * (size_t)H * sizeof *dz);
+        memset(x->dweights + first, 0, n * sizeof *dz);
+    }
+    /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
+    for (int r = first; r < first + v.n; r++)
+        x->dweights[r] = a->scale[r] > 0 ? x->dweights[r] / a->scale[r] : 0;
+    v.x = rows;
+    v.h = h;
+    v.dy = dy;
+    v.dh = dh;
+    v.dgu = dgu;
+    if (seen)
+        x->visitor->expert(x->visitor->self, &v);
+    fm_scratch_release(mark);
+}
+
+/* dx (N, H) holds dy and receives the gradient at x1: experts, router, second norm. */
+static void back_experts(const struct fm_pass *p, const struct inner *a, float *dx, const float *x1,
+                         const struct fm_visitor *visitor, const struct fm_expert_view *where)
+{
+    const struct fm_config *c = p->config;
+    int N = p->S * p->T, K = c->K, H = c->H;
+    size_t R = (size_t)N * (size_t)K, NH = (size_t)N * (size_t)H;
+    struct fm_mark mark = fm_scratch_mark();
+    float *dz = floats(R * (size_t)H), *by_row = floats(R), *dweights = floats(R);
+    float *dlogits = floats((size_t)N * (size_t)c->E), *dxm = floats(NH);
+    struct experts e = {.pass = p,
+                        .inner = a,
+                        .z = dz,
+                        .dy = dx,
+                        .dweights = by_row,
+                        .visitor = visitor,
+                        .where = where};
+    fm_pool_for(c->E, backward_expert, &e);
+    for (size_t i = 0; i < R; i++)
+        dweights[i] = by_row[a->where[i]];
+    p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
+    p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
+    p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
+    p->ops->rmsnorm_back(dx, dxm, x1, p->layer->post_norm, a->rstd_m, N, H);
+    fm_scratch_release(mark);
+}
+
+/* dx (N, H) holds the gradient at x1 and receives the one at x: attention, first norm. */
+static void back_attention(const struct fm_pass *p, const struct inner *a, float *dx,
+                           const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_ops *op = p->ops;
+    const struct fm_layer *w = p->layer;
+    int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
+    size_t n = (size_t)N;
+    struct fm_mark mark = fm_scratch_mark();
+    float *d_o = floats(n * (size_t)QC), *dq = floats(n * (size_t)QC);
+    float *dk = floats(n * (size_t)GC), *dv = floats(n * (size_t)GC);
+    float *dxn = floats(n * (size_t)H);
+    op->gemm(false, false, N, QC, H, 1, dx, H, w->o, QC, 0, d_o, QC);
+    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C,
+                       c->window);
+    op->rope(dq, p->cos, p->sin, N, p->T, c->Q, c->C, -1);
+    op->rope(dk, p->cos, p->sin, N, p->T, c->G, c->C, -1);
+    op->gemm(false, false, N, H, QC, 1, dq, QC, w->q, H, 0, dxn, H);
+    op->gemm(false, false, N, H, GC, 1, dk, GC, w->k, H, 1, dxn, H);
+    op->gemm(false, false, N, H, GC, 1, dv, GC, w->v, H, 1, dxn, H);
+    op->rmsnorm_back(dx, dxn, x, w->input_norm, a->rstd, N, H);
+    fm_scratch_release(mark);
+}
+
+void fm_layer_backward(const struct fm_pass *p, float *dx, const float *x,
+                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
+{
+    int N = p->S * p->T;
+    size_t NH = (size_t)N * (size_t)p->config->H;
+    struct fm_mark mark = fm_scratch_mark();
+    struct inner a = take_inner(p->config, N);
+    float *x1 = floats(NH);
+    memcpy(x1, x, NH * sizeof *x1);
+    attend(p, &a, x1);
+    choose(p, &a, x1);
+    back_experts(p, &a, dx, x1, visitor, where);
+    back_attention(p, &a, dx, x);
+    fm_scratch_release(mark);
+}

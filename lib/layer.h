@@ -1,0 +1,46 @@
+/*
+ * One decoder layer, forward and backward, written once against the op table:
+ *
+ *     x1 = x  + Attention(norm(x))
+ *     y  = x1 + sum over chosen experts of weight * expert(norm(x1))
+ *
+ * The backward computes the forward's inner values again from the layer's input, so
+ * nothing but layer boundaries is kept between the two.  Widths are bounds of the products:
+ * a narrow expert costs less work.  Knows nothing of files, lanes or losses.
+ *
+ * All memory comes from the calling threads' scratch (lib/base/pool.h); experts are pool tasks.
+ */
+#ifndef FM_LAYER_H
+#define FM_LAYER_H
+
+#include <stdint.h>
+
+#include "lib/sweep.h"
+
+/* One micro-batch on its way through one layer.  Everything is borrowed. */
+struct fm_pass {
+    const struct fm_ops *ops;
+    const struct fm_config *config;
+    const struct fm_layer *layer;
+    const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
+    const float *cos, *sin; /* (T, C/2), from fm_layer_angles */
+    int S, T;
+};
+
+/* cos, sin (T, C/2) of the rotary angles, computed as transformers does: frequency and angle in
+ * float32. */
+void fm_layer_angles(float *cos, float *sin, const struct fm_config *config, int T);
+
+/* y (S T, H) from x (S T, H); y may be x.  counts (E), where not NULL, receives the rows that
+ * each expert got. */
+void fm_layer_forward(const struct fm_pass *pass, float *y, const float *x, int64_t *counts);
+
+/*
+ * dx (S T, H) holds the gradient at y and receives the one at x.  visitor->expert, where there is
+ * one, is called for every expert with rows, in any order and by many threads; `where` gives the
+ * view's layer, lane, batch and slot.  Without it the products stop at the lane's widths.
+ */
+void fm_layer_backward(const struct fm_pass *pass, float *dx, const float *x,
+                       const struct fm_visitor *visitor, const struct fm_expert_view *where);
+
+#endif
