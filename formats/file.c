@@ -90,6 +90,12 @@ int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
     return adopt(f, move_above_standard(openat(dirfd, name, flags)), name, err);
 }
 
+int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
+{
+    *fd = move_above_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
+}
+
 static bool wait_for(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
