@@ -8,7 +8,7 @@
  * `layers.{l}.gate_up` and `layers.{l}.down` U8 (E, S, 16), digests of the rows of channels
  * [b_s, b_{s+1}) in the stored dtype (gate/up interleaved: two rows a channel);
  * `tensor.<original name>` U8 (16).  Its metadata says fm.kind=segments, fm.dtype= the dtype of
- * expert weights, and for every other tensor <original name>= dtype and shape, "BF16 512 64".
+ * expert weights, and for every other tensor tensor.<original name>= dtype and shape, "BF16 512 64".
  */
 #ifndef FM_SEGMENTS_H
 #define FM_SEGMENTS_H
@@ -74,7 +74,9 @@ void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg,
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
                       struct fm_err *err);
 
-/* Read and check the member of an open bundle (or of the beginning of one). */
-int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle, struct fm_err *err);
+/* Read and check the member of an open bundle (or of the beginning of one) for a model of this
+ * size. */
+int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle, int L, int E, int I,
+                     struct fm_err *err);
 
 #endif
