@@ -1,0 +1,32 @@
+/*
+ * One expert's weights between the checkpoint's three matrices and the online layout
+ * (METHOD.md 5), as bytes: rows and elements move, values are not looked at.
+ *
+ *     checkpoint   gate (I, H), up (I, H), down (H, I)
+ *     online       gate_up (2 I, H) rows g0, u0, g1, u1, ...; down (I, H), transposed
+ *
+ * `order` (I) says which channel of the checkpoint comes at each rank; `element` is the size
+ * of a weight, 2 or 4 bytes.  Sources and destinations do not overlap.
+ */
+#ifndef FM_LAYOUT_H
+#define FM_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* gate and up rows in order, interleaved: gate_up (2 I, H). */
+void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const int32_t *order,
+                          int I, int H, int element);
+
+/* Every second row of gate_up (2 n, H), from `which` (0: gate, 1: up): rows (n, H). */
+void fm_layout_deinterleave(void *rows, const void *gate_up, int which, int n, int H, int element);
+
+/* Columns of down (H, I) in order, as rows: ranked (I, H). */
+void fm_layout_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
+                      int element);
+
+/* The first k channels back into a matrix of `columns` columns: down (H, columns), the columns
+ * from k on zero. */
+void fm_layout_scatter(void *down, const void *ranked, int k, int columns, int H, int element);
+
+#endif
