@@ -44,7 +44,7 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, e
 size_t fm_adapter_part_count(const struct fm_adapter *a, int l, int e, enum fm_lora part);
 
 /* Add the adapter of (l, e) to gate_up (2 cap, H) and down (cap, H), which the caller copied from
- * the base; rows [width, cap) are not touched. */
+ * the base; rows [width, cap) are not touched.  Either may be NULL: not wanted. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int l, int e);
 

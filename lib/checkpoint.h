@@ -10,11 +10,12 @@
 #include "formats/hfdir.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/family.h"
 #include "lib/model.h"
 
 enum fm_matrix { FM_MATRIX_GATE, FM_MATRIX_UP, FM_MATRIX_DOWN, FM_MATRICES };
 
-struct fm_place {
+struct fm_where {
     const struct fm_tensor *tensor;
     const struct fm_file *file;
 };
@@ -23,9 +24,9 @@ struct fm_checkpoint {
     struct fm_hfdir dir;
     struct fm_config config;
     enum fm_dtype dtype;     /* of every expert weight */
-    struct fm_place *expert; /* (L, E, matrices) */
-    struct fm_place *rest;   /* every other tensor, sorted by name */
-    size_t rests;
+    struct fm_where *expert; /* (L, E, matrices) */
+    struct fm_where *rest;   /* every other tensor, sorted by name */
+    size_t experts, rests;   /* counts: matrices of experts, other tensors */
 };
 
 /*
@@ -35,12 +36,16 @@ struct fm_checkpoint {
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
-const struct fm_place *fm_checkpoint_expert(const struct fm_checkpoint *cp, int l, int e,
+const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int l, int e,
                                             enum fm_matrix matrix);
 
-/* Name of an expert's matrix in the checkpoints of a family ("mixtral"); false where it is longer
- * than `capacity` or the family unknown. */
-bool fm_checkpoint_name(char *name, size_t capacity, const char *family, int l, int e,
-                        enum fm_matrix matrix);
+/*
+ * Names in exports.  Of the row of the family's table with that part, for layer l and expert e;
+ * and of a tensor of the checkpoint that is no expert's (its own where the table has none).
+ */
+void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
+                        enum fm_source source, enum fm_weight_part part, int l, int e);
+void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                          enum fm_source source, const char *stock);
 
 #endif

@@ -20,7 +20,7 @@
 #define POSITIONS_MAX (1 << 28)
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
-static const struct fm_family families[] = {
+static const struct fm_model_family families[] = {
     {.name = "mixtral",
      .experts_key = "num_local_experts",
      .width_key = "intermediate_size",

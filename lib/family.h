@@ -22,7 +22,7 @@ enum fm_source {
 };
 
 /* What a tensor becomes in memory. */
-enum fm_part {
+enum fm_weight_part {
     FM_PART_ENDS,    /* a field of struct fm_ends */
     FM_PART_LAYER,   /* a field of struct fm_layer */
     FM_PART_GATE,    /* (I, H) of one expert: the even rows of gate_up */
@@ -35,13 +35,13 @@ enum fm_part {
 /* One row of a family's table of tensors. */
 struct fm_weight {
     const char *name[FM_SOURCES]; /* {l} and {e} stand for numbers; NULL: not in that source */
-    enum fm_part part;
+    enum fm_weight_part part;
     size_t field;  /* offsetof in struct fm_ends or fm_layer, for those two parts */
     char shape[4]; /* letters: V H E I, q = Q C, g = G C, S = 2 sum of caps, s = sum of caps */
     bool untied;   /* absent where the head is the embedding */
 };
 
-struct fm_family {
+struct fm_model_family {
     const char *name; /* model_type */
     const char *experts_key, *width_key;
     double rope_theta;              /* where config.json has none */

@@ -22,10 +22,10 @@
 #include "lib/base/err.h"
 
 /* A family: one row of the table in lib/config.c, one table of tensors in lib/weights.c. */
-struct fm_family;
+struct fm_model_family;
 
 struct fm_config {
-    const struct fm_family *family;
+    const struct fm_model_family *family;
     int L;          /* decoder layers, every one a mixture of experts */
     int H, Q, G, C; /* hidden, query heads, key/value heads, head width */
     int E, K, I;    /* experts, chosen per token, channels of an expert */

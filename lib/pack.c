@@ -274,7 +274,7 @@ static int plan(struct pack *p, struct fm_err *err)
 /* ---- weights ---- */
 
 /* A whole tensor of the checkpoint, every value finite. */
-static int read_matrix(const struct pack *p, const struct fm_place *place, void *dst,
+static int read_matrix(const struct pack *p, const struct fm_where *place, void *dst,
                        struct fm_err *err)
 {
     const struct fm_tensor *t = place->tensor;
@@ -391,9 +391,9 @@ static int pass_tensor(struct pack *p, const struct volume *v, const struct fm_t
     return rc;
 }
 
-static const struct fm_place *find_place(const struct pack *p, const char *name)
+static const struct fm_where *find_place(const struct pack *p, const char *name)
 {
-    const struct fm_place *place = NULL;
+    const struct fm_where *place = NULL;
     size_t low = 0, high = p->cp.rests;
     while (low < high) {
         size_t mid = (low + high) / 2;
@@ -414,7 +414,7 @@ static const struct fm_place *find_place(const struct pack *p, const char *name)
 static int pass_other(struct pack *p, const struct volume *v, const struct fm_tensor *t,
                       struct fm_err *err)
 {
-    const struct fm_place *place = find_place(p, t->name);
+    const struct fm_where *place = find_place(p, t->name);
     struct fm_hasher *hasher = fm_hasher_new();
     struct fm_mark mark = fm_scratch_mark();
     char *piece = fm_scratch(PIECE_BYTES);
