@@ -7,8 +7,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-/* A budget in a million steps is more than any use; it bounds what a stream can make us hold. */
-#define MASKS_MAX 1000000
+/* Finer steps than this are of no use; what reads families from streams has the same limit. */
+#define MASKS_MAX 10000
 
 static const char *const names[FM_METHODS] = {"learned",       "saliency",       "walk", "uniform",
                                               "shuffle-layer", "shuffle-global", "best"};

@@ -21,13 +21,17 @@ struct fm_quality {
 /*
  * quality (masks) of widths (masks, L, E) on every sequence of held.  With an adapter every
  * mask is measured on the merged weights as they will be stored: rounded to the model's dtype.
- * The figures do not depend on which masks are measured together.  run gives memory, progress
+ * The figures do not depend on which masks are measured together.  run gives memory
  * and stop (FM_ESAVED).  The model is already in the order that the masks cut.
  */
 int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const uint32_t *widths, int masks,
                        const struct fm_adapter *adapter, const struct fm_run_options *run,
                        struct fm_err *err);
+
+/* Masks that one sweep measures within `memory` bytes: a long list is best given in pieces of
+ * this many, so that state can be saved between. */
+int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
 
 /* Sequences that training keeps aside for this where there are no --eval-tokens. */
 #define FM_QUALITY_SEQUENCES 16

@@ -1,0 +1,54 @@
+/*
+ * learned: one step after another of training logits by sampled subnets, under a
+ * controller that paces the budget (METHOD.md 3).  Everything a step changes is in
+ * struct fm_learn and its family, so that a run can be saved between any two.
+ */
+#ifndef FM_LEARN_H
+#define FM_LEARN_H
+
+#include "lib/logits.h"
+#include "lib/maskgrad.h"
+#include "lib/masks.h"
+#include "lib/task.h"
+#include "lib/train.h"
+
+struct fm_learn {
+    struct fm_task *task; /* borrowed */
+    const struct fm_train_options *options;
+    const struct fm_actions *actions;
+    struct fm_decimal step, until;
+    int batch; /* sequences in a step */
+    /* State. */
+    struct fm_logits logits;
+    double *q;        /* (L, E) running load */
+    double lambda;    /* of the cost */
+    double rho_start; /* expected budget before the first step */
+    int64_t taken;    /* steps */
+    /* Of the last step, for the curious. */
+    double ce, kl, rho;
+    /* Scratch. */
+    struct fm_sweep *sweep;
+    struct fm_maskgrad grad;
+    uint32_t *widths; /* (samples, L, E) sampled, then the hardened one behind them */
+    double *floored;  /* (L, E) */
+    int32_t *ids;     /* (batch, T) */
+    int64_t *counts;  /* (1 + samples, L, E) */
+};
+
+/* Task, options, actions, step, until and batch are set by the caller; logits start from the
+ * task's ranking. */
+int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
+void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
+
+/*
+ * One step; the hardened mask is offered to the family.  *done is set, and no step taken, where
+ * the family has arrived at `until`, or steps have run out: options->steps and as many again for
+ * the hardened budget to catch up.  The last mask is in the family then.
+ */
+int fm_learn_step(struct fm_learn *learn, struct fm_family *family, bool *done, struct fm_err *err);
+
+/* The controller: lambda after a step that left the expected budget at rho. */
+double fm_learn_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
+                     double until, double rho);
+
+#endif

@@ -1,0 +1,89 @@
+#include "lib/plan.h"
+
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+#include "lib/journal.h"
+
+#define PROBE 384
+#define PROBE_SECONDS 0.05
+
+/* Bytes of all layers, in float32: what one direction of one sweep reads. */
+static double layers_bytes(const struct fm_model *model)
+{
+    return (double)fm_model_layer_bytes(model) * fm_model_config(model)->L;
+}
+
+/* Multiplications and additions of one token's forward, by where they happen. */
+static double attention_flops(const struct fm_config *c, int T)
+{
+    double project = 2.0 * c->H * c->C * (2.0 * c->Q + 2.0 * c->G);
+    return c->L * (project + 2.0 * c->Q * c->C * T + 2.0 * c->E * c->H);
+}
+
+static double expert_flops(const struct fm_config *c)
+{
+    return 6.0 * c->L * c->K * c->H * c->I;
+}
+
+/*
+ * A lane forward costs one pass.  Backward recomputes the forward and makes the activation
+ * gradients: two more, and of the experts at full width; scores need the weight gradients too.
+ */
+static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
+{
+    double attention = attention_flops(c, s->T), expert = expert_flops(c);
+    double head = 2.0 * c->H * c->V;
+    double forward = s->lanes * (attention + head) + expert * (1 + (s->lanes - 1) * s->kept);
+    if (s->lanes == 1)
+        forward = attention + head + expert;
+    double back = s->backward * (2 * attention + head + 2 * expert + (s->scores ? expert : 0));
+    return (forward + back) * (double)s->rows;
+}
+
+void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
+                 const struct fm_plan_sweep *sweep, uint64_t memory)
+{
+    const struct fm_config *c = fm_model_config(model);
+    uint64_t boundary = sweep->rows * (uint64_t)c->H * sizeof(float);
+    uint64_t boundaries = boundary * ((uint64_t)(sweep->lanes - sweep->backward) +
+                                      (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
+    uint64_t room = memory / 2, spill = boundaries > room ? boundaries - room : 0;
+    uint64_t ends = 2 * (uint64_t)c->V * (uint64_t)c->H * sizeof(float);
+    double layers = layers_bytes(model);
+    /* Layers that stay are read once. */
+    uint64_t stay = layers <= (double)room ? (uint64_t)layers : 2 * fm_model_layer_bytes(model);
+    uint64_t resident = boundaries - spill + stay + ends;
+    plan->memory = resident > plan->memory ? resident : plan->memory;
+    plan->spill = spill > plan->spill ? spill : plan->spill;
+    plan->sweeps += sweep->count;
+    plan->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
+    plan->flops += (double)sweep->count * lanes_flops(c, sweep);
+    double passes = layers <= (double)room ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
+    /* float32 in memory is two bytes on disk for 16-bit checkpoints. */
+    double stored = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
+    uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * stored);
+    plan->read = layers <= (double)room && plan->read > read ? plan->read : plan->read + read;
+}
+
+void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops)
+{
+    struct fm_err err = {0};
+    size_t n = (size_t)PROBE * PROBE;
+    float *a = fm_alloc(3 * n, sizeof *a, "a probe", &err);
+    if (!a)
+        return;
+    for (size_t i = 0; i < 2 * n; i++)
+        a[i] = (float)(i % 7) - 3;
+    /* The first product makes the library's plan. */
+    ops->gemm(false, true, PROBE, PROBE, PROBE, 1, a, PROBE, a + n, PROBE, 0, a + 2 * n, PROBE);
+    double began = fm_journal_now(), spent = 0, flops = 0;
+    while (spent < PROBE_SECONDS) {
+        ops->gemm(false, true, PROBE, PROBE, PROBE, 1, a, PROBE, a + n, PROBE, 0, a + 2 * n, PROBE);
+        flops += 2.0 * PROBE * PROBE * PROBE;
+        spent = fm_journal_now() - began;
+    }
+    plan->rate = flops / spent;
+    plan->seconds = plan->flops / plan->rate * 4 / 3;
+    free(a);
+}

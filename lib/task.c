@@ -1,0 +1,182 @@
+#include "lib/task.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json.h"
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+#include "lib/journal.h"
+#include "lib/quality.h"
+#include "lib/stage.h"
+
+#define MICRO_TOKENS 1024
+
+/* A terminal, a missing directory, a file in the way: now, not after a day of work. */
+static int try_output(const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_output out;
+    int rc = fm_output_open(&out, run->output, true, run->force, err);
+    if (rc == FM_OK)
+        fm_output_abandon(&out);
+    return rc;
+}
+
+static int digest_identity(struct fm_task *task, struct fm_err *err)
+{
+    cJSON *model = NULL;
+    int rc =
+        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model), err);
+    if (rc != FM_OK)
+        return rc;
+    char *text = fm_json_print(model);
+    if (text)
+        task->identity = fm_digest_of(text, strlen(text));
+    else
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the model's identity");
+    free(text);
+    cJSON_Delete(model);
+    return rc;
+}
+
+int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
+                        struct fm_err *err)
+{
+    *task = (struct fm_task){.run = run, .began = fm_journal_now(), .epoch_number = -1};
+    /* Half for layers that stay, half for what a sweep keeps of its batches. */
+    task->memory = fm_run_memory(run) / 2;
+    int rc = fm_run_ops(&task->ops, run, err);
+    if (rc == FM_OK)
+        rc = fm_hfdir_open(&task->dir, run->model, err);
+    if (rc == FM_OK)
+        rc = fm_model_open(&task->model, run->model, task->memory, err);
+    if (rc != FM_OK)
+        return rc;
+    task->config = fm_model_config(task->model);
+    rc = digest_identity(task, err);
+    if (rc == FM_OK && hold)
+        return fm_quality_open(&task->calib, &task->held, run, task->config, err);
+    return rc == FM_OK ? fm_calib_open(&task->calib, run, task->config, false, err) : rc;
+}
+
+static int open_stream(struct fm_task *task, const char *needs, struct fm_err *err)
+{
+    const struct fm_config *c = task->config;
+    int rc = fm_stage_open(&task->in, task->run->input, needs, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_check(&task->in, &task->dir, err);
+    if (rc == FM_OK)
+        rc = fm_ranking_open(&task->ranking, &task->in, err);
+    if (rc != FM_OK)
+        return rc;
+    if (task->ranking.L != c->L || task->ranking.E != c->E || task->ranking.I != c->I)
+        return fm_fail(err, FM_ECONFIG,
+                       "the ranking in '%s' has %d x %d x %d channels, the model "
+                       "in '%s' has %d x %d x %d",
+                       task->run->input, task->ranking.L, task->ranking.E, task->ranking.I,
+                       task->run->model, c->L, c->E, c->I);
+    fm_model_rank(task->model, task->ranking.order);
+    return FM_OK;
+}
+
+int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
+                 struct fm_err *err)
+{
+    int rc = fm_task_open_inputs(task, run, needs != NULL, err);
+    if (rc == FM_OK && needs)
+        rc = open_stream(task, needs, err);
+    if (rc == FM_OK)
+        rc = try_output(run, err);
+    return rc;
+}
+
+void fm_task_close(struct fm_task *task)
+{
+    if (!task->run)
+        return;
+    free(task->epoch);
+    fm_calib_close(&task->calib);
+    fm_calib_close(&task->held);
+    fm_model_close(task->model);
+    fm_ranking_release(&task->ranking);
+    fm_bundle_close(&task->in);
+    fm_hfdir_close(&task->dir);
+    *task = (struct fm_task){0};
+}
+
+int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
+                  struct fm_err *err)
+{
+    struct fm_sweep_options options = {.memory = task->memory, .stop = task->run->stop};
+    return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
+                        &options, err);
+}
+
+int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err)
+{
+    uint64_t count = (uint64_t)task->calib.count;
+    size_t T = (size_t)task->calib.T;
+    if (!task->epoch)
+        task->epoch = fm_alloc(count, sizeof *task->epoch, "the order of an epoch", err);
+    if (!task->epoch)
+        return FM_ENOMEM;
+    for (int i = 0; i < n; i++) {
+        int64_t epoch = (int64_t)((at + (uint64_t)i) / count);
+        if (epoch != task->epoch_number)
+            fm_rng_permutation(task->epoch, (uint32_t)count, task->run->seed, FM_STREAM_EPOCH,
+                               (uint32_t)epoch);
+        task->epoch_number = epoch;
+        size_t from = task->epoch[(at + (uint64_t)i) % count];
+        memcpy(ids + (size_t)i * T, task->calib.ids + from * T, T * sizeof *ids);
+    }
+    return FM_OK;
+}
+
+int fm_task_micro(int batch, int T)
+{
+    int best = 1;
+    for (int s = 2; s <= batch && (int64_t)s * T <= MICRO_TOKENS; s++)
+        best = batch % s == 0 ? s : best;
+    return best;
+}
+
+static const char *precision_name(enum fm_precision precision)
+{
+    return precision == FM_PRECISION_BF16 ? "bf16" : "f32";
+}
+
+cJSON *fm_task_options(const struct fm_task *task, int batch)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (!o)
+        return NULL;
+    fm_json_add_uint(o, "batch", (uint64_t)batch);
+    cJSON_AddBoolToObject(o, "shuffle", task->run->shuffle);
+    fm_json_add_uint(o, "seed", task->run->seed);
+    cJSON_AddStringToObject(o, "device", task->ops->name);
+    cJSON_AddStringToObject(o, "precision", precision_name(task->run->precision));
+    return o;
+}
+
+int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
+                   struct fm_err *err)
+{
+    char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""};
+    fm_digest_hex(hex[0], &task->identity);
+    fm_digest_hex(hex[1], &task->calib.digest);
+    fm_digest_hex(hex[2], &task->held.digest);
+    const char *const members[] = {FM_MEMBER_RANKING, FM_MEMBER_MASKS};
+    for (int i = 0; i < 2 && task->in.members; i++) {
+        const struct fm_member *m = fm_bundle_find(&task->in, members[i]);
+        if (m)
+            fm_digest_hex(hex[3 + i], &m->digest);
+    }
+    return fm_journal_params(params, err,
+                             "%s model %s tokens %s %d %d held %s %d %d ranking %s masks %s "
+                             "seed %llu shuffle %d device %s %s; %s",
+                             FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T, hex[2],
+                             task->held.count, task->held.T, hex[3], hex[4],
+                             (unsigned long long)task->run->seed, task->run->shuffle,
+                             task->ops->name, precision_name(task->run->precision), text);
+}
