@@ -1,0 +1,209 @@
+#include "lib/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "formats/json.h"
+#include "lib/base/mem.h"
+
+#define EXPORT_BYTES_MAX ((size_t)64 << 20)
+#define CONFIG_BYTES_MAX ((size_t)16 << 20)
+
+static char *join(const char *dir, const char *name, struct fm_err *err)
+{
+    size_t n = strlen(dir) + strlen(name) + 2;
+    char *path = fm_alloc(n, 1, "a path", err);
+    if (path)
+        snprintf(path, n, "%s/%s", dir, name);
+    return path;
+}
+
+/* The whole of dir/name. */
+static int slurp(const char *dir, const char *name, size_t limit, char **text, size_t *size,
+                 struct fm_err *err)
+{
+    struct fm_file file = {.fd = -1};
+    char *path = join(dir, name, err);
+    if (!path)
+        return err->code;
+    int rc = fm_file_open(&file, path, err);
+    if (!rc) {
+        rc = fm_file_slurp(&file, limit, text, size, err);
+        fm_file_close(&file);
+    }
+    free(path);
+    return rc;
+}
+
+static int add_file(struct fm_tensors *t, const struct fm_file *file,
+                    const struct fm_safetensors *st, struct fm_err *err)
+{
+    void *grown = t->file;
+    int rc = fm_grow(&grown, t->files + 1, sizeof *t->file, "a list of weight files", err);
+    if (rc)
+        return rc;
+    t->file = grown;
+    t->file[t->files++] = (struct fm_source_file){file, st};
+    return FM_OK;
+}
+
+static int open_directory(struct fm_tensors *t, struct fm_err *err)
+{
+    int rc = fm_hfdir_open(&t->dir, t->path, err);
+    for (size_t i = 0; !rc && i < t->dir.shards; i++)
+        rc = add_file(t, &t->dir.shard[i].file, &t->dir.shard[i].st, err);
+    if (rc)
+        return rc;
+    t->config_bytes = t->dir.config_bytes;
+    t->config = fm_strdup(t->dir.config, err);
+    return t->config ? FM_OK : err->code;
+}
+
+static int open_bundle(struct fm_tensors *t, struct fm_err *err)
+{
+    int rc = fm_bundle_open(&t->bundle, t->path, err);
+    if (rc)
+        return rc;
+    const struct fm_member *config = fm_bundle_find(&t->bundle, FM_MEMBER_CARRIED "config.json");
+    if (!config)
+        return fm_fail(err, FM_EFORMAT, "%s: no member '%sconfig.json'", t->path,
+                       FM_MEMBER_CARRIED);
+    void *text = NULL;
+    rc = fm_bundle_read(&t->bundle, config, &text, &t->config_bytes, err);
+    t->config = text;
+    t->own = rc ? NULL : fm_alloc(t->bundle.members, sizeof *t->own, "weight members", err);
+    if (!t->own)
+        return err->code;
+    for (size_t i = 0; !rc && i < t->bundle.members; i++) {
+        const struct fm_member *m = &t->bundle.member[i];
+        if (strncmp(m->name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) != 0)
+            continue;
+        struct fm_shard *shard = &t->own[t->owns];
+        rc = fm_safetensors_open(&shard->st, &t->bundle.file, m->offset, m->size, err);
+        if (rc)
+            return fm_within(err, "%s: member '%s'", t->path, m->name);
+        t->owns++;
+        rc = add_file(t, &t->bundle.file, &shard->st, err);
+    }
+    if (!rc && t->owns == 0)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "%s: a stage stream has no weights; pack it with fm-pack first", t->path);
+    return rc;
+}
+
+/* layers-00000.safetensors and so on, one per layer, and rest.safetensors. */
+static int open_native(struct fm_tensors *t, int L, struct fm_err *err)
+{
+    int rc = slurp(t->path, "config.json", CONFIG_BYTES_MAX, &t->config, &t->config_bytes, err);
+    t->own = rc ? NULL : fm_alloc((size_t)L + 1, sizeof *t->own, "weight files", err);
+    if (!t->own)
+        return err->code;
+    for (int i = 0; !rc && i <= L; i++) {
+        char name[40] = "rest.safetensors";
+        if (i < L)
+            snprintf(name, sizeof name, "layers-%05d.safetensors", i);
+        char *path = join(t->path, name, err);
+        if (!path)
+            return err->code;
+        struct fm_shard *shard = &t->own[t->owns];
+        rc = fm_file_open(&shard->file, path, err);
+        if (!rc) {
+            t->owns++;
+            rc = fm_safetensors_open(&shard->st, &shard->file, 0, shard->file.size, err);
+        }
+        if (!rc)
+            rc = add_file(t, &shard->file, &shard->st, err);
+        free(path);
+    }
+    return rc;
+}
+
+/* Layers of an export, from its list of widths; 0: not a native one. */
+static int native_layers(int *L, const struct fm_tensors *t, struct fm_err *err)
+{
+    cJSON *json = NULL;
+    *L = 0;
+    int rc = fm_json_tree(&json, t->export, t->export_bytes, err);
+    if (rc)
+        return fm_within(err, "%s/fm-export.json", t->path);
+    const cJSON *layout = cJSON_GetObjectItemCaseSensitive(json, "layout");
+    if (cJSON_IsString(layout) && strcmp(layout->valuestring, "native") == 0)
+        *L = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(json, "widths"));
+    cJSON_Delete(json);
+    return FM_OK;
+}
+
+static bool has_widths(const struct fm_tensors *t)
+{
+    struct fm_err unread = {0}; /* a broken config.json is reported by who parses it whole */
+    cJSON *json = NULL;
+    bool has = fm_json_tree(&json, t->config, t->config_bytes, &unread) == FM_OK &&
+               cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
+    cJSON_Delete(json);
+    return has;
+}
+
+int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
+{
+    struct stat st;
+    int rc = FM_OK, L = 0;
+    *t = (struct fm_tensors){.path = path};
+    t->dir.fd = t->bundle.file.fd = -1;
+    if (stat(path, &st) != 0)
+        return fm_fail_errno(err, "cannot open model '%s'", path);
+    if (S_ISREG(st.st_mode)) {
+        t->source = FM_SOURCE_ONLINE;
+        rc = open_bundle(t, err);
+    } else {
+        struct fm_err absent = {0};
+        rc = slurp(path, "fm-export.json", EXPORT_BYTES_MAX, &t->export, &t->export_bytes, &absent);
+        if (rc == FM_OK)
+            rc = native_layers(&L, t, err);
+        else if (rc == FM_ENOENT)
+            rc = FM_OK;
+        else
+            *err = absent;
+        if (!rc)
+            rc = L > 0 ? open_native(t, L, err) : open_directory(t, err);
+        if (!rc)
+            t->source = L > 0           ? FM_SOURCE_ONLINE
+                        : has_widths(t) ? FM_SOURCE_RAGGED
+                                        : FM_SOURCE_STOCK;
+    }
+    if (rc)
+        fm_source_close(t);
+    return rc;
+}
+
+void fm_source_close(struct fm_tensors *t)
+{
+    for (size_t i = 0; i < t->owns; i++) {
+        fm_safetensors_close(&t->own[i].st);
+        if (t->own[i].file.path)
+            fm_file_close(&t->own[i].file);
+    }
+    if (t->dir.path)
+        fm_hfdir_close(&t->dir);
+    if (t->bundle.file.path)
+        fm_bundle_close(&t->bundle);
+    free(t->own);
+    free(t->file);
+    free(t->config);
+    free(t->export);
+    *t = (struct fm_tensors){0};
+}
+
+const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,
+                                       const struct fm_file **file)
+{
+    for (size_t i = 0; i < t->files; i++) {
+        const struct fm_tensor *found = fm_safetensors_find(t->file[i].st, name);
+        if (found) {
+            *file = t->file[i].file;
+            return found;
+        }
+    }
+    return NULL;
+}
