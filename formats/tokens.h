@@ -21,13 +21,14 @@ struct fm_tokens {
     int is_signed;
 };
 
-/* FM_EFORMAT with the field that is wrong; FM_EUSAGE for a raw file without a type. */
+/* FM_EFORMAT with the field that is wrong, and for a file without tokens or of another length than
+ * it says; FM_EUSAGE for a raw file without a type, or a type with a file that is not raw. */
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
                    struct fm_err *err);
 void fm_tokens_close(struct fm_tokens *t);
 
-/* n tokens from position `at`, each checked to be in [0, vocabulary).  FM_EFORMAT names position
- * and id. */
+/* n tokens from position `at` (the caller keeps both within count), each checked to be in
+ * [0, vocabulary), which is below 2^31.  FM_EFORMAT names position and id. */
 int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_t n,
                    uint32_t vocabulary, struct fm_err *err);
 
