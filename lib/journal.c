@@ -11,7 +11,6 @@
 
 #include "lib/base/mem.h"
 
-#define CHUNK_BYTES ((size_t)1 << 20)
 #define KEY_TOOL "fm.state"
 #define KEY_PARAMS "fm.params"
 #define KEY_DATA "fm.data"
@@ -43,15 +42,17 @@ static int each_chunk(const struct fm_journal_item *item,
     uint64_t bytes = bytes_of(item);
     if (item->data)
         return take(arg, item->data, (size_t)bytes, err);
-    char *chunk = fm_alloc(CHUNK_BYTES, 1, "a chunk of state", err);
-    int rc = chunk ? FM_OK : FM_ENOMEM;
-    for (uint64_t at = 0; rc == FM_OK && at < bytes; at += CHUNK_BYTES) {
-        size_t n = bytes - at < CHUNK_BYTES ? (size_t)(bytes - at) : CHUNK_BYTES;
-        rc = fm_file_temp_read(item->fd, item->at + at, chunk, n, err);
+    const struct fm_store *store = item->store;
+    assert(bytes == (uint64_t)store->record * store->count);
+    char *spare = fm_alloc(store->record, 1, "a record of state", err);
+    int rc = spare ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
+        void *record = NULL;
+        rc = fm_store_get(store, i, 0, store->record, &record, spare, err);
         if (rc == FM_OK)
-            rc = take(arg, chunk, n, err);
+            rc = take(arg, record, store->record, err);
     }
-    free(chunk);
+    free(spare);
     return rc;
 }
 
@@ -203,18 +204,18 @@ uint64_t fm_journal_count(const struct fm_journal *j, const char *name)
     return t ? fm_tensor_count(t) : 0;
 }
 
-static int read_spilled(const struct fm_journal *j, const struct fm_tensor *t,
-                        const struct fm_journal_item *item, struct fm_err *err)
+static int read_store(const struct fm_journal *j, const struct fm_tensor *t,
+                      const struct fm_store *store, struct fm_err *err)
 {
-    char *chunk = fm_alloc(CHUNK_BYTES, 1, "a chunk of state", err);
-    int rc = chunk ? FM_OK : FM_ENOMEM;
-    for (uint64_t at = 0; rc == FM_OK && at < t->size; at += CHUNK_BYTES) {
-        size_t n = t->size - at < CHUNK_BYTES ? (size_t)(t->size - at) : CHUNK_BYTES;
-        rc = fm_file_read(&j->file, t->offset + at, chunk, n, err);
+    char *spare = fm_alloc(store->record, 1, "a record of state", err);
+    int rc = spare ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
+        void *record = fm_store_place(store, i, spare);
+        rc = fm_file_read(&j->file, t->offset + i * store->record, record, store->record, err);
         if (rc == FM_OK)
-            rc = fm_file_temp_write(item->fd, item->at + at, chunk, n, err);
+            rc = fm_store_put(store, i, 0, store->record, record, err);
     }
-    free(chunk);
+    free(spare);
     return rc;
 }
 
@@ -231,7 +232,7 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
             return fm_fail(err, FM_EFORMAT, "state file '%s': '%s' is not the array it should be",
                            j->file.path, item[i].name);
         rc = item[i].data ? fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err)
-                          : read_spilled(j, t, &item[i], err);
+                          : read_store(j, t, item[i].store, err);
     }
     char hex[FM_DIGEST_HEX];
     if (rc == FM_OK)

@@ -15,17 +15,17 @@
 #include "formats/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/store.h"
 
 #define FM_JOURNAL_ITEMS_MAX 16
 
-/* One array.  Without data it lies in a temporary file (fm_file_temp), `at` bytes in. */
+/* One array.  Without data it is all records of a store, one after another. */
 struct fm_journal_item {
     const char *name;
     enum fm_dtype dtype;
     uint64_t count; /* elements */
     void *data;
-    int fd;
-    uint64_t at;
+    const struct fm_store *store;
 };
 
 /* Digest of a text made of everything that shapes a run's result; doubles as %.17g. */

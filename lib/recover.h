@@ -47,7 +47,7 @@ int fm_recover_strategy_parse(enum fm_recover_strategy *strategy, const char *te
 /*
  * Read the stage stream run->input (ranking and masks), train, measure every mask again, write
  * the stream with the adapter to run->output.  run->batch sequences per step, 0: 8.
- * Codes as for fm_train; FM_ECONFIG where the stream has an adapter already.
+ * Codes as for fm_train.  An adapter that the stream has already is replaced.
  */
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err);
