@@ -49,8 +49,6 @@ void fm_cpu_rows(int64_t n, int64_t work,
 FM_INLINE float fm_expf(float x)
 {
     const float shift = 0x1.8p23f; /* adding it rounds to an integer, kept in the low bits */
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -104.0f ? -104.0f : x;
     float t = x * 0x1.715476p0f + shift;
     float n = t - shift;
     float r = x - n * 0.693359375f;
@@ -66,11 +64,13 @@ FM_INLINE float fm_expf(float x)
     memcpy(&bits, &t, sizeof bits);
     bits = bits - 0x4b400000; /* the integer n */
     half = bits >> 1;
-    int32_t first = (half + 127) * (1 << 23), second = (bits - half + 127) * (1 << 23);
+    uint32_t first = (uint32_t)(half + 127) << 23, second = (uint32_t)(bits - half + 127) << 23;
     float a, b;
     memcpy(&a, &first, sizeof a);
     memcpy(&b, &second, sizeof b);
-    return p * a * b;
+    p = p * a * b;
+    p = x > 88.73f ? __builtin_inff() : p; /* last: earlier, compilers make branches of it */
+    return x < -104.0f ? 0.0f : p;
 }
 
 /* The lanes of a sum, added in order. */
