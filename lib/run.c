@@ -10,6 +10,10 @@
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
 {
     const char *device = run->device ? run->device : "auto";
+    if (run->ops) {
+        *ops = run->ops;
+        return FM_OK;
+    }
     if (strcmp(device, "ref") == 0) {
         if (run->precision != FM_PRECISION_F32)
             return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");

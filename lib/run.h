@@ -33,12 +33,13 @@ struct fm_run_options {
     uint64_t seed;
     const char *device; /* "auto", "ref", "cpu" */
     enum fm_precision precision;
-    uint64_t memory;    /* bytes; 0: half of the machine's */
-    int threads;        /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
-    const char *input;  /* stage stream to read, "-": standard input, NULL: none */
-    const char *output; /* "-": standard output */
-    bool force;         /* replace an existing output */
-    const char *state;  /* --state FILE, or NULL */
+    const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */
+    uint64_t memory;          /* bytes; 0: half of the machine's */
+    int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
+    const char *input;        /* stage stream to read, "-": standard input, NULL: none */
+    const char *output;       /* "-": standard output */
+    bool force;               /* replace an existing output */
+    const char *state;        /* --state FILE, or NULL */
     struct fm_progress progress;
     const int *stop; /* set by a signal handler; nonzero: save and end with FM_ESAVED */
 };

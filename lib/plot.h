@@ -1,0 +1,29 @@
+/*
+ * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.
+ */
+#ifndef FM_PLOT_H
+#define FM_PLOT_H
+
+#include "lib/base/err.h"
+
+#define FM_PLOT_SERIES_MAX 6
+
+struct fm_plot_series {
+    const char *name;
+    const double *x, *y; /* (count), finite, x increasing */
+    int count;
+};
+
+struct fm_plot {
+    const char *title, *x_label, *y_label;
+    struct fm_plot_series series[FM_PLOT_SERIES_MAX];
+    int count;
+};
+
+/* The document as text, the same bytes for the same numbers; free() it.  NULL: FM_ENOMEM. */
+char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err);
+
+/* The same into a file, whole or not at all; an older one is replaced. */
+int fm_plot_write(const struct fm_plot *plot, const char *path, struct fm_err *err);
+
+#endif

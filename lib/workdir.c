@@ -1,0 +1,86 @@
+#include "lib/workdir.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+int fm_workdir_open(struct fm_workdir *w, const char *dir, struct fm_err *err)
+{
+    if (!dir)
+        dir = getenv("TMPDIR");
+    if (!dir || !*dir)
+        dir = "/var/tmp";
+    int n = snprintf(w->path, sizeof w->path, "%s/fm-bench.XXXXXX", dir);
+    if (n >= (int)sizeof w->path - 64)
+        return fm_fail(err, FM_EUSAGE, "the directory's name has %d bytes (limit %zu)", n,
+                       sizeof w->path - 64);
+    if (!mkdtemp(w->path))
+        return fm_fail_errno(err, "cannot make a directory in '%s'", dir);
+    return FM_OK;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)at;
+    if (type == FTW_DP)
+        rmdir(path);
+    else
+        unlink(path);
+    return 0;
+}
+
+void fm_workdir_close(struct fm_workdir *w)
+{
+    if (w->path[0])
+        nftw(w->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    w->path[0] = '\0';
+}
+
+const char *fm_workdir_at(const struct fm_workdir *w, const char *name, char *path)
+{
+    snprintf(path, sizeof w->path, "%.4000s/%.64s", w->path, name);
+    return path;
+}
+
+void fm_workdir_remove(const struct fm_workdir *w, const char *name)
+{
+    char path[sizeof w->path];
+    nftw(fm_workdir_at(w, name, path), remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err)
+{
+    pid_t pid;
+    int status = 0;
+    posix_spawn_file_actions_t actions;
+    double begin = fm_workdir_clock();
+    if (posix_spawn_file_actions_init(&actions) != 0)
+        return fm_fail(err, FM_ENOMEM, "no memory to run '%s'", argv[0]);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    int failed = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed)
+        return fm_fail(err, FM_ENOENT, "cannot run '%s': %s; install it", argv[0],
+                       strerror(failed));
+    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        return fm_fail(err, FM_EIO, "'%s' failed (status %d)", argv[0],
+                       WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    *seconds += fm_workdir_clock() - begin;
+    return FM_OK;
+}
+
+double fm_workdir_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

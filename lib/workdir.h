@@ -1,0 +1,31 @@
+/*
+ * A scratch directory for measurements: made under a name of its own, removed with all that is
+ * in it.
+ */
+#ifndef FM_WORKDIR_H
+#define FM_WORKDIR_H
+
+#include "lib/base/err.h"
+
+struct fm_workdir {
+    char path[4096];
+};
+
+/* A new directory inside `dir` (NULL: TMPDIR or /var/tmp). */
+int fm_workdir_open(struct fm_workdir *w, const char *dir, struct fm_err *err);
+void fm_workdir_close(struct fm_workdir *w);
+
+/* dir/name into path (4096 bytes), which is returned. */
+const char *fm_workdir_at(const struct fm_workdir *w, const char *name, char *path);
+
+/* Remove one file or tree inside; nothing where it is not there. */
+void fm_workdir_remove(const struct fm_workdir *w, const char *name);
+
+/* Run a program to its end, its standard output dropped, and add its seconds to *seconds.
+ * FM_ENOENT where it is not there, FM_EIO where it fails. */
+int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err);
+
+/* A clock for measurements, seconds. */
+double fm_workdir_clock(void);
+
+#endif
