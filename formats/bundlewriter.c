@@ -18,7 +18,7 @@ struct slot {
     char *name;
     uint64_t size;
     uint64_t header, offset;
-    enum fm_place place;
+    enum fm_member_place place;
     bool aligned;
     bool known; /* digest is set */
     struct fm_digest digest;
@@ -62,7 +62,7 @@ static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size,
     struct slot *s = &w->slot[w->slots];
     int place = fm_place_of(name);
     assert(place >= 0);
-    *s = (struct slot){.size = size, .place = (enum fm_place)place};
+    *s = (struct slot){.size = size, .place = (enum fm_member_place)place};
     s->name = fm_strdup(name, err);
     if (!s->name)
         return err->code;

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <endian.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +14,11 @@
 #define WINDOW_LOG_MAX 23 /* the library lowers it for smaller inputs */
 #define WINDOW_BYTES_MAX (1u << WINDOW_LOG_MAX)
 
-/* Bytes of `count` widths; widths are counted in channels of experts, far below this limit. */
 static int count_bytes(size_t *bytes, size_t count, struct fm_err *err)
 {
-    if (!fm_mul(bytes, count, sizeof(uint32_t)) || *bytes > INT_MAX)
-        return fm_fail(err, FM_EFORMAT, "a mask set of %zu widths is too large (limit %d bytes)",
-                       count, INT_MAX);
+    if (!fm_mul(bytes, count, sizeof(uint32_t)) || *bytes > FM_MASKSET_BYTES_MAX)
+        return fm_fail(err, FM_EFORMAT, "a mask set of %zu widths is too large (limit %zu bytes)",
+                       count, FM_MASKSET_BYTES_MAX);
     return FM_OK;
 }
 
@@ -144,6 +142,14 @@ static int check_frame(const void *frame, size_t size, size_t bytes, struct fm_e
         return fm_fail(err, FM_EFORMAT, "masks: %zu bytes behind the end of the zstd frame",
                        size - length);
     return FM_OK;
+}
+
+int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err *err)
+{
+    size_t bytes = 0;
+    if (count_bytes(&bytes, count, err))
+        return err->code;
+    return check_frame(frame, size, bytes, err);
 }
 
 /* In one pass into exactly the bytes that the manifest asks for: nothing a frame says makes the

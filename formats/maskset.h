@@ -11,9 +11,14 @@
 
 #include "lib/base/err.h"
 
+#define FM_MASKSET_BYTES_MAX ((size_t)64 << 20) /* decompressed: 1000 budgets of 16,000 experts */
+
 /* Compress: *frame (malloc) of *size bytes.  Same widths, same library: same bytes. */
 int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *size,
                     struct fm_err *err);
+/* FM_EFORMAT where the frame is not one that holds `count` widths, by its header: for callers that
+ * allocate them. */
+int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err *err);
 /* Decompress into exactly `count` widths. */
 int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t size,
                       struct fm_err *err);

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* Places in stream order; pads may stand anywhere between them. */
-enum fm_place {
+enum fm_member_place {
     FM_PLACE_MANIFEST,
     FM_PLACE_BUILD,
     FM_PLACE_CARRIED,
