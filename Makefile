@@ -64,6 +64,7 @@ all: $(BUILD)/libfm.a $(BINS)
 # through run-time dispatch only, so one binary serves every x86-64.
 $(BUILD)/kernels/cpu%.c.o: FLAGS += -O3
 $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
+$(BUILD)/formats/modeling.c.o: formats/modeling_fm.py
 
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(CLI_O) $(BUILD)/libfm.a
 	@mkdir -p $(@D)

@@ -54,9 +54,11 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
     int rc = fm_json_get_string(json, "model_type", &type, err);
     if (rc)
         return rc;
+    /* A ragged export renames the type, so that nobody reads it as the stock model. */
+    bool ragged = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
     char known[256] = "";
     for (size_t i = 0; i < FAMILIES; i++) {
-        if (strcmp(type, families[i].name) == 0) {
+        if (strcmp(ragged ? type + 3 : type, families[i].name) == 0) {
             c->family = &families[i];
             return FM_OK;
         }
