@@ -34,9 +34,10 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * Measure run->input, a bundle, or a stage stream with masks and run->model, on run->eval_tokens
  * or else on the last FM_QUALITY_SEQUENCES sequences of run->tokens.  budgets: "0.2,0.4", "all",
  * or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from run->seed.  KL
- * and agreement are to the full width of what was opened.  Release in any case.
+ * and agreement are to the full width of what was opened.  With `plan` rows are chosen and
+ * nothing is measured.  Release in any case.
  */
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool plan,
                      struct fm_bench_quality *result, struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 
@@ -67,7 +68,8 @@ struct fm_bench_engine_run {
 };
 
 struct fm_bench_engine {
-    uint64_t bytes; /* of the checkpoint */
+    uint64_t bytes;  /* of the checkpoint */
+    char kept[4096]; /* the directory that was left; "" without `keep` */
     int threads;
     struct fm_bench_engine_run rank, train;
 };
@@ -78,7 +80,7 @@ struct fm_bench_engine_options {
     const char *dir;   /* where the checkpoint is made */
     int sequences;     /* to rank */
     int steps;         /* to train; 0: rank only */
-    bool keep;         /* leave dir/model and dir/tokens.npy, dir is made if need be */
+    bool keep;         /* leave the checkpoint, its tokens and stage streams */
 };
 
 /* run gives batch, memory, device and threads. */

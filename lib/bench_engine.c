@@ -109,7 +109,9 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
         code = make_data(&p, &s, options->sequences, run, err);
     if (code == FM_OK)
         code = measure(result, &p, s.T, run, options->steps, err);
-    if (!options->keep)
+    if (options->keep)
+        memcpy(result->kept, p.work.path, sizeof result->kept);
+    else
         fm_workdir_close(&p.work);
     return code;
 }

@@ -167,7 +167,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     return code;
 }
 
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool plan,
                      struct fm_bench_quality *result, struct fm_err *err)
 {
     struct subject s = {0};
@@ -178,7 +178,8 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
     if (code == FM_OK) {
         result->sequences = s.held.count;
         result->T = s.held.T;
-        code = measure(result, &s, run, err);
+        if (!plan)
+            code = measure(result, &s, run, err);
     }
     close_subject(&s);
     return code;

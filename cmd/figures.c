@@ -1,0 +1,200 @@
+#include "cmd/figures.h"
+
+#include <stdlib.h>
+
+#include "cmd/show.h"
+#include "lib/plot.h"
+#include "lib/report.h"
+
+void fm_figures_quality(FILE *out, const struct fm_bench_quality *q)
+{
+    fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
+    if (q->rows == 0 || q->row[0].quality[0].positions == 0)
+        return;
+    fprintf(out, "%6s  %8s %8s %7s  %16s  %8s %8s\n", "budget", "CE", "KL", "agree%", "uniform CE",
+            "layer CE", "global CE");
+    for (int i = 0; i < q->rows; i++) {
+        const struct fm_bench_row *r = &q->row[i];
+        const struct fm_quality *m = r->quality;
+        fprintf(out, "%6.4f  %8.4f %8.4f %7.2f  %8.4f @ %5.3f  %8.4f  %8.4f\n",
+                r->budget[FM_BENCH_FAMILY], m[FM_BENCH_FAMILY].ce, m[FM_BENCH_FAMILY].kl,
+                100 * m[FM_BENCH_FAMILY].agree, m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM],
+                m[FM_BENCH_LAYER].ce, m[FM_BENCH_GLOBAL].ce);
+    }
+}
+
+cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-bench quality");
+    fm_report_uint(o, "sequences", (uint64_t)q->sequences);
+    fm_report_uint(o, "seq_len", (uint64_t)q->T);
+    cJSON *rows = cJSON_AddArrayToObject(o, "rows");
+    for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
+        cJSON *row = cJSON_CreateObject();
+        fm_report_uint(row, "mask", (uint64_t)q->row[i].mask);
+        for (int k = 0; k < FM_BENCH_KINDS; k++) {
+            cJSON *m = fm_show_quality(&q->row[i].quality[k]);
+            fm_report_double(m, "budget", q->row[i].budget[k]);
+            cJSON_AddItemToObject(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
+        }
+        cJSON_AddItemToArray(rows, row);
+    }
+    return o;
+}
+
+int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, struct fm_err *err)
+{
+    struct fm_plot plot = {.title = "Held-out cross-entropy over the budget",
+                           .x_label = "share of expert channels removed",
+                           .y_label = "cross-entropy (nats per token)",
+                           .count = FM_BENCH_KINDS};
+    size_t n = (size_t)q->rows;
+    double *v = calloc(2 * FM_BENCH_KINDS * n + 1, sizeof *v);
+    if (!v)
+        return fm_fail(err, FM_ENOMEM, "no memory for the plot");
+    for (int k = 0; k < FM_BENCH_KINDS; k++) {
+        double *x = v + 2 * (size_t)k * n, *y = x + n;
+        for (size_t i = 0; i < n; i++) {
+            x[i] = q->row[i].budget[k];
+            y[i] = q->row[i].quality[k].ce;
+        }
+        plot.series[k] =
+            (struct fm_plot_series){fm_bench_kind_name((enum fm_bench_kind)k), x, y, q->rows};
+    }
+    int code = fm_plot_write(&plot, path, err);
+    free(v);
+    return code;
+}
+
+struct io_row {
+    const char *name;
+    uint64_t bytes;
+    double seconds, beside; /* beside: rate of the program it is compared with, or 0 */
+};
+
+#define IO_ROWS 6
+
+static void io_rows(struct io_row row[IO_ROWS], const struct fm_bench_io *io)
+{
+    double cp = (double)io->bundle / io->cp, xxhsum = (double)io->bundle / io->xxhsum;
+    const struct io_row rows[IO_ROWS] = {
+        {"cp + fsync", io->bundle, io->cp, 0},
+        {"pack", io->bundle, io->pack, cp},
+        {"export native", io->export, io->export_native, cp},
+        {"xxhsum", io->bundle, io->xxhsum, 0},
+        {"verify bundle", io->bundle, io->verify, xxhsum},
+        {"verify export", io->export, io->verify_export, xxhsum},
+    };
+    for (int i = 0; i < IO_ROWS; i++)
+        row[i] = rows[i];
+}
+
+void fm_figures_io(FILE *out, const struct fm_bench_io *io)
+{
+    struct io_row row[IO_ROWS];
+    io_rows(row, io);
+    fprintf(out, "best of %d\n%-14s %9s %9s %10s %8s\n", io->repeat, "", "bytes", "seconds", "GB/s",
+            "share");
+    for (int i = 0; i < IO_ROWS; i++) {
+        char bytes[32];
+        double rate = (double)row[i].bytes / row[i].seconds;
+        fm_cli_bytes(bytes, row[i].bytes);
+        fprintf(out, "%-14s %9s %9.3f %10.3f", row[i].name, bytes, row[i].seconds, 1e-9 * rate);
+        if (row[i].beside > 0)
+            fprintf(out, " %7.2fx", rate / row[i].beside);
+        fputc('\n', out);
+    }
+}
+
+cJSON *fm_figures_io_json(const struct fm_bench_io *io)
+{
+    struct io_row row[IO_ROWS];
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-bench io");
+    fm_report_uint(o, "repeat", (uint64_t)io->repeat);
+    cJSON *list = cJSON_AddArrayToObject(o, "rows");
+    io_rows(row, io);
+    for (int i = 0; i < IO_ROWS; i++) {
+        cJSON *r = cJSON_CreateObject();
+        double rate = (double)row[i].bytes / row[i].seconds;
+        cJSON_AddStringToObject(r, "what", row[i].name);
+        fm_report_uint(r, "bytes", row[i].bytes);
+        fm_report_double(r, "seconds", row[i].seconds);
+        fm_report_double(r, "bytes_per_second", rate);
+        if (row[i].beside > 0)
+            fm_report_double(r, "share", rate / row[i].beside);
+        cJSON_AddItemToArray(list, r);
+    }
+    return o;
+}
+
+/* Share of the speed that the products alone would have. */
+static double share_of(const struct fm_bench_engine_run *r)
+{
+    return r->products / r->seconds;
+}
+
+static void engine_text(FILE *out, const char *name, const struct fm_bench_engine_run *r,
+                        int threads)
+{
+    if (!(r->seconds > 0))
+        return;
+    fprintf(out, "%s: %.4g tokens/s; %.2f s, of which products alone need %.2f s\n", name,
+            r->tokens_second, r->seconds, r->products);
+    fprintf(out, "  %.4g GFLOP at %.4g GFLOP/s, %.2f of the %.4g GFLOP/s of these products alone\n",
+            1e-9 * r->flops, 1e-9 * r->flops / r->seconds, share_of(r),
+            1e-9 * r->flops / r->products);
+    double all = r->seconds * threads, rest = all;
+    fprintf(out, "  %-16s %10s %10s %7s\n", "operation", "calls", "thread s", "share");
+    for (int i = 0; i < r->stages; i++) {
+        const struct fm_meter_stage *s = &r->stage[i];
+        rest -= s->seconds;
+        if (s->seconds >= 0.002 * all)
+            fprintf(out, "  %-16s %10llu %10.3f %6.1f%%\n", s->name, (unsigned long long)s->calls,
+                    s->seconds, 100 * s->seconds / all);
+    }
+    fprintf(out, "  %-16s %10s %10.3f %6.1f%%\n", "reading, waiting", "", rest, 100 * rest / all);
+}
+
+void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
+{
+    char bytes[32];
+    fm_cli_bytes(bytes, e->bytes);
+    fprintf(out, "checkpoint of %s, %d threads\n", bytes, e->threads);
+    engine_text(out, "rank", &e->rank, e->threads);
+    engine_text(out, "train", &e->train, e->threads);
+    if (e->kept[0])
+        fprintf(out, "kept in %s\n", e->kept);
+}
+
+static cJSON *engine_json(const struct fm_bench_engine_run *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    fm_report_double(o, "seconds", r->seconds);
+    fm_report_double(o, "tokens_per_second", r->tokens_second);
+    fm_report_double(o, "flops", r->flops);
+    fm_report_double(o, "seconds_products_alone", r->products);
+    fm_report_double(o, "share", share_of(r));
+    cJSON *list = cJSON_AddArrayToObject(o, "operations");
+    for (int i = 0; i < r->stages; i++) {
+        cJSON *s = cJSON_CreateObject();
+        cJSON_AddStringToObject(s, "name", r->stage[i].name);
+        fm_report_uint(s, "calls", r->stage[i].calls);
+        fm_report_double(s, "thread_seconds", r->stage[i].seconds);
+        cJSON_AddItemToArray(list, s);
+    }
+    return o;
+}
+
+cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-bench engine");
+    fm_report_uint(o, "bytes", e->bytes);
+    fm_report_uint(o, "threads", (uint64_t)e->threads);
+    cJSON_AddItemToObject(o, "rank", engine_json(&e->rank));
+    if (e->train.seconds > 0)
+        cJSON_AddItemToObject(o, "train", engine_json(&e->train));
+    return o;
+}

@@ -1,0 +1,20 @@
+/* What fm-bench measured, as tables and JSON. */
+#ifndef FM_FIGURES_H
+#define FM_FIGURES_H
+
+#include "cmd/cli.h"
+#include "lib/bench.h"
+
+void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
+cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
+
+/* The family's loss and its controls over the budget, as an SVG file. */
+int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, struct fm_err *err);
+
+void fm_figures_io(FILE *out, const struct fm_bench_io *io);
+cJSON *fm_figures_io_json(const struct fm_bench_io *io);
+
+void fm_figures_engine(FILE *out, const struct fm_bench_engine *e);
+cJSON *fm_figures_engine_json(const struct fm_bench_engine *e);
+
+#endif
