@@ -118,15 +118,6 @@ static int run_students(struct fm_learn *n, struct fm_err *err)
     return rc;
 }
 
-double fm_learn_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
-                     double until, double rho)
-{
-    /* The line goes on behind the last step: the hardened budget runs behind the expected one. */
-    double target = rho_start + (until - rho_start) * (double)taken / steps;
-    lambda += gain / steps * (target - rho);
-    return lambda > 0 ? lambda : 0;
-}
-
 static double as_double(const struct fm_decimal *d)
 {
     return (double)d->num / (double)d->den;
@@ -153,8 +144,8 @@ static void update_logits(struct fm_learn *n)
     fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)n->taken);
     n->rho = fm_logits_expected(z);
     if (o->schedule == FM_LAMBDA_PACED)
-        n->lambda = fm_learn_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
-                                  as_double(&n->until), n->rho);
+        n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
+                                   as_double(&n->until), n->rho);
 }
 
 int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, struct fm_err *err)

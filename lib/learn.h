@@ -47,8 +47,4 @@ void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_family *family, bool *done, struct fm_err *err);
 
-/* The controller: lambda after a step that left the expected budget at rho. */
-double fm_learn_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
-                     double until, double rho);
-
 #endif

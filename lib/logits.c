@@ -188,3 +188,12 @@ void fm_logits_load(double *q, double *floored, const int64_t *counts, int L, in
         }
     }
 }
+
+double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
+                      double until, double rho)
+{
+    /* The line goes on behind the last step: the hardened budget runs behind the expected one. */
+    double target = rho_start + (until - rho_start) * (double)taken / steps;
+    lambda += gain / steps * (target - rho);
+    return lambda > 0 ? lambda : 0;
+}

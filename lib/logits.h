@@ -67,4 +67,8 @@ void fm_logits_adam(struct fm_logits *z, double lr, double beta1, double beta2, 
  */
 void fm_logits_load(double *q, double *floored, const int64_t *counts, int L, int E, bool first);
 
+/* The controller: lambda after a step that left the expected budget at rho. */
+double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
+                      double until, double rho);
+
 #endif
