@@ -149,7 +149,7 @@ static void print_help(struct fm_cli *cli, const struct table *t)
     for (int i = 0, at = t->own; at < t->rows; i++) {
         if (&list[i].option != t->row[at])
             continue;
-        const char *now = heading_of(list[i].groups & cli->groups);
+        const char *now = heading_of(list[i].groups);
         if (strcmp(now, heading) != 0)
             printf("\n%s\n", now);
         heading = now;
