@@ -1,0 +1,77 @@
+/* fm-rank: score every channel of every expert and put it in order. */
+#include "cmd/cli.h"
+#include "cmd/show.h"
+#include "lib/rank.h"
+#include "lib/report.h"
+
+static void describe(FILE *out, const struct fm_rank_report *r)
+{
+    fprintf(out, "ranked   %d layers of %d experts of %d channels\n", r->L, r->E, r->I);
+    fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
+            r->batches, r->ce);
+    if (r->resumed)
+        fprintf(out, "resumed  after %d batches\n", r->resumed);
+}
+
+static cJSON *describe_json(const struct fm_rank_report *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-rank");
+    fm_report_uint(o, "layers", (uint64_t)r->L);
+    fm_report_uint(o, "experts", (uint64_t)r->E);
+    fm_report_uint(o, "channels", (uint64_t)r->I);
+    fm_report_uint(o, "seq_len", (uint64_t)r->T);
+    fm_report_uint(o, "sequences", (uint64_t)r->sequences);
+    fm_report_uint(o, "batches", (uint64_t)r->batches);
+    fm_report_uint(o, "dropped", (uint64_t)r->dropped);
+    fm_report_double(o, "ce", r->ce);
+    cJSON *list = cJSON_AddArrayToObject(o, "unreached");
+    for (int i = 0; i < r->unreached; i++) {
+        int at[2] = {r->unreached_at[2 * i], r->unreached_at[2 * i + 1]};
+        cJSON_AddItemToArray(list, cJSON_CreateIntArray(at, 2));
+    }
+    fm_report_uint(o, "resumed", (uint64_t)r->resumed);
+    fm_report_double(o, "seconds", r->seconds);
+    return o;
+}
+
+static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
+                struct fm_rank_report *report, struct fm_err *err)
+{
+    struct fm_plan plan = {0};
+    struct fm_cli_text text;
+    if (cli->dry_run)
+        return fm_rank_plan(&cli->run, options, &plan, err) == FM_OK ? fm_show_plan(cli, &plan, err)
+                                                                     : err->code;
+    if (fm_rank(&cli->run, options, report, err) != FM_OK)
+        return err->code;
+    if (fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    describe(text.out, report);
+    return fm_cli_result(cli, &text, describe_json(report), err);
+}
+
+int main(int argc, char **argv)
+{
+    int order = FM_ORDER_SCORE;
+    const struct fm_cli_option own[] = {
+        {"order", 0, FM_CLI_CHOICE, &order, "score|original",
+         "best channel first, or as the file has them (default: score)", 0, 0},
+    };
+    struct fm_cli cli = {
+        .tool = "fm-rank",
+        .synopsis = "--model DIR --tokens FILE [options] > stage.fm",
+        .about = "Score every channel of every expert of a mixture-of-experts checkpoint.",
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OUTPUT | FM_CLI_STATE,
+        .run = {.output = "-"},
+    };
+    fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    struct fm_err err = {0};
+    fm_rank_defaults(&options);
+    options.order = (enum fm_rank_order)order;
+    int code = work(&cli, &options, &report, &err);
+    fm_rank_report_release(&report);
+    return fm_cli_end(&cli, code, &err);
+}

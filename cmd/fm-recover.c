@@ -1,0 +1,87 @@
+/* fm-recover: train one low-rank adapter that serves every budget. */
+#include "cmd/cli.h"
+#include "cmd/show.h"
+#include "lib/recover.h"
+#include "lib/report.h"
+
+static void describe(FILE *out, const struct fm_recover_report *r)
+{
+    fprintf(out, "adapter  on mask %d, budget %.4f\n", r->mask,
+            fm_family_budget(&r->family, r->mask));
+    fprintf(out, "steps    %d, loss %.4f -> %.4f\n", r->steps, r->loss_first, r->loss_last);
+    fm_show_losses(out, &r->family, r->after);
+}
+
+static cJSON *describe_json(const struct fm_recover_report *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-recover");
+    fm_report_uint(o, "mask", (uint64_t)r->mask);
+    fm_report_double(o, "budget", fm_family_budget(&r->family, r->mask));
+    fm_report_uint(o, "steps", (uint64_t)r->steps);
+    fm_report_uint(o, "resumed", (uint64_t)r->resumed);
+    fm_report_double(o, "loss_first", r->loss_first);
+    fm_report_double(o, "loss_last", r->loss_last);
+    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->family, r->after));
+    fm_report_double(o, "seconds", r->seconds);
+    fm_report_double(o, "seconds_per_step", r->seconds_step);
+    return o;
+}
+
+static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
+                struct fm_recover_report *report, struct fm_err *err)
+{
+    struct fm_plan plan = {0};
+    struct fm_cli_text text;
+    if (cli->dry_run)
+        return fm_recover_plan(&cli->run, options, &plan, err) == FM_OK
+                   ? fm_show_plan(cli, &plan, err)
+                   : err->code;
+    if (fm_recover(&cli->run, options, report, err) != FM_OK)
+        return err->code;
+    if (fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    describe(text.out, report);
+    return fm_cli_result(cli, &text, describe_json(report), err);
+}
+
+int main(int argc, char **argv)
+{
+    struct fm_recover_options options;
+    fm_recover_defaults(&options);
+    int strategy = (int)options.strategy;
+    const struct fm_cli_option own[] = {
+        {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
+         "recover at the mask nearest to this budget (default: 0.40)", 0, 0},
+        {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
+         "one mask, or many in every step (default: single)", 0, 0},
+        {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
+         4096},
+        {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
+         "the adapter counts alpha / rank (default: 32)", 1e-6, 1e6},
+        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1, 10000000},
+        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate", 1e-12, 1e3},
+        {"w-task", 0, FM_CLI_REAL, &options.w_task, "X", "weight of the cross-entropy (default: 1)",
+         0, 1e6},
+        {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",
+         "weight of the divergence from the full model (default: 1)", 0, 1e6},
+    };
+    struct fm_cli cli = {
+        .tool = "fm-recover",
+        .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
+        .about = "Train low-rank adapters on one mask; merged, they serve every budget.",
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
+                  FM_CLI_STATE,
+        .run = {.output = "-", .input = "-"},
+        .operands_max = 1,
+    };
+    fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+    if (cli.operands)
+        cli.run.input = cli.operand[0];
+    options.strategy = (enum fm_recover_strategy)strategy;
+    struct fm_recover_report report = {0};
+    struct fm_err err = {0};
+    int code = work(&cli, &options, &report, &err);
+    fm_recover_report_release(&report);
+    return fm_cli_end(&cli, code, &err);
+}

@@ -1,0 +1,92 @@
+/* fm-train: learn a family of masks, one for every budget. */
+#include "cmd/cli.h"
+#include "cmd/show.h"
+#include "lib/report.h"
+#include "lib/train.h"
+
+static void describe(FILE *out, const struct fm_train_report *r)
+{
+    const struct fm_family *f = &r->family;
+    fprintf(out, "masks    %d, budgets 0 to %.4f\n", f->count, fm_family_budget(f, f->count - 1));
+    if (r->steps)
+        fprintf(out, "steps    %d, %d of them resumed\n", r->steps, r->resumed);
+    fm_show_losses(out, f, NULL);
+}
+
+static cJSON *describe_json(const struct fm_train_report *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-train");
+    fm_report_uint(o, "steps", (uint64_t)r->steps);
+    fm_report_uint(o, "resumed", (uint64_t)r->resumed);
+    cJSON_AddBoolToObject(o, "reached", r->reached);
+    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->family, NULL));
+    fm_report_double(o, "seconds", r->seconds);
+    fm_report_double(o, "seconds_per_step", r->seconds_step);
+    return o;
+}
+
+static int work(const struct fm_cli *cli, const struct fm_train_options *options,
+                struct fm_train_report *report, struct fm_err *err)
+{
+    struct fm_plan plan = {0};
+    struct fm_cli_text text;
+    if (cli->dry_run)
+        return fm_train_plan(&cli->run, options, &plan, err) == FM_OK
+                   ? fm_show_plan(cli, &plan, err)
+                   : err->code;
+    if (fm_train(&cli->run, options, report, err) != FM_OK)
+        return err->code;
+    if (fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    describe(text.out, report);
+    return fm_cli_result(cli, &text, describe_json(report), err);
+}
+
+int main(int argc, char **argv)
+{
+    struct fm_train_options options;
+    fm_train_defaults(&options);
+    int method = (int)options.method, schedule = (int)options.schedule;
+    int multiple = (int)options.width_multiple;
+    const struct fm_cli_option own[] = {
+        {"method", 0, FM_CLI_CHOICE, &method,
+         "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|best",
+         "how masks are made (default: learned)", 0, 0},
+        {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
+         "ratios of its channels an expert may keep (default: 0.1,0.2,...,1)", 0, 0},
+        {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
+         "round widths up to a multiple of M (default: 1)", 1, 1 << 20},
+        {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
+         "distance of budgets (default: 0.01)", 0, 0},
+        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0},
+        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 500)", 1, 10000000},
+        {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",
+         "subnets drawn for a batch (default: 1)", 1, 64},
+        {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
+         "how strongly the scores shape the start; 0: not (default: 2)", 0, 1e6},
+        {"lambda-schedule", 0, FM_CLI_CHOICE, &schedule, "paced|linear",
+         "weight of the cost: a controller, or a ramp (default: paced)", 0, 0},
+        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 0.02)", 1e-12, 1e3},
+    };
+    struct fm_cli cli = {
+        .tool = "fm-train",
+        .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
+        .about = "Learn how many channels each expert keeps at every budget of a family.",
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
+                  FM_CLI_STATE,
+        .run = {.output = "-", .input = "-"},
+        .operands_max = 1,
+    };
+    fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+    if (cli.operands)
+        cli.run.input = cli.operand[0];
+    options.method = (enum fm_method)method;
+    options.schedule = (enum fm_lambda_schedule)schedule;
+    options.width_multiple = (uint32_t)multiple;
+    struct fm_train_report report = {0};
+    struct fm_err err = {0};
+    int code = work(&cli, &options, &report, &err);
+    fm_train_report_release(&report);
+    return fm_cli_end(&cli, code, &err);
+}
