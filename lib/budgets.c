@@ -11,7 +11,7 @@
 #include "lib/stage.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
-#define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT)
+#define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT + sizeof ",1")
 
 /* Floats of one channel of an expert: a row of gate, a row of up, a column of down. */
 static uint64_t channel_params(int H)
@@ -140,7 +140,8 @@ int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *act
                            err);
 }
 
-/* Ratios as one text, as the command line takes them. */
+/* Ratios as one text, as the command line takes them.  Where widths were rounded, ratios up to 1
+ * may have been merged into a smaller one; that one keeps its width when 1 is there again. */
 static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_err *err)
 {
     const cJSON *ratios = cJSON_GetObjectItemCaseSensitive(actions, "ratios"), *ratio;
@@ -152,13 +153,15 @@ static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_
         const char *one = cJSON_GetStringValue(ratio);
         size_t len = one ? strlen(one) : 0;
         if (len == 0 || len >= FM_DECIMAL_TEXT || strspn(one, "0123456789.") != len ||
-            at + len + 1 >= RATIOS_BYTES)
+            at + len + 1 + sizeof ",1" > RATIOS_BYTES)
             return fm_fail(err, FM_EFORMAT, "key 'ratios' holds what is no decimal, or too many");
         memcpy(text + at, one, len);
         at += len;
         text[at++] = ',';
     }
     text[at - 1] = '\0';
+    if (strcmp(ratios->child->prev->valuestring, "1") != 0)
+        memcpy(text + at - 1, ",1", sizeof ",1");
     return FM_OK;
 }
 
@@ -178,6 +181,7 @@ static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I
         err->code = FM_EFORMAT; /* a user's mistake where the user wrote it, not here */
         return fm_within(err, "actions");
     }
+    actions->merged = 0;
     if (cJSON_GetArraySize(widths) != actions->count)
         return fm_fail(err, FM_EFORMAT, "actions: %d widths where the ratios make %d",
                        cJSON_GetArraySize(widths), actions->count);
