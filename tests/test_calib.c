@@ -1,0 +1,190 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/calib.h"
+#include "tests/scratch.h"
+
+/* 1000 tokens, each its own position, as raw u16. */
+static struct fm_run_options numbered(void)
+{
+    uint16_t ids[1000];
+    for (int i = 0; i < 1000; i++)
+        ids[i] = (uint16_t)i;
+    return (struct fm_run_options){.tokens = scratch_write("numbered.bin", ids, sizeof ids),
+                                   .token_dtype = FM_TOKEN_U16};
+}
+
+static const struct fm_config config = {.V = 1000, .T_max = 300};
+
+static struct fm_calib open_calib(const struct fm_run_options *run)
+{
+    struct fm_calib c;
+    struct fm_err err = {0};
+    int rc = fm_calib_open(&c, run, &config, false, &err);
+    if (rc)
+        print_message("%s\n", err.text);
+    assert_int_equal(rc, FM_OK);
+    return c;
+}
+
+static void expect(const struct fm_run_options *run, const struct fm_config *model, int code,
+                   const char *says)
+{
+    struct fm_calib c;
+    struct fm_err err = {0};
+    assert_int_equal(fm_calib_open(&c, run, model, false, &err), code);
+    assert_non_null(strstr(err.text, says));
+    assert_null(c.ids);
+}
+
+static void sequences_follow_one_another(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 7;
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.T, 7);
+    assert_int_equal(c.count, 142);
+    for (int i = 0; i < 142 * 7; i++)
+        assert_int_equal(c.ids[i], i);
+    struct fm_digest same = fm_digest_of(c.ids, 142 * 7 * sizeof *c.ids);
+    assert_true(fm_digest_equal(&c.digest, &same));
+    fm_calib_close(&c);
+}
+
+static void the_length_has_a_default_and_bounds(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.T, 300);
+    assert_int_equal(c.count, 3);
+    fm_calib_close(&c);
+    run.seq_len = 301;
+    expect(&run, &config, FM_EUSAGE, "301");
+    run.seq_len = 1;
+    expect(&run, &config, FM_EUSAGE, "at least 2");
+    struct fm_config wide = {.V = 1000, .T_max = 4000};
+    run.seq_len = 1001;
+    expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
+    run.seq_len = 0;
+    expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
+    struct fm_config few = {.V = 999, .T_max = 300};
+    run.seq_len = 10;
+    expect(&run, &few, FM_EFORMAT, "999");
+}
+
+static void most_tokens_cut_whole_sequences(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 10;
+    run.max_tokens = 59;
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.count, 5);
+    fm_calib_close(&c);
+    run.max_tokens = 9;
+    expect(&run, &config, FM_EUSAGE, "--max-tokens 9");
+}
+
+static void shuffling_permutes_whole_sequences_by_seed(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 10;
+    run.shuffle = true;
+    run.seed = 3;
+    struct fm_calib a = open_calib(&run), b = open_calib(&run);
+    run.seed = 4;
+    struct fm_calib other = open_calib(&run);
+    bool seen[100] = {false};
+    int moved = 0;
+    for (int i = 0; i < 100; i++) {
+        int first = a.ids[i * 10];
+        assert_int_equal(first % 10, 0);
+        assert_false(seen[first / 10]);
+        seen[first / 10] = true;
+        moved += first != i * 10;
+        for (int t = 0; t < 10; t++)
+            assert_int_equal(a.ids[i * 10 + t], first + t);
+    }
+    assert_true(moved > 80);
+    assert_memory_equal(a.ids, b.ids, 1000 * sizeof *a.ids);
+    assert_true(fm_digest_equal(&a.digest, &b.digest));
+    assert_false(fm_digest_equal(&a.digest, &other.digest));
+    fm_calib_close(&a);
+    fm_calib_close(&b);
+    fm_calib_close(&other);
+}
+
+static void rows_of_a_2d_file_are_cut(void **state)
+{
+    (void)state;
+    char npy[128 + 6 * 23 * 4];
+    const char header[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (6, 23), }";
+    memset(npy, ' ', 128);
+    memcpy(npy, "\x93NUMPY\x01\x00\x76\x00", 10);
+    memcpy(npy + 10, header, strlen(header));
+    npy[127] = '\n';
+    for (int32_t i = 0; i < 6 * 23; i++)
+        memcpy(npy + 128 + 4 * i, &i, 4);
+    struct fm_run_options run = {.tokens = scratch_write("rows.npy", npy, sizeof npy)};
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.T, 23);
+    assert_int_equal(c.count, 6);
+    fm_calib_close(&c);
+    run.seq_len = 20;
+    c = open_calib(&run);
+    assert_int_equal(c.count, 6);
+    assert_int_equal(c.ids[20], 23);
+    assert_int_equal(c.ids[5 * 20 + 19], 5 * 23 + 19);
+    fm_calib_close(&c);
+    run.seq_len = 24;
+    expect(&run, &config, FM_EFORMAT, "in a row");
+}
+
+static void the_last_sequences_are_held_out(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    struct fm_err err = {0};
+    run.seq_len = 10;
+    struct fm_calib c = open_calib(&run), held;
+    assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_OK);
+    assert_int_equal(c.count, 84);
+    assert_int_equal(held.count, 16);
+    assert_int_equal(held.ids[0], 840);
+    struct fm_digest train = fm_digest_of(c.ids, 840 * sizeof *c.ids);
+    struct fm_digest rest = fm_digest_of(held.ids, 160 * sizeof *c.ids);
+    assert_true(fm_digest_equal(&c.digest, &train) && fm_digest_equal(&held.digest, &rest));
+    fm_calib_close(&held);
+    fm_calib_close(&c);
+    run.max_tokens = 50;
+    c = open_calib(&run);
+    assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_OK);
+    assert_int_equal(c.count, 3);
+    assert_int_equal(held.count, 2);
+    fm_calib_close(&held);
+    fm_calib_close(&c);
+    run.max_tokens = 10;
+    c = open_calib(&run);
+    assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_EFORMAT);
+    fm_calib_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_follow_one_another),
+        cmocka_unit_test(the_length_has_a_default_and_bounds),
+        cmocka_unit_test(most_tokens_cut_whole_sequences),
+        cmocka_unit_test(shuffling_permutes_whole_sequences_by_seed),
+        cmocka_unit_test(rows_of_a_2d_file_are_cut),
+        cmocka_unit_test(the_last_sequences_are_held_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
