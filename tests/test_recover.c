@@ -1,0 +1,225 @@
+/* Training of adapters, against transformers' autograd and AdamW on the odd model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/mem.h"
+#include "lib/tune.h"
+#include "tests/golden.h"
+
+#define MODEL "golden/odd-mixtral"
+enum { L = 3, E = 5, X = L * E, I = 37, H = 48, T = 23, STEPS = 3 };
+
+/* The ranked odd model, its subnet as a family of two masks, and two sequences. */
+struct fixture {
+    struct golden golden;
+    struct fm_run_options run;
+    struct fm_task task;
+    struct fm_family family;
+    struct fm_recover_options options;
+    int32_t *order, *ids, *widths;
+};
+
+static void open_fixture(struct fixture *f, const struct fm_ops *ops)
+{
+    struct fm_err err = {0};
+    *f = (struct fixture){.run = {.model = MODEL, .seed = 1}};
+    golden_open(&f->golden, MODEL "/golden.safetensors");
+    f->order = golden_read(&f->golden, "rank.order", FM_I32, NULL);
+    f->ids = golden_read(&f->golden, "ids", FM_I32, NULL);
+    f->widths = golden_read(&f->golden, "lora.widths", FM_I32, NULL);
+    f->task = (struct fm_task){.run = &f->run,
+                               .ops = ops,
+                               .memory = 1 << 20,
+                               .epoch_number = -1,
+                               .calib = {.T = T, .count = 2, .ids = f->ids}};
+    assert_int_equal(fm_model_open(&f->task.model, MODEL, 1 << 26, &err), FM_OK);
+    f->task.config = fm_model_config(f->task.model);
+    fm_model_rank(f->task.model, f->order);
+    fm_family_init(&f->family, L, E, I);
+    assert_int_equal(fm_family_full(&f->family, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_int_equal(
+        fm_family_append(&f->family, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err), FM_OK);
+    fm_recover_defaults(&f->options);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    fm_model_close(f->task.model);
+    fm_family_release(&f->family);
+    free(f->task.epoch);
+    free(f->order);
+    free(f->ids);
+    free(f->widths);
+    golden_close(&f->golden);
+}
+
+static void start_tune(struct fm_tune *tune, struct fixture *f)
+{
+    struct fm_err err = {0};
+    *tune = (struct fm_tune){
+        .task = &f->task, .options = &f->options, .family = &f->family, .mask = 1, .batch = 2};
+    assert_int_equal(fm_tune_init(tune, &err), FM_OK);
+}
+
+static size_t count_of(const struct fm_tune *tune)
+{
+    return tune->adapter.offset[X];
+}
+
+static void take_golden_steps(const struct fm_ops *ops, uint64_t memory)
+{
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, ops);
+    f.task.memory = memory;
+    double *adamw = golden_read(&f.golden, "lora.adamw", FM_F64, NULL);
+    float *values = golden_read(&f.golden, "lora.values", FM_F32, NULL);
+    float *steps = golden_read(&f.golden, "lora.steps", FM_F32, NULL);
+    float *losses = golden_read(&f.golden, "lora.losses", FM_F32, NULL);
+    f.options.rank = 3;
+    f.options.alpha = 6;
+    f.options.lr = adamw[0];
+    f.options.beta1 = adamw[1];
+    f.options.beta2 = adamw[2];
+    f.options.eps = adamw[3];
+    f.options.decay = adamw[4];
+    start_tune(&tune, &f);
+    size_t n = count_of(&tune);
+    memcpy(tune.adapter.values, values, n * sizeof *values);
+    for (int step = 0; step < STEPS; step++) {
+        assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+        double want = (double)losses[2 * step] + (double)losses[2 * step + 1];
+        double error = fabs(tune.loss - want) / want;
+        double moved = golden_error(tune.adapter.values, steps + (size_t)step * n, n);
+        printf("step %d: loss off by %.2g, values by %.2g\n", step + 1, error, moved);
+        assert_true(error <= 1e-5);
+        assert_true(moved <= 1e-4);
+    }
+    assert_int_equal(tune.taken, STEPS);
+    fm_tune_release(&tune);
+    free(adamw);
+    free(values);
+    free(steps);
+    free(losses);
+    close_fixture(&f);
+}
+
+static void steps_follow_the_golden_ones(void **state)
+{
+    (void)state;
+    take_golden_steps(fm_ops_ref(), 1 << 24);
+}
+
+static void steps_follow_the_golden_ones_on_the_fast_table(void **state)
+{
+    (void)state;
+    const struct fm_ops *ops = NULL;
+    struct fm_err err = {0};
+    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    take_golden_steps(ops, 1 << 24);
+}
+
+static void moments_in_a_file_change_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_err err = {0};
+    float *kept = NULL;
+    open_fixture(&f, fm_ops_ref());
+    for (int spilled = 0; spilled < 2; spilled++) {
+        struct fm_tune tune;
+        f.task.memory = spilled ? 4096 : 1 << 24;
+        start_tune(&tune, &f);
+        assert_int_equal(tune.moments.resident < L, spilled);
+        for (int step = 0; step < 2; step++)
+            assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+        size_t bytes = count_of(&tune) * sizeof *kept;
+        if (!spilled) {
+            kept = malloc(bytes);
+            assert_non_null(kept);
+            memcpy(kept, tune.adapter.values, bytes);
+        } else {
+            assert_memory_equal(kept, tune.adapter.values, bytes);
+        }
+        fm_tune_release(&tune);
+    }
+    free(kept);
+    close_fixture(&f);
+}
+
+/* Largest change of expert (l, e)'s rows [from, to) when the adapter is merged into zeros. */
+static float merged_change(const struct fm_adapter *a, int l, int e, int from, int to)
+{
+    static float gate_up[2 * I * H], down[I * H];
+    float most = 0;
+    memset(gate_up, 0, sizeof gate_up);
+    memset(down, 0, sizeof down);
+    fm_adapter_merge(a, fm_ops_ref(), gate_up, down, l, e);
+    for (int i = 2 * from * H; i < 2 * to * H; i++)
+        most = fmaxf(most, fabsf(gate_up[i]));
+    for (int i = from * H; i < to * H; i++)
+        most = fmaxf(most, fabsf(down[i]));
+    return most;
+}
+
+static void only_kept_channels_are_touched_and_the_start_is_neutral(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, fm_ops_ref());
+    start_tune(&tune, &f);
+    for (int x = 0; x < X; x++)
+        assert_true(merged_change(&tune.adapter, x / E, x % E, 0, I) == 0);
+    for (int step = 0; step < 2; step++)
+        assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+    int touched = 0;
+    for (int x = 0; x < X; x++) {
+        touched += merged_change(&tune.adapter, x / E, x % E, 0, f.widths[x]) > 0;
+        assert_true(merged_change(&tune.adapter, x / E, x % E, f.widths[x], I) == 0);
+    }
+    /* One expert is reached by no token. */
+    assert_int_equal(touched, X - 1);
+    fm_tune_release(&tune);
+    close_fixture(&f);
+}
+
+static void loss_falls_with_either_strategy(void **state)
+{
+    (void)state;
+    for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
+        struct fixture f;
+        struct fm_tune tune;
+        struct fm_err err = {0};
+        open_fixture(&f, fm_ops_ref());
+        f.options.strategy = (enum fm_recover_strategy)s;
+        f.options.lr = 5e-3;
+        start_tune(&tune, &f);
+        assert_int_equal(tune.lanes, 2); /* no mask lies between: no middle ones */
+        if (s == FM_RECOVER_CROSS)
+            assert_int_equal(tune.adapter.widths[0], I);
+        for (int step = 0; step < 12; step++)
+            assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+        printf("loss %g -> %g\n", tune.loss_first, tune.loss);
+        assert_true(tune.loss < tune.loss_first - 0.05);
+        fm_tune_release(&tune);
+        close_fixture(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_follow_the_golden_ones),
+        cmocka_unit_test(steps_follow_the_golden_ones_on_the_fast_table),
+        cmocka_unit_test(moments_in_a_file_change_nothing),
+        cmocka_unit_test(only_kept_channels_are_touched_and_the_start_is_neutral),
+        cmocka_unit_test(loss_falls_with_either_strategy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
