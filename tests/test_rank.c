@@ -1,0 +1,247 @@
+/* Scores and order, against transformers' autograd on the odd model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/rank.h"
+#include "lib/ranking.h"
+#include "lib/stage.h"
+#include "tests/golden.h"
+#include "tests/runs.h"
+
+enum { L = 3, E = 5, I = 37, CHANNELS = L * E * I };
+
+static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_report *report)
+{
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    fm_rank_defaults(&options);
+    options.order = order;
+    if (fm_rank(&r->run, &options, report, &err))
+        fail_msg("%s", err.text);
+}
+
+static void read_ranking(struct fm_ranking *ranking, const char *name)
+{
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
+        fm_ranking_open(ranking, &b, &err))
+        fail_msg("%s", err.text);
+    fm_bundle_close(&b);
+}
+
+/* Largest difference relative to the largest score of each expert. */
+static double score_error(const double *got, const double *want)
+{
+    double worst = 0;
+    for (int x = 0; x < L * E; x++) {
+        double most = 0, off = 0;
+        for (int i = x * I; i < (x + 1) * I; i++) {
+            most = want[i] > most ? want[i] : most;
+            double d = fabs(got[i] - want[i]);
+            off = d > off || isnan(d) ? d : off;
+        }
+        off = most > 0 ? off / most : off;
+        worst = off > worst || isnan(off) ? off : worst;
+    }
+    return worst;
+}
+
+/* Along the golden order our scores fall; where they differ by more than the tolerance, the
+ * permutations are the same. */
+static void assert_order(const struct fm_ranking *r, const struct golden *g)
+{
+    int32_t *order = golden_read(g, "rank.order", FM_I32, NULL);
+    for (int x = 0; x < L * E; x++) {
+        const double *s = r->scores + x * I;
+        for (int j = 0; j < I; j++) {
+            int32_t ours = r->order[x * I + j], golden = order[x * I + j];
+            assert_true(ours == golden || fabs(s[ours] - s[golden]) <= 1e-4 * s[golden]);
+        }
+    }
+    free(order);
+}
+
+static void assert_golden(const char *device, int batch, const char *scores, const char *losses)
+{
+    struct golden g;
+    struct runs r;
+    struct fm_ranking ranking;
+    struct fm_rank_report report = {0};
+    size_t batches;
+    runs_init(&r, NULL, "golden.fm");
+    r.run.device = device;
+    r.run.batch = batch;
+    golden_open(&g, RUNS_MODEL "/golden.safetensors");
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    read_ranking(&ranking, "golden.fm");
+    double *want = golden_read(&g, scores, FM_F64, NULL), ce = 0;
+    double *loss = golden_read(&g, losses, FM_F64, &batches);
+    int64_t *tokens = golden_read(&g, "rank.tokens", FM_I64, NULL);
+    double error = score_error(ranking.scores, want);
+    for (size_t b = 0; b < batches; b++)
+        ce += loss[b] / (double)batches;
+    printf("%s, batches of %d: scores off by %.2g, loss by %.2g\n", device, batch, error,
+           fabs(report.ce - ce));
+    assert_true(error <= 1e-4);
+    assert_true(fabs(report.ce - ce) <= 1e-5 * ce);
+    assert_int_equal(report.batches, batches);
+    assert_memory_equal(ranking.tokens, tokens, sizeof(int64_t) * L * E);
+    if (batch == 1)
+        assert_order(&ranking, &g);
+    /* One expert is out of reach, and the user is told. */
+    assert_int_equal(report.unreached, 1);
+    assert_int_equal(report.unreached_at[0], 1);
+    assert_int_equal(report.unreached_at[1], 4);
+    assert_int_equal(r.warnings, 1);
+    assert_non_null(strstr(r.text, "1 of 15 experts"));
+    fm_rank_report_release(&report);
+    fm_ranking_release(&ranking);
+    free(want);
+    free(loss);
+    free(tokens);
+    golden_close(&g);
+}
+
+static void scores_are_the_golden_ones(void **state)
+{
+    (void)state;
+    assert_golden("ref", 1, "rank1.scores", "rank1.losses");
+    assert_golden("ref", 2, "rank2.scores", "rank2.losses");
+}
+
+static void scores_of_the_fast_table_are_the_golden_ones(void **state)
+{
+    (void)state;
+    assert_golden("cpu", 1, "rank1.scores", "rank1.losses");
+    assert_golden("cpu", 2, "rank2.scores", "rank2.losses");
+}
+
+static void the_original_order_can_be_kept(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_ranking ranking;
+    struct fm_rank_report report = {0};
+    runs_init(&r, NULL, "original.fm");
+    rank_to(&r, FM_ORDER_ORIGINAL, &report);
+    read_ranking(&ranking, "original.fm");
+    for (int i = 0; i < CHANNELS; i++)
+        assert_int_equal(ranking.order[i], i % I);
+    assert_true(ranking.scores[0] > 0);
+    fm_ranking_release(&ranking);
+    fm_rank_report_release(&report);
+}
+
+/* Two threads, little memory: the same bytes. */
+static void threads_and_memory_change_nothing(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_report report = {0};
+    runs_init(&r, NULL, "one.fm");
+    r.run.device = "cpu";
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    fm_rank_report_release(&report);
+    runs_init(&r, NULL, "two.fm");
+    r.run.device = "cpu";
+    r.run.memory = 64 << 10;
+    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    fm_pool_stop();
+    fm_rank_report_release(&report);
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+static void a_stopped_run_goes_on(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "straight.fm");
+    runs_tokens(&r, 40, 11);
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    fm_rank_report_release(&report);
+    runs_init(&r, NULL, "resumed.fm");
+    runs_tokens(&r, 40, 11);
+    r.run.state = scratch("rank.state");
+    r.countdown = 1; /* before the second of three groups */
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
+    fm_rank_report_release(&report);
+    assert_int_equal(access(r.run.state, F_OK), 0);
+    assert_int_equal(access(r.run.output, F_OK), -1);
+    /* Another batch size is another run. */
+    r.stop = 0;
+    r.run.batch = 2;
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
+    fm_rank_report_release(&report);
+    r.run.batch = 0;
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    assert_int_equal(report.resumed, 16);
+    fm_rank_report_release(&report);
+    assert_int_equal(access(r.run.state, F_OK), -1);
+    assert_true(runs_same("straight.fm", "resumed.fm"));
+}
+
+static void what_cannot_be_ranked_is_refused(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "refused.fm");
+    r.run.batch = 7;
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "only 6 sequences"));
+    fm_rank_report_release(&report);
+    r.run.batch = 4;
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    assert_int_equal(report.dropped, 2);
+    fm_rank_report_release(&report);
+    /* Before hours of work, not after. */
+    r.run.force = false;
+    err = (struct fm_err){0};
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECREATE);
+    fm_rank_report_release(&report);
+}
+
+static void a_plan_counts_sweeps_and_products(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_plan plan;
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "plan.fm");
+    assert_int_equal(fm_rank_plan(&r.run, &options, &plan, &err), FM_OK);
+    assert_int_equal(plan.sweeps, 1);
+    assert_int_equal(plan.tokens, 6 * 23);
+    assert_true(plan.flops > 1e6 && plan.rate > 0 && plan.seconds > 0);
+    assert_true(plan.disk > CHANNELS * 12 && plan.memory > 0);
+    assert_int_equal(access(r.run.output, F_OK), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_are_the_golden_ones),
+        cmocka_unit_test(scores_of_the_fast_table_are_the_golden_ones),
+        cmocka_unit_test(the_original_order_can_be_kept),
+        cmocka_unit_test(threads_and_memory_change_nothing),
+        cmocka_unit_test(a_stopped_run_goes_on),
+        cmocka_unit_test(what_cannot_be_ranked_is_refused),
+        cmocka_unit_test(a_plan_counts_sweeps_and_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
