@@ -112,6 +112,8 @@ static int check_descriptor(const uint8_t *frame, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame does not state its content size");
     if (!(flags & 0x04))
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame has no checksum");
+    if (flags & 0x18)
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame sets a bit that means nothing");
     if (flags & 0x03)
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame asks for a dictionary");
     uint64_t base = 1024ull << (frame[5] >> 3);
