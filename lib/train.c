@@ -315,8 +315,9 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
     report->resumed = t->resumed;
-    report->reached =
-        f->mask[f->count - 1].removed >= fm_decimal_floor(&t->until, fm_family_channels(f));
+    uint64_t channels = fm_family_channels(f);
+    report->reached = f->mask[f->count - 1].removed + fm_decimal_ceil(&t->step, channels) >
+                      fm_decimal_floor(&t->until, channels);
     if (!report->reached && !is_shuffle(t->options->method))
         fm_run_warn(t->task.run, "the last mask removes %.4f of the channels, not --until %s",
                     fm_family_budget(f, f->count - 1), t->options->until);

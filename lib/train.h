@@ -39,7 +39,7 @@ struct fm_train_report {
     struct fm_family family; /* with quality; what the stream now has */
     int steps;               /* taken by learned, also those after the last planned one */
     int resumed;             /* steps that came from the state file */
-    bool reached;            /* the last mask removes `until` or more */
+    bool reached;            /* the last mask is less than a step from `until` */
     double seconds;          /* all of it */
     double seconds_step;     /* mean of a training step or walk budget; 0: there were none */
 };

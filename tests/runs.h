@@ -18,7 +18,15 @@ struct runs {
     int countdown;  /* reports until it is set; < 0: never */
     int warnings;   /* so far */
     char text[512]; /* the last one */
+    char input[512], output[512], state[512], tokens[512];
 };
+
+/* A name in the scratch directory, kept: scratch() has few buffers. */
+static inline const char *runs_path(char *to, const char *name)
+{
+    snprintf(to, 512, "%s", scratch(name));
+    return to;
+}
 
 static inline void runs_report(void *self, const char *stage, uint64_t done, uint64_t total,
                                const char *unit)
@@ -45,8 +53,8 @@ static inline void runs_init(struct runs *r, const char *input, const char *outp
                                      .seed = 1,
                                      .device = "ref",
                                      .memory = (uint64_t)64 << 20,
-                                     .input = input ? scratch(input) : NULL,
-                                     .output = scratch(output),
+                                     .input = input ? runs_path(r->input, input) : NULL,
+                                     .output = runs_path(r->output, output),
                                      .force = true,
                                      .progress = {runs_report, runs_warn, r},
                                      .stop = &r->stop};
@@ -61,7 +69,7 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     for (int i = 0; i < n; i++)
         word[i] = (uint16_t)fm_rng_below(1, FM_STREAM_BENCH, (uint64_t)i, 97);
     scratch_write("tokens.u16", word, (size_t)n * sizeof *word);
-    r->run.tokens = scratch("tokens.u16");
+    r->run.tokens = runs_path(r->tokens, "tokens.u16");
     r->run.token_dtype = FM_TOKEN_U16;
     r->run.seq_len = T;
 }

@@ -172,7 +172,7 @@ static void a_stopped_run_goes_on(void **state)
     fm_rank_report_release(&report);
     runs_init(&r, NULL, "resumed.fm");
     runs_tokens(&r, 40, 11);
-    r.run.state = scratch("rank.state");
+    r.run.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
     fm_rank_report_release(&report);

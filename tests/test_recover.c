@@ -5,11 +5,16 @@
 
 #include <cmocka.h>
 
-#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/budgets.h"
+#include "lib/lorafile.h"
+#include "lib/rank.h"
+#include "lib/stage.h"
+#include "lib/train.h"
 #include "lib/tune.h"
 #include "tests/golden.h"
+#include "tests/runs.h"
 
-#define MODEL "golden/odd-mixtral"
 enum { L = 3, E = 5, X = L * E, I = 37, H = 48, T = 23, STEPS = 3 };
 
 /* The ranked odd model, its subnet as a family of two masks, and two sequences. */
@@ -25,8 +30,8 @@ struct fixture {
 static void open_fixture(struct fixture *f, const struct fm_ops *ops)
 {
     struct fm_err err = {0};
-    *f = (struct fixture){.run = {.model = MODEL, .seed = 1}};
-    golden_open(&f->golden, MODEL "/golden.safetensors");
+    *f = (struct fixture){.run = {.model = RUNS_MODEL, .seed = 1}};
+    golden_open(&f->golden, RUNS_MODEL "/golden.safetensors");
     f->order = golden_read(&f->golden, "rank.order", FM_I32, NULL);
     f->ids = golden_read(&f->golden, "ids", FM_I32, NULL);
     f->widths = golden_read(&f->golden, "lora.widths", FM_I32, NULL);
@@ -35,7 +40,7 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
                                .memory = 1 << 20,
                                .epoch_number = -1,
                                .calib = {.T = T, .count = 2, .ids = f->ids}};
-    assert_int_equal(fm_model_open(&f->task.model, MODEL, 1 << 26, &err), FM_OK);
+    assert_int_equal(fm_model_open(&f->task.model, RUNS_MODEL, 1 << 26, &err), FM_OK);
     f->task.config = fm_model_config(f->task.model);
     fm_model_rank(f->task.model, f->order);
     fm_family_init(&f->family, L, E, I);
@@ -198,6 +203,8 @@ static void loss_falls_with_either_strategy(void **state)
         struct fm_err err = {0};
         open_fixture(&f, fm_ops_ref());
         f.options.strategy = (enum fm_recover_strategy)s;
+        options.steps = 16;
+        options.lr = 1e-2;
         f.options.lr = 5e-3;
         start_tune(&tune, &f);
         assert_int_equal(tune.lanes, 2); /* no mask lies between: no middle ones */
@@ -212,6 +219,169 @@ static void loss_falls_with_either_strategy(void **state)
     }
 }
 
+/* A stream with a family, to recover. */
+static int trained(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options rank;
+    struct fm_train_options train;
+    struct fm_rank_report ranked = {0};
+    struct fm_train_report report = {0};
+    fm_rank_defaults(&rank);
+    fm_train_defaults(&train);
+    train.method = FM_METHOD_SALIENCY;
+    train.budget_step = "0.1";
+    runs_init(&r, NULL, "ranked.fm");
+    runs_tokens(&r, 40, 11);
+    int rc = fm_rank(&r.run, &rank, &ranked, &err);
+    runs_init(&r, "ranked.fm", "family.fm");
+    runs_tokens(&r, 40, 11);
+    rc = rc ? rc : fm_train(&r.run, &train, &report, &err);
+    if (rc)
+        fprintf(stderr, "%s\n", err.text);
+    fm_rank_report_release(&ranked);
+    fm_train_report_release(&report);
+    return rc;
+}
+
+static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)
+{
+    fm_recover_defaults(o);
+    o->rank = 2;
+    o->steps = 6;
+    o->lr = 5e-3;
+    runs_init(r, "family.fm", out);
+    runs_tokens(r, 40, 11);
+    r->run.batch = 4;
+}
+
+static void must_recover(struct runs *r, const struct fm_recover_options *o,
+                         struct fm_recover_report *report)
+{
+    struct fm_err err = {0};
+    if (fm_recover(&r->run, o, report, &err))
+        fail_msg("%s", err.text);
+}
+
+static void the_stream_gets_the_adapter_and_new_figures(void **state)
+{
+    (void)state;
+    for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_recover_options options;
+        struct fm_recover_report report = {0};
+        struct fm_bundle b;
+        struct fm_budgets budgets;
+        struct fm_adapter adapter;
+        start_recover(&r, &options, "recovered.fm");
+        options.strategy = (enum fm_recover_strategy)s;
+        options.steps = 16;
+        options.lr = 1e-2;
+        must_recover(&r, &options, &report);
+        double budget = fm_family_budget(&report.family, report.mask);
+        assert_true(fabs(budget - 0.4) < 0.05);
+        assert_true(report.loss_last < report.loss_first);
+        assert_true(report.after[report.mask].ce < report.family.mask[report.mask].quality.ce);
+        if (fm_stage_open(&b, r.run.output, FM_MEMBER_ADAPTER, &err) ||
+            fm_budgets_open(&budgets, &b, &err) || fm_lorafile_open(&adapter, &b, &err))
+            fail_msg("%s", err.text);
+        for (int m = 0; m < report.family.count; m++) {
+            assert_true(budgets.family.mask[m].quality.recovered);
+            assert_true(budgets.family.mask[m].quality.ce == report.after[m].ce);
+        }
+        int mask = s == FM_RECOVER_CROSS ? 0 : report.mask;
+        assert_memory_equal(adapter.widths, fm_family_widths(&report.family, mask),
+                            sizeof(uint32_t) * X);
+        fm_adapter_release(&adapter);
+        fm_budgets_release(&budgets);
+        fm_bundle_close(&b);
+        fm_recover_report_release(&report);
+    }
+}
+
+static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_options options;
+    struct fm_recover_report report = {0};
+    start_recover(&r, &options, "straight.fm");
+    options.strategy = FM_RECOVER_CROSS;
+    must_recover(&r, &options, &report);
+    fm_recover_report_release(&report);
+    /* Before the third step, and before the masks are measured again. */
+    for (int reports = 2; reports <= 7; reports += 5) {
+        start_recover(&r, &options, "resumed.fm");
+        options.strategy = FM_RECOVER_CROSS;
+        r.run.state = runs_path(r.state, "recover.state");
+        r.countdown = reports;
+        unlink(r.run.output);
+        assert_int_equal(fm_recover(&r.run, &options, &report, &err), FM_ESAVED);
+        assert_int_equal(access(r.run.output, F_OK), -1);
+        fm_recover_report_release(&report);
+        r.stop = 0;
+        must_recover(&r, &options, &report);
+        assert_int_equal(report.resumed, reports < 6 ? reports : 6);
+        fm_recover_report_release(&report);
+        assert_int_equal(access(r.run.state, F_OK), -1);
+        assert_true(runs_same("straight.fm", "resumed.fm"));
+    }
+}
+
+static void two_threads_make_the_same_adapter(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_recover_options options;
+        struct fm_recover_report report = {0};
+        start_recover(&r, &options, threads == 1 ? "one.fm" : "two.fm");
+        r.run.device = "cpu";
+        r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 64 << 10;
+        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        must_recover(&r, &options, &report);
+        fm_pool_stop();
+        fm_recover_report_release(&report);
+    }
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+static void recovery_options_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_report report = {0};
+    struct fm_recover_options good, o;
+    start_recover(&r, &good, "no.fm");
+    o = good;
+    o.budget = "40%";
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.rank = 0;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.lr = NAN;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.w_task = o.w_kl = 0;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.steps = 0;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    r.run.input = scratch("ranked.fm");
+    assert_int_equal(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG);
+    assert_non_null(strstr(err.text, "fm-train"));
+    struct fm_plan plan;
+    assert_int_equal(fm_recover_plan(&r.run, &good, &plan, &err), FM_OK);
+    assert_int_equal(plan.sweeps, 6 + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +390,10 @@ int main(void)
         cmocka_unit_test(moments_in_a_file_change_nothing),
         cmocka_unit_test(only_kept_channels_are_touched_and_the_start_is_neutral),
         cmocka_unit_test(loss_falls_with_either_strategy),
+        cmocka_unit_test(the_stream_gets_the_adapter_and_new_figures),
+        cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
+        cmocka_unit_test(two_threads_make_the_same_adapter),
+        cmocka_unit_test(recovery_options_that_make_no_sense_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, trained, NULL);
 }

@@ -1,0 +1,382 @@
+/* Mask gradients against transformers' autograd, and whole training runs on the odd model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/budgets.h"
+#include "lib/logits.h"
+#include "lib/maskgrad.h"
+#include "lib/rank.h"
+#include "lib/stage.h"
+#include "lib/train.h"
+#include "lib/walk.h"
+#include "tests/golden.h"
+#include "tests/runs.h"
+
+enum { L = 3, E = 5, X = L * E, I = 37, A = 4, T = 23, S = 2 };
+
+static void assert_golden_dz(const struct fm_ops *ops)
+{
+    struct golden g;
+    struct fm_err err = {0};
+    struct fm_model *model = NULL;
+    struct fm_sweep *sweep = NULL;
+    struct fm_maskgrad grad = {0};
+    struct fm_actions actions;
+    struct fm_measure measure[2];
+    int64_t counts[2 * X];
+    golden_open(&g, RUNS_MODEL "/golden.safetensors");
+    int32_t *order = golden_read(&g, "rank.order", FM_I32, NULL);
+    int32_t *ids = golden_read(&g, "ids", FM_I32, NULL);
+    int32_t *widths = golden_read(&g, "subnet.widths", FM_I32, NULL);
+    float *share = golden_read(&g, "subnet.share", FM_F32, NULL);
+    float *ce = golden_read(&g, "subnet.ce", FM_F32, NULL);
+    float *kl = golden_read(&g, "subnet.kl", FM_F32, NULL);
+    assert_int_equal(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err), FM_OK);
+    assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
+    fm_model_rank(model, order);
+    struct fm_sweep_options options = {.memory = 1 << 24};
+    assert_int_equal(fm_sweep_new(&sweep, model, ops, 1, S * T, T, 2, &options, &err), FM_OK);
+    assert_int_equal(fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1,
+                                      fm_sweep_slots(sweep), &err),
+                     FM_OK);
+    struct fm_lane lane[2] = {
+        {.teacher = -1, .ce = 1},
+        {.widths = (uint32_t *)widths, .backward = true, .teacher = 0, .ce = 1, .kl = 1}};
+    struct fm_batch batch = {ids, S, T};
+    struct fm_visitor visitor = fm_maskgrad_visitor(&grad);
+    fm_maskgrad_begin(&grad, 1);
+    if (fm_sweep_run(sweep, &batch, 1, lane, 2, &visitor, measure, counts, &err))
+        fail_msg("%s", err.text);
+    float dz[X * A];
+    for (int i = 0; i < X * A; i++)
+        dz[i] = (float)grad.total[i];
+    assert_true(golden_near(&g, "subnet.dz", dz, X * A, 1e-4));
+    assert_true(fabs(measure[1].ce / (double)measure[1].n - *ce) <= 1e-5 * *ce);
+    assert_true(fabs(measure[1].kl / (double)measure[1].n - *kl) <= 1e-4 * *kl);
+    double q[X], floored[X];
+    fm_logits_load(q, floored, counts, L, E, true);
+    for (int x = 0; x < X; x++)
+        assert_true(fabs(q[x] - share[x]) <= 1e-6);
+    fm_maskgrad_release(&grad);
+    fm_sweep_free(sweep);
+    fm_model_close(model);
+    free(order);
+    free(ids);
+    free(widths);
+    free(share);
+    free(ce);
+    free(kl);
+    golden_close(&g);
+}
+
+static void mask_gradients_are_the_golden_ones(void **state)
+{
+    (void)state;
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    assert_golden_dz(fm_ops_ref());
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_golden_dz(cpu);
+}
+
+static void the_walk_takes_the_cheapest_channels(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&a, "0.25,0.5,1", 8, 1, &err), FM_OK);
+    /* Per channel: expert 0 costs 3 then 1; expert 1 costs 1 then 9, or 4.33 together. */
+    const double squares[] = {100, 6, 4, 100, 18, 4};
+    uint32_t widths[] = {8, 8};
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 3, &err), FM_OK);
+    assert_int_equal(widths[0], 4);
+    assert_int_equal(widths[1], 8);
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 8, &err), FM_OK);
+    assert_int_equal(widths[0], 4);
+    assert_int_equal(widths[1], 4);
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 9, &err), FM_OK);
+    assert_int_equal(widths[0], 2);
+    assert_int_equal(widths[1], 4);
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 99, &err), FM_OK);
+    assert_int_equal(widths[1], 2);
+}
+
+static void make_ranking(void)
+{
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "ranked.fm");
+    runs_tokens(&r, 40, 11);
+    if (fm_rank(&r.run, &options, &report, &err))
+        fail_msg("%s", err.text);
+    fm_rank_report_release(&report);
+}
+
+static int ranked(void **state)
+{
+    (void)state;
+    make_ranking();
+    return 0;
+}
+
+static void set_options(struct fm_train_options *o, enum fm_method method)
+{
+    fm_train_defaults(o);
+    o->method = method;
+    o->budget_step = "0.1";
+    o->until = "0.5";
+    o->steps = 30;
+    o->lr = 0.2;
+    o->prior = 1;
+    o->walk_sequences = 3;
+}
+
+static int train(struct runs *r, const char *in, const char *out, enum fm_method method,
+                 struct fm_train_report *report, struct fm_err *err)
+{
+    struct fm_train_options options;
+    set_options(&options, method);
+    runs_init(r, in, out);
+    runs_tokens(r, 40, 11);
+    r->run.batch = 4;
+    return fm_train(&r->run, &options, report, err);
+}
+
+static void must_train(const char *in, const char *out, enum fm_method method,
+                       struct fm_train_report *report)
+{
+    struct runs r;
+    struct fm_err err = {0};
+    if (train(&r, in, out, method, report, &err))
+        fail_msg("%s", err.text);
+}
+
+/* The stream reads back, with what the report says. */
+static void assert_stream(const char *name, const struct fm_family *family)
+{
+    struct fm_bundle b;
+    struct fm_budgets budgets;
+    struct fm_err err = {0};
+    if (fm_stage_open(&b, scratch(name), FM_MEMBER_MASKS, &err) ||
+        fm_budgets_open(&budgets, &b, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(budgets.family.count, family->count);
+    assert_memory_equal(budgets.family.widths, family->widths,
+                        sizeof(uint32_t) * X * (size_t)family->count);
+    for (int m = 0; m < family->count; m++) {
+        assert_int_equal(budgets.family.mask[m].method, family->mask[m].method);
+        assert_true(budgets.family.mask[m].quality.ce == family->mask[m].quality.ce);
+    }
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+}
+
+static void assert_family(const struct fm_train_report *report, int masks)
+{
+    const struct fm_family *f = &report->family;
+    assert_true(f->count >= masks);
+    assert_int_equal(f->mask[0].removed, 0);
+    for (int b = 0; b < f->count; b++) {
+        const struct fm_quality *q = &f->mask[b].quality;
+        assert_int_equal(fm_family_removed(f, fm_family_widths(f, b)), f->mask[b].removed);
+        assert_true(b == 0 || f->mask[b].removed > f->mask[b - 1].removed);
+        assert_int_equal(q->positions, 16 * 10);
+        assert_true(q->ce > 0 && q->kl >= 0 && q->agree >= 0 && q->agree <= 1);
+        for (int x = 0; x < X; x++)
+            assert_true(fm_actions_find(&report->actions, fm_family_widths(f, b)[x]) >= 0);
+    }
+    assert_true(f->mask[0].quality.kl == 0 && f->mask[0].quality.agree == 1);
+    assert_true(f->mask[f->count - 1].quality.kl > 0);
+}
+
+static void every_method_makes_a_family(void **state)
+{
+    (void)state;
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
+                                             FM_METHOD_UNIFORM, FM_METHOD_BEST};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        struct fm_train_report report = {0};
+        must_train("ranked.fm", "family.fm", methods[i], &report);
+        printf("%s: %d masks to %.3f, %d steps\n", fm_method_name(methods[i]), report.family.count,
+               fm_family_budget(&report.family, report.family.count - 1), report.steps);
+        assert_family(&report, 5);
+        assert_true(report.reached);
+        assert_stream("family.fm", &report.family);
+        fm_train_report_release(&report);
+    }
+}
+
+static void shuffles_follow_the_family_of_the_stream(void **state)
+{
+    (void)state;
+    struct fm_train_report learned = {0}, shuffled = {0};
+    struct runs r;
+    struct fm_err err = {0};
+    must_train("ranked.fm", "learned.fm", FM_METHOD_LEARNED, &learned);
+    for (int m = FM_METHOD_SHUFFLE_LAYER; m <= FM_METHOD_SHUFFLE_GLOBAL; m++) {
+        must_train("learned.fm", "shuffled.fm", (enum fm_method)m, &shuffled);
+        assert_family(&shuffled, 5);
+        assert_stream("shuffled.fm", &shuffled.family);
+        assert_int_equal(shuffled.family.count, learned.family.count);
+        for (int b = 0; b < learned.family.count; b++)
+            assert_int_equal(shuffled.family.mask[b].removed, learned.family.mask[b].removed);
+        fm_train_report_release(&shuffled);
+    }
+    fm_train_report_release(&learned);
+    assert_int_equal(train(&r, "ranked.fm", "no.fm", FM_METHOD_SHUFFLE_LAYER, &shuffled, &err),
+                     FM_ECONFIG);
+    assert_non_null(strstr(err.text, "fm-train"));
+    fm_train_report_release(&shuffled);
+}
+
+/* Stop `method` after so many reports, go on, and compare with a straight run. */
+static void assert_resumes(enum fm_method method, int reports)
+{
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    set_options(&options, method);
+    runs_init(&r, "ranked.fm", "resumed.fm");
+    runs_tokens(&r, 40, 11);
+    r.run.batch = 4;
+    r.run.state = runs_path(r.state, "train.state");
+    r.countdown = reports;
+    unlink(r.run.output);
+    assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_ESAVED);
+    assert_int_equal(access(r.run.state, F_OK), 0);
+    assert_int_equal(access(r.run.output, F_OK), -1);
+    fm_train_report_release(&report);
+    r.stop = 0;
+    if (fm_train(&r.run, &options, &report, &err))
+        fail_msg("%s", err.text);
+    assert_true(report.resumed > 0);
+    assert_int_equal(access(r.run.state, F_OK), -1);
+    fm_train_report_release(&report);
+    assert_true(runs_same("straight.fm", "resumed.fm"));
+}
+
+static void a_stopped_run_goes_on_to_the_same_bytes(void **state)
+{
+    (void)state;
+    struct fm_train_report report = {0};
+    must_train("ranked.fm", "straight.fm", FM_METHOD_BEST, &report);
+    /* In the middle of learning, of walking, and of measuring. */
+    int steps = report.steps, budgets = 5;
+    fm_train_report_release(&report);
+    assert_resumes(FM_METHOD_BEST, 3);
+    assert_resumes(FM_METHOD_BEST, steps - 1);
+    assert_resumes(FM_METHOD_BEST, steps + 1 + budgets / 2);
+    assert_resumes(FM_METHOD_BEST, steps + budgets + 2);
+}
+
+static void two_threads_make_the_same_bytes(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    set_options(&options, FM_METHOD_BEST);
+    options.samples = 2;
+    for (int threads = 1; threads <= 2; threads++) {
+        runs_init(&r, "ranked.fm", threads == 1 ? "one.fm" : "two.fm");
+        runs_tokens(&r, 40, 11);
+        r.run.device = "cpu";
+        r.run.batch = 4;
+        r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 200 << 10;
+        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        if (fm_train(&r.run, &options, &report, &err))
+            fail_msg("%s", err.text);
+        fm_pool_stop();
+        fm_train_report_release(&report);
+    }
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+static void options_shape_the_run(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    set_options(&options, FM_METHOD_LEARNED);
+    runs_init(&r, "ranked.fm", "options.fm");
+    runs_tokens(&r, 40, 11);
+    r.run.batch = 4;
+    options.schedule = FM_LAMBDA_LINEAR;
+    options.lambda_last = 40;
+    options.width_multiple = 10;
+    options.prior = 0;
+    if (fm_train(&r.run, &options, &report, &err))
+        fail_msg("%s", err.text);
+    /* 10 20 30 37 of ten: six were merged, and the user was told. */
+    assert_int_equal(report.actions.count, 4);
+    assert_int_equal(report.actions.merged, 6);
+    assert_true(r.warnings >= 1);
+    assert_family(&report, 3);
+    fm_train_report_release(&report);
+    struct fm_plan plan;
+    assert_int_equal(fm_train_plan(&r.run, &options, &plan, &err), FM_OK);
+    assert_int_equal(plan.sweeps, 30 + 1);
+}
+
+static void options_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    struct {
+        const char *step, *until, *actions;
+        int steps, samples;
+        double prior;
+        const char *says;
+    } bad[] = {{"0", "0.5", NULL, 1, 1, 0, "--budget-step"},
+               {"0.1", "1.5", NULL, 1, 1, 0, "--until"},
+               {"0.1", "0", NULL, 1, 1, 0, "--until"},
+               {"0.0000001", "0.5", NULL, 1, 1, 0, "--budget-step"},
+               {"0.1", "0.5", "0.5", 1, 1, 0, "--actions"},
+               {"0.1", "0.5", "1", 1, 1, 0, "--actions"},
+               {"0.1", "0.5", NULL, 0, 1, 0, "--steps"},
+               {"0.1", "0.5", NULL, 1, 0, 0, "--samples-per-batch"},
+               {"0.1", "0.5", NULL, 1, 1, -1, "--prior"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_train_options options;
+        struct fm_train_report report = {0};
+        set_options(&options, FM_METHOD_LEARNED);
+        options.budget_step = bad[i].step;
+        options.until = bad[i].until;
+        options.actions = bad[i].actions;
+        options.steps = bad[i].steps;
+        options.samples = bad[i].samples;
+        options.prior = bad[i].prior;
+        runs_init(&r, "ranked.fm", "no.fm");
+        runs_tokens(&r, 40, 11);
+        assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_EUSAGE);
+        assert_non_null(strstr(err.text, bad[i].says));
+        fm_train_report_release(&report);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mask_gradients_are_the_golden_ones),
+        cmocka_unit_test(the_walk_takes_the_cheapest_channels),
+        cmocka_unit_test(every_method_makes_a_family),
+        cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
+        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(two_threads_make_the_same_bytes),
+        cmocka_unit_test(options_shape_the_run),
+        cmocka_unit_test(options_that_make_no_sense_are_refused),
+    };
+    return cmocka_run_group_tests(tests, ranked, NULL);
+}
