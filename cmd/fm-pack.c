@@ -9,7 +9,7 @@ static void size_line(FILE *out, const char *name, uint64_t bytes, const char *w
 {
     char text[32];
     fm_cli_bytes(text, bytes);
-    fprintf(out, "%-9s%12s  %s\n", name, text, what);
+    fprintf(out, "%-9s%12s%s%s\n", name, text, *what ? "  " : "", what);
 }
 
 static int pack(const struct fm_cli *cli, struct fm_err *err)

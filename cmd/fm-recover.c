@@ -37,7 +37,8 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
         return fm_recover_plan(&cli->run, options, &plan, err) == FM_OK
                    ? fm_show_plan(cli, &plan, err)
                    : err->code;
-    if (fm_recover(&cli->run, options, report, err) != FM_OK)
+    if (fm_run_check_output(&cli->run, err) != FM_OK ||
+        fm_recover(&cli->run, options, report, err) != FM_OK)
         return err->code;
     if (fm_cli_text_open(&text, err) != FM_OK)
         return err->code;

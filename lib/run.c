@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,6 +32,27 @@ uint64_t fm_run_memory(const struct fm_run_options *run)
         return run->memory;
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : (uint64_t)4 << 30;
+}
+
+int fm_run_check_output(const struct fm_run_options *run, struct fm_err *err)
+{
+    const char *path = run->output;
+    if (strcmp(path, "-") == 0)
+        return isatty(STDOUT_FILENO) ? fm_fail(err, FM_EUSAGE,
+                                               "standard output is a terminal; name an output file "
+                                               "or use a pipe")
+                                     : FM_OK;
+    if (!run->force && access(path, F_OK) == 0)
+        return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
+    const char *slash = strrchr(path, '/');
+    if (slash && slash > path) {
+        char *dir = strndup(path, (size_t)(slash - path));
+        bool there = dir && access(dir, F_OK) == 0;
+        free(dir);
+        if (!there)
+            return fm_fail(err, FM_ECREATE, "cannot create '%s': its directory is not there", path);
+    }
+    return FM_OK;
 }
 
 void fm_run_abandon(void)

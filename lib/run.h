@@ -50,6 +50,10 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
 /* run->memory, or half of the machine's physical memory. */
 uint64_t fm_run_memory(const struct fm_run_options *run);
 
+/* Before hours of work: FM_ECREATE where run->output exists without run->force or its directory
+ * is not there, FM_EUSAGE where it is a terminal.  The end checks again. */
+int fm_run_check_output(const struct fm_run_options *run, struct fm_err *err);
+
 /* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
 void fm_run_abandon(void);
 
