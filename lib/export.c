@@ -106,7 +106,7 @@ static uint64_t piece_memory(const struct fm_exporter *x)
 static int plan(struct fm_exporter *x, struct fm_export_report *r, struct fm_err *err)
 {
     const struct fm_export_options *o = x->options;
-    int index = 0, rc = fm_exporter_open(x, true, err);
+    int index = 0, rc = fm_exporter_open(x, err);
     assert((o->budget >= 0) != (o->fit > 0));
     if (rc == FM_OK)
         rc = o->fit ? choose_fit(x, &index, err) : choose_budget(x, &index, err);

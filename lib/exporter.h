@@ -48,6 +48,7 @@ struct fm_export_file {
 struct fm_exporter {
     const struct fm_run_options *run;
     const struct fm_export_options *options;
+    bool head; /* the beginning of a bundle is enough: there are no weights */
     struct fm_bundle bundle;
     char *config_text; /* config.json of the checkpoint */
     size_t config_bytes;
@@ -94,7 +95,7 @@ int fm_exporter_texts(struct fm_exporter *x, struct fm_err *err);
 bool fm_exporter_owns(const char *name);
 
 /* Open the bundle and what does not depend on the mask; release in every case. */
-int fm_exporter_open(struct fm_exporter *x, bool weights, struct fm_err *err);
+int fm_exporter_open(struct fm_exporter *x, struct fm_err *err);
 void fm_exporter_release(struct fm_exporter *x);
 
 #define FM_EXPORT_JSON "fm-export.json"

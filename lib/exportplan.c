@@ -261,18 +261,19 @@ static int read_config(struct fm_exporter *x, struct fm_err *err)
     return rc == FM_OK ? fm_config_parse(&x->config, x->config_text, x->config_bytes, err) : rc;
 }
 
-int fm_exporter_open(struct fm_exporter *x, bool weights, struct fm_err *err)
+int fm_exporter_open(struct fm_exporter *x, struct fm_err *err)
 {
     struct fm_stage_model model;
     const char *input = x->run->input ? x->run->input : "-";
-    int rc = fm_stage_open(&x->bundle, input, FM_MEMBER_SEGMENTS, err);
+    int rc = x->head ? fm_bundle_open_head(&x->bundle, input, err)
+                     : fm_stage_open(&x->bundle, input, FM_MEMBER_SEGMENTS, err);
     if (rc == FM_OK)
         rc = fm_stage_model_read(&model, &x->bundle, err);
     if (rc == FM_OK)
         rc = read_config(x, err);
     if (rc == FM_OK)
         rc = fm_budgets_open(&x->budgets, &x->bundle, err);
-    if (rc == FM_OK && weights)
+    if (rc == FM_OK && !x->head)
         rc = fm_volumes_open(&x->volumes, &x->bundle, &x->config, model.dtype, err);
     if (rc == FM_OK && (x->budgets.family.L != x->config.L || x->budgets.family.E != x->config.E ||
                         x->budgets.family.I != x->config.I))

@@ -14,7 +14,7 @@ void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const
     size_t row = (size_t)H * (size_t)element;
     char *to = gate_up;
     for (int j = 0; j < I; j++) {
-        size_t from = (size_t)order[j] * row;
+        size_t from = (size_t)(order ? order[j] : j) * row;
         memcpy(to, (const char *)gate + from, row);
         memcpy(to + row, (const char *)up + from, row);
         to += 2 * row;
@@ -127,7 +127,7 @@ void fm_layout_gather(void *ranked, const void *down, const int32_t *order, int 
     int32_t *rank = fm_scratch((size_t)I * sizeof *rank);
     size_t e = (size_t)element;
     for (int j = 0; j < I; j++)
-        rank[order[j]] = j;
+        rank[order ? order[j] : j] = j;
     for (int i = 0; i < H; i += TILE)
         for (int j = 0; j < I; j += TILE)
             transpose((char *)ranked + (size_t)i * e, (size_t)H, rank + j,

@@ -5,8 +5,9 @@
  *     checkpoint   gate (I, H), up (I, H), down (H, I)
  *     online       gate_up (2 I, H) rows g0, u0, g1, u1, ...; down (I, H), transposed
  *
- * `order` (I) says which channel of the checkpoint comes at each rank; `element` is the size
- * of a weight, 2 or 4 bytes.  Sources and destinations do not overlap.
+ * `order` (I) says which channel of the checkpoint comes at each rank, NULL: they are ranked
+ * already; `element` is the size of a weight, 2 or 4 bytes.  Sources and destinations do not
+ * overlap.
  */
 #ifndef FM_LAYOUT_H
 #define FM_LAYOUT_H

@@ -1,0 +1,469 @@
+/* A bundle or a stage stream: every digest, then what the members say. */
+#include "lib/verifier.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/json.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/budgets.h"
+#include "lib/lorafile.h"
+#include "lib/ranking.h"
+#include "lib/stage.h"
+#include "lib/volumes.h"
+
+struct job {
+    struct fm_verifier *v;
+    struct fm_bundle bundle;
+    bool *good; /* (members): the bytes have their digest */
+    struct fm_stage_model model;
+    struct fm_config config;
+    struct fm_segments seg;
+    bool segments; /* seg is filled */
+};
+
+/* ---- members ---- */
+
+static bool has_digest(const char *name)
+{
+    return strcmp(name, FM_MEMBER_CHECKSUMS) != 0 &&
+           strncmp(name, FM_MEMBER_PAD, strlen(FM_MEMBER_PAD)) != 0;
+}
+
+static void compare_member(struct job *j, size_t i, const struct fm_hasher *hasher)
+{
+    const struct fm_member *m = &j->bundle.member[i];
+    struct fm_digest digest = fm_hasher_done(hasher);
+    char have[FM_DIGEST_HEX], want[FM_DIGEST_HEX];
+    j->good[i] = fm_digest_equal(&digest, &m->digest);
+    fm_digest_hex(have, &digest);
+    fm_digest_hex(want, &m->digest);
+    if (!j->good[i])
+        fm_verifier_find(j->v, i, FM_EDIFF, m->name, "digest is %s, %s says %s", have,
+                         FM_MEMBER_CHECKSUMS, want);
+}
+
+/* Where a scan of one tensor of a weights member reports to. */
+struct place {
+    struct job *j;
+    size_t i; /* member */
+    const char *tensor;
+    int layer, parts;
+    enum fm_segment_part part;
+    int last_expert[2]; /* that a difference, a bad value was told of: one line each */
+};
+
+/* Spans of a layer's tensor: the segments of expert 0, of expert 1, ... */
+static uint64_t segment_bytes(const void *self, size_t span)
+{
+    const struct place *p = self;
+    const struct fm_segments *seg = &p->j->seg;
+    size_t s = span % (size_t)seg->S;
+    uint64_t row = (uint64_t)p->j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
+    uint64_t channels = (uint64_t)(seg->bound[s + 1] - seg->bound[s]);
+    return channels * row * (p->part == FM_SEGMENT_GATE_UP ? 2 : 1);
+}
+
+static void segment_differs(void *to, size_t span)
+{
+    struct place *p = to;
+    const struct fm_segments *seg = &p->j->seg;
+    int e = (int)(span / (size_t)seg->S), s = (int)(span % (size_t)seg->S);
+    if (p->last_expert[0] == e)
+        return;
+    p->last_expert[0] = e;
+    fm_verifier_find(p->j->v, p->i, FM_EDIFF, p->j->bundle.member[p->i].name,
+                     "%s: expert %d: channels %d to %d differ from their segment checksum",
+                     p->tensor, e, seg->bound[s], seg->bound[s + 1] - 1);
+}
+
+static void segment_not_finite(void *to, size_t span)
+{
+    struct place *p = to;
+    int e = (int)(span / (size_t)p->j->seg.S);
+    if (p->last_expert[1] == e)
+        return;
+    p->last_expert[1] = e;
+    fm_verifier_find(p->j->v, p->i, FM_EFORMAT, p->j->bundle.member[p->i].name,
+                     "%s: expert %d has a value that is not finite", p->tensor, e);
+}
+
+static void tensor_differs(void *to, size_t span)
+{
+    struct place *p = to;
+    (void)span;
+    fm_verifier_find(p->j->v, p->i, FM_EDIFF, p->j->bundle.member[p->i].name,
+                     "%s differs from its checksum in %s", p->tensor, FM_MEMBER_SEGMENTS);
+}
+
+static void tensor_not_finite(void *to, size_t span)
+{
+    struct place *p = to;
+    (void)span;
+    fm_verifier_find(p->j->v, p->i, FM_EFORMAT, p->j->bundle.member[p->i].name,
+                     "%s has a value that is not finite", p->tensor);
+}
+
+static int compare_offsets(const void *a, const void *b)
+{
+    const struct fm_tensor *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* The shape that the model gives a layer's tensor, or a finding. */
+static bool check_layer_tensor(struct job *j, struct place *p, const struct fm_tensor *t)
+{
+    char name[FM_VOLUMES_NAME_BYTES];
+    for (int part = 0; part < FM_SEGMENT_PARTS; part++) {
+        fm_volumes_tensor(name, p->layer, (enum fm_segment_part)part);
+        uint64_t rows = (uint64_t)j->seg.I * (part == FM_SEGMENT_DOWN ? 1 : 2);
+        if (strcmp(name, t->name) != 0)
+            continue;
+        p->part = (enum fm_segment_part)part;
+        p->parts++;
+        if (t->dtype == j->seg.dtype && t->dims == 3 && t->shape[0] == (uint64_t)j->seg.E &&
+            t->shape[1] == rows && t->shape[2] == (uint64_t)j->config.H)
+            return true;
+    }
+    fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
+                     "tensor '%s' is not one of layer %d in the model's shape", t->name, p->layer);
+    return false;
+}
+
+static bool check_other_tensor(struct job *j, struct place *p, const struct fm_tensor *t)
+{
+    const struct fm_segment_tensor *s = fm_segments_find(&j->seg, t->name);
+    bool same = s && s->dtype == t->dtype && s->dims == t->dims;
+    for (int i = 0; same && i < t->dims; i++)
+        same = s->shape[i] == t->shape[i];
+    if (!same)
+        fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
+                         "tensor '%s' is not in %s with that type and shape", t->name,
+                         FM_MEMBER_SEGMENTS);
+    return same;
+}
+
+/* One tensor of a weights member: into the member's digest, and against the segments. */
+static int scan_tensor(struct job *j, struct place *p, const struct fm_tensor *t,
+                       struct fm_hasher *whole, struct fm_err *err)
+{
+    struct fm_scan s = {.file = &j->bundle.file, .at = t->offset, .size = t->size, .whole = whole};
+    bool known = p->layer >= 0 ? check_layer_tensor(j, p, t) : check_other_tensor(j, p, t);
+    s.dtype = fm_dtype_is_weight(t->dtype) ? (int)t->dtype : -1;
+    s.to = p;
+    p->tensor = t->name;
+    p->last_expert[0] = p->last_expert[1] = -1;
+    if (known && p->layer >= 0) {
+        s.digest = fm_segments_expert(&j->seg, p->layer, p->part, 0);
+        s.spans = (size_t)j->seg.E * (size_t)j->seg.S;
+        s.span_bytes = segment_bytes;
+        s.self = p;
+        s.differs = segment_differs;
+        s.not_finite = segment_not_finite;
+    } else if (known) {
+        s.digest = &fm_segments_find(&j->seg, t->name)->digest;
+        s.spans = 1;
+        s.differs = tensor_differs;
+        s.not_finite = tensor_not_finite;
+    }
+    int rc = fm_verifier_scan(j->v, &s, err);
+    fm_verifier_count(j->v, 1, 0);
+    return rc;
+}
+
+/* weights/layers-00003.safetensors is 3, weights/rest.safetensors -1; -2: none of these. */
+static int layer_of(const struct job *j, const char *name)
+{
+    char expected[FM_VOLUMES_NAME_BYTES];
+    int l = -1;
+    if (strcmp(name, FM_VOLUMES_REST) == 0)
+        return -1;
+    if (sscanf(name, FM_MEMBER_WEIGHTS "layers-%5d.safetensors", &l) != 1 || l < 0 ||
+        l >= j->config.L)
+        return -2;
+    fm_volumes_member(expected, l);
+    return strcmp(name, expected) == 0 ? l : -2;
+}
+
+/* Header, then tensor by tensor in the order of the file: every byte passes once. */
+static int check_weights(struct job *j, size_t i, struct fm_hasher *whole, struct fm_err *err)
+{
+    const struct fm_member *m = &j->bundle.member[i];
+    struct place p = {.j = j, .i = i, .layer = layer_of(j, m->name)};
+    struct fm_safetensors st = {0};
+    struct fm_err broken = {0};
+    struct fm_scan header = {
+        .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
+    if (p.layer < -1)
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "the model has no such layer");
+    else if (fm_safetensors_open(&st, &j->bundle.file, m->offset, m->size, &broken) != FM_OK)
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "%s", broken.text);
+    if (!st.header_bytes)
+        return fm_verifier_scan(j->v, &header, err);
+    header.size = st.header_bytes;
+    int rc = fm_verifier_scan(j->v, &header, err);
+    qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
+    for (size_t t = 0; t < st.count && rc == FM_OK && fm_crew_going(&j->v->crew); t++)
+        rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
+    if (p.layer >= 0 ? p.parts != FM_SEGMENT_PARTS : st.count != j->seg.tensors)
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "holds %zu tensors, the model has %zu here",
+                         st.count, p.layer >= 0 ? (size_t)FM_SEGMENT_PARTS : j->seg.tensors);
+    fm_safetensors_close(&st);
+    return rc;
+}
+
+static bool is_weights(const char *name)
+{
+    return strncmp(name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) == 0;
+}
+
+static void check_member(struct job *j, size_t i)
+{
+    const struct fm_member *m = &j->bundle.member[i];
+    struct fm_err err = {0};
+    if (!has_digest(m->name) || !fm_crew_going(&j->v->crew))
+        return;
+    struct fm_hasher *whole = fm_hasher_new();
+    int rc = whole ? FM_OK : fm_fail(&err, FM_ENOMEM, "no memory for a digest");
+    if (rc == FM_OK)
+        fm_hasher_reset(whole);
+    struct fm_scan all = {
+        .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
+    if (rc == FM_OK && is_weights(m->name) && j->segments)
+        rc = check_weights(j, i, whole, &err);
+    else if (rc == FM_OK)
+        rc = fm_verifier_scan(j->v, &all, &err);
+    if (rc == FM_OK && fm_crew_going(&j->v->crew))
+        compare_member(j, i, whole);
+    else if (rc != FM_OK)
+        fm_crew_fail(&j->v->crew, &err);
+    fm_hasher_free(whole);
+    fm_verifier_count(j->v, 1, m->size);
+    fm_crew_add(&j->v->crew, m->size);
+}
+
+/* One round of members, the small ones or the weights, side by side. */
+struct round {
+    struct job *j;
+    size_t *member;
+};
+
+static void check_one(void *arg, int i)
+{
+    const struct round *r = arg;
+    check_member(r->j, r->member[i]);
+}
+
+static int check_members(struct job *j, bool weights, struct fm_err *err)
+{
+    struct round r = {.j = j};
+    uint64_t bytes = 0;
+    int n = 0;
+    r.member = fm_alloc(j->bundle.members, sizeof *r.member, "the list of members", err);
+    if (!r.member)
+        return err->code;
+    for (size_t i = 0; i < j->bundle.members; i++) {
+        const struct fm_member *m = &j->bundle.member[i];
+        if (!has_digest(m->name) || is_weights(m->name) != weights)
+            continue;
+        r.member[n++] = i;
+        bytes += m->size;
+    }
+    fm_crew_init(&j->v->crew, j->v->run, weights ? "weights" : "members", bytes);
+    fm_pool_for(n, check_one, &r);
+    free(r.member);
+    return fm_crew_end(&j->v->crew, err);
+}
+
+/* ---- what they say ---- */
+
+/* A finding for what a reader refused; memory and disk faults end the check. */
+static int note(struct job *j, const char *member, const char *item, int rc, struct fm_err *err)
+{
+    size_t place = 0;
+    while (place < j->bundle.members && strcmp(j->bundle.member[place].name, member) != 0)
+        place++;
+    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_EIO)
+        return rc;
+    fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", err->text);
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
+/* The member is there and has its digest. */
+static bool is_good(const struct job *j, const char *name)
+{
+    for (size_t i = 0; i < j->bundle.members; i++)
+        if (strcmp(j->bundle.member[i].name, name) == 0)
+            return j->good[i];
+    return false;
+}
+
+static int compare_config(struct job *j, const void *text, size_t size, struct fm_err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(j->bundle.manifest, "model");
+    struct fm_digest digest = fm_digest_of(text, size);
+    char hex[FM_DIGEST_HEX];
+    const char *want;
+    fm_digest_hex(hex, &digest);
+    int rc = fm_json_get_string(model, "config", &want, err);
+    if (rc != FM_OK)
+        return rc;
+    if (strcmp(hex, want) != 0)
+        return fm_fail(err, FM_EFORMAT, "digest is %s, the manifest's model has %s", hex, want);
+    const struct fm_config *c = &j->config;
+    const struct fm_stage_model *m = &j->model;
+    if (c->L != m->L || c->E != m->E || c->K != m->K || c->H != m->H || c->I != m->I ||
+        c->V != m->V)
+        return fm_fail(err, FM_EFORMAT, "its sizes are not those of the manifest's model");
+    if (fm_config_params(c, NULL) != m->params)
+        return fm_fail(err, FM_EFORMAT, "has %" PRIu64 " parameters, the manifest says %" PRIu64,
+                       fm_config_params(c, NULL), m->params);
+    return FM_OK;
+}
+
+static int check_config(struct job *j, struct fm_err *err)
+{
+    static const char name[] = FM_MEMBER_CARRIED "config.json";
+    const struct fm_member *m = fm_bundle_find(&j->bundle, name);
+    void *text = NULL;
+    size_t size;
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "%s: member %s is missing", j->bundle.file.path, name);
+    int rc = fm_bundle_read(&j->bundle, m, &text, &size, err);
+    if (rc == FM_OK)
+        rc = fm_config_parse(&j->config, text, size, err);
+    if (rc == FM_OK)
+        rc = note(j, name, name, compare_config(j, text, size, err), err);
+    free(text);
+    fm_verifier_count(j->v, 1, 0);
+    return rc;
+}
+
+static int check_ranking(struct job *j, struct fm_err *err)
+{
+    struct fm_ranking r = {0};
+    int rc = fm_ranking_open(&r, &j->bundle, err);
+    fm_ranking_release(&r);
+    fm_verifier_count(j->v, (uint64_t)j->config.L * (uint64_t)j->config.E, 0);
+    return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
+}
+
+/* Every width that an export can have is a boundary. */
+static void check_boundaries(struct job *j, const struct fm_budgets *b)
+{
+    const struct fm_config *c = &j->config;
+    for (int i = 0; i < b->actions.count; i++)
+        if (fm_segments_at(&j->seg, b->actions.width[i]) < 0)
+            fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
+                             "width %" PRIu32 " of the actions is no boundary",
+                             b->actions.width[i]);
+    for (int i = 0; i < b->family.count; i++) {
+        uint32_t k =
+            fm_actions_uniform(b->family.mask[i].removed, c->L, c->E, c->I, b->actions.multiple);
+        if (fm_segments_at(&j->seg, k) < 0)
+            fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
+                             "width %" PRIu32 " of a uniform export is no boundary", k);
+    }
+}
+
+static int check_masks(struct job *j, struct fm_err *err)
+{
+    struct fm_budgets b = {0};
+    int rc = fm_budgets_open(&b, &j->bundle, err);
+    if (rc == FM_OK && j->segments)
+        check_boundaries(j, &b);
+    fm_verifier_count(j->v, (uint64_t)b.family.count, 0);
+    fm_budgets_release(&b);
+    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, rc, err);
+}
+
+static int check_adapter(struct job *j, struct fm_err *err)
+{
+    struct fm_adapter a = {0};
+    int rc = fm_lorafile_open(&a, &j->bundle, err);
+    fm_adapter_release(&a);
+    fm_verifier_count(j->v, 1, 0);
+    return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
+}
+
+static int read_segments(struct job *j, struct fm_err *err)
+{
+    const struct fm_config *c = &j->config;
+    int rc = fm_segments_read(&j->seg, &j->bundle, c->L, c->E, c->I, err);
+    j->segments = rc == FM_OK;
+    if (rc == FM_OK && j->seg.dtype != j->model.dtype)
+        rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
+                     fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
+    return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
+}
+
+/* Members that a stream of this stage must have. */
+static void check_presence(struct job *j)
+{
+    const char *stage =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j->bundle.manifest, "stage"));
+    bool packed = strcmp(stage, "pack") == 0;
+    const char *const need[] = {FM_MEMBER_RANKING,
+                                strcmp(stage, "rank") == 0 ? NULL : FM_MEMBER_MASKS,
+                                packed ? FM_MEMBER_SEGMENTS : NULL, packed ? FM_VOLUMES_REST : NULL,
+                                strcmp(stage, "recover") == 0 ? FM_MEMBER_ADAPTER : NULL};
+    for (size_t i = 0; i < sizeof need / sizeof *need; i++)
+        if (need[i] && !fm_bundle_find(&j->bundle, need[i]))
+            fm_verifier_find(j->v, 0, FM_EFORMAT, need[i], "is missing in a stream of fm-%s",
+                             stage);
+    for (int l = 0; packed && l < j->config.L; l++) {
+        char name[FM_VOLUMES_NAME_BYTES];
+        fm_volumes_member(name, l);
+        if (!fm_bundle_find(&j->bundle, name))
+            fm_verifier_find(j->v, 0, FM_EFORMAT, name, "is missing");
+    }
+    j->v->report->kind = packed ? "bundle" : "stage";
+}
+
+static int check_contents(struct job *j, struct fm_err *err)
+{
+    int rc = fm_stage_model_read(&j->model, &j->bundle, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_CARRIED "config.json"))
+        rc = check_config(j, err);
+    if (rc != FM_OK || !is_good(j, FM_MEMBER_CARRIED "config.json"))
+        return rc;
+    check_presence(j);
+    if (is_good(j, FM_MEMBER_SEGMENTS))
+        rc = read_segments(j, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_RANKING))
+        rc = check_ranking(j, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_MASKS))
+        rc = check_masks(j, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_ADAPTER))
+        rc = check_adapter(j, err);
+    return rc;
+}
+
+int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
+{
+    struct job j = {.v = v};
+    v->report->kind = "bundle";
+    int rc = fm_stage_open(&j.bundle, v->options->target, NULL, err);
+    if (rc == FM_OK) {
+        j.good = fm_alloc(j.bundle.members, sizeof *j.good, "the list of members", err);
+        rc = j.good ? FM_OK : err->code;
+    }
+    if (rc == FM_OK)
+        rc = check_members(&j, false, err);
+    if (rc == FM_OK)
+        rc = check_contents(&j, err);
+    if (rc == FM_OK)
+        rc = check_members(&j, true, err);
+    if (rc == FM_OK)
+        rc = fm_file_unchanged(&j.bundle.file, err);
+    fm_segments_release(&j.seg);
+    free(j.good);
+    fm_bundle_close(&j.bundle);
+    return rc;
+}
