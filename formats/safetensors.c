@@ -250,7 +250,7 @@ static int add_pair(struct header *h, struct fm_err *err)
 {
     struct fm_safetensors *st = h->st;
     if (2 * h->pairs + 2 >= h->pairs_capacity) { /* room for the pair and the final NULL */
-        size_t more = h->pairs_capacity ? 2 * h->pairs_capacity : 16;
+        size_t more = 2 * h->pairs_capacity + 16;
         void *grown = st->metadata;
         int rc = fm_grow(&grown, more, sizeof *st->metadata, "metadata", err);
         if (rc != FM_OK)
