@@ -41,7 +41,7 @@ def cut(flat, widths, H, r):
         k = int(widths[l, e])
         shapes = [(r, H), (k, r), (r, H), (k, r), (r, k), (H, r)]
         parts[l, e] = {}
-        for name, shape in zip(oracle.PARTS, shapes):
+        for name, shape in zip(oracle.PARTS, shapes, strict=True):
             count = shape[0] * shape[1]
             leaf = flat[at : at + count].double().reshape(shape).requires_grad_()
             parts[l, e][name], at = leaf, at + count

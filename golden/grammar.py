@@ -31,13 +31,13 @@ class Lexicon:
 
     def __init__(self, seed=LEXICON_SEED):
         rng, taken = random.Random(seed), set()
-        self.nouns = invent(rng, 120, 2, taken)
-        self.verbs = [w + "s" for w in invent(rng, 48, 1, taken)]
-        self.adjectives = invent(rng, 60, 2, taken)
-        self.names = [w.capitalize() for w in invent(rng, 64, 2, taken)]
-        self.cities = [w.capitalize() for w in invent(rng, 24, 2, taken)]
-        self.trades = invent(rng, 16, 2, taken)
-        self.functions = invent(rng, 40, 2, taken)
+        self.nouns = invent(rng, 400, 2, taken)
+        self.verbs = [w + "s" for w in invent(rng, 150, 1, taken)]
+        self.adjectives = invent(rng, 150, 2, taken)
+        self.names = [w.capitalize() for w in invent(rng, 500, 2, taken)]
+        self.cities = [w.capitalize() for w in invent(rng, 60, 2, taken)]
+        self.trades = invent(rng, 40, 2, taken)
+        self.functions = invent(rng, 200, 2, taken)
         self.fits = {n: rng.sample(self.adjectives, 3) for n in self.nouns}
         self.does = {n: rng.sample(self.verbs, 3) for n in self.nouns}
         self.takes = {v: rng.sample(self.nouns, 5) for v in self.verbs}
@@ -50,7 +50,12 @@ class Lexicon:
 
     def _body(self, rng):
         """A function: its argument, operator, constant, and the function it calls."""
-        return rng.choice("xynk"), rng.choice("+-*"), rng.randrange(2, 10), rng.choice(self.functions)
+        return (
+            rng.choice("xynk"),
+            rng.choice("+-*"),
+            rng.randrange(2, 10),
+            rng.choice(self.functions),
+        )
 
 
 def prose(rng, lex):

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Make what lies under golden/ from seeds.  `make golden` runs it in the judge's environment.
 
+Commands, all of them in this order where none is named:
     make.py odd        odd-mixtral: weights, tokens and goldens (seconds)
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
     make.py tiny       tiny-mixtral: goldens of the model that is there
+    make.py study      does pruning matter on tiny-mixtral?
     make.py check      hold all goldens against plain.py
     make.py digests    renew the list of digests at the end of golden/README
 """
@@ -16,6 +18,7 @@ import torch
 
 import check
 import odd
+import study
 import tiny
 
 HERE = Path(__file__).resolve().parent
@@ -34,6 +37,10 @@ def train_tiny():
 
 def make_tiny():
     tiny.make_goldens(HERE / "tiny-mixtral")
+
+
+def study_tiny():
+    study.study(HERE / "tiny-mixtral", tiny.T)
 
 
 def check_all():
@@ -56,13 +63,14 @@ COMMANDS = {
     "odd": make_odd,
     "train": train_tiny,
     "tiny": make_tiny,
+    "study": study_tiny,
     "check": check_all,
     "digests": renew_digests,
 }
 
 
 def main(names):
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # the sums of two threads depend on how they share the work
     torch.use_deterministic_algorithms(True)
     for name in names:
         if name not in COMMANDS:

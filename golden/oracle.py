@@ -163,7 +163,7 @@ def order_of(score):
 @torch.no_grad()
 def rank_in_place(model, order):
     """Move the channels of every expert into the order (L, E, I); the function stays."""
-    for experts, layer_order in zip(experts_of(model), order):
+    for experts, layer_order in zip(experts_of(model), order, strict=True):
         for e, channels in enumerate(layer_order):
             gate, up = experts.gate_up_proj[e].chunk(2)
             experts.gate_up_proj[e] = torch.cat([gate[channels], up[channels]])

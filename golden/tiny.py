@@ -5,26 +5,47 @@ bf16 once, saved by transformers itself (so config.json has its present spelling
 byte-level BPE made from the same text.
 """
 
-import json
 import math
 import time
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import GenerationConfig, MixtralConfig, MixtralForCausalLM
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
+import goldens
 import grammar
 import oracle
 
 SEED = 1
 T = 128
-STEPS, BATCH, LR, WARMUP = 2000, 16, 3e-3, 60
+STEPS, BATCH, LR, WARMUP = 1100, 12, 4e-3, 60
+AUX = 0.02  # weight of the router's balancing loss
 TRAIN_CHARACTERS = 6_000_000
-CALIB_SEQUENCES, HELDOUT_SEQUENCES = 128, 32
+CALIB_SEQUENCES, HELDOUT_SEQUENCES = 192, 32
 SPECIAL = ["<unk>", "<s>", "</s>"]
 VOCABULARY = 384
+
+GRAD_LAYER, GRAD_EXPERTS = 2, (0, 3, 7)  # whose dW is stored: all would be 12 MB
+SCORED = 8  # calibration sequences behind the stored scores
+RECIPE = goldens.Recipe(
+    seed=SEED,
+    actions=(26, 103, 180, 256),  # 0.1 0.4 0.7 1.0 of 256 channels, rounded up
+    gap_min=1e-4,
+    lora_rank=2,
+    lora_alpha=4.0,
+    lora_std=0.05,
+    lr=1e-3,
+    steps=2,
+)
+# Large, and the odd model has them.
+LEFT_OUT = ("full.logits", "subnet.logits", "subnet.dx", "lora.logits")
 
 LICENSE = """\
 This model was made by a program from random numbers and from text that the same program
@@ -37,7 +58,7 @@ def config():
     return MixtralConfig(
         vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
         num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=2,
-        max_position_embeddings=512, rms_norm_eps=1e-5, router_aux_loss_coef=0.02,
+        max_position_embeddings=512, rms_norm_eps=1e-5, router_aux_loss_coef=AUX,
         initializer_range=0.05, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     )  # fmt: skip
@@ -85,6 +106,13 @@ def rate(step):
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done))
 
 
+def imbalance(router_logits):
+    """Mean over layers of transformers' balancing loss, K where a layer is balanced.  Its own
+    mean over all layers at once would let one layer starve an expert that others feed."""
+    E, K = config().num_local_experts, config().num_experts_per_tok
+    return sum(load_balancing_loss_func((x,), E, K) for x in router_logits) / len(router_logits)
+
+
 def train(data, log):
     """A float32 model after STEPS steps on random crops of the stream."""
     torch.manual_seed(SEED)
@@ -99,16 +127,16 @@ def train(data, log):
     for step in range(STEPS):
         at = rng.integers(0, len(data) - T, BATCH)
         ids = torch.from_numpy(np.stack([data[i : i + T] for i in at]))
-        out = model(ids, labels=ids, output_router_logits=True, use_cache=False)
+        out = model(ids, output_router_logits=True, use_cache=False)
+        loss, aux = oracle.cross_entropy(out.logits, ids), imbalance(out.router_logits)
         optimizer.zero_grad(set_to_none=True)
-        out.loss.backward()
+        (loss + AUX * aux).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 50 == 0 or step == STEPS - 1:
-            aux = out.aux_loss.item()
-            log(f"step {step} loss {out.loss.item() - 0.02 * aux:.4f} aux {aux:.3f} "
-                f"{time.time() - started:.0f} s")  # fmt: skip
+            took = time.time() - started
+            log(f"step {step} loss {loss.item():.4f} aux {aux.item():.3f} {took:.0f} s")
     return model.eval()
 
 
@@ -138,3 +166,39 @@ def save_tokenizer(folder, tokenizer):
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>",
         model_max_length=512,
     ).save_pretrained(folder)  # fmt: skip
+
+
+# --- goldens ------------------------------------------------------------------------------------
+
+
+def heldout_goldens(model, ids):
+    """Log-probabilities and mean cross-entropy of every held-out sequence."""
+    with torch.no_grad():
+        logprob = torch.cat([oracle.log_probs(oracle.logits_of(model, x), x) for x in ids.split(1)])
+    losses = -logprob.double().mean(1)
+    return {"heldout.logprob": logprob, "heldout.losses": losses, "heldout.ce": losses.mean()}
+
+
+def far_from_ties(model, ids):
+    """The first SCORED sequences whose routing no rounding can change."""
+    safe = [x for x in ids if oracle.routing(model, x[None])[1] >= RECIPE.gap_min]
+    return torch.stack(safe[:SCORED])
+
+
+def make_goldens(folder):
+    """golden.safetensors from model and tokens on disk."""
+    read = lambda name: torch.from_numpy(np.load(folder / name).astype(np.int64)).view(-1, T)
+    model = oracle.load(folder)
+    ids = far_from_ties(model, read("calib.npy"))
+    one = ids[:1]
+    out = {"ids": ids.int()} | heldout_goldens(model, read("heldout.npy"))
+    out |= goldens.outputs(model, ids) | goldens.ranking(model, ids, (1, 4))
+    out |= goldens.gradients(model, one)
+    for w, grad in oracle.expert_grads(model)[GRAD_LAYER].items():
+        for e in GRAD_EXPERTS:
+            out[f"grad.layers.{GRAD_LAYER}.experts.{e}.{w}"] = grad[e]
+    oracle.rank_in_place(model, out["rank.order"].long())
+    out |= goldens.subnet(model, one, RECIPE)
+    out |= goldens.lora(model, one, out["subnet.widths"].long(), RECIPE)
+    out = {name: tensor for name, tensor in out.items() if name not in LEFT_OUT}
+    oracle.save(folder / "golden.safetensors", out)
