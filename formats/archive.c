@@ -514,27 +514,45 @@ static struct archive_entry *make_entry(const char *name, uint64_t size)
     return entry;
 }
 
-/* The writer is made to fail once it has the header, so that it does not fill up the data. */
+/* Where libarchive's header goes; nothing is taken once `closed`. */
+struct sink {
+    char *header;
+    size_t used;
+    bool closed;
+};
+
+static la_ssize_t take_header(struct archive *tar, void *self, const void *src, size_t size)
+{
+    struct sink *s = self;
+    if (s->closed || size > FM_ARCHIVE_HEADER_MAX - s->used) {
+        archive_set_error(tar, EIO, "only the header is wanted");
+        return -1;
+    }
+    memcpy(s->header + s->used, src, size);
+    s->used += size;
+    return (la_ssize_t)size;
+}
+
+/* Data is ours to write: the sink is closed behind the header, so that libarchive, when it is
+ * freed, cannot fill up the member with zeros. */
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err)
 {
     assert(fm_archive_name_ok(name) && size <= FM_ARCHIVE_SIZE_MAX);
     int code = FM_OK;
-    size_t used = 0;
+    struct sink sink = {.header = header};
     struct archive *tar = archive_write_new();
     struct archive_entry *entry = make_entry(name, size);
     if (!tar || !entry || archive_write_set_format_pax_restricted(tar) != ARCHIVE_OK ||
         archive_write_set_bytes_per_block(tar, 0) != ARCHIVE_OK ||
-        archive_write_open_memory(tar, header, FM_ARCHIVE_HEADER_MAX, &used) != ARCHIVE_OK ||
+        archive_write_open(tar, &sink, NULL, take_header, NULL) != ARCHIVE_OK ||
         archive_write_header(tar, entry) != ARCHIVE_OK)
         code = fm_fail(err, FM_ENOMEM, "cannot make a tar header for '%s': %s", name,
                        tar && archive_error_string(tar) ? archive_error_string(tar) : "no memory");
-    if (tar) {
-        archive_write_fail(tar);
-        archive_write_free(tar);
-    }
+    sink.closed = true;
+    archive_write_free(tar);
     archive_entry_free(entry);
-    assert(code || used == fm_archive_header_bytes(size));
-    *header_bytes = used;
+    assert(code || sink.used == fm_archive_header_bytes(size));
+    *header_bytes = sink.used;
     return code;
 }
