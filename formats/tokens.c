@@ -169,6 +169,9 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
     if (length > NPY_HEADER_MAX)
         return fm_fail(err, FM_EFORMAT, "a .npy header of %" PRIu64 " bytes (limit %d)", length,
                        NPY_HEADER_MAX);
+    if (length > t->file.size - at)
+        return fm_fail(err, FM_EFORMAT, "a .npy header of %" PRIu64 " bytes in a file of %" PRIu64,
+                       length, t->file.size);
     int rc = fm_file_read(&t->file, at, text, (size_t)length, err);
     if (rc != FM_OK)
         return rc;

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -212,6 +213,22 @@ static int plan_ends(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
+/* A tensor nobody uses, of an expert or layer that config.json does not know (experts.8 of 8,
+ * layers.-1, experts.007): the config and the weights are not of one model. */
+static bool is_stray(const struct fm_config *c, const char *name)
+{
+    static const char layers[] = "model.layers.";
+    if (strstr(name, ".experts."))
+        return true;
+    if (strncmp(name, layers, sizeof layers - 1) != 0)
+        return false;
+    char canonical[32];
+    long l = strtol(name + sizeof layers - 1, NULL, 10);
+    snprintf(canonical, sizeof canonical, "%ld.", l);
+    return l < 0 || l >= c->L ||
+           strncmp(name + sizeof layers - 1, canonical, strlen(canonical)) != 0;
+}
+
 static int list_unknown(struct fm_model *m, struct fm_err *err)
 {
     int l, e;
@@ -223,9 +240,16 @@ static int list_unknown(struct fm_model *m, struct fm_err *err)
         return err->code;
     for (size_t i = 0; i < m->tensors.files; i++) {
         const struct fm_safetensors *st = m->tensors.file[i].st;
-        for (size_t t = 0; t < st->count; t++)
-            if (!fm_weights_find(&m->config, m->tensors.source, st->tensor[t].name, &l, &e))
-                m->unknown[m->unknowns++] = st->tensor[t].name;
+        for (size_t t = 0; t < st->count; t++) {
+            const char *name = st->tensor[t].name;
+            if (fm_weights_find(&m->config, m->tensors.source, name, &l, &e))
+                continue;
+            if (is_stray(&m->config, name))
+                return fm_fail(err, FM_EFORMAT,
+                               "%s: tensor '%s' belongs to no layer or expert of config.json",
+                               m->path, name);
+            m->unknown[m->unknowns++] = name;
+        }
     }
     return FM_OK;
 }

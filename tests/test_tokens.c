@@ -139,7 +139,7 @@ static void refuses_other_npy_files(void **state)
     is_refused(scratch_write("t", "\x93NUMPY\x02\0\xff\xff\xff\xff", 12), FM_TOKEN_AUTO, FM_EFORMAT,
                "header of 4294967295 bytes");
     is_refused(scratch_write("t", "\x93NUMPY\x01\0\x10\0\0\0", 12), FM_TOKEN_AUTO, FM_EFORMAT,
-               "ends at byte 12");
+               "header of 16 bytes in a file of 12");
     is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too short");
 }
 
