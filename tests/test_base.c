@@ -1,0 +1,493 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/base/rng.h"
+
+/* err */
+
+static void a_sentence_is_kept_with_its_code(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    assert_int_equal(fm_fail(&err, FM_EFORMAT, "offset %d is past the end (%d)", 9, 8), FM_EFORMAT);
+    assert_string_equal(err.text, "offset 9 is past the end (8)");
+    assert_int_equal(err.code, FM_EFORMAT);
+    assert_int_equal(fm_within(&err, "tensor '%s'", "w"), FM_EFORMAT);
+    assert_string_equal(err.text, "tensor 'w': offset 9 is past the end (8)");
+}
+
+static void bytes_that_terminals_obey_are_replaced(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    fm_fail(&err, FM_EFORMAT, "name '%s'", "\x1b[2J\n\x7f\xc3\xa9");
+    assert_string_equal(err.text, "name '?[2J??\xc3\xa9'");
+    fm_within(&err, "%s", "a\tb");
+    assert_string_equal(err.text, "a?b: name '?[2J??\xc3\xa9'");
+}
+
+static void long_sentences_are_cut_and_stay_strings(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    char text[3000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    fm_fail(&err, FM_EIO, "%s", text);
+    assert_int_equal(strlen(err.text), FM_ERR_TEXT_BYTES - 1);
+    fm_within(&err, "%s", text);
+    assert_int_equal(strlen(err.text), FM_ERR_TEXT_BYTES - 1);
+    assert_non_null(strstr(err.text, ": "));
+    for (int i = 0; i < 10; i++)
+        fm_within(&err, "context %d", i);
+    assert_memory_equal(err.text, "context 9: context 8: ", 22);
+    errno = EIO;
+    fm_fail_errno(&err, "%s", text);
+    assert_int_equal(strlen(err.text), FM_ERR_TEXT_BYTES - 1);
+}
+
+static void errno_chooses_the_code(void **state)
+{
+    (void)state;
+    static const struct {
+        int e, code;
+    } c[] = {{ENOENT, FM_ENOENT}, {ENOTDIR, FM_ENOENT}, {EACCES, FM_EPERM}, {EPERM, FM_EPERM},
+             {EROFS, FM_EPERM},   {ENOMEM, FM_ENOMEM},  {EPIPE, FM_EPIPE},  {EEXIST, FM_ECREATE},
+             {EIO, FM_EIO},       {ENOSPC, FM_EIO},     {EMFILE, FM_EIO}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct fm_err err = {0};
+        errno = c[i].e;
+        assert_int_equal(fm_fail_errno(&err, "cannot open '%s'", "x"), c[i].code);
+        assert_int_equal(err.code, c[i].code);
+        assert_non_null(strstr(err.text, strerror(c[i].e)));
+    }
+}
+
+/* mem */
+
+static void sizes_that_overflow_are_noticed(void **state)
+{
+    (void)state;
+    size_t r = 7;
+    struct fm_err err = {0};
+    assert_false(fm_mul(&r, SIZE_MAX / 2 + 1, 2));
+    assert_false(fm_add(&r, SIZE_MAX, 1));
+    assert_int_equal(r, 7);
+    assert_true(fm_mul(&r, SIZE_MAX / 3, 3) && r == SIZE_MAX);
+    assert_true(fm_add(&r, SIZE_MAX - 1, 1) && r == SIZE_MAX);
+    assert_null(fm_alloc(SIZE_MAX / 4, 5, "a giant", &err));
+    assert_int_equal(err.code, FM_ENOMEM);
+    assert_non_null(strstr(err.text, "a giant"));
+    assert_null(fm_alloc(SIZE_MAX - 8, 1, "a giant", &err));
+    void *p = NULL;
+    assert_int_equal(fm_grow(&p, SIZE_MAX / 2, 3, "a giant", &err), FM_ENOMEM);
+    assert_null(p);
+}
+
+static void blocks_are_aligned_zeroed_and_may_be_empty(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    for (size_t n = 0; n < 300; n += 13) {
+        unsigned char *p = fm_alloc(n, 3, "a block", &err);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % FM_ALIGN, 0);
+        for (size_t i = 0; i < 3 * n; i++)
+            assert_int_equal(p[i], 0);
+        free(p);
+    }
+    void *grown = NULL;
+    assert_int_equal(fm_grow(&grown, 3, 4, "words", &err), FM_OK);
+    memcpy(grown, "abcdefghijkl", 12);
+    assert_int_equal(fm_grow(&grown, 3000, 4, "words", &err), FM_OK);
+    assert_memory_equal(grown, "abcdefghijkl", 12);
+    free(grown);
+    char *copy = fm_strdup("text", &err);
+    assert_string_equal(copy, "text");
+    free(copy);
+}
+
+/* dtype */
+
+static void names_and_sizes_agree(void **state)
+{
+    (void)state;
+    for (int t = 0; t < FM_DTYPES; t++) {
+        const char *name = fm_dtype_name((enum fm_dtype)t);
+        assert_int_equal(fm_dtype_from_name(name, strlen(name)), t);
+        assert_int_equal(fm_dtype_from_name(name, strlen(name) - 1) == t, 0);
+        int bits = fm_dtype_bits((enum fm_dtype)t);
+        assert_true(bits == 4 || bits == 6 || bits == 8 || bits == 16 || bits == 32 || bits == 64);
+    }
+    assert_int_equal(fm_dtype_from_name("f32", 3), -1);
+    assert_int_equal(fm_dtype_from_name("", 0), -1);
+    assert_null(fm_dtype_name(FM_DTYPES));
+    assert_null(fm_dtype_name((enum fm_dtype) - 1));
+}
+
+/* The definition: sign, exponent and fraction, by powers of two. */
+static double value_of(uint32_t bits, int exponent_bits, int fraction_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1;
+    int e = (int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+    double f = (double)(bits & ((1u << fraction_bits) - 1));
+    double sign = bits >> (exponent_bits + fraction_bits) & 1 ? -1.0 : 1.0;
+    if (e == (1 << exponent_bits) - 1)
+        return f != 0 ? NAN : sign * INFINITY;
+    if (e == 0)
+        return sign * ldexp(f, 1 - bias - fraction_bits);
+    return sign * ldexp(f + ldexp(1, fraction_bits), e - bias - fraction_bits);
+}
+
+static void widens_like_the_definition(enum fm_dtype dtype, int exponent_bits, int fraction_bits)
+{
+    static uint16_t all[65536], back[65536];
+    static float wide[65536];
+    for (int i = 0; i < 65536; i++)
+        all[i] = (uint16_t)i;
+    fm_dtype_to_f32(wide, all, dtype, 65536);
+    fm_dtype_from_f32(back, wide, dtype, 65536);
+    for (int i = 0; i < 65536; i++) {
+        double v = value_of((uint32_t)i, exponent_bits, fraction_bits);
+        if (isnan(v)) {
+            assert_true(isnan(wide[i]));
+            assert_true(isnan(value_of(back[i], exponent_bits, fraction_bits)));
+        } else {
+            assert_true((double)wide[i] == v && !signbit(wide[i]) == !signbit(v));
+            assert_int_equal(back[i], i); /* what it holds survives */
+        }
+        assert_int_equal(fm_dtype_nonfinite(&all[i], dtype, 1), isfinite(v) ? 1 : 0);
+    }
+}
+
+static void every_half_and_bfloat_widens_exactly(void **state)
+{
+    (void)state;
+    widens_like_the_definition(FM_F16, 5, 10);
+    widens_like_the_definition(FM_BF16, 8, 7);
+}
+
+/* For neighbours a < b: everything below the middle goes to a, above it to b, the middle to the
+ * even one.  All pairs of finite neighbours, positive and negative. */
+static void narrows_to_the_nearest(enum fm_dtype dtype, int exponent_bits, int fraction_bits)
+{
+    int last = ((1 << exponent_bits) - 1) << fraction_bits; /* Inf: where overflow goes */
+    for (int i = 0; i < last; i++) {
+        double a = value_of((uint32_t)i, exponent_bits, fraction_bits);
+        double b = i + 1 < last ? value_of((uint32_t)i + 1, exponent_bits, fraction_bits)
+                                : ldexp(1, 1 << (exponent_bits - 1));
+        float middle = (float)((a + b) / 2); /* exact: one bit more than they have */
+        float in[6] = {nextafterf(middle, 0), middle, nextafterf(middle, INFINITY)};
+        uint16_t out[6], even = (uint16_t)(i + (i & 1));
+        for (int k = 0; k < 3; k++)
+            in[3 + k] = -in[k];
+        fm_dtype_from_f32(out, in, dtype, 6);
+        const uint16_t want[3] = {(uint16_t)i, even, (uint16_t)(i + 1)};
+        for (int k = 0; k < 3; k++)
+            if (out[k] != want[k] || out[3 + k] != (want[k] | 0x8000))
+                fail_msg("%s: %a gives %04x and %04x, not %04x", fm_dtype_name(dtype), in[k],
+                         out[k], out[3 + k], want[k]);
+    }
+}
+
+static void narrowing_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    narrows_to_the_nearest(FM_F16, 5, 10);
+    narrows_to_the_nearest(FM_BF16, 8, 7);
+    float f[4] = {INFINITY, -INFINITY, 1e30f, -0.0f};
+    uint16_t h[4];
+    fm_dtype_from_f32(h, f, FM_F16, 4);
+    assert_int_equal(h[0], 0x7c00);
+    assert_int_equal(h[1], 0xfc00);
+    assert_int_equal(h[2], 0x7c00);
+    assert_int_equal(h[3], 0x8000);
+}
+
+static void the_first_nonfinite_is_found_anywhere(void **state)
+{
+    (void)state;
+    enum { N = 9001 };
+    float *f = calloc(N, sizeof *f);
+    uint16_t *h = calloc(N, sizeof *h);
+    assert_int_equal(fm_dtype_nonfinite(f, FM_F32, N), N);
+    assert_int_equal(fm_dtype_nonfinite(h, FM_BF16, N), N);
+    assert_int_equal(fm_dtype_nonfinite(h, FM_F16, 0), 0);
+    static const size_t places[] = {9000, 8192, 8191, 4096, 4095, 17, 0};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        f[places[i]] = i % 2 ? NAN : -INFINITY;
+        h[places[i]] = 0x7fc0; /* a NaN of both kinds */
+        assert_int_equal(fm_dtype_nonfinite(f, FM_F32, N), places[i]);
+        assert_int_equal(fm_dtype_nonfinite(h, FM_BF16, N), places[i]);
+        assert_int_equal(fm_dtype_nonfinite(h, FM_F16, N), places[i]);
+    }
+    free(f);
+    free(h);
+}
+
+/* rng */
+
+/* The three vectors that Random123 publishes for philox4x32-10 (its file kat_vectors). */
+static void philox_gives_its_known_answers(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t counter[4], key[2], want[4];
+    } c[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        philox4x32_ctr_t n = {{c[i].counter[0], c[i].counter[1], c[i].counter[2], c[i].counter[3]}};
+        philox4x32_key_t k = {{c[i].key[0], c[i].key[1]}};
+        philox4x32_ctr_t r = philox4x32(n, k);
+        assert_memory_equal(r.v, c[i].want, sizeof c[i].want);
+    }
+    uint32_t w[4];
+    fm_rng_words(w, 0, 0, 0);
+    assert_memory_equal(w, c[0].want, sizeof w);
+}
+
+static void draws_depend_on_all_that_names_them(void **state)
+{
+    (void)state;
+    uint32_t a[4], b[4];
+    static const struct {
+        uint64_t seed, counter;
+        uint32_t stream;
+    } other[] = {
+        {2, 5, 3}, {1 + (1ULL << 32), 5, 3}, {1, 6, 3}, {1, 5 + (1ULL << 32), 3}, {1, 5, 4}};
+    fm_rng_words(a, 1, 3, 5);
+    fm_rng_words(b, 1, 3, 5);
+    assert_memory_equal(a, b, sizeof a);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        fm_rng_words(b, other[i].seed, other[i].stream, other[i].counter);
+        assert_memory_not_equal(a, b, sizeof a);
+    }
+}
+
+static void the_unit_interval_is_open(void **state)
+{
+    (void)state;
+    assert_true(fm_rng_unit(0, 0) > 0);
+    assert_true(fm_rng_unit(UINT32_MAX, UINT32_MAX) < 1);
+    assert_true(isfinite(-log(-log(fm_rng_unit(0, 0)))));
+    assert_true(isfinite(-log(-log(fm_rng_unit(UINT32_MAX, UINT32_MAX)))));
+}
+
+/* Means and variances of 100,000 draws: five standard errors, so that chance never fails it (the
+ * draws are the same every time). */
+static void distributions_have_their_moments(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    double (*const draw[3])(uint64_t, uint32_t, uint64_t) = {fm_rng_uniform, fm_rng_normal,
+                                                             fm_rng_gumbel};
+    static const double mean[3] = {0.5, 0, 0.57721566490153286};
+    static const double variance[3] = {1.0 / 12, 1, 1.6449340668482264};
+    static const double kurtosis[3] = {1.8, 3, 5.4}; /* for the error of the variance */
+    for (int k = 0; k < 3; k++) {
+        double sum = 0, squares = 0;
+        for (int i = 0; i < N; i++) {
+            double x = draw[k](42, FM_STREAM_GUMBEL, (uint64_t)i);
+            sum += x;
+            squares += (x - mean[k]) * (x - mean[k]);
+        }
+        double mean_error = 5 * sqrt(variance[k] / N);
+        double variance_error = 5 * variance[k] * sqrt((kurtosis[k] - 1) / N);
+        if (!(fabs(sum / N - mean[k]) <= mean_error) ||
+            !(fabs(squares / N - variance[k]) <= variance_error))
+            fail_msg("distribution %d: mean %g, variance %g", k, sum / N, squares / N);
+    }
+}
+
+static void permutations_are_permutations_and_differ(void **state)
+{
+    (void)state;
+    enum { N = 1009 };
+    static uint32_t first[N], second[N];
+    static int seen[N];
+    fm_rng_permutation(first, N, 7, FM_STREAM_EPOCH, 0);
+    fm_rng_permutation(second, N, 7, FM_STREAM_EPOCH, 1);
+    assert_memory_not_equal(first, second, sizeof first);
+    for (int i = 0; i < N; i++)
+        seen[first[i]]++;
+    for (int i = 0; i < N; i++)
+        assert_int_equal(seen[i], 1);
+    int counts[3] = {0};
+    for (uint64_t i = 0; i < 30000; i++)
+        counts[fm_rng_below(7, FM_STREAM_CONTROL, i, 3)]++;
+    for (int i = 0; i < 3; i++)
+        assert_true(abs(counts[i] - 10000) <= 410); /* five standard errors of 82 */
+    assert_int_equal(fm_rng_below(7, FM_STREAM_CONTROL, 5, 1), 0);
+    fm_rng_permutation(first, 1, 7, FM_STREAM_EPOCH, 0);
+    assert_int_equal(first[0], 0);
+    fm_rng_permutation(first, 0, 7, FM_STREAM_EPOCH, 0);
+}
+
+/* pool */
+
+enum { OUTER = 37, INNER = 53 };
+
+struct work {
+    double sum[OUTER], part[OUTER][INNER];
+    int done[OUTER][INNER];
+};
+
+struct inner {
+    struct work *work;
+    int i;
+};
+
+static void do_inner(void *arg, int j)
+{
+    struct inner *in = arg;
+    struct fm_mark mark = fm_scratch_mark();
+    size_t n = (size_t)(1 + (in->i * 131 + j * 17) % 5000);
+    double *x = fm_scratch(n * sizeof *x), s = 0;
+    for (size_t k = 0; k < n; k++)
+        x[k] = 1.0 / (double)(k + (size_t)in->i + (size_t)j + 1);
+    for (size_t k = 0; k < n; k++)
+        s += x[k];
+    in->work->part[in->i][j] = s;
+    in->work->done[in->i][j]++;
+    fm_scratch_release(mark);
+}
+
+static void do_outer(void *arg, int i)
+{
+    struct inner in = {arg, i};
+    fm_pool_for(INNER, do_inner, &in);
+    double s = 0;
+    for (int j = 0; j < INNER; j++)
+        s += in.work->part[i][j];
+    in.work->sum[i] = s;
+}
+
+static void nested_loops_give_the_same_bytes_on_any_threads(void **state)
+{
+    (void)state;
+    static struct work alone, together;
+    struct fm_err err = {0};
+    fm_pool_for(OUTER, do_outer, &alone);
+    assert_int_equal(fm_pool_threads(), 1);
+    for (int threads = 1; threads <= 8; threads++) {
+        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        assert_int_equal(fm_pool_threads(), threads);
+        for (int round = 0; round < 3; round++) {
+            memset(&together, 0, sizeof together);
+            fm_pool_for(OUTER, do_outer, &together);
+            assert_memory_equal(&alone, &together, sizeof alone);
+        }
+        fm_pool_stop();
+        assert_int_equal(fm_pool_threads(), 1);
+    }
+    for (int i = 0; i < OUTER; i++)
+        for (int j = 0; j < INNER; j++)
+            assert_int_equal(alone.done[i][j], 1);
+}
+
+struct order {
+    int at, next[100];
+};
+
+static void note_index(void *arg, int i)
+{
+    struct order *o = arg;
+    o->next[o->at++] = i;
+}
+
+static void one_thread_takes_indices_in_order(void **state)
+{
+    (void)state;
+    struct order o = {0};
+    struct fm_err err = {0};
+    assert_int_equal(fm_pool_start(1, &err), FM_OK);
+    fm_pool_for(100, note_index, &o);
+    fm_pool_for(0, note_index, &o);
+    fm_pool_for(-3, note_index, &o);
+    fm_pool_stop();
+    assert_int_equal(o.at, 100);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(o.next[i], i);
+}
+
+static void thread_counts_are_checked(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    assert_int_equal(fm_pool_start(-1, &err), FM_EUSAGE);
+    assert_int_equal(fm_pool_start(FM_THREADS_MAX + 1, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "1025 threads (limit 1024)"));
+    assert_int_equal(fm_pool_start(0, &err), FM_OK);
+    assert_true(fm_pool_threads() >= 1);
+    fm_pool_stop();
+}
+
+static void scratch_is_a_stack(void **state)
+{
+    (void)state;
+    struct fm_mark outer = fm_scratch_mark();
+    char *a = fm_scratch(100);
+    memset(a, 'a', 100);
+    struct fm_mark inner = fm_scratch_mark();
+    char *b = fm_scratch(3 << 20); /* more than a first chunk */
+    memset(b, 'b', 3 << 20);
+    char *c = fm_scratch(0), *d = fm_scratch(1);
+    assert_non_null(c);
+    *d = 'd';
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(a[i], 'a');
+    assert_int_equal((uintptr_t)a % FM_ALIGN, 0);
+    assert_int_equal((uintptr_t)b % FM_ALIGN, 0);
+    assert_int_equal((uintptr_t)d % FM_ALIGN, 0);
+    fm_scratch_release(inner);
+    assert_ptr_equal(fm_scratch(3 << 20), b); /* the memory is kept */
+    fm_scratch_release(outer);
+    assert_ptr_equal(fm_scratch(100), a);
+    fm_scratch_release(outer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sentence_is_kept_with_its_code),
+        cmocka_unit_test(bytes_that_terminals_obey_are_replaced),
+        cmocka_unit_test(long_sentences_are_cut_and_stay_strings),
+        cmocka_unit_test(errno_chooses_the_code),
+        cmocka_unit_test(sizes_that_overflow_are_noticed),
+        cmocka_unit_test(blocks_are_aligned_zeroed_and_may_be_empty),
+        cmocka_unit_test(names_and_sizes_agree),
+        cmocka_unit_test(every_half_and_bfloat_widens_exactly),
+        cmocka_unit_test(narrowing_rounds_to_nearest_even),
+        cmocka_unit_test(the_first_nonfinite_is_found_anywhere),
+        cmocka_unit_test(philox_gives_its_known_answers),
+        cmocka_unit_test(draws_depend_on_all_that_names_them),
+        cmocka_unit_test(the_unit_interval_is_open),
+        cmocka_unit_test(distributions_have_their_moments),
+        cmocka_unit_test(permutations_are_permutations_and_differ),
+        cmocka_unit_test(nested_loops_give_the_same_bytes_on_any_threads),
+        cmocka_unit_test(one_thread_takes_indices_in_order),
+        cmocka_unit_test(thread_counts_are_checked),
+        cmocka_unit_test(scratch_is_a_stack),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
