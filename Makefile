@@ -93,7 +93,7 @@ deps-check:
 	@$(DEPS) check
 
 demo: all
-	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" sh tests/demo.sh
+	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
 check: all $(TESTS) lint
 	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh

@@ -97,7 +97,7 @@ demo() {
         result demo 77 "$began" "$scratch/log"
         return
     fi
-    PATH=$root/$BUILD/bin:$PATH timeout -k 10 900 sh tests/demo.sh >"$scratch/log" 2>&1 </dev/null
+    PATH=$root/$BUILD/bin:$PATH timeout -k 10 900 bash tests/demo.sh >"$scratch/log" 2>&1 </dev/null
     result demo $? "$began" "$scratch/log"
 }
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The whole pipeline on the small trained model in golden/: rank, train, recover, pack, list,
+# export in four layouts, verify everything.  Results stay in build/demo (or DEMO_DIR).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=${DEMO_DIR:-build/demo}
+model=golden/tiny-mixtral
+data=(--model "$model" --tokens "$model/calib.npy" --seq-len 128)
+quality=(--eval-tokens "$model/heldout.npy")
+rm -rf "$dir"
+mkdir -p "$dir"
+
+say() {
+    printf '\n== %s\n' "$*"
+}
+
+# Rows "budget bytes CE KL" of a stage or bundle, from the JSON of --list.
+rows() {
+    fm-pack --list --json "$1" | awk -F'[:,]' '
+        /"budget"/ { budget = $2 }
+        /"bytes"/ { bytes = $2 }
+        /"ce"/ { ce = $2 }
+        /"kl"/ { print budget, bytes, ce, $2 }'
+}
+
+say "fm-rank | fm-train | tee | fm-recover | fm-pack"
+fm-rank "${data[@]}" |
+    fm-train "${data[@]}" "${quality[@]}" --steps 150 --until 0.70 --budget-step 0.02 |
+    tee "$dir/trained.stage" |
+    fm-recover "${data[@]}" "${quality[@]}" --budget 0.40 --steps 40 |
+    fm-pack --model "$model" -o "$dir/family.fm"
+
+say "exports at budget 0.40"
+for layout in ragged uniform padded native; do
+    fm-pack --export "$dir/$layout" --budget 0.40 --layout "$layout" "$dir/family.fm"
+done
+
+say "the family: held-out loss and divergence from the full model, before and after recovery"
+printf '%8s %10s %9s %9s %9s %9s\n' budget bytes CE 'CE after' KL 'KL after'
+paste -d ' ' <(rows "$dir/trained.stage") <(rows "$dir/family.fm") | awk '
+    $1 != $5 { print "demo: the stages list different budgets"; exit 1 }
+    NR == 1 || $1 >= next_one {
+        printf "%8.4f %10d %9.4f %9.4f %9.4f %9.4f\n", $1, $6, $3, $7, $4, $8
+        next_one = $1 + 0.05
+    }'
+
+say "verified"
+fm-verify "$dir/family.fm"
+for layout in ragged uniform padded native; do
+    fm-verify "$dir/$layout" --against "$dir/family.fm"
+done
+printf '\nThe results are in %s; look around: fm-pack --list %s/family.fm\n' "$dir" "$dir"
