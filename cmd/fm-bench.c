@@ -1,0 +1,141 @@
+/* fm-bench: measure what a family is worth, what the files cost, how fast the engine is. */
+#include "cmd/cli.h"
+#include "cmd/figures.h"
+
+#include <string.h>
+
+#include "lib/report.h"
+#include "lib/synth.h"
+
+struct options {
+    const char *budgets, *plot;        /* quality */
+    uint64_t size;                     /* io */
+    int repeat;                        /* io */
+    struct fm_bench_engine_options on; /* engine; dir is io's too */
+    int dtype;
+};
+
+static int quality(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    struct fm_bench_quality q;
+    struct fm_cli_text text;
+    if (!cli->run.tokens && !cli->run.eval_tokens)
+        return fm_fail(err, FM_EUSAGE, "quality needs --eval-tokens FILE or --tokens FILE");
+    int code = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
+    if (code == FM_OK && o->plot && !cli->dry_run)
+        code = fm_figures_quality_plot(&q, o->plot, err);
+    if (code == FM_OK)
+        code = fm_cli_text_open(&text, err);
+    if (code == FM_OK) {
+        fm_figures_quality(text.out, &q);
+        code = fm_cli_result(cli, &text, fm_figures_quality_json(&q), err);
+    }
+    fm_bench_quality_release(&q);
+    return code;
+}
+
+/* --dry-run of what makes its data: how much that would be. */
+static int plan(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
+{
+    char text[32];
+    struct fm_cli_text result;
+    if (fm_cli_text_open(&result, err) != FM_OK)
+        return err->code;
+    fm_cli_bytes(text, bytes);
+    fprintf(result.out, "%s: a synthetic checkpoint of %s\n", what, text);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-bench");
+    cJSON_AddBoolToObject(o, "dry_run", 1);
+    fm_report_uint(o, "bytes", bytes);
+    return fm_cli_result(cli, &result, o, err);
+}
+
+static int io(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    struct fm_bench_io result;
+    struct fm_cli_text text;
+    if (cli->dry_run)
+        return plan(cli, "io", o->size, err);
+    if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat, &result, err) != FM_OK ||
+        fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    fm_figures_io(text.out, &result);
+    return fm_cli_result(cli, &text, fm_figures_io_json(&result), err);
+}
+
+static int engine(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    struct fm_bench_engine result;
+    struct fm_cli_text text;
+    struct fm_synth shape;
+    if (cli->dry_run)
+        return fm_synth_parse(&shape, o->on.shape, err) == FM_OK
+                   ? plan(cli, "engine", fm_synth_bytes(&shape), err)
+                   : err->code;
+    if (fm_bench_engine(&cli->run, &o->on, &result, err) != FM_OK ||
+        fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    fm_figures_engine(text.out, &result);
+    return fm_cli_result(cli, &text, fm_figures_engine_json(&result), err);
+}
+
+static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
+{
+    const char *what = cli->operands ? cli->operand[0] : "";
+    bool alone = cli->operands < 2;
+    if (cli->operands == 2)
+        cli->run.input = cli->operand[1];
+    if (strcmp(what, "quality") == 0)
+        return quality(cli, o, err);
+    if (strcmp(what, "io") == 0 && alone)
+        return io(cli, o, err);
+    if (strcmp(what, "engine") == 0 && alone)
+        return engine(cli, o, err);
+    if (!alone)
+        return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
+    return fm_fail(err, FM_EUSAGE, "'%s' is nothing to measure; use quality BUNDLE, io or engine",
+                   what);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {
+        .size = 256u << 20,
+        .repeat = 3,
+        .on = {.shape = "256,896,8,2,4,1024,256", .sequences = 8, .steps = 2},
+    };
+    const struct fm_cli_option own[] = {
+        {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
+         "quality: the masks nearest to these, or all (default: tenths)", 0, 0},
+        {"plot", 0, FM_CLI_TEXT, &o.plot, "FILE", "quality: draw the losses as SVG", 0, 0},
+        {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0},
+        {"repeat", 0, FM_CLI_INT, &o.repeat, "N", "io: rounds, the best counts (default: 3)", 1,
+         100},
+        {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
+         "io, engine: where data are made (default: TMPDIR or /var/tmp)", 0, 0},
+        {"shape", 0, FM_CLI_TEXT, &o.on.shape, "H,I,E,K,L,V,T",
+         "engine: the checkpoint (default: 256,896,8,2,4,1024,256)", 0, 0},
+        {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32", "engine: of its weights (default: bf16)",
+         0, 0},
+        {"sequences", 0, FM_CLI_INT, &o.on.sequences, "N", "engine: to rank (default: 8)", 1,
+         1 << 20},
+        {"steps", 0, FM_CLI_INT, &o.on.steps, "N", "engine: training steps, 0: none (default: 2)",
+         0, 1 << 20},
+        {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: leave the checkpoint there", 0, 0},
+    };
+    struct fm_cli cli = {
+        .tool = "fm-bench",
+        .synopsis = "quality [--eval-tokens FILE] [options] BUNDLE\n"
+                    "       fm-bench io [--size SIZE]\n"
+                    "       fm-bench engine [--shape H,I,E,K,L,V,T]",
+        .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
+        .run = {.input = "-"},
+        .operands_max = 2,
+    };
+    fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+    o.on.dtype = o.dtype ? "f32" : "bf16";
+    struct fm_err err = {0};
+    int code = work(&cli, &o, &err);
+    return fm_cli_end(&cli, code, &err);
+}

@@ -1,0 +1,138 @@
+/* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong. */
+#include "cmd/cli.h"
+#include "lib/list.h"
+#include "lib/report.h"
+#include "lib/verify.h"
+
+/* Findings are lines of the result, and an array of its JSON. */
+struct findings {
+    FILE *out;
+    cJSON *list;
+};
+
+static void add_finding(void *self, const char *item, const char *what)
+{
+    struct findings *f = self;
+    fprintf(f->out, "%s: %s\n", item, what);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "item", item);
+    cJSON_AddStringToObject(o, "what", what);
+    cJSON_AddItemToArray(f->list, o);
+}
+
+static void describe(FILE *out, const struct fm_verify_report *r, int code)
+{
+    char bytes[32];
+    fm_cli_bytes(bytes, r->bytes);
+    if (r->function)
+        fprintf(out, "function: loss %.6f, want %.6f; log-probabilities differ by %.3g at most\n",
+                r->loss, r->loss_want, r->logprob_diff_max);
+    fprintf(out, "%s", r->kind);
+    if (r->index >= 0)
+        fprintf(out, " at budget %.4f", r->budget);
+    fprintf(out, ": %llu items, %s: ", (unsigned long long)r->items, bytes);
+    if (r->failed)
+        fprintf(out, "%llu failed\n", (unsigned long long)r->failed);
+    else
+        fprintf(out, "%s\n", code == FM_OK ? "ok" : "not verified");
+}
+
+static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, int code)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-verify");
+    cJSON_AddBoolToObject(o, "ok", code == FM_OK);
+    cJSON_AddStringToObject(o, "kind", r->kind);
+    if (r->index >= 0) {
+        fm_report_uint(o, "index", (uint64_t)r->index);
+        fm_report_double(o, "budget", r->budget);
+    }
+    fm_report_uint(o, "items", r->items);
+    fm_report_uint(o, "failed", r->failed);
+    fm_report_uint(o, "bytes", r->bytes);
+    cJSON_AddItemToObject(o, "findings", findings);
+    if (r->function) {
+        fm_report_double(o, "loss", r->loss);
+        fm_report_double(o, "loss_want", r->loss_want);
+        fm_report_double(o, "logprob_diff_max", r->logprob_diff_max);
+    }
+    fm_report_double(o, "seconds", r->seconds);
+    return o;
+}
+
+/* --dry-run: the stream opens and makes sense as far as its first members go. */
+static int plan(const struct fm_cli *cli, const struct fm_verify_options *options,
+                struct fm_err *err)
+{
+    struct fm_list list;
+    struct fm_cli_text text;
+    int code = fm_list_read(&list, options->against ? options->against : options->target, err);
+    if (code == FM_OK)
+        code = fm_cli_text_open(&text, err);
+    if (code == FM_OK) {
+        fprintf(text.out, "stage %s, %d budgets: would be read and checked\n", list.stage,
+                list.rows);
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "tool", "fm-verify");
+        cJSON_AddBoolToObject(o, "dry_run", 1);
+        cJSON_AddStringToObject(o, "stage", list.stage);
+        code = fm_cli_result(cli, &text, o, err);
+    }
+    fm_list_release(&list);
+    return code;
+}
+
+static int work(const struct fm_cli *cli, struct fm_verify_options *options, struct fm_err *err)
+{
+    struct fm_verify_report report = {.index = -1};
+    struct fm_cli_text text;
+    if (options->function && !cli->run.tokens)
+        return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
+    if (cli->dry_run)
+        return plan(cli, options, err);
+    if (fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    struct findings findings = {text.out, cJSON_CreateArray()};
+    options->finding = add_finding;
+    options->self = &findings;
+    int code = fm_verify(&cli->run, options, &report, err);
+    if (code != FM_OK && report.items == 0 &&
+        report.failed == 0) { /* stopped before it was known what this is: an error, no result */
+        cJSON_Delete(findings.list);
+        fm_cli_text_drop(&text);
+        return code;
+    }
+    describe(text.out, &report, code);
+    struct fm_err print = {0};
+    int printed = fm_cli_result(cli, &text, describe_json(&report, findings.list, code), &print);
+    if (code == FM_OK && printed != FM_OK)
+        *err = print;
+    return code != FM_OK ? code : printed;
+}
+
+int main(int argc, char **argv)
+{
+    struct fm_verify_options options = {.target = "-"};
+    const struct fm_cli_option own[] = {
+        {"against", 'a', FM_CLI_TEXT, &options.against, "BUNDLE",
+         "the bundle, or its beginning, that an export came from", 0, 0},
+        {"function", 0, FM_CLI_FLAG, &options.function, NULL,
+         "compute a few sequences too; needs --tokens, a bundle also --model", 0, 0},
+        {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
+         1, 1 << 20},
+    };
+    struct fm_cli cli = {
+        .tool = "fm-verify",
+        .synopsis = "[options] [BUNDLE|STAGE]\n"
+                    "       fm-verify DIR --against BUNDLE",
+        .about = "Check a bundle, a stage stream, or an exported directory against its bundle.",
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
+        .operands_max = 1,
+    };
+    fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+    if (cli.operands)
+        options.target = cli.operand[0];
+    struct fm_err err = {0};
+    int code = work(&cli, &options, &err);
+    return fm_cli_end(&cli, code, &err);
+}

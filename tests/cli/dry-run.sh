@@ -1,0 +1,21 @@
+# --dry-run checks and plans; nothing is written.
+odd=$GOLDEN/odd-mixtral
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget-step 0.2 \
+    -o trained ranked >/dev/null
+fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+for tool in fm-rank fm-train fm-recover; do
+    $tool -n --model "$odd" --tokens "$odd/tokens.npy" -o out </dev/null | awk '{ print $1 }'
+    echo "$tool: status ${PIPESTATUS[0]}"
+done
+fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
+echo "fm-pack: status ${PIPESTATUS[0]}"
+fm-pack -n --export out --budget 0.4 family.fm | awk '{ print $1 }'
+echo "export: status ${PIPESTATUS[0]}"
+fm-verify -n family.fm
+echo "fm-verify: status $?"
+fm-bench -n engine --shape 64,96,4,2,2,128,32
+fm-bench -n quality --tokens "$odd/tokens.npy" family.fm
+fm-rank -n --model "$odd/config.json" --tokens "$odd/tokens.npy" 2>&1 | sed "s|$GOLDEN|GOLDEN|"
+echo "a file for a model: status ${PIPESTATUS[0]}"
+ls

@@ -1,0 +1,8 @@
+# Every option that --help knows stands in the tool's man page, and the other way round.
+for tool in fm-rank fm-train fm-recover fm-pack fm-verify fm-bench; do
+    $tool --help | grep -o -e '--[a-z][a-z-]*' | sort -u >help
+    grep -o -e '^\.\(It \)\?Fl .*' "$GOLDEN/../man/$tool.1" | grep -o -e ' -[a-z][a-z-]*' |
+        sed 's/^ -/--/' | sort -u >page
+    echo "$tool: $(wc -l <help) options"
+    diff help page
+done
