@@ -1,7 +1,7 @@
 /*
- * A stage stream for golden/odd-mixtral from what golden/ gives: the scores of
- * golden.safetensors, the widths of golden/given/, and, where wanted, the adapter of
- * golden.safetensors.  Nothing is computed that another machine would round differently.
+ * A stage stream for golden/odd-mixtral from what golden/given/ has: scores, widths of
+ * seven masks, and, where wanted, an adapter.  Nothing is computed that another machine would
+ * round differently.
  */
 #ifndef FM_TESTS_GIVEN_H
 #define FM_TESTS_GIVEN_H
@@ -15,8 +15,7 @@
 #include "tests/scratch.h"
 
 #define GIVEN_MODEL "golden/odd-mixtral"
-#define GIVEN_GOLDEN GIVEN_MODEL "/golden.safetensors"
-#define GIVEN_WIDTHS "golden/given/odd-mixtral-widths.u32"
+#define GIVEN_INPUTS "golden/given/odd-mixtral.safetensors"
 enum { GIVEN_L = 3, GIVEN_E = 5, GIVEN_I = 37, GIVEN_H = 48, GIVEN_BUDGETS = 7 };
 
 #define GIVEN_TRY(call)                                                                            \
@@ -29,10 +28,10 @@ enum { GIVEN_L = 3, GIVEN_E = 5, GIVEN_I = 37, GIVEN_H = 48, GIVEN_BUDGETS = 7 }
 static inline void given_ranking(struct fm_ranking *r)
 {
     struct golden g;
-    golden_open(&g, GIVEN_GOLDEN);
+    golden_open(&g, GIVEN_INPUTS);
     GIVEN_TRY(fm_ranking_init(r, GIVEN_L, GIVEN_E, GIVEN_I, &given_err));
-    double *scores = golden_read(&g, "rank1.scores", FM_F64, NULL);
-    int64_t *tokens = golden_read(&g, "rank.tokens", FM_I64, NULL);
+    double *scores = golden_read(&g, "scores", FM_F64, NULL);
+    int64_t *tokens = golden_read(&g, "tokens", FM_I64, NULL);
     memcpy(r->scores, scores, sizeof(double) * GIVEN_L * GIVEN_E * GIVEN_I);
     memcpy(r->tokens, tokens, sizeof(int64_t) * GIVEN_L * GIVEN_E);
     free(scores);
@@ -44,10 +43,10 @@ static inline void given_ranking(struct fm_ranking *r)
 static inline void given_adapter(struct fm_adapter *a)
 {
     struct golden g;
-    golden_open(&g, GIVEN_GOLDEN);
-    int32_t *widths = golden_read(&g, "lora.widths", FM_I32, NULL);
+    golden_open(&g, GIVEN_INPUTS);
+    int32_t *widths = golden_read(&g, "adapter.widths", FM_I32, NULL);
     size_t n;
-    float *values = golden_read(&g, "lora.values", FM_F32, &n);
+    float *values = golden_read(&g, "adapter.values", FM_F32, &n);
     GIVEN_TRY(fm_adapter_init(a, GIVEN_L, GIVEN_E, GIVEN_H, 3, 6, (uint32_t *)(void *)widths,
                               &given_err));
     memcpy(a->values, values, n * sizeof *values);
@@ -56,13 +55,18 @@ static inline void given_adapter(struct fm_adapter *a)
     golden_close(&g);
 }
 
+/* (budgets, L, E); the first is the full mask. */
 static inline uint32_t *given_widths(void)
 {
     static uint32_t widths[GIVEN_BUDGETS * GIVEN_L * GIVEN_E];
-    FILE *f = fopen(GIVEN_WIDTHS, "rb");
-    scratch_check(f && fread(widths, 1, sizeof widths, f) == sizeof widths && fgetc(f) == EOF,
-                  GIVEN_WIDTHS);
-    fclose(f);
+    struct golden g;
+    size_t n;
+    golden_open(&g, GIVEN_INPUTS);
+    int32_t *read = golden_read(&g, "widths", FM_I32, &n);
+    scratch_check(n == sizeof widths / sizeof *widths, GIVEN_INPUTS);
+    memcpy(widths, read, sizeof widths);
+    free(read);
+    golden_close(&g);
     return widths;
 }
 

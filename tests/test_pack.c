@@ -86,11 +86,281 @@ static void one_thread_and_three_give_the_same_bytes(void **unused)
     assert_true(same_bytes(scratch("one.fm"), scratch("pipe.fm")));
 }
 
+/* ---- the bytes that every machine makes ---- */
+
+#define CHECKSUMS "golden/CHECKSUMS"
+
+static char sums[65536];
+
+static void add_sum(const char *folder, const char *name, const void *data, size_t size)
+{
+    char hex[FM_DIGEST_HEX];
+    struct fm_digest d = fm_digest_of(data, size);
+    size_t used = strlen(sums);
+    fm_digest_hex(hex, &d);
+    snprintf(sums + used, sizeof sums - used, "%s  %s/%s\n", hex, folder, name);
+}
+
+/* Members whose bytes no library version has a say in. */
+static void sum_bundle(const char *path)
+{
+    struct fm_bundle b = {0};
+    struct fm_budgets budgets = {0};
+    GIVEN_TRY(fm_bundle_open(&b, path, &given_err));
+    GIVEN_TRY(fm_budgets_open(&budgets, &b, &given_err));
+    for (size_t i = 0; i < b.members; i++) {
+        const char *name = b.member[i].name;
+        void *data;
+        size_t size;
+        if (strcmp(name, FM_MEMBER_MANIFEST) == 0 || strcmp(name, FM_MEMBER_BUILD) == 0 ||
+            strcmp(name, FM_MEMBER_CHECKSUMS) == 0 || strncmp(name, FM_MEMBER_PAD, 5) == 0)
+            continue;
+        if (strcmp(name, FM_MEMBER_MASKS) == 0) {
+            add_sum("bundle", "masks", budgets.family.widths,
+                    sizeof(uint32_t) * GIVEN_BUDGETS * GIVEN_L * GIVEN_E);
+            continue;
+        }
+        GIVEN_TRY(fm_bundle_read(&b, &b.member[i], &data, &size, &given_err));
+        add_sum("bundle", name, data, size);
+        free(data);
+    }
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+}
+
+static int compare_names(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static void sum_directory(const char *folder, const char *path)
+{
+    struct dirent **entry;
+    int n = scandir(path, &entry, NULL, compare_names);
+    assert_true(n > 2);
+    for (int i = 0; i < n; i++) {
+        char file[1024];
+        size_t size;
+        snprintf(file, sizeof file, "%s/%s", path, entry[i]->d_name);
+        if (entry[i]->d_name[0] != '.') {
+            char *data = slurp(file, &size);
+            add_sum(folder, entry[i]->d_name, data, size);
+            free(data);
+        }
+        free(entry[i]);
+    }
+    free(entry);
+}
+
+static void export_to(const char *bundle, const char *path, enum fm_layout layout)
+{
+    struct fm_run_options run = run_for(bundle, path);
+    struct fm_export_options options = {.layout = layout, .budget = 0.4};
+    struct fm_export_report report;
+    GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
+}
+
+/* BLESS=1 writes golden/CHECKSUMS again. */
+static void bundle_and_exports_have_the_bytes_of_every_machine(void **unused)
+{
+    (void)unused;
+    pack(given_stage("in.fm", true), scratch("given.fm"));
+    sums[0] = '\0';
+    sum_bundle(scratch("given.fm"));
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        const char *name = fm_layout_name((enum fm_layout)i);
+        export_to(scratch("given.fm"), scratch(name), (enum fm_layout)i);
+        sum_directory(name, scratch(name));
+    }
+    if (getenv("BLESS")) {
+        FILE *f = fopen(CHECKSUMS, "wb");
+        scratch_check(f && fputs(sums, f) >= 0 && fclose(f) == 0, CHECKSUMS);
+    }
+    size_t size;
+    char *want = slurp(CHECKSUMS, &size);
+    assert_string_equal(sums, want);
+    free(want);
+}
+
+/* ---- exports ---- */
+
+static void a_tar_stream_has_the_files_of_the_directory(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    char command[2048];
+    pack(given_stage("in.fm", false), scratch("a.fm"));
+    assert_int_equal(fm_pool_start(3, &err), FM_OK);
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        export_to(scratch("a.fm"), scratch("dir"), (enum fm_layout)i);
+        fflush(stdout);
+        int saved = dup(1);
+        FILE *f = fopen(scratch("export.tar"), "wb");
+        scratch_check(f && dup2(fileno(f), 1) == 1, "export.tar");
+        export_to(scratch("a.fm"), "-", (enum fm_layout)i);
+        scratch_check(dup2(saved, 1) == 1, "dup2");
+        close(saved);
+        fclose(f);
+        snprintf(command, sizeof command,
+                 "cd %s && rm -rf un && mkdir un && tar xf export.tar -C un && diff -r un dir",
+                 scratch_root);
+        assert_int_equal(system(command), 0);
+    }
+    fm_pool_stop();
+}
+
+static void budgets_too_far_away_are_refused_with_their_neighbours(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_export_report report;
+    pack(given_stage("in.fm", false), scratch("a.fm"));
+    struct fm_run_options run = run_for(scratch("a.fm"), scratch("never"));
+    struct fm_export_options options = {.layout = FM_LAYOUT_PADDED, .budget = 0.2};
+    assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "the neighbours are 0.158559 and 0.237838"));
+    options.budget = 0.9;
+    assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "the nearest is 0.475676"));
+    assert_int_not_equal(access(scratch("never"), F_OK), 0);
+}
+
+/* --fit takes the weight files' bytes as the limit, and the largest member within it. */
+static void the_largest_member_that_fits_is_taken(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_export_report all[GIVEN_BUDGETS], report;
+    pack(given_stage("in.fm", false), scratch("a.fm"));
+    struct fm_run_options run = run_for(scratch("a.fm"), scratch("fit"));
+    struct fm_list list;
+    GIVEN_TRY(fm_list_read(&list, scratch("a.fm"), &given_err));
+    assert_int_equal(list.rows, GIVEN_BUDGETS);
+    for (int layout = 0; layout < FM_LAYOUTS; layout++) {
+        struct fm_export_options options = {.layout = (enum fm_layout)layout};
+        for (int i = 0; i < GIVEN_BUDGETS; i++) {
+            options.budget = list.row[i].budget;
+            GIVEN_TRY(fm_export_plan(&run, &options, &all[i], &given_err));
+            assert_int_equal(all[i].index, i);
+        }
+        options.budget = -1;
+        options.fit = all[2].bytes_weights;
+        GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
+        assert_int_equal(report.bytes_weights, all[2].bytes_weights);
+        assert_true(report.index == 2 || layout == FM_LAYOUT_PADDED);
+        options.fit = all[2].bytes_weights - 1;
+        int rc = fm_export_plan(&run, &options, &report, &err);
+        if (layout == FM_LAYOUT_PADDED)
+            assert_int_equal(rc, FM_EUSAGE); /* every member has the full size */
+        else
+            assert_true(rc == FM_OK && report.bytes_weights < all[2].bytes_weights);
+    }
+    fm_list_release(&list);
+}
+
+static void the_list_says_what_the_manifest_does(void **unused)
+{
+    (void)unused;
+    struct fm_list list;
+    pack(given_stage("in.fm", true), scratch("a.fm"));
+    GIVEN_TRY(fm_list_read(&list, scratch("a.fm"), &given_err));
+    assert_string_equal(list.stage, "pack");
+    assert_string_equal(list.dtype, "F16");
+    assert_int_equal(list.rows, GIVEN_BUDGETS);
+    assert_int_equal(list.row[3].removed, 132);
+    assert_true(list.adapter_budget == list.row[5].budget);
+    assert_false(list.row[3].measured);
+    /* `bytes` is the sum of the tensors of a ragged export. */
+    struct fm_file f;
+    struct fm_safetensors st = {0};
+    uint64_t bytes = 0;
+    export_to(scratch("a.fm"), scratch("ragged"), FM_LAYOUT_RAGGED);
+    GIVEN_TRY(fm_file_open(&f, scratch("ragged/model.safetensors"), &given_err));
+    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    for (size_t i = 0; i < st.count; i++)
+        bytes += st.tensor[i].size;
+    assert_int_equal(list.row[5].bytes, bytes);
+    fm_safetensors_close(&st);
+    fm_file_close(&f);
+    char *text = fm_list_json(&list);
+    assert_non_null(strstr(text, "\"removed\": 132"));
+    free(text);
+    fm_list_release(&list);
+}
+
+/* Channels under the adapter's mask change, all others stay bit for bit. */
+static void the_adapter_touches_only_the_channels_under_its_mask(void **unused)
+{
+    (void)unused;
+    pack(given_stage("in.fm", false), scratch("plain.fm"));
+    pack(given_stage("in2.fm", true), scratch("merged.fm"));
+    struct fm_adapter adapter;
+    struct fm_bundle a = {0}, b = {0};
+    given_adapter(&adapter);
+    GIVEN_TRY(fm_bundle_open(&a, scratch("plain.fm"), &given_err));
+    GIVEN_TRY(fm_bundle_open(&b, scratch("merged.fm"), &given_err));
+    int changed = 0;
+    for (int l = 0; l < GIVEN_L; l++) {
+        char name[64], tensor[64];
+        void *x, *y;
+        size_t size;
+        struct fm_safetensors st = {0};
+        snprintf(name, sizeof name, "weights/layers-%05d.safetensors", l);
+        const struct fm_member *m = fm_bundle_find(&a, name);
+        GIVEN_TRY(fm_bundle_read(&a, m, &x, &size, &given_err));
+        GIVEN_TRY(fm_bundle_read(&b, fm_bundle_find(&b, name), &y, &size, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &a.file, m->offset, m->size, &given_err));
+        for (int part = 0; part < 2; part++) {
+            snprintf(tensor, sizeof tensor, "layers.%d.%s", l, part ? "down" : "gate_up");
+            size_t row = (size_t)GIVEN_H * 2 * (part ? 1 : 2);
+            size_t at = (size_t)(fm_safetensors_find(&st, tensor)->offset - m->offset);
+            for (int e = 0; e < GIVEN_E; e++)
+                for (uint32_t j = 0; j < GIVEN_I; j++, at += row) {
+                    bool same = memcmp((char *)x + at, (char *)y + at, row) == 0;
+                    assert_true(same || j < adapter.widths[l * GIVEN_E + e]);
+                    changed += !same;
+                }
+        }
+        fm_safetensors_close(&st);
+        free(x);
+        free(y);
+    }
+    assert_true(changed > GIVEN_L * GIVEN_E);
+    fm_adapter_release(&adapter);
+    fm_bundle_close(&a);
+    fm_bundle_close(&b);
+}
+
+static void a_stream_of_another_checkpoint_is_refused(void **unused)
+{
+    (void)unused;
+    struct fm_pack_report report;
+    struct fm_err err = {0};
+    char command[2048];
+    const char *stage = given_stage("in.fm", false);
+    snprintf(
+        command, sizeof command,
+        "rm -rf %s/model && cp -r %s %s/model && sed -i 's/5000.0/6000.0/' %s/model/config.json",
+        scratch_root, GIVEN_MODEL, scratch_root, scratch_root);
+    assert_int_equal(system(command), 0);
+    struct fm_run_options run = run_for(stage, scratch("never.fm"));
+    run.model = scratch("model");
+    assert_int_equal(fm_pack(&run, &report, &err), FM_ECONFIG);
+    assert_int_not_equal(access(scratch("never.fm"), F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_and_a_pipe_get_the_same_bytes),
         cmocka_unit_test(one_thread_and_three_give_the_same_bytes),
+        cmocka_unit_test(bundle_and_exports_have_the_bytes_of_every_machine),
+        cmocka_unit_test(a_tar_stream_has_the_files_of_the_directory),
+        cmocka_unit_test(budgets_too_far_away_are_refused_with_their_neighbours),
+        cmocka_unit_test(the_largest_member_that_fits_is_taken),
+        cmocka_unit_test(the_list_says_what_the_manifest_does),
+        cmocka_unit_test(the_adapter_touches_only_the_channels_under_its_mask),
+        cmocka_unit_test(a_stream_of_another_checkpoint_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
