@@ -75,6 +75,24 @@ static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_e
     return fm_fail(err, FM_ECONFIG, "%s: has no '%s'", b->file.path, needs);
 }
 
+/* A manifest and a config.json from two streams do not pass for one. */
+static int check_config(const struct fm_bundle *b, struct fm_err *err)
+{
+    const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    const char *config = "";
+    char hex[FM_DIGEST_HEX];
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "has no '" FM_MEMBER_CARRIED "config.json'");
+    fm_digest_hex(hex, &m->digest);
+    if (fm_json_get_string(model, "config", &config, err))
+        return err->code;
+    if (strcmp(hex, config) != 0)
+        return fm_fail(err, FM_EFORMAT, "'%s' has digest %s, the model of the manifest one with %s",
+                       m->name, hex, config);
+    return FM_OK;
+}
+
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err)
 {
     struct fm_stage_model model;
@@ -83,6 +101,8 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
     int code = fm_stage_model_read(&model, b, err);
     if (!code && (code = check_history(b, err)))
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
+    if (!code && (code = check_config(b, err)))
+        fm_within(err, "%s", b->file.path);
     if (!code && needs)
         code = check_needs(b, needs, err);
     if (code)

@@ -630,6 +630,26 @@ static void another_checkpoint_is_refused_by_its_digests(void **unused)
     fm_bundle_close(&b);
 }
 
+static void a_config_of_another_model_is_refused(void **unused)
+{
+    (void)unused;
+    struct fm_ranking r = new_ranking();
+    struct fm_err err = {0};
+    struct fm_bundle b;
+    struct fm_hfdir was = dir;
+    /* The identity is of an edited text, the carried file is as it is on disk. */
+    char *edited = malloc(dir.config_bytes + 1);
+    assert_non_null(edited);
+    memcpy(edited, was.config, was.config_bytes);
+    edited[was.config_bytes - 1] = ' ';
+    dir.config = edited;
+    const char *path = write_rank("spliced", &r, "score");
+    dir = was;
+    expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT, "the model of the manifest");
+    fm_ranking_release(&r);
+    free(edited);
+}
+
 static void histories_that_cannot_be_are_refused(void **unused)
 {
     (void)unused;
@@ -669,6 +689,7 @@ int main(void)
         cmocka_unit_test(adapters_that_cannot_be_are_refused),
         cmocka_unit_test(training_again_drops_the_adapter_and_says_so),
         cmocka_unit_test(another_checkpoint_is_refused_by_its_digests),
+        cmocka_unit_test(a_config_of_another_model_is_refused),
         cmocka_unit_test(histories_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
