@@ -8,7 +8,8 @@
  * `layers.{l}.gate_up` and `layers.{l}.down` U8 (E, S, 16), digests of the rows of channels
  * [b_s, b_{s+1}) in the stored dtype (gate/up interleaved: two rows a channel);
  * `tensor.<original name>` U8 (16).  Its metadata says fm.kind=segments, fm.dtype= the dtype of
- * expert weights, and for every other tensor tensor.<original name>= dtype and shape, "BF16 512 64".
+ * expert weights, and for every other tensor tensor.<original name>= dtype and shape, "BF16 512
+ * 64".
  */
 #ifndef FM_SEGMENTS_H
 #define FM_SEGMENTS_H
