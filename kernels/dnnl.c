@@ -8,6 +8,10 @@
 
 #include "kernels/kernels.h"
 
+#if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
+#error "oneDNN must be built with OpenMP or sequential: other runtimes choose threads by themselves"
+#endif
+
 /* From libgomp, declared here because omp.h is not in every compiler's path. */
 extern void omp_set_num_threads(int threads);
 

@@ -1,0 +1,26 @@
+/*
+ * Private to kernels/: the inner loop of a product whose result is used at once and
+ * dropped, so that it never goes through memory.  oneDNN has nothing like it: its products
+ * end in an array, and reading that back beside the weights costs a fifth of the time.
+ */
+#ifndef FM_KERNELS_CPU_TILE_H
+#define FM_KERNELS_CPU_TILE_H
+
+enum { FM_TILE_COLS = 32, FM_TILE_ROWS_MAX = 14 };
+
+/* run: d (rows, FM_TILE_COLS) = a^T b, a (n, rows), b (n, FM_TILE_COLS), all packed.  A sum goes
+ * over n in order, in float32, fused. */
+struct fm_cpu_tile {
+    int rows;
+    void (*run)(float *d, const float *a, const float *b, int n);
+};
+
+/* The index-th tile that this CPU can run, fastest first; NULL behind the last. */
+const struct fm_cpu_tile *fm_cpu_tile_get(int index);
+
+/* channel_scores of the table by that tile, or by float32 products where it is NULL. */
+void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, const float *gate_up,
+                        const float *down, const float *dgu, const float *x, const float *h,
+                        const float *dy, int n, int I, int H);
+
+#endif
