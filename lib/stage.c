@@ -88,8 +88,8 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     if (fm_json_get_string(model, "config", &config, err))
         return err->code;
     if (strcmp(hex, config) != 0)
-        return fm_fail(err, FM_EFORMAT, "'%s' has digest %s, the model of the manifest one with %s",
-                       m->name, hex, config);
+        return fm_fail(err, FM_EFORMAT, "%s: digest is %s, the manifest's model has %s", m->name,
+                       hex, config);
     return FM_OK;
 }
 
