@@ -356,6 +356,12 @@ static int check_flat(struct job *j, const struct fm_export_tensor *t, int e, st
     return fm_verifier_scan(j->v, &s, err);
 }
 
+/* Every byte equals the next and the first is zero: as fast as a comparison. */
+static bool is_zero(const char *bytes, size_t n)
+{
+    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
 /* Digests of an expert rebuilt in memory: its kept segments, and zeros behind them. */
 static int check_rebuilt(struct job *j, const struct fm_export_tensor *t, enum fm_segment_part part,
                          const char *rows, struct fm_err *err)
@@ -375,14 +381,10 @@ static int check_rebuilt(struct job *j, const struct fm_export_tensor *t, enum f
             say_differs(&p, (size_t)s);
     if (fm_dtype_nonfinite(rows, t->t.dtype, k * channel / element) < k * channel / element)
         say_not_finite(&p, 0);
-    for (size_t at = k * channel; at < (size_t)j->x.rows * channel; at++) {
-        if (!rows[at])
-            continue;
+    if (!is_zero(rows + k * channel, ((size_t)j->x.rows - k) * channel))
         fm_verifier_find(j->v, t->file, FM_EDIFF, t->t.name,
                          "layer %d, expert %d: channels from %" PRIu32 " on are not all zero", t->l,
                          t->e, k);
-        break;
-    }
     free(digest);
     return FM_OK;
 }

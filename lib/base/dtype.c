@@ -157,13 +157,23 @@ size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n)
     const uint16_t exponent = dtype == FM_BF16 ? 0x7f80u : 0x7c00u;
     for (size_t at = 0; at < n; at += FINITE_BLOCK) {
         size_t end = n - at < FINITE_BLOCK ? n : at + FINITE_BLOCK;
-        unsigned bad = 0;
-        if (dtype == FM_F32)
-            for (size_t i = at; i < end; i++)
-                bad |= (w[i] & 0x7f800000u) == 0x7f800000u;
-        else
-            for (size_t i = at; i < end; i++)
-                bad |= (h[i] & exponent) == exponent;
+        /* All exponent bits set is the largest that the masked bits can be. */
+        bool bad = false;
+        if (dtype == FM_F32) {
+            int32_t most = 0;
+            for (size_t i = at; i < end; i++) {
+                int32_t e = (int32_t)(w[i] & 0x7f800000u);
+                most = e > most ? e : most;
+            }
+            bad = most == 0x7f800000;
+        } else {
+            int16_t most = 0;
+            for (size_t i = at; i < end; i++) {
+                int16_t e = (int16_t)(h[i] & exponent);
+                most = e > most ? e : most;
+            }
+            bad = most == (int16_t)exponent;
+        }
         if (!bad)
             continue;
         for (size_t i = at; i < end; i++)
