@@ -1,0 +1,32 @@
+# Sourced by tests that need a small family: ranked, trained and family.fm of the odd model, in
+# the test's own folder, made without an iteration.
+odd=$GOLDEN/odd-mixtral
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget-step 0.1 \
+    -o trained ranked >/dev/null
+fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+
+# flip FILE OFFSET: change one byte
+flip() {
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    printf '%b' "\\0$(printf %o $((byte ^ 1)))" |
+        dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+# figures: cut what may differ from machine to machine
+figures() {
+    sed 's/[0-9]* items, .*B:/items:/; s/of [0-9]* items/of N items/; s/[0-9a-f]\{32\}/DIGEST/g
+        s/has [0-9]* bytes (limit [0-9]*)/has N bytes/
+        s/budget 0\.[0-9]*/budget B/; s/channels [0-9]* to [0-9]*/channels A to B/'
+}
+
+# check TITLE ARGUMENT...: what fm-verify says, and its status
+check() {
+    echo "-- $1"
+    shift
+    fm-verify -q "$@" >said 2>complained
+    echo "status $?"
+    tail -n 4 said | figures
+    figures <complained
+}
