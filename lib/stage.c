@@ -101,7 +101,7 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
     int code = fm_stage_model_read(&model, b, err);
     if (!code && (code = check_history(b, err)))
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
-    if (!code && (code = check_config(b, err)))
+    if (!code && needs && (code = check_config(b, err)))
         fm_within(err, "%s", b->file.path);
     if (!code && needs)
         code = check_needs(b, needs, err);

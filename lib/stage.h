@@ -44,8 +44,12 @@ struct fm_stage_model {
     uint64_t params;
 };
 
-/* Open a stream ("-": standard input) and check its manifest's model and history.  `needs` is the
- * member this stage builds on, or NULL; FM_ECONFIG names the tool that makes it where it lacks. */
+/*
+ * Open a stream ("-": standard input) and check its manifest's model and history.  `needs` is the
+ * member this stage builds on: FM_ECONFIG names the tool that makes it where it lacks, FM_EFORMAT
+ * where the carried config.json is not that of the model.  NULL for who only looks (fm-verify
+ * lists such faults itself).
+ */
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err);
 
 /* "rank", "train", "recover", "pack"; the manifest's "stage" was checked at open. */

@@ -645,7 +645,8 @@ static void a_config_of_another_model_is_refused(void **unused)
     dir.config = edited;
     const char *path = write_rank("spliced", &r, "score");
     dir = was;
-    expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT, "carried/config.json: digest is");
+    expect(fm_stage_open(&b, path, FM_MEMBER_RANKING, &err), &err, FM_EFORMAT,
+           "carried/config.json: digest is");
     fm_ranking_release(&r);
     free(edited);
 }
