@@ -198,6 +198,39 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     fm_scratch_release(mark);
 }
 
+/* Call the visitor for each micro-batch that has rows of this expert; `all` has the rows of all. */
+static void show(const struct experts *x, const struct fm_expert_view *all, int full)
+{
+    const struct fm_pass *p = x->pass;
+    size_t H = (size_t)p->config->H, f = (size_t)full, k = (size_t)all->width;
+    int tokens = p->S / p->parts * p->T;
+    struct fm_mark mark = fm_scratch_mark();
+    int32_t *rows = ints((size_t)all->n);
+    for (int i = 0, first = 0; i < p->parts; i++) {
+        int end = first;
+        for (; end < all->n && all->rows[end] < (i + 1) * tokens; end++)
+            rows[end] = all->rows[end] - i * tokens;
+        if (end == first)
+            continue;
+        struct fm_expert_view v = *all;
+        size_t r = (size_t)first;
+        v.layer = x->where[i].layer;
+        v.lane = x->where[i].lane;
+        v.batch = x->where[i].batch;
+        v.slot = x->where[i].slot;
+        v.n = end - first;
+        v.rows = rows + r;
+        v.x += r * H;
+        v.h += r * f;
+        v.dy += r * H;
+        v.dh += r * f;
+        v.dgu += r * 2 * k;
+        x->visitor->expert(x->visitor->self, &v);
+        first = end;
+    }
+    fm_scratch_release(mark);
+}
+
 /*
  * With w the router weight of a row and dy' = w dy:  dh = dy' down^T is the gradient at the
  * masked h, taken before any mask because masks learn from it; only channels below the width go
@@ -208,7 +241,7 @@ static void backward_expert(void *arg, int i)
     const struct experts *x = arg;
     const struct fm_ops *op = x->pass->ops;
     const struct inner *a = x->inner;
-    struct fm_expert_view v = *x->where;
+    struct fm_expert_view v = {0};
     if (!look(&v, x, a->order[i]))
         return;
     int H = x->pass->config->H, k = v.width, first = a->first[v.expert];
@@ -244,7 +277,7 @@ static void backward_expert(void *arg, int i)
     v.dh = dh;
     v.dgu = dgu;
     if (seen)
-        x->visitor->expert(x->visitor->self, &v);
+        show(x, &v, full);
     fm_scratch_release(mark);
 }
 

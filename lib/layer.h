@@ -17,14 +17,16 @@
 
 #include "lib/sweep.h"
 
-/* One micro-batch on its way through one layer.  Everything is borrowed. */
+/* One or more micro-batches of one shape on their way through one layer: rows of many make better
+ * products.  Everything is borrowed. */
 struct fm_pass {
     const struct fm_ops *ops;
     const struct fm_config *config;
     const struct fm_layer *layer;
     const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
     const float *cos, *sin; /* (T, C/2), from fm_layer_angles */
-    int S, T;
+    int S, T;  /* sequences of all micro-batches together */
+    int parts; /* micro-batches, S / parts sequences each */
 };
 
 /* cos, sin (T, C/2) of the rotary angles, computed as transformers does: frequency and angle in
@@ -37,8 +39,9 @@ void fm_layer_forward(const struct fm_pass *pass, float *y, const float *x, int6
 
 /*
  * dx (S T, H) holds the gradient at y and receives the one at x.  visitor->expert, where there is
- * one, is called for every expert with rows, in any order and by many threads; `where` gives the
- * view's layer, lane, batch and slot.  Without it the products stop at the lane's widths.
+ * one, is called for every expert and micro-batch with rows, in any order and by many threads;
+ * where (parts) gives the views' layer, lane, batch and slot.  Without it the products stop at the
+ * lane's widths.
  */
 void fm_layer_backward(const struct fm_pass *pass, float *dx, const float *x,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where);

@@ -2,69 +2,19 @@
 
 #include <assert.h>
 #include <limits.h>
-#include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/layer.h"
-#include "lib/store.h"
+#include "lib/sweeping.h"
 
-/* Rows of one head task: fixed, so that results depend on nothing else. */
-#define HEAD_ROWS 128
+/* Micro-batches go through a layer together up to this many tokens: with top-2 of 8 experts that
+ * is 512 rows an expert, where products reach their full speed. */
+#define BLOCK_TOKENS 2048
 
-/* A layer whose experts hold an adapter, shared by all lanes that name it. */
-struct merged {
-    const struct fm_adapter *adapter;
-    bool round;
-    float *gate_up, *down;
-    struct fm_layer layer;
-};
-
-struct fm_sweep {
-    struct fm_model *model;
-    const struct fm_ops *ops, *f32; /* f32: adapters are merged in float32 whatever ops rounds */
-    const struct fm_config *config;
-    struct fm_sweep_options options;
-    struct fm_sweep_taps taps;
-    int batches, rows, T, lanes, slots;
-    float *cos, *sin;
-    struct fm_store store;
-    int64_t *routed;            /* (batches, lanes, E) of one layer */
-    struct fm_measure *partial; /* (batches, chunks, lanes) */
-    float *scale;               /* (lanes) */
-    bool *computed;             /* (batches, lanes): waiting for their commit */
-    struct merged *merged;      /* (lanes) */
-    int merges;
-};
-
-/* One fm_sweep_run: shared by all its tasks. */
-struct run {
-    struct fm_sweep *sweep;
-    const struct fm_batch *batch;
-    int batches;
-    const struct fm_lane *lane;
-    int lanes;
-    const struct fm_visitor *visitor;
-    const struct fm_ends *ends;
-    const struct fm_layer *layer;
-    int l, done, total;
-    int chunks;                 /* of the largest batch */
-    int back[FM_LANES_MAX];     /* lanes with a gradient */
-    int nth[FM_LANES_MAX];      /* index of a lane in back, or -1 */
-    bool teaches[FM_LANES_MAX]; /* some other lane names it */
-    int backs;
-    pthread_mutex_t lock;
-    pthread_cond_t committed;
-    int commits; /* tasks of this layer committed: tasks [0, commits) */
-    bool committing;
-    int failed; /* lowest task that failed, INT_MAX: none */
-    struct fm_err err;
-};
-
-static void fail_task(struct run *r, int task, const struct fm_err *err)
+void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 {
     pthread_mutex_lock(&r->lock);
     if (task < r->failed) {
@@ -74,7 +24,7 @@ static void fail_task(struct run *r, int task, const struct fm_err *err)
     pthread_mutex_unlock(&r->lock);
 }
 
-static int settle(const struct run *r, struct fm_err *err)
+int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
 {
     if (r->failed == INT_MAX)
         return FM_OK;
@@ -82,76 +32,80 @@ static int settle(const struct run *r, struct fm_err *err)
     return err->code;
 }
 
-/* Floats of a micro-batch's boundary. */
-static size_t boundary_count(const struct run *r, int b)
+/* What is used most often has the lowest numbers and stays in memory. */
+size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l)
+{
+    int L = r->sweep->config->L, nth = r->nth[lane];
+    if (nth < 0 || l == L)
+        return (size_t)block * (size_t)r->lanes + (size_t)lane;
+    size_t above = (size_t)(L - 1 - l) * (size_t)r->blocks + (size_t)block;
+    return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
+}
+
+/* Floats of one micro-batch's boundary. */
+static size_t boundary_count(const struct fm_sweeping *r, int b)
 {
     return (size_t)r->batch[b].S * (size_t)r->batch[b].T * (size_t)r->sweep->config->H;
 }
 
-/*
- * Record of boundary l (the input of layer l; L: of the head) of a batch and lane.  Lanes
- * without a gradient need the newest alone.  The gradient of the others takes the place of
- * boundary L.  What is used most often has the lowest numbers and stays in memory.
- */
-static size_t record_of(const struct run *r, int b, int lane, int l)
-{
-    int L = r->sweep->config->L, nth = r->nth[lane];
-    if (nth < 0 || l == L)
-        return (size_t)b * (size_t)r->lanes + (size_t)lane;
-    size_t above = (size_t)(L - 1 - l) * (size_t)r->batches + (size_t)b;
-    return (size_t)r->batches * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
-}
-
-static struct fm_pass pass_of(const struct run *r, int b, int lane)
+static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
 {
     const struct fm_sweep *s = r->sweep;
-    const struct fm_lane *who = &r->lane[lane];
-    struct fm_pass pass = {.ops = s->ops,
-                           .config = s->config,
-                           .layer = r->layer,
-                           .cos = s->cos,
-                           .sin = s->sin,
-                           .S = r->batch[b].S,
-                           .T = r->batch[b].T};
-    if (who->widths)
-        pass.widths = who->widths + (size_t)r->l * (size_t)s->config->E;
-    for (int m = 0; who->adapter && m < s->merges; m++)
-        if (s->merged[m].adapter == who->adapter && s->merged[m].round == who->round)
-            pass.layer = &s->merged[m].layer;
-    return pass;
+    const struct fm_block *k = &s->block[block];
+    const uint32_t *widths = r->lane[lane].widths;
+    return (struct fm_pass){
+        .ops = s->ops,
+        .config = s->config,
+        .layer = fm_merge_find(r, lane),
+        .widths = widths ? widths + (size_t)r->l * (size_t)s->config->E : NULL,
+        .cos = s->cos,
+        .sin = s->sin,
+        .S = k->count * r->batch[k->first].S,
+        .T = r->batch[k->first].T,
+        .parts = k->count,
+    };
 }
 
-static int check_finite(const struct run *r, const float *x, int b, int lane, const char *what,
-                        struct fm_err *err)
+static int check_finite(const struct fm_sweeping *r, const float *x, int block, int lane,
+                        const char *what, struct fm_err *err)
 {
-    size_t n = boundary_count(r, b), bad = fm_dtype_nonfinite(x, FM_F32, n);
+    const struct fm_block *k = &r->sweep->block[block];
+    size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
+    size_t bad = fm_dtype_nonfinite(x, FM_F32, n);
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "layer %d: %s of lane %d, batch %d, token %zu is not finite; check the weights",
-                   r->l, what, lane, b, bad / (size_t)r->sweep->config->H);
+                   r->l, what, lane, k->first + (int)(bad / one),
+                   bad % one / (size_t)r->sweep->config->H);
 }
 
-/* (E): rows of each expert in this layer. */
-static int64_t *routed_of(const struct run *r, int b, int lane)
+static void embed_block(const struct fm_sweeping *r, int block, float *x)
 {
-    size_t pair = (size_t)b * (size_t)r->lanes + (size_t)lane;
-    return r->sweep->routed + pair * (size_t)r->sweep->config->E;
+    const struct fm_block *k = &r->sweep->block[block];
+    size_t one = boundary_count(r, k->first);
+    for (int i = 0; i < k->count; i++) {
+        const struct fm_batch *batch = &r->batch[k->first + i];
+        r->sweep->ops->embed(x + (size_t)i * one, batch->ids, r->ends->embed, batch->S * batch->T,
+                             r->sweep->config->H);
+    }
 }
 
-static int forward_one(const struct run *r, int b, int lane, struct fm_err *err)
+static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err)
 {
     const struct fm_sweep *s = r->sweep;
-    const struct fm_config *c = s->config;
-    struct fm_pass pass = pass_of(r, b, lane);
-    size_t in = record_of(r, b, lane, r->l), out = record_of(r, b, lane, r->l + 1);
-    size_t bytes = boundary_count(r, b) * sizeof(float);
+    int block = task / r->lanes, lane = task % r->lanes;
+    struct fm_pass pass = pass_of(r, block, lane);
+    size_t in = fm_sweeping_record(r, block, lane, r->l);
+    size_t out = fm_sweeping_record(r, block, lane, r->l + 1);
+    size_t count = (size_t)pass.parts * boundary_count(r, s->block[block].first);
+    size_t bytes = count * sizeof(float);
     float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
     void *x = NULL;
     int rc = FM_OK;
     if (r->l == 0) {
         x = fm_store_place(&s->store, in, spare);
-        s->ops->embed(x, r->batch[b].ids, r->ends->embed, pass.S * pass.T, c->H);
+        embed_block(r, block, x);
         if (in != out)
             rc = fm_store_put(&s->store, in, 0, bytes, x, err);
     } else {
@@ -160,206 +114,77 @@ static int forward_one(const struct run *r, int b, int lane, struct fm_err *err)
     if (rc)
         return rc;
     float *y = in == out ? x : fm_store_place(&s->store, out, spare_out);
-    fm_layer_forward(&pass, y, x, routed_of(r, b, lane));
-    rc = check_finite(r, y, b, lane, "an activation", err);
+    fm_layer_forward(&pass, y, x, s->routed + (size_t)task * (size_t)s->config->E);
+    rc = check_finite(r, y, block, lane, "an activation", err);
     return rc ? rc : fm_store_put(&s->store, out, 0, bytes, y, err);
 }
 
 static void forward_task(void *arg, int i)
 {
-    struct run *r = arg;
+    struct fm_sweeping *r = arg;
     struct fm_mark mark = fm_scratch_mark();
     struct fm_err err = {0};
-    if (forward_one(r, i / r->lanes, i % r->lanes, &err))
-        fail_task(r, i, &err);
+    if (forward_one(r, i, &err))
+        fm_sweeping_fail(r, i, &err);
     fm_scratch_release(mark);
 }
 
-/* What the head keeps of the lanes of one chunk of rows. */
-struct chunk {
-    int b, first, n;      /* batch, first row, rows */
-    int32_t *target;      /* (n) */
-    float *logits;        /* (n, V) of a lane that nobody learns from */
-    float **kept;         /* (lanes): logits of a teacher */
-    int32_t **top;        /* (lanes): its most probable tokens */
-    float *x, *xn, *rstd; /* (n, H), (n, H), (n) */
-    float *dx, *dxn;      /* (n, H) */
-    double *ce, *kl;      /* (n) */
-};
-
-static void take_chunk(struct chunk *k, const struct run *r, int b, int first)
+/* Place of a batch and the nth lane with a gradient in the order of commits. */
+static int turn_of(const struct fm_sweeping *r, int b, int nth)
 {
-    const struct fm_config *c = r->sweep->config;
-    int T = r->batch[b].T, N = r->batch[b].S * T;
-    *k = (struct chunk){.b = b, .first = first, .n = N - first < HEAD_ROWS ? N - first : HEAD_ROWS};
-    size_t n = (size_t)k->n, h = n * (size_t)c->H * sizeof(float);
-    size_t v = n * (size_t)c->V * sizeof(float);
-    k->target = fm_scratch(n * sizeof *k->target);
-    k->logits = fm_scratch(v);
-    k->kept = fm_scratch((size_t)r->lanes * sizeof *k->kept);
-    k->top = fm_scratch((size_t)r->lanes * sizeof *k->top);
-    for (int lane = 0; lane < r->lanes; lane++) {
-        k->kept[lane] = r->teaches[lane] ? fm_scratch(v) : NULL;
-        k->top[lane] = fm_scratch(n * sizeof(int32_t));
-    }
-    k->x = fm_scratch(h);
-    k->xn = fm_scratch(h);
-    k->dx = fm_scratch(h);
-    k->dxn = fm_scratch(h);
-    k->rstd = fm_scratch(n * sizeof(float));
-    k->ce = fm_scratch(n * sizeof(double));
-    k->kl = fm_scratch(n * sizeof(double));
-    for (int i = 0; i < k->n; i++) {
-        int at = first + i;
-        k->target[i] = at % T == T - 1 ? -1 : r->batch[b].ids[at + 1];
-    }
+    return b * r->backs + nth;
 }
 
-static void tap_logits(const struct run *r, const struct chunk *k, const float *logits)
+/* The gradient of boundary L of a lane as its visitor wants it. */
+static void scale_gradient(const struct fm_sweeping *r, int lane, float *dx, size_t count)
 {
-    size_t V = (size_t)r->sweep->config->V;
-    float *out = r->sweep->taps.logits;
-    if (out)
-        memcpy(out + (size_t)k->first * V, logits, (size_t)k->n * V * sizeof *logits);
+    float scale = r->sweep->scale[lane];
+    for (size_t i = 0; scale != 1 && i < count; i++)
+        dx[i] *= scale;
 }
 
-static void tap_logprob(const struct run *r, const struct chunk *k)
-{
-    float *out = r->sweep->taps.logprob;
-    int T = r->batch[k->b].T;
-    for (int i = 0; out && i < k->n; i++) {
-        int at = k->first + i;
-        if (k->target[i] >= 0)
-            out[at - at / T] = (float)-k->ce[i];
-    }
-}
-
-static void sum_chunk(struct fm_measure *m, const struct chunk *k, int lane, int teacher)
-{
-    *m = (struct fm_measure){0};
-    for (int i = 0; i < k->n; i++) {
-        if (k->target[i] < 0)
-            continue;
-        m->ce += k->ce[i];
-        m->kl += k->kl[i];
-        m->agree += teacher >= 0 && k->top[lane][i] == k->top[teacher][i];
-        m->n++;
-    }
-}
-
-/* Final norm, logits and losses of one lane; its gradient at boundary L where it has one. */
-static int head_lane(const struct run *r, struct chunk *k, int lane, struct fm_measure *sum,
-                     struct fm_err *err)
+static int backward_one(const struct fm_sweeping *r, int block, int lane, struct fm_err *err)
 {
     const struct fm_sweep *s = r->sweep;
-    const struct fm_config *c = s->config;
-    const struct fm_lane *who = &r->lane[lane];
-    const struct fm_batch *batch = &r->batch[k->b];
-    size_t row = (size_t)c->H * sizeof(float), record = record_of(r, k->b, lane, c->L);
-    size_t offset = (size_t)k->first * row, size = (size_t)k->n * row;
-    bool tapped = k->b == 0 && s->taps.lane == lane;
-    void *x = NULL;
-    int rc = fm_store_get(&s->store, record, offset, size, &x, k->x, err);
-    if (rc)
-        return rc;
-    float *logits = k->kept[lane] ? k->kept[lane] : k->logits;
-    s->ops->rmsnorm(k->xn, k->rstd, x, r->ends->norm, k->n, c->H, c->eps);
-    s->ops->gemm(false, true, k->n, c->V, c->H, 1, k->xn, c->H, r->ends->head, c->H, 0, logits,
-                 c->V);
-    if (who->backward && k->kept[lane]) /* the gradient may not overwrite what others learn from */
-        memcpy(logits = k->logits, k->kept[lane], (size_t)k->n * (size_t)c->V * sizeof *logits);
-    if (tapped)
-        tap_logits(r, k, logits);
-    const float *teacher = who->teacher >= 0 ? k->kept[who->teacher] : NULL;
-    struct fm_loss_weights weights = {who->ce, who->kl, 1 / (float)(batch->S * (batch->T - 1))};
-    s->ops->loss(k->ce, k->kl, k->top[lane], logits, teacher, k->target, k->n, c->V,
-                 who->backward ? &weights : NULL);
-    sum_chunk(sum, k, lane, who->teacher);
-    if (!isfinite(sum->ce) || !isfinite(sum->kl))
-        return fm_fail(err, FM_EFORMAT, "the loss of lane %d, batch %d is not finite", lane, k->b);
-    if (tapped)
-        tap_logprob(r, k);
-    if (!who->backward)
-        return FM_OK;
-    memset(k->dx, 0, size);
-    s->ops->gemm(false, false, k->n, c->H, c->V, 1, logits, c->V, r->ends->head, c->H, 0, k->dxn,
-                 c->H);
-    s->ops->rmsnorm_back(k->dx, k->dxn, x, r->ends->norm, k->rstd, k->n, c->H);
-    return fm_store_put(&s->store, record, offset, size, k->dx, err);
-}
-
-static void head_task(void *arg, int i)
-{
-    struct run *r = arg;
-    int b = i / r->chunks, first = i % r->chunks * HEAD_ROWS;
-    if (first >= r->batch[b].S * r->batch[b].T)
-        return;
-    struct fm_measure *sum = r->sweep->partial + (size_t)i * (size_t)r->lanes;
-    struct fm_mark mark = fm_scratch_mark();
-    struct fm_err err = {0};
-    struct chunk chunk;
-    take_chunk(&chunk, r, b, first);
-    int rc = FM_OK;
-    for (int lane = 0; lane < r->lanes && !rc; lane++)
-        rc = head_lane(r, &chunk, lane, sum + lane, &err);
-    if (rc)
-        fail_task(r, i, &err);
-    fm_scratch_release(mark);
-}
-
-/* Losses of every batch and lane, the chunks' sums added in order. */
-static int run_head(struct run *r, struct fm_measure *measure, struct fm_err *err)
-{
-    struct fm_sweep *s = r->sweep;
-    size_t lanes = (size_t)r->lanes, chunks = (size_t)r->chunks;
-    memset(s->partial, 0, (size_t)r->batches * chunks * lanes * sizeof *s->partial);
-    fm_pool_for(r->batches * r->chunks, head_task, r);
-    int rc = settle(r, err);
-    for (size_t i = 0; !rc && i < (size_t)r->batches * lanes; i++) {
-        measure[i] = (struct fm_measure){0};
-        for (size_t k = 0; k < chunks; k++) {
-            const struct fm_measure *m = s->partial + (i / lanes * chunks + k) * lanes + i % lanes;
-            measure[i].ce += m->ce;
-            measure[i].kl += m->kl;
-            measure[i].agree += m->agree;
-            measure[i].n += m->n;
-        }
-    }
-    return rc;
-}
-
-static int backward_one(const struct run *r, int i, int b, int lane, struct fm_err *err)
-{
-    const struct fm_sweep *s = r->sweep;
-    struct fm_pass pass = pass_of(r, b, lane);
-    size_t count = boundary_count(r, b), bytes = count * sizeof(float);
-    size_t in = record_of(r, b, lane, r->l), out = record_of(r, b, lane, s->config->L);
+    const struct fm_block *k = &s->block[block];
+    struct fm_pass pass = pass_of(r, block, lane);
+    size_t one = boundary_count(r, k->first), count = (size_t)k->count * one;
+    size_t bytes = count * sizeof(float);
+    size_t in = fm_sweeping_record(r, block, lane, r->l);
+    size_t out = fm_sweeping_record(r, block, lane, s->config->L);
     float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
+    struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
     void *x = NULL, *dx = NULL;
     int rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
     if (!rc)
         rc = fm_store_get(&s->store, out, 0, bytes, &dx, spare_out, err);
     if (rc)
         return rc;
-    struct fm_expert_view where = {.layer = r->l, .lane = lane, .batch = b, .slot = i % s->slots};
-    float *tap = b == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
+    for (int i = 0; i < k->count; i++)
+        where[i] =
+            (struct fm_expert_view){.layer = r->l,
+                                    .lane = lane,
+                                    .batch = k->first + i,
+                                    .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
+    float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
     if (r->l == s->config->L - 1) {
-        float *d = dx, scale = s->scale[lane];
-        for (size_t j = 0; scale != 1 && j < count; j++)
-            d[j] *= scale;
+        scale_gradient(r, lane, dx, count);
         if (tap)
-            memcpy(tap + (size_t)(r->l + 1) * count, dx, bytes);
+            memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
-    fm_layer_backward(&pass, dx, x, r->visitor, &where);
+    fm_layer_backward(&pass, dx, x, r->visitor, where);
     if (tap)
-        memcpy(tap + (size_t)r->l * count, dx, bytes);
-    rc = check_finite(r, dx, b, lane, "a gradient", err);
+        memcpy(tap + (size_t)r->l * one, dx, one * sizeof *tap);
+    rc = check_finite(r, dx, block, lane, "a gradient", err);
     return rc ? rc : fm_store_put(&s->store, out, 0, bytes, dx, err);
 }
 
-/* The slot of task i is free once the task that had it before is committed.  That one and all
- * older tasks were taken by other threads, so waiting for them ends. */
-static void wait_for_slot(struct run *r, int i)
+/*
+ * Turn i may use its slot once the turn that had it before is committed.  That one and all older
+ * turns belong to tasks that other threads took earlier, or to this task's lane and block, for all
+ * of which there are slots; so waiting ends.
+ */
+static void wait_for_slot(struct fm_sweeping *r, int i)
 {
     pthread_mutex_lock(&r->lock);
     while (i - r->commits >= r->sweep->slots)
@@ -367,77 +192,48 @@ static void wait_for_slot(struct run *r, int i)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Task i is computed: commit what is next in order, one at a time, without holding the lock. */
-static void commit_ready(struct run *r, int i)
+/* The block's turns are computed: commit what is next in order, one at a time, without holding
+ * the lock. */
+static void commit_ready(struct fm_sweeping *r, const struct fm_block *k, int nth)
 {
     struct fm_sweep *s = r->sweep;
     const struct fm_visitor *v = r->visitor;
     pthread_mutex_lock(&r->lock);
-    s->computed[i] = true;
-    if (r->committing) {
-        pthread_mutex_unlock(&r->lock);
-        return;
-    }
+    for (int i = 0; i < k->count; i++)
+        s->computed[turn_of(r, k->first + i, nth)] = true;
+    bool mine = !r->committing;
     r->committing = true;
-    int n = r->batches * r->backs;
-    while (r->commits < n && s->computed[r->commits]) {
-        int j = r->commits;
+    while (mine && r->commits < r->batches * r->backs && s->computed[r->commits]) {
+        int i = r->commits;
         bool call = v && v->commit && r->failed == INT_MAX;
         pthread_mutex_unlock(&r->lock);
         if (call)
-            v->commit(v->self, r->l, j / r->backs, r->back[j % r->backs], j % s->slots);
+            v->commit(v->self, r->l, i / r->backs, r->back[i % r->backs], i % s->slots);
         pthread_mutex_lock(&r->lock);
         r->commits++;
         pthread_cond_broadcast(&r->committed);
     }
-    r->committing = false;
+    if (mine)
+        r->committing = false;
     pthread_mutex_unlock(&r->lock);
 }
 
 static void backward_task(void *arg, int i)
 {
-    struct run *r = arg;
+    struct fm_sweeping *r = arg;
     struct fm_err err = {0};
-    wait_for_slot(r, i);
+    int block = i / r->backs, nth = i % r->backs;
+    const struct fm_block *k = &r->sweep->block[block];
+    wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
     struct fm_mark mark = fm_scratch_mark();
-    if (backward_one(r, i, i / r->backs, r->back[i % r->backs], &err))
-        fail_task(r, i, &err);
+    if (backward_one(r, block, r->back[nth], &err))
+        fm_sweeping_fail(r, i, &err);
     fm_scratch_release(mark);
-    commit_ready(r, i);
-}
-
-/* count floats to the stored dtype and back, in place. */
-static void round_weights(float *w, size_t count, enum fm_dtype dtype)
-{
-    float stored[1024]; /* room for as many values of any weight dtype */
-    for (size_t i = 0; i < count; i += 1024) {
-        size_t n = count - i < 1024 ? count - i : 1024;
-        fm_dtype_from_f32(stored, w + i, dtype, n);
-        fm_dtype_to_f32(w + i, stored, dtype, n);
-    }
-}
-
-static void merge_task(void *arg, int i)
-{
-    struct run *r = arg;
-    struct fm_sweep *s = r->sweep;
-    const struct fm_config *c = s->config;
-    struct merged *m = &s->merged[i / c->E];
-    int e = i % c->E;
-    size_t H = (size_t)c->H, row0 = (size_t)r->layer->row0[e], rows = (size_t)r->layer->cap[e];
-    float *gate_up = m->gate_up + 2 * row0 * H, *down = m->down + row0 * H;
-    memcpy(gate_up, r->layer->gate_up + 2 * row0 * H, 2 * rows * H * sizeof *gate_up);
-    memcpy(down, r->layer->down + row0 * H, rows * H * sizeof *down);
-    fm_adapter_merge(m->adapter, s->f32, gate_up, down, r->l, e);
-    if (m->round) {
-        size_t k = m->adapter->widths[(size_t)r->l * (size_t)c->E + (size_t)e];
-        round_weights(gate_up, 2 * k * H, fm_model_dtype(s->model));
-        round_weights(down, k * H, fm_model_dtype(s->model));
-    }
+    commit_ready(r, k, nth);
 }
 
 /* The next layer of a direction is resident, with every adapter's copy. */
-static int enter_layer(struct run *r, int l, int next, struct fm_err *err)
+static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
     if (s->options.stop && *s->options.stop)
@@ -446,16 +242,11 @@ static int enter_layer(struct run *r, int l, int next, struct fm_err *err)
     if (rc)
         return rc;
     r->l = l;
-    for (int m = 0; m < s->merges; m++) {
-        s->merged[m].layer = *r->layer;
-        s->merged[m].layer.gate_up = s->merged[m].gate_up;
-        s->merged[m].layer.down = s->merged[m].down;
-    }
-    fm_pool_for(s->merges * s->config->E, merge_task, r);
+    fm_merge_layer(r);
     return FM_OK;
 }
 
-static void leave_layer(struct run *r)
+static void leave_layer(struct fm_sweeping *r)
 {
     const struct fm_sweep_options *o = &r->sweep->options;
     r->done++;
@@ -463,18 +254,18 @@ static void leave_layer(struct run *r)
         o->progress(o->progress_self, r->done, r->total);
 }
 
-static int run_forward(struct run *r, int64_t *counts, struct fm_err *err)
+static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    int L = s->config->L, E = s->config->E;
+    int L = s->config->L, E = s->config->E, n = r->blocks * r->lanes;
     for (int l = 0; l < L; l++) {
         int rc = enter_layer(r, l, l + 1 < L ? l + 1 : -1, err);
         if (rc)
             return rc;
-        fm_pool_for(r->batches * r->lanes, forward_task, r);
-        if ((rc = settle(r, err)) != FM_OK)
+        fm_pool_for(n, forward_task, r);
+        if ((rc = fm_sweeping_settle(r, err)) != FM_OK)
             return rc;
-        for (int i = 0; counts && i < r->batches * r->lanes; i++)
+        for (int i = 0; counts && i < n; i++)
             for (int e = 0; e < E; e++)
                 counts[((size_t)(i % r->lanes) * (size_t)L + (size_t)l) * (size_t)E + (size_t)e] +=
                     s->routed[(size_t)i * (size_t)E + (size_t)e];
@@ -483,11 +274,10 @@ static int run_forward(struct run *r, int64_t *counts, struct fm_err *err)
     return FM_OK;
 }
 
-static int run_backward(struct run *r, struct fm_err *err)
+static int run_backward(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
     const struct fm_visitor *v = r->visitor;
-    int n = r->batches * r->backs;
     for (int l = s->config->L - 1; l >= 0; l--) {
         int rc = enter_layer(r, l, l - 1, err);
         if (!rc && v && v->layer_begin)
@@ -495,9 +285,9 @@ static int run_backward(struct run *r, struct fm_err *err)
         if (rc)
             return rc;
         r->commits = 0;
-        memset(s->computed, 0, (size_t)n * sizeof *s->computed);
-        fm_pool_for(n, backward_task, r);
-        rc = settle(r, err);
+        memset(s->computed, 0, (size_t)r->batches * (size_t)r->backs * sizeof *s->computed);
+        fm_pool_for(r->blocks * r->backs, backward_task, r);
+        rc = fm_sweeping_settle(r, err);
         if (!rc && v && v->layer_end)
             rc = v->layer_end(v->self, l, err);
         if (rc)
@@ -507,8 +297,8 @@ static int run_backward(struct run *r, struct fm_err *err)
     return FM_OK;
 }
 
-/* Which lanes go back, which teach; checks of what callers must not get wrong. */
-static void sort_lanes(struct run *r)
+/* Which lanes go back, which teach. */
+static void sort_lanes(struct fm_sweeping *r)
 {
     for (int i = 0; i < r->lanes; i++) {
         int teacher = r->lane[i].teacher;
@@ -522,56 +312,33 @@ static void sort_lanes(struct run *r)
     }
 }
 
-/* Largest number of expert channels in a layer. */
-static size_t channels_max(const struct fm_sweep *s)
-{
-    const uint32_t *caps = fm_model_caps(s->model);
-    size_t most = 0, E = (size_t)s->config->E;
-    for (size_t l = 0; l < (size_t)s->config->L; l++) {
-        size_t sum = 0;
-        for (size_t e = 0; e < E; e++)
-            sum += caps[l * E + e];
-        most = sum > most ? sum : most;
-    }
-    return most;
-}
-
-/* One merged copy per adapter and rounding that the lanes name; blocks stay for the next run. */
-static int prepare_merges(struct run *r, struct fm_err *err)
+/* Consecutive micro-batches of one shape, `together` at most, make a block. */
+static void sort_batches(struct fm_sweeping *r)
 {
     struct fm_sweep *s = r->sweep;
-    size_t H = (size_t)s->config->H;
-    s->merges = 0;
-    for (int i = 0; i < r->lanes; i++) {
-        const struct fm_lane *who = &r->lane[i];
-        int m = 0;
-        while (m < s->merges &&
-               (s->merged[m].adapter != who->adapter || s->merged[m].round != who->round))
-            m++;
-        if (!who->adapter || m < s->merges)
-            continue;
-        struct merged *new = &s->merged[s->merges++];
-        new->adapter = who->adapter;
-        new->round = who->round;
-        if (new->gate_up)
-            continue;
-        new->gate_up = fm_alloc(2 * channels_max(s), H * sizeof(float), "merged weights", err);
-        new->down = fm_alloc(channels_max(s), H * sizeof(float), "merged weights", err);
-        if (!new->gate_up || !new->down)
-            return err->code;
+    for (int b = 0; b < r->batches; b++) {
+        const struct fm_batch *batch = &r->batch[b];
+        int rows = batch->S * batch->T, chunks = (rows + FM_HEAD_ROWS - 1) / FM_HEAD_ROWS;
+        assert(batch->S > 0 && batch->T > 1 && batch->T <= s->T && rows <= s->rows);
+        r->chunks = chunks > r->chunks ? chunks : r->chunks;
+        const struct fm_block *last = r->blocks > 0 ? &s->block[r->blocks - 1] : NULL;
+        if (r->blocks == 0 || last->count == s->together || r->batch[last->first].S != batch->S ||
+            r->batch[last->first].T != batch->T)
+            s->block[r->blocks++] = (struct fm_block){b, 0};
+        s->block[r->blocks - 1].count++;
+        s->block_of[b] = r->blocks - 1;
     }
-    return FM_OK;
 }
 
 /* Records for the boundaries of this run; the store of the last run is kept where it is enough. */
-static int prepare_store(struct run *r, struct fm_err *err)
+static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    size_t batches = (size_t)r->batches, row = (size_t)s->config->H * sizeof(float), bytes = 0;
-    size_t want = batches * ((size_t)r->lanes + (size_t)r->backs * (size_t)s->config->L);
+    size_t blocks = (size_t)r->blocks, row = (size_t)s->config->H * sizeof(float), bytes = 0;
+    size_t want = blocks * ((size_t)r->lanes + (size_t)r->backs * (size_t)s->config->L);
     if (want <= s->store.count)
         return FM_OK;
-    if (!fm_mul(&bytes, (size_t)s->rows, row))
+    if (!fm_mul(&bytes, (size_t)s->together * (size_t)s->rows, row))
         return fm_fail(err, FM_ENOMEM, "a boundary of %d tokens is too large", s->rows);
     fm_store_release(&s->store);
     return fm_store_init(&s->store, bytes, want, s->options.memory, err);
@@ -583,27 +350,23 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
 {
     const struct fm_config *c = s->config;
     assert(batches > 0 && batches <= s->batches && lanes > 0 && lanes <= s->lanes);
-    struct run r = {.sweep = s,
-                    .batch = batch,
-                    .batches = batches,
-                    .lane = lane,
-                    .lanes = lanes,
-                    .visitor = visitor,
-                    .failed = INT_MAX,
-                    .lock = PTHREAD_MUTEX_INITIALIZER,
-                    .committed = PTHREAD_COND_INITIALIZER};
-    for (int b = 0; b < batches; b++) {
-        int rows = batch[b].S * batch[b].T, chunks = (rows + HEAD_ROWS - 1) / HEAD_ROWS;
-        assert(batch[b].S > 0 && batch[b].T > 1 && batch[b].T <= s->T && rows <= s->rows);
-        r.chunks = chunks > r.chunks ? chunks : r.chunks;
-    }
+    struct fm_sweeping r = {.sweep = s,
+                            .batch = batch,
+                            .batches = batches,
+                            .lane = lane,
+                            .lanes = lanes,
+                            .visitor = visitor,
+                            .failed = INT_MAX,
+                            .lock = PTHREAD_MUTEX_INITIALIZER,
+                            .committed = PTHREAD_COND_INITIALIZER};
     sort_lanes(&r);
+    sort_batches(&r);
     r.total = r.backs > 0 ? 2 * c->L : c->L;
     if (counts)
         memset(counts, 0, (size_t)lanes * (size_t)c->L * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
-    int rc = prepare_merges(&r, err);
+    int rc = fm_merge_prepare(&r, err);
     if (!rc)
         rc = prepare_store(&r, err);
     if (!rc)
@@ -611,7 +374,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     if (!rc)
         rc = run_forward(&r, counts, err);
     if (!rc)
-        rc = run_head(&r, measure, err);
+        rc = fm_head_run(&r, measure, err);
     if (!rc && visitor && visitor->losses)
         visitor->losses(visitor->self, measure, s->scale);
     if (!rc && r.backs > 0)
@@ -621,6 +384,35 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     return rc;
 }
 
+/* Turns in flight: of one block in every lane, and of as many more as other threads may take. */
+static int count_slots(const struct fm_sweep *s)
+{
+    size_t pairs = (size_t)s->batches * (size_t)s->lanes;
+    size_t block = (size_t)s->together * (size_t)s->lanes;
+    size_t more = (size_t)(fm_pool_threads() + s->lanes - 2) / (size_t)s->lanes;
+    size_t slots = block * (1 + more);
+    return (int)(slots < pairs ? slots : pairs);
+}
+
+static int take_buffers(struct fm_sweep *s, struct fm_err *err)
+{
+    const struct fm_config *c = s->config;
+    size_t pairs = (size_t)s->batches * (size_t)s->lanes;
+    size_t angles = (size_t)s->T * (size_t)c->C / 2, chunks = (size_t)s->rows / FM_HEAD_ROWS + 1;
+    s->cos = fm_alloc(angles, sizeof *s->cos, "rotary angles", err);
+    s->sin = fm_alloc(angles, sizeof *s->sin, "rotary angles", err);
+    s->block = fm_alloc((size_t)s->batches, sizeof *s->block, "blocks of batches", err);
+    s->block_of = fm_alloc((size_t)s->batches, sizeof *s->block_of, "blocks of batches", err);
+    s->routed = fm_alloc(pairs * (size_t)c->E, sizeof *s->routed, "token counts", err);
+    s->partial = fm_alloc(pairs * chunks, sizeof *s->partial, "losses", err);
+    s->scale = fm_alloc((size_t)s->lanes, sizeof *s->scale, "loss factors", err);
+    s->computed = fm_alloc(pairs, sizeof *s->computed, "a commit list", err);
+    s->merged = fm_alloc((size_t)s->lanes, sizeof *s->merged, "merged weights", err);
+    bool all = s->cos && s->sin && s->block && s->block_of && s->routed && s->partial && s->scale &&
+               s->computed && s->merged;
+    return all ? FM_OK : err->code;
+}
+
 int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
                  int batches, int rows, int T, int lanes, const struct fm_sweep_options *options,
                  struct fm_err *err)
@@ -628,7 +420,8 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
     const struct fm_config *c = fm_model_config(model);
     assert(batches > 0 && rows >= T && T > 1 && lanes > 0 && lanes <= FM_LANES_MAX);
     *sweep = NULL;
-    if (rows > INT_MAX / c->K || batches > INT_MAX / lanes / (rows / HEAD_ROWS + 1))
+    if (rows > INT_MAX / c->K || BLOCK_TOKENS > INT_MAX / c->K ||
+        batches > INT_MAX / lanes / (rows / FM_HEAD_ROWS + 1))
         return fm_fail(err, FM_EUSAGE, "%d batches of %d tokens are too many; use a smaller batch",
                        batches, rows);
     struct fm_sweep *s = fm_alloc(1, sizeof *s, "a sweep", err);
@@ -643,42 +436,34 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                            .batches = batches,
                            .rows = rows,
                            .T = T,
-                           .lanes = lanes};
-    size_t pairs = (size_t)batches * (size_t)lanes, half = (size_t)c->C / 2;
-    size_t chunks = (size_t)rows / HEAD_ROWS + 1, slots = 2 * (size_t)fm_pool_threads();
-    s->slots = fm_pool_threads() == 1 ? 1 : (int)(slots < pairs ? slots : pairs);
-    s->cos = fm_alloc((size_t)T * half, sizeof *s->cos, "rotary angles", err);
-    s->sin = fm_alloc((size_t)T * half, sizeof *s->sin, "rotary angles", err);
-    s->routed = fm_alloc(pairs * (size_t)c->E, sizeof *s->routed, "token counts", err);
-    s->partial = fm_alloc(pairs * chunks, sizeof *s->partial, "losses", err);
-    s->scale = fm_alloc((size_t)lanes, sizeof *s->scale, "loss factors", err);
-    s->computed = fm_alloc(pairs, sizeof *s->computed, "a commit list", err);
-    s->merged = fm_alloc((size_t)lanes, sizeof *s->merged, "merged weights", err);
-    if (!s->cos || !s->sin || !s->routed || !s->partial || !s->scale || !s->computed || !s->merged)
-        goto out;
-    if (ops != fm_ops_ref() && fm_ops_cpu(&s->f32, FM_PRECISION_F32, err))
-        goto out;
+                           .lanes = lanes,
+                           .together = rows < BLOCK_TOKENS ? BLOCK_TOKENS / rows : 1};
+    if (s->together > batches)
+        s->together = batches;
+    s->slots = count_slots(s);
+    int rc = take_buffers(s, err);
+    if (!rc && ops != fm_ops_ref())
+        rc = fm_ops_cpu(&s->f32, FM_PRECISION_F32, err);
+    if (rc) {
+        fm_sweep_free(s);
+        return rc;
+    }
     fm_layer_angles(s->cos, s->sin, c, T);
     *sweep = s;
     return FM_OK;
-out:
-    fm_sweep_free(s);
-    return err->code;
 }
 
 void fm_sweep_free(struct fm_sweep *s)
 {
     if (!s)
         return;
-    for (int i = 0; s->merged && i < s->lanes; i++) {
-        free(s->merged[i].gate_up);
-        free(s->merged[i].down);
-    }
-    free(s->merged);
+    fm_merge_release(s);
     free(s->computed);
     free(s->scale);
     free(s->partial);
     free(s->routed);
+    free(s->block_of);
+    free(s->block);
     free(s->cos);
     free(s->sin);
     fm_store_release(&s->store);

@@ -12,8 +12,9 @@
  * for lanes with a gradient one per layer; the last go to an unlinked temporary file
  * beyond `memory`.
  *
- * Same bytes for any thread count and memory: a micro-batch is computed the same
- * way alone or among others, visitors are committed in order of micro-batch.
+ * Same bytes for any thread count and memory: what goes through a layer together depends
+ * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
+ * Callers therefore cut their data into sweeps by sizes, never by memory or threads.
  */
 #ifndef FM_SWEEP_H
 #define FM_SWEEP_H

@@ -84,7 +84,8 @@ static struct fm_pass pass_with(const struct fm_ops *ops, const uint32_t *widths
                             .cos = cosines,
                             .sin = sines,
                             .S = S,
-                            .T = T};
+                            .T = T,
+                            .parts = 1};
 }
 
 static double dot(const float *a, const float *b)
@@ -183,6 +184,56 @@ static void a_width_equals_zeroed_weights(void **state)
     free(x);
 }
 
+/* Two micro-batches at once are seen apart, and give what each gives alone. */
+struct share {
+    int rows[2];
+    double sum[2][E];
+    int first; /* batch of the first part */
+};
+
+static void take_share(void *self, const struct fm_expert_view *v)
+{
+    struct share *s = self;
+    double sum = 0;
+    for (int r = 0; r < v->n; r++) {
+        assert_in_range(v->rows[r], r ? v->rows[r - 1] + 1 : 0, T - 1);
+        for (int j = 0; j < v->width; j++)
+            sum += (double)v->h[r * I + j] * v->dh[r * I + j] +
+                   (double)v->dgu[r * 2 * v->width + 2 * j] * v->x[r * H + j % H];
+    }
+    s->sum[v->batch][v->expert] = sum;
+    __atomic_add_fetch(&s->rows[v->batch], v->n, __ATOMIC_RELAXED);
+    assert_int_equal(v->slot, 5 - v->batch);
+}
+
+static void micro_batches_of_a_pass_are_seen_apart(void **state)
+{
+    struct fm_pass pass = pass_with(fm_ops_ref(), narrow);
+    const struct fm_expert_view where[2] = {{.batch = 0, .slot = 5}, {.batch = 1, .slot = 4}};
+    struct share both = {.rows = {0}}, alone = {.rows = {0}};
+    struct fm_visitor visitor = {.self = &both, .expert = take_share};
+    float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], dwant[FLOATS];
+    (void)state;
+    memcpy(dx, r, sizeof dx);
+    memcpy(dwant, r, sizeof dx);
+    pass.parts = 2;
+    fm_layer_backward(&pass, dx, x, &visitor, where);
+    pass.parts = 1;
+    pass.S = 1;
+    visitor.self = &alone;
+    for (int i = 0; i < 2; i++)
+        fm_layer_backward(&pass, dwant + i * T * H, x + i * T * H, &visitor, where + i);
+    assert_memory_equal(dx, dwant, sizeof dx);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(both.rows[i], T * config.K);
+        assert_int_equal(alone.rows[i], T * config.K);
+        for (int e = 0; e < E; e++)
+            assert_true(both.sum[i][e] == alone.sum[i][e]);
+    }
+    free(x);
+    free(r);
+}
+
 /* What a visitor sees does not change what is computed, beyond rounding: products of another
  * width may add in another order. */
 static int views;
@@ -254,6 +305,7 @@ int main(void)
         cmocka_unit_test(the_backward_is_the_derivative),
         cmocka_unit_test(the_backward_of_a_subnet_is_the_derivative),
         cmocka_unit_test(a_width_equals_zeroed_weights),
+        cmocka_unit_test(micro_batches_of_a_pass_are_seen_apart),
         cmocka_unit_test(a_visitor_sees_every_row_once),
         cmocka_unit_test(the_fast_table_agrees_with_the_definition),
     };

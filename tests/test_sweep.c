@@ -353,7 +353,9 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory)
     open_adapter(&adapter, &u);
     seen_init(&seen, &u, &adapter);
     seen.lane = 1;
-    struct fm_batch batch[2] = {{u.ids, 1, u.T}, {u.ids + u.T, 1, u.T}};
+    /* The first two go together, the others alone. */
+    struct fm_batch batch[4] = {
+        {u.ids, 1, u.T}, {u.ids + u.T, 1, u.T}, {u.ids, 2, u.T}, {u.ids + 3, 1, u.T - 4}};
     struct fm_lane lanes[2] = {{.teacher = -1, .ce = 0.5f, .backward = true},
                                {.teacher = 0,
                                 .ce = 1,
@@ -368,8 +370,8 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory)
         .lane = 1,
         .dx = calloc((size_t)u.T * (size_t)u.c->H * (size_t)(u.c->L + 1), sizeof(float))};
     fm_sweep_tap(u.sweep, &taps);
-    check(fm_sweep_run(u.sweep, batch, 2, lanes, 2, &visitor, o->measure, NULL, &err));
-    assert_int_equal(seen.commits, 4);
+    check(fm_sweep_run(u.sweep, batch, 4, lanes, 2, &visitor, o->measure, NULL, &err));
+    assert_int_equal(seen.commits, 8);
     o->c = seen.c_sum;
     o->grad = seen.grad;
     o->dx = taps.dx;
@@ -397,7 +399,7 @@ static void threads_and_memory_change_no_byte(void **state)
         struct outcome o = {0};
         run_pieces(&o, threads[i], memory[i]);
         if (i > 0) {
-            assert_memory_equal(o.measure, first.measure, 4 * sizeof *o.measure);
+            assert_memory_equal(o.measure, first.measure, 8 * sizeof *o.measure);
             assert_memory_equal(o.c, first.c,
                                 (size_t)c.L * (size_t)c.E * (size_t)c.I * sizeof *o.c);
             assert_memory_equal(o.grad, first.grad, grads * sizeof *o.grad);
