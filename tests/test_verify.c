@@ -18,6 +18,7 @@ static char bundle[512], stage[512], dir[FM_LAYOUTS][600], edited[512];
 
 /* Findings as text, a line each. */
 static char found[65536];
+static struct fm_err said;
 
 static void keep_finding(void *self, const char *item, const char *what)
 {
@@ -39,10 +40,9 @@ static int verify_as(const char *target, const char *against, bool function, con
                                         .function = function,
                                         .batches = 2,
                                         .finding = keep_finding};
-    struct fm_err err = {0};
+    said = (struct fm_err){0};
     found[0] = '\0';
-    int rc = fm_verify(&run, &options, &report, &err);
-    return rc;
+    return fm_verify(&run, &options, &report, &said);
 }
 
 static int verify(const char *target, const char *against)
@@ -329,7 +329,9 @@ static void a_config_of_another_model_is_found(void **unused)
     strstr(text, "5000.0")[0] = '6'; /* another rope_theta: the same sizes */
     rewrite(&(struct change){"carried/config.json", text, size}, 1);
     assert_int_equal(verify(edited, NULL), FM_EFORMAT);
-    assert_non_null(strstr(found, "carried/config.json: digest is"));
+    /* A finding, or already the reason why the stream is not opened. */
+    assert_true(strstr(found, "carried/config.json: digest is") ||
+                strstr(said.text, "carried/config.json: digest is"));
     free(text);
     fm_bundle_close(&b);
 }
