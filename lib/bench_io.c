@@ -94,7 +94,7 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
 {
     char *cp[] = {"cp", (char *)p->bundle, (char *)p->copy, NULL};
     char *sync[] = {"sync", (char *)p->copy, NULL};
-    char *xxhsum[] = {"xxhsum", "-H2", (char *)p->bundle, NULL};
+    char *xxhsum[] = {"xxhsum", "-q", "-H2", (char *)p->bundle, NULL};
     double copied = 0, hashed = 0;
     fm_workdir_remove(&p->work, "copy");
     if (fm_workdir_run(cp, &copied, err) != FM_OK || fm_workdir_run(sync, &copied, err) != FM_OK ||
