@@ -32,6 +32,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN); /* a lost reader is an error of write, cleaned up after */
+    signal(SIGXFSZ, SIG_IGN); /* so is a file larger than ulimit -f allows */
 }
 
 /* End by the signal itself; as process 1 of a container its default does nothing. */

@@ -1,5 +1,6 @@
 /*
- * Files: the only open(2) in the tree.  Inputs are read with pread, never mapped,
+ * Files: the only open(2) in the tree (file.c, and for what is written output.c,
+ * outdir.c, temporary.c).  Inputs are read with pread, never mapped,
  * and must be regular files (a pipe on "-" is spooled).  Outputs are written to a
  * temporary in the target directory and appear under their name whole or not at
  * all: fsync, rename, fsync of the directory.

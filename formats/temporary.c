@@ -150,8 +150,11 @@ int fm_temporary_flush_parent(const char *path, struct fm_err *err)
     if (!dir)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int rc =
-        fd < 0 ? fm_fail_errno(err, "cannot open '%s'", dir) : fm_temporary_flush(fd, dir, err);
+    int rc = FM_OK;
+    if (fd >= 0)
+        rc = fm_temporary_flush(fd, dir, err);
+    else if (errno != EACCES) /* a directory that may be written and not read */
+        rc = fm_fail_errno(err, "cannot open '%s'", dir);
     if (fd >= 0)
         close(fd);
     free(dir);

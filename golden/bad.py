@@ -181,7 +181,9 @@ def directories():
 
     def index(why, weight_map, shards, prefix="ix-", **more):
         d = model(why, prefix=prefix)
-        text = weight_map if isinstance(weight_map, str) else json.dumps({"weight_map": weight_map} | more)
+        text = weight_map
+        if not isinstance(text, str):
+            text = json.dumps({"weight_map": weight_map} | more)
         put(d + "model.safetensors.index.json", text)
         for name, t in shards.items():
             put(d + name, weights(t))
@@ -196,11 +198,14 @@ def directories():
     index("shard-absent", {"a": "a.safetensors", "b": "b.safetensors"}, {"a.safetensors": a})
     index("tensor-in-two-shards", {"a": "a.safetensors", "b": "b.safetensors"},
           {"a.safetensors": a, "b.safetensors": a | b})
-    index("tensor-in-no-shard", {"a": "a.safetensors", "b": "b.safetensors", "c": "b.safetensors"}, two)
+    index("tensor-in-no-shard",
+          {"a": "a.safetensors", "b": "b.safetensors", "c": "b.safetensors"}, two)
     index("tensor-not-in-index", {"a": "a.safetensors"}, {"a.safetensors": a | b})
-    index("tensor-twice", '{"weight_map":{"a":"a.safetensors","a":"a.safetensors"}}', two)
-    index("tensor-twice-unescaped", '{"weight_map":{"a":"a.safetensors","\\u0061":"a.safetensors"}}', two)
-    index("map-twice", '{"weight_map":{"a":"a.safetensors"},"weight_map":{"a":"a.safetensors"}}', two)
+    pair = '"a":"a.safetensors"'
+    index("tensor-twice", '{"weight_map":{%s,%s}}' % (pair, pair), two)
+    index("tensor-twice-unescaped",
+          '{"weight_map":{%s,"\\u0061":"a.safetensors"}}' % pair, two)
+    index("map-twice", '{"weight_map":{%s},"weight_map":{%s}}' % (pair, pair), two)
     index("map-empty", '{"weight_map":{}}', two)
     index("map-absent", '{"metadata":{}}', two)
     index("map-is-an-array", '{"weight_map":[]}', two)
@@ -229,7 +234,8 @@ def directories():
                       ("expert-007", "experts.007.w1"), ("expert-negative", "experts.-1.w1")):
         put(model(why) + "model.safetensors",
             weights(t | {f"model.layers.0.block_sparse_moe.{name}.weight": [3, 4]}))
-    put(model("layer-negative") + "model.safetensors", weights(t | {"model.layers.-1.norm.weight": [4]}))
+    put(model("layer-negative") + "model.safetensors",
+        weights(t | {"model.layers.-1.norm.weight": [4]}))
 
 
 def configs():
@@ -267,7 +273,8 @@ def texts():
             "number-of-200-digits": b"[" + b"1" * 200 + b"]", "not-a-number": b"[NaN]",
             "hexadecimal": b"[0x10]", "plus-sign": b"[+1]", "trailing-comma": b"[1,]",
             "comment": b"[1]//", "single-quotes": b"{'a':1}", "raw-control-byte": b'["a\x01b"]',
-            "vertical-tab": b"[1,\x0b2]", "nul-between": b"[1,\x002]", "nul-in-string": b'["a\x00b"]',
+            "vertical-tab": b"[1,\x0b2]", "nul-between": b"[1,\x002]",
+            "nul-in-string": b'["a\x00b"]',
             "escaped-nul": b'{"a\\u0000b":1}', "invalid-utf8": b'["\xff"]',
             "overlong-utf8": b'["\xc0\xaf"]', "utf8-surrogate": b'["\xed\xa0\x80"]',
             "lone-surrogate": b'["\\ud800"]', "split-surrogates": b'["\\ud83d x\\ude00"]',
