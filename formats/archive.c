@@ -378,10 +378,14 @@ static int pass_data(struct walk *w, const char *name, uint64_t size, struct fm_
 {
     char padding[FM_ARCHIVE_BLOCK];
     size_t pad = (size_t)(fm_archive_padded(size) - size);
-    if (fm_archive_padded(size) > w->file->size - w->at)
+    uint64_t left = w->file->size - w->at;
+    if (left < size)
         return fm_fail(err, FM_EFORMAT,
                        "'%s' is %" PRIu64 " bytes, the file ends after %" PRIu64 " of them", name,
-                       size, w->file->size - w->at < size ? w->file->size - w->at : size);
+                       size, left);
+    if (left < size + pad)
+        return fm_fail(err, FM_EFORMAT, "cut off at byte %" PRIu64 ", in the padding of '%s'",
+                       w->file->size, name);
     if (pad && fm_file_read(w->file, w->at + size, padding, pad, err))
         return err->code;
     if (!all_zero(padding, pad))

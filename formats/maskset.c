@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "lib/base/mem.h"
 
@@ -138,8 +139,7 @@ static int check_frame(const void *frame, size_t size, size_t bytes, struct fm_e
                        stated, bytes);
     size_t length = ZSTD_findFrameCompressedSize(frame, size);
     if (ZSTD_isError(length))
-        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame is broken or cut (%zu bytes): %s",
-                       size, ZSTD_getErrorName(length));
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame is broken or cut (%zu bytes)", size);
     if (length != size)
         return fm_fail(err, FM_EFORMAT, "masks: %zu bytes behind the end of the zstd frame",
                        size - length);
@@ -167,8 +167,11 @@ int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t 
         return fm_fail(err, FM_ENOMEM, "no memory to decompress masks");
     size_t done = ZSTD_decompressDCtx(ctx, widths, bytes, frame, size);
     ZSTD_freeDCtx(ctx);
-    if (ZSTD_isError(done))
-        return fm_fail(err, FM_EFORMAT, "masks: cannot decompress: %s", ZSTD_getErrorName(done));
+    if (ZSTD_isError(done)) /* in words of ours: the library's change with its version */
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame %s",
+                       ZSTD_getErrorCode(done) == ZSTD_error_checksum_wrong
+                           ? "does not have its checksum"
+                           : "is broken");
     if (done != bytes)
         return fm_fail(err, FM_EFORMAT, "masks: end after %zu of %zu bytes", done, bytes);
     for (size_t i = 0; i < count; i++)

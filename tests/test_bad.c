@@ -16,9 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "formats/bundle.h"
 #include "formats/file.h"
 #include "formats/hfdir.h"
 #include "formats/json.h"
+#include "formats/maskset.h"
 #include "formats/safetensors.h"
 #include "formats/tokens.h"
 #include "lib/model.h"
@@ -125,6 +127,34 @@ static int read_u32(const char *path, struct fm_err *err)
     return read_all_tokens(path, FM_TOKEN_U32, err);
 }
 
+/* A stage stream, and every member of it. */
+static int read_stream(const char *path, struct fm_err *err)
+{
+    struct fm_bundle b;
+    int rc = fm_bundle_open(&b, path, err);
+    for (size_t i = 0; rc == FM_OK && i < b.members; i++) {
+        void *data = NULL;
+        size_t size;
+        rc = fm_bundle_read(&b, &b.member[i], &data, &size, err);
+        free(data);
+    }
+    fm_bundle_close(&b);
+    return rc;
+}
+
+/* Eight widths. */
+static int read_masks(const char *path, struct fm_err *err)
+{
+    char *frame = NULL;
+    size_t size = 0;
+    uint32_t widths[8];
+    int rc = slurp(path, &frame, &size, err);
+    if (rc == FM_OK)
+        rc = fm_maskset_unpack(widths, 8, frame, size, err);
+    free(frame);
+    return rc;
+}
+
 static const struct {
     const char *name;
     int (*read)(const char *path, struct fm_err *err);
@@ -137,6 +167,8 @@ static const struct {
     {"tokens", read_tokens},
     {"tokens-u16", read_u16},
     {"tokens-u32", read_u32},
+    {"stream", read_stream},
+    {"masks", read_masks},
 };
 
 static int read_by(const char *reader, const char *path, struct fm_err *err)
