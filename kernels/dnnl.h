@@ -5,6 +5,11 @@
  * oneDNN gives other bits for another number of threads, and for another split of the rows, so
  * every call here uses one thread and callers cut products by their sizes alone.  The bits do not
  * depend on the alignment of the operands (checked in tests/test_kernels_cpu.c).
+ *
+ * The kernel tests were run with 2.6.3 (Debian 12) and with 3.2.0 (PyPI: onednn-cpu-gomp and
+ * onednn-devel-cpu-gomp 2023.2.0, unpacked; the Makefile says how to build against it).  A oneDNN
+ * on TBB or SYCL, as in PyPI's onednn 2026, is refused when compiled: it would not stay on one
+ * thread.
  */
 #ifndef FM_KERNELS_DNNL_H
 #define FM_KERNELS_DNNL_H

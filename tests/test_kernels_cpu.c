@@ -8,6 +8,8 @@
  */
 #include "tests/kernels.h"
 
+#include <dirent.h>
+
 #include "kernels/cpu.h"
 #include "kernels/cpu_tile.h"
 #include "kernels/dnnl.h"
@@ -375,6 +377,22 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
     }
 }
 
+/* oneDNN left to itself would start a thread per core here. */
+static void products_stay_on_the_calling_thread(void **state)
+{
+    (void)state;
+    size_t n = 512;
+    float *a = normals(n * n, 1), *c = floats(n * n);
+    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, a, (int)n, a, (int)n, 0, c, (int)n);
+    int threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));)
+        threads += entry->d_name[0] != '.';
+    closedir(tasks);
+    assert_int_equal(threads, 1);
+}
+
 static void products_do_not_depend_on_alignment(void **state)
 {
     (void)state;
@@ -474,6 +492,7 @@ int main(void)
         KERNEL_TEST(bf16_products_agree_within_their_precision),
         KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions),
         KERNEL_TEST(any_number_of_threads_gives_the_same_bytes),
+        KERNEL_TEST(products_stay_on_the_calling_thread),
         KERNEL_TEST(products_do_not_depend_on_alignment),
         KERNEL_TEST(nan_stays_visible),
         KERNEL_TEST(fast_exponential_is_good_to_its_last_bit_or_two),
