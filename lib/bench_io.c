@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "lib/export.h"
+#include "lib/list.h"
 #include "lib/pack.h"
 #include "lib/synth.h"
 #include "lib/verify.h"
@@ -61,11 +62,26 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
     return FM_OK;
 }
 
+/* The budget of the family that is nearest to 0.40; a small family has wide steps. */
+static int find_budget(double *budget, const char *bundle, struct fm_err *err)
+{
+    struct fm_list list;
+    int code = fm_list_read(&list, bundle, err);
+    *budget = 0;
+    for (int i = 0; code == FM_OK && i < list.rows; i++)
+        if (fabs(list.row[i].budget - 0.4) < fabs(*budget - 0.4))
+            *budget = list.row[i].budget;
+    fm_list_release(&list);
+    return code;
+}
+
 static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_run_options run,
                        struct fm_err *err)
 {
     struct fm_export_report report = {0};
-    const struct fm_export_options options = {.layout = FM_LAYOUT_NATIVE, .budget = 0.4};
+    struct fm_export_options options = {.layout = FM_LAYOUT_NATIVE};
+    if (find_budget(&options.budget, p->bundle, err) != FM_OK)
+        return err->code;
     run.input = p->bundle;
     run.output = p->export;
     run.force = false;

@@ -1,0 +1,106 @@
+/* The chart: a whole document, the same bytes for the same numbers, names escaped, lines inside. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/plot.h"
+
+static const double budget[] = {0, 0.1, 0.4, 0.8}, loss[] = {1.8, 1.81, 1.93, 2.6};
+
+static struct fm_plot example(const char *name, int points)
+{
+    struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 1};
+    plot.series[0] = (struct fm_plot_series){name, budget, loss, points};
+    return plot;
+}
+
+static char *draw(const struct fm_plot *plot)
+{
+    struct fm_err err = {0};
+    char *text = fm_plot_svg(plot, &err);
+    assert_non_null(text);
+    return text;
+}
+
+static void the_document_is_whole(void **state)
+{
+    (void)state;
+    struct fm_plot plot = example("family", 4);
+    char *text = draw(&plot);
+    assert_memory_equal(text, "<svg xmlns", 10);
+    assert_string_equal(text + strlen(text) - 7, "</svg>\n");
+    assert_non_null(strstr(text, ">family</text>"));
+    free(text);
+}
+
+static void the_same_numbers_give_the_same_bytes(void **state)
+{
+    (void)state;
+    struct fm_plot plot = example("family", 4);
+    char *a = draw(&plot), *b = draw(&plot);
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
+static void names_cannot_break_the_document(void **state)
+{
+    (void)state;
+    struct fm_plot plot = example("<b>&", 4);
+    char *text = draw(&plot);
+    assert_null(strstr(text, "<b>"));
+    assert_non_null(strstr(text, "&lt;b>&amp;"));
+    free(text);
+}
+
+static void every_point_lies_in_the_field(void **state)
+{
+    (void)state;
+    struct fm_plot plot = example("family", 4);
+    char *text = draw(&plot);
+    const char *p = strstr(text, "points=\"");
+    assert_non_null(p);
+    p += 8;
+    double before = 70;
+    for (int i = 0; i < 4; i++) {
+        double x = 0, y = 0;
+        int n = 0;
+        assert_int_equal(sscanf(p, "%lf,%lf%n", &x, &y, &n), 2);
+        assert_true(x >= before && x <= 740);
+        before = x;
+        assert_true(y >= 44 && y <= 406);
+        p += n;
+    }
+    assert_int_equal(*p, '"');
+    free(text);
+}
+
+static void one_point_and_none_can_be_drawn(void **state)
+{
+    (void)state;
+    for (int points = 0; points < 2; points++) {
+        struct fm_plot plot = example("family", points);
+        char *text = draw(&plot);
+        assert_null(strstr(text, "nan"));
+        assert_null(strstr(text, "inf"));
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_document_is_whole),
+        cmocka_unit_test(the_same_numbers_give_the_same_bytes),
+        cmocka_unit_test(names_cannot_break_the_document),
+        cmocka_unit_test(every_point_lies_in_the_field),
+        cmocka_unit_test(one_point_and_none_can_be_drawn),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
