@@ -272,7 +272,8 @@ static void a_subnet_learns_as_autograd_says(void **state)
     assert_true(golden_near(&golden, "subnet.kl", &kl, 1, NEAR));
     if (fm_safetensors_find(&golden.st, "subnet.logits"))
         assert_true(golden_near(&golden, "subnet.logits", taps.logits, logits, NEAR));
-    assert_true(golden_near(&golden, "subnet.dx", taps.dx, n, NEAR));
+    if (fm_safetensors_find(&golden.st, "subnet.dx"))
+        assert_true(golden_near(&golden, "subnet.dx", taps.dx, n, NEAR));
     near_sums("subnet.c", seen.c_sum, (size_t)u.c->L * (size_t)u.c->E * (size_t)u.c->I);
     assert_int_equal(u.measure[1].n, u.S * (u.T - 1));
     assert_true(u.measure[1].agree > 0 && u.measure[1].agree < u.measure[1].n);
@@ -349,7 +350,7 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory)
     struct fm_adapter adapter;
     fm_pool_stop();
     check(fm_pool_start(threads, &err));
-    open_setup(&u, true, "grad.ids", 6, 2, memory);
+    open_setup(&u, true, "ids", 6, 2, memory);
     open_adapter(&adapter, &u);
     seen_init(&seen, &u, &adapter);
     seen.lane = 1;
@@ -392,7 +393,7 @@ static void threads_and_memory_change_no_byte(void **state)
     check(fm_model_open(&model, model_path, 0, &err));
     const struct fm_config c = *fm_model_config(model);
     fm_model_close(model);
-    size_t T = (size_t)fm_safetensors_find(&golden.st, "grad.ids")->shape[1];
+    size_t T = (size_t)fm_safetensors_find(&golden.st, "ids")->shape[1];
     size_t grads = 0;
     free(golden_read(&golden, "lora.values", FM_F32, &grads));
     for (int i = 0; i < 4; i++) {
@@ -510,7 +511,8 @@ int main(void)
     const struct fm_ops *cpu = NULL;
     if (fm_pool_start(2, &err) || fm_ops_cpu(&cpu, FM_PRECISION_F32, &err))
         golden_die(&err);
-    int failed = run_all("odd-mixtral", fm_ops_ref()) + run_all("odd-mixtral", cpu);
+    int failed = run_all("odd-mixtral", fm_ops_ref()) + run_all("odd-mixtral", cpu) +
+                 run_all("tiny-mixtral", cpu);
     fm_pool_stop();
     return failed ? 1 : 0;
 }
