@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/pool.h"
 #include "lib/journal.h"
 
 #define PROBE 384
@@ -66,21 +67,36 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     plan->read = layers <= (double)room && plan->read > read ? plan->read : plan->read + read;
 }
 
+struct probe {
+    const struct fm_ops *ops;
+    const float *a, *b;
+    float *c; /* one for each task */
+};
+
+static void multiply(void *arg, int i)
+{
+    const struct probe *p = arg;
+    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, p->a, PROBE, p->b, PROBE, 0,
+                 p->c + (size_t)i * PROBE * PROBE, PROBE);
+}
+
 void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops)
 {
     struct fm_err err = {0};
+    int threads = fm_pool_threads();
     size_t n = (size_t)PROBE * PROBE;
-    float *a = fm_alloc(3 * n, sizeof *a, "a probe", &err);
+    float *a = fm_alloc((2 + (size_t)threads) * n, sizeof *a, "a probe", &err);
     if (!a)
         return;
     for (size_t i = 0; i < 2 * n; i++)
         a[i] = (float)(i % 7) - 3;
+    struct probe probe = {ops, a, a + n, a + 2 * n};
     /* The first product makes the library's plan. */
-    ops->gemm(false, true, PROBE, PROBE, PROBE, 1, a, PROBE, a + n, PROBE, 0, a + 2 * n, PROBE);
+    multiply(&probe, 0);
     double began = fm_journal_now(), spent = 0, flops = 0;
     while (spent < PROBE_SECONDS) {
-        ops->gemm(false, true, PROBE, PROBE, PROBE, 1, a, PROBE, a + n, PROBE, 0, a + 2 * n, PROBE);
-        flops += 2.0 * PROBE * PROBE * PROBE;
+        fm_pool_for(threads, multiply, &probe);
+        flops += 2.0 * PROBE * PROBE * PROBE * threads;
         spent = fm_journal_now() - began;
     }
     plan->rate = flops / spent;
