@@ -33,7 +33,7 @@ static void choose_shape(struct fm_synth *s, uint64_t size)
         uint64_t one = fm_synth_bytes(s);
         s->L = 2;
         uint64_t layer = fm_synth_bytes(s) - one;
-        s->L = size > one + 3 * layer ? 1 + (int)((size - one) / layer) : 1;
+        s->L = size > one ? 1 + (int)((size - one) / layer) : 1;
         if (s->L >= 4)
             return;
     }
