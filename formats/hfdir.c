@@ -293,3 +293,13 @@ int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char 
     fm_file_close(&f);
     return rc == FM_OK ? rc : fm_within(err, "%s", dir->path);
 }
+
+int fm_hfdir_spare(const struct fm_hfdir *dir, const char *path, struct fm_err *err)
+{
+    for (size_t i = 0; path && i < dir->shards; i++)
+        if (fm_file_is(&dir->shard[i].file, path))
+            return fm_fail(err, FM_EUSAGE,
+                           "%s: the output is a weight file of the model in '%s'; choose another",
+                           path, dir->path);
+    return FM_OK;
+}

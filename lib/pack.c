@@ -485,7 +485,9 @@ static int finish_segments(struct pack *p, struct fm_err *err)
 static int begin(struct pack *p, struct fm_err *err)
 {
     cJSON *manifest = NULL;
-    int rc = make_manifest(p, &manifest, err);
+    int rc = fm_hfdir_spare(&p->cp.dir, p->run->output, err);
+    if (rc == FM_OK)
+        rc = make_manifest(p, &manifest, err);
     return rc == FM_OK ? fm_bundle_begin(&p->writer, p->run->output, p->run->force, manifest,
                                          p->parts.part, p->parts.parts, err)
                        : rc;

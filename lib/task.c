@@ -51,6 +51,8 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
         rc = fm_hfdir_open(&task->dir, run->model, err);
     if (rc == FM_OK)
         rc = fm_model_open(&task->model, run->model, task->memory, err);
+    if (rc == FM_OK)
+        rc = fm_hfdir_spare(&task->dir, run->output, err);
     if (rc != FM_OK)
         return rc;
     task->config = fm_model_config(task->model);

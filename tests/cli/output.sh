@@ -28,3 +28,6 @@ fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform --until 0
     <&- >/dev/null
 echo "standard input closed and not needed: status $?"
 ls -A
+cp -r "$odd" model
+fm-rank -q --model model --tokens model/tokens.npy --force -o model/model-00001-of-00002.safetensors 2>&1
+echo "over its own input: status $?"
