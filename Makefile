@@ -95,8 +95,10 @@ deps-check:
 demo: all
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
-check: all $(TESTS) lint
-	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh
+# Lint comes last and counts: a misplaced space must not keep the tests from running.
+check: deps-check all $(TESTS)
+	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh; status=$$?; \
+		$(MAKE) --no-print-directory lint && exit $$status
 
 judge: all
 	@BUILD="$(BUILD)" bash tests/judge.sh

@@ -25,8 +25,8 @@ struct fm_pass {
     const struct fm_layer *layer;
     const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
     const float *cos, *sin; /* (T, C/2), from fm_layer_angles */
-    int S, T;  /* sequences of all micro-batches together */
-    int parts; /* micro-batches, S / parts sequences each */
+    int S, T;               /* sequences of all micro-batches together */
+    int parts;              /* micro-batches, S / parts sequences each */
 };
 
 /* cos, sin (T, C/2) of the rotary angles, computed as transformers does: frequency and angle in
