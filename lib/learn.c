@@ -11,7 +11,7 @@ static int alloc_scratch(struct fm_learn *n, size_t X, struct fm_err *err)
     size_t samples = (size_t)n->options->samples, T = (size_t)n->task->calib.T;
     n->q = fm_alloc(X, sizeof *n->q, "loads", err);
     n->floored = fm_alloc(X, sizeof *n->floored, "loads", err);
-    n->widths = fm_alloc((samples + 1) * X, sizeof *n->widths, "sampled widths", err);
+    n->widths = fm_alloc((samples + 2) * X, sizeof *n->widths, "sampled widths", err);
     n->ids = fm_alloc((size_t)n->batch * T, sizeof *n->ids, "sequences", err);
     n->counts = fm_alloc((samples + 1) * X, sizeof *n->counts, "token counts", err);
     return n->q && n->floored && n->widths && n->ids && n->counts ? FM_OK : FM_ENOMEM;
@@ -148,16 +148,78 @@ static void update_logits(struct fm_learn *n)
                                    as_double(&n->until), n->rho);
 }
 
-int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, struct fm_err *err)
+/* An expert whose hardened width a step changed. */
+struct flip {
+    int x;
+    uint32_t to;
+    bool wider;
+    double margin; /* of the new action's logit over the old one's */
+};
+
+static int compare_flips(const void *pa, const void *pb)
+{
+    const struct flip *a = pa, *b = pb;
+    if (a->wider != b->wider)
+        return a->wider ? -1 : 1;
+    if (a->margin != b->margin)
+        return a->margin > b->margin ? -1 : 1;
+    return a->x - b->x;
+}
+
+static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_t *from,
+                      const uint32_t *to)
+{
+    int flips = 0;
+    for (int x = 0; x < n->logits.X; x++) {
+        if (from[x] == to[x])
+            continue;
+        const double *alpha = n->logits.alpha + (size_t)x * (size_t)n->logits.A;
+        double margin =
+            alpha[fm_actions_find(n->actions, to[x])] - alpha[fm_actions_find(n->actions, from[x])];
+        flip[flips++] = (struct flip){x, to[x], to[x] > from[x], margin};
+    }
+    return flips;
+}
+
+/*
+ * Offer every mask on the way from one hardened mask to the next, flip by flip: where several
+ * experts flip in one step, the family still has a mask at every budget step.  What grows wider
+ * goes first, then what is decided most clearly.  `from` becomes `to`.
+ */
+static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *from,
+                       const uint32_t *to, struct fm_err *err)
 {
     uint64_t channels = fm_family_channels(family);
-    uint32_t *hard = n->widths + (size_t)n->options->samples * (size_t)n->logits.X;
-    fm_logits_harden(&n->logits, hard);
-    bool arrived = family->mask[family->count - 1].removed >= fm_decimal_ceil(&n->until, channels);
+    uint64_t grown = fm_decimal_ceil(&n->step, channels);
+    uint64_t until = fm_decimal_ceil(&n->until, channels);
+    struct flip *flip = fm_alloc((size_t)n->logits.X, sizeof *flip, "flips", err);
+    if (!flip)
+        return FM_ENOMEM;
+    int flips = list_flips(n, flip, from, to), rc = FM_OK;
+    qsort(flip, (size_t)flips, sizeof *flip, compare_flips);
+    for (int i = 0; rc == FM_OK && i < flips; i++) {
+        from[flip[i].x] = flip[i].to;
+        bool arrived = fm_family_removed(family, from) >= until;
+        rc = fm_family_offer(family, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
+                             err);
+        if (arrived)
+            break;
+    }
+    free(flip);
+    return rc;
+}
+
+int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, struct fm_err *err)
+{
+    size_t X = (size_t)n->logits.X;
+    uint64_t until = fm_decimal_ceil(&n->until, fm_family_channels(family));
+    uint32_t *before = n->widths + (size_t)n->options->samples * X, *hard = before + X;
+    fm_logits_harden(&n->logits, before);
+    bool arrived = family->mask[family->count - 1].removed >= until;
     *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
     if (*done)
         return arrived ? FM_OK
-                       : fm_family_offer(family, hard, FM_METHOD_LEARNED, (int)n->taken, 0, true,
+                       : fm_family_offer(family, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
                                          NULL, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
     if (rc == FM_OK)
@@ -166,8 +228,5 @@ int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, stru
         return rc;
     update_logits(n);
     fm_logits_harden(&n->logits, hard);
-    uint64_t removed = fm_family_removed(family, hard);
-    return fm_family_offer(family, hard, FM_METHOD_LEARNED, (int)n->taken,
-                           fm_decimal_ceil(&n->step, channels),
-                           removed >= fm_decimal_ceil(&n->until, channels), NULL, err);
+    return offer_flips(n, family, before, hard, err);
 }

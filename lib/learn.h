@@ -29,7 +29,7 @@ struct fm_learn {
     /* Scratch. */
     struct fm_sweep *sweep;
     struct fm_maskgrad grad;
-    uint32_t *widths; /* (samples, L, E) sampled, then the hardened one behind them */
+    uint32_t *widths; /* (samples + 2, L, E): sampled, then hardened before and after a step */
     double *floored;  /* (L, E) */
     int32_t *ids;     /* (batch, T) */
     int64_t *counts;  /* (1 + samples, L, E) */
@@ -41,7 +41,8 @@ int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
 void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
 
 /*
- * One step; the hardened mask is offered to the family.  *done is set, and no step taken, where
+ * One step; the hardened mask is offered to the family, and those between it and the one before,
+ * flip by flip.  *done is set, and no step taken, where
  * the family has arrived at `until`, or steps have run out: options->steps and as many again for
  * the hardened budget to catch up.  The last mask is in the family then.
  */
