@@ -253,6 +253,19 @@ static void convert_task(void *arg, int i)
     }
 }
 
+/* Once every layer stays, no bytes are read any more. */
+static void drop_raw(struct fm_model *m)
+{
+    if (m->pinned < m->config.L)
+        return;
+    for (int l = 0; l < m->config.L; l++)
+        if (m->slot[l].l != l)
+            return;
+    free(m->raw);
+    m->raw = NULL;
+    m->raw_l = -1;
+}
+
 static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     s->l = -1;
@@ -280,6 +293,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
                 return rc;
     plan->checked = true;
     s->l = l;
+    drop_raw(m);
     return FM_OK;
 }
 

@@ -10,7 +10,7 @@
  *
  * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and
  * for lanes with a gradient one per layer; the last go to an unlinked temporary file
- * beyond `memory`.
+ * beyond `memory`.  For every adapter among the lanes, its merged copy of one layer's experts.
  *
  * Same bytes for any thread count and memory: what goes through a layer together depends
  * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
