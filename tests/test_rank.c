@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "lib/base/pool.h"
+#include "lib/quality.h"
 #include "lib/rank.h"
 #include "lib/ranking.h"
 #include "lib/stage.h"
@@ -34,13 +35,13 @@ static void read_ranking(struct fm_ranking *ranking, const char *name)
     fm_bundle_close(&b);
 }
 
-/* Largest difference relative to the largest score of each expert. */
-static double score_error(const double *got, const double *want)
+/* Largest difference relative to the largest score of each expert of `channels`. */
+static double score_error(const double *got, const double *want, int experts, int channels)
 {
     double worst = 0;
-    for (int x = 0; x < L * E; x++) {
+    for (int x = 0; x < experts; x++) {
         double most = 0, off = 0;
-        for (int i = x * I; i < (x + 1) * I; i++) {
+        for (int i = x * channels; i < (x + 1) * channels; i++) {
             most = want[i] > most ? want[i] : most;
             double d = fabs(got[i] - want[i]);
             off = d > off || isnan(d) ? d : off;
@@ -82,7 +83,7 @@ static void assert_golden(const char *device, int batch, const char *scores, con
     double *want = golden_read(&g, scores, FM_F64, NULL), ce = 0;
     double *loss = golden_read(&g, losses, FM_F64, &batches);
     int64_t *tokens = golden_read(&g, "rank.tokens", FM_I64, NULL);
-    double error = score_error(ranking.scores, want);
+    double error = score_error(ranking.scores, want, L * E, I);
     for (size_t b = 0; b < batches; b++)
         ce += loss[b] / (double)batches;
     printf("%s, batches of %d: scores off by %.2g, loss by %.2g\n", device, batch, error,
@@ -119,6 +120,85 @@ static void scores_of_the_fast_table_are_the_golden_ones(void **state)
     (void)state;
     assert_golden("cpu", 1, "rank1.scores", "rank1.losses");
     assert_golden("cpu", 2, "rank2.scores", "rank2.losses");
+}
+
+/* The trained model: eight sequences, and its loss on text it has not seen. */
+static void assert_trained(int batch, const char *scores)
+{
+    struct golden g;
+    struct runs r;
+    struct fm_ranking ranking;
+    struct fm_rank_report report = {0};
+    size_t n;
+    uint16_t word[4096];
+    golden_open(&g, "golden/tiny-mixtral/golden.safetensors");
+    int32_t *ids = golden_read(&g, "ids", FM_I32, &n);
+    double *want = golden_read(&g, scores, FM_F64, NULL);
+    assert_true(n == 8 * 128);
+    for (size_t i = 0; i < n; i++)
+        word[i] = (uint16_t)ids[i];
+    scratch_write("tiny.u16", word, n * sizeof *word);
+    runs_init(&r, NULL, "tiny.fm");
+    r.run.model = "golden/tiny-mixtral";
+    r.run.tokens = runs_path(r.tokens, "tiny.u16");
+    r.run.token_dtype = FM_TOKEN_U16;
+    r.run.seq_len = 128;
+    r.run.device = "cpu";
+    r.run.batch = batch;
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    read_ranking(&ranking, "tiny.fm");
+    double error = score_error(ranking.scores, want, 4 * 8, 256);
+    printf("trained model, batches of %d: scores off by %.2g\n", batch, error);
+    assert_true(error <= 1e-4);
+    fm_rank_report_release(&report);
+    fm_ranking_release(&ranking);
+    free(ids);
+    free(want);
+    golden_close(&g);
+}
+
+static void scores_of_the_trained_model_are_the_golden_ones(void **state)
+{
+    (void)state;
+    assert_trained(1, "rank1.scores");
+    assert_trained(4, "rank4.scores");
+}
+
+static void quality_of_the_full_model_is_the_golden_loss(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_model *model = NULL;
+    const struct fm_ops *ops = NULL;
+    struct fm_calib held;
+    struct fm_quality quality[2];
+    uint32_t widths[2][4 * 8];
+    golden_open(&g, "golden/tiny-mixtral/golden.safetensors");
+    double *ce = golden_read(&g, "heldout.ce", FM_F64, NULL);
+    runs_init(&r, NULL, "none");
+    r.run.eval_tokens = "golden/tiny-mixtral/heldout.npy";
+    r.run.seq_len = 128;
+    for (int x = 0; x < 4 * 8; x++) {
+        widths[0][x] = 256;
+        widths[1][x] = 128;
+    }
+    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    assert_int_equal(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err), FM_OK);
+    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err), FM_OK);
+    if (fm_quality_measure(quality, model, ops, &held, widths[0], 2, NULL, &r.run, &err))
+        fail_msg("%s", err.text);
+    printf("loss %.7f, golden %.7f; at half width %.4f\n", quality[0].ce, *ce, quality[1].ce);
+    assert_true(fabs(quality[0].ce - *ce) <= 1e-5 * *ce);
+    assert_true(quality[0].kl == 0 && quality[0].agree == 1);
+    assert_int_equal(quality[0].positions, 32 * 127);
+    /* Unranked, half the channels are not enough. */
+    assert_true(quality[1].ce > quality[0].ce + 0.1 && quality[1].kl > 0.1);
+    fm_calib_close(&held);
+    fm_model_close(model);
+    free(ce);
+    golden_close(&g);
 }
 
 static void the_original_order_can_be_kept(void **state)
@@ -237,6 +317,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_the_golden_ones),
         cmocka_unit_test(scores_of_the_fast_table_are_the_golden_ones),
+        cmocka_unit_test(scores_of_the_trained_model_are_the_golden_ones),
+        cmocka_unit_test(quality_of_the_full_model_is_the_golden_loss),
         cmocka_unit_test(the_original_order_can_be_kept),
         cmocka_unit_test(threads_and_memory_change_nothing),
         cmocka_unit_test(a_stopped_run_goes_on),
