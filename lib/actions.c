@@ -185,6 +185,11 @@ uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t mult
     return round_up((uint64_t)I - each, multiple, I);
 }
 
+uint32_t fm_actions_uniform_export(uint64_t removed, int L, int E, int I, uint32_t multiple)
+{
+    return round_up(fm_actions_uniform(removed, L, E, I, multiple), FM_UNIFORM_MULTIPLE, I);
+}
+
 int fm_actions_find(const struct fm_actions *actions, uint32_t width)
 {
     for (int a = 0; a < actions->count; a++) {

@@ -59,8 +59,14 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
 
-/* ceil((1 - removed / (L E I)) I) rounded up to multiple: the width of the uniform export. */
+/* ceil((1 - removed / (L E I)) I) rounded up to multiple: uniform pruning at a budget. */
 uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t multiple);
+
+/* The width of the uniform export: the same, rounded up to FM_UNIFORM_MULTIPLE too, at most I.
+ * Stock runtimes run grouped products whose rows must be whole 16 bytes (torch's grouped_mm stops
+ * in the forward otherwise), and this layout is the one that loads everywhere. */
+#define FM_UNIFORM_MULTIPLE 8
+uint32_t fm_actions_uniform_export(uint64_t removed, int L, int E, int I, uint32_t multiple);
 
 /* Index of a width, -1 where it is not in the set. */
 int fm_actions_find(const struct fm_actions *actions, uint32_t width);

@@ -6,7 +6,8 @@
  *   ragged   a Hugging Face directory with a modelling file of its own: two flat expert tensors
  *            per layer, widths in config.json as fm_widths
  *   padded   stock names and stock config, tails filled with zeros to the full width
- *   uniform  stock names, every expert as wide as the budget allows: config.json differs from the
+ *   uniform  stock names, every expert as wide as the budget allows, up to a multiple of 8
+ *            (fm_actions_uniform_export): config.json differs from the
  *            checkpoint's in intermediate_size alone
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and

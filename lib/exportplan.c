@@ -106,8 +106,8 @@ static void set_widths(struct fm_exporter *x)
     x->rows = c->I;
     memcpy(x->widths, mask, n * sizeof *mask);
     if (x->options->layout == FM_LAYOUT_UNIFORM) {
-        uint32_t k = fm_actions_uniform(x->budgets.family.mask[x->index].removed, c->L, c->E, c->I,
-                                        x->budgets.actions.multiple);
+        uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->L, c->E,
+                                               c->I, x->budgets.actions.multiple);
         for (size_t i = 0; i < n; i++)
             x->widths[i] = k;
         x->rows = (int)k;

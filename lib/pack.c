@@ -106,7 +106,8 @@ static int plan_segments(struct pack *p, struct fm_err *err)
         for (int i = 0; i < a->count; i++)
             width[n++] = a->width[i];
         for (int i = 0; i < f->count; i++)
-            width[n++] = fm_actions_uniform(f->mask[i].removed, c->L, c->E, c->I, a->multiple);
+            width[n++] =
+                fm_actions_uniform_export(f->mask[i].removed, c->L, c->E, c->I, a->multiple);
         for (size_t i = 0; i < p->cp.rests; i++)
             rest[i] = *p->cp.rest[i].tensor;
         rc = fm_segments_init(&p->seg, c->L, c->E, c->I, p->cp.dtype, width, n, rest, p->cp.rests,

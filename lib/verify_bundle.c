@@ -364,8 +364,8 @@ static void check_boundaries(struct job *j, const struct fm_budgets *b)
                              "width %" PRIu32 " of the actions is no boundary",
                              b->actions.width[i]);
     for (int i = 0; i < b->family.count; i++) {
-        uint32_t k =
-            fm_actions_uniform(b->family.mask[i].removed, c->L, c->E, c->I, b->actions.multiple);
+        uint32_t k = fm_actions_uniform_export(b->family.mask[i].removed, c->L, c->E, c->I,
+                                               b->actions.multiple);
         if (fm_segments_at(&j->seg, k) < 0)
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
                              "width %" PRIu32 " of a uniform export is no boundary", k);

@@ -159,8 +159,8 @@ static int check_export(struct job *j, struct fm_err *err)
         rc = j->widths ? FM_OK : err->code;
         bool uniform = strcmp(j->v->report->kind, fm_layout_name(FM_LAYOUT_UNIFORM)) == 0;
         for (size_t i = 0; i < n && rc == FM_OK && uniform; i++)
-            j->widths[i] = fm_actions_uniform(f->mask[index].removed, f->L, f->E, f->I,
-                                              j->budgets.actions.multiple);
+            j->widths[i] = fm_actions_uniform_export(f->mask[index].removed, f->L, f->E, f->I,
+                                                     j->budgets.actions.multiple);
         if (uniform)
             lane.widths = j->widths;
     }

@@ -311,7 +311,7 @@ static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused
     const char *to = scratch("copy");
     for (int i = 0; i < FM_LAYOUTS; i++) {
         copy_dir(dir[i], to);
-        run_command("sed -i 's/\"index\": 3/\"index\": 4/' %s/fm-export.json", to);
+        run_command("sed -i 's/\"index\": 3/\"index\": 1/' %s/fm-export.json", to);
         assert_int_equal(verify(to, bundle), FM_EDIFF);
         assert_non_null(
             strstr(found, i < FM_LAYOUT_PADDED ? "has another type or shape" : "layer"));
