@@ -26,6 +26,7 @@
 enum fm_cli_kind {
     FM_CLI_FLAG,    /* bool *: no argument, sets true */
     FM_CLI_TEXT,    /* const char ** */
+    FM_CLI_LIST,    /* const char *[FM_SOURCES_MAX + 1], one each time the option is given */
     FM_CLI_INT,     /* int *, in [min, max] */
     FM_CLI_COUNT64, /* uint64_t * */
     FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */

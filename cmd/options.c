@@ -20,6 +20,7 @@ struct table {
 /* Shared options that are not plain fields of struct fm_run_options. */
 static struct {
     int device, precision, token_dtype;
+    const char *tokens[FM_SOURCES_MAX + 1];
     bool help, version;
 } chosen;
 
@@ -47,8 +48,8 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
          {"model", 'm', FM_CLI_TEXT, &run->model, "DIR", "checkpoint: config.json and safetensors",
           0, 0}},
         {FM_CLI_TOKENS,
-         {"tokens", 't', FM_CLI_TEXT, &run->tokens, "FILE",
-          "calibration tokens: .npy, llm.c bin, raw u16/u32", 0, 0}},
+         {"tokens", 't', FM_CLI_LIST, chosen.tokens, "FILE[:W]",
+          "calibration tokens: .npy, llm.c, Megatron, datatrove, raw; again for a mixture", 0, 0}},
         {FM_CLI_EVAL,
          {"eval-tokens", 0, FM_CLI_TEXT, &run->eval_tokens, "FILE",
           "tokens that quality is measured on", 0, 0}},
@@ -270,7 +271,7 @@ static void check_needs(const struct fm_cli *cli)
     bool needed = !(cli->groups & FM_CLI_OPTIONAL);
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
         refuse(cli, "--model DIR is missing", "", "");
-    if (needed && (cli->groups & FM_CLI_TOKENS) && !cli->run.tokens)
+    if (needed && (cli->groups & FM_CLI_TOKENS) && !chosen.tokens[0])
         refuse(cli, "--tokens FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
@@ -283,6 +284,9 @@ static void settle_run(struct fm_run_options *run)
     run->device = device[chosen.device];
     run->precision = chosen.precision ? FM_PRECISION_BF16 : FM_PRECISION_F32;
     run->token_dtype = token_type[chosen.token_dtype];
+    run->tokens = chosen.tokens[0];
+    for (int i = 0; i + 1 < FM_SOURCES_MAX; i++)
+        run->also_tokens[i] = chosen.tokens[i + 1];
 }
 
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,

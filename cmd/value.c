@@ -94,6 +94,17 @@ static bool parse_real(const struct fm_cli_option *o, const char *text)
     return true;
 }
 
+static bool append(const char **list, const char *text)
+{
+    int n = 0;
+    while (n < FM_SOURCES_MAX && list[n])
+        n++;
+    if (n == FM_SOURCES_MAX || !*text)
+        return false;
+    list[n] = text;
+    return true;
+}
+
 bool fm_value_parse(const struct fm_cli_option *o, const char *text)
 {
     const char *end;
@@ -104,6 +115,8 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
     case FM_CLI_TEXT:
         *(const char **)o->value = text;
         return *text != '\0';
+    case FM_CLI_LIST:
+        return append((const char **)o->value, text);
     case FM_CLI_INT:
         return parse_int(o, text);
     case FM_CLI_COUNT64:
@@ -125,6 +138,8 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
         snprintf(text, size, "use %s", o->arg);
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
+    else if (o->kind == FM_CLI_LIST)
+        snprintf(text, size, "use a name, at most %d times", FM_SOURCES_MAX);
     else if (o->min != 0 || o->max != 0)
         snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);
     else

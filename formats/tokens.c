@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/tokenindex.h"
 #include "lib/base/mem.h"
 
 #define NPY_HEADER_MAX 4096 /* numpy writes 118 bytes */
@@ -179,6 +180,7 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
     if ((rc = take_dict(t, &l, err)) != FM_OK)
         return rc;
     t->data = at + length;
+    t->format = "npy";
     return check_length(t, err);
 }
 
@@ -205,6 +207,7 @@ static int open_llmc(struct fm_tokens *t, const unsigned char *begin, struct fm_
     t->width = wide ? 4 : 2;
     t->count = count;
     t->data = LLMC_HEADER;
+    t->format = "llm.c";
     return check_length(t, err);
 }
 
@@ -215,6 +218,19 @@ static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *
         return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are not whole tokens of %d bytes",
                        t->file.size, t->width);
     t->count = t->file.size / (uint64_t)t->width;
+    t->format = "raw";
+    return check_length(t, err);
+}
+
+/* Two files, where an index says what is in the other. */
+static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, struct fm_err *err)
+{
+    int rc = fm_tokenindex_open(t, paired, err);
+    if (rc != FM_OK || !*paired)
+        return rc;
+    if (raw != FM_TOKEN_AUTO)
+        return fm_fail(err, FM_EUSAGE, "its %s file says what it holds; leave --token-dtype out",
+                       t->format);
     return check_length(t, err);
 }
 
@@ -228,7 +244,11 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
     int rc = fm_file_read(&t->file, 0, begin, n, err);
     if (rc != FM_OK)
         return rc;
-    bool npy = memcmp(begin, "\x93NUMPY", 6) == 0, llmc = is_llmc(begin);
+    bool npy = memcmp(begin, "\x93NUMPY", 6) == 0, paired = false;
+    rc = npy ? FM_OK : open_pair(t, raw, &paired, err);
+    if (rc != FM_OK || paired)
+        return rc;
+    bool llmc = is_llmc(begin);
     if (raw != FM_TOKEN_AUTO && (npy || llmc))
         return fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one; leave --token-dtype out",
                        npy ? ".npy" : "llm.c token");
@@ -241,8 +261,8 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
                        npy ? ".npy" : "llm.c token");
     if (raw == FM_TOKEN_AUTO)
         return fm_fail(err, FM_EUSAGE,
-                       "neither .npy nor an llm.c token file; for raw tokens say --token-dtype "
-                       "u16 or u32");
+                       "neither .npy nor an llm.c token file, and no .idx or .index stands beside "
+                       "it; for raw tokens say --token-dtype u16 or u32");
     return open_raw(t, raw, err);
 }
 
@@ -279,12 +299,13 @@ int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_
             return rc;
         for (uint64_t i = 0; i < some; i++, done++) {
             uint64_t id = little_endian(chunk + i * w, t->width);
+            int unused = 64 - 8 * t->width;
+            if (t->is_signed)
+                id = (uint64_t)((int64_t)(id << unused) >> unused);
             if (id >= vocabulary) /* a negative one is larger still */
                 return fm_fail(err, FM_EFORMAT,
                                "%s: token %" PRIu64 " is %" PRId64 " (vocabulary %" PRIu32 ")",
-                               t->file.path, at + done,
-                               t->is_signed && t->width == 4 ? (int32_t)id : (int64_t)id,
-                               vocabulary);
+                               t->file.path, at + done, (int64_t)id, vocabulary);
             ids[done] = (int32_t)id;
         }
     }

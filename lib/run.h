@@ -13,6 +13,8 @@
 #include "kernels/kernels.h"
 #include "lib/base/err.h"
 
+#define FM_SOURCES_MAX 16 /* files of calibration data in one run */
+
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
@@ -22,10 +24,11 @@ struct fm_progress {
 };
 
 struct fm_run_options {
-    const char *model;       /* --model DIR */
-    const char *tokens;      /* --tokens FILE */
-    const char *eval_tokens; /* --eval-tokens FILE, or NULL */
-    enum fm_token_type token_dtype;
+    const char *model;                       /* --model DIR */
+    const char *tokens;                      /* --tokens FILE[:WEIGHT] */
+    const char *also_tokens[FM_SOURCES_MAX]; /* further ones, NULL behind the last */
+    const char *eval_tokens;                 /* --eval-tokens FILE, or NULL */
+    enum fm_token_type token_dtype;          /* of files that are raw */
     int seq_len;         /* 0: min(2048, max positions, columns of a 2-D file) */
     int batch;           /* sequences per batch; 0: the tool's default */
     uint64_t max_tokens; /* 0: all */

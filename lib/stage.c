@@ -190,6 +190,33 @@ int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bun
     return FM_OK;
 }
 
+static bool add_source(cJSON *sources, const struct fm_calib_source *s, int T)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *o = cJSON_CreateObject();
+    fm_digest_hex(hex, &s->digest);
+    if (!o || !cJSON_AddItemToArray(sources, o)) {
+        cJSON_Delete(o);
+        return false;
+    }
+    return cJSON_AddStringToObject(o, "format", s->format) &&
+           cJSON_AddStringToObject(o, "packing", s->rows ? "rows" : "concatenated") &&
+           fm_json_add_double(o, "weight", (double)s->weight / FM_WEIGHT_ONE) &&
+           fm_json_add_uint(o, "tokens", s->tokens) &&
+           fm_json_add_uint(o, "used", s->sequences * (uint64_t)T) &&
+           cJSON_AddStringToObject(o, "digest", hex);
+}
+
+/* What each source is, and what was taken of it. */
+static bool add_sources(cJSON *tokens, const struct fm_calib *calib)
+{
+    cJSON *sources = cJSON_AddArrayToObject(tokens, "sources");
+    bool ok = sources != NULL;
+    for (int s = 0; ok && s < calib->sources; s++)
+        ok = add_source(sources, &calib->source[s], calib->T);
+    return ok;
+}
+
 cJSON *fm_stage_tokens(const struct fm_calib *calib)
 {
     char hex[FM_DIGEST_HEX];
@@ -197,7 +224,7 @@ cJSON *fm_stage_tokens(const struct fm_calib *calib)
     fm_digest_hex(hex, &calib->digest);
     if (tokens && cJSON_AddStringToObject(tokens, "digest", hex) &&
         fm_json_add_uint(tokens, "sequences", (uint64_t)calib->count) &&
-        fm_json_add_uint(tokens, "seq_len", (uint64_t)calib->T))
+        fm_json_add_uint(tokens, "seq_len", (uint64_t)calib->T) && add_sources(tokens, calib))
         return tokens;
     cJSON_Delete(tokens);
     return NULL;

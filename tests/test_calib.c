@@ -176,6 +176,112 @@ static void the_last_sequences_are_held_out(void **state)
     fm_calib_close(&c);
 }
 
+/* `n` tokens that count up from `first`, as raw u16. */
+static const char *counting(const char *name, int first, int n)
+{
+    uint16_t ids[1000];
+    assert_true(n <= 1000);
+    for (int i = 0; i < n; i++)
+        ids[i] = (uint16_t)(first + i);
+    return scratch_write(name, ids, (size_t)n * sizeof *ids);
+}
+
+/* "PATH:WEIGHT", in one of 8 rotating buffers. */
+static const char *weighted(const char *path, const char *weight)
+{
+    static char spec[8][600];
+    static unsigned turn;
+    char *s = spec[turn++ % 8];
+    snprintf(s, sizeof spec[0], "%s:%s", path, weight);
+    return s;
+}
+
+static void sources_are_interleaved_by_weight(void **state)
+{
+    (void)state;
+    struct fm_run_options run = {.tokens = weighted(counting("a", 0, 300), "0.7"),
+                                 .also_tokens = {weighted(counting("b", 500, 70), "0.3")},
+                                 .token_dtype = FM_TOKEN_U16,
+                                 .seq_len = 10};
+    struct fm_calib c = open_calib(&run);
+    /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are over. */
+    static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
+    assert_int_equal(c.sources, 2);
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        assert_int_equal(c.ids[i * 10], first[i]);
+    int b = 0;
+    for (int i = 0; i < c.count; i++) {
+        b += c.ids[i * 10] >= 500;
+        assert_true(abs(10 * b - 3 * (i + 1)) <= 10);
+    }
+    assert_int_equal(b, 7);
+    assert_int_equal(c.source[0].sequences + 7, c.count);
+    assert_int_equal(c.source[0].weight, 700000);
+    assert_int_equal(c.source[1].tokens, 70);
+    uint16_t wide[70];
+    int32_t ids[70];
+    for (int i = 0; i < 70; i++)
+        ids[i] = wide[i] = (uint16_t)(500 + i);
+    struct fm_digest same = fm_digest_of(ids, sizeof ids);
+    assert_true(fm_digest_equal(&same, &c.source[1].digest));
+    fm_calib_close(&c);
+    run.max_tokens = 45;
+    c = open_calib(&run);
+    assert_int_equal(c.count, 4);
+    assert_int_equal(c.ids[30], 20);
+    assert_int_equal(c.source[1].sequences, 1);
+    fm_calib_close(&c);
+}
+
+static void a_mixture_is_shuffled_source_by_source(void **state)
+{
+    (void)state;
+    struct fm_run_options run = {.tokens = counting("a", 0, 400),
+                                 .also_tokens = {counting("b", 500, 400)},
+                                 .token_dtype = FM_TOKEN_U16,
+                                 .shuffle = true,
+                                 .seed = 5,
+                                 .seq_len = 10};
+    struct fm_calib c = open_calib(&run);
+    int same = 0;
+    assert_int_equal(c.count, 80);
+    for (int i = 0; i < 80; i++)
+        assert_int_equal(c.ids[i * 10] >= 500, i % 2);
+    for (int i = 0; i < 40; i++)
+        same += c.ids[(2 * i + 1) * 10] == c.ids[2 * i * 10] + 500;
+    assert_true(same < 10); /* each by a permutation of its own */
+    fm_calib_close(&c);
+}
+
+static void weights_are_checked(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    static const struct {
+        const char *spec;
+        size_t length;
+        uint64_t weight;
+    } good[] = {{"a.npy", 5, 1000000},           {"a.npy:0.7", 5, 700000}, {"a:b", 3, 1000000},
+                {"a:2:3", 3, 3000000},           {"a:", 2, 1000000},       {"a:.5", 1, 500000},
+                {"a:1000000", 1, 1000000000000}, {"a:0.000001", 1, 1},     {"a:-1", 4, 1000000},
+                {"a:1e3", 5, 1000000},           {"a:5.", 1, 5000000}};
+    static const char *const bad[] = {"a:0",         "a:0.0",      "a:0.0000001",
+                                      "a:1000000.1", "a:99999999", ":1"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        size_t length = 0;
+        uint64_t weight = 0;
+        assert_int_equal(fm_mixture_spec(good[i].spec, &length, &weight, &err), FM_OK);
+        assert_int_equal(length, good[i].length);
+        assert_int_equal(weight, good[i].weight);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t length = 0;
+        uint64_t weight = 0;
+        assert_int_equal(fm_mixture_spec(bad[i], &length, &weight, &err), FM_EUSAGE);
+        assert_non_null(strstr(err.text, bad[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +291,9 @@ int main(void)
         cmocka_unit_test(shuffling_permutes_whole_sequences_by_seed),
         cmocka_unit_test(rows_of_a_2d_file_are_cut),
         cmocka_unit_test(the_last_sequences_are_held_out),
+        cmocka_unit_test(sources_are_interleaved_by_weight),
+        cmocka_unit_test(a_mixture_is_shuffled_source_by_source),
+        cmocka_unit_test(weights_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

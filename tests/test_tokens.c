@@ -234,6 +234,56 @@ static void reads_the_golden_tokens(void **state)
     fm_tokens_close(&t);
 }
 
+static void put_index(const char *name, int type, const int32_t *sizes, int n)
+{
+    unsigned char b[34 + 12 * 4 + 16] = "MMIDIDX\0";
+    int64_t pointer = 0, width = type == 4 ? 4 : 2, bounds[2] = {0, n};
+    b[9] = 1;
+    b[17] = (unsigned char)type;
+    b[18] = (unsigned char)n;
+    b[26] = 2;
+    memcpy(b + 34, sizes, (size_t)n * 4);
+    for (int i = 0; i < n; pointer += sizes[i++] * width)
+        memcpy(b + 34 + 4 * n + 8 * i, &pointer, 8);
+    memcpy(b + 34 + 12 * n, bounds, 16);
+    scratch_write(name, b, 34 + 12 * (size_t)n + 16);
+}
+
+static void reads_pairs_with_an_index(void **state)
+{
+    (void)state;
+    static const int32_t sizes[3] = {2, 0, 3}, i4[5] = {7, 1, 70000, 3, 4};
+    static const uint64_t ends[3] = {2, 2, 5};
+    struct fm_err err = {0};
+    int32_t ids[5];
+    put_index("pair.idx", 4, sizes, 3);
+    scratch_write("pair.bin", i4, sizeof i4);
+    scratch_write("trove.ds", i4, sizeof i4);
+    scratch_write("trove.ds.index", ends, sizeof ends);
+    static const char *const names[] = {"pair.bin", "pair.idx", "trove.ds"};
+    for (int k = 0; k < 3; k++) {
+        struct fm_tokens t;
+        if (fm_tokens_open(&t, scratch(names[k]), FM_TOKEN_AUTO, &err) != FM_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(t.count, 5);
+        assert_int_equal(t.rows, 0);
+        assert_int_equal(fm_tokens_read(&t, 0, ids, 5, 70001, &err), FM_OK);
+        assert_memory_equal(ids, i4, sizeof ids);
+        assert_string_equal(t.format, k == 2 ? "datatrove" : "megatron");
+        fm_tokens_close(&t);
+        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "leave --token-dtype out");
+    }
+    /* Signed words below four bytes are signed too. */
+    static const int16_t i2[5] = {1, 2, 3, 4, -5};
+    struct fm_tokens t;
+    put_index("pair.idx", 3, sizes, 3);
+    scratch_write("pair.bin", i2, sizeof i2);
+    assert_int_equal(fm_tokens_open(&t, scratch("pair.bin"), FM_TOKEN_AUTO, &err), FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 5, 70001, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "token 4 is -5 (vocabulary 70001)"));
+    fm_tokens_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +294,7 @@ int main(void)
         cmocka_unit_test(reads_raw_files_when_told),
         cmocka_unit_test(long_reads_cross_chunks),
         cmocka_unit_test(reads_the_golden_tokens),
+        cmocka_unit_test(reads_pairs_with_an_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
