@@ -5,6 +5,14 @@ run() { # run TOOL OPTION...: becomes the tool
     shift
     exec "$tool" -q --model "$odd" --tokens "$odd/tokens.npy" --threads 1 "$@" >/dev/null 2>&1
 }
+# steps_for TOOL OPTION...: how many steps take this machine some six seconds; states are saved
+# every second, so that leaves room for three kills
+steps_for() {
+    local began=${EPOCHREALTIME/./}
+    (run "$@" --steps 100 -o trial)
+    rm trial
+    echo $((100 * 6000000 / (${EPOCHREALTIME/./} - began) + 100))
+}
 killed() { # killed TOOL OPTION...: three kills, each after a state has been saved, then to the end
     for _ in 1 2 3; do
         rm -f before
@@ -23,10 +31,12 @@ killed() { # killed TOOL OPTION...: three kills, each after a state has been sav
     [ -e state ] && echo "$1: the state is left behind"
 }
 (run fm-rank -o ranked)
-(run fm-train --steps 300 --until 0.3 -o straight ranked)
-killed fm-train --steps 300 --until 0.3 -o killed ranked
+steps=$(steps_for fm-train --until 0.3 ranked)
+(run fm-train --steps "$steps" --until 0.3 -o straight ranked)
+killed fm-train --steps "$steps" --until 0.3 -o killed ranked
 cmp straight killed && echo "fm-train: same"
-(run fm-recover --budget 0 --steps 300 -o straight2 straight)
-killed fm-recover --budget 0 --steps 300 -o killed2 straight
+steps=$(steps_for fm-recover --budget 0 straight)
+(run fm-recover --steps "$steps" --budget 0 -o straight2 straight)
+killed fm-recover --steps "$steps" --budget 0 -o killed2 straight
 cmp straight2 killed2 && echo "fm-recover: same"
 ls
