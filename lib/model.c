@@ -207,14 +207,28 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
     return most * sizeof(float);
 }
 
+static uint64_t raw_bytes_max(const struct fm_model *m)
+{
+    uint64_t raw = 0;
+    for (int l = 0; l < m->config.L; l++)
+        raw = m->plan[l].raw_bytes > raw ? m->plan[l].raw_bytes : raw;
+    return raw;
+}
+
+uint64_t fm_model_resident_bytes(const struct fm_model *m)
+{
+    uint64_t layers = (uint64_t)m->pinned * fm_model_layer_bytes(m);
+    if (m->pinned < m->config.L)
+        layers += fm_model_layer_bytes(m) + raw_bytes_max(m);
+    return ends_bytes(m) + layers;
+}
+
 /* How many layers stay: all, if they fit beside the ends, else what fits beside a slot for the
  * others and the bytes that are read ahead. */
 static int plan_slots(struct fm_model *m, uint64_t memory, struct fm_err *err)
 {
-    uint64_t layer = fm_model_layer_bytes(m), ends = ends_bytes(m), raw = 0;
+    uint64_t layer = fm_model_layer_bytes(m), ends = ends_bytes(m), raw = raw_bytes_max(m);
     int L = m->config.L;
-    for (int l = 0; l < L; l++)
-        raw = m->plan[l].raw_bytes > raw ? m->plan[l].raw_bytes : raw;
     uint64_t left = memory > ends ? memory - ends : 0;
     if (left / layer >= (uint64_t)L)
         m->pinned = L;

@@ -109,7 +109,9 @@ int fm_model_ends(struct fm_model *model, const struct fm_ends **ends, struct fm
 int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err);
 
-/* Bytes that one resident layer takes, for plans. */
+/* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
+ * ends, the layers that stay, the slot of the others and what is read ahead for it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
+uint64_t fm_model_resident_bytes(const struct fm_model *model);
 
 #endif

@@ -1,10 +1,12 @@
 #include "lib/plan.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/journal.h"
+#include "lib/sweep.h"
 
 #define PROBE 384
 #define PROBE_SECONDS 0.05
@@ -13,6 +15,25 @@
 static double layers_bytes(const struct fm_model *model)
 {
     return (double)fm_model_layer_bytes(model) * fm_model_config(model)->L;
+}
+
+/* Scratch of one thread that takes a block of micro-batches through a layer: inner values and
+ * their gradients, the rows of all experts, one expert with twice its even share of rows. */
+static uint64_t scratch_bytes(const struct fm_config *c, int rows)
+{
+    uint64_t block = (uint64_t)(rows > FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS);
+    uint64_t H = (uint64_t)c->H, K = (uint64_t)c->K, heads = 2 * (uint64_t)(c->Q + c->G);
+    uint64_t inner = 8 * H + 2 * heads * (uint64_t)c->C + K * H;
+    uint64_t share = 2 * block * K / (uint64_t)c->E + 1;
+    uint64_t expert = share * (3 * H + 6 * (uint64_t)c->I);
+    return (block * inner + expert) * sizeof(float);
+}
+
+uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
+{
+    uint64_t scratch = scratch_bytes(fm_model_config(model), rows);
+    uint64_t taken = fm_model_resident_bytes(model) + scratch * (uint64_t)fm_pool_threads();
+    return memory > taken ? memory - taken : 0;
 }
 
 /* Multiplications and additions of one token's forward, by where they happen. */
@@ -49,22 +70,25 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     uint64_t boundary = sweep->rows * (uint64_t)c->H * sizeof(float);
     uint64_t boundaries = boundary * ((uint64_t)(sweep->lanes - sweep->backward) +
                                       (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
-    uint64_t room = memory / 2, spill = boundaries > room ? boundaries - room : 0;
+    int rows = sweep->rows > INT_MAX ? INT_MAX : (int)sweep->rows;
+    rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
+    uint64_t room = fm_plan_room(model, rows, memory);
+    uint64_t spill = boundaries > room ? boundaries - room : 0;
     uint64_t ends = 2 * (uint64_t)c->V * (uint64_t)c->H * sizeof(float);
     double layers = layers_bytes(model);
-    /* Layers that stay are read once. */
-    uint64_t stay = layers <= (double)room ? (uint64_t)layers : 2 * fm_model_layer_bytes(model);
-    uint64_t resident = boundaries - spill + stay + ends;
+    bool stay = fm_model_resident_bytes(model) >= (uint64_t)layers;
+    uint64_t resident = boundaries - spill + fm_model_resident_bytes(model) +
+                        scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
     plan->memory = resident > plan->memory ? resident : plan->memory;
     plan->spill = spill > plan->spill ? spill : plan->spill;
     plan->sweeps += sweep->count;
     plan->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
     plan->flops += (double)sweep->count * lanes_flops(c, sweep);
-    double passes = layers <= (double)room ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
+    double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
     /* float32 in memory is two bytes on disk for 16-bit checkpoints. */
     double stored = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
     uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * stored);
-    plan->read = layers <= (double)room && plan->read > read ? plan->read : plan->read + read;
+    plan->read = stay && plan->read > read ? plan->read : plan->read + read;
 }
 
 struct probe {

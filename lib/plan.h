@@ -34,6 +34,12 @@ struct fm_plan_sweep {
     double kept;    /* mean share of the channels that students keep, 1: all */
 };
 
+/*
+ * Bytes of `memory` that are left for the boundaries of a sweep, once the layers that stay and
+ * the threads' scratch have theirs; rows: tokens of a micro-batch.  0: everything is spilled.
+ */
+uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory);
+
 /* Add one kind of sweep to *plan. */
 void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
                  const struct fm_plan_sweep *sweep, uint64_t memory);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/plan.h"
 #include "lib/sweep.h"
 #include "lib/task.h"
 
@@ -24,12 +25,16 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
     return rc;
 }
 
+/* Fewer masks than this would make the teacher, and reading the layers, the main work; their
+ * boundaries are spilled where memory has no room for them. */
+#define GROUP_MIN 16
+
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory)
 {
     /* A lane keeps one boundary of every sequence; one is the teacher's. */
     uint64_t lane = (uint64_t)held->count * (uint64_t)held->T * (uint64_t)config->H * sizeof(float);
     uint64_t fit = memory / (lane ? lane : 1);
-    return fit >= FM_LANES_MAX ? FM_LANES_MAX - 1 : fit < 2 ? 1 : (int)fit - 1;
+    return fit >= FM_LANES_MAX ? FM_LANES_MAX - 1 : fit <= GROUP_MIN ? GROUP_MIN : (int)fit - 1;
 }
 
 /* The held-out sequences as micro-batches of S each. */
@@ -91,9 +96,9 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        struct fm_err *err)
 {
     const struct fm_config *config = fm_model_config(model);
-    uint64_t memory = fm_run_memory(run) / 2;
-    int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
     int S = fm_task_micro(held->count, held->T), batches = held->count / S;
+    uint64_t memory = fm_plan_room(model, S * held->T, fm_run_memory(run));
+    int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
     size_t experts = (size_t)config->L * (size_t)config->E;
     struct fm_sweep_options options = {.memory = memory, .stop = run->stop};
     struct fm_sweep *sweep = NULL;

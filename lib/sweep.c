@@ -10,10 +10,6 @@
 #include "lib/layer.h"
 #include "lib/sweeping.h"
 
-/* Micro-batches go through a layer together up to this many tokens: with top-2 of 8 experts that
- * is 512 rows an expert, where products reach their full speed. */
-#define BLOCK_TOKENS 2048
-
 void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 {
     pthread_mutex_lock(&r->lock);
@@ -420,7 +416,7 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
     const struct fm_config *c = fm_model_config(model);
     assert(batches > 0 && rows >= T && T > 1 && lanes > 0 && lanes <= FM_LANES_MAX);
     *sweep = NULL;
-    if (rows > INT_MAX / c->K || BLOCK_TOKENS > INT_MAX / c->K ||
+    if (rows > INT_MAX / c->K || FM_SWEEP_BLOCK_TOKENS > INT_MAX / c->K ||
         batches > INT_MAX / lanes / (rows / FM_HEAD_ROWS + 1))
         return fm_fail(err, FM_EUSAGE, "%d batches of %d tokens are too many; use a smaller batch",
                        batches, rows);
@@ -437,7 +433,8 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                            .rows = rows,
                            .T = T,
                            .lanes = lanes,
-                           .together = rows < BLOCK_TOKENS ? BLOCK_TOKENS / rows : 1};
+                           .together =
+                               rows < FM_SWEEP_BLOCK_TOKENS ? FM_SWEEP_BLOCK_TOKENS / rows : 1};
     if (s->together > batches)
         s->together = batches;
     s->slots = count_slots(s);

@@ -8,6 +8,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 #include "lib/journal.h"
+#include "lib/plan.h"
 #include "lib/quality.h"
 #include "lib/stage.h"
 
@@ -44,13 +45,12 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
                         struct fm_err *err)
 {
     *task = (struct fm_task){.run = run, .began = fm_journal_now(), .epoch_number = -1};
-    /* Half for layers that stay, half for what a sweep keeps of its batches. */
-    task->memory = fm_run_memory(run) / 2;
+    task->memory = fm_run_memory(run);
     int rc = fm_run_ops(&task->ops, run, err);
     if (rc == FM_OK)
         rc = fm_hfdir_open(&task->dir, run->model, err);
     if (rc == FM_OK)
-        rc = fm_model_open(&task->model, run->model, task->memory, err);
+        rc = fm_model_open(&task->model, run->model, task->memory / 2, err);
     if (rc == FM_OK)
         rc = fm_hfdir_spare(&task->dir, run->output, err);
     if (rc != FM_OK)
@@ -110,7 +110,8 @@ void fm_task_close(struct fm_task *task)
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err)
 {
-    struct fm_sweep_options options = {.memory = task->memory, .stop = task->run->stop};
+    struct fm_sweep_options options = {.memory = fm_plan_room(task->model, rows, task->memory),
+                                       .stop = task->run->stop};
     return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
                         &options, err);
 }

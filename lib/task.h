@@ -26,7 +26,7 @@ struct fm_task {
     struct fm_bundle in;         /* the stage stream, where there is one */
     struct fm_ranking ranking;   /* of the stream; the model is read in its order */
     struct fm_digest identity;   /* of the manifest's "model" */
-    uint64_t memory;             /* bytes a sweep may use */
+    uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
     double began;                /* fm_journal_now() at open */
     /* The epoch whose order is at hand. */
     uint32_t *epoch;
@@ -46,7 +46,7 @@ void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
 
-/* A sweep with the task's memory and stop flag. */
+/* A sweep in what the layers leave of the task's memory, with its stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err);
 
