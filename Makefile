@@ -51,7 +51,7 @@ LIBS = $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) -lm -lpthread
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 LIB_C := $(wildcard lib/base/*.c lib/*.c formats/*.c kernels/*.c)
-TEST_C := $(wildcard tests/test_*.c)
+TEST_C := $(wildcard tests/test_*.c tests/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(BUILD)/bin/%)

@@ -15,7 +15,7 @@
 #include "lib/lorafile.h"
 #include "lib/ranking.h"
 #include "lib/stage.h"
-#include "tests/replay.h"
+#include "tests/fuzz.h"
 
 static void check(int code, const struct fm_err *err)
 {
@@ -94,7 +94,7 @@ static int sign(const char *path, const struct fm_file *file, const struct fm_ar
     return code;
 }
 
-static void read_signed(const char *path)
+static void read_signed(const char *from)
 {
     char again[64];
     struct fm_file file;
@@ -102,8 +102,8 @@ static void read_signed(const char *path)
     size_t members = 0;
     struct fm_err err = {0};
     struct fm_bundle b;
-    snprintf(again, sizeof again, "%s-signed", path);
-    if (fm_file_open(&file, path, &err))
+    snprintf(again, sizeof again, "%s-signed", from);
+    if (fm_file_open(&file, from, &err))
         abort();
     if (fm_archive_list(&m, &members, 64, &file, true, &err) == FM_OK && members > 0 &&
         sign(again, &file, m, members) == FM_OK) {
@@ -116,15 +116,22 @@ static void read_signed(const char *path)
     fm_file_close(&file);
 }
 
+static char path[] = "/tmp/fm-fuzz-bundle-XXXXXX";
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char path[] = "/tmp/fm-fuzz-bundle-XXXXXX";
     static FILE *file;
     struct fm_bundle b;
     struct fm_err err = {0};
     if (!file) {
         int fd = mkstemp(path);
         file = fd < 0 ? NULL : fdopen(fd, "r+b");
+        atexit(remove_file);
     }
     if (!file || fseek(file, 0, SEEK_SET) || fwrite(data, 1, size, file) != size || fflush(file) ||
         ftruncate(fileno(file), (off_t)size))
@@ -144,3 +151,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_signed(path);
     return 0;
 }
+
+FUZZ_MAIN

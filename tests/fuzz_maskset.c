@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "formats/maskset.h"
-#include "tests/replay.h"
+#include "tests/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -22,3 +22,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     free(widths);
     return 0;
 }
+
+FUZZ_MAIN

@@ -52,6 +52,21 @@ unit_tests() {
     done
 }
 
+# Fuzz programs without a fuzzer: every hostile file through every reader, whole and mutated.  They
+# abort where a reader breaks its word.
+replays() {
+    local source name began
+    for source in tests/fuzz_*.c; do
+        [ -e "$source" ] || continue
+        name=fuzz/$(basename "$source" .c)
+        wanted "$name" || continue
+        began=$SECONDS
+        timeout -k 10 "$seconds_max" "$BUILD/tests/${name#fuzz/}" -n 100 golden/bad \
+            >"$scratch/log" 2>&1 </dev/null
+        result "$name" $? "$began" "$scratch/log"
+    done
+}
+
 compare() { # compare NAME: the three files of the test with their goldens; 0 where they agree
     local name=$1 kind golden status=0
     for kind in out err rc; do
@@ -102,6 +117,7 @@ demo() {
 }
 
 unit_tests
+replays
 cli_tests
 demo
 
