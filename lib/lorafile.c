@@ -1,10 +1,12 @@
 #include "lib/lorafile.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/json.h"
 #include "lib/base/mem.h"
 #include "lib/stage.h"
 #include "lib/stbytes.h"
@@ -166,4 +168,47 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
     free(widths);
     fm_stmember_close(&m);
     return code;
+}
+
+/* Strategy single adapts the channels of the mask it names, cross those of the full one. */
+static int check_widths(const struct fm_adapter *a, const struct fm_family *f, const char *strategy,
+                        int64_t index, struct fm_err *err)
+{
+    bool cross = strcmp(strategy, "cross") == 0;
+    if (!cross && strcmp(strategy, "single") != 0)
+        return fm_fail(err, FM_EFORMAT, "strategy is '%s'", strategy);
+    const uint32_t *widths = fm_family_widths(f, cross ? 0 : (int)index);
+    for (int i = 0; i < a->L * a->E; i++)
+        if (a->widths[i] != widths[i])
+            return fm_fail(err, FM_EFORMAT,
+                           "layer %d, expert %d: the adapter has %u channels, mask %d has %u",
+                           i / a->E, i % a->E, a->widths[i], cross ? 0 : (int)index, widths[i]);
+    return FM_OK;
+}
+
+static int check_note(const struct fm_adapter *a, const cJSON *note, const struct fm_family *f,
+                      struct fm_err *err)
+{
+    int64_t rank, index;
+    double alpha = NAN; /* differs from any */
+    const char *strategy;
+    if (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
+        fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err) ||
+        fm_json_get_int(note, "budget_index", 0, f->count - 1, &index, err) ||
+        fm_json_get_string(note, "strategy", &strategy, err))
+        return err->code;
+    if (rank != a->r || (float)alpha != a->alpha)
+        return fm_fail(err, FM_EFORMAT, "rank %d, alpha %g; the manifest says %d, %g", a->r,
+                       (double)a->alpha, (int)rank, alpha);
+    return check_widths(a, f, strategy, index, err);
+}
+
+int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
+                      const struct fm_family *family, struct fm_err *err)
+{
+    const cJSON *note = cJSON_GetObjectItemCaseSensitive(b->manifest, "adapter");
+    assert(a->L == family->L && a->E == family->E);
+    int rc = note ? check_note(a, note, family, err)
+                  : fm_fail(err, FM_EFORMAT, "the manifest has no 'adapter'");
+    return rc == FM_OK ? rc : fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
 }

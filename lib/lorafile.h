@@ -10,6 +10,7 @@
 
 #include "formats/bundle.h"
 #include "lib/adapter.h"
+#include "lib/masks.h"
 
 #define FM_LORA_RANK_MAX 4096
 
@@ -19,5 +20,12 @@ int fm_lorafile_pack(const struct fm_adapter *a, void **data, size_t *size, stru
 /* Read it from a stream, its digest checked; fm_adapter_release gives it back.  FM_EFORMAT names
  * the tensor whose shape or values cannot be (non-finite values, widths over the model's). */
 int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err);
+
+/*
+ * FM_EFORMAT unless the manifest's "adapter" tells of this one: rank, alpha, and the widths of the
+ * mask that it names (strategy single) or of the full one (cross).  The family is the stream's.
+ */
+int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
+                      const struct fm_family *family, struct fm_err *err);
 
 #endif

@@ -89,7 +89,10 @@ static int open_inputs(struct pack *p, struct fm_err *err)
         if (rc == FM_OK)
             rc = fm_run_ops(&p->ops, p->run, err);
     }
-    return rc == FM_OK ? check_sizes(p, err) : rc;
+    if (rc == FM_OK)
+        rc = check_sizes(p, err);
+    return rc == FM_OK && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.family, err)
+                                 : rc;
 }
 
 /* Boundaries at every action width and at the uniform width of every budget. */
@@ -494,6 +497,19 @@ static int begin(struct pack *p, struct fm_err *err)
                        : rc;
 }
 
+/* The second pass read what the first did.  The reader's stream has no end where it did not. */
+static int compare_passes(const struct pack *p, struct fm_err *err)
+{
+    void *segments = NULL;
+    size_t size = 0;
+    int rc = fm_segments_write(&p->seg, &segments, &size, err);
+    if (rc == FM_OK && (size != p->segments_bytes || memcmp(segments, p->segments, size) != 0))
+        rc = fm_fail(err, FM_EIO, "%s: the second reading gave other weights than the first",
+                     p->run->model);
+    free(segments);
+    return rc;
+}
+
 /* Digests first, then everything in order. */
 static int write_pipe(struct pack *p, struct fm_err *err)
 {
@@ -504,7 +520,9 @@ static int write_pipe(struct pack *p, struct fm_err *err)
         rc = plan_parts(p, true, err);
     if (rc == FM_OK)
         rc = begin(p, err);
-    return rc == FM_OK ? pass(p, "weights", err) : rc;
+    if (rc == FM_OK)
+        rc = pass(p, "weights", err);
+    return rc == FM_OK ? compare_passes(p, err) : rc;
 }
 
 /* Everything once; the digests go where room was left for them. */

@@ -25,6 +25,8 @@ struct job {
     struct fm_config config;
     struct fm_segments seg;
     bool segments; /* seg is filled */
+    struct fm_budgets budgets;
+    bool masks; /* budgets are filled */
 };
 
 /* ---- members ---- */
@@ -374,12 +376,11 @@ static void check_boundaries(struct job *j, const struct fm_budgets *b)
 
 static int check_masks(struct job *j, struct fm_err *err)
 {
-    struct fm_budgets b = {0};
-    int rc = fm_budgets_open(&b, &j->bundle, err);
-    if (rc == FM_OK && j->segments)
-        check_boundaries(j, &b);
-    fm_verifier_count(j->v, (uint64_t)b.family.count, 0);
-    fm_budgets_release(&b);
+    int rc = fm_budgets_open(&j->budgets, &j->bundle, err);
+    j->masks = rc == FM_OK;
+    if (j->masks && j->segments)
+        check_boundaries(j, &j->budgets);
+    fm_verifier_count(j->v, (uint64_t)j->budgets.family.count, 0);
     return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, rc, err);
 }
 
@@ -387,6 +388,8 @@ static int check_adapter(struct job *j, struct fm_err *err)
 {
     struct fm_adapter a = {0};
     int rc = fm_lorafile_open(&a, &j->bundle, err);
+    if (rc == FM_OK && j->masks)
+        rc = fm_lorafile_check(&a, &j->bundle, &j->budgets.family, err);
     fm_adapter_release(&a);
     fm_verifier_count(j->v, 1, 0);
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
@@ -417,6 +420,10 @@ static void check_presence(struct job *j)
         if (need[i] && !fm_bundle_find(&j->bundle, need[i]))
             fm_verifier_find(j->v, 0, FM_EFORMAT, need[i], "is missing in a stream of fm-%s",
                              stage);
+    if (cJSON_HasObjectItem(j->bundle.manifest, "adapter") &&
+        !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
+        fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
+                         "is missing: the manifest tells of an adapter");
     for (int l = 0; packed && l < j->config.L; l++) {
         char name[FM_VOLUMES_NAME_BYTES];
         fm_volumes_member(name, l);
@@ -463,6 +470,7 @@ int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
     if (rc == FM_OK)
         rc = fm_file_unchanged(&j.bundle.file, err);
     fm_segments_release(&j.seg);
+    fm_budgets_release(&j.budgets);
     free(j.good);
     fm_bundle_close(&j.bundle);
     return rc;

@@ -49,16 +49,26 @@ static bool same_bytes(const char *a, const char *b)
 }
 
 /* Standard output goes to a file, through a pipe's rules: "-" is never seeked. */
-static void pack_to_stdout(const char *stage, const char *output)
+static int run_to_stdout(const struct fm_run_options *run, const char *output, struct fm_err *err)
 {
+    struct fm_pack_report report;
     fflush(stdout);
     int saved = dup(1);
     FILE *f = fopen(output, "wb");
     scratch_check(f && dup2(fileno(f), 1) == 1, output);
-    pack(stage, "-");
+    int rc = fm_pack(run, &report, err);
     scratch_check(dup2(saved, 1) == 1, "dup2");
     close(saved);
     fclose(f);
+    return rc;
+}
+
+static void pack_to_stdout(const char *stage, const char *output)
+{
+    struct fm_run_options run = run_for(stage, "-");
+    struct fm_err err = {0};
+    if (run_to_stdout(&run, output, &err) != FM_OK)
+        golden_die(&err);
 }
 
 static void a_file_and_a_pipe_get_the_same_bytes(void **unused)
@@ -70,6 +80,46 @@ static void a_file_and_a_pipe_get_the_same_bytes(void **unused)
         pack_to_stdout(stage, scratch("pipe.fm"));
         assert_true(same_bytes(scratch("file.fm"), scratch("pipe.fm")));
     }
+}
+
+/* Flip a bit of the last tensor of a shard when the second pass begins; times stay as they were. */
+static void change_shard(void *self, const char *stage, uint64_t done, uint64_t total,
+                         const char *unit)
+{
+    char **shard = self;
+    struct stat st;
+    (void)done, (void)total, (void)unit;
+    if (!*shard || strcmp(stage, "weights") != 0)
+        return;
+    FILE *f = fopen(*shard, "r+b");
+    scratch_check(f && fstat(fileno(f), &st) == 0 && fseek(f, -2, SEEK_END) == 0, *shard);
+    int c = fgetc(f);
+    scratch_check(fseek(f, -2, SEEK_END) == 0 && fputc(c ^ 1, f) != EOF && fflush(f) == 0, *shard);
+    struct timespec times[2] = {st.st_atim, st.st_mtim};
+    scratch_check(futimens(fileno(f), times) == 0 && fclose(f) == 0, *shard);
+    *shard = NULL;
+}
+
+static void a_checkpoint_that_changes_between_two_readings_is_refused(void **unused)
+{
+    (void)unused;
+    char model[512], shard[600], command[1200], *once = shard;
+    const char *stage = given_stage("in.fm", false);
+    struct fm_err err = {0};
+    snprintf(model, sizeof model, "%s", scratch("model"));
+    snprintf(shard, sizeof shard, "%s/model-00002-of-00002.safetensors", model);
+    snprintf(command, sizeof command, "cp -r %s %s", GIVEN_MODEL, model);
+    assert_int_equal(system(command), 0);
+    struct fm_run_options run = run_for(stage, "-");
+    run.model = model;
+    assert_int_equal(run_to_stdout(&run, scratch("whole.fm"), &err), FM_OK);
+    run.progress = (struct fm_progress){.report = change_shard, .self = &once};
+    assert_int_equal(run_to_stdout(&run, scratch("cut.fm"), &err), FM_EIO);
+    assert_null(once);
+    assert_non_null(strstr(err.text, "the second reading"));
+    struct fm_bundle b = {0};
+    assert_int_equal(fm_bundle_open(&b, scratch("cut.fm"), &err), FM_EFORMAT);
+    fm_bundle_close(&b);
 }
 
 static void one_thread_and_three_give_the_same_bytes(void **unused)
@@ -353,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_and_a_pipe_get_the_same_bytes),
+        cmocka_unit_test(a_checkpoint_that_changes_between_two_readings_is_refused),
         cmocka_unit_test(one_thread_and_three_give_the_same_bytes),
         cmocka_unit_test(bundle_and_exports_have_the_bytes_of_every_machine),
         cmocka_unit_test(a_tar_stream_has_the_files_of_the_directory),

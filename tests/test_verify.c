@@ -102,6 +102,8 @@ struct change {
     size_t size;
 };
 
+static void (*edit_manifest)(cJSON *manifest); /* NULL: it stays */
+
 static void rewrite(const struct change *change, size_t changes)
 {
     struct fm_bundle b = {0};
@@ -126,6 +128,8 @@ static void rewrite(const struct change *change, size_t changes)
     }
     cJSON *manifest = cJSON_Duplicate(b.manifest, true);
     cJSON_DeleteItemFromObjectCaseSensitive(manifest, "members");
+    if (edit_manifest)
+        edit_manifest(manifest);
     GIVEN_TRY(fm_bundle_begin(&w, edited, true, manifest, part, parts, &given_err));
     GIVEN_TRY(fm_bundle_finish(w, &given_err));
     free(part);
@@ -374,6 +378,57 @@ static void masks_outside_the_actions_or_off_their_budget_are_found(void **unuse
     fm_bundle_close(&b);
 }
 
+static void set_rank(cJSON *manifest)
+{
+    cJSON *adapter = cJSON_GetObjectItemCaseSensitive(manifest, "adapter");
+    cJSON_ReplaceItemInObjectCaseSensitive(adapter, "rank", cJSON_CreateNumber(4));
+}
+
+static void set_alpha(cJSON *manifest)
+{
+    cJSON *adapter = cJSON_GetObjectItemCaseSensitive(manifest, "adapter");
+    cJSON_ReplaceItemInObjectCaseSensitive(adapter, "alpha", cJSON_CreateNumber(6.5));
+}
+
+static void set_mask(cJSON *manifest)
+{
+    cJSON *adapter = cJSON_GetObjectItemCaseSensitive(manifest, "adapter");
+    cJSON_ReplaceItemInObjectCaseSensitive(adapter, "budget_index", cJSON_CreateNumber(4));
+}
+
+static void set_strategy(cJSON *manifest)
+{
+    cJSON *adapter = cJSON_GetObjectItemCaseSensitive(manifest, "adapter");
+    cJSON_ReplaceItemInObjectCaseSensitive(adapter, "strategy", cJSON_CreateString("cross"));
+}
+
+static void forget_adapter(cJSON *manifest)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(manifest, "adapter");
+}
+
+static void an_adapter_that_is_not_the_manifest_s_is_found(void **unused)
+{
+    (void)unused;
+    void (*const edit[])(cJSON *) = {set_rank, set_alpha, set_mask, set_strategy, forget_adapter};
+    static const char *const says[] = {"rank 3", "alpha 6", "mask 4", "mask 0", "has no 'adapter'"};
+    for (int i = 0; i < 5; i++) {
+        edit_manifest = edit[i];
+        rewrite(NULL, 0);
+        assert_int_equal(verify(edited, NULL), FM_EFORMAT);
+        assert_memory_equal(found, FM_MEMBER_ADAPTER, strlen(FM_MEMBER_ADAPTER));
+        assert_non_null(strstr(found, says[i]));
+        struct fm_pack_report made;
+        struct fm_run_options run = {.model = GIVEN_MODEL,
+                                     .input = edited,
+                                     .output = scratch("again.fm"),
+                                     .device = "ref",
+                                     .force = true};
+        assert_int_equal(fm_pack(&run, &made, &said), FM_EFORMAT);
+    }
+    edit_manifest = NULL;
+}
+
 static void a_nan_under_right_checksums_is_found(void **unused)
 {
     (void)unused;
@@ -417,6 +472,14 @@ static void what_the_weights_compute_is_compared(void **unused)
     }
 }
 
+static void a_bundle_is_not_compared_with_another_checkpoint(void **unused)
+{
+    (void)unused;
+    assert_int_equal(verify_as(bundle, NULL, true, "golden/tiny-mixtral"), FM_ECONFIG);
+    assert_non_null(strstr(said.text, "golden/tiny-mixtral"));
+    assert_false(report.function);
+}
+
 static void findings_are_the_same_on_any_number_of_threads(void **unused)
 {
     (void)unused;
@@ -454,8 +517,10 @@ int main(void)
         cmocka_unit_test(a_config_of_another_model_is_found),
         cmocka_unit_test(a_ranking_that_is_no_permutation_is_found),
         cmocka_unit_test(masks_outside_the_actions_or_off_their_budget_are_found),
+        cmocka_unit_test(an_adapter_that_is_not_the_manifest_s_is_found),
         cmocka_unit_test(a_nan_under_right_checksums_is_found),
         cmocka_unit_test(what_the_weights_compute_is_compared),
+        cmocka_unit_test(a_bundle_is_not_compared_with_another_checkpoint),
         cmocka_unit_test(findings_are_the_same_on_any_number_of_threads),
     };
     return cmocka_run_group_tests(tests, make_all, NULL);
