@@ -23,7 +23,7 @@ static uint64_t unit_of(const char *suffix)
     static const char letters[] = "KMGT";
     if (!*suffix || strcmp(suffix, "B") == 0)
         return 1;
-    const char *at = strchr(letters, *suffix);
+    const char *at = strchr(letters, *suffix == 'k' ? 'K' : *suffix);
     bool binary = strcmp(suffix + 1, "iB") == 0 || suffix[1] == '\0';
     if (!at || (!binary && strcmp(suffix + 1, "B") != 0))
         return 0;

@@ -77,7 +77,9 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     uint64_t ends = 2 * (uint64_t)c->V * (uint64_t)c->H * sizeof(float);
     double layers = layers_bytes(model);
     bool stay = fm_model_resident_bytes(model) >= (uint64_t)layers;
+    uint64_t merged = 3 * (uint64_t)c->E * (uint64_t)c->I * (uint64_t)c->H * sizeof(float);
     uint64_t resident = boundaries - spill + fm_model_resident_bytes(model) +
+                        (uint64_t)sweep->merged * merged +
                         scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
     plan->memory = resident > plan->memory ? resident : plan->memory;
     plan->spill = spill > plan->spill ? spill : plan->spill;

@@ -31,6 +31,7 @@ struct fm_plan_sweep {
     int lanes;      /* networks in it */
     int backward;   /* lanes that go back too */
     bool scores;    /* weight gradients as well: fm-rank */
+    int merged;     /* copies of a layer's experts with an adapter merged */
     double kept;    /* mean share of the channels that students keep, 1: all */
 };
 

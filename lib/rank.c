@@ -45,17 +45,6 @@ static const char *order_name(enum fm_rank_order order)
     return order == FM_ORDER_SCORE ? "score" : "original";
 }
 
-int fm_rank_order_parse(enum fm_rank_order *order, const char *text, struct fm_err *err)
-{
-    for (int o = FM_ORDER_SCORE; o <= FM_ORDER_ORIGINAL; o++) {
-        if (strcmp(text, order_name((enum fm_rank_order)o)) == 0) {
-            *order = (enum fm_rank_order)o;
-            return FM_OK;
-        }
-    }
-    return fm_fail(err, FM_EUSAGE, "unknown --order '%s'; use score or original", text);
-}
-
 static int batch_of(const struct fm_run_options *run)
 {
     return run->batch > 0 ? run->batch : 1;
@@ -288,12 +277,29 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     return rc;
 }
 
+/* Whole batches of the calibration data; the mean over batches has no place for part of one. */
+static int count_batches(int *batches, const struct fm_task *task, struct fm_err *err)
+{
+    int batch = batch_of(task->run), count = task->calib.count;
+    *batches = count / batch;
+    if (*batches < 1)
+        return fm_fail(err, FM_EUSAGE, "--batch %d: '%s' has only %d sequences", batch,
+                       task->run->tokens, count);
+    if (count % batch)
+        fm_run_warn(task->run, "%d of %d sequences are not used: the last batch of %d is not full",
+                    count % batch, count, batch);
+    return FM_OK;
+}
+
 static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,
                     struct fm_err *err)
 {
     struct fm_task *task = s->task;
     const struct fm_config *c = task->config;
-    int batch = batch_of(task->run), batches = task->calib.count / batch;
+    int batch = batch_of(task->run), batches;
+    int rc = count_batches(&batches, task, err);
+    if (rc != FM_OK)
+        return rc;
     *report = (struct fm_rank_report){.L = c->L,
                                       .E = c->E,
                                       .I = c->I,
@@ -301,12 +307,9 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
                                       .sequences = batches * batch,
                                       .batches = batches,
                                       .dropped = task->calib.count - batches * batch};
-    if (batches < 1)
-        return fm_fail(err, FM_EUSAGE, "--batch %d: '%s' has only %d sequences", batch,
-                       task->run->tokens, task->calib.count);
     char text[64];
     snprintf(text, sizeof text, "batch %d", batch);
-    int rc = fm_task_params(task, &s->params, text, err);
+    rc = fm_task_params(task, &s->params, text, err);
     if (rc == FM_OK)
         rc = fm_ranking_init(s->ranking, c->L, c->E, c->I, err);
     if (rc == FM_OK)
@@ -346,12 +349,14 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
 {
     (void)options;
     struct fm_task task;
+    int batches = 0;
     *plan = (struct fm_plan){0};
     int rc = fm_task_open_inputs(&task, run, false, err);
+    if (rc == FM_OK)
+        rc = count_batches(&batches, &task, err);
     if (rc == FM_OK) {
         const struct fm_config *c = task.config;
-        int batch = batch_of(run), batches = task.calib.count / batch;
-        int group = group_of(&task, batch, batches > 0 ? batches : 1);
+        int batch = batch_of(run), group = group_of(&task, batch, batches);
         struct fm_plan_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
                                       .rows = (uint64_t)group * (uint64_t)batch *
                                               (uint64_t)task.calib.T,

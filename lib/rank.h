@@ -36,9 +36,6 @@ struct fm_rank_report {
 void fm_rank_defaults(struct fm_rank_options *options);
 void fm_rank_report_release(struct fm_rank_report *report); /* zeroed struct is fine */
 
-/* "score", "original"; FM_EUSAGE for anything else. */
-int fm_rank_order_parse(enum fm_rank_order *order, const char *text, struct fm_err *err);
-
 /*
  * Score run->model on run->tokens (run->batch sequences per batch, 0: 1) and write the stage
  * stream to run->output.  run->input is not read.  FM_EFORMAT where something is not finite,

@@ -59,18 +59,6 @@ static const char *strategy_name(enum fm_recover_strategy strategy)
     return strategy == FM_RECOVER_SINGLE ? "single" : "cross";
 }
 
-int fm_recover_strategy_parse(enum fm_recover_strategy *strategy, const char *text,
-                              struct fm_err *err)
-{
-    for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
-        if (strcmp(text, strategy_name((enum fm_recover_strategy)s)) == 0) {
-            *strategy = (enum fm_recover_strategy)s;
-            return FM_OK;
-        }
-    }
-    return fm_fail(err, FM_EUSAGE, "unknown --strategy '%s'; use single or cross", text);
-}
-
 static int batch_of(const struct fm_run_options *run)
 {
     return run->batch > 0 ? run->batch : BATCH;
@@ -414,6 +402,7 @@ static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
                                   .T = task->calib.T,
                                   .lanes = cross ? 2 + o->middle : 2,
                                   .backward = cross ? 2 + o->middle : 1,
+                                  .merged = 1,
                                   .kept = cross ? 0.6 : kept};
     fm_plan_add(plan, task->model, &sweep, memory);
     /* The family is in the stream; one of the default steps has 81 masks. */

@@ -42,10 +42,6 @@ struct fm_recover_report {
 void fm_recover_defaults(struct fm_recover_options *options);
 void fm_recover_report_release(struct fm_recover_report *report); /* zeroed struct is fine */
 
-/* "single", "cross". */
-int fm_recover_strategy_parse(enum fm_recover_strategy *strategy, const char *text,
-                              struct fm_err *err);
-
 /*
  * Read the stage stream run->input (ranking and masks), train, measure every mask again, write
  * the stream with the adapter to run->output.  run->batch sequences per step, 0: 8.

@@ -47,17 +47,6 @@ static const char *schedule_name(enum fm_lambda_schedule schedule)
     return schedule == FM_LAMBDA_PACED ? "paced" : "linear";
 }
 
-int fm_train_schedule_parse(enum fm_lambda_schedule *schedule, const char *text, struct fm_err *err)
-{
-    for (int s = FM_LAMBDA_PACED; s <= FM_LAMBDA_LINEAR; s++) {
-        if (strcmp(text, schedule_name((enum fm_lambda_schedule)s)) == 0) {
-            *schedule = (enum fm_lambda_schedule)s;
-            return FM_OK;
-        }
-    }
-    return fm_fail(err, FM_EUSAGE, "unknown --lambda-schedule '%s'; use paced or linear", text);
-}
-
 static bool is_shuffle(enum fm_method method)
 {
     return method == FM_METHOD_SHUFFLE_LAYER || method == FM_METHOD_SHUFFLE_GLOBAL;

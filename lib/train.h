@@ -47,10 +47,6 @@ struct fm_train_report {
 void fm_train_defaults(struct fm_train_options *options);
 void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
 
-/* "paced", "linear". */
-int fm_train_schedule_parse(enum fm_lambda_schedule *schedule, const char *text,
-                            struct fm_err *err);
-
 /*
  * Read the stage stream run->input (it has a ranking; for the shuffles also masks), make the
  * family, measure it, write the stream to run->output.  run->batch sequences per step, 0: 8.

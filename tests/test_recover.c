@@ -384,6 +384,24 @@ static void recovery_options_that_make_no_sense_are_refused(void **state)
     assert_int_equal(plan.sweeps, 6 + 1);
 }
 
+/* Every run of this tool has a layer's experts a second time, with the adapter merged. */
+static void a_plan_counts_the_merged_copy(void **unused)
+{
+    (void)unused;
+    struct fm_model *model;
+    struct fm_err err = {0};
+    struct fm_plan plan[2] = {{0}};
+    assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
+    const struct fm_config *c = fm_model_config(model);
+    for (int merged = 0; merged < 2; merged++)
+        fm_plan_add(&plan[merged], model,
+                    &(struct fm_plan_sweep){
+                        .count = 1, .rows = 24, .T = 12, .lanes = 2, .merged = merged, .kept = 1},
+                    1 << 26);
+    assert_int_equal(plan[1].memory - plan[0].memory, 12 * c->E * c->I * c->H);
+    fm_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,6 +413,7 @@ int main(void)
         cmocka_unit_test(the_stream_gets_the_adapter_and_new_figures),
         cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
         cmocka_unit_test(two_threads_make_the_same_adapter),
+        cmocka_unit_test(a_plan_counts_the_merged_copy),
         cmocka_unit_test(recovery_options_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, trained, NULL);

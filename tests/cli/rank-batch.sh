@@ -1,0 +1,14 @@
+# fm-rank averages over whole batches: it tells which sequences it leaves out, and refuses where
+# there is no whole batch, planned or run.  Sizes may be spelt as the tools print them.
+odd=$GOLDEN/odd-mixtral
+try() {
+    echo "\$ fm-rank $*"
+    fm-rank --model "$odd" --tokens "$odd/tokens.npy" "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g"
+    echo "status ${PIPESTATUS[0]}"
+}
+try --batch 4 --memory 100000kB -o ranked
+tar -xOf ranked manifest.json | grep '"batches"'
+try --batch 7 -o none
+try --batch 7 -o none --dry-run
+try --memory 1mB -o none
+ls
