@@ -355,7 +355,7 @@ static int skip_scalar(struct fm_json *j, struct fm_err *err)
 /* After '{' or ',' of an object: the key and its colon. */
 static int skip_key(struct fm_json *j, struct fm_err *err)
 {
-    int rc = take_string(j, false, NULL, 0, err);
+    int rc = take_string(j, j->text_keys, NULL, 0, err);
     return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
 }
 

@@ -25,7 +25,8 @@
 
 struct fm_json {
     const char *begin, *at, *end;
-    uint64_t base; /* position of `begin` in the whole text, where this is a window on it */
+    uint64_t base;  /* position of `begin` in the whole text, where this is a window on it */
+    bool text_keys; /* skipped keys are words, not names: escaped control characters are fine */
 };
 
 void fm_json_init(struct fm_json *j, const char *text, size_t size);

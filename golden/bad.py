@@ -4,7 +4,7 @@
     python3 golden/bad.py        from the root; needs nothing but Python
 
 Each is named by what is wrong with it; the classes are those of the test list: st safetensors, ix
-checkpoint directories, cf config.json, js JSON, cd token files, tr the tar of a stream, mf its
+checkpoint directories, cf config.json, js JSON, cd token files, tk tokenizer.json, tr the tar of a stream, mf its
 manifest, zs the frame of masks.  golden/bad/EXPECT, kept by hand,
 says for each which reader it is for, the exit code and the sentence; tests/test_bad.c holds the
 readers to it.  Large files (a header of 100 MB, 8 TB of hole, a million tensors), FIFOs and links
@@ -338,6 +338,7 @@ def tokens():
     put("cd-id-too-large.u32", struct.pack("<2I", 1, 2**32 - 1))
     put("cd-npy-called-raw.u16", npy("<u2", "(4,)", four))
     pairs()
+    tokenizers()
 
 
 def pairs():
@@ -398,6 +399,84 @@ def pairs():
     datatrove("end-past-the-end", struct.pack("<2Q", 2**63, 4))
     datatrove("words-too-many", struct.pack("<1Q", 3))
     datatrove("no-tokens", struct.pack("<1Q", 0))
+
+
+def tokenizers():
+    """A small tokenizer.json with one thing wrong."""
+    def tk(why, prefix="tk-", cut=None, text=None, **changes):
+        model = dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None,
+                     end_of_word_suffix=None, fuse_unk=True, byte_fallback=False,
+                     vocab={"<unk>": 0, "a": 1, "b": 2, "ab": 3}, merges=[["a", "b"]])
+        j = dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None,
+                 pre_tokenizer=None, post_processor=None, decoder=None, model=model)
+        for key, value in changes.items():
+            (model if key in model or key == "ignore_merges" else j)[key] = value
+        put(f"{prefix}{why}.json", (json.dumps(j) if text is None else text)[:cut])
+
+    def split(regex, behavior="Isolated", **more):
+        return {"type": "Sequence", "pretokenizers": [
+            dict(type="Split", pattern={"Regex": regex}, behavior=behavior, invert=False),
+            dict(dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True,
+                      use_regex=False), **more)]}
+
+    def added(content, id, **flags):
+        return dict(id=id, content=content, **flags)
+
+    def template(*single, tokens=None):
+        return {"type": "TemplateProcessing", "single": list(single), "pair": [],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+                if tokens is None else tokens}
+
+    text, start = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    qwen = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"
+            "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")
+    tk("plain", prefix="good-tk-")
+    tk("merge-as-text", prefix="good-tk-", merges=["#version: 0.2", "a b"])
+    tk("template", prefix="good-tk-", post_processor=template(start, text))
+    tk("cut", cut=200)
+    tk("empty", text="")
+    tk("not-an-object", text="[]")
+    tk("no-model", text='{"version": "1.0"}')
+    tk("version-2", version="2.0")
+    tk("key-unknown", surprise=1)
+    tk("model-key-twice", text='{"model": {"vocab": {}, "vocab": {}, "merges": []}}')
+    tk("truncation", truncation={"max_length": 512})
+    tk("model-unigram", type="Unigram")
+    tk("dropout", dropout=0.1)
+    tk("subword-prefix", continuing_subword_prefix="##")
+    tk("vocabulary-empty", vocab={}, merges=[], unk_token=None)
+    tk("id-twice", vocab={"<unk>": 0, "a": 1, "b": 1}, merges=[])
+    tk("id-2-31", vocab={"<unk>": 0, "a": 2**31}, merges=[])
+    tk("id-negative", vocab={"<unk>": 0, "a": -1}, merges=[])
+    tk("token-twice", text='{"model": {"vocab": {"a": 0, "a": 1}, "merges": []}}')
+    tk("merge-names-an-absent-token", merges=[["a", "c"]])
+    tk("merge-makes-an-absent-token", merges=[["b", "a"]])
+    tk("merge-of-three", merges=["a b a"])
+    tk("merge-is-a-number", merges=[1])
+    tk("unknown-absent", unk_token="<nope>")
+    tk("fuse-is-a-number", fuse_unk=1)
+    tk("normalizer-unknown", normalizer={"type": "BertNormalizer"})
+    tk("normalizer-replaces-a-pattern", normalizer={
+        "type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""})
+    tk("pre-tokenizer-unknown", pre_tokenizer={"type": "Whitespace"})
+    tk("pattern-that-backtracks", pre_tokenizer=split("(a+)+$"))
+    tk("pattern-of-one-space-more", pre_tokenizer=split(qwen + " "))
+    tk("split-removed", pre_tokenizer=split(qwen, "Removed"))
+    tk("byte-level-regex-behind-split", pre_tokenizer=split(qwen, use_regex=True))
+    tk("byte-without-character", pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False,
+                                                "trim_offsets": True, "use_regex": True})
+    tk("metaspace-scheme", pre_tokenizer={"type": "Metaspace", "replacement": "_",
+                                          "prepend_scheme": "sometimes", "split": True})
+    tk("post-processor-unknown", post_processor={"type": "RobertaProcessing"})
+    tk("template-names-an-absent-token", post_processor=template(start, text, tokens={}))
+    tk("template-without-a-text", post_processor=template(start))
+    tk("template-id-of-no-token", post_processor=template(
+        start, text, tokens={"<s>": {"id": "<s>", "ids": [99], "tokens": ["<s>"]}}))
+    tk("added-id-of-another", added_tokens=[added("ab", 2)])
+    tk("added-leaves-a-gap", added_tokens=[added("<x>", 9)])
+    tk("added-twice", added_tokens=[added("ab", 3), added("ab", 3)])
+    tk("added-empty", added_tokens=[added("", 4)])
+    tk("added-flag-unknown", added_tokens=[added("<x>", 4, magic=True)])
 
 
 def tar_header(name, size, type=b"0", mode=b"000644 \0", zero=b"000000 \0", octal=None, **fields):

@@ -6,6 +6,7 @@
 #   BUILD=build tests/judge.sh            run golden/judge.py with the tools in $BUILD/bin
 #   tests/judge.sh --golden [COMMAND...]  run golden/make.py: all golden files again, or only these
 #
+# FM_JUDGE_STRINGS: texts that golden/textjudge.py encodes with each tokenizer, beside the library.
 # FM_JUDGE_FAMILY names a bundle to judge instead of a new one; it must have been made from
 # golden/tiny-mixtral with its calib.npy, --seq-len 128 and --eval-tokens heldout.npy.
 set -eu
@@ -44,5 +45,6 @@ if [ "${1:-}" = --golden ]; then
     shift
     exec "$venv/bin/python" -u golden/make.py "$@"
 fi
-make -s BUILD="$BUILD" "$BUILD/tests/logprobs"
+make -s BUILD="$BUILD" "$BUILD/tests/logprobs" "$BUILD/tests/encode"
+"$venv/bin/python" -u golden/textjudge.py "${FM_JUDGE_STRINGS:-100000}"
 PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests:$PATH exec "$venv/bin/python" -u golden/judge.py

@@ -22,6 +22,7 @@
 #include "formats/json.h"
 #include "formats/maskset.h"
 #include "formats/safetensors.h"
+#include "formats/tokenizer.h"
 #include "formats/tokens.h"
 #include "lib/model.h"
 
@@ -127,6 +128,14 @@ static int read_u32(const char *path, struct fm_err *err)
     return read_all_tokens(path, FM_TOKEN_U32, err);
 }
 
+static int read_tokenizer(const char *path, struct fm_err *err)
+{
+    struct fm_tokenizer *t = NULL;
+    int rc = fm_tokenizer_open(&t, path, err);
+    fm_tokenizer_close(t);
+    return rc;
+}
+
 /* A stage stream, and every member of it. */
 static int read_stream(const char *path, struct fm_err *err)
 {
@@ -167,6 +176,7 @@ static const struct {
     {"tokens", read_tokens},
     {"tokens-u16", read_u16},
     {"tokens-u32", read_u32},
+    {"tokenizer", read_tokenizer},
     {"stream", read_stream},
     {"masks", read_masks},
 };
