@@ -272,9 +272,11 @@ int fm_file_temp(int *fd, struct fm_err *err)
         unlink(name);
     free(name);
     *fd = move_above_standard(made);
-    if (*fd < 0)
-        return fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
-    return FM_OK;
+    if (*fd >= 0)
+        return FM_OK;
+    int code = fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
+    /* A directory that is not there is no input of ours. */
+    return err->code = code == FM_ENOENT ? FM_ECREATE : code;
 }
 
 int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err)
@@ -309,9 +311,12 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
     struct statvfs v;
     int rc = statvfs(path, &v);
     if (rc != 0 && errno == ENOENT) {
-        const char *slash = strrchr(path, '/');
-        int n = slash == path ? 1 : (int)(slash ? slash - path : 1);
-        char *dir = strndup(slash ? path : ".", (size_t)n);
+        size_t n = strlen(path);
+        while (n > 1 && path[n - 1] == '/')
+            n--;
+        const char *slash = memrchr(path, '/', n);
+        n = slash == path ? 1 : slash ? (size_t)(slash - path) : 1;
+        char *dir = strndup(slash ? path : ".", n);
         if (!dir)
             return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
         rc = statvfs(dir, &v);

@@ -82,9 +82,10 @@ void fm_output_abandon(struct fm_output *o); /* remove the temporary; after comm
 
 /*
  * A directory that appears whole: made as .NAME.partial-PID-RAND, renamed by commit.  With `force`
- * an existing one is replaced if it is empty, or if it looks like an export: config.json and other
- * plain files, no directories.
+ * an existing one is replaced if it is empty, or if it is an export: FM_OUTDIR_MARK and other plain
+ * files, no directories.
  */
+#define FM_OUTDIR_MARK "fm-export.json"
 struct fm_outdir {
     int fd;
     char *path, *temp;

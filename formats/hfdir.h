@@ -74,8 +74,8 @@ const struct fm_tensor *fm_hfdir_find(const struct fm_hfdir *dir, const char *na
 int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
                    size_t *size, struct fm_err *err);
 
-/* FM_EUSAGE where `path` ("-" and NULL are fine) is one of the shards: an output must not replace
- * what it is made from. */
+/* FM_EUSAGE where `path` ("-" and NULL are fine) is one of the shards or a file that stands in this
+ * directory: an output must not replace what it is made from. */
 int fm_hfdir_spare(const struct fm_hfdir *dir, const char *path, struct fm_err *err);
 
 #endif

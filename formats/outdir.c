@@ -13,21 +13,24 @@
 #include "formats/temporary.h"
 #include "lib/base/mem.h"
 
-/* 1 where the directory holds plain files alone, config.json among them, or nothing at all. */
-static int is_export(DIR *dir)
+/*
+ * True where the directory holds plain files alone, the mark of an export among them, or nothing
+ * at all.  A checkpoint has plain files and a config.json too, and must never be replaced.
+ */
+static bool is_export(DIR *dir)
 {
-    bool config = false, empty = true;
+    bool mark = false, empty = true;
     const struct dirent *d;
     while ((d = readdir(dir))) {
         if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
             continue;
         struct stat st;
         if (fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-            return 0;
+            return false;
         empty = false;
-        config |= !strcmp(d->d_name, "config.json");
+        mark |= !strcmp(d->d_name, FM_OUTDIR_MARK);
     }
-    return config || empty;
+    return mark || empty;
 }
 
 static int check_target(const char *path, bool force, struct fm_err *err)
@@ -42,13 +45,12 @@ static int check_target(const char *path, bool force, struct fm_err *err)
     DIR *dir = opendir(path);
     if (!dir)
         return fm_fail_errno(err, "cannot open '%s'", path);
-    int ours = is_export(dir);
+    bool ours = is_export(dir);
     closedir(dir);
     if (!ours)
         return fm_fail(err, FM_ECREATE,
-                       "'%s' does not look like an export (config.json and plain files only); "
-                       "remove it yourself",
-                       path);
+                       "'%s' is no export (%s and plain files only); remove it yourself", path,
+                       FM_OUTDIR_MARK);
     return FM_OK;
 }
 

@@ -98,7 +98,7 @@ bool fm_exporter_owns(const char *name);
 int fm_exporter_open(struct fm_exporter *x, struct fm_err *err);
 void fm_exporter_release(struct fm_exporter *x);
 
-#define FM_EXPORT_JSON "fm-export.json"
+#define FM_EXPORT_JSON FM_OUTDIR_MARK
 #define FM_EXPORT_CARD "README.md"
 #define FM_EXPORT_MODELING "modeling_fm.py"
 

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "formats/file.h"
+#include "lib/mixture.h"
 
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
 {
@@ -53,6 +55,44 @@ int fm_run_check_output(const struct fm_run_options *run, struct fm_err *err)
             return fm_fail(err, FM_ECREATE, "cannot create '%s': its directory is not there", path);
     }
     return FM_OK;
+}
+
+/* Both names lead to one file, or are one name. */
+static bool is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (!a || !b || strcmp(a, "-") == 0 || strcmp(b, "-") == 0)
+        return false;
+    return strcmp(a, b) == 0 ||
+           (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
+/* The same for FILE[:WEIGHT]; what is no such thing is refused where it is read. */
+static bool is_same_tokens(const char *output, const char *spec)
+{
+    size_t length = spec ? strlen(spec) : 0;
+    uint64_t weight;
+    struct fm_err unused = {0};
+    if (!spec || fm_mixture_spec(spec, &length, &weight, &unused) != FM_OK)
+        return false;
+    char *path = strndup(spec, length);
+    bool same = is_same(output, path);
+    free(path);
+    return same;
+}
+
+int fm_run_spare_inputs(const struct fm_run_options *run, struct fm_err *err)
+{
+    const char *path = run->output;
+    const char *what = is_same(path, run->input)           ? "the stage stream that is read"
+                       : is_same_tokens(path, run->tokens) ? "the tokens"
+                       : is_same(path, run->eval_tokens)   ? "the evaluation tokens"
+                       : is_same(path, run->state)         ? "the state file"
+                                                           : NULL;
+    for (int i = 0; !what && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
+        what = is_same_tokens(path, run->also_tokens[i]) ? "a file of tokens" : NULL;
+    return what ? fm_fail(err, FM_EUSAGE, "%s: the output is %s too; choose another", path, what)
+                : FM_OK;
 }
 
 void fm_run_abandon(void)

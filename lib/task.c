@@ -41,6 +41,20 @@ static int digest_identity(struct fm_task *task, struct fm_err *err)
     return rc;
 }
 
+/* A ragged or native export is a model too, but its experts have lost channels. */
+static int check_whole(const struct fm_task *task, struct fm_err *err)
+{
+    const struct fm_config *c = task->config;
+    const uint32_t *caps = fm_model_caps(task->model);
+    for (int i = 0; i < c->L * c->E; i++)
+        if (caps[i] != (uint32_t)c->I)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s: is an export: layer %d, expert %d has %u of %d channels; give the "
+                           "checkpoint it was made from",
+                           task->run->model, i / c->E, i % c->E, caps[i], c->I);
+    return FM_OK;
+}
+
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err)
 {
@@ -53,10 +67,14 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
         rc = fm_model_open(&task->model, run->model, task->memory / 2, err);
     if (rc == FM_OK)
         rc = fm_hfdir_spare(&task->dir, run->output, err);
+    if (rc == FM_OK)
+        rc = fm_run_spare_inputs(run, err);
     if (rc != FM_OK)
         return rc;
     task->config = fm_model_config(task->model);
-    rc = digest_identity(task, err);
+    rc = check_whole(task, err);
+    if (rc == FM_OK)
+        rc = digest_identity(task, err);
     if (rc == FM_OK && hold)
         return fm_quality_open(&task->calib, &task->held, run, task->config, err);
     return rc == FM_OK ? fm_calib_open(&task->calib, run, task->config, false, err) : rc;

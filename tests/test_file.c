@@ -410,7 +410,7 @@ static void directories_appear_whole_or_not_at_all(void **state)
     char path[256];
     snprintf(path, sizeof path, "%s", scratch("dirs/model//"));
     assert_int_equal(fm_outdir_open(&d, path, false, &err), FM_OK);
-    put(&d, "config.json", "{}");
+    put(&d, FM_OUTDIR_MARK, "{}");
     put(&d, "weights", "1");
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
@@ -425,7 +425,7 @@ static void directories_appear_whole_or_not_at_all(void **state)
     assert_int_equal(scratch_entries(path), 1);
     assert_int_equal(scratch_entries(scratch("dirs")), 1);
     assert_int_equal(fm_outdir_open(&d, path, true, &err), FM_ECREATE);
-    assert_non_null(strstr(err.text, "does not look like an export"));
+    assert_non_null(strstr(err.text, "is no export"));
     assert_int_equal(fm_outdir_open(&d, scratch("dirs/other"), false, &err), FM_OK);
     assert_int_equal(fm_outdir_file(&d, &o, "half", &err), FM_OK);
     fm_output_abandon(&o);
@@ -440,7 +440,7 @@ static void a_directory_with_directories_is_never_replaced(void **state)
     struct fm_outdir d;
     struct fm_err err = {0};
     scratch_mkdir("home");
-    scratch_write("home/config.json", "{}", 2);
+    scratch_write("home/" FM_OUTDIR_MARK, "{}", 2);
     scratch_mkdir("home/photos");
     assert_int_equal(fm_outdir_open(&d, scratch("home"), true, &err), FM_ECREATE);
     scratch_mkdir("empty");
@@ -449,6 +449,21 @@ static void a_directory_with_directories_is_never_replaced(void **state)
     assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
     assert_int_equal(scratch_entries(scratch("empty")), 1);
     assert_int_equal(fm_outdir_open(&d, scratch("plain"), true, &err), FM_ECREATE);
+}
+
+static void a_checkpoint_is_never_replaced(void **state)
+{
+    (void)state;
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    scratch_mkdir("checkpoint");
+    scratch_write("checkpoint/config.json", "{}", 2);
+    scratch_write("checkpoint/model.safetensors", "{}", 2);
+    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), true, &err), FM_ECREATE);
+    assert_int_equal(scratch_entries(scratch("checkpoint")), 2);
+    scratch_write("checkpoint/" FM_OUTDIR_MARK, "{}", 2);
+    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), true, &err), FM_OK);
+    fm_outdir_abandon(&d);
 }
 
 static void on_signal(int signal_number)
@@ -553,7 +568,7 @@ static void temporary_files_keep_what_they_are_given(void **state)
     assert_int_equal(fm_file_temp_read(fd, 1001, b, 4, &err), FM_EIO);
     close(fd);
     setenv("TMPDIR", "/nonexistent", 1);
-    assert_int_equal(fm_file_temp(&fd, &err), FM_ENOENT);
+    assert_int_equal(fm_file_temp(&fd, &err), FM_ECREATE);
     assert_non_null(strstr(err.text, "set TMPDIR"));
     setenv("TMPDIR", scratch_root, 1);
     assert_int_equal(fm_file_temp(&fd, &err), FM_OK);
@@ -562,6 +577,7 @@ static void temporary_files_keep_what_they_are_given(void **state)
     assert_int_equal(fm_file_free_space(scratch("not-yet"), &room, &err), FM_OK);
     assert_true(room > 0);
     assert_int_equal(fm_file_free_space("not-yet", &room, &err), FM_OK);
+    assert_int_equal(fm_file_free_space(scratch("not-yet//"), &room, &err), FM_OK);
     assert_int_equal(fm_file_free_space("/nonexistent/x", &room, &err), FM_ENOENT);
 }
 
@@ -580,6 +596,7 @@ int main(void)
         cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
         cmocka_unit_test(a_full_disk_is_named_with_its_room),
         cmocka_unit_test(directories_appear_whole_or_not_at_all),
+        cmocka_unit_test(a_checkpoint_is_never_replaced),
         cmocka_unit_test(a_directory_with_directories_is_never_replaced),
         cmocka_unit_test(a_signal_removes_what_is_temporary),
         cmocka_unit_test(the_table_of_temporaries_is_given_back),
