@@ -93,6 +93,8 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return engine(cli, o, err);
     if (!alone)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
+    if (!*what)
+        return fm_fail(err, FM_EUSAGE, "say what to measure: quality BUNDLE, io or engine");
     return fm_fail(err, FM_EUSAGE, "'%s' is nothing to measure; use quality BUNDLE, io or engine",
                    what);
 }

@@ -108,17 +108,6 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
 
 static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 
-/* The checkpoint is the one the bundle was made from: sizes that differ could not be compared. */
-static int check_origin(struct job *j, struct fm_err *err)
-{
-    struct fm_hfdir dir = {0};
-    int rc = fm_hfdir_open(&dir, j->v->run->model, err);
-    if (rc == FM_OK)
-        rc = fm_stage_model_check(&j->bundle, &dir, err);
-    fm_hfdir_close(&dir);
-    return rc;
-}
-
 /*
  * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint stays in its own
  * channel order, so that the permutations are on trial too; an adapter is for ranked channels.
@@ -130,7 +119,7 @@ static int check_bundle(struct job *j, struct fm_err *err)
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
     if (rc == FM_OK)
-        rc = check_origin(j, err);
+        rc = fm_stage_origin_check(&j->bundle, j->v->run->model, err);
     if (rc == FM_OK)
         rc = fm_model_open(&have, j->v->options->target, memory, err);
     if (rc == FM_OK)
