@@ -38,7 +38,8 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     if (!run->model)
         return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
                        run->input);
-    if (fm_ranking_open(&s->ranking, &s->bundle, err) != FM_OK)
+    if (fm_stage_origin_check(&s->bundle, run->model, err) != FM_OK ||
+        fm_ranking_open(&s->ranking, &s->bundle, err) != FM_OK)
         return err->code;
     s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
     if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err) != FM_OK)

@@ -27,6 +27,9 @@ try fm-verify --report family.fm family.fm
 sums | cmp - before && echo "all as before"
 fm-pack -q --export cut/ --budget 0.4 family.fm >/dev/null
 try fm-rank -q --model cut --tokens tokens.npy -o none
+try fm-bench quality --model cut --tokens tokens.npy trained
+try fm-train -q --model cut --tokens tokens.npy -o none ranked
+try fm-verify -q --function --tokens tokens.npy --model cut family.fm
 fm-pack -q --force --export cut --budget 0.5 family.fm >/dev/null
 echo "an export over an export: status $?"
 ls
