@@ -5,8 +5,8 @@ cp -r "$odd" model
 cp model/tokens.npy tokens.npy
 try() {
     echo "\$ $*"
-    "$@" 2>&1
-    echo "status $?"
+    "$@" 2>&1 | figures | sed 's/layer [0-9]*, expert [0-9]* has [0-9]*/layer L, expert E has N/'
+    echo "status ${PIPESTATUS[0]}"
 }
 sums() {
     find model tokens.npy ranked trained family.fm -type f -exec cksum {} + | sort -k 3 | cksum
