@@ -56,26 +56,24 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
-/* A report that could not be written, or would replace what the run reads or makes: said before
- * the work. */
-static int check_report(const struct fm_cli *cli, struct fm_err *err)
+int fm_cli_check_side(const struct fm_cli *cli, const char *option, const char *path,
+                      struct fm_err *err)
 {
     struct fm_run_options run = cli->run;
     int rc = FM_OK;
-    if (!cli->report)
+    if (!path)
         return FM_OK;
-    run.output = cli->report;
+    run.output = path;
     run.force = true;
-    if (cli->run.output && strcmp(cli->report, cli->run.output) == 0)
-        rc =
-            fm_fail(err, FM_EUSAGE, "%s: the output is there already; choose another", cli->report);
+    if (cli->run.output && strcmp(path, cli->run.output) == 0)
+        rc = fm_fail(err, FM_EUSAGE, "%s: the output is there already; choose another", path);
     if (rc == FM_OK)
         rc = fm_run_check_output(&run, err);
     for (int i = 0; i <= cli->operands && rc == FM_OK; i++) {
         run.input = i < cli->operands ? cli->operand[i] : cli->run.input;
         rc = fm_run_spare_inputs(&run, err);
     }
-    return rc == FM_OK ? rc : fm_within(err, "--report");
+    return rc == FM_OK ? rc : fm_within(err, "%s", option);
 }
 
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
@@ -88,7 +86,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     cli->run.stop = &stop_signal;
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     catch_signals();
-    if (check_report(cli, &err) != FM_OK)
+    if (fm_cli_check_side(cli, "--report", cli->report, &err) != FM_OK)
         exit(fm_cli_end(cli, err.code, &err));
     if (fm_pool_start(cli->run.threads, &err) != FM_OK)
         exit(fm_cli_end(cli, err.code, &err));

@@ -86,6 +86,13 @@ int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
 void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
 
 /*
+ * Before the work: a report or plot (`path`, NULL: none) could be written, and replaces neither
+ * what the run reads nor its output.  `option` begins the sentence: "--report".
+ */
+int fm_cli_check_side(const struct fm_cli *cli, const char *option, const char *path,
+                      struct fm_err *err);
+
+/*
  * Print the result: `text` for people, or `report` as JSON with --json; on standard output, or
  * on standard error where standard output carries the stream (then nothing for people with
  * --quiet).  --report FILE gets the JSON too.  Releases text and takes report over, always.

@@ -21,6 +21,8 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     struct fm_cli_text text;
     if (!cli->run.tokens && !cli->run.eval_tokens)
         return fm_fail(err, FM_EUSAGE, "quality needs --eval-tokens FILE or --tokens FILE");
+    if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
+        return err->code;
     int code = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
         code = fm_figures_quality_plot(&q, o->plot, err);

@@ -403,21 +403,6 @@ void fm_bundle_close(struct fm_bundle *b)
     *b = (struct fm_bundle){0};
 }
 
-bool fm_bundle_probe(const char *path)
-{
-    char block[FM_ARCHIVE_BLOCK];
-    struct fm_err unused = {0};
-    struct fm_file file;
-    if (fm_file_open(&file, path, &unused))
-        return false;
-    bool yes = file.size >= sizeof block &&
-               fm_file_read(&file, 0, block, sizeof block, &unused) == FM_OK &&
-               memcmp(block, FM_MEMBER_MANIFEST, sizeof FM_MEMBER_MANIFEST) == 0 &&
-               memcmp(block + 257, "ustar", 6) == 0;
-    fm_file_close(&file);
-    return yes;
-}
-
 int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **data, size_t *size,
                    struct fm_err *err)
 {

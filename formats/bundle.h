@@ -74,9 +74,6 @@ int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
 int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 
-/* True where `path` is a regular file that begins like a tar with a manifest.json. */
-bool fm_bundle_probe(const char *path);
-
 const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name);
 
 /* The whole member, its digest checked (weights by CHECKSUMS); free() *data.  A NUL is appended and

@@ -194,3 +194,17 @@ void fm_output_abandon(struct fm_output *o)
     free(o->path);
     *o = (struct fm_output){.fd = -1, .slot = -1};
 }
+
+int fm_output_text(const char *path, const char *text, struct fm_err *err)
+{
+    struct fm_output o;
+    int code = fm_output_open(&o, path, false, true, err);
+    if (code != FM_OK)
+        return code;
+    code = fm_output_write(&o, text, strlen(text), err);
+    if (code == FM_OK)
+        code = fm_output_commit(&o, err);
+    if (code != FM_OK)
+        fm_output_abandon(&o);
+    return code;
+}

@@ -162,18 +162,10 @@ char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err)
 
 int fm_plot_write(const struct fm_plot *plot, const char *path, struct fm_err *err)
 {
-    struct fm_output o;
     char *text = fm_plot_svg(plot, err);
     if (!text)
         return err->code;
-    int code = fm_output_open(&o, path, false, true, err);
-    if (code == FM_OK) {
-        code = fm_output_write(&o, text, strlen(text), err);
-        if (code == FM_OK)
-            code = fm_output_commit(&o, err);
-        if (code != FM_OK)
-            fm_output_abandon(&o);
-    }
+    int code = fm_output_text(path, text, err);
     free(text);
     return code;
 }

@@ -136,7 +136,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!file || fseek(file, 0, SEEK_SET) || fwrite(data, 1, size, file) != size || fflush(file) ||
         ftruncate(fileno(file), (off_t)size))
         abort();
-    fm_bundle_probe(path);
     int code = fm_bundle_open_head(&b, path, &err);
     check(code, &err);
     if (code == FM_OK)

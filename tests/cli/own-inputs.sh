@@ -24,6 +24,7 @@ try fm-rank -q --model model --tokens tokens.npy -o both --report both
 try fm-rank -q --model model --tokens tokens.npy -o none --report tokens.npy
 try fm-rank -q --model model --tokens tokens.npy -o none --report no/such/folder
 try fm-verify --report family.fm family.fm
+try fm-bench quality --tokens tokens.npy --plot family.fm family.fm
 sums | cmp - before && echo "all as before"
 fm-pack -q --export cut/ --budget 0.4 family.fm >/dev/null
 try fm-rank -q --model cut --tokens tokens.npy -o none
