@@ -19,7 +19,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
 {
     struct fm_bench_quality q;
     struct fm_cli_text text;
-    if (!cli->run.tokens && !cli->run.eval_tokens)
+    if (!fm_run_source(&cli->run) && !cli->run.eval_tokens)
         return fm_fail(err, FM_EUSAGE, "quality needs --eval-tokens FILE or --tokens FILE");
     if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
         return err->code;

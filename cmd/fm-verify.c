@@ -86,7 +86,7 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options, str
 {
     struct fm_verify_report report = {.index = -1};
     struct fm_cli_text text;
-    if (options->function && !cli->run.tokens)
+    if (options->function && !fm_run_source(&cli->run))
         return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
     if (cli->dry_run)
         return plan(cli, options, err);

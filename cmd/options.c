@@ -20,7 +20,7 @@ struct table {
 /* Shared options that are not plain fields of struct fm_run_options. */
 static struct {
     int device, precision, token_dtype;
-    const char *tokens[FM_SOURCES_MAX + 1];
+    const char *tokens[FM_SOURCES_MAX + 1], *texts[FM_SOURCES_MAX + 1];
     bool help, version;
 } chosen;
 
@@ -40,7 +40,7 @@ static const char *heading_of(int group)
 
 static const struct shared *shared_options(struct fm_cli *cli, int *count)
 {
-    static struct shared rows[32];
+    static struct shared rows[40];
     struct fm_run_options *run = &cli->run;
     int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
@@ -49,7 +49,22 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
           0, 0}},
         {FM_CLI_TOKENS,
          {"tokens", 't', FM_CLI_LIST, chosen.tokens, "FILE[:W]",
-          "calibration tokens: .npy, llm.c, Megatron, datatrove, raw; again for a mixture", 0, 0}},
+          "tokens: .npy, llm.c, Megatron, datatrove, raw; repeat to mix", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"text", 0, FM_CLI_LIST, chosen.texts, "FILE[:W]",
+          "text instead or beside: .jsonl, .txt, - for standard input", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"text-field", 0, FM_CLI_TEXT, &run->text_field, "NAME",
+          "field of .jsonl rows that is the text (default: text)", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"split-blank-lines", 0, FM_CLI_FLAG, &run->split_blank_lines, NULL,
+          "a blank line ends a document of plain text", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"tokenizer", 0, FM_CLI_TEXT, &run->tokenizer, "FILE",
+          "tokenizer.json for text (default: the model's own)", 0, 0}},
+        {FM_CLI_TOKENS,
+         {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->tokenizer_cmd, "CMD",
+          "encode text by a command: JSON string in, JSON ids out, by line", 0, 0}},
         {FM_CLI_EVAL,
          {"eval-tokens", 0, FM_CLI_TEXT, &run->eval_tokens, "FILE",
           "tokens that quality is measured on", 0, 0}},
@@ -271,8 +286,8 @@ static void check_needs(const struct fm_cli *cli)
     bool needed = !(cli->groups & FM_CLI_OPTIONAL);
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
         refuse(cli, "--model DIR is missing", "", "");
-    if (needed && (cli->groups & FM_CLI_TOKENS) && !chosen.tokens[0])
-        refuse(cli, "--tokens FILE is missing", "", "");
+    if (needed && (cli->groups & FM_CLI_TOKENS) && !chosen.tokens[0] && !chosen.texts[0])
+        refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
 }
@@ -287,6 +302,7 @@ static void settle_run(struct fm_run_options *run)
     run->tokens = chosen.tokens[0];
     for (int i = 0; i + 1 < FM_SOURCES_MAX; i++)
         run->also_tokens[i] = chosen.tokens[i + 1];
+    memcpy(run->texts, chosen.texts, sizeof run->texts);
 }
 
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,

@@ -4,7 +4,7 @@
     python3 golden/bad.py        from the root; needs nothing but Python
 
 Each is named by what is wrong with it; the classes are those of the test list: st safetensors, ix
-checkpoint directories, cf config.json, js JSON, cd token files, tk tokenizer.json, tr the tar of a stream, mf its
+checkpoint directories, cf config.json, js JSON, cd token files, tk tokenizer.json, tx text, tr the tar of a stream, mf its
 manifest, zs the frame of masks.  golden/bad/EXPECT, kept by hand,
 says for each which reader it is for, the exit code and the sentence; tests/test_bad.c holds the
 readers to it.  Large files (a header of 100 MB, 8 TB of hole, a million tensors), FIFOs and links
@@ -339,6 +339,7 @@ def tokens():
     put("cd-npy-called-raw.u16", npy("<u2", "(4,)", four))
     pairs()
     tokenizers()
+    texts_of_people()
 
 
 def pairs():
@@ -477,6 +478,30 @@ def tokenizers():
     tk("added-twice", added_tokens=[added("ab", 3), added("ab", 3)])
     tk("added-empty", added_tokens=[added("", 4)])
     tk("added-flag-unknown", added_tokens=[added("<x>", 4, magic=True)])
+
+
+def texts_of_people():
+    """Text files; the field is `text`."""
+    def tx(why, data, ext="jsonl", prefix="tx-"):
+        put(f"{prefix}{why}.{ext}", data)
+
+    tx("rows", '{"id": 1, "text": "one"}\r\n\n{"text": "two", "meta": {"a": [1]}}', prefix="good-tx-")
+    tx("plain", "one\r\ntwo\n\nthree", "txt", prefix="good-tx-")
+    tx("empty", "", "txt")
+    tx("no-rows", "\n  \r\n")
+    tx("no-text", '{"text": "a"}\n{"body": "b"}\n')
+    tx("messages", '{"messages": [{"role": "user", "content": "a"}]}\n')
+    tx("text-is-a-list", '{"text": ["a"]}\n')
+    tx("text-twice", '{"text": "a", "text": "b"}\n')
+    tx("row-is-an-array", '["a"]\n')
+    tx("cut", '{"text": "a"}\n{"text": "b')
+    tx("two-in-a-line", '{"text": "a"}{"text": "b"}\n')
+    tx("not-utf8", b'{"text": "a\xff"}\n')
+    tx("lone-surrogate", '{"text": "\\ud800"}\n')
+    tx("escaped-nul", '{"text": "a\\u0000"}\n')
+    tx("raw-nul", '{"text": "a\0"}\n')
+    tx("not-utf8", b"abc\xe2\x28", "txt")
+    tx("nul", b"ab\0c", "txt")
 
 
 def tar_header(name, size, type=b"0", mode=b"000644 \0", zero=b"000000 \0", octal=None, **fields):

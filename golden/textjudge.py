@@ -320,9 +320,28 @@ def sample(folder, n=250):
                 f.write(struct.pack("<H", len(b)) + b + struct.pack(f"<H{len(ids)}H", len(ids), *ids))
 
 
+def rows(folder):
+    """rows.jsonl, and rows.npy: its ids by the tokenizer of golden/tiny-mixtral."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    t = Tokenizer.from_file(os.path.join(here, "tiny-mixtral", "tokenizer.json"))
+    rng, ids = random.Random(9), []
+    words = make_words(rng, 300)
+    with open(os.path.join(folder, "rows.jsonl"), "w", encoding="utf-8") as f:
+        for i in range(24):
+            text = "\n".join(make_line(rng, words) for _ in range(rng.randint(1, 4)))
+            f.write(json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) + "\n")
+            ids += t.encode(text).ids
+    with open(os.path.join(folder, "rows.npy"), "wb") as f:
+        head = "{'descr': '<u2', 'fortran_order': False, 'shape': (%d,), }" % len(ids)
+        head += " " * (-(10 + len(head) + 1) % 64) + "\n"
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head.encode()
+                + struct.pack(f"<{len(ids)}H", *ids))
+
+
 def main():
     if sys.argv[1:2] == ["--sample"]:
         sample(sys.argv[2])
+        rows(sys.argv[2])
         return 0
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
     wrong = judge(n)

@@ -17,6 +17,7 @@ struct reading {
     bool eval;
     struct fm_mixture mix;
     struct fm_tokens tokens[FM_SOURCES_MAX];
+    struct fm_corpus corpus[FM_SOURCES_MAX];
     uint32_t *order[FM_SOURCES_MAX]; /* shuffled sequences, or NULL */
     struct fm_hasher *hasher[FM_SOURCES_MAX];
 };
@@ -26,7 +27,7 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
                        struct fm_err *err)
 {
     enum fm_token_type raw = r->run->token_dtype;
-    bool alone = r->eval || !r->run->also_tokens[0];
+    bool alone = r->eval || (!r->run->also_tokens[0] && !r->run->texts[0]);
     struct fm_err mine = {0};
     if (raw == FM_TOKEN_AUTO || alone)
         return fm_tokens_open(t, path, raw, err);
@@ -38,7 +39,16 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
     return rc;
 }
 
-static int add_source(struct reading *r, const char *spec, struct fm_err *err)
+/* Without a shuffle no source gives more than all that is wanted. */
+static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
+{
+    if (strcmp(path, "-") == 0 && r->run->input && strcmp(r->run->input, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "--text - and the stage stream are both standard input");
+    return fm_corpus_encode(&r->corpus[s], &r->tokens[s], r->run, path,
+                            r->run->shuffle ? 0 : r->run->max_tokens, err);
+}
+
+static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
 {
     int s = r->mix.sources, rc;
     size_t length = strlen(spec);
@@ -51,7 +61,7 @@ static int add_source(struct reading *r, const char *spec, struct fm_err *err)
     if (!path)
         return FM_ENOMEM;
     path[length] = '\0';
-    rc = open_tokens(&r->tokens[s], path, r, err);
+    rc = text ? open_text(r, s, path, err) : open_tokens(&r->tokens[s], path, r, err);
     r->mix.sources += rc == FM_OK;
     free(path);
     return rc;
@@ -61,10 +71,12 @@ static int open_sources(struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
     if (r->eval)
-        return add_source(r, run->eval_tokens, err);
-    int rc = add_source(r, run->tokens, err);
+        return add_source(r, run->eval_tokens, false, err);
+    int rc = run->tokens ? add_source(r, run->tokens, false, err) : FM_OK;
     for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
-        rc = add_source(r, run->also_tokens[i], err);
+        rc = add_source(r, run->also_tokens[i], false, err);
+    for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->texts[i]; i++)
+        rc = add_source(r, run->texts[i], true, err);
     return rc;
 }
 
@@ -173,6 +185,7 @@ static void describe_sources(struct fm_calib *c, const struct reading *r)
                                                 .rows = r->tokens[s].rows > 0,
                                                 .weight = r->mix.weight[s],
                                                 .tokens = r->tokens[s].count,
+                                                .corpus = r->corpus[s],
                                                 .sequences = r->mix.taken[s],
                                                 .digest = fm_hasher_done(r->hasher[s])};
 }

@@ -2,7 +2,8 @@
  * Calibration sequences, from one source or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
  * order unless shuffled (seeded; each source by itself).  Several sources are interleaved by
- * weight as lib/mixture.h says, in the order run->tokens, run->also_tokens.  Ids are checked
+ * weight as lib/mixture.h says, in the order run->tokens, run->also_tokens, run->texts.  Texts are
+ * encoded (lib/corpus.h) and then one-dimensional token files.  Ids are checked
  * against the vocabulary when they are read.
  */
 #ifndef FM_CALIB_H
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include "formats/digest.h"
+#include "lib/corpus.h"
 #include "lib/mixture.h"
 #include "lib/run.h"
 #include "lib/sweep.h"
@@ -23,6 +25,7 @@ struct fm_calib_source {
     uint64_t tokens;         /* in the file */
     uint64_t sequences;      /* that were taken of it, held-out ones too */
     struct fm_digest digest; /* of their ids as little-endian int32 */
+    struct fm_corpus corpus; /* of a text */
 };
 
 struct fm_calib {
@@ -35,11 +38,11 @@ struct fm_calib {
 };
 
 /*
- * Open run->tokens and run->also_tokens (eval: run->eval_tokens) for a model.  T = run->seq_len or
- * its default.  run->shuffle permutes all sequences of each file, then run->max_tokens keeps the
- * first whole ones of the mixture; neither touches evaluation tokens.  FM_EFORMAT where a file has
- * not one whole sequence; FM_EUSAGE where seq_len is under 2 or over the model's positions, a
- * weight is none, or max_tokens is less than a sequence.
+ * Open run->tokens, run->also_tokens and run->texts (eval: run->eval_tokens) for a model.  T =
+ * run->seq_len or its default.  run->shuffle permutes all sequences of each file, then
+ * run->max_tokens keeps the first whole ones of the mixture; neither touches evaluation tokens.
+ * FM_EFORMAT where a file has not one whole sequence; FM_EUSAGE where seq_len is under 2 or over
+ * the model's positions, a weight is none, or max_tokens is less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);

@@ -21,7 +21,7 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
         rc = fm_fail(err, FM_EFORMAT,
                      "'%s' has too few sequences of %d tokens to train on and to measure on; give "
                      "more tokens, a smaller --seq-len, or --eval-tokens",
-                     run->tokens, train->T);
+                     fm_run_source(run), train->T);
     return rc;
 }
 

@@ -28,6 +28,11 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
     return fm_fail(err, FM_EUSAGE, "unknown --device '%s'; use auto, ref or cpu", device);
 }
 
+const char *fm_run_source(const struct fm_run_options *run)
+{
+    return run->tokens ? run->tokens : run->texts[0];
+}
+
 uint64_t fm_run_memory(const struct fm_run_options *run)
 {
     if (run->memory)

@@ -27,6 +27,11 @@ struct fm_run_options {
     const char *model;                       /* --model DIR */
     const char *tokens;                      /* --tokens FILE[:WEIGHT] */
     const char *also_tokens[FM_SOURCES_MAX]; /* further ones, NULL behind the last */
+    const char *texts[FM_SOURCES_MAX];       /* --text FILE[:WEIGHT], as above, behind all tokens */
+    const char *text_field;                  /* of JSONL rows; NULL: "text" */
+    bool split_blank_lines;                  /* of plain text: a document ends at a blank line */
+    const char *tokenizer;                   /* tokenizer.json; NULL: the model's own */
+    const char *tokenizer_cmd;               /* a command that encodes instead, or NULL */
     const char *eval_tokens;                 /* --eval-tokens FILE, or NULL */
     enum fm_token_type token_dtype;          /* of files that are raw */
     int seq_len;         /* 0: min(2048, max positions, columns of a 2-D file) */
@@ -49,6 +54,9 @@ struct fm_run_options {
 
 /* The table for run->device and precision. */
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err);
+
+/* The first file of calibration data, for messages; NULL: none. */
+const char *fm_run_source(const struct fm_run_options *run);
 
 /* run->memory, or half of the machine's physical memory. */
 uint64_t fm_run_memory(const struct fm_run_options *run);

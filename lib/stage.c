@@ -190,6 +190,23 @@ int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bun
     return FM_OK;
 }
 
+static bool add_ids(cJSON *o, const char *key, const int32_t *ids, int n)
+{
+    cJSON *list = cJSON_CreateIntArray(ids, n);
+    return list && cJSON_AddItemToObject(o, key, list);
+}
+
+/* Of a text: what made its ids, and what stands around each document. */
+static bool add_corpus(cJSON *o, const struct fm_corpus *c)
+{
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, &c->tokenizer);
+    return fm_json_add_uint(o, "documents", c->documents) &&
+           cJSON_AddStringToObject(o, c->command ? "tokenizer_cmd" : "tokenizer", hex) &&
+           (c->command || (add_ids(o, "before_each", c->front, c->fronts) &&
+                           add_ids(o, "behind_each", c->back, c->backs)));
+}
+
 static bool add_source(cJSON *sources, const struct fm_calib_source *s, int T)
 {
     char hex[FM_DIGEST_HEX];
@@ -204,7 +221,8 @@ static bool add_source(cJSON *sources, const struct fm_calib_source *s, int T)
            fm_json_add_double(o, "weight", (double)s->weight / FM_WEIGHT_ONE) &&
            fm_json_add_uint(o, "tokens", s->tokens) &&
            fm_json_add_uint(o, "used", s->sequences * (uint64_t)T) &&
-           cJSON_AddStringToObject(o, "digest", hex);
+           cJSON_AddStringToObject(o, "digest", hex) &&
+           (s->corpus.documents == 0 || add_corpus(o, &s->corpus));
 }
 
 /* What each source is, and what was taken of it. */

@@ -80,7 +80,8 @@ int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bun
                       cJSON *model, char dropped[FM_STAGE_DROPPED_BYTES], struct fm_err *err);
 
 /* {"digest", "sequences", "seq_len", "sources": [{"format", "packing", "weight", "tokens", "used",
- * "digest"}]} of calibration data; NULL: no memory. */
+ * "digest"; of a text "documents", "tokenizer", "before_each", "behind_each" too}]} of calibration
+ * data; NULL: no memory. */
 cJSON *fm_stage_tokens(const struct fm_calib *calib);
 
 /* Append an entry; takes options, tokens, result over, tokens and result may be NULL. */

@@ -165,7 +165,7 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
     if (!directory && o->against)
         return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is none",
                        o->target);
-    if (o->function && !run->tokens)
+    if (o->function && !fm_run_source(run))
         return fm_fail(err, FM_EUSAGE, "--function computes: it needs --tokens");
     if (o->function && !directory && !run->model)
         return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");

@@ -24,6 +24,7 @@
 #include "formats/safetensors.h"
 #include "formats/tokenizer.h"
 #include "formats/tokens.h"
+#include "lib/corpus.h"
 #include "lib/model.h"
 
 #define BAD "golden/bad"
@@ -136,6 +137,17 @@ static int read_tokenizer(const char *path, struct fm_err *err)
     return rc;
 }
 
+static int read_text(const char *path, struct fm_err *err)
+{
+    const struct fm_run_options run = {.tokenizer = "golden/text/mixtral.json"};
+    struct fm_corpus corpus;
+    struct fm_tokens t;
+    int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, err);
+    if (rc == FM_OK)
+        fm_tokens_close(&t);
+    return rc;
+}
+
 /* A stage stream, and every member of it. */
 static int read_stream(const char *path, struct fm_err *err)
 {
@@ -177,6 +189,7 @@ static const struct {
     {"tokens-u16", read_u16},
     {"tokens-u32", read_u32},
     {"tokenizer", read_tokenizer},
+    {"text", read_text},
     {"stream", read_stream},
     {"masks", read_masks},
 };

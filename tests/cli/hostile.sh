@@ -25,6 +25,10 @@ while IFS=$(printf '\t') read -r file reader _ _; do
     case $file:$reader in
     \#*) ;;
     cd-*) rank "$file" "$odd" "$GOLDEN/bad/$file" --seq-len 4 --token-dtype "$(type_of "$reader")" ;;
+    tk-*) rank "$file" "$odd" "$odd/tokens.npy" --text "$GOLDEN/bad/good-tx-plain.txt" \
+        --tokenizer "$GOLDEN/bad/$file" ;;
+    tx-*) rank "$file" "$odd" "$odd/tokens.npy" --text "$GOLDEN/bad/$file" \
+        --tokenizer "$GOLDEN/text/mixtral.json" ;;
     ix-*) rank "$file" "$GOLDEN/bad/$file" "$odd/tokens.npy" ;;
     cf-*) with "$file" config.json && rank "$file" model "$odd/tokens.npy" ;;
     st-*) with "$file" model-00001-of-00002.safetensors && rank "$file" model "$odd/tokens.npy" ;;

@@ -1,0 +1,42 @@
+# Text and the ids that the tokenizers library made of it give the same ranking, byte for byte.
+tiny=$GOLDEN/tiny-mixtral
+rank() { # rank NAME OPTION...
+    local name=$1
+    shift
+    fm-rank -q --model "$tiny" --seq-len 64 --max-tokens 512 "$@" -o "$name" >/dev/null 2>complained ||
+        sed "s|$GOLDEN|GOLDEN|g" complained
+    [ -e "$name" ] || return
+    tar xOf "$name" ranking.safetensors >"$name.ranking"
+    cmp first.ranking "$name.ranking" && echo "$name: the same ranking"
+}
+cat "$GOLDEN/text/rows.jsonl" >rows.jsonl
+rank first --tokens "$GOLDEN/text/rows.npy"
+rank rows --text rows.jsonl
+rank named --text rows.jsonl --tokenizer "$tiny/tokenizer.json"
+rank one-thread --text rows.jsonl --threads 1
+sed 's/"text"/"body"/' rows.jsonl | rank pipe --text-field body --text -
+sed 's/$/\r/' rows.jsonl >crlf.ndjson
+rank crlf --text crlf.ndjson
+rank shuffled-tokens --tokens "$GOLDEN/text/rows.npy" --shuffle >/dev/null
+cp shuffled-tokens.ranking first.ranking
+rank shuffled --text rows.jsonl --shuffle
+echo "-- a mixture of tokens and text, and plain text in blocks"
+printf 'one two three\n\n \t\nfour\nfive\n\n' >blocks.txt
+rank blocks --text blocks.txt:0.5 --tokens "$GOLDEN/text/rows.npy" --split-blank-lines --seq-len 8 >/dev/null
+tar xOf blocks manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
+echo "-- a tokenizer of the user's"
+cmd() {
+    echo "\$ $2"
+    rm -f cmd
+    fm-rank -q --model "$tiny" --seq-len 4 --text "$1" --tokenizer-cmd "$2" -o cmd 2>&1 >/dev/null |
+        grep -v warning
+    [ -e cmd ] && tar xOf cmd manifest.json | grep -A12 '"sources"' | grep '"tokens"\|"documents"\|_cmd' |
+        sed 's/[0-9a-f]\{32\}/DIGEST/'
+}
+cmd blocks.txt "sed 's/.*/[1, 2, 3, 4, 5]/'"
+cmd rows.jsonl "sed 's/.*/[1, 2, 3, 4, 5]/'"
+cmd rows.jsonl 'head -n 3 | sed "s/.*/[1]/"'
+cmd rows.jsonl 'cat'
+cmd rows.jsonl 'exit 3'
+cmd rows.jsonl "sed 's/.*/[1, 2, 3, 4, 384]/'"
+cmd rows.jsonl "sed 's/.*/[1, -2]/'"
