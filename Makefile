@@ -55,6 +55,7 @@ TEST_C := $(wildcard tests/test_*.c tests/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
+SCRIPTS := cmd/fm-chat2text
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
 
@@ -118,10 +119,10 @@ lint: deps-check
 
 install: all
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man7
-	$(INSTALL) -m 755 $(BINS) $(DESTDIR)$(BINDIR)
+	$(INSTALL) -m 755 $(BINS) $(SCRIPTS) $(DESTDIR)$(BINDIR)
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}; done
 uninstall:
-	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS)
+	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done
 clean:
 	rm -rf build

@@ -30,6 +30,14 @@ static cJSON *describe_json(const struct fm_rank_report *r)
         int at[2] = {r->unreached_at[2 * i], r->unreached_at[2 * i + 1]};
         cJSON_AddItemToArray(list, cJSON_CreateIntArray(at, 2));
     }
+    fm_report_uint(o, "starved", (uint64_t)r->starved);
+    cJSON *layers = cJSON_AddArrayToObject(o, "expert_tokens");
+    for (int l = 0; l < r->L; l++) {
+        cJSON *experts = cJSON_CreateArray();
+        for (int e = 0; e < r->E; e++)
+            fm_report_uint(experts, NULL, (uint64_t)r->tokens[l * r->E + e]);
+        cJSON_AddItemToArray(layers, experts);
+    }
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);
     fm_report_double(o, "seconds", r->seconds);
     return o;

@@ -13,6 +13,9 @@ static void plan_line(FILE *out, const char *name, uint64_t bytes, const char *w
 
 static void plan_text(FILE *out, const struct fm_plan *p)
 {
+    if (p->held)
+        fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
+                (unsigned long long)p->used, (unsigned long long)p->held);
     plan_line(out, "memory", p->memory, "resident at the most");
     plan_line(out, "spill", p->spill, "temporary files");
     plan_line(out, "read", p->read, "weights read");
@@ -33,6 +36,10 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
     fm_report_uint(o, "read", p->read);
     fm_report_uint(o, "output", p->disk);
     fm_report_uint(o, "sweeps", p->sweeps);
+    if (p->held) {
+        fm_report_uint(o, "tokens_held", p->held);
+        fm_report_uint(o, "tokens_used", p->used);
+    }
     fm_report_uint(o, "tokens", p->tokens);
     fm_report_double(o, "flops", p->flops);
     fm_report_double(o, "rate", p->rate);

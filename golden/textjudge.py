@@ -338,13 +338,35 @@ def rows(folder):
                 + struct.pack(f"<{len(ids)}H", *ids))
 
 
+def judge_chat():
+    """fm-chat2text, then our ids, beside apply_chat_template's own ids."""
+    import shutil
+    from transformers import AutoTokenizer
+    here = os.path.dirname(os.path.abspath(__file__))
+    encode = os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests", "encode"))
+    chat = [{"role": "user", "content": "how  many é?"}, {"role": "assistant", "content": "17"}]
+    with tempfile.TemporaryDirectory() as model:
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(here, "tiny-mixtral", name), model)
+        with open(os.path.join(model, "chat_template.jinja"), "w") as f:
+            f.write("{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}"
+                    "{{ eos_token }}{% endfor %}")
+        out = subprocess.run([sys.executable, os.path.join(here, "..", "cmd", "fm-chat2text"), model],
+                             input=json.dumps({"messages": chat}).encode(), stdout=subprocess.PIPE,
+                             check=True).stdout
+        mine = ours(encode, os.path.join(model, "tokenizer.json"), [json.loads(out)["text"]])[0]
+        theirs = AutoTokenizer.from_pretrained(model).apply_chat_template(chat, return_dict=False)
+        print(f"text: fm-chat2text gives {len(mine)} ids, transformers {len(theirs)}")
+        return mine != list(theirs)
+
+
 def main():
     if sys.argv[1:2] == ["--sample"]:
         sample(sys.argv[2])
         rows(sys.argv[2])
         return 0
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
-    wrong = judge(n)
+    wrong = judge_chat() + judge(n)
     print(f"text: {wrong} strings differ")
     return wrong != 0
 

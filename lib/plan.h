@@ -18,9 +18,11 @@ struct fm_plan {
     uint64_t read;   /* bytes of weights read */
     uint64_t sweeps; /* passes over the model */
     uint64_t tokens; /* token positions computed, over all lanes */
-    double flops;    /* of the matrix products */
-    double rate;     /* flops per second of the probe */
-    double seconds;  /* flops / rate, plus a third for all that is no product */
+    uint64_t held,
+        used;       /* tokens in the files of calibration data, and of them used; 0: not told */
+    double flops;   /* of the matrix products */
+    double rate;    /* flops per second of the probe */
+    double seconds; /* flops / rate, plus a third for all that is no product */
 };
 
 /* One kind of sweep of a run: how often, with what. */

@@ -37,6 +37,7 @@ void fm_rank_defaults(struct fm_rank_options *options)
 void fm_rank_report_release(struct fm_rank_report *report)
 {
     free(report->unreached_at);
+    free(report->tokens);
     *report = (struct fm_rank_report){0};
 }
 
@@ -201,13 +202,43 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
 }
 
 /* Experts that no token reached: named in the report, counted in a warning. */
+/* Whose scores rest on little: a tenth of an even share of the layer's tokens, or less. */
+static void count_starved(struct scorer *s, struct fm_rank_report *report)
+{
+    const struct fm_ranking *r = s->ranking;
+    int worst = 0;
+    int64_t fewest = INT64_MAX;
+    for (int l = 0; l < r->L; l++) {
+        const int64_t *tokens = r->tokens + (size_t)l * (size_t)r->E;
+        int64_t sum = 0;
+        for (int e = 0; e < r->E; e++)
+            sum += tokens[e];
+        for (int e = 0; e < r->E; e++) {
+            if (tokens[e] == 0 || tokens[e] * 10 * r->E >= sum)
+                continue;
+            report->starved++;
+            worst = tokens[e] < fewest ? l * r->E + e : worst;
+            fewest = tokens[e] < fewest ? tokens[e] : fewest;
+        }
+    }
+    if (report->starved)
+        fm_run_warn(s->task->run,
+                    "%d experts saw less than a tenth of an even share of their layer's tokens "
+                    "(the fewest: %lld, layer %d expert %d); their scores are noise: give more "
+                    "tokens, or text of the kind these experts are for",
+                    report->starved, (long long)fewest, worst / r->E, worst % r->E);
+}
+
 static int list_unreached(struct scorer *s, struct fm_rank_report *report, struct fm_err *err)
 {
     const struct fm_ranking *r = s->ranking;
     size_t X = (size_t)r->L * (size_t)r->E;
     report->unreached_at = fm_alloc(X, 2 * sizeof(int32_t), "experts without tokens", err);
-    if (!report->unreached_at)
+    report->tokens = fm_alloc(X, sizeof *report->tokens, "token counts", err);
+    if (!report->unreached_at || !report->tokens)
         return FM_ENOMEM;
+    memcpy(report->tokens, r->tokens, X * sizeof *report->tokens);
+    count_starved(s, report);
     for (size_t x = 0; x < X; x++) {
         if (r->tokens[x])
             continue;
@@ -366,6 +397,9 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
                                       .scores = true,
                                       .kept = 1};
         plan->disk = (uint64_t)c->L * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
+        for (int i = 0; i < task.calib.sources; i++)
+            plan->held += task.calib.source[i].tokens;
+        plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task.calib.T;
         fm_plan_add(plan, task.model, &sweep, fm_run_memory(run));
         fm_plan_time(plan, task.ops);
     }

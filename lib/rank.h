@@ -29,6 +29,8 @@ struct fm_rank_report {
     double ce;              /* mean loss of the full model on them */
     int unreached;          /* experts that no token reached; their scores are zero */
     int32_t *unreached_at;  /* (unreached, 2): layer and expert of each */
+    int64_t *tokens;        /* (L, E): tokens that each expert saw */
+    int starved;            /* experts that saw some, but under 1 / (10 E) of their layer's */
     int resumed;            /* batches that came from the state file */
     double seconds;
 };
