@@ -4,13 +4,16 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
-/* N tokens' inner values of the layer, in the thread's scratch. */
+/* N tokens' inner values of the layer, in the thread's scratch or where the pass keeps them. */
 struct inner {
-    float *xn, *rstd;   /* (N, H), (N): first norm */
-    float *q, *k, *v;   /* (N, Q C), (N, G C) twice: after rope */
-    float *o;           /* (N, Q C) */
+    float *x1;        /* (N, H); of a forward, only where it is kept */
+    float *gu;        /* (R, 2 I): gate and up, rows of an expert at their width; NULL: not kept */
+    float *xn, *rstd; /* (N, H), (N): first norm */
+    float *q, *k, *v; /* (N, Q C), (N, G C) twice: after rope */
+    float *o;         /* (N, Q C) */
     float *xm, *rstd_m; /* (N, H), (N): second norm */
     int32_t *ids;       /* (N, K) chosen experts */
     float *weights;     /* (N, K) */
@@ -32,27 +35,51 @@ static int32_t *ints(size_t n)
     return fm_scratch(n * sizeof(int32_t));
 }
 
-static struct inner take_inner(const struct fm_config *c, int N)
+/* Room for n elements of four bytes: from *at on, which moves behind it, or scratch. */
+static void *take(char **at, size_t n)
+{
+    size_t bytes = (n * sizeof(float) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
+    if (!*at)
+        return fm_scratch(bytes);
+    char *p = *at;
+    *at += bytes;
+    return p;
+}
+
+/* Inner values at `at`, which ends behind them; NULL: in scratch, without gu. */
+static struct inner take_inner(const struct fm_config *c, int N, char **at, bool gu)
 {
     size_t n = (size_t)N, h = (size_t)c->H, e = (size_t)c->E, r = n * (size_t)c->K;
     size_t qc = (size_t)c->Q * (size_t)c->C, gc = (size_t)c->G * (size_t)c->C;
     return (struct inner){
-        .xn = floats(n * h),
-        .rstd = floats(n),
-        .q = floats(n * qc),
-        .k = floats(n * gc),
-        .v = floats(n * gc),
-        .o = floats(n * qc),
-        .xm = floats(n * h),
-        .rstd_m = floats(n),
-        .ids = ints(r),
-        .weights = floats(r),
-        .first = ints(e + 1),
-        .rows = ints(r),
-        .scale = floats(r),
-        .where = ints(r),
-        .order = ints(e),
+        .x1 = take(at, n * h),
+        .gu = *at && gu ? take(at, r * 2 * (size_t)c->I) : NULL,
+        .xn = take(at, n * h),
+        .rstd = take(at, n),
+        .q = take(at, n * qc),
+        .k = take(at, n * gc),
+        .v = take(at, n * gc),
+        .o = take(at, n * qc),
+        .xm = take(at, n * h),
+        .rstd_m = take(at, n),
+        .ids = take(at, r),
+        .weights = take(at, r),
+        .first = take(at, e + 1),
+        .rows = take(at, r),
+        .scale = take(at, r),
+        .where = take(at, r),
+        .order = take(at, e),
     };
+}
+
+size_t fm_layer_kept_bytes(const struct fm_config *c, int N, bool gu)
+{
+    size_t n = (size_t)N, e = (size_t)c->E, r = n * (size_t)c->K;
+    size_t heads = 2 * (size_t)(c->Q + c->G) * (size_t)c->C;
+    size_t count = n * (3 * (size_t)c->H + heads + 2) + 5 * r + 2 * e + 1;
+    if (gu)
+        count += r * 2 * (size_t)c->I;
+    return count * sizeof(float) + sizeof(struct inner) / sizeof(void *) * FM_ALIGN;
 }
 
 void fm_layer_angles(float *cos_table, float *sin_table, const struct fm_config *config, int T)
@@ -136,6 +163,7 @@ struct experts {
     float *dweights; /* (R): gradient at the router weight of a row */
     const struct fm_visitor *visitor;
     const struct fm_expert_view *where;
+    bool wanted; /* somebody reads the gradient at x */
 };
 
 /* Expert `e` of the pass: rows, widths and weights of a view; false where it got no rows. */
@@ -155,6 +183,15 @@ static bool look(struct fm_expert_view *v, const struct experts *x, int e)
     return v->n > 0;
 }
 
+/* Gate and up of an expert's rows, (n, 2 width): kept ones, or room for them in scratch. */
+static float *take_gu(const struct experts *x, const struct fm_expert_view *v, int width)
+{
+    size_t first = (size_t)x->inner->first[v->expert];
+    if (x->inner->gu)
+        return x->inner->gu + first * 2 * (size_t)x->pass->config->I;
+    return floats((size_t)v->n * 2 * (size_t)width);
+}
+
 static void forward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
@@ -170,7 +207,7 @@ static void forward_expert(void *arg, int i)
         return;
     }
     struct fm_mark mark = fm_scratch_mark();
-    float *rows = floats(n * (size_t)H), *gu = floats(n * 2 * (size_t)k);
+    float *rows = floats(n * (size_t)H), *gu = take_gu(x, &v, k);
     float *h = floats(n * (size_t)k);
     op->gather(rows, x->inner->xm, v.rows, NULL, v.n, H);
     op->gemm(false, true, v.n, 2 * k, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * k);
@@ -184,11 +221,14 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
     struct fm_mark mark = fm_scratch_mark();
-    struct inner a = take_inner(c, N);
+    char *kept = p->kept;
+    struct inner a = take_inner(c, N, &kept, p->kept_gu);
     if (y != x)
         memcpy(y, x, (size_t)N * (size_t)c->H * sizeof *y);
     attend(p, &a, y);
     choose(p, &a, y);
+    if (p->kept)
+        memcpy(a.x1, y, (size_t)N * (size_t)c->H * sizeof *y);
     float *z = floats((size_t)N * (size_t)c->K * (size_t)c->H);
     struct experts e = {.pass = p, .inner = &a, .z = z};
     fm_pool_for(c->E, forward_expert, &e);
@@ -231,6 +271,25 @@ static void show(const struct experts *x, const struct fm_expert_view *all, int 
     fm_scratch_release(mark);
 }
 
+/* Gradients of an expert's input rows and of their router weights, from those of its middle. */
+static void backward_rows(const struct experts *x, const struct fm_expert_view *v, int full)
+{
+    const struct fm_ops *op = x->pass->ops;
+    const float *scale = x->inner->scale;
+    int H = x->pass->config->H, k = v->width, first = x->inner->first[v->expert];
+    float *dz = x->z + (size_t)first * (size_t)H;
+    if (k > 0) {
+        op->gemm(false, false, v->n, H, 2 * k, 1, v->dgu, 2 * k, v->gate_up, H, 0, dz, H);
+        op->dot_rows(x->dweights + first, v->h, v->dh, v->n, full, k);
+    } else {
+        memset(dz, 0, (size_t)v->n * (size_t)H * sizeof *dz);
+        memset(x->dweights + first, 0, (size_t)v->n * sizeof *dz);
+    }
+    /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
+    for (int r = first; r < first + v->n; r++)
+        x->dweights[r] = scale[r] > 0 ? x->dweights[r] / scale[r] : 0;
+}
+
 /*
  * With w the router weight of a row and dy' = w dy:  dh = dy' down^T is the gradient at the
  * masked h, taken before any mask because masks learn from it; only channels below the width go
@@ -248,63 +307,70 @@ static void backward_expert(void *arg, int i)
     bool seen = x->visitor && x->visitor->expert;
     int full = seen ? v.cap : k; /* width of h and dh */
     size_t n = (size_t)v.n;
-    float *dz = x->z + (size_t)first * (size_t)H;
     struct fm_mark mark = fm_scratch_mark();
     float *rows = floats(n * (size_t)H), *dy = floats(n * (size_t)H);
-    float *gu = floats(n * 2 * (size_t)full), *h = floats(n * (size_t)full);
+    float *gu = take_gu(x, &v, full), *h = floats(n * (size_t)full);
     float *dh = floats(n * (size_t)full), *dgu = floats(n * 2 * (size_t)k);
     op->gather(rows, a->xm, v.rows, NULL, v.n, H);
     op->gather(dy, x->dy, v.rows, a->scale + first, v.n, H);
     if (full > 0) {
-        op->gemm(false, true, v.n, 2 * full, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * full);
+        if (!a->gu)
+            op->gemm(false, true, v.n, 2 * full, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * full);
         op->swiglu(h, gu, v.n, full);
         op->gemm(false, true, v.n, full, H, 1, dy, H, v.down, H, 0, dh, full);
     }
-    if (k > 0) {
+    if (k > 0)
         op->swiglu_back(dgu, dh, gu, v.n, full, k);
-        op->gemm(false, false, v.n, H, 2 * k, 1, dgu, 2 * k, v.gate_up, H, 0, dz, H);
-        op->dot_rows(x->dweights + first, h, dh, v.n, full, k);
-    } else {
-        memset(dz, 0, n * (size_t)H * sizeof *dz);
-        memset(x->dweights + first, 0, n * sizeof *dz);
-    }
-    /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
-    for (int r = first; r < first + v.n; r++)
-        x->dweights[r] = a->scale[r] > 0 ? x->dweights[r] / a->scale[r] : 0;
     v.x = rows;
     v.h = h;
     v.dy = dy;
     v.dh = dh;
     v.dgu = dgu;
+    if (x->wanted)
+        backward_rows(x, &v, full);
     if (seen)
         show(x, &v, full);
     fm_scratch_release(mark);
 }
 
-/* dx (N, H) holds dy and receives the gradient at x1: experts, router, second norm. */
-static void back_experts(const struct fm_pass *p, const struct inner *a, float *dx, const float *x1,
+/* dx (N, H), the gradient at y, becomes the one at x1: router, second norm. */
+static void back_router(const struct fm_pass *p, const struct inner *a, float *dx, const float *dz,
+                        const float *dweights)
+{
+    const struct fm_config *c = p->config;
+    int N = p->S * p->T, K = c->K, H = c->H;
+    struct fm_mark mark = fm_scratch_mark();
+    float *dlogits = floats((size_t)N * (size_t)c->E), *dxm = floats((size_t)N * (size_t)H);
+    p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
+    p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
+    p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
+    p->ops->rmsnorm_back(dx, dxm, a->x1, p->layer->post_norm, a->rstd_m, N, H);
+    fm_scratch_release(mark);
+}
+
+/* dx (N, H) holds dy and receives the gradient at x1, if it is wanted: experts, router, second
+ * norm. */
+static void back_experts(const struct fm_pass *p, const struct inner *a, float *dx, bool wanted,
                          const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T, K = c->K, H = c->H;
-    size_t R = (size_t)N * (size_t)K, NH = (size_t)N * (size_t)H;
+    size_t R = (size_t)N * (size_t)K;
     struct fm_mark mark = fm_scratch_mark();
     float *dz = floats(R * (size_t)H), *by_row = floats(R), *dweights = floats(R);
-    float *dlogits = floats((size_t)N * (size_t)c->E), *dxm = floats(NH);
     struct experts e = {.pass = p,
                         .inner = a,
                         .z = dz,
                         .dy = dx,
                         .dweights = by_row,
                         .visitor = visitor,
-                        .where = where};
+                        .where = where,
+                        .wanted = wanted};
     fm_pool_for(c->E, backward_expert, &e);
-    for (size_t i = 0; i < R; i++)
+    for (size_t i = 0; wanted && i < R; i++)
         dweights[i] = by_row[a->where[i]];
-    p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
-    p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
-    p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
-    p->ops->rmsnorm_back(dx, dxm, x1, p->layer->post_norm, a->rstd_m, N, H);
+    if (wanted)
+        back_router(p, a, dx, dz, dweights);
     fm_scratch_release(mark);
 }
 
@@ -333,18 +399,20 @@ static void back_attention(const struct fm_pass *p, const struct inner *a, float
     fm_scratch_release(mark);
 }
 
-void fm_layer_backward(const struct fm_pass *p, float *dx, const float *x,
+void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const float *x,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     int N = p->S * p->T;
-    size_t NH = (size_t)N * (size_t)p->config->H;
     struct fm_mark mark = fm_scratch_mark();
-    struct inner a = take_inner(p->config, N);
-    float *x1 = floats(NH);
-    memcpy(x1, x, NH * sizeof *x1);
-    attend(p, &a, x1);
-    choose(p, &a, x1);
-    back_experts(p, &a, dx, x1, visitor, where);
-    back_attention(p, &a, dx, x);
+    char *kept = p->kept;
+    struct inner a = take_inner(p->config, N, &kept, p->kept_gu);
+    if (!p->kept) {
+        memcpy(a.x1, x, (size_t)N * (size_t)p->config->H * sizeof *x);
+        attend(p, &a, a.x1);
+        choose(p, &a, a.x1);
+    }
+    back_experts(p, &a, dx, wanted, visitor, where);
+    if (wanted)
+        back_attention(p, &a, dx, x);
     fm_scratch_release(mark);
 }

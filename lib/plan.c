@@ -6,7 +6,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/journal.h"
-#include "lib/sweep.h"
+#include "lib/layer.h"
 
 #define PROBE 384
 #define PROBE_SECONDS 0.05
@@ -63,6 +63,21 @@ static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep 
     return (forward + back) * (double)s->rows;
 }
 
+/* Bytes of inner values of all lanes that go back, in blocks of `rows` tokens. */
+static uint64_t inner_bytes(const struct fm_config *c, const struct fm_plan_sweep *s, int rows)
+{
+    uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
+    return blocks * (uint64_t)s->backward * (uint64_t)c->L *
+           fm_layer_kept_bytes(c, rows, s->scores);
+}
+
+/* Work that keeping all inner values saves: attention, and gate and up of full experts. */
+static double kept_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
+{
+    double token = attention_flops(c, s->T) + (s->scores ? expert_flops(c) * 2 / 3 : 0);
+    return s->backward * token * (double)s->rows;
+}
+
 void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
                  const struct fm_plan_sweep *sweep, uint64_t memory)
 {
@@ -78,7 +93,9 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     double layers = layers_bytes(model);
     bool stay = fm_model_resident_bytes(model) >= (uint64_t)layers;
     uint64_t merged = 3 * (uint64_t)c->E * (uint64_t)c->I * (uint64_t)c->H * sizeof(float);
-    uint64_t resident = boundaries - spill + fm_model_resident_bytes(model) +
+    uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
+    uint64_t left = room - (boundaries - spill), kept = inner < left ? inner : left;
+    uint64_t resident = boundaries - spill + kept + fm_model_resident_bytes(model) +
                         (uint64_t)sweep->merged * merged +
                         scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
     plan->memory = resident > plan->memory ? resident : plan->memory;
@@ -86,6 +103,8 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     plan->sweeps += sweep->count;
     plan->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
     plan->flops += (double)sweep->count * lanes_flops(c, sweep);
+    if (inner > 0)
+        plan->flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
     /* float32 in memory is two bytes on disk for 16-bit checkpoints. */
     double stored = fm_dtype_bits(fm_model_dtype(model)) / 32.0;

@@ -59,6 +59,8 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
         .S = k->count * r->batch[k->first].S,
         .T = r->batch[k->first].T,
         .parts = k->count,
+        .kept = fm_keep_find(r, block, lane),
+        .kept_gu = fm_keep_gu(r, lane),
     };
 }
 
@@ -168,7 +170,10 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane, struct
         if (tap)
             memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
-    fm_layer_backward(&pass, dx, x, r->visitor, where);
+    bool wanted = r->l > 0 || tap;
+    fm_layer_backward(&pass, dx, wanted, x, r->visitor, where);
+    if (!wanted)
+        return FM_OK;
     if (tap)
         memcpy(tap + (size_t)r->l * one, dx, one * sizeof *tap);
     rc = check_finite(r, dx, block, lane, "a gradient", err);
@@ -336,6 +341,7 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
         return FM_OK;
     if (!fm_mul(&bytes, (size_t)s->together * (size_t)s->rows, row))
         return fm_fail(err, FM_ENOMEM, "a boundary of %d tokens is too large", s->rows);
+    fm_keep_release(&s->keep);
     fm_store_release(&s->store);
     return fm_store_init(&s->store, bytes, want, s->options.memory, err);
 }
@@ -365,6 +371,8 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     int rc = fm_merge_prepare(&r, err);
     if (!rc)
         rc = prepare_store(&r, err);
+    if (!rc)
+        fm_keep_prepare(&r);
     if (!rc)
         rc = fm_model_ends(s->model, &r.ends, err);
     if (!rc)
@@ -463,6 +471,7 @@ void fm_sweep_free(struct fm_sweep *s)
     free(s->block);
     free(s->cos);
     free(s->sin);
+    fm_keep_release(&s->keep);
     fm_store_release(&s->store);
     free(s);
 }

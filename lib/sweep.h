@@ -11,6 +11,8 @@
  * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and
  * for lanes with a gradient one per layer; the last go to an unlinked temporary file
  * beyond `memory`.  For every adapter among the lanes, its merged copy of one layer's experts.
+ * What the boundaries leave of `memory` keeps inner values of the last layers, which the backward
+ * then need not compute again, unless a lane has an adapter.
  *
  * Same bytes for any thread count and memory: what goes through a layer together depends
  * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
@@ -86,7 +88,7 @@ struct fm_visitor {
 };
 
 struct fm_sweep_options {
-    uint64_t memory;                                   /* bytes for boundaries */
+    uint64_t memory;                                   /* bytes for boundaries, then inner values */
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
     const int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */

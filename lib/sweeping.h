@@ -1,5 +1,6 @@
 /*
- * What the parts of the sweep share; private to lib/sweep.c, lib/head.c and lib/merge.c.
+ * What the parts of the sweep share; private to lib/sweep.c, lib/keep.c, lib/head.c
+ * and lib/merge.c.
  *
  * A block is a few consecutive micro-batches of one shape that go through a layer together,
  * because products with more rows run faster.  How many depends on sizes alone.
@@ -9,6 +10,7 @@
 
 #include <pthread.h>
 
+#include "lib/keep.h"
 #include "lib/store.h"
 #include "lib/sweep.h"
 
@@ -34,6 +36,7 @@ struct fm_sweep {
     int together; /* micro-batches of a block at most */
     float *cos, *sin;
     struct fm_store store;
+    struct fm_keep keep;
     struct fm_block *block;     /* (batches) */
     int *block_of;              /* (batches) */
     int64_t *routed;            /* (blocks, lanes, E) of one layer */
@@ -81,6 +84,15 @@ int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
  * of the others takes the place of boundary L.
  */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
+
+/* Memory for inner values of this run, in what the boundaries leave; and the place of a block and
+ * lane of the layer at hand, NULL where they are not kept. */
+void fm_keep_prepare(struct fm_sweeping *r);
+void *fm_keep_find(const struct fm_sweeping *r, int block, int lane);
+
+/* Does this lane keep gate and up of its experts?  Only where the backward reads no channels that
+ * the forward did not compute. */
+bool fm_keep_gu(const struct fm_sweeping *r, int lane);
 
 /* Final norm, logits and losses of every batch and lane; gradients at boundary L in its place. */
 int fm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);

@@ -130,7 +130,7 @@ static void check_directions(const uint32_t *widths)
     float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS];
     double length = 0, off = 0;
     memcpy(dx, r, sizeof dx);
-    fm_layer_backward(&pass, dx, x, NULL, &where);
+    fm_layer_backward(&pass, dx, true, x, NULL, &where);
     for (int i = 0; i < 12; i++) {
         float *v = draw(FLOATS, 1);
         const float step = 5e-4f;
@@ -167,7 +167,7 @@ static void a_width_equals_zeroed_weights(void **state)
     (void)state;
     fm_layer_forward(&pass, y, x, NULL);
     memcpy(dx, y, sizeof dx);
-    fm_layer_backward(&pass, dx, x, NULL, &where);
+    fm_layer_backward(&pass, dx, true, x, NULL, &where);
     zeroed.gate_up = malloc(2 * E * I * H * sizeof(float));
     memcpy(zeroed.gate_up, layer.gate_up, 2 * E * I * H * sizeof(float));
     for (size_t e = 0; e < E; e++)
@@ -178,7 +178,7 @@ static void a_width_equals_zeroed_weights(void **state)
     fm_layer_forward(&pass, want, x, NULL);
     assert_true(worst(y, want) <= 1e-6);
     memcpy(dwant, y, sizeof dwant);
-    fm_layer_backward(&pass, dwant, x, NULL, &where);
+    fm_layer_backward(&pass, dwant, true, x, NULL, &where);
     assert_true(worst(dx, dwant) <= 1e-6);
     free(zeroed.gate_up);
     free(x);
@@ -217,12 +217,12 @@ static void micro_batches_of_a_pass_are_seen_apart(void **state)
     memcpy(dx, r, sizeof dx);
     memcpy(dwant, r, sizeof dx);
     pass.parts = 2;
-    fm_layer_backward(&pass, dx, x, &visitor, where);
+    fm_layer_backward(&pass, dx, true, x, &visitor, where);
     pass.parts = 1;
     pass.S = 1;
     visitor.self = &alone;
     for (int i = 0; i < 2; i++)
-        fm_layer_backward(&pass, dwant + i * T * H, x + i * T * H, &visitor, where + i);
+        fm_layer_backward(&pass, dwant + i * T * H, true, x + i * T * H, &visitor, where + i);
     assert_memory_equal(dx, dwant, sizeof dx);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(both.rows[i], T * config.K);
@@ -263,8 +263,8 @@ static void a_visitor_sees_every_row_once(void **state)
     memcpy(dx, r, sizeof dx);
     memcpy(seen, r, sizeof seen);
     views = 0;
-    fm_layer_backward(&pass, dx, x, NULL, &where);
-    fm_layer_backward(&pass, seen, x, &visitor, &where);
+    fm_layer_backward(&pass, dx, true, x, NULL, &where);
+    fm_layer_backward(&pass, seen, true, x, &visitor, &where);
     assert_int_equal(views, N * config.K);
     assert_true(worst(seen, dx) <= 1e-5);
     free(x);
@@ -292,8 +292,8 @@ static void the_fast_table_agrees_with_the_definition(void **state)
             sum += counts[e];
         assert_int_equal(sum, N * config.K);
         memcpy(want, y, sizeof want);
-        fm_layer_backward(&fast, y, x, NULL, &where);
-        fm_layer_backward(&ref, want, x, NULL, &where);
+        fm_layer_backward(&fast, y, true, x, NULL, &where);
+        fm_layer_backward(&ref, want, true, x, NULL, &where);
         assert_true(worst(y, want) <= 1e-5);
         free(x);
     }

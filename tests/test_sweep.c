@@ -7,7 +7,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/sweep.h"
+#include "lib/sweeping.h"
 #include "tests/golden.h"
 
 /* Float32 sums of a few hundred terms in another order than torch's: 1e-6 is typical. */
@@ -341,9 +341,11 @@ struct outcome {
     struct fm_measure measure[12];
     double *c;
     float *grad, *dx;
+    size_t kept;           /* records of inner values */
+    uint64_t bounds, keep; /* bytes of all boundaries, of one such record */
 };
 
-static void run_pieces(struct outcome *o, int threads, uint64_t memory)
+static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tapped, bool adapted)
 {
     struct setup u;
     struct seen seen;
@@ -362,7 +364,7 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory)
                                 .ce = 1,
                                 .kl = 1,
                                 .backward = true,
-                                .adapter = &adapter,
+                                .adapter = adapted ? &adapter : NULL,
                                 .round = true,
                                 .widths = adapter.widths}};
     struct fm_visitor visitor = {
@@ -370,12 +372,16 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory)
     struct fm_sweep_taps taps = {
         .lane = 1,
         .dx = calloc((size_t)u.T * (size_t)u.c->H * (size_t)(u.c->L + 1), sizeof(float))};
-    fm_sweep_tap(u.sweep, &taps);
+    if (tapped)
+        fm_sweep_tap(u.sweep, &taps);
     check(fm_sweep_run(u.sweep, batch, 4, lanes, 2, &visitor, o->measure, NULL, &err));
     assert_int_equal(seen.commits, 8);
     o->c = seen.c_sum;
     o->grad = seen.grad;
     o->dx = taps.dx;
+    o->kept = u.sweep->keep.count;
+    o->bounds = (uint64_t)u.sweep->store.record * u.sweep->store.count;
+    o->keep = u.sweep->keep.record;
     seen.c_sum = NULL;
     seen.grad = NULL;
     seen_release(&seen);
@@ -383,38 +389,61 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory)
     close_setup(&u);
 }
 
-static void threads_and_memory_change_no_byte(void **state)
+/* Memory for no inner values, for all, for those of one block of the last layer, for all but one;
+ * at last nobody asks for the gradient at layer 0. */
+static void compare_runs(bool adapted)
 {
-    const int threads[] = {1, 2, 3, 2};
-    const uint64_t memory[] = {1 << 30, 1 << 30, 0, 30000};
+    enum { RUNS = 7 };
+    const int threads[RUNS] = {1, 2, 3, 2, 1, 2, 2};
+    uint64_t memory[RUNS] = {0, 1 << 30, 1 << 30, 30000};
     struct outcome first = {0};
     struct fm_model *model;
-    (void)state;
     check(fm_model_open(&model, model_path, 0, &err));
     const struct fm_config c = *fm_model_config(model);
     fm_model_close(model);
     size_t T = (size_t)fm_safetensors_find(&golden.st, "ids")->shape[1];
     size_t grads = 0;
     free(golden_read(&golden, "lora.values", FM_F32, &grads));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < RUNS; i++) {
         struct outcome o = {0};
-        run_pieces(&o, threads[i], memory[i]);
+        bool tapped = i < RUNS - 1;
+        run_pieces(&o, threads[i], memory[i], tapped, adapted);
+        size_t all = 3 * 2 * (size_t)c.L; /* three blocks, two lanes */
+        const size_t kept[RUNS] = {0, all, all, 0, 1, all - 1, all};
+        assert_int_equal(o.kept, adapted ? 0 : kept[i]);
         if (i > 0) {
             assert_memory_equal(o.measure, first.measure, 8 * sizeof *o.measure);
             assert_memory_equal(o.c, first.c,
                                 (size_t)c.L * (size_t)c.E * (size_t)c.I * sizeof *o.c);
             assert_memory_equal(o.grad, first.grad, grads * sizeof *o.grad);
-            assert_memory_equal(o.dx, first.dx, (size_t)(c.L + 1) * T * (size_t)c.H * sizeof *o.dx);
+            if (tapped)
+                assert_memory_equal(o.dx, first.dx,
+                                    (size_t)(c.L + 1) * T * (size_t)c.H * sizeof *o.dx);
             free(o.c);
             free(o.grad);
             free(o.dx);
         } else {
             first = o;
+            memory[4] = o.bounds + o.keep;
+            memory[5] = o.bounds + all * o.keep - 1;
+            memory[6] = o.bounds + all * o.keep;
         }
     }
     free(first.c);
     free(first.grad);
     free(first.dx);
+}
+
+static void threads_and_memory_change_no_byte(void **state)
+{
+    (void)state;
+    compare_runs(false);
+}
+
+static void threads_and_memory_change_no_byte_of_an_adapter(void **state)
+{
+    (void)state;
+    compare_runs(true);
 }
 
 static void halve(void *self, const struct fm_measure *measure, float *scale)
@@ -494,6 +523,7 @@ static int run_all(const char *model, const struct fm_ops *ops)
         cmocka_unit_test(many_lanes_measure_what_one_lane_does),
         cmocka_unit_test(a_stopped_sweep_says_so),
         cmocka_unit_test(threads_and_memory_change_no_byte),
+        cmocka_unit_test(threads_and_memory_change_no_byte_of_an_adapter),
     };
     char path[96];
     table = ops;
