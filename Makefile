@@ -114,7 +114,7 @@ lint: deps-check
 	@bash tests/layers.sh
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
-	@shellcheck -x $(wildcard tests/*.sh) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
+	@shellcheck -x $(wildcard tests/*.sh golden/*.sh) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 
 install: all
