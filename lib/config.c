@@ -22,6 +22,7 @@
 
 static const struct fm_model_family families[] = {
     {.name = "mixtral",
+     .class_name = "Mixtral",
      .experts_key = "num_local_experts",
      .width_key = "intermediate_size",
      .rope_theta = 1e6,

@@ -76,28 +76,39 @@ static void say_widths(struct text *t, const struct fm_exporter *x, const char *
 
 /* ---- config.json ---- */
 
-static int edit_ragged(struct fm_exporter *x, char **text, size_t *size, struct fm_err *err)
+/* Architecture and classes of our modelling file, for a family whose class prefix is Stock. */
+static int edit_classes(const struct fm_exporter *x, char **text, size_t *size, struct fm_err *err)
 {
-    const char *family = fm_config_family(&x->config);
-    struct text type = {0}, widths = {0};
-    say(&type, "\"fm_%s\"", family);
-    say_widths(&widths, x, "  ");
-    int rc = type.failed || widths.failed
+    const char *stock = x->config.family->class_name;
+    struct text type = {0}, architectures = {0}, map = {0};
+    say(&type, "\"fm_%s\"", x->config.family->name);
+    say(&architectures, "[\n    \"Fm%sForCausalLM\"\n  ]", stock);
+    say(&map,
+        "{\n    \"AutoConfig\": \"modeling_fm.Fm%sConfig\",\n"
+        "    \"AutoModel\": \"modeling_fm.Fm%sModel\",\n"
+        "    \"AutoModelForCausalLM\": \"modeling_fm.Fm%sForCausalLM\"\n  }",
+        stock, stock, stock);
+    int rc = type.failed || architectures.failed || map.failed
                  ? fm_fail(err, FM_ENOMEM, "no memory for config.json")
-                 : fm_jsonedit_set(text, size, "architectures",
-                                   "[\n    \"FmMixtralForCausalLM\"\n  ]", err);
+                 : fm_jsonedit_set(text, size, "architectures", architectures.at, err);
     if (rc == FM_OK)
         rc = fm_jsonedit_set(text, size, "model_type", type.at, err);
     if (rc == FM_OK)
-        rc = fm_jsonedit_set(text, size, "auto_map",
-                             "{\n    \"AutoConfig\": \"modeling_fm.FmMixtralConfig\",\n"
-                             "    \"AutoModel\": \"modeling_fm.FmMixtralModel\",\n"
-                             "    \"AutoModelForCausalLM\": \"modeling_fm.FmMixtralForCausalLM\"\n"
-                             "  }",
-                             err);
+        rc = fm_jsonedit_set(text, size, "auto_map", map.at, err);
+    free(type.at);
+    free(architectures.at);
+    free(map.at);
+    return rc;
+}
+
+static int edit_ragged(struct fm_exporter *x, char **text, size_t *size, struct fm_err *err)
+{
+    struct text widths = {0};
+    say_widths(&widths, x, "  ");
+    int rc = widths.failed ? fm_fail(err, FM_ENOMEM, "no memory for config.json")
+                           : edit_classes(x, text, size, err);
     if (rc == FM_OK)
         rc = fm_jsonedit_set(text, size, "fm_widths", widths.at, err);
-    free(type.at);
     free(widths.at);
     return rc;
 }

@@ -42,7 +42,8 @@ struct fm_weight {
 };
 
 struct fm_model_family {
-    const char *name; /* model_type */
+    const char *name;       /* model_type */
+    const char *class_name; /* "Mixtral": class prefix in transformers 5; ours is Fm in front */
     const char *experts_key, *width_key;
     double rope_theta;              /* where config.json has none */
     const struct fm_weight *weight; /* ends with a row that has no names */
