@@ -44,6 +44,13 @@ struct fm_cli_option {
     double min, max;  /* both 0: no limit but the type's */
 };
 
+/* An option that was given, and the sets of shared options it belongs to (0: the tool's own). */
+struct fm_cli_given {
+    const char *name;
+    int groups;
+};
+#define FM_CLI_GIVEN_MAX 64
+
 /* Sets of shared options that a tool takes, beside --report --json --dry-run --quiet --help
  * --version, which all take. */
 enum fm_cli_group {
@@ -67,6 +74,8 @@ struct fm_cli {
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;
+    struct fm_cli_given given[FM_CLI_GIVEN_MAX];
+    int givens;
 };
 
 #define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
@@ -75,6 +84,14 @@ struct fm_cli {
  * thread pool, the signal handlers and the progress of cli->run are in place. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
+
+/*
+ * FM_EUSAGE, naming the option, where one was given that does nothing in the mode at hand: one of
+ * `names` ("steps lr"), or a shared one all of whose sets are in `groups`.  `mode` ends the
+ * sentence: "with --method uniform", "in io", "without --text".
+ */
+int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const char *names,
+                  struct fm_err *err);
 
 /* A result for people while it is written: a stream into memory. */
 struct fm_cli_text {

@@ -81,10 +81,35 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
     return fm_cli_result(cli, &text, fm_figures_engine_json(&result), err);
 }
 
+/* Options of the other things to measure. */
+static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *err)
+{
+    int inputs = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL;
+    if (strcmp(what, "io") == 0)
+        return fm_cli_refuse(cli, "in io", inputs,
+                             "device precision memory budgets plot shape dtype sequences steps "
+                             "keep",
+                             err);
+    if (strcmp(what, "engine") == 0)
+        return fm_cli_refuse(cli, "in engine", FM_CLI_MODEL,
+                             "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
+                             "eval-tokens token-dtype seq-len budgets plot size repeat",
+                             err);
+    if (cli->run.eval_tokens &&
+        fm_cli_refuse(cli, "in quality with --eval-tokens", 0, "tokens text shuffle", err) != FM_OK)
+        return err->code;
+    return fm_cli_refuse(cli, "in quality", 0,
+                         "batch size repeat dir shape dtype sequences steps "
+                         "keep",
+                         err);
+}
+
 static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     const char *what = cli->operands ? cli->operand[0] : "";
     bool alone = cli->operands < 2;
+    if (*what && check_own(cli, what, err) != FM_OK)
+        return err->code;
     if (cli->operands == 2)
         cli->run.input = cli->operand[1];
     if (strcmp(what, "quality") == 0)

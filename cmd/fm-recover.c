@@ -33,6 +33,9 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
 {
     struct fm_plan plan = {0};
     struct fm_cli_text text;
+    if (options->strategy == FM_RECOVER_CROSS &&
+        fm_cli_refuse(cli, "with --strategy cross", 0, "budget", err) != FM_OK)
+        return err->code;
     if (cli->dry_run)
         return fm_recover_plan(&cli->run, options, &plan, err) == FM_OK
                    ? fm_show_plan(cli, &plan, err)

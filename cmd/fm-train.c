@@ -26,11 +26,34 @@ static cJSON *describe_json(const struct fm_train_report *r)
     return o;
 }
 
+/* Options that the chosen way of making masks does not look at. */
+static int check_method(const struct fm_cli *cli, const struct fm_train_options *o,
+                        struct fm_err *err)
+{
+#define LEARNING "steps batch samples-per-batch prior lambda-schedule lr"
+    static const char *const idle[FM_METHODS] = {
+        [FM_METHOD_SALIENCY] = LEARNING,
+        [FM_METHOD_WALK] = LEARNING,
+        [FM_METHOD_UNIFORM] = LEARNING,
+        [FM_METHOD_SHUFFLE_LAYER] = LEARNING " actions width-multiple budget-step until",
+        [FM_METHOD_SHUFFLE_GLOBAL] = LEARNING " actions width-multiple budget-step until",
+    };
+    char mode[48];
+    snprintf(mode, sizeof mode, "with --method %s", fm_method_name(o->method));
+    if (idle[o->method] && fm_cli_refuse(cli, mode, 0, idle[o->method], err) != FM_OK)
+        return err->code;
+    return o->method == FM_METHOD_UNIFORM && o->actions
+               ? fm_cli_refuse(cli, "with --method uniform and --actions", 0, "budget-step", err)
+               : FM_OK;
+}
+
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_plan plan = {0};
     struct fm_cli_text text;
+    if (check_method(cli, options, err) != FM_OK)
+        return err->code;
     if (cli->dry_run)
         return fm_train_plan(&cli->run, options, &plan, err) == FM_OK
                    ? fm_show_plan(cli, &plan, err)

@@ -82,12 +82,27 @@ static int plan(const struct fm_cli *cli, const struct fm_verify_options *option
     return code;
 }
 
+/* Tokens and machine are for --function alone, and an export is computed beside its bundle. */
+static int check_function(const struct fm_cli *cli, const struct fm_verify_options *options,
+                          struct fm_err *err)
+{
+    if (!options->function)
+        return fm_cli_refuse(cli, "without --function",
+                             FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, "batches",
+                             err);
+    if (!fm_run_source(&cli->run))
+        return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
+    if (fm_cli_refuse(cli, "with --function (see --batches)", 0, "batch", err) != FM_OK)
+        return err->code;
+    return options->against ? fm_cli_refuse(cli, "with --against", 0, "model", err) : FM_OK;
+}
+
 static int work(const struct fm_cli *cli, struct fm_verify_options *options, struct fm_err *err)
 {
     struct fm_verify_report report = {.index = -1};
     struct fm_cli_text text;
-    if (options->function && !fm_run_source(&cli->run))
-        return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
+    if (check_function(cli, options, err) != FM_OK)
+        return err->code;
     if (cli->dry_run)
         return plan(cli, options, err);
     if (fm_cli_text_open(&text, err) != FM_OK)

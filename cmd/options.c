@@ -9,11 +9,12 @@
 #include "cmd/value.h"
 #include "lib/base/pool.h"
 
-#define OPTIONS_MAX 64
+#define OPTIONS_MAX FM_CLI_GIVEN_MAX
 
 /* The option table of one parse: the tool's own rows, then the shared ones. */
 struct table {
     const struct fm_cli_option *row[OPTIONS_MAX];
+    int groups[OPTIONS_MAX]; /* 0: the tool's own */
     int rows, own;
 };
 
@@ -38,9 +39,9 @@ static const char *heading_of(int group)
                                                                 : "Every tool";
 }
 
-static const struct shared *shared_options(struct fm_cli *cli, int *count)
+/* What is computed on: the rows under "Model and tokens". */
+static int add_inputs(struct shared *rows, struct fm_cli *cli)
 {
-    static struct shared rows[40];
     struct fm_run_options *run = &cli->run;
     int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
@@ -82,9 +83,19 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
           "use the first N tokens (default: all)", 0, 0}},
         {FM_CLI_TOKENS,
          {"shuffle", 0, FM_CLI_FLAG, &run->shuffle, NULL, "shuffle the sequences", 0, 0}},
-        {FM_CLI_TOKENS,
+        {FM_CLI_TOKENS | FM_CLI_MACHINE,
          {"seed", 0, FM_CLI_COUNT64, &run->seed, "N", "seed of every random choice (default: 0)", 0,
           0}},
+    };
+    memcpy(rows, list, sizeof list);
+    return FM_CLI_COUNT(list);
+}
+
+/* By what, where the result goes, and what every tool takes. */
+static int add_others(struct shared *rows, struct fm_cli *cli)
+{
+    struct fm_run_options *run = &cli->run;
+    const struct shared list[] = {
         {FM_CLI_MACHINE,
          {"device", 0, FM_CLI_CHOICE, &chosen.device, "auto|ref|cpu",
           "who computes (default: auto)", 0, 0}},
@@ -116,8 +127,15 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
         {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "this text", 0, 0}},
         {FM_CLI_ALL, {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "the version", 0, 0}},
     };
-    *count = FM_CLI_COUNT(list);
     memcpy(rows, list, sizeof list);
+    return FM_CLI_COUNT(list);
+}
+
+static const struct shared *shared_options(struct fm_cli *cli, int *count)
+{
+    static struct shared rows[OPTIONS_MAX];
+    *count = add_inputs(rows, cli);
+    *count += add_others(rows + *count, cli);
     return rows;
 }
 
@@ -129,11 +147,15 @@ static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli
     t->own = count;
     t->rows = 0;
     assert(count + shared < OPTIONS_MAX);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        t->groups[t->rows] = 0;
         t->row[t->rows++] = &own[i];
+    }
     for (int i = 0; i < shared; i++)
-        if (list[i].groups & (cli->groups | FM_CLI_ALL))
+        if (list[i].groups & (cli->groups | FM_CLI_ALL)) {
+            t->groups[t->rows] = list[i].groups;
             t->row[t->rows++] = &list[i].option;
+        }
 }
 
 /* --- help and mistakes --- */
@@ -248,14 +270,23 @@ static int getopt_tables(const struct table *t, struct option *longs, char *shor
     return t->rows;
 }
 
-static const struct fm_cli_option *row_of(const struct table *t, int c)
+/* The row that getopt_long's answer means; -1: none. */
+static int row_of(const struct table *t, int c)
 {
     if (c >= 256)
-        return t->row[c - 256];
+        return c - 256;
     for (int i = 0; i < t->rows; i++)
-        if (t->row[i]->letter == c)
-            return t->row[i];
-    return NULL;
+        if (c != '?' && t->row[i]->letter == c)
+            return i;
+    return -1;
+}
+
+static void remember(struct fm_cli *cli, const char *name, int groups)
+{
+    for (int i = 0; i < cli->givens; i++)
+        if (strcmp(cli->given[i].name, name) == 0)
+            return;
+    cli->given[cli->givens++] = (struct fm_cli_given){name, groups};
 }
 
 static void parse_words(struct fm_cli *cli, const struct table *t, int argc, char **argv)
@@ -267,9 +298,11 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     for (int at = 1; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind) {
         if (c == ':')
             refuse(cli, "an argument is missing after ", argv[optind - 1], "");
-        const struct fm_cli_option *o = c == '?' ? NULL : row_of(t, c);
-        if (!o)
+        int row = row_of(t, c);
+        if (row < 0)
             refuse_option(cli, t, argv[at < optind ? optind - 1 : at]);
+        const struct fm_cli_option *o = t->row[row];
+        remember(cli, o->name, t->groups[row]);
         if (!fm_value_parse(o, optarg)) {
             char advice[160], what[96];
             fm_value_explain(advice, sizeof advice, o);
@@ -281,8 +314,30 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     cli->operands = argc - optind;
 }
 
+/* `name` is one of the words of `names`. */
+static bool is_among(const char *names, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)); at += len)
+        if ((at == names || at[-1] == ' ') && (at[len] == ' ' || !at[len]))
+            return true;
+    return false;
+}
+
+int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const char *names,
+                  struct fm_err *err)
+{
+    for (int i = 0; i < cli->givens; i++) {
+        const struct fm_cli_given *g = &cli->given[i];
+        if (is_among(names, g->name) || (g->groups && !(g->groups & ~groups)))
+            return fm_fail(err, FM_EUSAGE, "--%s does nothing %s; leave it out", g->name, mode);
+    }
+    return FM_OK;
+}
+
 static void check_needs(const struct fm_cli *cli)
 {
+    struct fm_err err = {0};
     bool needed = !(cli->groups & FM_CLI_OPTIONAL);
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
         refuse(cli, "--model DIR is missing", "", "");
@@ -290,6 +345,10 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
+    if (!chosen.texts[0] &&
+        fm_cli_refuse(cli, "without --text", 0,
+                      "text-field split-blank-lines tokenizer tokenizer-cmd", &err) != FM_OK)
+        refuse(cli, err.text, "", "");
 }
 
 static void settle_run(struct fm_run_options *run)

@@ -34,7 +34,10 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     uint64_t memory = fm_run_memory(run);
     const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
     if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
-        return fm_model_open(&s->model, run->input, memory, err);
+        return run->model ? fm_fail(err, FM_EUSAGE,
+                                    "'%s' is a bundle and has its own weights; leave --model out",
+                                    run->input)
+                          : fm_model_open(&s->model, run->input, memory, err);
     if (!run->model)
         return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
                        run->input);

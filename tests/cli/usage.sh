@@ -35,3 +35,23 @@ try fm-bench
 try fm-bench speed
 try fm-bench io now
 try fm-bench quality x
+
+# An option that does nothing in the mode at hand is a mistake too.
+o=(--model x --tokens y)
+try fm-rank "${o[@]}" --tokenizer t
+try fm-train "${o[@]}" --method uniform --prior 2
+try fm-train "${o[@]}" --method uniform --actions 0.5,1 --budget-step 0.1
+try fm-train "${o[@]}" --method saliency --batch 4
+try fm-train "${o[@]}" --method walk --lr 0.1
+try fm-train "${o[@]}" --method shuffle-global --until 0.5
+try fm-recover "${o[@]}" --strategy cross --budget 0.4
+try fm-verify x --tokens y
+try fm-verify x --batches 2
+try fm-verify --function "${o[@]}" --batch 2 x
+try fm-verify --function "${o[@]}" --against y x
+try fm-bench io --memory 1GiB
+try fm-bench engine --repeat 2
+try fm-bench engine "${o[@]}"
+try fm-bench quality --eval-tokens x --shape 1 y
+try fm-bench quality --eval-tokens x --tokens y z
+try fm-bench quality --eval-tokens x --batch 2 y
