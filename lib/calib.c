@@ -1,5 +1,6 @@
 #include "lib/calib.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -9,17 +10,27 @@
 #include "lib/base/rng.h"
 
 #define SEQ_LEN_DEFAULT 2048
+#define PIECE_TOKENS 65536 /* hashed at a time, or one sequence */
 
-/* The sources while they are read. */
+/* Open sources, and where in them each sequence lies. */
+struct fm_calib_files {
+    struct fm_tokens tokens[FM_SOURCES_MAX];
+    uint64_t stride[FM_SOURCES_MAX]; /* tokens from one sequence to the next */
+    int count;
+    uint32_t V;
+    uint8_t *source; /* of sequence i, and which of its sequences it is; NULL: 0 and i */
+    uint32_t *place;
+};
+
+/* What is known while they are opened. */
 struct reading {
     const struct fm_run_options *run;
     const struct fm_config *config;
     bool eval;
     struct fm_mixture mix;
-    struct fm_tokens tokens[FM_SOURCES_MAX];
+    struct fm_calib_files *files;
     struct fm_corpus corpus[FM_SOURCES_MAX];
-    uint32_t *order[FM_SOURCES_MAX]; /* shuffled sequences, or NULL */
-    struct fm_hasher *hasher[FM_SOURCES_MAX];
+    struct fm_hasher *hasher[FM_SOURCES_MAX], *all;
 };
 
 /* The type of raw files does not speak of the others of a mixture. */
@@ -44,7 +55,7 @@ static int open_text(struct reading *r, int s, const char *path, struct fm_err *
 {
     if (strcmp(path, "-") == 0 && r->run->input && strcmp(r->run->input, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "--text - and the stage stream are both standard input");
-    return fm_corpus_encode(&r->corpus[s], &r->tokens[s], r->run, path,
+    return fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
                             r->run->shuffle ? 0 : r->run->max_tokens, err);
 }
 
@@ -61,8 +72,9 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     if (!path)
         return FM_ENOMEM;
     path[length] = '\0';
-    rc = text ? open_text(r, s, path, err) : open_tokens(&r->tokens[s], path, r, err);
-    r->mix.sources += rc == FM_OK;
+    rc = text ? open_text(r, s, path, err) : open_tokens(&r->files->tokens[s], path, r, err);
+    if (rc == FM_OK)
+        r->files->count = ++r->mix.sources;
     free(path);
     return rc;
 }
@@ -80,13 +92,15 @@ static int open_sources(struct reading *r, struct fm_err *err)
     return rc;
 }
 
-static void close_sources(struct reading *r)
+static void close_files(struct fm_calib_files *f)
 {
-    for (int s = 0; s < r->mix.sources; s++) {
-        fm_tokens_close(&r->tokens[s]);
-        fm_hasher_free(r->hasher[s]);
-        free(r->order[s]);
+    for (int s = 0; f && s < f->count; s++)
+        fm_tokens_close(&f->tokens[s]);
+    if (f) {
+        free(f->source);
+        free(f->place);
     }
+    free(f);
 }
 
 /* Tokens per sequence: what was asked for, or the default. */
@@ -95,13 +109,14 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
     const struct fm_run_options *run = r->run;
     const struct fm_config *config = r->config;
     uint64_t most = SEQ_LEN_DEFAULT;
-    const char *narrow = r->tokens[0].file.path;
+    const struct fm_tokens *t = r->files->tokens;
+    const char *narrow = t->file.path;
     if (most > (uint64_t)config->T_max)
         most = (uint64_t)config->T_max;
     for (int s = 0; s < r->mix.sources; s++)
-        if (r->tokens[s].rows > 0 && most > r->tokens[s].cols) {
-            most = r->tokens[s].cols;
-            narrow = r->tokens[s].file.path;
+        if (t[s].rows > 0 && most > t[s].cols) {
+            most = t[s].cols;
+            narrow = t[s].file.path;
         }
     *T = run->seq_len ? run->seq_len : (int)most;
     if (*T > config->T_max)
@@ -148,32 +163,93 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     return FM_OK;
 }
 
-/* A permutation of each source, where the user asked for one. */
-static int shuffle_sources(struct reading *r, struct fm_err *err)
+/* A permutation of each source where the user asked for one, and of a mixture the order in which
+ * its sources take turns. */
+static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
 {
-    for (int s = 0; !r->eval && r->run->shuffle && s < r->mix.sources; s++) {
-        size_t n = (size_t)r->mix.all[s];
-        r->order[s] = fm_alloc(n, sizeof **r->order, "the order of sequences", err);
-        if (!r->order[s])
-            return FM_ENOMEM;
-        fm_rng_permutation(r->order[s], (uint32_t)n, r->run->seed, FM_STREAM_SHUFFLE, (uint32_t)s);
+    struct fm_calib_files *f = r->files;
+    bool shuffle = !r->eval && r->run->shuffle;
+    uint32_t *order[FM_SOURCES_MAX] = {NULL};
+    size_t n = (size_t)c->count;
+    int rc = FM_OK;
+    if (!shuffle && r->mix.sources == 1) {
+        r->mix.taken[0] = n;
+        return FM_OK;
     }
-    return FM_OK;
+    f->source = fm_alloc(n, sizeof *f->source, "the order of sequences", err);
+    f->place = fm_alloc(n, sizeof *f->place, "the order of sequences", err);
+    rc = f->source && f->place ? FM_OK : FM_ENOMEM;
+    for (int s = 0; rc == FM_OK && shuffle && s < r->mix.sources; s++) {
+        order[s] = fm_alloc((size_t)r->mix.all[s], sizeof **order, "the order of sequences", err);
+        rc = order[s] ? FM_OK : FM_ENOMEM;
+        if (order[s])
+            fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->seed, FM_STREAM_SHUFFLE,
+                               (uint32_t)s);
+    }
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        int s = fm_mixture_next(&r->mix);
+        uint64_t at = r->mix.taken[s] - 1;
+        f->source[i] = (uint8_t)s;
+        f->place[i] = order[s] ? order[s][at] : (uint32_t)at;
+    }
+    for (int s = 0; s < r->mix.sources; s++)
+        free(order[s]);
+    return rc;
 }
 
-static int read_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
+/* --- reading --- */
+
+/* A text's tokens are a temporary file of ours; any other may have been written to since. */
+static int check_unchanged(const struct fm_calib_files *f, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int i = 0; !rc && i < c->count; i++) {
-        int s = fm_mixture_next(&r->mix);
-        const struct fm_tokens *t = &r->tokens[s];
-        uint64_t from = r->mix.taken[s] - 1;
-        uint64_t stride = t->rows > 0 ? t->cols : (uint64_t)c->T;
-        int32_t *ids = c->ids + (size_t)i * (size_t)c->T;
-        from = r->order[s] ? r->order[s][from] : from;
-        rc = fm_tokens_read(t, from * stride, ids, (uint64_t)c->T, (uint32_t)r->config->V, err);
-        fm_hasher_add(r->hasher[s], ids, (size_t)c->T * sizeof *ids);
+    for (int s = 0; rc == FM_OK && s < f->count; s++)
+        if (strcmp(f->tokens[s].format, FM_CORPUS_FORMAT) != 0)
+            rc = fm_file_unchanged(&f->tokens[s].file, err);
+    return rc;
+}
+
+int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, struct fm_err *err)
+{
+    const struct fm_calib_files *f = c->files;
+    uint64_t T = (uint64_t)c->T;
+    assert(first >= 0 && n >= 0 && n <= c->count - first);
+    if (c->ids) {
+        memcpy(ids, c->ids + (size_t)first * T, (size_t)n * T * sizeof *ids);
+        return FM_OK;
     }
+    int rc = check_unchanged(f, err);
+    if (rc == FM_OK && !f->place && f->stride[0] == T)
+        return fm_tokens_read(f->tokens, (uint64_t)first * T, ids, (uint64_t)n * T, f->V, err);
+    for (int i = 0; rc == FM_OK && i < n; i++) {
+        int s = f->place ? f->source[first + i] : 0;
+        uint64_t place = f->place ? f->place[first + i] : (uint64_t)(first + i);
+        rc = fm_tokens_read(&f->tokens[s], place * f->stride[s], ids + (size_t)i * T, T, f->V, err);
+    }
+    return rc;
+}
+
+/* Read all of it once: every id is checked, `all` and, where r is not NULL, its sources are
+ * hashed. */
+static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
+                          const int *stop, struct fm_err *err)
+{
+    size_t T = (size_t)c->T;
+    int most = T < PIECE_TOKENS ? (int)(PIECE_TOKENS / T) : 1, rc = FM_OK;
+    int32_t *ids = fm_alloc((size_t)most * T, sizeof *ids, "tokens", err);
+    if (!ids)
+        return FM_ENOMEM;
+    for (int at = 0, n; rc == FM_OK && at < c->count; at += n) {
+        n = c->count - at < most ? c->count - at : most;
+        rc = stop && *stop ? fm_fail(err, FM_ESAVED, "interrupted while reading tokens")
+                           : fm_calib_read(c, at, n, ids, err);
+        if (rc == FM_OK)
+            fm_hasher_add(all, ids, (size_t)n * T * sizeof *ids);
+        for (int i = 0; rc == FM_OK && r && i < n; i++)
+            fm_hasher_add(r->hasher[c->files->place ? c->files->source[at + i] : 0],
+                          ids + (size_t)i * T, T * sizeof *ids);
+    }
+    free(ids);
     return rc;
 }
 
@@ -181,41 +257,39 @@ static void describe_sources(struct fm_calib *c, const struct reading *r)
 {
     c->sources = r->mix.sources;
     for (int s = 0; s < c->sources; s++)
-        c->source[s] = (struct fm_calib_source){.format = r->tokens[s].format,
-                                                .rows = r->tokens[s].rows > 0,
+        c->source[s] = (struct fm_calib_source){.format = r->files->tokens[s].format,
+                                                .rows = r->files->tokens[s].rows > 0,
                                                 .weight = r->mix.weight[s],
-                                                .tokens = r->tokens[s].count,
+                                                .tokens = r->files->tokens[s].count,
                                                 .corpus = r->corpus[s],
                                                 .sequences = r->mix.taken[s],
                                                 .digest = fm_hasher_done(r->hasher[s])};
 }
 
-static void make_digest(struct fm_calib *c)
-{
-    c->digest = fm_digest_of(c->ids, (size_t)c->count * (size_t)c->T * sizeof *c->ids);
-}
-
 static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)
 {
+    struct fm_calib_files *f = r->files;
     int rc = choose_T(&c->T, r, err);
-    for (int s = 0; rc == FM_OK && s < r->mix.sources; s++) {
-        rc = count_sequences(&r->mix.all[s], &r->tokens[s], c->T, err);
-        if (rc == FM_OK && !(r->hasher[s] = fm_hasher_new()))
-            rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    r->all = fm_hasher_new();
+    bool room = r->all != NULL;
+    for (int s = 0; rc == FM_OK && s < f->count; s++) {
+        rc = count_sequences(&r->mix.all[s], &f->tokens[s], c->T, err);
+        f->stride[s] = f->tokens[s].rows > 0 ? f->tokens[s].cols : (uint64_t)c->T;
+        r->hasher[s] = fm_hasher_new();
+        room = room && r->hasher[s];
     }
+    if (rc == FM_OK && !room)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
     if (rc == FM_OK)
         rc = count_mixture(c, r, err);
     if (rc == FM_OK)
-        rc = shuffle_sources(r, err);
+        rc = place_sequences(c, r, err);
+    if (rc == FM_OK)
+        rc = hash_sequences(c, r->all, r, r->run->stop, err);
     if (rc != FM_OK)
         return rc;
-    c->ids = fm_alloc((size_t)c->count, (size_t)c->T * sizeof *c->ids, "tokens", err);
-    if (!c->ids)
-        return FM_ENOMEM;
-    if ((rc = read_sequences(c, r, err)) != FM_OK)
-        return rc;
+    c->digest = fm_hasher_done(r->all);
     describe_sources(c, r);
-    make_digest(c);
     return FM_OK;
 }
 
@@ -224,15 +298,19 @@ int fm_calib_open(struct fm_calib *c, const struct fm_run_options *run,
 {
     *c = (struct fm_calib){0};
     struct reading *r = fm_alloc(1, sizeof *r, "sources of tokens", err);
-    if (!r)
-        return FM_ENOMEM;
-    r->run = run;
-    r->config = config;
-    r->eval = eval;
-    int rc = open_sources(r, err);
+    c->files = fm_alloc(1, sizeof *c->files, "sources of tokens", err);
+    int rc = r && c->files ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK) {
+        *r = (struct reading){.run = run, .config = config, .eval = eval, .files = c->files};
+        c->files->V = (uint32_t)config->V;
+        rc = open_sources(r, err);
+    }
     if (rc == FM_OK)
         rc = read_all(c, r, err);
-    close_sources(r);
+    for (int s = 0; r && s < FM_SOURCES_MAX; s++)
+        fm_hasher_free(r->hasher[s]);
+    if (r)
+        fm_hasher_free(r->all);
     free(r);
     if (rc)
         fm_calib_close(c);
@@ -241,8 +319,21 @@ int fm_calib_open(struct fm_calib *c, const struct fm_run_options *run,
 
 void fm_calib_close(struct fm_calib *c)
 {
+    close_files(c->files);
     free(c->ids);
     *c = (struct fm_calib){0};
+}
+
+/* The digest of what is left, once the last sequences are gone. */
+static int digest_again(struct fm_calib *c, struct fm_err *err)
+{
+    struct fm_hasher *h = fm_hasher_new();
+    int rc = h ? hash_sequences(c, h, NULL, NULL, err)
+               : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (rc == FM_OK)
+        c->digest = fm_hasher_done(h);
+    fm_hasher_free(h);
+    return rc;
 }
 
 int fm_calib_hold_out(struct fm_calib *c, struct fm_calib *held, int sequences, struct fm_err *err)
@@ -259,10 +350,12 @@ int fm_calib_hold_out(struct fm_calib *c, struct fm_calib *held, int sequences, 
         return err->code;
     held->T = c->T;
     held->count = n;
+    int rc = fm_calib_read(c, c->count - n, n, held->ids, err);
+    if (rc != FM_OK) {
+        fm_calib_close(held);
+        return rc;
+    }
+    held->digest = fm_digest_of(held->ids, (size_t)n * (size_t)c->T * sizeof *held->ids);
     c->count -= n;
-    memcpy(held->ids, c->ids + (size_t)c->count * (size_t)c->T,
-           (size_t)n * (size_t)c->T * sizeof *held->ids);
-    make_digest(c);
-    make_digest(held);
-    return FM_OK;
+    return digest_again(c, err);
 }

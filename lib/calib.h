@@ -3,8 +3,11 @@
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
  * order unless shuffled (seeded; each source by itself).  Several sources are interleaved by
  * weight as lib/mixture.h says, in the order run->tokens, run->also_tokens, run->texts.  Texts are
- * encoded (lib/corpus.h) and then one-dimensional token files.  Ids are checked
- * against the vocabulary when they are read.
+ * encoded (lib/corpus.h) and then one-dimensional token files.
+ *
+ * The files stay open and sequences are read when they are wanted, so memory does not grow with
+ * the tokens: five bytes a sequence where a mixture or a shuffle orders them, else nothing.  All
+ * ids are read once at the start, checked against the vocabulary and hashed.
  */
 #ifndef FM_CALIB_H
 #define FM_CALIB_H
@@ -28,11 +31,14 @@ struct fm_calib_source {
     struct fm_corpus corpus; /* of a text */
 };
 
+struct fm_calib_files;
+
 struct fm_calib {
     int T;                   /* tokens per sequence */
     int count;               /* sequences */
-    int32_t *ids;            /* (count, T), already in the order asked for */
-    struct fm_digest digest; /* of ids as little-endian int32, in this order */
+    int32_t *ids;            /* (count, T) where they are in memory (held out); else NULL */
+    struct fm_digest digest; /* of all ids as little-endian int32, in the order asked for */
+    struct fm_calib_files *files;
     int sources;
     struct fm_calib_source source[FM_SOURCES_MAX];
 };
@@ -47,6 +53,10 @@ struct fm_calib {
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);
 void fm_calib_close(struct fm_calib *calib);
+
+/* Sequences [first, first + n) to ids (n, T).  FM_EIO where a file was changed since it was
+ * opened. */
+int fm_calib_read(const struct fm_calib *calib, int first, int n, int32_t *ids, struct fm_err *err);
 
 /* Move the last `sequences` of calib to *held (fewer where calib has fewer than twice that:
  * half): kept out of training, quality is measured on them.  Both digests are made again, both

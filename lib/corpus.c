@@ -237,7 +237,7 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const struct fm_run_
 static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, struct fm_err *err)
 {
     *t = (struct fm_tokens){.file = {.fd = e->out, .size = e->at},
-                            .format = "text",
+                            .format = FM_CORPUS_FORMAT,
                             .count = e->at / sizeof(int32_t),
                             .width = sizeof(int32_t),
                             .is_signed = 1};

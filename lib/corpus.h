@@ -15,6 +15,8 @@
 #include "formats/tokens.h"
 #include "lib/run.h"
 
+#define FM_CORPUS_FORMAT "text" /* fm_tokens.format */
+
 /* What the manifest records of a text. */
 struct fm_corpus {
     uint64_t documents;

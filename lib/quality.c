@@ -38,13 +38,14 @@ int fm_quality_group(const struct fm_config *config, const struct fm_calib *held
 }
 
 /* The held-out sequences as micro-batches of S each. */
-static struct fm_batch *make_batches(const struct fm_calib *held, int S, struct fm_err *err)
+static struct fm_batch *make_batches(const struct fm_calib *held, const int32_t *id, int S,
+                                     struct fm_err *err)
 {
     int batches = held->count / S;
     size_t ids = (size_t)S * (size_t)held->T;
     struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
     for (int i = 0; batch && i < batches; i++)
-        batch[i] = (struct fm_batch){held->ids + (size_t)i * ids, S, held->T};
+        batch[i] = (struct fm_batch){id + (size_t)i * ids, S, held->T};
     return batch;
 }
 
@@ -102,11 +103,15 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
     size_t experts = (size_t)config->L * (size_t)config->E;
     struct fm_sweep_options options = {.memory = memory, .stop = run->stop};
     struct fm_sweep *sweep = NULL;
-    struct fm_batch *batch = make_batches(held, S, err);
+    int32_t *ids = fm_alloc((size_t)held->count, (size_t)held->T * sizeof *ids, "tokens", err);
+    struct fm_batch *batch = ids ? make_batches(held, ids, S, err) : NULL;
     if (!batch)
         goto out;
     group = group < masks ? group : masks;
-    rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options, err);
+    rc = fm_calib_read(held, 0, held->count, ids, err);
+    if (rc == FM_OK)
+        rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options,
+                          err);
     for (int at = 0; rc == FM_OK && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
         rc = measure_group(quality + at, sweep, batch, batches, widths + (size_t)at * experts,
@@ -115,5 +120,6 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
 out:
     fm_sweep_free(sweep);
     free(batch);
+    free(ids);
     return rc;
 }

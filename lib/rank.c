@@ -23,6 +23,7 @@ struct scorer {
     struct fm_ranking *ranking; /* scores hold sums until the end */
     double *slot;               /* (slots, E, I) */
     double *before;             /* (L, E, I) the sums when the group began */
+    int32_t *ids;               /* of the group */
     double ce;                  /* sum over batches of the mean loss */
     int64_t next;               /* batch */
     struct fm_digest params;
@@ -150,16 +151,19 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     struct fm_batch group[GROUP_BATCHES];
     struct fm_measure measure[GROUP_BATCHES];
     for (int i = 0; i < n; i++)
-        group[i] =
-            (struct fm_batch){calib->ids + ((size_t)s->next + (size_t)i) * ids, batch, calib->T};
+        group[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
     struct fm_lane lane = {.backward = true, .teacher = -1, .ce = 1};
     struct fm_visitor visitor = {
         .self = s, .expert = score_expert, .commit = add_batch, .layer_end = check_layer};
     int64_t *counts = fm_alloc(X, sizeof *counts, "token counts", err);
-    if (!counts)
-        return FM_ENOMEM;
+    int rc =
+        counts ? fm_calib_read(calib, (int)s->next * batch, n * batch, s->ids, err) : FM_ENOMEM;
+    if (rc != FM_OK) {
+        free(counts);
+        return rc;
+    }
     memcpy(s->before, s->ranking->scores, X * (size_t)s->ranking->I * sizeof *s->before);
-    int rc = fm_sweep_run(sweep, group, n, &lane, 1, &visitor, measure, counts, err);
+    rc = fm_sweep_run(sweep, group, n, &lane, 1, &visitor, measure, counts, err);
     if (rc != FM_OK)
         memcpy(s->ranking->scores, s->before, X * (size_t)s->ranking->I * sizeof *s->before);
     for (int i = 0; rc == FM_OK && i < n; i++)
@@ -183,7 +187,9 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     s->slot = fm_alloc((size_t)fm_sweep_slots(sweep), layer_size(s) * sizeof *s->slot,
                        "scores of batches", err);
     s->before = fm_alloc(X, (size_t)s->ranking->I * sizeof *s->before, "scores", err);
-    rc = s->slot && s->before ? FM_OK : FM_ENOMEM;
+    s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
+                      "tokens of a group", err);
+    rc = s->slot && s->before && s->ids ? FM_OK : FM_ENOMEM;
     s->clock.saved = fm_journal_now();
     while (rc == FM_OK && s->next < batches) {
         int n = batches - (int)s->next < group ? batches - (int)s->next : group;
@@ -201,7 +207,6 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     return rc;
 }
 
-/* Experts that no token reached: named in the report, counted in a warning. */
 /* Whose scores rest on little: a tenth of an even share of the layer's tokens, or less. */
 static void count_starved(struct scorer *s, struct fm_rank_report *report)
 {
@@ -229,6 +234,7 @@ static void count_starved(struct scorer *s, struct fm_rank_report *report)
                     report->starved, (long long)fewest, worst / r->E, worst % r->E);
 }
 
+/* Experts that no token reached: named in the report, counted in a warning. */
 static int list_unreached(struct scorer *s, struct fm_rank_report *report, struct fm_err *err)
 {
     const struct fm_ranking *r = s->ranking;
@@ -370,6 +376,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
         rc = run_task(&s, options->order, report, err);
     free(s.slot);
     free(s.before);
+    free(s.ids);
     fm_ranking_release(&ranking);
     fm_task_close(&task);
     return rc;

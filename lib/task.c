@@ -149,7 +149,9 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
                                (uint32_t)epoch);
         task->epoch_number = epoch;
         size_t from = task->epoch[(at + (uint64_t)i) % count];
-        memcpy(ids + (size_t)i * T, task->calib.ids + from * T, T * sizeof *ids);
+        int rc = fm_calib_read(&task->calib, (int)from, 1, ids + (size_t)i * T, err);
+        if (rc != FM_OK)
+            return rc;
     }
     return FM_OK;
 }

@@ -45,18 +45,24 @@ static int compute(struct job *j, struct fm_model *model, const struct fm_lane *
     struct fm_sweep_options options = {.memory = fm_run_memory(j->v->run), .stop = j->v->run->stop};
     int T = j->calib.T;
     double sum = 0, n = 0;
-    int rc = fm_sweep_new(&sweep, model, j->ops, 1, T, T, 1, &options, err);
+    int32_t *ids = fm_alloc((size_t)T, sizeof *ids, "tokens", err);
+    int rc = ids ? fm_sweep_new(&sweep, model, j->ops, 1, T, T, 1, &options, err) : FM_ENOMEM;
     for (int i = 0; i < j->sequences && rc == FM_OK; i++) {
-        struct fm_batch batch = {j->calib.ids + (size_t)i * (size_t)T, 1, T};
+        struct fm_batch batch = {ids, 1, T};
         struct fm_sweep_taps taps = {.lane = 0, .logprob = logprob + (size_t)i * (size_t)(T - 1)};
         struct fm_measure measure;
         fm_sweep_tap(sweep, &taps);
-        rc = fm_sweep_run(sweep, &batch, 1, lane, 1, NULL, &measure, NULL, err);
+        rc = fm_calib_read(&j->calib, i, 1, ids, err);
+        if (rc == FM_OK)
+            rc = fm_sweep_run(sweep, &batch, 1, lane, 1, NULL, &measure, NULL, err);
+        if (rc != FM_OK)
+            break;
         sum += measure.ce;
         n += (double)measure.n;
         fm_run_report(j->v->run, "function", (uint64_t)i + 1, (uint64_t)j->sequences, "sequences");
     }
     fm_sweep_free(sweep);
+    free(ids);
     *loss = n > 0 ? sum / n : 0;
     return rc;
 }

@@ -31,6 +31,21 @@ static struct fm_calib open_calib(const struct fm_run_options *run)
     return c;
 }
 
+/* All ids, read in pieces; good until four calls later. */
+static const int32_t *ids_of(const struct fm_calib *c)
+{
+    static int32_t ids[4][1000];
+    static unsigned turn;
+    int32_t *to = ids[turn++ % 4];
+    struct fm_err err = {0};
+    assert_true(c->count * c->T <= 1000);
+    for (int at = 0, n; at < c->count; at += n) {
+        n = 1 + at % 5 < c->count - at ? 1 + at % 5 : c->count - at;
+        assert_int_equal(fm_calib_read(c, at, n, to + at * c->T, &err), FM_OK);
+    }
+    return to;
+}
+
 static void expect(const struct fm_run_options *run, const struct fm_config *model, int code,
                    const char *says)
 {
@@ -38,7 +53,7 @@ static void expect(const struct fm_run_options *run, const struct fm_config *mod
     struct fm_err err = {0};
     assert_int_equal(fm_calib_open(&c, run, model, false, &err), code);
     assert_non_null(strstr(err.text, says));
-    assert_null(c.ids);
+    assert_null(c.files);
 }
 
 static void sequences_follow_one_another(void **state)
@@ -50,8 +65,8 @@ static void sequences_follow_one_another(void **state)
     assert_int_equal(c.T, 7);
     assert_int_equal(c.count, 142);
     for (int i = 0; i < 142 * 7; i++)
-        assert_int_equal(c.ids[i], i);
-    struct fm_digest same = fm_digest_of(c.ids, 142 * 7 * sizeof *c.ids);
+        assert_int_equal(ids_of(&c)[i], i);
+    struct fm_digest same = fm_digest_of(ids_of(&c), 142 * 7 * sizeof(int32_t));
     assert_true(fm_digest_equal(&c.digest, &same));
     fm_calib_close(&c);
 }
@@ -104,16 +119,16 @@ static void shuffling_permutes_whole_sequences_by_seed(void **state)
     bool seen[100] = {false};
     int moved = 0;
     for (int i = 0; i < 100; i++) {
-        int first = a.ids[i * 10];
+        int first = ids_of(&a)[i * 10];
         assert_int_equal(first % 10, 0);
         assert_false(seen[first / 10]);
         seen[first / 10] = true;
         moved += first != i * 10;
         for (int t = 0; t < 10; t++)
-            assert_int_equal(a.ids[i * 10 + t], first + t);
+            assert_int_equal(ids_of(&a)[i * 10 + t], first + t);
     }
     assert_true(moved > 80);
-    assert_memory_equal(a.ids, b.ids, 1000 * sizeof *a.ids);
+    assert_memory_equal(ids_of(&a), ids_of(&b), 1000 * sizeof(int32_t));
     assert_true(fm_digest_equal(&a.digest, &b.digest));
     assert_false(fm_digest_equal(&a.digest, &other.digest));
     fm_calib_close(&a);
@@ -140,11 +155,27 @@ static void rows_of_a_2d_file_are_cut(void **state)
     run.seq_len = 20;
     c = open_calib(&run);
     assert_int_equal(c.count, 6);
-    assert_int_equal(c.ids[20], 23);
-    assert_int_equal(c.ids[5 * 20 + 19], 5 * 23 + 19);
+    assert_int_equal(ids_of(&c)[20], 23);
+    assert_int_equal(ids_of(&c)[5 * 20 + 19], 5 * 23 + 19);
     fm_calib_close(&c);
     run.seq_len = 24;
     expect(&run, &config, FM_EFORMAT, "in a row");
+}
+
+static void a_file_that_changes_is_noticed(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 10;
+    struct fm_calib c = open_calib(&run);
+    struct fm_err err = {0};
+    int32_t ids[20];
+    assert_int_equal(fm_calib_read(&c, 98, 2, ids, &err), FM_OK);
+    assert_int_equal(ids[19], 999);
+    assert_int_equal(truncate(run.tokens, 1998), 0);
+    assert_int_equal(fm_calib_read(&c, 0, 1, ids, &err), FM_EIO);
+    assert_non_null(strstr(err.text, "changed while it was read"));
+    fm_calib_close(&c);
 }
 
 static void the_last_sequences_are_held_out(void **state)
@@ -158,8 +189,8 @@ static void the_last_sequences_are_held_out(void **state)
     assert_int_equal(c.count, 84);
     assert_int_equal(held.count, 16);
     assert_int_equal(held.ids[0], 840);
-    struct fm_digest train = fm_digest_of(c.ids, 840 * sizeof *c.ids);
-    struct fm_digest rest = fm_digest_of(held.ids, 160 * sizeof *c.ids);
+    struct fm_digest train = fm_digest_of(ids_of(&c), 840 * sizeof(int32_t));
+    struct fm_digest rest = fm_digest_of(held.ids, 160 * sizeof *held.ids);
     assert_true(fm_digest_equal(&c.digest, &train) && fm_digest_equal(&held.digest, &rest));
     fm_calib_close(&held);
     fm_calib_close(&c);
@@ -208,10 +239,10 @@ static void sources_are_interleaved_by_weight(void **state)
     static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
     assert_int_equal(c.sources, 2);
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
-        assert_int_equal(c.ids[i * 10], first[i]);
+        assert_int_equal(ids_of(&c)[i * 10], first[i]);
     int b = 0;
     for (int i = 0; i < c.count; i++) {
-        b += c.ids[i * 10] >= 500;
+        b += ids_of(&c)[i * 10] >= 500;
         assert_true(abs(10 * b - 3 * (i + 1)) <= 10);
     }
     assert_int_equal(b, 7);
@@ -228,7 +259,7 @@ static void sources_are_interleaved_by_weight(void **state)
     run.max_tokens = 45;
     c = open_calib(&run);
     assert_int_equal(c.count, 4);
-    assert_int_equal(c.ids[30], 20);
+    assert_int_equal(ids_of(&c)[30], 20);
     assert_int_equal(c.source[1].sequences, 1);
     fm_calib_close(&c);
 }
@@ -246,9 +277,9 @@ static void a_mixture_is_shuffled_source_by_source(void **state)
     int same = 0;
     assert_int_equal(c.count, 80);
     for (int i = 0; i < 80; i++)
-        assert_int_equal(c.ids[i * 10] >= 500, i % 2);
+        assert_int_equal(ids_of(&c)[i * 10] >= 500, i % 2);
     for (int i = 0; i < 40; i++)
-        same += c.ids[(2 * i + 1) * 10] == c.ids[2 * i * 10] + 500;
+        same += ids_of(&c)[(2 * i + 1) * 10] == ids_of(&c)[2 * i * 10] + 500;
     assert_true(same < 10); /* each by a permutation of its own */
     fm_calib_close(&c);
 }
@@ -290,6 +321,7 @@ int main(void)
         cmocka_unit_test(most_tokens_cut_whole_sequences),
         cmocka_unit_test(shuffling_permutes_whole_sequences_by_seed),
         cmocka_unit_test(rows_of_a_2d_file_are_cut),
+        cmocka_unit_test(a_file_that_changes_is_noticed),
         cmocka_unit_test(the_last_sequences_are_held_out),
         cmocka_unit_test(sources_are_interleaved_by_weight),
         cmocka_unit_test(a_mixture_is_shuffled_source_by_source),
