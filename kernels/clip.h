@@ -1,0 +1,223 @@
+/*
+ * libfm_clip: the expert FFN of one mixture-of-experts layer, clipped to any member of its
+ * family.  The ranked weights stay where they are; a budget is a row of widths, and switching
+ * is writing one number.
+ *
+ *     out[t] = round( sum over slots j, in order, of weights[t,j] * z[t,j] ),      sums in float32
+ *     z[t,j] = sum over c < k of silu(gate_c . x) (up_c . x) down_c,   k = widths[b, e], x =
+ * hidden[t]
+ *
+ * with e = ids[t,j] - e0 and b the budget in force.  A slot whose id is -1 or outside
+ * [e0, e0 + E), and a slot of width 0, contributes nothing: this is how expert parallelism and
+ * padded rows are told.  Duplicate ids add.  Shared experts, the router and the sum over ranks
+ * belong to the caller.
+ *
+ * The bits of a row of `out` depend on that row's hidden, ids, weights and widths alone: not on
+ * N, on other rows, on the workspace or on the number of threads; the same call gives the same
+ * bits.  A NaN stays in its row.
+ *
+ * Weights are flat, so ragged and elastic exports are one thing.  Channel c of local expert e
+ * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up`
+ * (2 channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so
+ * a caller may load each expert to the widest width its budgets use and free the tail.
+ *
+ * One header serves CPU and CUDA: `device` in the layer says which, and then every pointer of
+ * that layer and of its calls (descriptors themselves excepted) is memory of that device.
+ * On CUDA a call only enqueues on the caller's stream: it neither allocates nor waits, and may be
+ * captured in a graph; widths and budget are read when the work runs, so a replayed graph sees
+ * what was written since.  On the CPU a call returns when `out` is written and has no allocation
+ * in it.
+ *
+ * Threads: one layer may be called from several threads at once with different workspaces.
+ * A process that forks prepares again in the child to have threads there; calls before that run
+ * on the calling thread.
+ *
+ * Structs have no padding but what is named, the same layout on every 64-bit machine (offsets are
+ * written at the fields), and grow at the end only: `size` says what the caller knows.
+ * Reserved fields are zero.
+ */
+#ifndef FM_CLIP_H
+#define FM_CLIP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define FM_CLIP_API __attribute__((visibility("default")))
+#else
+#define FM_CLIP_API
+#endif
+
+/* Changes when a caller built against an older header would be wrong. */
+#define FM_CLIP_ABI 1
+
+/* Results of functions, the statuses of the tools (fm(7)). */
+enum fm_clip_code {
+    FM_CLIP_OK = 0,
+    FM_CLIP_EUSAGE = 2,   /* an argument makes no sense: the sentence says which */
+    FM_CLIP_EDEVICE = 69, /* this library or machine cannot serve that device or shape */
+    FM_CLIP_ENOMEM = 71
+};
+
+enum fm_clip_device { FM_CLIP_CPU = 0, FM_CLIP_CUDA = 1 };
+
+enum fm_clip_type {
+    FM_CLIP_F32 = 0,
+    FM_CLIP_F16 = 1,
+    FM_CLIP_BF16 = 2,
+    FM_CLIP_I32 = 3,
+    FM_CLIP_I64 = 4
+};
+
+enum fm_clip_activation { FM_CLIP_SILU = 0 };
+
+/* How to compute, for tests and measurements; prepare refuses what the machine or shape lacks. */
+enum fm_clip_path {
+    FM_CLIP_BEST = 0,
+    FM_CLIP_PORTABLE = 1, /* CPU: any; sums as below without fused multiply-add */
+    FM_CLIP_AVX2 = 2,
+    FM_CLIP_AVX512 = 3, /* F32, and F16 and BF16 widened; the same bits as AVX2 */
+    FM_CLIP_AVX512_BF16 = 4,
+    FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert; waits for the device, not for graphs */
+    FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width; waits for the device, not for graphs */
+    FM_CLIP_MMA = 18,    /* CUDA: sm_80 and newer */
+    FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
+};
+
+/* What a call met and went on without; fm_clip_status tells. */
+enum fm_clip_fault {
+    FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap]: the nearest end was taken */
+    FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B) or no number: the nearest end, 0 for NaN */
+};
+
+/* One layer.  All of it must stay valid and in place until fm_clip_release. */
+struct fm_clip_layer {
+    uint32_t size;         /*   0: sizeof (struct fm_clip_layer) */
+    int32_t device;        /*   4: enum fm_clip_device */
+    int32_t ordinal;       /*   8: which CUDA device; 0 on the CPU */
+    int32_t type;          /*  12: F32, F16 or BF16: of gate_up, down, hidden and out */
+    int32_t activation;    /*  16: enum fm_clip_activation */
+    int32_t H;             /*  20: hidden width, 1 .. 2^20 */
+    int32_t E;             /*  24: experts here, 1 .. 65536 */
+    int32_t e0;            /*  28: id of the first of them */
+    int32_t B;             /*  32: rows of widths, 1 .. 65536 */
+    int32_t cap_max;       /*  36: no cap is larger; 0 .. 2^24 */
+    int64_t channels;      /*  40: rows of down */
+    const void *gate_up;   /*  48: (2 channels, H), rows packed */
+    const void *down;      /*  56: (channels, H) */
+    const int64_t *row0;   /*  64: (E) first channel of each expert */
+    const int32_t *cap;    /*  72: (E) resident channels; row0 + cap <= channels */
+    const int32_t *widths; /* 80: (B, E) read by every call */
+    const void *budget;    /*  88: one number, read by every call: the row of widths in force */
+    int32_t budget_type;   /*  96: I32, I64, F32, F16 or BF16; a float is rounded to nearest */
+    int32_t threads;       /* 100: CPU: the most that a call may use, 0: all available; CUDA: 0 */
+    int32_t path;          /* 104: enum fm_clip_path, 0 */
+    int32_t reserved;      /* 108: 0 */
+};                         /* 112 bytes */
+
+/* One call.  Zero the struct, set `size`. */
+struct fm_clip_call {
+    uint32_t size;            /*  0: sizeof (struct fm_clip_call) */
+    int32_t ids_type;         /*  4: I32 or I64 */
+    int64_t N;                /*  8: tokens, 0 or more */
+    int32_t K;                /* 16: slots per token, 1 .. 1024 */
+    int32_t threads;          /* 20: CPU: at most the layer's; 0: as many.  CUDA: 0 */
+    const void *hidden;       /* 24: (N, H), rows hidden_stride apart */
+    int64_t hidden_stride;    /* 32: in elements, at least H */
+    const void *ids;          /* 40: (N, K) packed */
+    const float *weights;     /* 48: (N, K) packed */
+    const int32_t *budgets;   /* 56: (N) a row of widths for each token, or NULL: *budget for all */
+    void *out;                /* 64: (N, H), overwritten; may not overlap hidden */
+    int64_t out_stride;       /* 72: in elements, at least H */
+    void *workspace;          /* 80: workspace_bytes of scratch, FM_CLIP_ALIGN-aligned */
+    uint64_t workspace_bytes; /* 88: at least fm_clip_workspace_bytes(layer, 1, K); with less than
+                                     what N needs, rows go in chunks and the bits are the same */
+    void *stream;             /* 96: the cudaStream_t; NULL on the CPU (on CUDA: the default one) */
+};                            /* 104 bytes */
+
+#define FM_CLIP_ALIGN 256
+
+/*
+ * Alignment.  Every array is aligned to its element.  The fast paths want more: on CUDA gate_up,
+ * down, hidden and out on 16 bytes and H, hidden_stride and out_stride multiples of 8; the CPU
+ * has no such wish.  What is not so aligned takes the portable path: slower, not wrong.
+ */
+
+struct fm_clip; /* a prepared layer */
+
+struct fm_clip_error {
+    int32_t code;    /* as returned */
+    char text[1020]; /* one sentence, NUL-terminated, no full stop */
+};
+
+/* FM_CLIP_ABI of the library: compare before anything else. */
+FM_CLIP_API uint32_t fm_clip_abi(void);
+
+/* "0.1.0", the version of the suite. */
+FM_CLIP_API const char *fm_clip_version(void);
+
+/* Whether this library can serve a device here: FM_CLIP_OK, or FM_CLIP_EDEVICE and why not. */
+FM_CLIP_API int32_t fm_clip_available(int32_t device, struct fm_clip_error *error);
+
+/*
+ * Check a layer, copy the descriptor, row0 and cap, and make what calls need (tensor maps,
+ * threads).  May allocate and wait for the device.  `error` may be NULL.  widths and budget are
+ * not looked at here.  FM_CLIP_EUSAGE, FM_CLIP_EDEVICE, FM_CLIP_ENOMEM; *clip is NULL then.
+ */
+FM_CLIP_API int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
+                                    struct fm_clip_error *error);
+FM_CLIP_API void fm_clip_release(struct fm_clip *clip); /* NULL is fine; no call may be running */
+
+/*
+ * Scratch that N_max tokens of K slots need in one piece.  Only size, device, type, H, E, cap_max
+ * and threads of the layer are read, so it can be asked before anything is loaded; one block
+ * of the largest result serves any number of layers, one after another.  0 where the arguments
+ * make no sense or the number does not fit.
+ */
+FM_CLIP_API uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max,
+                                             int32_t K);
+
+/* Run.  Only what is wrong with the arguments is told here; `error` may be NULL. */
+FM_CLIP_API int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
+                                    struct fm_clip_error *error);
+
+/* The faults (bits of enum fm_clip_fault) since the last time, or -1 where the device itself
+ * failed (`error` says how).  On CUDA this waits for the device. */
+FM_CLIP_API int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *error);
+
+/* What runs: "cpu avx512 bf16 widened", "cuda hopper bf16"...; valid as long as the layer. */
+FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
+
+/*
+ * Tensor parallelism.  Channels are dealt to `tp` ranks in blocks of g, block j to rank j mod tp,
+ * so that every prefix is shared out evenly; each rank's out is a partial sum and the
+ * caller adds them up.  A rank's shard is itself a layer: its channels in order, widths and caps
+ * by fm_clip_shard_width.
+ */
+
+/* How many of the first k channels rank has: its width for a width of k. */
+FM_CLIP_API int32_t fm_clip_shard_width(int32_t k, int32_t g, int32_t tp, int32_t rank);
+
+/* The channel of the whole expert that is channel c of the rank's. */
+FM_CLIP_API int32_t fm_clip_shard_channel(int32_t c, int32_t g, int32_t tp, int32_t rank);
+
+/* Copy rank's channels of one expert (host memory): gate_up (2 cap, H), down (cap, H), rows of
+ * row_bytes, into shard_gate_up and shard_down, which have room for the rank's width of cap. */
+FM_CLIP_API void fm_clip_shard_copy(void *shard_gate_up, void *shard_down, const void *gate_up,
+                                    const void *down, int32_t cap, uint64_t row_bytes, int32_t g,
+                                    int32_t tp, int32_t rank);
+
+/*
+ * Budgets per token.  In a server a budget belongs to a request, not to a step: keys and values
+ * cached under one budget are those of another model under the next, so a request keeps its budget
+ * for life, and a prefix cache is keyed by budget or is off.
+ */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
