@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 import oracle
-from plain import Plain
+from plain import Plain, spell
 
 # Of a tensor's largest value: float32 autograd against double leaves up to 1.3e-5 here, and tests
 # allow 1e-4.
@@ -14,20 +14,27 @@ TOLERANCE = 3e-5
 
 
 def read_weights(folder):
-    """All shards, double, names as on disk."""
+    """All shards, double, names spelled in plain.py's way."""
     files = sorted(folder.glob("model*.safetensors"))
-    return {n: t.double() for f in files for n, t in load_file(f).items()}
+    return {spell(n): t.double() for f in files for n, t in load_file(f).items()}
 
 
 def expert_name(l, e, w):
-    return f"model.layers.{l}.block_sparse_moe.experts.{e}.{w}.weight"
+    return f"model.layers.{l}.mlp.experts.{e}.{w}.weight"
+
+
+def moe_layers(weights):
+    """Decoder layer of each of the M mixtures."""
+    routers = [n.split(".") for n in weights if n.endswith(".mlp.gate.weight")]
+    return sorted(int(parts[2]) for parts in routers)
 
 
 def ranked(weights, order):
     """The same with every expert's channels in ranked order."""
     out = dict(weights)
-    for l, e in np.ndindex(*order.shape[:2]):
-        channels = order[l, e].long()
+    layers = moe_layers(weights)
+    for m, e in np.ndindex(*order.shape[:2]):
+        l, channels = layers[m], order[m, e].long()
         for w in ("w1", "w3"):
             out[expert_name(l, e, w)] = weights[expert_name(l, e, w)][channels]
         out[expert_name(l, e, "w2")] = weights[expert_name(l, e, "w2")][:, channels]
@@ -35,25 +42,25 @@ def ranked(weights, order):
 
 
 def cut(flat, widths, H, r):
-    """A flat adapter as {(l, e): {part: leaf}}, in the order of struct fm_adapter's values."""
+    """A flat adapter as {(m, e): {part: leaf}}, in the order of struct fm_adapter's values."""
     parts, at = {}, 0
-    for l, e in np.ndindex(*widths.shape):
-        k = int(widths[l, e])
+    for m, e in np.ndindex(*widths.shape):
+        k = int(widths[m, e])
         shapes = [(r, H), (k, r), (r, H), (k, r), (r, k), (H, r)]
-        parts[l, e] = {}
+        parts[m, e] = {}
         for name, shape in zip(oracle.PARTS, shapes, strict=True):
             count = shape[0] * shape[1]
             leaf = flat[at : at + count].double().reshape(shape).requires_grad_()
-            parts[l, e][name], at = leaf, at + count
+            parts[m, e][name], at = leaf, at + count
     assert at == len(flat)
     return parts
 
 
 def merge(weights, parts, scale):
     """Adapter added to the leading rows (w1, w3) and columns (w2) of every expert."""
-    out = dict(weights)
-    for (l, e), p in parts.items():
-        k = len(p["gate_B"])
+    out, layers = dict(weights), moe_layers(weights)
+    for (m, e), p in parts.items():
+        l, k = layers[m], len(p["gate_B"])
         for w, side in (("w1", "gate"), ("w3", "up")):
             old = weights[expert_name(l, e, w)]
             new = old[:k] + scale * p[side + "_B"] @ p[side + "_A"]
@@ -94,12 +101,22 @@ def check_full(report, cfg, weights, g):
         report.compare(name, weights[expert_name(l, e, w)].grad, g[name])
 
 
+def check_members(report, cfg, weights, g):
+    """Masked outputs at every budget."""
+    ids = g["ids"].long()
+    for i, widths in enumerate(g.get("members.widths", ())):
+        masks = oracle.prefix_masks(widths, g["rank.order"].shape[-1]).double()
+        with torch.no_grad():
+            out = oracle.log_probs(Plain(cfg, weights, masks).logits(ids), ids)
+        report.compare(f"members.logprob {i}", out, g["members.logprob"][i])
+
+
 def check_subnet(report, cfg, weights, g):
     """Masked outputs, and c by METHOD's formula instead of autograd."""
     ids, teacher = g["grad.ids"].long(), None
     with torch.no_grad():
         teacher = Plain(cfg, weights).logits(ids)
-    masks = oracle.prefix_masks(g["subnet.widths"], cfg.intermediate_size).double()
+    masks = oracle.prefix_masks(g["subnet.widths"], g["rank.order"].shape[-1]).double()
     leaf = dict(weights)
     leaf["model.embed_tokens.weight"] = leaf["model.embed_tokens.weight"].clone().requires_grad_()
     student = Plain(cfg, leaf, masks)
@@ -118,7 +135,7 @@ def check_lora(report, cfg, weights, g):
         teacher = Plain(cfg, weights).logits(ids)
     rank, alpha = g["lora.rank_alpha"].tolist()
     parts = cut(g["lora.values"], widths, cfg.hidden_size, int(rank))
-    masks = oracle.prefix_masks(widths, cfg.intermediate_size).double()
+    masks = oracle.prefix_masks(widths, g["rank.order"].shape[-1]).double()
     logits = Plain(cfg, merge(weights, parts, alpha / rank), masks).logits(ids)
     (oracle.cross_entropy(logits, ids) + oracle.divergence(logits, teacher)).backward()
     grads = [leaf.grad.flatten() for expert in parts.values() for leaf in expert.values()]
@@ -132,6 +149,7 @@ def check(folder):
     cfg, weights = AutoConfig.from_pretrained(folder), read_weights(folder)
     check_full(report, cfg, weights, g)
     weights = ranked(weights, g["rank.order"])
+    check_members(report, cfg, weights, g)
     check_subnet(report, cfg, weights, g)
     check_lora(report, cfg, weights, g)
     return report.failed

@@ -11,6 +11,10 @@ import torch
 import oracle
 
 
+BUDGETS, STEP = (0.0, 0.2, 0.4, 0.6, 0.8), 0.01  # of members; a neighbour is one step away
+TOLERANCE, TENFOLD = 1e-4, 10  # of a comparison, relative to the largest value
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What shapes the numbers and is not in the model."""
@@ -62,14 +66,50 @@ def gradients(model, ids):
     return {"grad.ids": ids.int(), "grad.loss": loss, "grad.dx": dx}
 
 
+def boundaries(model, ids):
+    """The input of every layer and of the last norm, (L + 1, S, T, H)."""
+    taps = []
+    with oracle.tap_boundaries(model, taps), torch.no_grad():
+        oracle.logits_of(model, ids)
+    return {"grad.hidden": torch.stack(taps)}
+
+
+def draw_masks(model, recipe):
+    """Widths at BUDGETS and at their neighbours, (2 B, M, E): nested, one channel of every expert
+    always there, some experts losing theirs early and some late."""
+    generator = torch.Generator().manual_seed(recipe.seed + 2)
+    M, E, I = oracle.shape_of(model)
+    slope = 0.3 + 2.0 * torch.rand((M, E, 1), generator=generator)
+    times = (torch.rand((M, E, I - 1), generator=generator) ** slope).flatten()
+    owner = torch.arange(M * E).repeat_interleave(I - 1)[times.argsort()]
+    removed = [round(b * M * E * I) for base in BUDGETS for b in (base, base + STEP)]
+    lost = torch.stack([owner[:n].bincount(minlength=M * E) for n in removed])
+    return I - lost.view(-1, M, E)
+
+
+def members(model, ids, recipe):
+    """Log-probabilities with prefix masks at several budgets; each of them must be far from its
+    neighbour's, or it could not tell the two apart."""
+    masks, I, out = draw_masks(model, recipe), oracle.shape_of(model)[2], []
+    for widths in masks:
+        oracle.open_experts(model, mask=oracle.prefix_masks(widths, I))
+        refuse_ties(model, ids, recipe)
+        with torch.no_grad():
+            out.append(oracle.log_probs(oracle.logits_of(model, ids), ids))
+    own, beside = torch.stack(out[0::2]), torch.stack(out[1::2])
+    miss = (own - beside).abs().amax((1, 2)) / own.abs().amax((1, 2))
+    if not miss.min() >= TENFOLD * TOLERANCE:
+        raise SystemExit(f"a neighbour is only {miss.min():.1e} away, change the weights")
+    return {
+        "members.budgets": torch.tensor(BUDGETS), "members.widths": masks[0::2].int(),
+        "members.logprob": own, "members.neighbours": masks[1::2].int(),
+    }  # fmt: skip
+
+
 def draw_choice(model, recipe):
     """alpha, noise and the straight-through choice made of them."""
     generator = torch.Generator().manual_seed(recipe.seed)
-    shape = (
-        model.config.num_hidden_layers,
-        model.config.num_local_experts,
-        len(recipe.actions),
-    )
+    shape = (*oracle.shape_of(model)[:2], len(recipe.actions))
     alpha = torch.randn(shape, generator=generator).requires_grad_()
     noise = oracle.gumbel(shape, generator)
     soft, choice = oracle.straight_through(alpha, noise, recipe.tau)
@@ -80,7 +120,7 @@ def draw_choice(model, recipe):
 def subnet(model, ids, recipe):
     """One sampled subnet: the mask variable is opened at its 0/1 value, and the gradient of the
     logits alpha comes from autograd through the straight-through choice."""
-    I, actions = model.config.intermediate_size, torch.tensor(recipe.actions)
+    I, actions = oracle.shape_of(model)[2], torch.tensor(recipe.actions)
     oracle.open_experts(model)
     with torch.no_grad():
         teacher = oracle.logits_of(model, ids)
@@ -113,13 +153,13 @@ def subnet(model, ids, recipe):
 
 def open_adapter(model, widths, recipe):
     """The student: subnet and adapter in place; start values drawn, B too."""
-    config = model.config
-    adapter = oracle.Adapter(widths, config.hidden_size, recipe.lora_rank, recipe.lora_alpha)
+    H, I = model.config.hidden_size, oracle.shape_of(model)[2]
+    adapter = oracle.Adapter(widths, H, recipe.lora_rank, recipe.lora_alpha)
     adapter.fill(torch.Generator().manual_seed(recipe.seed + 1), recipe.lora_std)
     experts = oracle.experts_of(model)
     oracle.open_experts(
         model,
-        mask=oracle.prefix_masks(widths, config.intermediate_size),
+        mask=oracle.prefix_masks(widths, I),
         weights=lambda l, e: adapter.merged(experts[l], l, e),
     )
     return adapter

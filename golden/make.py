@@ -2,7 +2,8 @@
 """Make what lies under golden/ from seeds.  `make golden` runs it in the judge's environment.
 
 Commands, all of them in this order where none is named:
-    make.py odd        odd-mixtral: weights, tokens and goldens (seconds)
+    make.py odd        odd-*: weights, tokens and goldens (seconds)
+    make.py odd-NAME   one of them
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
     make.py tiny       tiny-mixtral: goldens of the model that is there
     make.py study      does pruning matter on tiny-mixtral?
@@ -12,23 +13,27 @@ Commands, all of them in this order where none is named:
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import check
+import families
 import odd
 import study
 import tiny
 
 HERE = Path(__file__).resolve().parent
-MODELS = ["odd-mixtral", "tiny-mixtral"]
+ODD = {"odd-mixtral": odd.MIXTRAL} | families.ROWS
+MODELS = [*ODD, "tiny-mixtral"]
 RULE = 78 * "-"  # under README's last heading
 
 
-def make_odd():
-    odd.make(HERE / "odd-mixtral")
-    odd.make_goldens(HERE / "odd-mixtral")
+def make_odd(*names):
+    for name in names or ODD:
+        odd.make(ODD[name], HERE / name)
+        odd.make_goldens(ODD[name], HERE / name)
 
 
 def train_tiny():
@@ -72,10 +77,11 @@ COMMANDS = {
 def main(names):
     torch.set_num_threads(1)  # the sums of two threads depend on how they share the work
     torch.use_deterministic_algorithms(True)
+    commands = COMMANDS | {name: partial(make_odd, name) for name in ODD}
     for name in names:
-        if name not in COMMANDS:
-            raise SystemExit(f"make.py: no command '{name}'; there are: {' '.join(COMMANDS)}")
-        COMMANDS[name]()
+        if name not in commands:
+            raise SystemExit(f"make.py: no command '{name}'; there are: {' '.join(commands)}")
+        commands[name]()
 
 
 if __name__ == "__main__":

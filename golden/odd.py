@@ -1,11 +1,14 @@
-"""The untrained, deliberately odd model: no size is a multiple of another or of 32.
+"""The untrained, deliberately odd models: no size is a multiple of another or of 32.
 
-It guards the corners that a trained model of round sizes cannot: head_dim apart from H / heads,
-grouped heads, a window shorter than the sequence, tied embeddings, F16 weights in two shards,
-the key spellings of transformers 4, and in layer 1 an expert that no token can reach.
+They guard the corners that a trained model of round sizes cannot.  What all of them share is
+here, with Mixtral's row of the table: head_dim apart from H / heads, grouped heads, a window
+shorter than the sequence, tied embeddings, F16 weights in two shards, the key spellings of
+transformers 4, and in layer 1 an expert that no token can reach.  families.py has the other rows.
 """
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,88 +16,129 @@ import torch
 import goldens
 import oracle
 
-SEED = 20
-L, H, Q, G, C, I, E, K, V = 3, 48, 6, 2, 10, 37, 5, 2, 97
-S, T = 6, 23
+S = 6  # sequences of tokens.npy
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A row: config.json, tensors, and what shapes the goldens."""
+
+    seed: int
+    T: int
+    config: dict
+    shapes: Callable  # config -> names on disk, each with shape and standard deviation
+    dtype: torch.dtype
+    shards: int
+    recipe: goldens.Recipe
+    tweak: Callable = None  # changes the tensors after they are drawn
+    members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
+
+
+# --- Mixtral --------------------------------------------------------------------------------------
+
 UNREACHED = (1, 4)  # layer, expert
-RECIPE = goldens.Recipe(
-    seed=SEED + 1,
-    actions=(4, 15, 26, 37),  # 0.1 0.4 0.7 1.0 of 37 channels, rounded up
-    gap_min=1e-3,
-)
-
-CONFIG = {
-    "architectures": ["MixtralForCausalLM"],
-    "attention_dropout": 0.0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "head_dim": C,
-    "hidden_act": "silu",
-    "hidden_size": H,
-    "initializer_range": 0.02,
-    "intermediate_size": I,
-    "max_position_embeddings": 64,
-    "model_type": "mixtral",
-    "num_attention_heads": Q,
-    "num_experts_per_tok": K,
-    "num_hidden_layers": L,
-    "num_key_value_heads": G,
-    "num_local_experts": E,
-    "output_router_logits": False,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 5000.0,
-    "router_aux_loss_coef": 0.001,
-    "router_jitter_noise": 0.0,
-    "sliding_window": 7,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float16",
-    "transformers_version": "4.57.0",
-    "use_cache": True,
-    "vocab_size": V,
-}
 
 
-def shapes():
-    """Tensor names on disk with shape and standard deviation: large enough that attention is
-    peaked and experts outweigh the residual stream."""
+def mixtral_shapes(c):
+    """Large enough that attention is peaked and experts outweigh the residual stream."""
+    V, H, I = c["vocab_size"], c["hidden_size"], c["intermediate_size"]
+    q, g = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
     table = {"model.embed_tokens.weight": ((V, H), 0.3), "model.norm.weight": ((H,), 0.2)}
-    for l in range(L):
+    for l in range(c["num_hidden_layers"]):
         p = f"model.layers.{l}."
         table[p + "input_layernorm.weight"] = ((H,), 0.2)
-        table[p + "self_attn.q_proj.weight"] = ((Q * C, H), 0.25)
-        table[p + "self_attn.k_proj.weight"] = ((G * C, H), 0.25)
-        table[p + "self_attn.v_proj.weight"] = ((G * C, H), 0.2)
-        table[p + "self_attn.o_proj.weight"] = ((H, Q * C), 0.1)
+        table[p + "self_attn.q_proj.weight"] = ((q, H), 0.25)
+        table[p + "self_attn.k_proj.weight"] = ((g, H), 0.25)
+        table[p + "self_attn.v_proj.weight"] = ((g, H), 0.2)
+        table[p + "self_attn.o_proj.weight"] = ((H, q), 0.1)
         table[p + "post_attention_layernorm.weight"] = ((H,), 0.2)
-        table[p + "block_sparse_moe.gate.weight"] = ((E, H), 0.3)
-        for e in range(E):
-            q = f"{p}block_sparse_moe.experts.{e}."
-            table[q + "w1.weight"] = ((I, H), 0.25)
-            table[q + "w2.weight"] = ((H, I), 0.15)
-            table[q + "w3.weight"] = ((I, H), 0.25)
+        table[p + "block_sparse_moe.gate.weight"] = ((c["num_local_experts"], H), 0.3)
+        for e in range(c["num_local_experts"]):
+            x = f"{p}block_sparse_moe.experts.{e}."
+            table[x + "w1.weight"] = ((I, H), 0.25)
+            table[x + "w2.weight"] = ((H, I), 0.15)
+            table[x + "w3.weight"] = ((I, H), 0.25)
     return table
 
 
-def weights(generator):
-    """F16 tensors.  Norms scatter around 1.  The unreached expert's router row is zero while the
-    others are +a -a +b -b, so two of those are always above it."""
-    tensors = {}
-    for name, (shape, std) in shapes().items():
-        value = torch.randn(shape, generator=generator) * std
-        tensors[name] = ((1.0 if "norm" in name else 0.0) + value).to(torch.float16)
+def unreach(tensors):
+    """The unreached expert's router row is zero while the others are +a -a +b -b, so two of those
+    are always above it."""
     layer, expert = UNREACHED
     router = tensors[f"model.layers.{layer}.block_sparse_moe.gate.weight"]
     router[1], router[3], router[expert] = -router[0], -router[2], 0.0
+
+
+MIXTRAL = Odd(
+    seed=20,
+    T=23,
+    config={
+        "architectures": ["MixtralForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "head_dim": 10,
+        "hidden_act": "silu",
+        "hidden_size": 48,
+        "initializer_range": 0.02,
+        "intermediate_size": 37,
+        "max_position_embeddings": 64,
+        "model_type": "mixtral",
+        "num_attention_heads": 6,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "num_local_experts": 5,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 5000.0,
+        "router_aux_loss_coef": 0.001,
+        "router_jitter_noise": 0.0,
+        "sliding_window": 7,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float16",
+        "transformers_version": "4.57.0",
+        "use_cache": True,
+        "vocab_size": 97,
+    },
+    shapes=mixtral_shapes,
+    dtype=torch.float16,
+    shards=2,  # the cut falls inside layer 1, between experts
+    recipe=goldens.Recipe(
+        seed=21,
+        actions=(4, 15, 26, 37),  # 0.1 0.4 0.7 1.0 of 37 channels, rounded up
+        gap_min=1e-3,
+    ),
+    tweak=unreach,
+    members=False,
+)
+
+
+# --- every row ------------------------------------------------------------------------------------
+
+
+def weights(odd, generator):
+    """Norm weights scatter around 1, all else around 0."""
+    tensors = {}
+    for name, (shape, std) in odd.shapes(odd.config).items():
+        value = torch.randn(shape, generator=generator) * std
+        tensors[name] = (value + (1.0 if name.endswith("norm.weight") else 0.0)).to(odd.dtype)
+    if odd.tweak:
+        odd.tweak(tensors)
     return tensors
 
 
-def save_sharded(folder, tensors):
-    """Two shards and their index; the cut falls inside layer 1, between experts."""
+def save_sharded(folder, tensors, shards):
+    """model.safetensors, or shards of about as many tensors each, and their index."""
+    if shards == 1:
+        oracle.save(folder / "model.safetensors", tensors)
+        return
     names = sorted(tensors)
-    cut = len(names) // 2
+    cuts = [len(names) * i // shards for i in range(shards + 1)]
     weight_map = {}
-    for i, part in enumerate((names[:cut], names[cut:]), start=1):
-        file = f"model-{i:05d}-of-00002.safetensors"
+    for i in range(shards):
+        part = names[cuts[i] : cuts[i + 1]]
+        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
         oracle.save(folder / file, {n: tensors[n] for n in part})
         weight_map.update({n: file for n in part})
     total = sum(t.numel() * t.element_size() for t in tensors.values())
@@ -102,28 +146,32 @@ def save_sharded(folder, tensors):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def make(folder):
+def make(odd, folder):
     """Config, shards, tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    generator = torch.Generator().manual_seed(SEED)
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
-    save_sharded(folder, weights(generator))
-    tokens = torch.randint(0, V, (S, T), generator=generator)
+    generator = torch.Generator().manual_seed(odd.seed)
+    (folder / "config.json").write_text(json.dumps(odd.config, indent=2) + "\n")
+    save_sharded(folder, weights(odd, generator), odd.shards)
+    tokens = torch.randint(0, odd.config["vocab_size"], (S, odd.T), generator=generator)
     np.save(folder / "tokens.npy", tokens.numpy().astype("<i4"))
 
 
-def make_goldens(folder):
+def make_goldens(odd, folder):
     """golden.safetensors from the model on disk."""
     ids = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int64))
-    pair = ids[:2]
+    pair, recipe = ids[:2], odd.recipe
     model = oracle.load(folder)
-    goldens.refuse_ties(model, ids, RECIPE)
+    goldens.refuse_ties(model, ids, recipe)
     out = {"ids": ids.int()} | goldens.outputs(model, ids) | goldens.ranking(model, ids, (1, 2))
     out |= goldens.gradients(model, pair)
-    for l, grads in enumerate(oracle.expert_grads(model)):
-        for e in range(E):
+    for l, grads in zip(oracle.moe_layers(model), oracle.expert_grads(model), strict=True):
+        for e in range(len(grads["w1"])):
             out |= {f"grad.layers.{l}.experts.{e}.{w}": grad[e] for w, grad in grads.items()}
+    if odd.members:
+        out |= goldens.boundaries(model, pair)
     oracle.rank_in_place(model, out["rank.order"].long())
-    out |= goldens.subnet(model, pair, RECIPE)
-    out |= goldens.lora(model, pair, out["subnet.widths"].long(), RECIPE)
+    if odd.members:
+        out |= goldens.members(model, ids, recipe)
+    out |= goldens.subnet(model, pair, recipe)
+    out |= goldens.lora(model, pair, out["subnet.widths"].long(), recipe)
     oracle.save(folder / "golden.safetensors", out)

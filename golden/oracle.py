@@ -1,15 +1,17 @@
 """What METHOD calls a score, a mask gradient or an adapter, from transformers' own autograd.
 
-Nothing here knows how the suite computes: the model is transformers' Mixtral in float32 with
-eager attention, and every derivative comes from autograd.  Subnets and adapters need a hook in
-the middle of an expert, so `open_experts` swaps the loop of MixtralExperts for the same loop
-with two places to reach into: the weights that are used and a mask on the hidden activation.
+Nothing here knows how the suite computes: the model is transformers' own in float32 with eager
+attention, and every derivative comes from autograd.  Subnets and adapters need a hook in the
+middle of an expert, so `open_experts` swaps the loop of MixtralExperts, which all families share,
+for the same loop with two places to reach into: the weights that are used and a mask on the
+hidden activation.
 
-Letters as in kernels/kernels.h: L layers, E experts, K chosen, H hidden, I channels, A actions,
-S sequences, T positions, V vocabulary.
+Letters as in kernels/kernels.h: L layers, M of them mixtures of experts, E experts, K chosen,
+H hidden, I channels, A actions, S sequences, T positions, V vocabulary.
 """
 
 import types
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +36,24 @@ def save(path, tensors):
     path.chmod(0o644)
 
 
+def moe_layers(model):
+    """Numbers of the M decoder layers that are mixtures of experts."""
+    return [l for l, x in enumerate(model.model.layers) if hasattr(x.mlp, "experts")]
+
+
+def mixtures_of(model):
+    return [model.model.layers[l].mlp for l in moe_layers(model)]
+
+
 def experts_of(model):
-    """The expert modules, layer by layer."""
-    return [layer.mlp.experts for layer in model.model.layers]
+    """The expert modules of the M layers."""
+    return [mixture.experts for mixture in mixtures_of(model)]
+
+
+def shape_of(model):
+    """M, E, I."""
+    experts = experts_of(model)
+    return len(experts), experts[0].num_experts, experts[0].intermediate_dim
 
 
 # --- losses ---------------------------------------------------------------------------------
@@ -68,24 +85,33 @@ def log_probs(logits, ids):
 # --- the full model ---------------------------------------------------------------------------
 
 
+@contextmanager
+def hooked(hooks):
+    """Forward hooks for the time of a `with`."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def tap_boundaries(model, taps):
+    """A `with` that appends the input of every layer, and of the last norm, to taps."""
+    places = [*model.model.layers, model.model.norm]
+    keep = lambda _module, args: taps.append(args[0])
+    return hooked([place.register_forward_pre_hook(keep) for place in places])
+
+
 def backward_with_taps(model, loss_of):
     """Run loss_of(model) backward; returns the loss and dx (L + 1, S, T, H) at the layer
     boundaries: entry l is the gradient at the input of layer l, the last one at the norm."""
     taps = []
-
-    def keep(_module, args):
-        args[0].retain_grad()
-        taps.append(args[0])
-
-    places = [*model.model.layers, model.model.norm]
-    hooks = [place.register_forward_pre_hook(keep) for place in places]
-    try:
+    with tap_boundaries(model, taps):
         model.zero_grad(set_to_none=True)
         loss = loss_of(model)
+        for tap in taps:
+            tap.retain_grad()
         loss.backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
     return loss.detach(), torch.stack([tap.grad for tap in taps])
 
 
@@ -111,7 +137,7 @@ def channel_squares(experts):
 
 
 def scores(model, batches):
-    """METHOD 1: (L, E, I) mean over batches of the per-batch squares, and the batch losses."""
+    """METHOD 1: (M, E, I) mean over batches of the per-batch squares, and the batch losses."""
     total, losses = 0.0, []
     for ids in batches:
         model.zero_grad(set_to_none=True)
@@ -123,32 +149,44 @@ def scores(model, batches):
     return total / len(batches), torch.stack(losses)
 
 
+def gap_of_topk(logits, K):
+    """Between the last expert chosen and the first one not."""
+    top = logits.topk(K + 1, dim=-1).values
+    return (top[:, K - 1] - top[:, K]).min()
+
+
+def gap_of_sparsemixer(logits, eps):
+    """The same for the two passes of PhiMoE's router, and how near a quotient comes to the
+    threshold where an expert is dropped."""
+    first, second, third = logits.topk(3, dim=-1).values.T[:, :, None]
+    quotient = lambda top: (top - logits) / logits.abs().clamp(min=top)
+    near = torch.stack([(quotient(x) - 2 * eps).abs().min() for x in (first, second)])
+    return torch.minimum(near.min(), torch.minimum(first - second, second - third).min())
+
+
 def routing(model, ids):
-    """Chosen experts of every token, per layer (L, N, K), and the smallest gap in router logits
-    between the last one chosen and the first one not."""
+    """Chosen experts of every token, per layer (M, N, K), and the smallest gap: how far the
+    choice is from another one, in router logits."""
     chosen, gaps = [], []
 
-    def keep(_module, _args, out):
+    def keep(router, _args, out):
         logits, _weights, index = out
-        K = index.shape[-1]
-        top = logits.topk(K + 1, dim=-1).values
-        gaps.append((top[:, K - 1] - top[:, K]).min())
         chosen.append(index)
+        if hasattr(router, "router_jitter_noise"):
+            gaps.append(gap_of_sparsemixer(logits, router.router_jitter_noise))
+        else:
+            gaps.append(gap_of_topk(logits, index.shape[-1]))
 
-    hooks = [layer.mlp.gate.register_forward_hook(keep) for layer in model.model.layers]
-    try:
-        with torch.no_grad():
-            logits_of(model, ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    routers = [x.router if hasattr(x, "router") else x.gate for x in mixtures_of(model)]
+    with hooked([x.register_forward_hook(keep) for x in routers]), torch.no_grad():
+        logits_of(model, ids)
     return torch.stack(chosen), torch.stack(gaps).min()
 
 
 def tokens_per_expert(model, ids):
-    """Token slots routed to each expert, (L, E)."""
+    """Token slots routed to each expert, (M, E)."""
     chosen, _ = routing(model, ids)
-    E = model.config.num_local_experts
+    E = shape_of(model)[1]
     return torch.stack([layer.flatten().bincount(minlength=E) for layer in chosen])
 
 
@@ -162,7 +200,7 @@ def order_of(score):
 
 @torch.no_grad()
 def rank_in_place(model, order):
-    """Move the channels of every expert into the order (L, E, I); the function stays."""
+    """Move the channels of every expert into the order (M, E, I); the function stays."""
     for experts, layer_order in zip(experts_of(model), order, strict=True):
         for e, channels in enumerate(layer_order):
             gate, up = experts.gate_up_proj[e].chunk(2)
@@ -189,7 +227,7 @@ def looped_experts(self, hidden_states, top_k_index, top_k_weights):
 
 
 def open_experts(model, mask=None, weights=None):
-    """From now on layer l uses mask[l] (E, I) and weights(l, e); None: neither."""
+    """From now on mixture l uses mask[l] (E, I) and weights(l, e); None: neither."""
     for l, experts in enumerate(experts_of(model)):
         experts.mask = None if mask is None else mask[l]
         if weights is None:

@@ -1,96 +1,168 @@
-"""Mixtral and the gradients that METHOD derives, once more in plain double precision.
+"""The five families and the gradients that METHOD derives, once more in plain double precision.
 
 transformers rounds to float32 and its autograd is a black box; this is neither.  `make.py check`
 holds the stored goldens against it, so that a mistake in oracle.py or a surprise in a library is
 seen before anything is compared with the goldens.  The mask gradient is formed by METHOD 3's
 formula, not by autograd.
+
+Weights have the names on disk in one spelling (`spell`), and what a family does follows from the
+tensors it has: a norm with a bias is LayerNorm, q_norm as long as a head is per head, and so on.
 """
 
 import torch
 import torch.nn.functional as F
 
+SPELLING = (
+    (".block_sparse_moe.", ".mlp."),
+    (".gate_proj.", ".w1."),
+    (".up_proj.", ".w3."),
+    (".down_proj.", ".w2."),
+)
 
-def norm(x, weight, eps):
-    return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+def spell(name):
+    for old, new in SPELLING:
+        name = name.replace(old, new)
+    return name
 
 
-def rotate(x, theta):
-    """RoPE on (..., T, C), pairs (i, i + C / 2)."""
+def norm(x, w, name, eps):
+    weight, bias = w[name + ".weight"], w.get(name + ".bias")
+    if bias is not None:
+        x = x - x.mean(-1, keepdim=True)
+    x = weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    return x if bias is None else x + bias
+
+
+def linear(x, w, name):
+    y = x @ w[name + ".weight"].T
+    return y + w[name + ".bias"] if name + ".bias" in w else y
+
+
+def rotate(x, rope):
+    """RoPE on (..., T, C), pairs (i, i + C / 2); longrope's factors of short sequences."""
     T, C = x.shape[-2:]
-    frequency = theta ** (-torch.arange(0, C, 2).double() / C)
+    frequency = rope["rope_theta"] ** (-torch.arange(0, C, 2).double() / C)
+    if "short_factor" in rope:
+        frequency = frequency / torch.tensor(rope["short_factor"], dtype=torch.float64)
     angle = torch.arange(T).double()[:, None] * frequency
-    cos, sin = angle.cos(), angle.sin()
+    scale = rope.get("short_mscale", 1.0)
+    cos, sin = angle.cos() * scale, angle.sin() * scale
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
+def projection(x, w, cfg, part, heads):
+    """(S, heads, T, C) of q, k or v, normed and clipped."""
+    y = linear(x, w, f"self_attn.{part}_proj")
+    name, C = f"self_attn.{part}_norm", y.shape[-1] // heads
+    if name + ".weight" in w:
+        each = (heads, C) if len(w[name + ".weight"]) == C else (1, heads * C)
+        y = norm(y.unflatten(-1, each), w, name, cfg.rms_norm_eps).flatten(-2)
+    if getattr(cfg, "clip_qkv", None) is not None:
+        y = y.clamp(-cfg.clip_qkv, cfg.clip_qkv)
+    return y.unflatten(-1, (heads, C)).transpose(1, 2)
+
+
 def attention(x, w, cfg):
     """(S, T, H): causal, grouped heads, keys within the window if there is one."""
-    S, T, _ = x.shape
+    T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
-    heads = lambda name, n: (x @ w[name].T).view(S, T, n, -1).transpose(1, 2)
-    theta = cfg.rope_parameters["rope_theta"]
-    q = rotate(heads("self_attn.q_proj.weight", Q), theta)
-    k = rotate(heads("self_attn.k_proj.weight", G), theta).repeat_interleave(Q // G, dim=1)
-    v = heads("self_attn.v_proj.weight", G).repeat_interleave(Q // G, dim=1)
+    q = rotate(projection(x, w, cfg, "q", Q), cfg.rope_parameters)
+    k = rotate(projection(x, w, cfg, "k", G), cfg.rope_parameters).repeat_interleave(Q // G, dim=1)
+    v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
     age = torch.arange(T)[:, None] - torch.arange(T)
-    seen = (age >= 0) & (age < (cfg.sliding_window or T))
+    seen = (age >= 0) & (age < (getattr(cfg, "sliding_window", None) or T))
     weight = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1)
-    return (weight @ v).transpose(1, 2).flatten(2) @ w["self_attn.o_proj.weight"].T
+    return linear((weight @ v).transpose(1, 2).flatten(2), w, "self_attn.o_proj")
+
+
+def inner(x, w, prefix):
+    return F.silu(x @ w[prefix + "w1.weight"].T) * (x @ w[prefix + "w3.weight"].T)
+
+
+def feed_forward(x, w, prefix):
+    return inner(x, w, prefix) @ w[prefix + "w2.weight"].T
+
+
+def sparsemixer(z, eps):
+    """PhiMoE's two experts: each time the largest of what is left, with its softmax share among
+    those near it."""
+    weights, chosen, left = [], [], z
+    for _ in range(2):
+        top, index = left.max(-1, keepdim=True)
+        far = (top - z) / torch.maximum(z.abs(), top) > 2 * eps
+        weights.append(left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, index))
+        chosen.append(index)
+        left = left.scatter(-1, index, -torch.inf)
+    return torch.cat(weights, -1), torch.cat(chosen, -1)
+
+
+def route(z, cfg):
+    """Weights and experts (N, K)."""
+    if cfg.model_type == "phimoe":
+        return sparsemixer(z, cfg.router_jitter_noise)
+    top, index = z.softmax(-1).topk(cfg.num_experts_per_tok, dim=-1)
+    return top / top.sum(-1, keepdim=True) if getattr(cfg, "norm_topk_prob", True) else top, index
 
 
 def mixture(x, w, cfg, masks, tape):
     """(N, H) through the experts; tape receives what METHOD 3's reduction needs of each expert."""
-    p = (x @ w["block_sparse_moe.gate.weight"].T).softmax(-1)
-    top, index = p.topk(cfg.num_experts_per_tok, dim=-1)
-    top = top / top.sum(-1, keepdim=True)
+    router = w["mlp.gate.weight"]
+    top, index = route(x @ router.T, cfg)
     y = torch.zeros_like(x)
-    for e in range(cfg.num_local_experts):
+    for e in range(len(router)):
         token, slot = torch.where(index == e)
-        q = f"block_sparse_moe.experts.{e}."
-        h = F.silu(x[token] @ w[q + "w1.weight"].T) * (x[token] @ w[q + "w3.weight"].T)
+        prefix = f"mlp.experts.{e}."
+        h = inner(x[token], w, prefix)
         masked = h if masks is None else h * masks[e]
-        route = top[token, slot][:, None]
-        y = y.index_add(0, token, route * (masked @ w[q + "w2.weight"].T))
-        tape.append((e, token, route, h, w[q + "w2.weight"]))
+        share, down = top[token, slot][:, None], w[prefix + "w2.weight"]
+        y = y.index_add(0, token, share * (masked @ down.T))
+        tape.append((token, share, h, down))
+    if "mlp.shared_expert_gate.weight" in w:
+        gate = (x @ w["mlp.shared_expert_gate.weight"].T).sigmoid()
+        y = y + gate * feed_forward(x, w, "mlp.shared_expert.")
     return y
 
 
 class Plain:
-    """weights: names on disk to double tensors; masks (L, E, I) or None."""
+    """weights: names on disk, spelled, to double tensors; masks (M, E, I) or None."""
 
     def __init__(self, cfg, weights, masks=None):
         self.cfg, self.weights, self.masks = cfg, weights, masks
-        self.tapes = []  # per layer: (what mixture recorded, its output)
+        self.tapes = []  # per mixture: (what it recorded, its output)
+
+    def feed(self, x, w):
+        """(N, H) through one layer's mixture, or through its dense feed-forward."""
+        if "mlp.gate.weight" not in w:
+            return feed_forward(x, w, "mlp.")
+        tape, masks = [], None if self.masks is None else self.masks[len(self.tapes)]
+        y = mixture(x, w, self.cfg, masks, tape)
+        if y.requires_grad:
+            y.retain_grad()
+        self.tapes.append((tape, y))
+        return y
 
     def layer(self, l, x):
         prefix, eps = f"model.layers.{l}.", self.cfg.rms_norm_eps
         w = {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
-        x = x + attention(norm(x, w["input_layernorm.weight"], eps), w, self.cfg)
-        tape, masks = [], None if self.masks is None else self.masks[l]
-        inner = norm(x, w["post_attention_layernorm.weight"], eps).flatten(0, 1)
-        y = mixture(inner, w, self.cfg, masks, tape)
-        if y.requires_grad:
-            y.retain_grad()
-        self.tapes.append((tape, y))
-        return x + y.view_as(x)
+        x = x + attention(norm(x, w, "input_layernorm", eps), w, self.cfg)
+        normed = norm(x, w, "post_attention_layernorm", eps).flatten(0, 1)
+        return x + self.feed(normed, w).view_as(x)
 
     def logits(self, ids):
-        embed = self.weights["model.embed_tokens.weight"]
-        x, self.tapes = embed[ids], []
+        w, self.tapes = self.weights, []
+        x = w["model.embed_tokens.weight"][ids]
         for l in range(self.cfg.num_hidden_layers):
             x = self.layer(l, x)
-        head = self.weights.get("lm_head.weight", embed)
-        return norm(x, self.weights["model.norm.weight"], self.cfg.rms_norm_eps) @ head.T
+        x = norm(x, w, "model.norm", self.cfg.rms_norm_eps)
+        return linear(x, w, "lm_head" if "lm_head.weight" in w else "model.embed_tokens")
 
     def channel_sums(self):
-        """c (L, E, I) after a backward: sum over an expert's tokens of h times w W_down^T dy, at
+        """c (M, E, I) after a backward: sum over an expert's tokens of h times w W_down^T dy, at
         full width and before any mask."""
-        rows = []
-        for tape, y in self.tapes:
-            of = {
-                e: (h * (route * (y.grad[token] @ down))).sum(0)
-                for e, token, route, h, down in tape
-            }
-            rows.append(torch.stack([of[e] for e in range(self.cfg.num_local_experts)]))
-        return torch.stack(rows).detach()
+        rows = [
+            [(h * (share * (y.grad[token] @ down))).sum(0) for token, share, h, down in tape]
+            for tape, y in self.tapes
+        ]
+        return torch.stack([torch.stack(row) for row in rows]).detach()

@@ -1,0 +1,288 @@
+"""The other families' rows of odd.py's table: what each alone has is in its model."""
+
+import torch
+
+from goldens import Recipe
+from odd import Odd
+
+
+# --- tensors: names on disk, each with shape and standard deviation -------------------------------
+
+
+def head_dim(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def ends(c):
+    V, H = c["vocab_size"], c["hidden_size"]
+    return {
+        "model.embed_tokens.weight": ((V, H), 0.4),
+        "model.norm.weight": ((H,), 0.3),
+        "lm_head.weight": ((V, H), 0.3),
+    }
+
+
+def attention(c, p, std=0.25):
+    H, C = c["hidden_size"], head_dim(c)
+    q, g = c["num_attention_heads"] * C, c["num_key_value_heads"] * C
+    return {
+        p + "input_layernorm.weight": ((H,), 0.3),
+        p + "self_attn.q_proj.weight": ((q, H), std),
+        p + "self_attn.k_proj.weight": ((g, H), std),
+        p + "self_attn.v_proj.weight": ((g, H), 0.2),
+        p + "self_attn.o_proj.weight": ((H, q), 0.1),
+        p + "post_attention_layernorm.weight": ((H,), 0.3),
+    }
+
+
+def feed_forward(p, H, I, names=("gate_proj", "up_proj", "down_proj"), down=0.25):
+    gate, up, back = (f"{p}{name}.weight" for name in names)
+    return {gate: ((I, H), 0.25), up: ((I, H), 0.25), back: ((H, I), down)}
+
+
+def experts(c, p, E, I, down):
+    """Router and experts as Qwen and OLMoE name them."""
+    table = {p + "mlp.gate.weight": ((E, c["hidden_size"]), 0.3)}
+    for e in range(E):
+        table |= feed_forward(f"{p}mlp.experts.{e}.", c["hidden_size"], I, down=down)
+    return table
+
+
+def layers(c):
+    return ((l, f"model.layers.{l}.") for l in range(c["num_hidden_layers"]))
+
+
+def qwen3_shapes(c):
+    table, C = ends(c), head_dim(c)
+    for _, p in layers(c):
+        table |= attention(c, p)
+        table |= {p + f"self_attn.{x}_norm.weight": ((C,), 0.4) for x in "qk"}
+        table |= experts(c, p, c["num_local_experts"], c["moe_intermediate_size"], 0.2)
+    return table
+
+
+def olmoe_shapes(c):
+    table = ends(c)
+    for _, p in layers(c):
+        table |= attention(c, p)
+        for x, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
+            table[p + f"self_attn.{x}_norm.weight"] = ((c[heads] * head_dim(c),), 0.4)
+        table |= experts(c, p, c["num_experts"], c["intermediate_size"], 0.3)
+    return table
+
+
+def qwen2_shapes(c):
+    table, H = ends(c), c["hidden_size"]
+    for l, p in layers(c):
+        table |= attention(c, p)
+        for x, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"),
+                         ("v", "num_key_value_heads")):  # fmt: skip
+            table[p + f"self_attn.{x}_proj.bias"] = ((c[heads] * head_dim(c),), 0.5)
+        if l in c["mlp_only_layers"] or (l + 1) % c["decoder_sparse_step"] != 0:
+            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
+            continue
+        table |= experts(c, p, c["num_experts"], c["moe_intermediate_size"], 0.4)
+        wide = c["shared_expert_intermediate_size"]
+        table |= feed_forward(p + "mlp.shared_expert.", H, wide, down=0.1)
+        table[p + "mlp.shared_expert_gate.weight"] = ((1, H), 0.3)
+    return table
+
+
+def phimoe_shapes(c):
+    H, V, C = c["hidden_size"], c["vocab_size"], head_dim(c)
+    table = ends(c) | {"model.norm.bias": ((H,), 0.3), "lm_head.bias": ((V,), 0.5)}
+    for _, p in layers(c):
+        table |= attention(c, p, 0.2)
+        for x, n in (("q", c["num_attention_heads"] * C), ("k", c["num_key_value_heads"] * C),
+                     ("v", c["num_key_value_heads"] * C), ("o", H)):  # fmt: skip
+            table[p + f"self_attn.{x}_proj.bias"] = ((n,), 0.4)
+        for x in ("input", "post_attention"):
+            table[p + f"{x}_layernorm.bias"] = ((H,), 0.3)
+        table[p + "block_sparse_moe.gate.weight"] = ((c["num_local_experts"], H), 0.3)
+        for e in range(c["num_local_experts"]):
+            x = f"{p}block_sparse_moe.experts.{e}."
+            table |= feed_forward(x, H, c["intermediate_size"], ("w1", "w3", "w2"), down=0.15)
+    return table
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+QWEN3 = Odd(
+    seed=30,
+    T=21,
+    config={  # as transformers 5 saves it: num_local_experts, dtype, rope_parameters
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "decoder_sparse_step": 1,
+        "dtype": "bfloat16",
+        "eos_token_id": None,
+        "head_dim": 14,
+        "hidden_act": "silu",
+        "hidden_size": 44,
+        "initializer_range": 0.02,
+        "intermediate_size": 61,  # of dense layers, and there is none
+        "max_position_embeddings": 64,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": 29,
+        "norm_topk_prob": True,
+        "num_attention_heads": 6,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "num_local_experts": 7,
+        "output_router_logits": False,
+        "pad_token_id": None,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "transformers_version": "5.23.0",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": 101,
+    },
+    shapes=qwen3_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=31, actions=(3, 12, 21, 29), gap_min=2e-4, lora_rank=2),
+)
+
+OLMOE = Odd(
+    seed=41,
+    T=19,
+    config={
+        "architectures": ["OlmoeForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "clip_qkv": 1.25,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": 48,
+        "initializer_range": 0.02,
+        "intermediate_size": 23,
+        "max_position_embeddings": 64,
+        "model_type": "olmoe",
+        "norm_topk_prob": False,
+        "num_attention_heads": 4,
+        "num_experts": 9,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "output_router_logits": False,
+        "pad_token_id": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "router_aux_loss_coef": 0.01,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "transformers_version": "4.45.0",
+        "use_cache": True,
+        "vocab_size": 89,
+    },
+    shapes=olmoe_shapes,
+    dtype=torch.float32,
+    shards=1,
+    recipe=Recipe(seed=41, actions=(3, 10, 17, 23), gap_min=2e-4, lora_rank=2),
+)
+
+QWEN2 = Odd(
+    seed=52,
+    T=22,
+    config={
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "decoder_sparse_step": 2,  # layers 1 3 5, and mlp_only_layers takes out 3
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": 40,
+        "initializer_range": 0.02,
+        "intermediate_size": 51,
+        "max_position_embeddings": 64,
+        "max_window_layers": 2,
+        "mlp_only_layers": [3],
+        "model_type": "qwen2_moe",
+        "moe_intermediate_size": 27,
+        "norm_topk_prob": False,
+        "num_attention_heads": 4,
+        "num_experts": 6,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 6,
+        "num_key_value_heads": 2,
+        "output_router_logits": False,
+        "qkv_bias": True,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 34,
+        "sliding_window": 5,  # which use_sliding_window turns off
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.40.0",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": 103,
+    },
+    shapes=qwen2_shapes,
+    dtype=torch.bfloat16,
+    shards=3,
+    recipe=Recipe(seed=53, actions=(3, 11, 19, 27), gap_min=2e-4, lora_rank=2),
+)
+
+PHIMOE = Odd(
+    seed=60,
+    T=23,
+    config={  # as transformers 5 saves it: the class's new name, rope_parameters
+        "architectures": ["PhimoeForCausalLM"],
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "dtype": "float16",
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": 56,
+        "initializer_range": 0.02,
+        "input_jitter_noise": 0.01,  # of training, not of evaluation
+        "intermediate_size": 33,
+        "lm_head_bias": True,
+        "max_position_embeddings": 128,
+        "model_type": "phimoe",
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "num_local_experts": 6,
+        "original_max_position_embeddings": 32,
+        "output_router_logits": False,
+        "pad_token_id": None,
+        "rms_norm_eps": 1e-05,
+        "rope_parameters": {
+            "long_factor": [1.5, 2.0, 3.5, 5.0, 8.0, 13.0, 21.0],
+            "long_mscale": 1.6,
+            "original_max_position_embeddings": 32,
+            "rope_theta": 10000.0,
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.04, 1.1, 1.25, 1.3, 1.7, 2.2],
+            "short_mscale": 1.243163121016122,
+        },
+        "router_aux_loss_coef": 0.001,
+        "router_jitter_noise": 0.2,  # so large that experts beside the first are kept
+        "sliding_window": 11,
+        "tie_word_embeddings": False,
+        "transformers_version": "5.23.0",
+        "use_cache": True,
+        "vocab_size": 83,
+    },
+    shapes=phimoe_shapes,
+    dtype=torch.float16,
+    shards=1,
+    recipe=Recipe(seed=61, actions=(4, 14, 24, 33), gap_min=2e-5, lora_rank=2),
+)
+
+ROWS = {"odd-qwen3": QWEN3, "odd-olmoe": OLMOE, "odd-qwen2": QWEN2, "odd-phimoe": PHIMOE}
