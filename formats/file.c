@@ -256,11 +256,15 @@ bool fm_file_is(const struct fm_file *f, const char *path)
            f->ino == (uint64_t)st.st_ino;
 }
 
-int fm_file_temp(int *fd, struct fm_err *err)
+const char *fm_file_temp_directory(void)
 {
     const char *dir = getenv("TMPDIR");
-    if (!dir || !*dir)
-        dir = "/var/tmp";
+    return dir && *dir ? dir : "/var/tmp";
+}
+
+int fm_file_temp(int *fd, struct fm_err *err)
+{
+    const char *dir = fm_file_temp_directory();
     *fd = move_above_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (*fd >= 0)
         return FM_OK;
@@ -306,10 +310,18 @@ int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, st
     return FM_OK;
 }
 
+static int examine_stdout(struct statvfs *v, bool *endless)
+{
+    struct stat st;
+    *endless = fstat(STDOUT_FILENO, &st) != 0 || !S_ISREG(st.st_mode);
+    return *endless ? 0 : fstatvfs(STDOUT_FILENO, v);
+}
+
 int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
 {
     struct statvfs v;
-    int rc = statvfs(path, &v);
+    bool stream = strcmp(path, "-") == 0, endless = false;
+    int rc = stream ? examine_stdout(&v, &endless) : statvfs(path, &v);
     if (rc != 0 && errno == ENOENT) {
         size_t n = strlen(path);
         while (n > 1 && path[n - 1] == '/')
@@ -324,6 +336,6 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
     }
     if (rc != 0)
         return fm_fail_errno(err, "cannot examine the filesystem of '%s'", path);
-    *bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    *bytes = endless ? UINT64_MAX : (uint64_t)v.f_bavail * v.f_frsize;
     return FM_OK;
 }

@@ -107,8 +107,11 @@ int fm_file_temp(int *fd, struct fm_err *err);
 int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err);
 int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err);
 
-/* Bytes free for this user on the filesystem of `path` (its directory if it is not there). */
+/* Bytes free for this user on the filesystem of `path` (its directory if it is not there).  "-" is
+ * standard output: UINT64_MAX where that is no regular file. */
 int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
+/* Where temporary files go: TMPDIR or /var/tmp. */
+const char *fm_file_temp_directory(void);
 
 /* Remove every temporary file and directory that is still open: for handlers of fatal signals and
  * for exit (async-signal-safe).  Their owners may then still abandon them. */

@@ -1,8 +1,10 @@
 #include "lib/plan.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 
+#include "formats/file.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/journal.h"
@@ -110,6 +112,29 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     double stored = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
     uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * stored);
     plan->read = stay && plan->read > read ? plan->read : plan->read + read;
+}
+
+int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
+                  struct fm_err *err)
+{
+    const char *temp = fm_file_temp_directory();
+    uint64_t room = 0, output = plan->disk + copied;
+    int rc = fm_file_free_space(run->output, &room, err);
+    if (rc == FM_OK && room < output)
+        return fm_fail(err, FM_ECREATE,
+                       "%s: the output takes about %" PRIu64 " bytes, %" PRIu64 " are free there",
+                       run->output, output, room);
+    if (rc == FM_OK && plan->spill > 0)
+        rc = fm_file_free_space(temp, &room, err);
+    if (rc == FM_OK && plan->spill > 0 && room < plan->spill)
+        return fm_fail(err, FM_EIO,
+                       "temporary files take %" PRIu64 " bytes, %" PRIu64
+                       " are free in '%s'; give more --memory, or point TMPDIR at another disk",
+                       plan->spill, room, temp);
+    if (rc == FM_OK && run->memory && plan->memory > run->memory)
+        fm_run_warn(run, "--memory of %.3g MB is less than this run needs; about %.3g MB are used",
+                    (double)run->memory * 1e-6, (double)plan->memory * 1e-6);
+    return rc;
 }
 
 struct probe {

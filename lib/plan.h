@@ -47,6 +47,14 @@ uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory);
 void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
                  const struct fm_plan_sweep *sweep, uint64_t memory);
 
+/*
+ * Before the run: room for the output (FM_ECREATE), `copied` bytes of its input included, and for
+ * what is spilled (FM_EIO).  A --memory below what the run needs at the least is a warning that
+ * says how much is used.
+ */
+int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
+                  struct fm_err *err);
+
 /* Probe the machine (some tens of milliseconds) and fill rate and seconds. */
 void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops);
 

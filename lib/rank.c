@@ -328,15 +328,39 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     return FM_OK;
 }
 
+static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
+{
+    const struct fm_config *c = task->config;
+    int batch = batch_of(task->run), group = group_of(task, batch, batches);
+    struct fm_plan_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
+                                  .rows =
+                                      (uint64_t)group * (uint64_t)batch * (uint64_t)task->calib.T,
+                                  .T = task->calib.T,
+                                  .lanes = 1,
+                                  .backward = 1,
+                                  .scores = true,
+                                  .kept = 1};
+    *plan = (struct fm_plan){0};
+    plan->disk = (uint64_t)c->L * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
+    for (int i = 0; i < task->calib.sources; i++)
+        plan->held += task->calib.source[i].tokens;
+    plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
+    fm_plan_add(plan, task->model, &sweep, task->memory);
+}
+
 static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,
                     struct fm_err *err)
 {
     struct fm_task *task = s->task;
     const struct fm_config *c = task->config;
+    struct fm_plan plan;
     int batch = batch_of(task->run), batches;
     int rc = count_batches(&batches, task, err);
     if (rc != FM_OK)
         return rc;
+    plan_scores(&plan, task, batches);
+    if (fm_plan_check(&plan, task->run, 0, err) != FM_OK)
+        return err->code;
     *report = (struct fm_rank_report){.L = c->L,
                                       .E = c->E,
                                       .I = c->I,
@@ -388,27 +412,12 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
     (void)options;
     struct fm_task task;
     int batches = 0;
-    *plan = (struct fm_plan){0};
     int rc = fm_task_open_inputs(&task, run, false, err);
     if (rc == FM_OK)
         rc = count_batches(&batches, &task, err);
     if (rc == FM_OK) {
-        const struct fm_config *c = task.config;
-        int batch = batch_of(run), group = group_of(&task, batch, batches);
-        struct fm_plan_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
-                                      .rows = (uint64_t)group * (uint64_t)batch *
-                                              (uint64_t)task.calib.T,
-                                      .T = task.calib.T,
-                                      .lanes = 1,
-                                      .backward = 1,
-                                      .scores = true,
-                                      .kept = 1};
-        plan->disk = (uint64_t)c->L * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
-        for (int i = 0; i < task.calib.sources; i++)
-            plan->held += task.calib.source[i].tokens;
-        plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task.calib.T;
-        fm_plan_add(plan, task.model, &sweep, fm_run_memory(run));
-        fm_plan_time(plan, task.ops);
+        plan_scores(plan, &task, batches);
+        rc = fm_task_plan_end(&task, plan, err);
     }
     fm_task_close(&task);
     return rc;

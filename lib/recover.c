@@ -207,6 +207,8 @@ static int measure_group(struct recovery *r, struct fm_quality *quality, int b, 
     int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
                                 fm_family_widths(&r->budgets.family, b), n, &r->tune.adapter,
                                 task->run, err);
+    if (rc == FM_EFORMAT)
+        return fm_within(err, "training diverged, use a smaller --lr");
     for (int i = 0; rc == FM_OK && i < n; i++) {
         double *to = r->after + (size_t)(b + i) * QUALITIES;
         to[CE] = quality[i].ce;
@@ -364,37 +366,15 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
-               struct fm_recover_report *report, struct fm_err *err)
-{
-    struct recovery r = {.options = options};
-    int rc = check_options(options, &r.budget, err);
-    if (rc == FM_OK)
-        rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
-    if (rc == FM_OK)
-        rc = prepare(&r, err);
-    if (rc == FM_OK)
-        rc = run_all(&r, report, err);
-    if (rc == FM_OK)
-        rc = fill_report(&r, report, err);
-    if (rc == FM_OK)
-        rc = write_stream(&r, err);
-    report->seconds = fm_journal_now() - r.task.began;
-    fm_tune_release(&r.tune);
-    fm_budgets_release(&r.budgets);
-    free(r.after);
-    fm_task_close(&r.task);
-    return rc == FM_OK ? fm_journal_remove(run->state, err) : rc;
-}
-
 static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
                        struct fm_task *task, const struct fm_decimal *budget)
 {
+    *plan = (struct fm_plan){0};
     const struct fm_config *c = task->config;
     bool cross = o->strategy == FM_RECOVER_CROSS;
     double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
     double floats = 3.0 * c->L * c->E * o->rank * (c->H + kept * c->I);
-    uint64_t memory = fm_run_memory(task->run), masks = 81;
+    uint64_t memory = task->memory, masks = 81;
     int group = fm_quality_group(c, &task->held, task->memory);
     group = (uint64_t)group < masks ? group : (int)masks;
     struct fm_plan_sweep sweep = {.count = (uint64_t)o->steps,
@@ -416,18 +396,45 @@ static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
     plan->memory += (uint64_t)(4 * floats * sizeof(float));
 }
 
+int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
+               struct fm_recover_report *report, struct fm_err *err)
+{
+    struct recovery r = {.options = options};
+    struct fm_plan plan;
+    int rc = check_options(options, &r.budget, err);
+    if (rc == FM_OK)
+        rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
+    if (rc == FM_OK) {
+        plan_steps(&plan, options, &r.task, &r.budget);
+        rc = fm_plan_check(&plan, run, r.task.in.file.size, err);
+    }
+    if (rc == FM_OK)
+        rc = prepare(&r, err);
+    if (rc == FM_OK)
+        rc = run_all(&r, report, err);
+    if (rc == FM_OK)
+        rc = fill_report(&r, report, err);
+    if (rc == FM_OK)
+        rc = write_stream(&r, err);
+    report->seconds = fm_journal_now() - r.task.began;
+    fm_tune_release(&r.tune);
+    fm_budgets_release(&r.budgets);
+    free(r.after);
+    fm_task_close(&r.task);
+    return rc == FM_OK ? fm_journal_remove(run->state, err) : rc;
+}
+
 int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_options *options,
                     struct fm_plan *plan, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_decimal budget;
-    *plan = (struct fm_plan){0};
     int rc = check_options(options, &budget, err);
     if (rc == FM_OK)
         rc = fm_task_open_inputs(&task, run, true, err);
     if (rc == FM_OK) {
         plan_steps(plan, options, &task, &budget);
-        fm_plan_time(plan, task.ops);
+        rc = fm_task_plan_end(&task, plan, err);
     }
     fm_task_close(&task);
     return rc;

@@ -8,7 +8,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 #include "lib/journal.h"
-#include "lib/plan.h"
 #include "lib/quality.h"
 #include "lib/stage.h"
 
@@ -109,6 +108,17 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     if (rc == FM_OK)
         rc = try_output(run, err);
     return rc;
+}
+
+int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err)
+{
+    const char *output = task->run->output;
+    if (output && strcmp(output, "-") != 0 &&
+        (fm_run_check_output(task->run, err) != FM_OK ||
+         fm_plan_check(plan, task->run, 0, err) != FM_OK))
+        return err->code;
+    fm_plan_time(plan, task->ops);
+    return FM_OK;
 }
 
 void fm_task_close(struct fm_task *task)

@@ -12,6 +12,7 @@
 #include "formats/hfdir.h"
 #include "lib/calib.h"
 #include "lib/model.h"
+#include "lib/plan.h"
 #include "lib/ranking.h"
 #include "lib/run.h"
 #include "lib/sweep.h"
@@ -45,6 +46,10 @@ void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 /* The part that needs no stream and no output: model, tokens (held out too where `hold`). */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
+
+/* The end of a --dry-run: an output that is named could be written, *plan is affordable, and how
+ * long it would take. */
+int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err);
 
 /* A sweep in what the layers leave of the task's memory, with its stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,

@@ -87,6 +87,8 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
     if (o->samples < 1 || o->samples > FM_LANES_MAX - 1)
         return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
                        FM_LANES_MAX - 1);
+    if (!(o->lr > 0 && o->lr <= 1000))
+        return fm_fail(err, FM_EUSAGE, "--lr %g: give more than 0, at most 1000", o->lr);
     if (!(o->prior >= 0 && o->prior <= 1000))
         return fm_fail(err, FM_EUSAGE, "--prior %g: give 0 to 1000", o->prior);
     return FM_OK;
@@ -380,9 +382,52 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
     return rc;
 }
 
+/* Students keep all channels at the start and 1 - until at the end. */
+static double mean_kept(const struct fm_decimal *until)
+{
+    return 1 - (double)until->num / (double)until->den / 2;
+}
+
+static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, struct fm_task *task,
+                       const struct fm_decimal *step, const struct fm_decimal *until)
+{
+    *plan = (struct fm_plan){0};
+    uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
+    uint64_t masks = targets + 1, memory = task->memory;
+    uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
+    int walk = o->walk_sequences < task->calib.count ? o->walk_sequences : task->calib.count;
+    struct fm_plan_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
+    if (learns(o->method)) {
+        sweep.count = (uint64_t)o->steps;
+        sweep.rows = (uint64_t)batch_of(task->run) * T;
+        sweep.lanes = 1 + o->samples;
+        sweep.backward = o->samples;
+        fm_plan_add(plan, task->model, &sweep, memory);
+    }
+    if (walks(o->method)) {
+        sweep.count = targets;
+        sweep.rows = (uint64_t)walk * T;
+        sweep.lanes = 2;
+        sweep.backward = 1;
+        fm_plan_add(plan, task->model, &sweep, memory);
+    }
+    group = group < masks ? group : masks;
+    sweep.count = (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? 2 : 1);
+    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.lanes = (int)group + 1;
+    sweep.backward = 0;
+    fm_plan_add(plan, task->model, &sweep, memory);
+    /* Widths compress well, so this is what they are at the most. */
+    plan->disk = masks * (uint64_t)task->config->L * (uint64_t)task->config->E * 4;
+}
+
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
-    int rc = prepare(t, err);
+    struct fm_plan plan;
+    plan_masks(&plan, t->options, &t->task, &t->step, &t->until);
+    int rc = fm_plan_check(&plan, t->task.run, t->task.in.file.size, err);
+    if (rc == FM_OK)
+        rc = prepare(t, err);
     if (rc == FM_OK)
         rc = run_all(t, report, err);
     if (rc == FM_OK)
@@ -411,56 +456,17 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
     return rc;
 }
 
-/* Students keep all channels at the start and 1 - until at the end. */
-static double mean_kept(const struct fm_decimal *until)
-{
-    return 1 - (double)until->num / (double)until->den / 2;
-}
-
-static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, struct fm_task *task,
-                       const struct fm_decimal *step, const struct fm_decimal *until)
-{
-    uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
-    uint64_t masks = targets + 1, memory = fm_run_memory(task->run);
-    uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
-    int walk = o->walk_sequences < task->calib.count ? o->walk_sequences : task->calib.count;
-    struct fm_plan_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
-    if (learns(o->method)) {
-        sweep.count = (uint64_t)o->steps;
-        sweep.rows = (uint64_t)batch_of(task->run) * T;
-        sweep.lanes = 1 + o->samples;
-        sweep.backward = o->samples;
-        fm_plan_add(plan, task->model, &sweep, memory);
-    }
-    if (walks(o->method)) {
-        sweep.count = targets;
-        sweep.rows = (uint64_t)walk * T;
-        sweep.lanes = 2;
-        sweep.backward = 1;
-        fm_plan_add(plan, task->model, &sweep, memory);
-    }
-    group = group < masks ? group : masks;
-    sweep.count = (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? 2 : 1);
-    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
-    sweep.lanes = (int)group + 1;
-    sweep.backward = 0;
-    fm_plan_add(plan, task->model, &sweep, memory);
-    /* Widths compress well, so this is what they are at the most. */
-    plan->disk = masks * (uint64_t)task->config->L * (uint64_t)task->config->E * 4;
-}
-
 int fm_train_plan(const struct fm_run_options *run, const struct fm_train_options *options,
                   struct fm_plan *plan, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_decimal step, until;
-    *plan = (struct fm_plan){0};
     int rc = check_options(options, &step, &until, err);
     if (rc == FM_OK)
         rc = fm_task_open_inputs(&task, run, true, err);
     if (rc == FM_OK) {
         plan_masks(plan, options, &task, &step, &until);
-        fm_plan_time(plan, task.ops);
+        rc = fm_task_plan_end(&task, plan, err);
     }
     fm_task_close(&task);
     return rc;

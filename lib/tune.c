@@ -128,10 +128,7 @@ static int end_layer(void *self, int l, struct fm_err *err)
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, l);
     if (fm_dtype_nonfinite(t->current, FM_F32, n) != n)
-        return fm_fail(err, FM_EFORMAT,
-                       "layer %d: the adapter's gradient is not finite at step %lld; use a smaller "
-                       "--lr",
-                       l, (long long)t->taken + 1);
+        return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite", l);
     return fm_store_put(&t->gradients, (size_t)l, 0, n * sizeof(float), t->current, err);
 }
 
@@ -252,7 +249,11 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         rc = sweep_once(t, err);
     if (rc != FM_OK) {
         t->loss = before;
-        return rc;
+        /* At the first step the adapter is nothing yet, and what is not finite is the model. */
+        return rc == FM_EFORMAT && t->taken > 0
+                   ? fm_within(err, "step %lld of training diverged, use a smaller --lr",
+                               (long long)t->taken + 1)
+                   : rc;
     }
     if (t->taken++ == 0)
         t->loss_first = t->loss;

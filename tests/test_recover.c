@@ -353,6 +353,21 @@ static void two_threads_make_the_same_adapter(void **state)
     assert_true(runs_same("one.fm", "two.fm"));
 }
 
+static void a_recovery_that_diverges_says_what_to_turn_down(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_report report = {0};
+    struct fm_recover_options o;
+    start_recover(&r, &o, "no.fm");
+    o.lr = 1;
+    o.alpha = 1e6; /* the merged weights pass the largest number that they are stored in */
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "diverged, use a smaller --lr"));
+    fm_recover_report_release(&report);
+}
+
 static void recovery_options_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
@@ -361,6 +376,9 @@ static void recovery_options_that_make_no_sense_are_refused(void **state)
     struct fm_recover_report report = {0};
     struct fm_recover_options good, o;
     start_recover(&r, &good, "no.fm");
+    o = good;
+    o.lr = 1.5;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
     o = good;
     o.budget = "40%";
     assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
@@ -414,6 +432,7 @@ int main(void)
         cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
         cmocka_unit_test(two_threads_make_the_same_adapter),
         cmocka_unit_test(a_plan_counts_the_merged_copy),
+        cmocka_unit_test(a_recovery_that_diverges_says_what_to_turn_down),
         cmocka_unit_test(recovery_options_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, trained, NULL);
