@@ -113,16 +113,16 @@ def export(family, budget, layout, folder):
     return out
 
 
-def our_logprobs(path):
+def our_logprobs(path, ids=HELDOUT, length=T):
     """(S, T - 1) of the held-out sequences by the engine (tests/logprobs.c)."""
-    return np.frombuffer(tool("logprobs", path, HELDOUT, T), np.float32).reshape(-1, T - 1)
+    return np.frombuffer(tool("logprobs", path, ids, length), np.float32).reshape(-1, length - 1)
 
 
 # --- their side ---------------------------------------------------------------------------------
 
 
-def tokens(path):
-    return torch.from_numpy(np.load(path).astype(np.int64)).view(-1, T)
+def tokens(path, length=T):
+    return torch.from_numpy(np.load(path).astype(np.int64)).view(-1, length)
 
 
 def stock_model(judge, path, **options):
@@ -135,8 +135,8 @@ def stock_model(judge, path, **options):
     return model.eval()
 
 
-def their_logprobs(model):
-    ids = tokens(HELDOUT)
+def their_logprobs(model, ids=None):
+    ids = tokens(HELDOUT) if ids is None else ids
     with torch.no_grad():
         rows = [oracle.log_probs(oracle.logits_of(model, x), x) for x in ids.split(8)]
     return torch.cat(rows).numpy()
@@ -185,21 +185,20 @@ def judge_safetensors(judge, folder):
     judge.say(len(files) > 0, f"safetensors reads {count} tensors in {len(files)} files")
 
 
-def judge_ranking(judge, out):
+def judge_ranking(judge, file, path, ids):
     """Scores and order against autograd over the calibration sequences, one by one."""
-    ours, model = load_file(out / "ranking.safetensors"), oracle.load(MODEL)
-    ids = tokens(CALIB)
+    ours, model = load_file(file), oracle.load(path)
     want, _ = oracle.scores(model, ids.split(1))
     counts = oracle.tokens_per_expert(model, ids)
-    for l, layer in enumerate(want.numpy()):
+    moved = 0
+    for l, layer, count in zip(oracle.moe_layers(model), want.numpy(), counts, strict=True):
         judge.close(f"scores of layer {l}", ours[f"layers.{l}.scores"], layer)
-        falling = np.take_along_axis(layer, ours[f"layers.{l}.order"].astype(np.int64), axis=1)
+        order = ours[f"layers.{l}.order"].astype(np.int64)
+        falling = np.take_along_axis(layer, order, axis=1)
         rise = (falling[:, 1:] - falling[:, :-1]).max() / layer.max()
-        permuted = np.array_equal(
-            np.sort(ours[f"layers.{l}.order"], axis=1), np.tile(np.arange(layer.shape[1]), (len(layer), 1))
-        )  # fmt: skip
+        permuted = (np.sort(order, axis=1) == np.arange(layer.shape[1])).all()
         judge.say(permuted and rise <= TOLERANCE, f"order of layer {l} falls by autograd's scores")
-    moved = sum(np.abs(ours[f"layers.{l}.tokens"] - c.numpy()).sum() for l, c in enumerate(counts))
+        moved += np.abs(ours[f"layers.{l}.tokens"] - count.numpy()).sum()
     # A token whose second and third expert are nearly equal may go either way in float32.
     judge.say(moved <= 1e-4 * counts.sum(), f"tokens per expert: {moved} of {counts.sum()} differ")
 
@@ -285,7 +284,7 @@ def main():
         with judge.attempt("transformers"):
             judge_functions(judge, family, members, row, neighbour)
         with judge.attempt("the ranking"):
-            judge_ranking(judge, folder / "unpacked")
+            judge_ranking(judge, folder / "unpacked/ranking.safetensors", MODEL, tokens(CALIB))
     print(f"{judge.made} judgements, {judge.failed} failed")
     return judge.failed != 0
 

@@ -3,7 +3,7 @@
 # tokenizers in a virtual environment of pinned versions, made once in the user's cache directory
 # (torch is large: some GB and minutes the first time), and tar, xxhsum, zstd.
 #
-#   BUILD=build tests/judge.sh            run golden/judge.py with the tools in $BUILD/bin
+#   BUILD=build tests/judge.sh            run golden/*judge.py with the tools in $BUILD/bin
 #   tests/judge.sh --golden [COMMAND...]  run golden/make.py: all golden files again, or only these
 #
 # FM_JUDGE_STRINGS: texts that golden/textjudge.py encodes with each tokenizer, beside the library.
@@ -46,5 +46,9 @@ if [ "${1:-}" = --golden ]; then
     exec "$venv/bin/python" -u golden/make.py "$@"
 fi
 make -s BUILD="$BUILD" "$BUILD/tests/logprobs" "$BUILD/tests/encode"
-"$venv/bin/python" -u golden/textjudge.py "${FM_JUDGE_STRINGS:-100000}"
-PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests:$PATH exec "$venv/bin/python" -u golden/judge.py
+export PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests:$PATH
+status=0
+"$venv/bin/python" -u golden/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
+"$venv/bin/python" -u golden/familyjudge.py || status=1
+"$venv/bin/python" -u golden/judge.py || status=1
+exit $status

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Judge each family by transformers, on its model in golden/odd-*.  Run by `make judge`.
+
+Scores against autograd; then a family from 0 to 0.80, and at five budgets, in every layout that
+transformers loads, the log-probability of each next token against the engine's.  One line for
+every judgement; the exit status is 1 where one fails.  Models may be named: familyjudge.py odd-qwen3
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from judge import (
+    Judge,
+    export,
+    judge_ranking,
+    nearest,
+    our_logprobs,
+    stock_model,
+    their_logprobs,
+    tokens,
+    tool,
+)
+
+HERE = Path(__file__).resolve().parent
+ROWS = ("odd-mixtral",)
+BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
+LAYOUTS = {"padded": {}, "uniform": {}, "ragged": {"trust_remote_code": True}}
+# torch's grouped_mm, which transformers would take, wants rows of whole 16 bytes: no width is round.
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+
+@dataclass
+class Row:
+    """A model, its tokens, and where its files go."""
+
+    model: Path
+    folder: Path
+
+    def __post_init__(self):
+        self.tokens = self.model / "tokens.npy"
+        self.T = np.load(self.tokens).shape[1]
+        self.ids = tokens(self.tokens, self.T)
+
+    def ours(self, path):
+        return our_logprobs(path, self.tokens, self.T)
+
+    def theirs(self, judge, path, **options):
+        return their_logprobs(stock_model(judge, path, **EAGER, **options), self.ids)
+
+
+def make_family(row):
+    """Ranking and bundle, by the short way."""
+    stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--quiet"]
+    masks = ["--method", "saliency", "--until", "0.81", "--eval-tokens", row.tokens]
+    rank, train, family = (row.folder / f"{name}.fm" for name in ("rank", "train", "family"))
+    tool("fm-rank", *stage, "-o", rank)
+    tool("fm-train", *stage, *masks, "-o", train, rank)
+    tool("fm-pack", "--model", row.model, "--quiet", "-o", family, train)
+    tool("tar", "xf", rank, "-C", row.folder, "ranking.safetensors")
+    return family
+
+
+def judge_budget(judge, row, family, budget, beside):
+    """Every layout at one budget, and the budget beside it, which must not pass for it."""
+    native = row.ours(export(family, budget, "native", row.folder))
+    for layout, options in LAYOUTS.items():
+        path = export(family, budget, layout, row.folder)
+        ours = row.ours(path) if layout == "uniform" else native
+        judge.close(f"log-probabilities, {path.name}", ours, row.theirs(judge, path, **options))
+    other = row.ours(export(family, beside, "native", row.folder))
+    judge.apart(f"the neighbour at {beside:.4f} is another model", native, other)
+
+
+def neighbour(rows, here):
+    """The next member that is another function: odd-mixtral has an expert that no token reaches,
+    and the first members drop its channels alone."""
+    loss = lambda row: row["quality"]["ce"]
+    return next(x for x in rows if x["index"] > here["index"] and loss(x) != loss(here))
+
+
+def judge_family(judge, row):
+    judge.close(f"log-probabilities, {row.model.name}", row.ours(row.model),
+                row.theirs(judge, row.model))  # fmt: skip
+    family = make_family(row)
+    judge_ranking(judge, row.folder / "ranking.safetensors", row.model, row.ids)
+    rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]
+    for budget in BUDGETS:
+        here = nearest(rows, budget)[0]
+        judge_budget(judge, row, family, here["budget"], neighbour(rows, here)["budget"])
+
+
+def main(names):
+    torch.set_num_threads(1)
+    judge = Judge()
+    for name in names:
+        print(name)
+        with tempfile.TemporaryDirectory(prefix="fm-judge-") as folder, judge.attempt(name):
+            judge_family(judge, Row(HERE / name, Path(folder)))
+    print(f"{judge.made} judgements, {judge.failed} failed")
+    return judge.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ROWS))
