@@ -39,6 +39,9 @@ from transformers.models.qwen3_moe import configuration_qwen3_moe, modeling_qwen
 
 CHANNELS_AT_ONCE = 16384  # bounds what every_expert() keeps: so many activations per token
 
+ATTENTION_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in "qkv"}
+ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
+
 
 # --- experts ----------------------------------------------------------------------------------
 #
@@ -227,12 +230,13 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
         members |= {"__module__": __name__, "__qualname__": f"Fm{name}{kind}"}
         return type(f"Fm{name}{kind}", bases, members)
 
+    # Attention and dense parts split over devices as in the stock model; experts stay whole.
+    plan = {key: how for key, how in (base.base_model_tp_plan or {}).items() if ".experts" not in key}
     members = {
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
-        # Attention and dense parts split over devices as in the stock model; experts stay whole.
-        "base_model_tp_plan": {k: v for k, v in base.base_model_tp_plan.items() if ".experts" not in k},
+        "base_model_tp_plan": plan or ATTENTION_PLAN,
         "base_model_ep_plan": {},
     }
     ours = make("Config", (base,), **members)
