@@ -1,20 +1,43 @@
 /*
  * A tokenizer that is a program of the user's: JSON strings in, JSON arrays of ids out, one per
- * line.  It reads and writes files, so it may read all before it writes anything.
+ * line.  It is fed and listened to at the same time, so it may answer each line at once or read
+ * all of them first, and neither side's words have to fit into memory.
  */
 #ifndef FM_COMMAND_H
 #define FM_COMMAND_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lib/base/err.h"
 
+#define FM_COMMAND_SILENCE 600 /* seconds; loading a large tokenizer takes some of them */
+
+/* The next whole lines for the command, `count` of them, borrowed until the next call; *lines NULL:
+ * that was all. */
+typedef int fm_command_feed(void *self, const char **lines, size_t *size, uint64_t *count,
+                            struct fm_err *err);
+
+struct fm_command {
+    const char *command;   /* for /bin/sh -c */
+    fm_command_feed *feed; /* the lines */
+    void *self;            /* of feed */
+    uint64_t enough;       /* ids; the line that reaches it is the last that is read.  0: all */
+    int silence;           /* seconds without a byte in or out until the command is given up */
+    const int *stop;       /* run->stop, or NULL */
+};
+
 /*
- * Run `command` by the shell on the lines in *fd (*size bytes, `lines` of them), close it, and make
- * *fd a new temporary file with all ids as little-endian int32, *size bytes.  FM_EFORMAT where
- * the command fails, or a line of its output is no array of ids, or there are too few or many.
+ * Run the command; its ids go to the temporary file fd as little-endian int32, *size bytes, from
+ * *lines lines.  What it gives does not depend on when it gives it: a failure of the command or
+ * the feed counts only where `enough` ids did not come before it.
+ *
+ * FM_ENOENT where the shell does not find the command, FM_EFORMAT where it fails, a line is no
+ * array of ids, or there are too few or many lines; FM_EIO where it is killed or silent, FM_ESAVED
+ * by *stop.  It gets SIGTERM, and a second later SIGKILL, where it does not end by itself.  The
+ * caller ignores SIGPIPE.
  */
-int fm_command_tokens(const char *command, int *fd, uint64_t *size, uint64_t lines,
+int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, uint64_t *lines,
                       struct fm_err *err);
 
 #endif

@@ -25,6 +25,7 @@ struct item {
 };
 
 struct encoding {
+    const struct fm_run_options *run;
     struct fm_documents documents;
     const char *field;
     struct fm_tokenizer *tokenizer; /* NULL: a command encodes */
@@ -33,7 +34,11 @@ struct encoding {
     pthread_mutex_t lock;
     struct item *item;
     int items;
-    int out; /* the temporary file */
+    bool end, full;        /* no more documents; enough tokens */
+    uint64_t enough, seen; /* tokens; documents */
+    struct fm_err late;    /* what is wrong behind the items that were read */
+    struct fm_text lines;  /* for a command */
+    int out;               /* the temporary file */
     uint64_t at;
 };
 
@@ -91,25 +96,6 @@ static void take_item(void *arg, int i)
         encode_text(e, it, length);
 }
 
-static int write_out(struct encoding *e, const void *bytes, size_t size, struct fm_err *err)
-{
-    int rc = fm_file_temp_write(e->out, e->at, bytes, size, err);
-    e->at += size;
-    return rc;
-}
-
-/* A document for a command: a JSON string on a line. */
-static int write_line(struct encoding *e, const struct item *it, struct fm_err *err)
-{
-    struct fm_text line = {0};
-    fm_text_quote(&line, it->text);
-    fm_text_add(&line, "\n", 1);
-    int rc = line.failed ? fm_fail(err, FM_ENOMEM, "no memory for a document")
-                         : write_out(e, line.data, line.size, err);
-    free(line.data);
-    return rc;
-}
-
 static void drop_items(struct encoding *e)
 {
     for (int i = 0; i < e->items; i++) {
@@ -121,35 +107,26 @@ static void drop_items(struct encoding *e)
     e->items = 0;
 }
 
-/* In the order of the documents: the first that failed is the error. */
-static int write_items(struct encoding *e, struct fm_err *err)
-{
-    int rc = FM_OK;
-    for (int i = 0; rc == FM_OK && i < e->items; i++) {
-        const struct item *it = &e->item[i];
-        if (it->err.code != FM_OK) {
-            *err = it->err;
-            rc = fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
-        } else {
-            rc = e->tokenizer ? write_out(e, it->ids, it->n * sizeof *it->ids, err)
-                              : write_line(e, it, err);
-        }
-    }
-    return rc;
-}
-
-static int read_items(struct encoding *e, bool *end, struct fm_err *err)
+/* Up to a batch; what goes wrong behind its first document is told by the next call. */
+static int read_items(struct encoding *e, struct fm_err *err)
 {
     size_t bytes = 0;
-    while (e->items < BATCH && bytes < BATCH_BYTES) {
+    int rc = FM_OK;
+    if (e->run->stop && *e->run->stop)
+        return fm_fail(err, FM_ESAVED, "interrupted while encoding '%s'", e->documents.file.path);
+    if (e->late.code != FM_OK) {
+        *err = e->late;
+        return err->code;
+    }
+    while (rc == FM_OK && !e->end && e->items < BATCH && bytes < BATCH_BYTES) {
         struct item *it = &e->item[e->items];
         const char *record;
-        int rc = fm_documents_next(&e->documents, &record, &it->size, &it->line, err);
+        rc = fm_documents_next(&e->documents, &record, &it->size, &it->line, &e->late);
         if (rc != FM_OK)
-            return fm_within(err, "%s", e->documents.file.path);
-        *end = record == NULL;
-        if (*end)
-            return FM_OK;
+            rc = fm_within(&e->late, "%s", e->documents.file.path);
+        e->end = rc == FM_OK && record == NULL;
+        if (rc != FM_OK || e->end)
+            break;
         it->record = fm_alloc(it->size + 1, 1, "a document", err);
         if (!it->record)
             return FM_ENOMEM;
@@ -157,30 +134,98 @@ static int read_items(struct encoding *e, bool *end, struct fm_err *err)
         bytes += it->size;
         e->items++;
     }
+    if (rc != FM_OK && e->items == 0) {
+        *err = e->late;
+        return rc;
+    }
+    fm_pool_for(e->items, take_item, e);
+    fm_run_report(e->run, "text", e->documents.at - (e->documents.have - e->documents.used),
+                  e->documents.file.size, "bytes");
     return FM_OK;
 }
 
-static int encode_all(struct encoding *e, struct fm_corpus *c, const struct fm_run_options *run,
-                      uint64_t enough, struct fm_err *err)
+static int name_line(const struct encoding *e, const struct item *it, struct fm_err *err)
 {
-    bool end = false;
+    *err = it->err;
+    return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
+}
+
+/* In the order of the documents: the first that failed is the error. */
+static int write_items(struct encoding *e, struct fm_err *err)
+{
+    for (int i = 0; i < e->items && !e->full; i++) {
+        const struct item *it = &e->item[i];
+        if (it->err.code != FM_OK)
+            return name_line(e, it, err);
+        int rc = fm_file_temp_write(e->out, e->at, it->ids, it->n * sizeof *it->ids, err);
+        if (rc != FM_OK)
+            return rc;
+        e->at += it->n * sizeof *it->ids;
+        e->seen++;
+        e->full = e->enough && e->at / sizeof *it->ids >= e->enough;
+    }
+    return FM_OK;
+}
+
+static int encode_all(struct encoding *e, struct fm_err *err)
+{
     int rc = FM_OK;
-    while (rc == FM_OK && !end) {
-        if (run->stop && *run->stop)
-            return fm_fail(err, FM_ESAVED, "interrupted while encoding '%s'",
-                           e->documents.file.path);
-        rc = read_items(e, &end, err);
-        if (rc == FM_OK)
-            fm_pool_for(e->items, take_item, e);
+    while (rc == FM_OK && !e->end && !e->full) {
+        rc = read_items(e, err);
         if (rc == FM_OK)
             rc = write_items(e, err);
-        c->documents += (uint64_t)e->items;
         drop_items(e);
-        fm_run_report(run, "text", e->documents.at - (e->documents.have - e->documents.used),
-                      e->documents.file.size, "bytes");
-        end = end || (enough && e->tokenizer && e->at / sizeof(int32_t) >= enough);
     }
     return rc;
+}
+
+/* --- by a command --- */
+
+/* The lines of a batch, up to the first document that is wrong: that is told behind them. */
+static uint64_t quote_items(struct encoding *e)
+{
+    int n = 0;
+    e->lines.size = 0;
+    for (; n < e->items && e->item[n].err.code == FM_OK; n++) {
+        fm_text_quote(&e->lines, e->item[n].text);
+        fm_text_add(&e->lines, "\n", 1);
+    }
+    if (n < e->items)
+        name_line(e, &e->item[n], &e->late);
+    return (uint64_t)n;
+}
+
+/* The next batch for the command: fm_command_feed. */
+static int feed_lines(void *self, const char **lines, size_t *size, uint64_t *count,
+                      struct fm_err *err)
+{
+    struct encoding *e = self;
+    *lines = NULL;
+    *size = *count = 0;
+    if (e->end && e->late.code == FM_OK)
+        return FM_OK;
+    int rc = read_items(e, err);
+    if (rc == FM_OK)
+        *count = quote_items(e);
+    drop_items(e);
+    if (rc == FM_OK && e->lines.failed)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for documents");
+    if (rc == FM_OK) {
+        *lines = *count ? e->lines.data : "";
+        *size = e->lines.size;
+    }
+    return rc;
+}
+
+static int run_command(struct encoding *e, struct fm_err *err)
+{
+    const struct fm_command command = {.command = e->run->tokenizer_cmd,
+                                       .feed = feed_lines,
+                                       .self = e,
+                                       .enough = e->enough,
+                                       .silence = FM_COMMAND_SILENCE,
+                                       .stop = e->run->stop};
+    return fm_command_tokens(&command, e->out, &e->at, &e->seen, err);
 }
 
 /* --- all of it --- */
@@ -213,6 +258,7 @@ static void release(struct encoding *e)
         fm_encoder_free(e->spare[--e->spares]);
     free(e->spare);
     free(e->item);
+    free(e->lines.data);
     fm_documents_close(&e->documents);
     fm_tokenizer_close(e->tokenizer);
     pthread_mutex_destroy(&e->lock);
@@ -254,19 +300,21 @@ static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, 
 int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_run_options *run,
                      const char *path, uint64_t enough, struct fm_err *err)
 {
-    struct encoding e = {.field = run->text_field ? run->text_field : "text",
+    struct encoding e = {.run = run,
+                         .enough = enough,
+                         .field = run->text_field ? run->text_field : "text",
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
     *c = (struct fm_corpus){0};
     int rc = prepare(&e, c, run, path, err);
     if (rc == FM_OK)
-        rc = encode_all(&e, c, run, enough, err);
+        rc = run->tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
     if (rc == FM_OK && run->tokenizer_cmd) {
         c->command = true;
         c->tokenizer = fm_digest_of(run->tokenizer_cmd, strlen(run->tokenizer_cmd));
-        rc = fm_command_tokens(run->tokenizer_cmd, &e.out, &e.at, c->documents, err);
     }
+    c->documents = e.seen;
     if (rc == FM_OK)
         rc = hand_over(&e, t, path, err);
     release(&e);

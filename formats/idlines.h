@@ -1,0 +1,44 @@
+/*
+ * Lines of JSON arrays of token ids, [1, 2, 3], as they come in pieces of any size, into a
+ * temporary file of little-endian int32.  Blank lines are passed over; the last one may lack its
+ * end.
+ */
+#ifndef FM_IDLINES_H
+#define FM_IDLINES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+#define FM_IDLINES_CHUNK 4096
+#define FM_IDLINES_MAX (64 << 20) /* ids of one line */
+
+struct fm_idlines {
+    const char *name; /* for messages */
+    int fd;           /* the temporary file */
+    uint64_t enough;  /* ids; 0: all.  The line that reaches it is the last */
+    uint64_t lines;   /* whole ones so far */
+    uint64_t ids;     /* of these lines, and of the one that is being read */
+    bool done;        /* enough: the rest is not looked at */
+    /* Where in a line we are, the number that is being read, and ids not yet in the file. */
+    enum {
+        FM_IDLINES_LINE,
+        FM_IDLINES_FIRST,
+        FM_IDLINES_NEXT,
+        FM_IDLINES_DIGITS,
+        FM_IDLINES_COMMA,
+        FM_IDLINES_END
+    } place;
+    uint64_t id, before; /* before: ids of earlier lines */
+    size_t held;
+    int32_t chunk[FM_IDLINES_CHUNK];
+};
+
+/* FM_EFORMAT names line and byte. */
+int fm_idlines_take(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err);
+/* The input is over: what is held goes to the file.  FM_EFORMAT in the middle of a line. */
+int fm_idlines_end(struct fm_idlines *l, struct fm_err *err);
+
+#endif
