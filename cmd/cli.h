@@ -57,7 +57,7 @@ enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
     FM_CLI_MODEL = 1 << 1,   /* --model, required */
     FM_CLI_TOKENS = 1 << 2,  /* --tokens and what belongs to it, required */
-    FM_CLI_EVAL = 1 << 3,    /* --eval-tokens */
+    FM_CLI_EVAL = 1 << 3,    /* --eval-tokens --eval-text */
     FM_CLI_MACHINE = 1 << 4, /* --device --precision --memory --threads */
     FM_CLI_OUTPUT = 1 << 5,  /* --output --force */
     FM_CLI_STATE = 1 << 6,   /* --state */

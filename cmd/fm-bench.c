@@ -19,8 +19,9 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
 {
     struct fm_bench_quality q;
     struct fm_cli_text text;
-    if (!fm_run_source(&cli->run) && !cli->run.eval_tokens)
-        return fm_fail(err, FM_EUSAGE, "quality needs --eval-tokens FILE or --tokens FILE");
+    if (!fm_run_source(&cli->run) && !fm_run_evaluates(&cli->run))
+        return fm_fail(err, FM_EUSAGE,
+                       "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
     if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
         return err->code;
     int code = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
@@ -93,10 +94,11 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
     if (strcmp(what, "engine") == 0)
         return fm_cli_refuse(cli, "in engine", FM_CLI_MODEL,
                              "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
-                             "eval-tokens token-dtype seq-len budgets plot size repeat",
+                             "eval-tokens eval-text token-dtype seq-len budgets plot size repeat",
                              err);
-    if (cli->run.eval_tokens &&
-        fm_cli_refuse(cli, "in quality with --eval-tokens", 0, "tokens text shuffle", err) != FM_OK)
+    if (fm_run_evaluates(&cli->run) &&
+        fm_cli_refuse(cli, "in quality with --eval-tokens or --eval-text", 0, "tokens text shuffle",
+                      err) != FM_OK)
         return err->code;
     return fm_cli_refuse(cli, "in quality", 0,
                          "batch size repeat dir shape dtype sequences steps "

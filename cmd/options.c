@@ -69,6 +69,8 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_EVAL,
          {"eval-tokens", 0, FM_CLI_TEXT, &run->eval_tokens, "FILE",
           "tokens that quality is measured on", 0, 0}},
+        {FM_CLI_EVAL,
+         {"eval-text", 0, FM_CLI_TEXT, &run->eval_text, "FILE", "a text instead", 0, 0}},
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
           "type of a raw token file", 0, 0}},
@@ -345,8 +347,8 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
-    if (!chosen.texts[0] &&
-        fm_cli_refuse(cli, "without --text", 0,
+    if (!chosen.texts[0] && !cli->run.eval_text &&
+        fm_cli_refuse(cli, "without a text", 0,
                       "text-field split-blank-lines tokenizer tokenizer-cmd", &err) != FM_OK)
         refuse(cli, err.text, "", "");
 }

@@ -33,26 +33,33 @@ void fm_tokenizer_close(struct fm_tokenizer *t)
     free(t);
 }
 
-int fm_tokenizer_open(struct fm_tokenizer **out, const char *path, struct fm_err *err)
+int fm_tokenizer_parse(struct fm_tokenizer **out, const char *text, size_t size, struct fm_err *err)
 {
-    struct fm_file f;
-    char *text = NULL;
-    size_t size = 0;
-    *out = NULL;
     struct fm_tokenizer *t = fm_alloc(1, sizeof *t, "a tokenizer", err);
-    int rc = t ? fm_file_open(&f, path, err) : FM_ENOMEM;
-    if (rc == FM_OK) {
-        rc = fm_file_slurp(&f, FM_TOKENIZER_BYTES_MAX, &text, &size, err);
-        if (rc == FM_OK && (rc = fm_tokenizer_read(t, text, size, err)) != FM_OK)
-            fm_within(err, "%s", path);
-        fm_file_close(&f);
-    }
+    int rc = t ? fm_tokenizer_read(t, text, size, err) : FM_ENOMEM;
+    *out = NULL;
     if (rc == FM_OK) {
         t->digest = fm_digest_of(text, size);
         *out = t;
     } else {
         fm_tokenizer_close(t);
     }
+    return rc;
+}
+
+int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *err)
+{
+    struct fm_file f;
+    char *text = NULL;
+    size_t size = 0;
+    *t = NULL;
+    int rc = fm_file_open(&f, path, err);
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_file_slurp(&f, FM_TOKENIZER_BYTES_MAX, &text, &size, err);
+    if (rc == FM_OK && (rc = fm_tokenizer_parse(t, text, size, err)) != FM_OK)
+        fm_within(err, "%s", path);
+    fm_file_close(&f);
     free(text);
     return rc;
 }

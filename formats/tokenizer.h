@@ -26,6 +26,8 @@ struct fm_tokenizer; /* read-only once open: threads share it */
 
 /* FM_EFORMAT with what is malformed, FM_ECONFIG with the name of what is not supported. */
 int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *err);
+/* The same from the text of the file. */
+int fm_tokenizer_parse(struct fm_tokenizer **t, const char *text, size_t size, struct fm_err *err);
 void fm_tokenizer_close(struct fm_tokenizer *t);
 
 /* One more than the largest id; and the digest of the file. */

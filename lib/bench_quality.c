@@ -64,7 +64,7 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
                        "%d and %d",
                        run->input, f->L, f->E, f->I, config->L, config->E, config->I);
-    if (run->eval_tokens)
+    if (fm_run_evaluates(run))
         return fm_calib_open(&s->held, run, config, true, err);
     return fm_quality_open(&s->train, &s->held, run, config, err);
 }

@@ -53,10 +53,15 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
 /* Without a shuffle no source gives more than all that is wanted. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
+    const char *option = r->eval ? "--eval-text" : "--text";
     if (strcmp(path, "-") == 0 && r->run->input && strcmp(r->run->input, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "--text - and the stage stream are both standard input");
+        return fm_fail(err, FM_EUSAGE, "%s - and the stage stream are both standard input", option);
+    for (int i = 0; r->eval && strcmp(path, "-") == 0 && i < FM_SOURCES_MAX && r->run->texts[i];
+         i++)
+        if (r->run->texts[i][0] == '-' && (!r->run->texts[i][1] || r->run->texts[i][1] == ':'))
+            return fm_fail(err, FM_EUSAGE, "--text - and --eval-text - are both standard input");
     return fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
-                            r->run->shuffle ? 0 : r->run->max_tokens, err);
+                            r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
 }
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
@@ -82,8 +87,13 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
 static int open_sources(struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
+    if (r->eval && run->eval_tokens && run->eval_text)
+        return fm_fail(err, FM_EUSAGE,
+                       "--eval-tokens and --eval-text are two things to measure on; "
+                       "give one");
     if (r->eval)
-        return add_source(r, run->eval_tokens, false, err);
+        return add_source(r, run->eval_text ? run->eval_text : run->eval_tokens,
+                          run->eval_text != NULL, err);
     int rc = run->tokens ? add_source(r, run->tokens, false, err) : FM_OK;
     for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
         rc = add_source(r, run->also_tokens[i], false, err);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "formats/bundle.h"
 #include "formats/documents.h"
 #include "formats/text.h"
 #include "formats/unicode.h"
@@ -230,8 +231,30 @@ static int run_command(struct encoding *e, struct fm_err *err)
 
 /* --- all of it --- */
 
-static int open_tokenizer(struct encoding *e, struct fm_corpus *c, const struct fm_run_options *run,
-                          struct fm_err *err)
+/* A bundle has that of its checkpoint. */
+static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err *err)
+{
+    struct fm_bundle b;
+    void *text = NULL;
+    size_t size = 0;
+    if (!path || strcmp(path, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "a text needs --tokenizer FILE here");
+    int rc = fm_bundle_open(&b, path, err);
+    if (rc != FM_OK)
+        return rc;
+    const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_CARRIED "tokenizer.json");
+    if (!m || m->size > FM_TOKENIZER_BYTES_MAX)
+        rc = fm_fail(err, FM_EUSAGE, "'%s' carries no tokenizer.json; give --tokenizer FILE", path);
+    if (rc == FM_OK)
+        rc = fm_bundle_read(&b, m, &text, &size, err);
+    if (rc == FM_OK && (rc = fm_tokenizer_parse(t, text, size, err)) != FM_OK)
+        fm_within(err, "%s: %s", path, m->name);
+    free(text);
+    fm_bundle_close(&b);
+    return rc;
+}
+
+static int open_file(struct fm_tokenizer **t, const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_text path = {0};
     if (run->tokenizer)
@@ -239,8 +262,16 @@ static int open_tokenizer(struct encoding *e, struct fm_corpus *c, const struct 
     else
         fm_text_printf(&path, "%s/tokenizer.json", run->model);
     int rc = path.failed ? fm_fail(err, FM_ENOMEM, "no memory for a path")
-                         : fm_tokenizer_open(&e->tokenizer, path.data, err);
+                         : fm_tokenizer_open(t, path.data, err);
     free(path.data);
+    return rc;
+}
+
+static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err *err)
+{
+    const struct fm_run_options *run = e->run;
+    int rc = run->tokenizer || run->model ? open_file(&e->tokenizer, run, err)
+                                          : open_carried(&e->tokenizer, run->input, err);
     if (rc != FM_OK)
         return rc;
     const int32_t *front, *back;
@@ -266,12 +297,11 @@ static void release(struct encoding *e)
         close(e->out);
 }
 
-static int prepare(struct encoding *e, struct fm_corpus *c, const struct fm_run_options *run,
-                   const char *path, struct fm_err *err)
+static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
 {
-    int rc = run->tokenizer_cmd ? FM_OK : open_tokenizer(e, c, run, err);
+    int rc = e->run->tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
     if (rc == FM_OK)
-        rc = fm_documents_open(&e->documents, path, run->split_blank_lines, err);
+        rc = fm_documents_open(&e->documents, path, e->run->split_blank_lines, err);
     e->item = rc == FM_OK ? fm_alloc(BATCH, sizeof *e->item, "documents", err) : NULL;
     e->spare = rc == FM_OK ? fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err) : NULL;
     if (rc == FM_OK && (!e->item || !e->spare))
@@ -307,7 +337,7 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
     *c = (struct fm_corpus){0};
-    int rc = prepare(&e, c, run, path, err);
+    int rc = prepare(&e, c, path, err);
     if (rc == FM_OK)
         rc = run->tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
     if (rc == FM_OK && run->tokenizer_cmd) {

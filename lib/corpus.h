@@ -28,9 +28,9 @@ struct fm_corpus {
 
 /*
  * Encode the text at `path` ("-": standard input) by run->tokenizer_cmd, run->tokenizer, or the
- * model's own tokenizer.json; with enough != 0 only until there are so many tokens.  *t is then
- * an open token file, to be closed.  FM_EFORMAT names file, line and what is wrong with it, and
- * a command that fails.
+ * tokenizer.json of run->model or, without one, of the bundle run->input; with enough != 0 only
+ * until there are so many tokens.  *t is then an open token file, to be closed.  FM_EFORMAT names
+ * file, line and what is wrong with it, and a command that fails.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,

@@ -15,12 +15,13 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
     int rc = fm_calib_open(train, run, config, false, err);
     if (rc != FM_OK)
         return rc;
-    rc = run->eval_tokens ? fm_calib_open(held, run, config, true, err)
-                          : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
+    rc = fm_run_evaluates(run) ? fm_calib_open(held, run, config, true, err)
+                               : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
     if (rc == FM_OK && (train->count < 1 || held->count < 1))
         rc = fm_fail(err, FM_EFORMAT,
                      "'%s' has too few sequences of %d tokens to train on and to measure on; give "
-                     "more tokens, a smaller --seq-len, or --eval-tokens",
+                     "more tokens, a smaller --seq-len, --eval-tokens or "
+                     "--eval-text",
                      fm_run_source(run), train->T);
     return rc;
 }

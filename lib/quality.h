@@ -34,12 +34,13 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
  * this many, so that state can be saved between. */
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
 
-/* Sequences that training keeps aside for this where there are no --eval-tokens. */
+/* Sequences that training keeps aside for this where there are no --eval-tokens or --eval-text. */
 #define FM_QUALITY_SEQUENCES 16
 
 /*
  * The sequences to train on and those to measure on: run->tokens without its last
- * FM_QUALITY_SEQUENCES and these, or all of run->tokens and run->eval_tokens.
+ * FM_QUALITY_SEQUENCES and these, or all of run->tokens and run->eval_tokens or
+ * eval_text.
  */
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
                     const struct fm_config *config, struct fm_err *err);

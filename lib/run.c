@@ -33,6 +33,11 @@ const char *fm_run_source(const struct fm_run_options *run)
     return run->tokens ? run->tokens : run->texts[0];
 }
 
+bool fm_run_evaluates(const struct fm_run_options *run)
+{
+    return run->eval_tokens || run->eval_text;
+}
+
 uint64_t fm_run_memory(const struct fm_run_options *run)
 {
     if (run->memory)
@@ -92,10 +97,14 @@ int fm_run_spare_inputs(const struct fm_run_options *run, struct fm_err *err)
     const char *what = is_same(path, run->input)           ? "the stage stream that is read"
                        : is_same_tokens(path, run->tokens) ? "the tokens"
                        : is_same(path, run->eval_tokens)   ? "the evaluation tokens"
+                       : is_same(path, run->eval_text)     ? "the evaluation text"
+                       : is_same(path, run->tokenizer)     ? "the tokenizer"
                        : is_same(path, run->state)         ? "the state file"
                                                            : NULL;
     for (int i = 0; !what && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
         what = is_same_tokens(path, run->also_tokens[i]) ? "a file of tokens" : NULL;
+    for (int i = 0; !what && i < FM_SOURCES_MAX && run->texts[i]; i++)
+        what = is_same_tokens(path, run->texts[i]) ? "a text that is read" : NULL;
     return what ? fm_fail(err, FM_EUSAGE, "%s: the output is %s too; choose another", path, what)
                 : FM_OK;
 }

@@ -33,6 +33,7 @@ struct fm_run_options {
     const char *tokenizer;                   /* tokenizer.json; NULL: the model's own */
     const char *tokenizer_cmd;               /* a command that encodes instead, or NULL */
     const char *eval_tokens;                 /* --eval-tokens FILE, or NULL */
+    const char *eval_text;                   /* --eval-text FILE, or NULL */
     enum fm_token_type token_dtype;          /* of files that are raw */
     int seq_len;         /* 0: min(2048, max positions, columns of a 2-D file) */
     int batch;           /* sequences per batch; 0: the tool's default */
@@ -54,6 +55,9 @@ struct fm_run_options {
 
 /* The table for run->device and precision. */
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err);
+
+/* There are tokens or a text to measure on, apart from the calibration data. */
+bool fm_run_evaluates(const struct fm_run_options *run);
 
 /* The first file of calibration data, for messages; NULL: none. */
 const char *fm_run_source(const struct fm_run_options *run);

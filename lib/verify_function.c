@@ -94,7 +94,9 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
                     struct fm_model *want, const struct fm_lane *want_lane, struct fm_err *err)
 {
     struct fm_verify_report *r = j->v->report;
-    int rc = fm_calib_open(&j->calib, j->v->run, fm_model_config(have), false, err);
+    struct fm_run_options run = *j->v->run;
+    run.input = j->bundle.file.path; /* its tokenizer serves a text */
+    int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
     if (rc != FM_OK)
         return rc;
     j->sequences = j->v->options->batches > 0 ? j->v->options->batches : SEQUENCES;

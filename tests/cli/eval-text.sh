@@ -1,0 +1,44 @@
+# Quality measured on a text is quality measured on its tokens; a bundle has its tokenizer with it.
+tiny=$GOLDEN/tiny-mixtral
+cp "$GOLDEN/text/rows.jsonl" "$GOLDEN/text/rows.npy" .
+calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048)
+try() {
+    "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g"
+    echo "status ${PIPESTATUS[0]}"
+}
+fm-rank -q "${calib[@]}" -o ranked >/dev/null 2>&1
+train() { # train NAME OPTION...
+    local name=$1
+    shift
+    fm-train -q "${calib[@]}" --method saliency --budget-step 0.4 "$@" -o "$name" ranked >said || cat said
+    tar xOf "$name" masks.zst manifest.json >"$name.both"
+    cmp tokens.both "$name.both" && echo "$name: the same"
+}
+train tokens --eval-tokens rows.npy
+train text --eval-text rows.jsonl
+train stdin --eval-text - <rows.jsonl
+sed 's/"text"/"body"/' rows.jsonl >bodies.jsonl
+train body --eval-text bodies.jsonl --text-field body --tokenizer "$tiny/tokenizer.json"
+fm-pack -q --model "$tiny" -o family.fm tokens >/dev/null
+fm-bench quality -q --seq-len 32 --eval-tokens rows.npy --json family.fm >by-tokens
+fm-bench quality -q --seq-len 32 --eval-text rows.jsonl --json family.fm >by-text
+cmp by-tokens by-text && echo "fm-bench: the same"
+fm-bench quality -q -n --seq-len 32 --text rows.jsonl family.fm
+echo "-- the tokenizer that a bundle carries"
+try fm-verify -q --function --batches 1 --seq-len 32 --model "$tiny" --text rows.jsonl family.fm | tail -n 1
+fm-pack -q --export out --budget 0.4 family.fm >/dev/null
+try fm-verify -q --function --batches 1 --seq-len 32 --text rows.jsonl --against family.fm out | tail -n 1
+cp -r "$tiny" bare && rm bare/tokenizer.json
+fm-rank -q "${calib[@]}" --model bare -o bare.ranked >/dev/null 2>&1
+fm-train -q "${calib[@]}" --model bare --method uniform --budget-step 0.4 -o bare.trained bare.ranked >/dev/null
+fm-pack -q --model bare -o bare.fm bare.trained >/dev/null
+try fm-bench quality -q --eval-text rows.jsonl bare.fm
+echo "-- what makes no sense"
+try fm-train -q "${calib[@]}" --eval-text rows.jsonl --eval-tokens rows.npy -o none ranked
+try fm-train -q "${calib[@]}" --eval-text - -o none - <ranked
+try fm-train -q "${calib[@]}" --text - --eval-text - -o none ranked <rows.jsonl
+try fm-train -q --force "${calib[@]}" --eval-text rows.jsonl -o rows.jsonl ranked
+try fm-train -q --force "${calib[@]}" --text bodies.jsonl:2 -o bodies.jsonl ranked
+try fm-bench quality -q --eval-text rows.jsonl --text rows.jsonl family.fm
+try fm-bench quality -q family.fm
+try fm-bench quality -q --eval-text missing.txt family.fm
