@@ -48,6 +48,7 @@ rank raw --tokens words.u16 --token-dtype u16
 # A command that knows the answers; what it hears is kept.
 awk '$1 == 1 && NR > 1 { print line "]"; line = "" } { line = line (line ? ", " : "[") $1 }
      END { print line "]" }' ids >answers
+# shellcheck disable=SC2016 # the command's own words
 rank command --text rows.jsonl --tokenizer-cmd 'tee heard | { while read -r _ && read -r a <&3; do echo "$a"; done; } 3<answers'
 awk 'NR % 2 == 0' heard | head -n 3 >second
 awk 'NR % 2 == 0' rows.jsonl | head -n 3 | sed 's/^{"id": [0-9]*, "text": //; s/}$//' | cmp - second &&
