@@ -3,7 +3,7 @@
 
 Scores against autograd; then a family from 0 to 0.80, and at five budgets, in every layout that
 transformers loads, the log-probability of each next token against the engine's.  One line for
-every judgement; the exit status is 1 where one fails.  Models may be named: familyjudge.py odd-qwen3
+every judgement; the exit status is 1 where one fails.  Models may be named as arguments.
 """
 
 import json
@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROWS = ("odd-mixtral",)
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = {"padded": {}, "uniform": {}, "ragged": {"trust_remote_code": True}}
-# torch's grouped_mm, which transformers would take, wants rows of whole 16 bytes: no width is round.
+# torch's grouped_mm, the default, wants rows of whole 16 bytes: no width here is round.
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 

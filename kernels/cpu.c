@@ -8,12 +8,11 @@
 
 /* Entries that both precisions share; attention keeps float32 inside. */
 #define SHARED                                                                                     \
-    .rmsnorm = cpu_rmsnorm, .rmsnorm_back = cpu_rmsnorm_back, .rope = cpu_rope,                    \
-    .attention = cpu_attention, .attention_back = cpu_attention_back, .route = cpu_route,          \
-    .route_back = cpu_route_back, .gather = cpu_gather, .combine = cpu_combine,                    \
-    .swiglu = cpu_swiglu, .swiglu_back = cpu_swiglu_back, .dot_rows = cpu_dot_rows,                \
-    .channel_sums = cpu_channel_sums, .embed = cpu_embed, .loss = cpu_loss, .adamw = cpu_adamw,    \
-    .add = cpu_add
+    .norm = cpu_norm, .norm_back = cpu_norm_back, .rope = cpu_rope, .attention = cpu_attention,    \
+    .attention_back = cpu_attention_back, .route = cpu_route, .route_back = cpu_route_back,        \
+    .gather = cpu_gather, .combine = cpu_combine, .swiglu = cpu_swiglu,                            \
+    .swiglu_back = cpu_swiglu_back, .dot_rows = cpu_dot_rows, .channel_sums = cpu_channel_sums,    \
+    .embed = cpu_embed, .loss = cpu_loss, .adamw = cpu_adamw, .add = cpu_add
 
 static const struct fm_ops cpu_f32 = {
     .name = "cpu", .gemm = cpu_gemm, .channel_scores = cpu_channel_scores, SHARED};

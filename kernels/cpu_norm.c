@@ -5,10 +5,16 @@
 
 struct norm {
     float *y, *rstd;
-    const float *x, *w;
+    const float *x, *w, *b;
     int H;
     float eps;
 };
+
+/* What is taken from every x: their mean where there is a bias. */
+FM_INLINE float centre(const float *x, const float *b, int H)
+{
+    return b ? (float)(fm_sum(x, H) / H) : 0;
+}
 
 FM_CLONES static void norm_rows(const void *args, int64_t first, int64_t last)
 {
@@ -18,34 +24,41 @@ FM_CLONES static void norm_rows(const void *args, int64_t first, int64_t last)
     for (int64_t t = first; t < last; t++) {
         const float *restrict x = a->x + t * H;
         float *restrict y = a->y + t * H;
-        float r = (float)(1 / sqrt(fm_dot(x, x, H) / H + a->eps));
+        float mean = centre(x, a->b, H);
+        for (int i = 0; i < H; i++)
+            y[i] = x[i] - mean;
+        float r = (float)(1 / sqrt(fm_dot(y, y, H) / H + a->eps));
         a->rstd[t] = r;
         for (int i = 0; i < H; i++)
-            y[i] = w[i] * (x[i] * r);
+            y[i] = w[i] * (y[i] * r);
+        if (a->b)
+            for (int i = 0; i < H; i++)
+                y[i] += a->b[i];
     }
 }
 
-void cpu_rmsnorm(float *y, float *rstd, const float *x, const float *w, int N, int H, float eps)
+void cpu_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N, int H,
+              float eps)
 {
-    fm_cpu_rows(N, 2 * (int64_t)H, norm_rows, &(struct norm){y, rstd, x, w, H, eps});
+    fm_cpu_rows(N, 2 * (int64_t)H, norm_rows, &(struct norm){y, rstd, x, w, b, H, eps});
 }
 
 struct norm_back {
     float *dx;
-    const float *dy, *x, *w, *rstd;
+    const float *dy, *x, *w, *b, *rstd;
     int H;
 };
 
-/* sum of w dy x, as fm_dot. */
-FM_INLINE double sum_along(const float *w, const float *dy, const float *x, int n)
+/* sum of w dy (x - mean), as fm_dot. */
+FM_INLINE double sum_along(const float *w, const float *dy, const float *x, float mean, int n)
 {
     float lane[FM_LANES] = {0};
     int i = 0;
     for (; i + FM_LANES <= n; i += FM_LANES)
         for (int l = 0; l < FM_LANES; l++)
-            lane[l] += w[i + l] * dy[i + l] * x[i + l];
+            lane[l] += w[i + l] * dy[i + l] * (x[i + l] - mean);
     for (int l = 0; i < n; i++, l++)
-        lane[l] += w[i] * dy[i] * x[i];
+        lane[l] += w[i] * dy[i] * (x[i] - mean);
     return fm_add_lanes(lane);
 }
 
@@ -57,15 +70,16 @@ FM_CLONES static void norm_back_rows(const void *args, int64_t first, int64_t la
     for (int64_t t = first; t < last; t++) {
         const float *restrict x = a->x + t * H, *restrict dy = a->dy + t * H;
         float *restrict dx = a->dx + t * H;
-        float r = a->rstd[t];
-        float along = (float)((double)r * r * r / H * sum_along(w, dy, x, H));
+        float r = a->rstd[t], mean = centre(x, a->b, H);
+        float along = (float)((double)r * r * r / H * sum_along(w, dy, x, mean, H));
+        float through = a->b ? (float)(r * fm_dot(w, dy, H) / H) : 0;
         for (int i = 0; i < H; i++)
-            dx[i] += r * w[i] * dy[i] - along * x[i];
+            dx[i] += r * w[i] * dy[i] - through - along * (x[i] - mean);
     }
 }
 
-void cpu_rmsnorm_back(float *dx, const float *dy, const float *x, const float *w, const float *rstd,
-                      int N, int H)
+void cpu_norm_back(float *dx, const float *dy, const float *x, const float *w, const float *b,
+                   const float *rstd, int N, int H)
 {
-    fm_cpu_rows(N, 3 * (int64_t)H, norm_back_rows, &(struct norm_back){dx, dy, x, w, rstd, H});
+    fm_cpu_rows(N, 3 * (int64_t)H, norm_back_rows, &(struct norm_back){dx, dy, x, w, b, rstd, H});
 }

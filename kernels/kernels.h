@@ -47,11 +47,13 @@ struct fm_ops {
     void (*gemm)(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
                  const float *B, int ldb, float beta, float *C, int ldc);
 
-    /* y (N, H) = w * x * rstd, rstd (N) = 1 / sqrt(mean(x^2) + eps), kept for the backward. */
-    void (*rmsnorm)(float *y, float *rstd, const float *x, const float *w, int N, int H, float eps);
-    /* Adds into dx (N, H): rstd w dy - x rstd^3 / H sum(w dy x). */
-    void (*rmsnorm_back)(float *dx, const float *dy, const float *x, const float *w,
-                         const float *rstd, int N, int H);
+    /* y (N, H) = w * x * rstd, rstd (N) = 1 / sqrt(mean(x^2) + eps), kept for the backward.  With
+     * b (H), else NULL, this is LayerNorm: x - mean(x) stands for x, and b is added. */
+    void (*norm)(float *y, float *rstd, const float *x, const float *w, const float *b, int N,
+                 int H, float eps);
+    /* Adds into dx (N, H): rstd w dy - x rstd^3 / H sum(w dy x), less its mean where there is b. */
+    void (*norm_back)(float *dx, const float *dy, const float *x, const float *w, const float *b,
+                      const float *rstd, int N, int H);
 
     /* In place on x (N, heads, C): rotate pairs (i, i + C/2) of row t by the angle whose
      * cos, sin (T, C/2) are given, position = row mod T.  sign -1 rotates back: the backward. */

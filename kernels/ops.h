@@ -12,9 +12,10 @@
 
 void ref_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
               const float *B, int ldb, float beta, float *C, int ldc);
-void ref_rmsnorm(float *y, float *rstd, const float *x, const float *w, int N, int H, float eps);
-void ref_rmsnorm_back(float *dx, const float *dy, const float *x, const float *w, const float *rstd,
-                      int N, int H);
+void ref_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N, int H,
+              float eps);
+void ref_norm_back(float *dx, const float *dy, const float *x, const float *w, const float *b,
+                   const float *rstd, int N, int H);
 void ref_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C,
               float sign);
 void ref_attention(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,
@@ -43,9 +44,10 @@ void ref_add(float *y, const float *x, int64_t count);
 
 void cpu_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
               const float *B, int ldb, float beta, float *C, int ldc);
-void cpu_rmsnorm(float *y, float *rstd, const float *x, const float *w, int N, int H, float eps);
-void cpu_rmsnorm_back(float *dx, const float *dy, const float *x, const float *w, const float *rstd,
-                      int N, int H);
+void cpu_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N, int H,
+              float eps);
+void cpu_norm_back(float *dx, const float *dy, const float *x, const float *w, const float *b,
+                   const float *rstd, int N, int H);
 void cpu_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C,
               float sign);
 void cpu_attention(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,

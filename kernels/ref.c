@@ -3,8 +3,8 @@
 static const struct fm_ops ref = {
     .name = "ref",
     .gemm = ref_gemm,
-    .rmsnorm = ref_rmsnorm,
-    .rmsnorm_back = ref_rmsnorm_back,
+    .norm = ref_norm,
+    .norm_back = ref_norm_back,
     .rope = ref_rope,
     .attention = ref_attention,
     .attention_back = ref_attention_back,

@@ -103,7 +103,7 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
     const struct fm_ops *op = p->ops;
     const struct fm_layer *w = p->layer;
     int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
-    op->rmsnorm(a->xn, a->rstd, x1, w->input_norm, N, H, c->eps);
+    op->norm(a->xn, a->rstd, x1, w->input_norm, NULL, N, H, c->eps);
     op->gemm(false, true, N, QC, H, 1, a->xn, H, w->q, H, 0, a->q, QC);
     op->gemm(false, true, N, GC, H, 1, a->xn, H, w->k, H, 0, a->k, GC);
     op->gemm(false, true, N, GC, H, 1, a->xn, H, w->v, H, 0, a->v, GC);
@@ -146,7 +146,7 @@ static void choose(const struct fm_pass *p, struct inner *a, const float *x1)
     int N = p->S * p->T;
     struct fm_mark mark = fm_scratch_mark();
     float *logits = floats((size_t)N * (size_t)c->E);
-    p->ops->rmsnorm(a->xm, a->rstd_m, x1, p->layer->post_norm, N, c->H, c->eps);
+    p->ops->norm(a->xm, a->rstd_m, x1, p->layer->post_norm, NULL, N, c->H, c->eps);
     p->ops->gemm(false, true, N, c->E, c->H, 1, a->xm, c->H, p->layer->router, c->H, 0, logits,
                  c->E);
     p->ops->route(a->ids, a->weights, logits, N, c->E, c->K);
@@ -344,7 +344,7 @@ static void back_router(const struct fm_pass *p, const struct inner *a, float *d
     p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
     p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
     p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
-    p->ops->rmsnorm_back(dx, dxm, a->x1, p->layer->post_norm, a->rstd_m, N, H);
+    p->ops->norm_back(dx, dxm, a->x1, p->layer->post_norm, NULL, a->rstd_m, N, H);
     fm_scratch_release(mark);
 }
 
@@ -395,7 +395,7 @@ static void back_attention(const struct fm_pass *p, const struct inner *a, float
     op->gemm(false, false, N, H, QC, 1, dq, QC, w->q, H, 0, dxn, H);
     op->gemm(false, false, N, H, GC, 1, dk, GC, w->k, H, 1, dxn, H);
     op->gemm(false, false, N, H, GC, 1, dv, GC, w->v, H, 1, dxn, H);
-    op->rmsnorm_back(dx, dxn, x, w->input_norm, a->rstd, N, H);
+    op->norm_back(dx, dxn, x, w->input_norm, NULL, a->rstd, N, H);
     fm_scratch_release(mark);
 }
 

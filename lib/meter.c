@@ -12,8 +12,8 @@
 
 enum stage {
     GEMM,
-    RMSNORM,
-    RMSNORM_BACK,
+    NORM,
+    NORM_BACK,
     ROPE,
     ATTENTION,
     ATTENTION_BACK,
@@ -34,10 +34,10 @@ enum stage {
 };
 
 static const char *const stage_name[STAGES] = {
-    "gemm",           "rmsnorm",     "rmsnorm_back", "rope",         "attention",
-    "attention_back", "route",       "route_back",   "gather",       "combine",
-    "swiglu",         "swiglu_back", "dot_rows",     "channel_sums", "channel_scores",
-    "embed",          "loss",        "adamw",        "add"};
+    "gemm",           "norm",        "norm_back",  "rope",         "attention",
+    "attention_back", "route",       "route_back", "gather",       "combine",
+    "swiglu",         "swiglu_back", "dot_rows",   "channel_sums", "channel_scores",
+    "embed",          "loss",        "adamw",      "add"};
 
 #define SHAPES_MAX 256
 
@@ -105,16 +105,16 @@ static void meter_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const
     TIMED(GEMM, gemm(ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc));
 }
 
-static void meter_rmsnorm(float *y, float *rstd, const float *x, const float *w, int N, int H,
-                          float eps)
+static void meter_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N,
+                       int H, float eps)
 {
-    TIMED(RMSNORM, rmsnorm(y, rstd, x, w, N, H, eps));
+    TIMED(NORM, norm(y, rstd, x, w, b, N, H, eps));
 }
 
-static void meter_rmsnorm_back(float *dx, const float *dy, const float *x, const float *w,
-                               const float *rstd, int N, int H)
+static void meter_norm_back(float *dx, const float *dy, const float *x, const float *w,
+                            const float *b, const float *rstd, int N, int H)
 {
-    TIMED(RMSNORM_BACK, rmsnorm_back(dx, dy, x, w, rstd, N, H));
+    TIMED(NORM_BACK, norm_back(dx, dy, x, w, b, rstd, N, H));
 }
 
 static void meter_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C,
@@ -215,8 +215,8 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
     static const struct fm_ops table = {
         .name = "meter",
         .gemm = meter_gemm,
-        .rmsnorm = meter_rmsnorm,
-        .rmsnorm_back = meter_rmsnorm_back,
+        .norm = meter_norm,
+        .norm_back = meter_norm_back,
         .rope = meter_rope,
         .attention = meter_attention,
         .attention_back = meter_attention_back,

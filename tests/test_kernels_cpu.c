@@ -79,15 +79,16 @@ static void run_gemm(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->gemm(z[3], z[4], M, N, K, 0.75f, a, lda, b, ldb, (float)z[5], c, ldc);
 }
 
-/* z: N H */
-static void run_rmsnorm(const struct fm_ops *ops, const int *z, struct outputs *o)
+/* z: N H, is there a bias */
+static void run_norm(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
     size_t n = (size_t)z[0] * z[1];
     float *x = normals(n, 2), *w = normals(z[1], 1), *dy = normals(n, 1);
+    const float *b = z[2] ? normals(z[1], 1) : NULL;
     float *y = give(o, floats(n), n, TOL_EACH), *rstd = give(o, floats(z[0]), z[0], TOL_EACH);
     float *dx = give(o, normals(n, 1), n, TOL_EACH);
-    ops->rmsnorm(y, rstd, x, w, z[0], z[1], 1e-5f);
-    ops->rmsnorm_back(dx, dy, x, w, rstd, z[0], z[1]);
+    ops->norm(y, rstd, x, w, b, z[0], z[1], 1e-5f);
+    ops->norm_back(dx, dy, x, w, b, rstd, z[0], z[1]);
 }
 
 /* z: S T heads C */
@@ -202,9 +203,11 @@ static const struct {
     {"gemm", run_gemm, {5, 48, 0, 0, 1, 1}},
     {"gemm", run_gemm, {530, 1050, 3, 0, 1, 0}}, /* several tiles */
     {"gemm", run_gemm, {530, 1050, 3, 1, 0, 1}},
-    {"rmsnorm", run_rmsnorm, {3, 17}},
-    {"rmsnorm", run_rmsnorm, {1, 1}},
-    {"rmsnorm", run_rmsnorm, {700, 48}}, /* several blocks */
+    {"norm", run_norm, {3, 17, 0}},
+    {"norm", run_norm, {1, 1, 0}},
+    {"norm", run_norm, {700, 48, 0}}, /* several blocks */
+    {"norm", run_norm, {3, 17, 1}},
+    {"norm", run_norm, {700, 75, 1}},
     {"rope", run_rope, {2, 3, 2, 10}},
     {"rope", run_rope, {3, 130, 3, 66}},
     {"attention", run_attention, {2, 5, 6, 2, 10, 0}},
@@ -430,7 +433,7 @@ static void nan_stays_visible(void **state)
             double ce[2] = {0}, kl[2] = {0}, sums[W] = {0};
             int32_t top[2], target[2] = {3, 3}, ids[2];
             x[at] = NAN;
-            ops->rmsnorm(y, aux, x, w, N, W, 1e-5f);
+            ops->norm(y, aux, x, w, i ? w : NULL, N, W, 1e-5f);
             assert_true(isnan(y[1]) && isnan(aux[0]));
             ops->gemm(false, true, N, W, W, 1, x, W, w, W, 0, y, W);
             assert_true(isnan(y[0]) && isnan(y[W - 1]));

@@ -78,39 +78,63 @@ static void gemm_multiplies_all_four_transposes(void **state)
 
 static double norm_value(const struct scalar *s)
 {
-    ref()->rmsnorm(s->y, s->aux, s->x[0], s->x[1], s->n[0], s->n[1], 1e-5f);
+    ref()->norm(s->y, s->aux, s->x[0], s->x[1], s->x[2], s->n[0], s->n[1], 1e-5f);
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
 }
 
-static void rmsnorm_has_unit_mean_square(void **state)
+static void norm_has_unit_mean_square(void **state)
 {
     (void)state;
     enum { N = 3, H = 17 };
     float *x = normals(N * H, 3), *w = floats(H), *y = floats(N * H), *rstd = floats(N);
     for (int i = 0; i < H; i++)
         w[i] = 1;
-    ref()->rmsnorm(y, rstd, x, w, N, H, 0);
+    ref()->norm(y, rstd, x, w, NULL, N, H, 0);
     for (int t = 0; t < N; t++)
         expect_near(weighted(y + t * H, y + t * H, H) / H, 1, 1e-6, "mean square");
-    ref()->rmsnorm(y, rstd, x, w, N, H, 1e6f); /* eps outweighs x */
+    ref()->norm(y, rstd, x, w, NULL, N, H, 1e6f); /* eps outweighs x */
     expect_near(rstd[0], 1e-3, 1e-6, "rstd");
 }
 
-static void rmsnorm_back_adds_the_gradient(void **state)
+static void norm_with_a_bias_has_its_mean_and_unit_variance(void **state)
 {
     (void)state;
     enum { N = 3, H = 17 };
+    float *x = normals(N * H, 3), *w = floats(H), *b = floats(H), *y = floats(N * H);
+    float *rstd = floats(N);
+    for (int i = 0; i < H; i++)
+        w[i] = 1, b[i] = 0.5f;
+    for (int i = 0; i < N * H; i++)
+        x[i] += 100; /* a mean that may not drown the rest */
+    ref()->norm(y, rstd, x, w, b, N, H, 0);
+    for (int t = 0; t < N; t++) {
+        expect_near(weighted(y + t * H, w, H) / H, 0.5, 1e-6, "mean");
+        expect_near(weighted(y + t * H, y + t * H, H) / H, 1.25, 1e-5, "mean square");
+    }
+}
+
+static void check_norm_back(bool bias)
+{
+    enum { N = 3, H = 17 };
     struct scalar s = {.value = norm_value, .n = {N, H}};
     s.x[0] = normals(N * H, 1), s.x[1] = normals(H, 1), s.r = normals(N * H, 1);
+    s.x[2] = bias ? normals(H, 1) : NULL;
     s.y = floats(N * H), s.aux = floats(N);
     s.value(&s);
     float *dx = floats(N * H);
     for (int i = 0; i < N * H; i++)
         dx[i] = 1;
-    ref()->rmsnorm_back(dx, s.r, s.x[0], s.x[1], s.aux, N, H);
+    ref()->norm_back(dx, s.r, s.x[0], s.x[1], s.x[2], s.aux, N, H);
     for (int i = 0; i < N * H; i++)
         dx[i] -= 1;
     expect_gradient(&s, 0, dx, N * H, "dx");
+}
+
+static void norm_back_adds_the_gradient(void **state)
+{
+    (void)state;
+    check_norm_back(false);
+    check_norm_back(true);
 }
 
 static void rope_turns_by_position_and_back(void **state)
@@ -400,8 +424,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(gemm_multiplies_all_four_transposes),
-        KERNEL_TEST(rmsnorm_has_unit_mean_square),
-        KERNEL_TEST(rmsnorm_back_adds_the_gradient),
+        KERNEL_TEST(norm_has_unit_mean_square),
+        KERNEL_TEST(norm_with_a_bias_has_its_mean_and_unit_variance),
+        KERNEL_TEST(norm_back_adds_the_gradient),
         KERNEL_TEST(rope_turns_by_position_and_back),
         KERNEL_TEST(attention_back_is_the_gradient),
         KERNEL_TEST(attention_sees_the_past_inside_the_window),
