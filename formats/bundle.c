@@ -360,12 +360,10 @@ static int check_manifest(struct fm_bundle *b, char **text, bool head, struct fm
     return FM_OK;
 }
 
-static int open_checked(struct fm_bundle *b, const char *path, bool head, struct fm_err *err)
+/* Takes b->file as it is. */
+static int check_all(struct fm_bundle *b, bool head, struct fm_err *err)
 {
-    *b = (struct fm_bundle){0};
     char *text = NULL;
-    if (fm_file_open_input(&b->file, path, err))
-        return err->code;
     int code = list_members(b, head, err);
     if (!code)
         code = check_ends(b, head, err);
@@ -385,12 +383,48 @@ static int open_checked(struct fm_bundle *b, const char *path, bool head, struct
 
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
-    return open_checked(b, path, false, err);
+    *b = (struct fm_bundle){0};
+    return fm_file_open_input(&b->file, path, err) ? err->code : check_all(b, false, err);
 }
 
 int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
-    return open_checked(b, path, true, err);
+    *b = (struct fm_bundle){0};
+    return fm_file_open_input(&b->file, path, err) ? err->code : check_all(b, true, err);
+}
+
+int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool head,
+                        struct fm_err *err)
+{
+    *b = (struct fm_bundle){0};
+    return fm_file_share(&b->file, file, err) ? err->code : check_all(b, head, err);
+}
+
+int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
+    size_t n = (size_t)cJSON_GetArraySize(array), at = 0;
+    if (n > FM_BUNDLE_MEMBERS_MAX)
+        return fm_fail(err, FM_EFORMAT, "%s: more than %d members", b->file.path,
+                       FM_BUNDLE_MEMBERS_MAX);
+    if (n <= b->members)
+        return FM_OK;
+    if (fm_grow((void **)&b->member, n, sizeof *b->member, "bundle members", err))
+        return err->code;
+    cJSON_ArrayForEach(entry, array)
+    {
+        struct listing l = {0};
+        if (at++ < b->members)
+            continue;
+        if (read_listing(&l, entry, err))
+            return fm_within(err, "%s: member %zu", FM_MEMBER_MANIFEST, at);
+        char *name = fm_strdup(l.name, err);
+        if (!name)
+            return err->code;
+        b->member[b->members++] =
+            (struct fm_member){name, l.size, l.offset, l.digested, l.digested, l.digest};
+    }
+    return FM_OK;
 }
 
 void fm_bundle_close(struct fm_bundle *b)

@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "formats/spool.h"
 #include "lib/base/mem.h"
 
 /* A descriptor that takes the place of a closed stdin, stdout or stderr would receive what is
@@ -96,57 +97,23 @@ int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
     return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
 }
 
-static bool wait_for(int fd, short events)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-    return poll(&p, 1, -1) >= 0 || errno == EINTR;
-}
-
-#define SPOOL_BYTES ((size_t)1 << 20)
-
-/* Copy standard input to the unlinked file `to`. */
-static int spool(int to, uint64_t *size, struct fm_err *err)
-{
-    char *buffer = malloc(SPOOL_BYTES);
-    if (!buffer)
-        return fm_fail(err, FM_ENOMEM, "no memory to read standard input");
-    int rc = FM_OK;
-    *size = 0;
-    while (rc == FM_OK) {
-        ssize_t got = read(STDIN_FILENO, buffer, SPOOL_BYTES);
-        if (got == 0)
-            break;
-        if (got > 0) {
-            rc = fm_file_temp_write(to, *size, buffer, (size_t)got, err);
-            *size += (uint64_t)got;
-        } else if (errno == EAGAIN ? !wait_for(STDIN_FILENO, POLLIN) : errno != EINTR) {
-            rc = fm_fail_errno(err, "cannot read standard input");
-        }
-    }
-    free(buffer);
-    return rc;
-}
-
+/* A pipe becomes a file: all of it, in an unlinked temporary. */
 static int open_spooled(struct fm_file *f, struct fm_err *err)
 {
-    int fd = -1;
     struct stat st;
-    uint64_t size = 0;
-    int rc = fm_file_temp(&fd, err);
-    if (rc == FM_OK && (rc = spool(fd, &size, err)) != FM_OK)
-        fm_within(err, "copy of standard input");
-    if (rc == FM_OK && fstat(fd, &st) != 0)
+    struct fm_spool s;
+    int rc = fm_spool_begin(&s, err);
+    if (rc == FM_OK)
+        rc = fm_spool_keep(&s, UINT64_MAX, err);
+    if (rc == FM_OK && fstat(s.file.fd, &st) != 0)
         rc = fm_fail_errno(err, "cannot examine the copy of standard input");
-    if (rc == FM_OK && !(f->path = fm_strdup("standard input", err)))
-        rc = err->code;
     if (rc != FM_OK) {
-        if (fd >= 0)
-            close(fd);
+        fm_spool_end(&s);
         return rc;
     }
-    f->fd = fd;
+    *f = s.file;
     note_identity(f, &st);
-    assert(f->size == size);
+    assert(f->size == s.file.size);
     return FM_OK;
 }
 
@@ -161,11 +128,22 @@ int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err)
     if (isatty(STDIN_FILENO))
         return fm_fail(err, FM_EUSAGE,
                        "standard input is a terminal; name an input file or use a pipe");
-    if (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
+    if (fm_spool_needed(path))
         return open_spooled(f, err);
-    if (S_ISREG(st.st_mode) && lseek(STDIN_FILENO, 0, SEEK_CUR) != 0)
-        return open_spooled(f, err); /* somebody has read the beginning */
     return adopt(f, fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), "standard input", err);
+}
+
+int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err)
+{
+    *f = *from;
+    f->path = fm_strdup(from->path, err);
+    f->fd = f->path ? fcntl(from->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
+    if (f->path && f->fd < 0)
+        fm_fail_errno(err, "cannot open '%s' again", from->path);
+    if (f->fd >= 0)
+        return FM_OK;
+    fm_file_close(f);
+    return err->code;
 }
 
 void fm_file_close(struct fm_file *f)

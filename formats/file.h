@@ -33,6 +33,8 @@ int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
 /* "-": standard input; a regular file at its start is read in place, a pipe is copied to an
  * unlinked temporary file first.  FM_EUSAGE if it is a terminal or closed. */
 int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err);
+/* The same file once more, to be closed for itself. */
+int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err);
 /* A directory for the verb above; close(2) it.  FM_ENOENT, FM_EPERM. */
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err);
 void fm_file_close(struct fm_file *f); /* zeroed struct is fine */

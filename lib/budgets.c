@@ -282,15 +282,27 @@ static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
     return FM_OK;
 }
 
-static int check_widths(const struct fm_budgets *f, const struct fm_mask *mask,
-                        const uint32_t *widths, struct fm_err *err)
+static int check_widths(const struct fm_budgets *f, const uint32_t *widths, struct fm_err *err)
 {
     const struct fm_family *family = &f->family;
+    int first = -1, bad = 0;
     for (int i = 0; i < family->L * family->E; i++)
-        if (fm_actions_find(&f->actions, widths[i]) < 0)
-            return fm_fail(err, FM_EFORMAT,
-                           "layer %d, expert %d: width %u is not in the action set", i / family->E,
-                           i % family->E, widths[i]);
+        if (fm_actions_find(&f->actions, widths[i]) < 0) {
+            first = bad++ ? first : i;
+        }
+    if (!bad)
+        return FM_OK;
+    fm_fail(err, FM_EFORMAT, "layer %d, expert %d: width %u is not in the action set",
+            first / family->E, first % family->E, widths[first]);
+    return bad > 1 ? fm_within(err, "%d experts, the first", bad) : err->code;
+}
+
+static int check_removed(const struct fm_family *family, const struct fm_mask *mask,
+                         const uint32_t *widths, struct fm_err *err)
+{
+    for (int i = 0; i < family->L * family->E; i++)
+        if (widths[i] > (uint32_t)family->I)
+            return FM_OK; /* that was told, and there is no sum */
     uint64_t removed = fm_family_removed(family, widths);
     if (removed != mask->removed)
         return fm_fail(err, FM_EFORMAT,
@@ -299,20 +311,58 @@ static int check_widths(const struct fm_budgets *f, const struct fm_mask *mask,
     return FM_OK;
 }
 
-static int take_budget(struct fm_budgets *f, const cJSON *budget, const uint32_t *widths,
-                       const struct fm_stage_model *model, struct fm_err *err)
+static int check_growth(const struct fm_mask *mask, const uint64_t *before, struct fm_err *err)
+{
+    return !before || mask->removed > *before
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT,
+                         "removes %" PRIu64 " channels, not more than the %" PRIu64 " before",
+                         mask->removed, *before);
+}
+
+/* A fault of budget b: the end, or one more note. */
+static int take_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
+{
+    if (rc == FM_OK || rc == FM_ENOMEM)
+        return rc;
+    if (!notes)
+        return fm_within(err, "budget %d", b);
+    notes->found(notes->self, b, err->text);
+    notes->count++;
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
+/* Where a reading of the budgets is. */
+struct reading {
+    const struct fm_stage_model *model;
+    struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
+    const uint32_t *widths;         /* of all masks */
+    uint64_t before;                /* removed by the budget before */
+    int b;
+};
+
+static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
+                       struct fm_err *err)
 {
     struct fm_family *family = &f->family;
     struct fm_mask mask = {0};
-    int b = family->count;
-    struct fm_budget *s = &f->budget[b];
-    if (read_mask(&mask, s, budget, b, fm_family_channels(family), err) ||
-        check_widths(f, &mask, widths, err) || check_summary(f, &mask, s, widths, model, err))
-        return err->code;
-    if (b > 0 && mask.removed <= family->mask[b - 1].removed)
-        return fm_fail(err, FM_EFORMAT,
-                       "removes %" PRIu64 " channels, not more than the %" PRIu64 " before",
-                       mask.removed, family->mask[b - 1].removed);
+    struct fm_budget *s = &f->budget[r->b];
+    int b = r->b++, known = r->notes ? r->notes->count : 0;
+    const uint32_t *widths = r->widths + (size_t)b * (size_t)family->L * (size_t)family->E;
+    int rc = read_mask(&mask, s, budget, b, fm_family_channels(family), err);
+    if (rc != FM_OK)
+        return take_fault(r->notes, b, rc, err);
+    rc = take_fault(r->notes, b, check_widths(f, widths, err), err);
+    if (rc == FM_OK)
+        rc = take_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
+    if (rc == FM_OK)
+        rc = take_fault(r->notes, b, check_summary(f, &mask, s, widths, r->model, err), err);
+    if (rc == FM_OK)
+        rc = take_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
+    r->before = mask.removed;
+    if (rc != FM_OK || (r->notes && (r->notes->count > known || family->count < b)))
+        return rc; /* a family with a gap is none */
     if (fm_family_append(family, widths, mask.method, mask.step, err))
         return err->code;
     family->mask[b].quality = mask.quality;
@@ -340,9 +390,10 @@ static int read_widths(uint32_t **widths, const struct fm_bundle *b, size_t coun
     return code;
 }
 
-static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b,
-                        const struct fm_stage_model *model, uint32_t **widths, struct fm_err *err)
+static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct reading *r,
+                        uint32_t **widths, struct fm_err *err)
 {
+    const struct fm_stage_model *model = r->model;
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "budgets"), *budget;
     size_t experts = (size_t)model->L * (size_t)model->E;
     int count = cJSON_GetArraySize(array);
@@ -356,29 +407,37 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b,
     f->budget = fm_alloc((size_t)count, sizeof *f->budget, "budgets", err);
     if (!f->budget)
         return err->code;
+    r->widths = *widths;
     cJSON_ArrayForEach(budget, array)
     {
-        int at = f->family.count;
-        if (take_budget(f, budget, *widths + (size_t)at * experts, model, err))
-            return fm_within(err, "budget %d", at);
+        if (take_budget(f, r, budget, err))
+            return err->code;
     }
-    return FM_OK;
+    return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
-int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err)
+int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
+                       struct fm_budgets_notes *notes, struct fm_err *err)
 {
     struct fm_stage_model model;
+    struct reading r = {.model = &model, .notes = notes};
     uint32_t *widths = NULL;
     *f = (struct fm_budgets){0};
     if (fm_stage_model_read(&model, b, err))
         return err->code;
-    int code = read_budgets(f, b, &model, &widths, err);
+    int code = read_budgets(f, b, &r, &widths, err);
     if (code) {
-        fm_within(err, "%s", b->file.path);
+        if (err->code)
+            fm_within(err, "%s", b->file.path);
         fm_budgets_release(f);
     }
     free(widths);
     return code;
+}
+
+int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err)
+{
+    return fm_budgets_examine(f, b, NULL, err);
 }
 
 void fm_budgets_release(struct fm_budgets *f)

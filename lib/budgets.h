@@ -48,6 +48,16 @@ int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *act
  * do not strictly increase, or a summary is not that of its mask.
  */
 int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err);
+
+/* Who wants every fault of every budget, not the first alone: fm-verify. */
+struct fm_budgets_notes {
+    void (*found)(void *self, int budget, const char *what);
+    void *self;
+    int count; /* of calls */
+};
+/* As above; where notes->count is not 0 afterwards, they say why and err says nothing. */
+int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
+                       struct fm_budgets_notes *notes, struct fm_err *err);
 void fm_budgets_release(struct fm_budgets *f); /* zeroed struct is fine */
 
 #endif

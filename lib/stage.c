@@ -93,18 +93,22 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err)
+int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err)
 {
     struct fm_stage_model model;
-    if (fm_bundle_open(b, path, err))
-        return err->code;
     int code = fm_stage_model_read(&model, b, err);
     if (!code && (code = check_history(b, err)))
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
     if (!code && needs && (code = check_config(b, err)))
         fm_within(err, "%s", b->file.path);
-    if (!code && needs)
-        code = check_needs(b, needs, err);
+    return !code && needs ? check_needs(b, needs, err) : code;
+}
+
+int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err)
+{
+    if (fm_bundle_open(b, path, err))
+        return err->code;
+    int code = fm_stage_check(b, needs, err);
     if (code)
         fm_bundle_close(b);
     return code;

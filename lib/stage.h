@@ -51,6 +51,8 @@ struct fm_stage_model {
  * lists such faults itself).
  */
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err);
+/* The same checks of a bundle that is open. */
+int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err);
 
 /* "rank", "train", "recover", "pack"; the manifest's "stage" was checked at open. */
 const char *fm_stage_name(enum fm_stage stage);

@@ -12,6 +12,7 @@
 
 #include "formats/bundle.h"
 #include "formats/file.h"
+#include "formats/spool.h"
 #include "lib/crew.h"
 #include "lib/segments.h"
 #include "lib/verify.h"
@@ -30,9 +31,10 @@ struct fm_verifier {
     pthread_mutex_t lock; /* of everything below, while tasks run */
     struct fm_finding *finding;
     size_t findings, capacity;
-    bool differs;       /* bytes are not those of a checksum */
-    bool malformed;     /* checksums hold, and the content makes no sense */
-    struct fm_err lost; /* memory for a finding ran out */
+    bool differs;           /* bytes are not those of a checksum */
+    bool malformed;         /* checksums hold, and the content makes no sense */
+    struct fm_err lost;     /* memory for a finding ran out */
+    struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
 };
 
 /* Add a finding: FM_EDIFF where bytes differ, FM_EFORMAT where they make no sense. */
@@ -42,8 +44,10 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
 /* n items, `bytes` of them, were looked at. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 
-/* Tell the user everything found so far, in order, and forget it. */
+/* Tell the user everything found so far, in order, and forget it; forget it untold, and the counts
+ * with it. */
 void fm_verifier_tell(struct fm_verifier *v);
+void fm_verifier_forget(struct fm_verifier *v);
 
 /*
  * Read [at, at + size) of a file once, in pieces that stay in the cache, and do what is wanted
@@ -66,6 +70,14 @@ struct fm_scan {
     void *to;
 };
 int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err);
+
+/*
+ * Open a bundle of which only the beginning has come.  The members before the weights have their
+ * digests in the manifest, which comes first; those of the weights come last.  So the first are
+ * kept and opened while the others are still on their way.  Whatever is not as it should be here is
+ * kept whole, and told by the checks of a file.
+ */
+int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err);
 
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err);
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err);

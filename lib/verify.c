@@ -59,17 +59,28 @@ void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes)
     pthread_mutex_unlock(&v->lock);
 }
 
-void fm_verifier_tell(struct fm_verifier *v)
+static void free_findings(struct fm_verifier *v)
 {
-    if (v->findings)
-        qsort(v->finding, v->findings, sizeof *v->finding, compare_findings);
     for (size_t i = 0; i < v->findings; i++) {
-        if (v->options->finding)
-            v->options->finding(v->options->self, v->finding[i].item, v->finding[i].what);
         free(v->finding[i].item);
         free(v->finding[i].what);
     }
     v->findings = 0;
+}
+
+void fm_verifier_tell(struct fm_verifier *v)
+{
+    if (v->findings)
+        qsort(v->finding, v->findings, sizeof *v->finding, compare_findings);
+    for (size_t i = 0; i < v->findings && v->options->finding; i++)
+        v->options->finding(v->options->self, v->finding[i].item, v->finding[i].what);
+    free_findings(v);
+}
+
+void fm_verifier_forget(struct fm_verifier *v)
+{
+    free_findings(v);
+    v->report->items = v->report->failed = v->report->bytes = 0;
 }
 
 /* ---- the scan ---- */
@@ -135,7 +146,8 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
     st.end = s->spans ? span_size(s, 0) : 0;
     for (uint64_t at = 0; at < s->size && rc == FM_OK && fm_crew_going(&v->crew);) {
         size_t n = s->size - at < SCAN_BYTES ? (size_t)(s->size - at) : SCAN_BYTES;
-        rc = fm_file_read(s->file, s->at + at, piece, n, err);
+        rc = v->spool ? fm_spool_read(v->spool, s->at + at, piece, n, err)
+                      : fm_file_read(s->file, s->at + at, piece, n, err);
         if (rc == FM_OK)
             scan_piece(&st, piece, at, n);
         at += n;

@@ -20,7 +20,8 @@
 struct job {
     struct fm_verifier *v;
     struct fm_bundle bundle;
-    bool *good; /* (members): the bytes have their digest */
+    bool *good;             /* (members): the bytes have their digest, as far as it is known */
+    struct fm_digest *have; /* (members) */
     struct fm_stage_model model;
     struct fm_config config;
     struct fm_segments seg;
@@ -37,13 +38,12 @@ static bool has_digest(const char *name)
            strncmp(name, FM_MEMBER_PAD, strlen(FM_MEMBER_PAD)) != 0;
 }
 
-static void compare_member(struct job *j, size_t i, const struct fm_hasher *hasher)
+static void compare_member(struct job *j, size_t i)
 {
     const struct fm_member *m = &j->bundle.member[i];
-    struct fm_digest digest = fm_hasher_done(hasher);
     char have[FM_DIGEST_HEX], want[FM_DIGEST_HEX];
-    j->good[i] = fm_digest_equal(&digest, &m->digest);
-    fm_digest_hex(have, &digest);
+    j->good[i] = !m->known || fm_digest_equal(&j->have[i], &m->digest);
+    fm_digest_hex(have, &j->have[i]);
     fm_digest_hex(want, &m->digest);
     if (!j->good[i])
         fm_verifier_find(j->v, i, FM_EDIFF, m->name, "digest is %s, %s says %s", have,
@@ -192,6 +192,25 @@ static int layer_of(const struct job *j, const char *name)
     return strcmp(name, expected) == 0 ? l : -2;
 }
 
+/* Of a stream, what the index is read from must not pass. */
+static int keep_header(struct job *j, const struct fm_member *m, struct fm_err *err)
+{
+    unsigned char length[8];
+    uint64_t bytes = 0, at = m->offset;
+    if (!j->v->spool || m->size < sizeof length)
+        return FM_OK;
+    int rc = fm_spool_keep(j->v->spool, at + sizeof length, err);
+    if (rc == FM_OK)
+        rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
+    for (int i = 7; i >= 0; i--)
+        bytes = bytes << 8 | length[i];
+    /* What is no length is refused by the reader. */
+    if (rc == FM_OK && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
+        rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
+    j->bundle.file.size = at + m->size; /* what is to come counts as there */
+    return rc;
+}
+
 /* Header, then tensor by tensor in the order of the file: every byte passes once. */
 static int check_weights(struct job *j, size_t i, struct fm_hasher *whole, struct fm_err *err)
 {
@@ -201,6 +220,9 @@ static int check_weights(struct job *j, size_t i, struct fm_hasher *whole, struc
     struct fm_err broken = {0};
     struct fm_scan header = {
         .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
+    int rc = keep_header(j, m, err);
+    if (rc != FM_OK)
+        return rc;
     if (p.layer < -1)
         fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "the model has no such layer");
     else if (fm_safetensors_open(&st, &j->bundle.file, m->offset, m->size, &broken) != FM_OK)
@@ -208,7 +230,7 @@ static int check_weights(struct job *j, size_t i, struct fm_hasher *whole, struc
     if (!st.header_bytes)
         return fm_verifier_scan(j->v, &header, err);
     header.size = st.header_bytes;
-    int rc = fm_verifier_scan(j->v, &header, err);
+    rc = fm_verifier_scan(j->v, &header, err);
     qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
     for (size_t t = 0; t < st.count && rc == FM_OK && fm_crew_going(&j->v->crew); t++)
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
@@ -240,10 +262,12 @@ static void check_member(struct job *j, size_t i)
         rc = check_weights(j, i, whole, &err);
     else if (rc == FM_OK)
         rc = fm_verifier_scan(j->v, &all, &err);
-    if (rc == FM_OK && fm_crew_going(&j->v->crew))
-        compare_member(j, i, whole);
-    else if (rc != FM_OK)
+    if (rc == FM_OK && fm_crew_going(&j->v->crew)) {
+        j->have[i] = fm_hasher_done(whole);
+        compare_member(j, i);
+    } else if (rc != FM_OK) {
         fm_crew_fail(&j->v->crew, &err);
+    }
     fm_hasher_free(whole);
     fm_verifier_count(j->v, 1, m->size);
     fm_crew_add(&j->v->crew, m->size);
@@ -259,6 +283,17 @@ static void check_one(void *arg, int i)
 {
     const struct round *r = arg;
     check_member(r->j, r->member[i]);
+}
+
+/* Of a stream: one after the other as they come, and what lies between them is kept. */
+static void pass_members(struct job *j, const size_t *member, int n)
+{
+    struct fm_err err = {0};
+    for (int i = 0; i < n && fm_crew_going(&j->v->crew); i++) {
+        if (fm_spool_keep(j->v->spool, j->bundle.member[member[i]].offset, &err) != FM_OK)
+            fm_crew_fail(&j->v->crew, &err);
+        check_member(j, member[i]);
+    }
 }
 
 static int check_members(struct job *j, bool weights, struct fm_err *err)
@@ -277,22 +312,30 @@ static int check_members(struct job *j, bool weights, struct fm_err *err)
         bytes += m->size;
     }
     fm_crew_init(&j->v->crew, j->v->run, weights ? "weights" : "members", bytes);
-    fm_pool_for(n, check_one, &r);
+    if (weights && j->v->spool)
+        pass_members(j, r.member, n);
+    else
+        fm_pool_for(n, check_one, &r);
     free(r.member);
     return fm_crew_end(&j->v->crew, err);
 }
 
 /* ---- what they say ---- */
 
-/* A finding for what a reader refused; memory and disk faults end the check. */
-static int note(struct job *j, const char *member, const char *item, int rc, struct fm_err *err)
+static void find_in(struct job *j, const char *member, const char *item, const char *what)
 {
     size_t place = 0;
     while (place < j->bundle.members && strcmp(j->bundle.member[place].name, member) != 0)
         place++;
+    fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", what);
+}
+
+/* A finding for what a reader refused; memory and disk faults end the check. */
+static int note(struct job *j, const char *member, const char *item, int rc, struct fm_err *err)
+{
     if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_EIO)
         return rc;
-    fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", err->text);
+    find_in(j, member, item, err->text);
     *err = (struct fm_err){0};
     return FM_OK;
 }
@@ -374,14 +417,22 @@ static void check_boundaries(struct job *j, const struct fm_budgets *b)
     }
 }
 
+static void find_budget(void *self, int budget, const char *what)
+{
+    char item[32];
+    snprintf(item, sizeof item, FM_MEMBER_MASKS ": budget %d", budget);
+    find_in(self, FM_MEMBER_MASKS, item, what);
+}
+
 static int check_masks(struct job *j, struct fm_err *err)
 {
-    int rc = fm_budgets_open(&j->budgets, &j->bundle, err);
+    struct fm_budgets_notes notes = {.found = find_budget, .self = j};
+    int rc = fm_budgets_examine(&j->budgets, &j->bundle, &notes, err);
     j->masks = rc == FM_OK;
     if (j->masks && j->segments)
         check_boundaries(j, &j->budgets);
     fm_verifier_count(j->v, (uint64_t)j->budgets.family.count, 0);
-    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, rc, err);
+    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, notes.count ? FM_OK : rc, err);
 }
 
 static int check_adapter(struct job *j, struct fm_err *err)
@@ -452,14 +503,55 @@ static int check_contents(struct job *j, struct fm_err *err)
     return rc;
 }
 
+/* ---- a stream, in one pass ---- */
+
+/* All has come: the structure of the whole, and the digests that came last. */
+static int close_stream(struct job *j, int rc, struct fm_err *err)
+{
+    struct fm_bundle whole = {0};
+    struct fm_err early = *err;
+    size_t members = j->bundle.members;
+    if (rc != FM_OK && rc != FM_EFORMAT)
+        return rc;
+    if (fm_spool_keep(j->v->spool, UINT64_MAX, err) != FM_OK)
+        return err->code;
+    if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err) != FM_OK) {
+        fm_verifier_forget(j->v); /* of a file this is all that is told */
+        return err->code;
+    }
+    fm_bundle_close(&j->bundle);
+    j->bundle = whole;
+    if (rc != FM_OK || whole.members != members) {
+        *err = early;
+        return rc == FM_OK ? fm_fail(err, FM_EFORMAT, "standard input: not what its manifest says")
+                           : rc;
+    }
+    for (size_t i = 0; i < members; i++)
+        if (has_digest(whole.member[i].name) && !whole.member[i].listed)
+            compare_member(j, i);
+    return FM_OK;
+}
+
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
 {
     struct job j = {.v = v};
+    struct fm_spool spool = {0};
     v->report->kind = "bundle";
-    int rc = fm_stage_open(&j.bundle, v->options->target, NULL, err);
+    int rc = FM_OK;
+    if (fm_spool_needed(v->options->target)) {
+        v->spool = &spool;
+        rc = fm_spool_begin(&spool, err);
+        if (rc == FM_OK)
+            rc = fm_verifier_open_stream(&j.bundle, &spool, err);
+    } else {
+        rc = fm_bundle_open(&j.bundle, v->options->target, err);
+    }
+    if (rc == FM_OK)
+        rc = fm_stage_check(&j.bundle, NULL, err);
     if (rc == FM_OK) {
         j.good = fm_alloc(j.bundle.members, sizeof *j.good, "the list of members", err);
-        rc = j.good ? FM_OK : err->code;
+        j.have = fm_alloc(j.bundle.members, sizeof *j.have, "the digests of members", err);
+        rc = j.good && j.have ? FM_OK : err->code;
     }
     if (rc == FM_OK)
         rc = check_members(&j, false, err);
@@ -467,11 +559,16 @@ int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
         rc = check_contents(&j, err);
     if (rc == FM_OK)
         rc = check_members(&j, true, err);
-    if (rc == FM_OK)
+    if (v->spool && j.good)
+        rc = close_stream(&j, rc, err);
+    else if (rc == FM_OK)
         rc = fm_file_unchanged(&j.bundle.file, err);
     fm_segments_release(&j.seg);
     fm_budgets_release(&j.budgets);
     free(j.good);
+    free(j.have);
     fm_bundle_close(&j.bundle);
+    fm_spool_end(&spool);
+    v->spool = NULL;
     return rc;
 }

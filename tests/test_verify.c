@@ -378,6 +378,25 @@ static void masks_outside_the_actions_or_off_their_budget_are_found(void **unuse
     fm_bundle_close(&b);
 }
 
+static void every_bad_mask_is_found(void **unused)
+{
+    (void)unused;
+    uint32_t widths[GIVEN_BUDGETS * GIVEN_L * GIVEN_E];
+    const size_t experts = GIVEN_L * GIVEN_E;
+    void *frame;
+    size_t size;
+    memcpy(widths, given_widths(), sizeof widths);
+    widths[1 * experts + 3] = widths[1 * experts + 5] = 25; /* not in the actions, and the sum */
+    widths[2 * experts + 7] = 4;                            /* the sum alone */
+    GIVEN_TRY(fm_maskset_pack(widths, sizeof widths / 4, &frame, &size, &given_err));
+    rewrite(&(struct change){FM_MEMBER_MASKS, frame, size}, 1);
+    assert_int_equal(verify(edited, NULL), FM_EFORMAT);
+    assert_non_null(strstr(found, "masks.zst: budget 1: 2 experts, the first: layer 0, expert 3"));
+    assert_non_null(strstr(found, "masks.zst: budget 1: the widths remove"));
+    assert_non_null(strstr(found, "masks.zst: budget 2: the widths remove"));
+    free(frame);
+}
+
 static void set_rank(cJSON *manifest)
 {
     cJSON *adapter = cJSON_GetObjectItemCaseSensitive(manifest, "adapter");
@@ -517,6 +536,7 @@ int main(void)
         cmocka_unit_test(a_config_of_another_model_is_found),
         cmocka_unit_test(a_ranking_that_is_no_permutation_is_found),
         cmocka_unit_test(masks_outside_the_actions_or_off_their_budget_are_found),
+        cmocka_unit_test(every_bad_mask_is_found),
         cmocka_unit_test(an_adapter_that_is_not_the_manifest_s_is_found),
         cmocka_unit_test(a_nan_under_right_checksums_is_found),
         cmocka_unit_test(what_the_weights_compute_is_compared),
