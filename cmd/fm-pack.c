@@ -44,43 +44,106 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     return fm_cli_result(cli, &text, o, err);
 }
 
+static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
+                          const struct fm_export_report *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-pack");
+    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
+    cJSON_AddStringToObject(o, "layout", fm_layout_name(r->layout));
+    if (r->layout == FM_LAYOUT_LAYER)
+        cJSON_AddStringToObject(o, "for", options->vllm ? "vllm" : "any");
+    fm_report_uint(o, "index", (uint64_t)r->index);
+    fm_report_double(o, "budget", r->budget);
+    fm_report_uint(o, "width_uniform", r->width_uniform);
+    fm_report_uint(o, "channels_layout", r->channels_layout);
+    fm_report_uint(o, "bytes_layout", r->bytes_layout);
+    fm_report_uint(o, "channels_pad", r->channels_pad);
+    fm_report_uint(o, "bytes_pad", r->bytes_pad);
+    fm_report_uint(o, "bytes_weights", r->bytes_weights);
+    fm_report_uint(o, "bytes_out", r->bytes_out);
+    fm_report_uint(o, "bytes_memory", r->bytes_memory);
+    fm_report_uint(o, "bytes_free", r->bytes_free);
+    fm_report_uint(o, "files", (uint64_t)r->files);
+    fm_report_double(o, "seconds", r->seconds);
+    return o;
+}
+
+static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64_t bytes,
+                          const char *why)
+{
+    if (channels)
+        fprintf(out, "%-9s%12llu bytes  of %llu channels more than the mask keeps: %s\n", name,
+                (unsigned long long)bytes, (unsigned long long)channels, why);
+}
+
+static void export_text(FILE *out, const struct fm_export_report *r)
+{
+    fprintf(out, "export   %s, budget %.4f (mask %d)\n", fm_layout_name(r->layout), r->budget,
+            r->index);
+    if (r->layout == FM_LAYOUT_UNIFORM)
+        fprintf(out, "width    %u channels in every expert\n", r->width_uniform);
+    rounding_line(out, "layout", r->channels_layout, r->bytes_layout,
+                  r->layout == FM_LAYOUT_LAYER ? "one width per layer" : "one width for all");
+    rounding_line(out, "padding", r->channels_pad, r->bytes_pad, "--pad-multiple");
+    size_line(out, "weights", r->bytes_weights, "");
+    size_line(out, "all", r->bytes_out, "");
+}
+
 static int export(const struct fm_cli *cli, const struct fm_export_options *options,
                   struct fm_err *err)
 {
     struct fm_export_report r = {0};
     struct fm_cli_text text;
-    if ((options->budget < 0) == (options->fit == 0))
-        return fm_fail(err, FM_EUSAGE, "--export needs one of --budget R and --fit SIZE");
     if ((cli->dry_run ? fm_export_plan : fm_export)(&cli->run, options, &r, err) != FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
-    fprintf(text.out, "export   %s, budget %.4f (mask %d)\n", fm_layout_name(r.layout), r.budget,
-            r.index);
-    if (r.layout == FM_LAYOUT_UNIFORM)
-        fprintf(text.out, "width    %u channels in every expert\n", r.width_uniform);
-    size_line(text.out, "weights", r.bytes_weights, "");
-    size_line(text.out, "all", r.bytes_out, "");
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-pack");
-    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
-    cJSON_AddStringToObject(o, "layout", fm_layout_name(r.layout));
-    fm_report_uint(o, "index", (uint64_t)r.index);
-    fm_report_double(o, "budget", r.budget);
-    fm_report_uint(o, "width_uniform", r.width_uniform);
-    fm_report_uint(o, "bytes_weights", r.bytes_weights);
-    fm_report_uint(o, "bytes_out", r.bytes_out);
-    fm_report_uint(o, "bytes_memory", r.bytes_memory);
-    fm_report_uint(o, "bytes_free", r.bytes_free);
-    fm_report_uint(o, "files", (uint64_t)r.files);
-    fm_report_double(o, "seconds", r.seconds);
-    return fm_cli_result(cli, &text, o, err);
+    export_text(text.out, &r);
+    return fm_cli_result(cli, &text, export_json(cli, options, &r), err);
+}
+
+/* Which of --budget, --fit and --mask chooses; elastic holds all members and starts full. */
+static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
+{
+    int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);
+    if (given > 1 || (given == 0 && o->layout != FM_LAYOUT_ELASTIC))
+        return fm_fail(err, FM_EUSAGE,
+                       "--export needs one of --budget R, --fit SIZE and --mask INDEX");
+    o->by = o->fit > 0 ? FM_BY_FIT : o->budget >= 0 ? FM_BY_BUDGET : FM_BY_MASK;
+    o->mask = mask >= 0 ? mask : 0;
+    return FM_OK;
+}
+
+/* What was asked for, and what of the command line does nothing there. */
+static int run_mode(struct fm_cli *cli, bool list, const char *directory,
+                    struct fm_export_options *o, int mask, struct fm_err *err)
+{
+#define EXPORTING "budget fit mask layout for shard-size pad-multiple base-model"
+    if (list && directory)
+        return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
+    if (list) {
+        if (fm_cli_refuse(cli, "with --list", FM_CLI_MODEL | FM_CLI_OUTPUT, EXPORTING " dry-run",
+                          err) != FM_OK)
+            return err->code;
+        cli->run.output = NULL;
+        return fm_offer(cli, err);
+    }
+    if (!directory)
+        return fm_cli_refuse(cli, "without --export DIR", 0, EXPORTING, err) == FM_OK
+                   ? pack(cli, err)
+                   : err->code;
+    if (fm_cli_refuse(cli, "with --export DIR", FM_CLI_MODEL, "output", err) != FM_OK ||
+        choose(o, mask, err) != FM_OK)
+        return err->code;
+    cli->run.output = directory;
+    return export(cli, o, err);
 }
 
 int main(int argc, char **argv)
 {
     bool list = false;
     const char *directory = NULL;
-    int layout = FM_LAYOUT_RAGGED;
+    int layout = FM_LAYOUT_RAGGED, mask = -1, runtime = 0, pad = 1;
     struct fm_export_options options = {.budget = -1};
     const struct fm_cli_option own[] = {
         {"list", 'l', FM_CLI_FLAG, &list, NULL, "list the budgets of a bundle or stage stream", 0,
@@ -90,36 +153,38 @@ int main(int argc, char **argv)
         {"budget", 'b', FM_CLI_REAL, &options.budget, "R",
          "the member nearest to this share of channels removed", 0, 1},
         {"fit", 0, FM_CLI_SIZE, &options.fit, "SIZE",
-         "the largest member whose weights fit into SIZE", 0, 0},
-        {"layout", 0, FM_CLI_CHOICE, &layout, "native|ragged|padded|uniform",
+         "the largest member whose export takes at most SIZE", 0, 0},
+        {"mask", 0, FM_CLI_INT, &mask, "INDEX", "the member at this place of the list, from 0", 0,
+         1 << 20},
+        {"layout", 0, FM_CLI_CHOICE, &layout, "native|ragged|elastic|layer|uniform|padded",
          "form of the export (default: ragged)", 0, 0},
+        {"for", 0, FM_CLI_CHOICE, &runtime, "any|vllm", "who reads layout layer (default: any)", 0,
+         0},
+        {"shard-size", 0, FM_CLI_SIZE, &options.shard_bytes, "SIZE",
+         "most bytes of tensors in a file (default: 4GiB)", 0, 0},
+        {"pad-multiple", 0, FM_CLI_INT, &pad, "M",
+         "round widths up to a multiple of M (default: 1)", 1, 1 << 20},
+        {"base-model", 0, FM_CLI_TEXT, &options.base_model, "ORG/NAME",
+         "what the model card calls the original", 0, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-pack",
         .synopsis = "--model DIR [options] [STAGE] > family.fm\n"
                     "       fm-pack --list BUNDLE\n"
-                    "       fm-pack --export DIR --budget R|--fit SIZE [--layout NAME] BUNDLE",
-        .about = "Pack a family into one bundle, list it, export one member of it.",
+                    "       fm-pack --export DIR --budget R|--fit SIZE|--mask INDEX "
+                    "[options] BUNDLE",
+        .about = "Pack a family into one bundle, list it, export one member or all of it.",
         .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
-    int code;
     if (cli.operands)
         cli.run.input = cli.operand[0];
     options.layout = (enum fm_layout)layout;
-    if (list && directory) {
-        code = fm_fail(&err, FM_EUSAGE, "--list and --export exclude each other");
-    } else if (list) {
-        cli.run.output = NULL;
-        code = fm_offer(&cli, &err);
-    } else if (directory) {
-        cli.run.output = directory;
-        code = export(&cli, &options, &err);
-    } else {
-        code = pack(&cli, &err);
-    }
+    options.vllm = runtime == 1;
+    options.pad_multiple = (uint32_t)pad;
+    int code = run_mode(&cli, list, directory, &options, mask, &err);
     return fm_cli_end(&cli, code, &err);
 }

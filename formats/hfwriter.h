@@ -17,7 +17,6 @@
 #include "lib/base/err.h"
 
 #define FM_HFWRITER_INDEX "model.safetensors.index.json"
-#define FM_HFWRITER_SHARD_BYTES 5000000000ull /* decimal, of tensors, headers apart */
 
 struct fm_hfwriter_file {
     char name[64];
@@ -38,7 +37,7 @@ struct fm_hfwriter {
 
 /*
  * Plan the files for `count` tensors (name, dtype, shape; copied, names borrowed until release).
- * shard_bytes: FM_HFWRITER_SHARD_BYTES, or less for tests.  FM_ENOMEM, FM_ECONFIG for a size that
+ * shard_bytes: of a file's tensors, the header apart.  FM_ENOMEM, FM_ECONFIG for a size that
  * does not fit 64 bits.
  */
 int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size_t count,

@@ -98,10 +98,22 @@ void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d)
         snprintf(text, FM_DECIMAL_TEXT, "%u", whole);
 }
 
-static uint32_t round_up(uint64_t width, uint32_t multiple, int I)
+uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I)
 {
     uint64_t up = (width + multiple - 1) / multiple * multiple;
     return (uint32_t)(up > (uint64_t)I ? (uint64_t)I : up);
+}
+
+uint32_t fm_actions_both(uint32_t a, uint32_t b)
+{
+    uint32_t x = a, y = b;
+    while (y) {
+        uint32_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    uint64_t both = (uint64_t)a / x * b;
+    return both > UINT32_MAX ? UINT32_MAX : (uint32_t)both;
 }
 
 static int check_multiple(uint32_t multiple, int I, struct fm_err *err)
@@ -124,7 +136,7 @@ static bool is_less(const struct fm_decimal *a, const struct fm_decimal *b)
 static int add_ratio(struct fm_actions *actions, const struct fm_decimal *ratio, int I,
                      struct fm_err *err)
 {
-    uint32_t width = round_up(fm_decimal_ceil(ratio, (uint64_t)I), actions->multiple, I);
+    uint32_t width = fm_actions_round(fm_decimal_ceil(ratio, (uint64_t)I), actions->multiple, I);
     if (actions->count && actions->width[actions->count - 1] == width) {
         actions->merged++;
         return FM_OK;
@@ -182,12 +194,13 @@ uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t mult
 {
     uint64_t each = removed / ((uint64_t)L * (uint64_t)E);
     assert(each <= (uint64_t)I);
-    return round_up((uint64_t)I - each, multiple, I);
+    return fm_actions_round((uint64_t)I - each, multiple, I);
 }
 
 uint32_t fm_actions_uniform_export(uint64_t removed, int L, int E, int I, uint32_t multiple)
 {
-    return round_up(fm_actions_uniform(removed, L, E, I, multiple), FM_UNIFORM_MULTIPLE, I);
+    return fm_actions_round(fm_actions_uniform(removed, L, E, I, multiple),
+                            fm_actions_both(multiple, FM_UNIFORM_MULTIPLE), I);
 }
 
 int fm_actions_find(const struct fm_actions *actions, uint32_t width)

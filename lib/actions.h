@@ -59,10 +59,15 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
 
+/* width rounded up to a multiple, at most I; and the least common multiple of two such numbers, or
+ * UINT32_MAX where it is no 32-bit number (then only I is a multiple). */
+uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I);
+uint32_t fm_actions_both(uint32_t a, uint32_t b);
+
 /* ceil((1 - removed / (L E I)) I) rounded up to multiple: uniform pruning at a budget. */
 uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t multiple);
 
-/* The width of the uniform export: the same, rounded up to FM_UNIFORM_MULTIPLE too, at most I.
+/* The width of the uniform export: the same, a multiple of FM_UNIFORM_MULTIPLE too, at most I.
  * Stock runtimes run grouped products whose rows must be whole 16 bytes (torch's grouped_mm stops
  * in the forward otherwise), and this layout is the one that loads everywhere. */
 #define FM_UNIFORM_MULTIPLE 8

@@ -7,14 +7,6 @@
 
 #include "lib/base/mem.h"
 
-static uint64_t sum_widths(const struct fm_exporter *x, int l)
-{
-    uint64_t sum = 0;
-    for (int e = 0; e < x->config.E; e++)
-        sum += x->widths[(size_t)l * (size_t)x->config.E + (size_t)e];
-    return sum;
-}
-
 /* layers.{l}.gate_up (2 sum k, H) and layers.{l}.down (sum k, H). */
 static int add_layer(struct fm_exporter *x, int l, struct fm_err *err)
 {
@@ -25,7 +17,7 @@ static int add_layer(struct fm_exporter *x, int l, struct fm_err *err)
         struct fm_export_tensor t = {.fill = FM_FILL_FLAT, .l = l};
         t.part = (enum fm_segment_part)part;
         t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 2};
-        t.t.shape[0] = sum_widths(x, l) * (part == FM_SEGMENT_DOWN ? 1 : 2);
+        t.t.shape[0] = fm_exporter_channels(x, l) * (part == FM_SEGMENT_DOWN ? 1 : 2);
         t.t.shape[1] = (uint64_t)x->config.H;
         rc = fm_exporter_add_tensor(x, &t, err);
     }

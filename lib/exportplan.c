@@ -1,14 +1,12 @@
 #include "lib/exporter.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/archive.h"
 #include "lib/base/mem.h"
-#include "lib/base/pool.h"
 #include "lib/checkpoint.h"
-#include "lib/layout.h"
 #include "lib/stage.h"
 
 int fm_exporter_add_tensor(struct fm_exporter *x, const struct fm_export_tensor *like,
@@ -88,6 +86,36 @@ uint64_t fm_exporter_weight_bytes(const struct fm_exporter *x)
     return bytes;
 }
 
+uint64_t fm_exporter_bytes(const struct fm_exporter *x)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < x->files; i++)
+        bytes += x->file[i].bytes;
+    return bytes;
+}
+
+uint64_t fm_exporter_stream_bytes(const struct fm_exporter *x)
+{
+    uint64_t bytes = FM_ARCHIVE_END_BYTES;
+    for (size_t i = 0; i < x->files; i++)
+        bytes += fm_archive_header_bytes(x->file[i].bytes) + fm_archive_padded(x->file[i].bytes);
+    return bytes;
+}
+
+int fm_exporter_head(struct fm_exporter *x, size_t i, const char **head, struct fm_err *err)
+{
+    struct fm_export_file *f = &x->file[i];
+    void *data = NULL;
+    size_t size = 0;
+    int rc = FM_OK;
+    if (!f->head) {
+        rc = fm_bundle_read(&x->bundle, f->member, &data, &size, err);
+        f->head = data;
+    }
+    *head = f->head;
+    return rc;
+}
+
 static void forget_plan(struct fm_exporter *x)
 {
     for (size_t i = 0; i < x->tensors; i++)
@@ -97,28 +125,10 @@ static void forget_plan(struct fm_exporter *x)
     x->tensors = x->files = 0;
 }
 
-/* Widths of the mask, or the one width that the budget allows all experts. */
-static void set_widths(struct fm_exporter *x)
-{
-    const struct fm_config *c = &x->config;
-    size_t n = (size_t)c->L * (size_t)c->E;
-    const uint32_t *mask = fm_family_widths(&x->budgets.family, x->index);
-    x->rows = c->I;
-    memcpy(x->widths, mask, n * sizeof *mask);
-    if (x->options->layout == FM_LAYOUT_UNIFORM) {
-        uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->L, c->E,
-                                               c->I, x->budgets.actions.multiple);
-        for (size_t i = 0; i < n; i++)
-            x->widths[i] = k;
-        x->rows = (int)k;
-    }
-}
-
 /* Tensors that are no expert's, under the names of the layout. */
 static int add_rest(struct fm_exporter *x, struct fm_err *err)
 {
-    enum fm_source source =
-        x->options->layout == FM_LAYOUT_RAGGED ? FM_SOURCE_RAGGED : FM_SOURCE_STOCK;
+    enum fm_source source = fm_exporter_models(x) ? FM_SOURCE_RAGGED : FM_SOURCE_STOCK;
     int rc = FM_OK;
     for (size_t i = 0; i < x->volumes.rest.count && rc == FM_OK; i++) {
         const struct fm_tensor *t = &x->volumes.rest.tensor[i];
@@ -135,116 +145,14 @@ int fm_exporter_plan(struct fm_exporter *x, int index, struct fm_err *err)
 {
     forget_plan(x);
     x->index = index;
-    set_widths(x);
+    fm_exporter_widths(x);
     int rc = add_rest(x, err);
     if (rc == FM_OK)
         rc = x->options->layout == FM_LAYOUT_NATIVE ? fm_exporter_native(x, err)
                                                     : fm_exporter_hf(x, err);
     if (rc == FM_OK)
         qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_places);
-    return rc;
-}
-
-/* ---- bytes ---- */
-
-static uint64_t row_bytes(const struct fm_exporter *x)
-{
-    return fm_volumes_channel_bytes(&x->volumes, FM_SEGMENT_DOWN);
-}
-
-static uint32_t width_of(const struct fm_exporter *x, const struct fm_export_tensor *t)
-{
-    return x->widths[(size_t)t->l * (size_t)x->config.E + (size_t)t->e];
-}
-
-uint64_t fm_exporter_piece(const struct fm_exporter *x, const struct fm_export_tensor *t,
-                           uint64_t limit)
-{
-    uint64_t row = row_bytes(x);
-    switch (t->fill) {
-    case FM_FILL_DOWN:
-        return t->t.size;
-    case FM_FILL_GATE:
-    case FM_FILL_UP:
-        return limit > row ? limit / row * row : row;
-    default:
-        return limit;
-    }
-}
-
-/* Prefix ranges of the layer's experts, as far as they overlap [from, from + size). */
-static int fill_flat(const struct fm_exporter *x, const struct fm_export_tensor *t, uint64_t from,
-                     uint64_t size, char *dst, struct fm_err *err)
-{
-    uint64_t channel = fm_volumes_channel_bytes(&x->volumes, t->part), begin = 0;
-    const uint32_t *widths = x->widths + (size_t)t->l * (size_t)x->config.E;
-    int rc = FM_OK;
-    for (int e = 0; e < x->config.E && rc == FM_OK; e++) {
-        uint64_t end = begin + widths[e] * channel;
-        uint64_t lo = from > begin ? from : begin, hi = from + size < end ? from + size : end;
-        if (lo < hi)
-            rc = fm_file_read(&x->bundle.file,
-                              fm_volumes_expert(&x->volumes, t->l, t->part, e) + (lo - begin),
-                              dst + (lo - from), (size_t)(hi - lo), err);
-        begin = end;
-    }
-    return rc;
-}
-
-static int fill_rows(const struct fm_exporter *x, const struct fm_export_tensor *t, uint64_t from,
-                     uint64_t size, char *dst, struct fm_err *err)
-{
-    uint64_t row = row_bytes(x), first = from / row, end = first + size / row;
-    uint64_t k = width_of(x, t), kept = k > first ? (end < k ? end : k) - first : 0;
-    assert(from % row == 0 && size % row == 0);
-    struct fm_mark mark = fm_scratch_mark();
-    char *both = fm_scratch((size_t)(2 * kept * row) + 1);
-    uint64_t at = fm_volumes_expert(&x->volumes, t->l, FM_SEGMENT_GATE_UP, t->e);
-    int rc =
-        fm_file_read(&x->bundle.file, at + 2 * first * row, both, (size_t)(2 * kept * row), err);
-    if (rc == FM_OK) {
-        fm_layout_deinterleave(dst, both, t->fill == FM_FILL_UP, (int)kept, x->config.H,
-                               fm_dtype_bits(x->volumes.dtype) / 8);
-        memset(dst + kept * row, 0, (size_t)(size - kept * row));
-    }
-    fm_scratch_release(mark);
-    return rc;
-}
-
-static int fill_down(const struct fm_exporter *x, const struct fm_export_tensor *t, char *dst,
-                     struct fm_err *err)
-{
-    uint32_t k = width_of(x, t);
-    size_t size = (size_t)k * (size_t)row_bytes(x);
-    struct fm_mark mark = fm_scratch_mark();
-    char *ranked = fm_scratch(size);
-    int rc =
-        fm_file_read(&x->bundle.file, fm_volumes_expert(&x->volumes, t->l, FM_SEGMENT_DOWN, t->e),
-                     ranked, size, err);
-    if (rc == FM_OK)
-        fm_layout_scatter(dst, ranked, (int)k, x->rows, x->config.H,
-                          fm_dtype_bits(x->volumes.dtype) / 8);
-    fm_scratch_release(mark);
-    return rc;
-}
-
-int fm_exporter_fill(const struct fm_exporter *x, const struct fm_export_tensor *t, uint64_t from,
-                     uint64_t size, void *dst, struct fm_err *err)
-{
-    switch (t->fill) {
-    case FM_FILL_COPY:
-        return fm_file_read(&x->bundle.file, t->from + from, dst, (size_t)size, err);
-    case FM_FILL_FLAT:
-        return fill_flat(x, t, from, size, dst, err);
-    case FM_FILL_GATE:
-    case FM_FILL_UP:
-        return fill_rows(x, t, from, size, dst, err);
-    case FM_FILL_DOWN:
-        assert(from == 0 && size == t->t.size);
-        return fill_down(x, t, dst, err);
-    }
-    assert(!"a fill");
-    return FM_EBUG;
+    return rc == FM_OK ? fm_exporter_texts(x, err) : rc;
 }
 
 /* ---- inputs ---- */
@@ -284,7 +192,9 @@ int fm_exporter_open(struct fm_exporter *x, struct fm_err *err)
             fm_alloc((size_t)x->config.L * (size_t)x->config.E, sizeof *x->widths, "widths", err);
         rc = x->widths ? FM_OK : err->code;
     }
-    return rc;
+    if (rc == FM_OK)
+        rc = fm_exporter_origin(x, err);
+    return rc == FM_OK ? fm_exporter_check_pad(x, err) : rc;
 }
 
 void fm_exporter_release(struct fm_exporter *x)

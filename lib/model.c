@@ -166,6 +166,14 @@ static bool is_stray(const struct fm_config *c, const char *name)
            strncmp(name + sizeof layers - 1, canonical, strlen(canonical)) != 0;
 }
 
+/* The tensor by which servers switch the budget of an elastic export: no weight. */
+static bool is_switch(const struct fm_model *m, const char *name)
+{
+    static const char end[] = ".experts.budget";
+    size_t len = strlen(name), n = sizeof end - 1;
+    return m->tensors.source == FM_SOURCE_RAGGED && len > n && strcmp(name + len - n, end) == 0;
+}
+
 static int list_unknown(struct fm_model *m, struct fm_err *err)
 {
     int l, e;
@@ -179,7 +187,7 @@ static int list_unknown(struct fm_model *m, struct fm_err *err)
         const struct fm_safetensors *st = m->tensors.file[i].st;
         for (size_t t = 0; t < st->count; t++) {
             const char *name = st->tensor[t].name;
-            if (fm_weights_find(&m->config, m->tensors.source, name, &l, &e))
+            if (fm_weights_find(&m->config, m->tensors.source, name, &l, &e) || is_switch(m, name))
                 continue;
             if (is_stray(&m->config, name))
                 return fm_fail(err, FM_EFORMAT,

@@ -135,14 +135,21 @@ static int native_layers(int *L, const struct fm_tensors *t, struct fm_err *err)
     return FM_OK;
 }
 
-static bool has_widths(const struct fm_tensors *t)
+/* FM_SOURCE_RAGGED where config.json has widths; experts of three dimensions are refused. */
+static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
     struct fm_err unread = {0}; /* a broken config.json is reported by who parses it whole */
     cJSON *json = NULL;
     bool has = fm_json_tree(&json, t->config, t->config_bytes, &unread) == FM_OK &&
                cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
+    bool fused = has && cJSON_GetObjectItemCaseSensitive(json, "fm_layout") != NULL;
     cJSON_Delete(json);
-    return has;
+    t->source = has ? FM_SOURCE_RAGGED : FM_SOURCE_STOCK;
+    return fused ? fm_fail(err, FM_ECONFIG,
+                           "%s: layout layer for vLLM is not read by these tools; export it --for "
+                           "any",
+                           t->path)
+                 : FM_OK;
 }
 
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
@@ -167,10 +174,10 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
             *err = absent;
         if (!rc)
             rc = L > 0 ? open_native(t, L, err) : open_directory(t, err);
-        if (!rc)
-            t->source = L > 0           ? FM_SOURCE_ONLINE
-                        : has_widths(t) ? FM_SOURCE_RAGGED
-                                        : FM_SOURCE_STOCK;
+        if (!rc && L > 0)
+            t->source = FM_SOURCE_ONLINE;
+        else if (!rc)
+            rc = tell_ragged(t, err);
     }
     if (rc)
         fm_source_close(t);

@@ -33,7 +33,7 @@ struct fm_tensors {
 
 /*
  * Open what is at `path`: headers only.  A bundle is a regular file; a native export a directory
- * whose fm-export.json says so; a ragged one has fm_widths in config.json.
+ * whose fm-export.json says so; a ragged, elastic or layer one has fm_widths in config.json.
  * A struct that failed to open is released already; release() takes a zeroed struct too.
  */
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);

@@ -35,6 +35,9 @@ struct fm_verifier {
     bool malformed;         /* checksums hold, and the content makes no sense */
     struct fm_err lost;     /* memory for a finding ran out */
     struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
+    /* Of an export, for who runs it: (L, E) channels that it computes with; owned. */
+    uint32_t *served;
+    bool all_resident; /* it has them all, and `served` is the member to start with */
 };
 
 /* Add a finding: FM_EDIFF where bytes differ, FM_EFORMAT where they make no sense. */

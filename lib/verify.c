@@ -207,6 +207,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
         rc = fm_verify_function(&v, err);
     fm_verifier_tell(&v);
     free(v.finding);
+    free(v.served);
     pthread_mutex_destroy(&v.lock);
     report->seconds = seconds_now() - start;
     if (rc == FM_OK && v.lost.code != FM_OK) {

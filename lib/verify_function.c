@@ -5,14 +5,13 @@
  */
 #include "lib/verifier.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/budgets.h"
 #include "lib/calib.h"
-#include "lib/export.h"
 #include "lib/lorafile.h"
 #include "lib/model.h"
 #include "lib/ranking.h"
@@ -31,8 +30,6 @@ struct job {
     struct fm_bundle bundle;
     struct fm_ranking ranking;
     struct fm_adapter adapter;
-    struct fm_budgets budgets;
-    uint32_t *widths;
     struct fm_calib calib;
     int sequences;
 };
@@ -155,27 +152,13 @@ static int check_export(struct job *j, struct fm_err *err)
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->against, FM_MEMBER_SEGMENTS, err);
     if (rc == FM_OK)
-        rc = fm_budgets_open(&j->budgets, &j->bundle, err);
-    if (rc == FM_OK)
         rc = fm_model_open(&have, j->v->options->target, memory, err);
     if (rc == FM_OK)
         rc = fm_model_open(&want, j->v->options->against, memory, err);
-    if (rc == FM_OK) {
-        const struct fm_family *f = &j->budgets.family;
-        size_t n = (size_t)f->L * (size_t)f->E;
-        int index = j->v->report->index;
-        lane.widths = fm_family_widths(f, index);
-        j->widths = fm_alloc(n, sizeof *j->widths, "widths", err);
-        rc = j->widths ? FM_OK : err->code;
-        bool uniform = strcmp(j->v->report->kind, fm_layout_name(FM_LAYOUT_UNIFORM)) == 0;
-        for (size_t i = 0; i < n && rc == FM_OK && uniform; i++)
-            j->widths[i] = fm_actions_uniform_export(f->mask[index].removed, f->L, f->E, f->I,
-                                                     j->budgets.actions.multiple);
-        if (uniform)
-            lane.widths = j->widths;
-    }
+    assert(rc != FM_OK || j->v->served);
+    lane.widths = j->v->served;
     if (rc == FM_OK)
-        rc = run_both(j, have, &plain, want, &lane, err);
+        rc = run_both(j, have, j->v->all_resident ? &lane : &plain, want, &lane, err);
     fm_model_close(have);
     fm_model_close(want);
     return rc;
@@ -192,8 +175,6 @@ int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
     if (rc == FM_OK)
         rc = export ? check_export(&j, err) : check_bundle(&j, err);
     fm_calib_close(&j.calib);
-    free(j.widths);
-    fm_budgets_release(&j.budgets);
     fm_adapter_release(&j.adapter);
     fm_ranking_release(&j.ranking);
     fm_bundle_close(&j.bundle);

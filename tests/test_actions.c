@@ -142,7 +142,7 @@ static void the_uniform_width_of_a_budget_is_rounded_up(void **state)
     assert_int_equal(fm_actions_uniform(32 * 51, 4, 8, 256, 64), 256);
     assert_int_equal(fm_actions_uniform(32 * 100, 4, 8, 256, 64), 192);
     assert_int_equal(fm_actions_uniform_export(32 * 51, 4, 8, 256, 1), 208);
-    assert_int_equal(fm_actions_uniform_export(32 * 100, 4, 8, 256, 12), 160);
+    assert_int_equal(fm_actions_uniform_export(32 * 100, 4, 8, 256, 12), 168);
     assert_int_equal(fm_actions_uniform_export(15 * 2, 3, 5, 37, 1), 37);
 }
 

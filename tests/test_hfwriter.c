@@ -48,7 +48,7 @@ static void one_file_has_no_index(void **unused)
     (void)unused;
     struct fm_hfwriter w;
     struct fm_err err = {0};
-    assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, FM_HFWRITER_SHARD_BYTES, &err), FM_OK);
+    assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 4ull << 30, &err), FM_OK);
     assert_int_equal(w.files, 1);
     assert_string_equal(w.file[0].name, "model.safetensors");
     assert_null(w.index);

@@ -29,6 +29,17 @@ try fm-pack --export x y
 try fm-pack --export x --budget 0.4 --fit 1GB y
 try fm-pack --export x --budget 1.5 y
 try fm-pack --export x --budget 0.4 --layout sparse y
+try fm-pack --export x --budget 0.4 --mask 3 y
+try fm-pack --export x --fit 1GB --layout elastic y
+try fm-pack --export x --budget 0.4 --for vllm y
+try fm-pack --export x --budget 0.4 --layout native --shard-size 1MB y
+try fm-pack --export x --budget 0.4 --pad-multiple 0 y
+try fm-pack --export x --budget 0.4 --output y z
+try fm-pack --export x --budget 0.4 --model y z
+try fm-pack --list --budget 0.4 y
+try fm-pack --list --output x y
+try fm-pack --list --model x y
+try fm-pack --layout ragged --model x y
 try fm-verify --function x
 try fm-verify --batches 0
 try fm-bench

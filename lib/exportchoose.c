@@ -1,0 +1,109 @@
+/* Which member of the family an export is of. */
+#include "lib/exporter.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "formats/json.h"
+#include "lib/stage.h"
+
+/* What fm-train was told; its default where the stream does not say. */
+static double budget_step(const struct fm_exporter *x)
+{
+    const cJSON *train = fm_stage_history_of(&x->bundle, "fm-train");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(options, "budget_step");
+    struct fm_decimal d;
+    struct fm_err unread = {0};
+    if (cJSON_IsString(step) &&
+        fm_decimal_parse(&d, step->valuestring, "budget_step", &unread) == FM_OK)
+        return (double)d.num / (double)d.den;
+    return 0.01;
+}
+
+static int choose_budget(struct fm_exporter *x, int *index, struct fm_err *err)
+{
+    double want = x->options->budget, step = budget_step(x);
+    const struct fm_budget *b = x->budgets.budget;
+    int n = x->budgets.family.count, best = 0;
+    for (int i = 1; i < n; i++)
+        if (fabs(b[i].budget - want) < fabs(b[best].budget - want))
+            best = i;
+    *index = best;
+    /* Budgets are quotients of integers and `want` was typed: equal up to rounding is equal. */
+    if (fabs(b[best].budget - want) <= step + 1e-9)
+        return FM_OK;
+    int above = best < n - 1 && b[best].budget < want ? best + 1 : best;
+    int below = best > 0 && b[best].budget > want ? best - 1 : best;
+    if (above == below)
+        return fm_fail(err, FM_EUSAGE,
+                       "no budget within %g of %g: the nearest is %.6f, at an end of the family "
+                       "(%d budgets, %.6f to %.6f)",
+                       step, want, b[best].budget, n, b[0].budget, b[n - 1].budget);
+    return fm_fail(err, FM_EUSAGE, "no budget within %g of %g: the neighbours are %.6f and %.6f",
+                   step, want, b[below].budget, b[above].budget);
+}
+
+/* All that the export would write. */
+static uint64_t bytes_out(const struct fm_exporter *x)
+{
+    return strcmp(x->run->output, "-") == 0 ? fm_exporter_stream_bytes(x) : fm_exporter_bytes(x);
+}
+
+/* Budgets come with rising number of removed channels, so the first that fits is the largest. */
+static int choose_fit(struct fm_exporter *x, int *index, struct fm_err *err)
+{
+    uint64_t least = UINT64_MAX;
+    for (*index = 0; *index < x->budgets.family.count; ++*index) {
+        int rc = fm_exporter_plan(x, *index, err);
+        if (rc != FM_OK)
+            return rc;
+        uint64_t bytes = bytes_out(x);
+        if (bytes <= x->options->fit)
+            return FM_OK;
+        least = bytes < least ? bytes : least;
+    }
+    return fm_fail(err, FM_EUSAGE,
+                   "no member fits in %llu bytes: the smallest takes %llu in layout %s, all files "
+                   "counted",
+                   (unsigned long long)x->options->fit, (unsigned long long)least,
+                   fm_layout_name(x->options->layout));
+}
+
+static int choose_mask(const struct fm_exporter *x, int *index, struct fm_err *err)
+{
+    int n = x->budgets.family.count;
+    *index = x->options->mask;
+    if (*index < 0 || *index >= n)
+        return fm_fail(err, FM_EUSAGE, "no mask %d: the family has masks 0 to %d", *index, n - 1);
+    return FM_OK;
+}
+
+int fm_exporter_choose(struct fm_exporter *x, int *index, struct fm_err *err)
+{
+    switch (x->options->by) {
+    case FM_BY_FIT:
+        return choose_fit(x, index, err);
+    case FM_BY_MASK:
+        return choose_mask(x, index, err);
+    case FM_BY_BUDGET:
+        break;
+    }
+    return choose_budget(x, index, err);
+}
+
+int fm_exporter_check(const struct fm_export_options *o, struct fm_err *err)
+{
+    if (o->vllm && o->layout != FM_LAYOUT_LAYER)
+        return fm_fail(err, FM_EUSAGE,
+                       "--for vllm is a form of layout layer; layout %s has one form for all",
+                       fm_layout_name(o->layout));
+    if (o->by == FM_BY_FIT && o->layout == FM_LAYOUT_ELASTIC)
+        return fm_fail(err, FM_EUSAGE,
+                       "--fit chooses a member, and layout elastic holds all of them; use "
+                       "--budget R, the one to start with");
+    if (o->shard_bytes && o->layout == FM_LAYOUT_NATIVE)
+        return fm_fail(err, FM_EUSAGE,
+                       "--shard-size: layout native has a file for every layer, not shards");
+    return FM_OK;
+}

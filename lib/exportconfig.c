@@ -1,0 +1,159 @@
+/* config.json and fm-export.json of an export. */
+#include "lib/exporter.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json.h"
+#include "formats/jsonedit.h"
+#include "lib/base/mem.h"
+#include "lib/stage.h"
+
+void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
+                            const char *indent)
+{
+    fm_text_printf(t, "[");
+    for (int l = 0; l < x->config.L; l++) {
+        fm_text_printf(t, "%s\n%s  [", l ? "," : "", indent);
+        for (int e = 0; e < x->config.E; e++)
+            fm_text_printf(t, "%s%" PRIu32, e ? ", " : "", *widths++);
+        fm_text_printf(t, "]");
+    }
+    fm_text_printf(t, "\n%s]", indent);
+}
+
+/* With the fewest digits that read back the same. */
+static void say_number(struct fm_text *t, double value)
+{
+    char text[32];
+    int digits = 1;
+    do
+        snprintf(text, sizeof text, "%.*g", digits, value);
+    while (strtod(text, NULL) != value && digits++ < 17);
+    fm_text_printf(t, "%s", text);
+}
+
+/* ---- config.json ---- */
+
+/* The text of config.json, and the first failure. */
+struct edit {
+    char *text;
+    size_t size;
+    int rc;
+    struct fm_err *err;
+};
+
+/* Set a key to a text that was just built; releases that. */
+static void set(struct edit *e, const char *key, struct fm_text *value)
+{
+    if (e->rc == FM_OK && value->failed)
+        e->rc = fm_fail(e->err, FM_ENOMEM, "no memory");
+    if (e->rc == FM_OK)
+        e->rc = fm_jsonedit_set(&e->text, &e->size, key, value->data, e->err);
+    free(value->data);
+    *value = (struct fm_text){0};
+}
+
+/* Architecture and classes of our modelling file, for a family whose class prefix is Stock. */
+static void set_classes(struct edit *e, const struct fm_exporter *x)
+{
+    const char *stock = x->config.family->class_name;
+    struct fm_text t = {0};
+    fm_text_printf(&t, "[\n    \"Fm%sForCausalLM\"\n  ]", stock);
+    set(e, "architectures", &t);
+    fm_text_printf(&t, "\"fm_%s\"", x->config.family->name);
+    set(e, "model_type", &t);
+    fm_text_printf(&t,
+                   "{\n    \"AutoConfig\": \"modeling_fm.Fm%sConfig\",\n"
+                   "    \"AutoModel\": \"modeling_fm.Fm%sModel\",\n"
+                   "    \"AutoModelForCausalLM\": \"modeling_fm.Fm%sForCausalLM\"\n  }",
+                   stock, stock, stock);
+    set(e, "auto_map", &t);
+}
+
+/* Every budget's widths, as this export rounds them. */
+static void say_family(struct fm_text *t, const struct fm_exporter *x)
+{
+    size_t n = (size_t)x->config.L * (size_t)x->config.E;
+    uint32_t *widths = malloc(n * sizeof *widths);
+    t->failed = t->failed || !widths;
+    fm_text_printf(t, "[");
+    for (int b = 0; b < x->budgets.family.count && widths; b++) {
+        const uint32_t *mask = fm_family_widths(&x->budgets.family, b);
+        for (size_t i = 0; i < n; i++)
+            widths[i] = fm_exporter_round(x, mask[i]);
+        fm_text_printf(t, "%s\n    ", b ? "," : "");
+        fm_exporter_say_widths(t, x, widths, "    ");
+    }
+    fm_text_printf(t, "\n  ]");
+    free(widths);
+}
+
+static void set_elastic(struct edit *e, const struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    fm_text_printf(&t, "[");
+    for (int b = 0; b < x->budgets.family.count; b++) {
+        fm_text_printf(&t, "%s", b ? ", " : "");
+        say_number(&t, x->budgets.budget[b].budget);
+    }
+    fm_text_printf(&t, "]");
+    set(e, "fm_budgets", &t);
+    say_family(&t, x);
+    set(e, "fm_family", &t);
+    say_number(&t, x->budgets.budget[x->index].budget);
+    set(e, "fm_budget", &t);
+}
+
+/* What vLLM reads for its fused layers: a width per decoder layer. */
+static void set_fused(struct edit *e, const struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    fm_text_printf(&t, "\"layer\"");
+    set(e, "fm_layout", &t);
+    fm_text_printf(&t, "[");
+    for (int l = 0; l < x->config.L; l++)
+        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", x->widths[(size_t)l * (size_t)x->config.E]);
+    fm_text_printf(&t, "]");
+    set(e, "moe_intermediate_size", &t);
+}
+
+static void set_stock(struct edit *e, const struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    if (x->options->layout != FM_LAYOUT_UNIFORM)
+        return;
+    fm_text_printf(&t, "%d", x->rows);
+    set(e, x->config.family->width_key, &t);
+}
+
+static void set_ours(struct edit *e, const struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    set_classes(e, x);
+    fm_exporter_say_widths(&t, x, x->widths, "  ");
+    set(e, "fm_widths", &t);
+    if (x->options->layout == FM_LAYOUT_ELASTIC)
+        set_elastic(e, x);
+    if (x->options->vllm)
+        set_fused(e, x);
+}
+
+int fm_exporter_config(struct fm_exporter *x, struct fm_err *err)
+{
+    struct edit e = {.size = x->config_bytes, .err = err};
+    e.text = fm_alloc(e.size + 1, 1, "config.json", err);
+    if (!e.text)
+        return err->code;
+    memcpy(e.text, x->config_text, e.size);
+    if (fm_exporter_models(x))
+        set_ours(&e, x);
+    else
+        set_stock(&e, x);
+    if (e.rc == FM_OK)
+        return fm_exporter_add_file(x, "config.json", e.text, e.size, e.size, false, err);
+    free(e.text);
+    return fm_within(err, "config.json");
+}
