@@ -64,6 +64,7 @@ all: $(BUILD)/libfm.a $(BINS)
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
 $(BUILD)/kernels/cpu%.c.o: FLAGS += -O3
+$(BUILD)/kernels/clip%.c.o: FLAGS += -O3
 $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
 $(BUILD)/formats/modeling.c.o: formats/modeling_fm.py
 

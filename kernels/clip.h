@@ -193,6 +193,14 @@ FM_CLIP_API int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *e
 FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
 
 /*
+ * The definition, by plain loops in double, for tests: out (N, H) packed, unrounded; size (N, H),
+ * where not NULL, the same sums of absolute values, which an error is to be measured against.
+ * Arguments as for a forward on the CPU; call->out and the workspace are not used.
+ */
+FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
+                                      const struct fm_clip_call *call, struct fm_clip_error *error);
+
+/*
  * Tensor parallelism.  Channels are dealt to `tp` ranks in blocks of g, block j to rank j mod tp,
  * so that every prefix is shared out evenly; each rank's out is a partial sum and the
  * caller adds them up.  A rank's shard is itself a layer: its channels in order, widths and caps

@@ -18,7 +18,7 @@
 #include "kernels/kernels.h"
 #include "lib/base/rng.h"
 
-enum { GUARD = 256, ARRAYS_MAX = 64 };
+enum { GUARD = 256, ARRAYS_MAX = 512 };
 
 /* Every array of the running test, freed together. */
 static struct {

@@ -1,0 +1,148 @@
+#include "kernels/clip_tile.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include "kernels/clip_avx512.h"
+
+#define AVX512 FM_AVX512
+#define INLINE FM_AVX512_INLINE
+
+/* 16 elements as float; the lower n where n < 16, the rest zero and not read. */
+INLINE __m512 load(const void *src, int n, int type)
+{
+    __mmask16 mask = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+    if (type == FM_CLIP_F32)
+        return _mm512_maskz_loadu_ps(mask, src);
+    __m256i half = _mm256_maskz_loadu_epi16(mask, src);
+    if (type == FM_CLIP_F16)
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+INLINE void pack_rows_of(float *panel, const char *src, int64_t ld, int lanes, int terms, int type)
+{
+    const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
+    for (int l = 0; l < FM_CLIP_LANES; l += 16)
+        for (int k = 0; k < terms; k += 16) {
+            __m512 v[16];
+            int n = terms - k;
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++)
+                v[i] = l + i < lanes ? load(src + (l + i) * ld + k * size, n, type)
+                                     : _mm512_setzero_ps();
+            fm_clip_transpose(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++)
+                _mm512_store_ps(panel + (size_t)(k + i) * FM_CLIP_LANES + l, v[i]);
+        }
+}
+
+AVX512 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, int terms,
+                             int type)
+{
+    if (type == FM_CLIP_F32)
+        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_F32);
+    else if (type == FM_CLIP_F16)
+        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_F16);
+    else
+        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_BF16);
+}
+
+INLINE void pack_columns_of(float *panel, const char *src, int64_t ld, int lanes, int terms,
+                            int type)
+{
+    const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
+    for (int k = 0; k < terms; k++)
+#pragma GCC unroll 4
+        for (int l = 0; l < FM_CLIP_LANES; l += 16)
+            _mm512_store_ps(panel + (size_t)k * FM_CLIP_LANES + l,
+                            l < lanes ? load(src + k * ld + l * size, lanes - l, type)
+                                      : _mm512_setzero_ps());
+}
+
+AVX512 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,
+                                int type)
+{
+    if (type == FM_CLIP_F32)
+        pack_columns_of(panel, src, ld, lanes, terms, FM_CLIP_F32);
+    else if (type == FM_CLIP_F16)
+        pack_columns_of(panel, src, ld, lanes, terms, FM_CLIP_F16);
+    else
+        pack_columns_of(panel, src, ld, lanes, terms, FM_CLIP_BF16);
+}
+
+INLINE void product_of(const int rows, float *c, int ldc, const float *const *x, const float *panel,
+                       int terms, bool first, const struct fm_clip_ahead *ahead)
+{
+    __m512 sum[FM_CLIP_TILE_ROWS][4];
+    const char *at = ahead->at;
+    const int64_t ld = ahead->ld;
+    const int mask = ahead->mask, shift = ahead->shift;
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            sum[r][i] = _mm512_setzero_ps();
+    for (int k = 0; k < terms; k++) {
+        __m512 b[4];
+        _mm_prefetch(at + (k & mask) * ld + ((k >> shift) << 6), _MM_HINT_T1);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            b[i] = _mm512_load_ps(panel + (size_t)k * FM_CLIP_LANES + 16 * i);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            __m512 a = _mm512_set1_ps(x[r][k]);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+                sum[r][i] = _mm512_fmadd_ps(a, b[i], sum[r][i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            float *to = c + (size_t)r * ldc + 16 * i;
+            _mm512_storeu_ps(to, first ? sum[r][i] : _mm512_add_ps(_mm512_loadu_ps(to), sum[r][i]));
+        }
+}
+
+AVX512 static void product(float *c, int ldc, const void *const *rows_of_x, int rows,
+                           const void *panel, int terms, bool first,
+                           const struct fm_clip_ahead *ahead)
+{
+    const float *const *x = (const float *const *)rows_of_x;
+    switch (rows) {
+    case 1:
+        product_of(1, c, ldc, x, panel, terms, first, ahead);
+        break;
+    case 2:
+        product_of(2, c, ldc, x, panel, terms, first, ahead);
+        break;
+    case 3:
+        product_of(3, c, ldc, x, panel, terms, first, ahead);
+        break;
+    case 4:
+        product_of(4, c, ldc, x, panel, terms, first, ahead);
+        break;
+    case 5:
+        product_of(5, c, ldc, x, panel, terms, first, ahead);
+        break;
+    default:
+        product_of(6, c, ldc, x, panel, terms, first, ahead);
+        break;
+    }
+}
+
+const struct fm_clip_tile *fm_clip_tile_avx512(void)
+{
+    static const struct fm_clip_tile tile = {"avx512", false, pack_rows, pack_columns, product};
+    bool here = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return here ? &tile : NULL;
+}
+
+#else
+const struct fm_clip_tile *fm_clip_tile_avx512(void)
+{
+    return NULL;
+}
+#endif

@@ -1,0 +1,36 @@
+/* Private to kernels/clip_*.c: what the two AVX-512 tiles share. */
+#ifndef FM_KERNELS_CLIP_AVX512_H
+#define FM_KERNELS_CLIP_AVX512_H
+
+#include <immintrin.h>
+
+#define FM_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c")))
+#define FM_AVX512_INLINE FM_AVX512 static inline __attribute__((always_inline))
+
+/* Rows become columns. */
+FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
+{
+    __m512 t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            v[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            v[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 8; i++) {
+        v[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    }
+}
+
+#endif
