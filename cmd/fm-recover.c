@@ -64,7 +64,7 @@ int main(int argc, char **argv)
         {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
          "the adapter counts alpha / rank (default: 32)", 1e-6, 1e6},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1, 10000000},
-        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 3e-4)", 1e-12, 1},
+        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", 1e-12, 1},
         {"w-task", 0, FM_CLI_REAL, &options.w_task, "X", "weight of the cross-entropy (default: 1)",
          0, 1e6},
         {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",

@@ -37,7 +37,7 @@ void fm_recover_defaults(struct fm_recover_options *options)
                                            .rank = 16,
                                            .alpha = 32,
                                            .steps = 200,
-                                           .lr = 3e-4,
+                                           .lr = 1e-4,
                                            .w_task = 1,
                                            .w_kl = 1,
                                            .beta1 = 0.9,
