@@ -22,11 +22,7 @@ struct fm_bpe_symbol {
     int32_t before, next;
 };
 
-/* A merge that could be made; the least order comes first. */
-struct fm_bpe_step {
-    uint64_t order; /* rank << 32 | place */
-    int32_t id;
-};
+/* A merge that could be made, as rank << 32 | place: the least comes first. */
 
 struct fm_bpe_cached {
     uint8_t size, n; /* size 0: empty */
@@ -190,6 +186,30 @@ static int find_bytes(struct fm_bpe *b, struct fm_err *err)
     return FM_OK;
 }
 
+/* U+2581 behind another character. */
+static bool has_inner_space(const char *text, size_t size)
+{
+    for (const char *at = text; (at = memmem(at, size - (size_t)(at - text), "\u2581", 3)); at += 3)
+        if (at > text && (at < text + 3 || memcmp(at - 3, "\u2581", 3) != 0))
+            return true;
+    return false;
+}
+
+/* Symbols are characters or what merges made, so it is enough to look at these. */
+static bool is_parted(const struct fm_bpe *b)
+{
+    int bytes;
+    if (b->byte_level || b->ignore_merges || b->of_point[fm_unicode_at("\u2581", &bytes)] < 0)
+        return false;
+    for (size_t i = 0; i < b->merges; i++) {
+        struct fm_bpe_entry key = {.id = b->merge[i].id};
+        const struct fm_bpe_entry *e = bsearch(&key, b->entry, b->entries, sizeof *b->entry, by_id);
+        if (!e || has_inner_space(b->text.data + e->at, e->size))
+            return false;
+    }
+    return true;
+}
+
 int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
 {
     b->cells = table_size(b->merges);
@@ -200,6 +220,7 @@ int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
         b->table[i].pair = UINT64_MAX;
     for (size_t i = 0; i < b->merges; i++) /* of two that are the same the last counts */
         *find_cell(b, b->merge[i].pair) = b->merge[i];
+    b->parted = is_parted(b);
     return find_bytes(b, err);
 }
 
@@ -243,22 +264,22 @@ void fm_bpe_push(struct fm_bpe_work *w, int32_t id)
     w->ids[w->n++] = id;
 }
 
-static void sink(struct fm_bpe_step *heap, size_t n, size_t at)
+static void sink(uint64_t *heap, size_t n, size_t at)
 {
-    struct fm_bpe_step step = heap[at];
+    uint64_t step = heap[at];
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
-        child += child + 1 < n && heap[child + 1].order < heap[child].order;
-        if (step.order <= heap[child].order)
+        child += child + 1 < n && heap[child + 1] < heap[child];
+        if (step <= heap[child])
             break;
         heap[at] = heap[child];
     }
     heap[at] = step;
 }
 
-static size_t rise(struct fm_bpe_step *heap, size_t n, struct fm_bpe_step step)
+static size_t rise(uint64_t *heap, size_t n, uint64_t step)
 {
     size_t at = n;
-    for (; at > 0 && step.order < heap[(at - 1) / 2].order; at = (at - 1) / 2)
+    for (; at > 0 && step < heap[(at - 1) / 2]; at = (at - 1) / 2)
         heap[at] = heap[(at - 1) / 2];
     heap[at] = step;
     return n + 1;
@@ -270,15 +291,14 @@ static const struct fm_bpe_merge *merge_of(const struct fm_bpe *b, int32_t left,
     return m->pair == UINT64_MAX ? NULL : m;
 }
 
-static struct fm_bpe_step step_at(const struct fm_bpe_merge *m, int32_t place)
+static uint64_t step_at(const struct fm_bpe_merge *m, int32_t place)
 {
-    return (struct fm_bpe_step){(uint64_t)m->rank << 32 | (uint32_t)place, m->id};
+    return (uint64_t)m->rank << 32 | (uint32_t)place;
 }
 
 /* Merge until nothing merges.  A step whose pair has changed since still counts where the new
  * pair makes the same token: so does the library, and the order of merges shows it. */
-static void merge_all(const struct fm_bpe *b, struct fm_bpe_symbol *s, struct fm_bpe_step *heap,
-                      int32_t n)
+static void merge_all(const struct fm_bpe *b, struct fm_bpe_symbol *s, uint64_t *heap, int32_t n)
 {
     size_t steps = 0;
     const struct fm_bpe_merge *m;
@@ -288,18 +308,19 @@ static void merge_all(const struct fm_bpe *b, struct fm_bpe_symbol *s, struct fm
     for (size_t i = steps / 2; i-- > 0;)
         sink(heap, steps, i);
     while (steps > 0) {
-        struct fm_bpe_step top = heap[0];
+        uint64_t top = heap[0];
+        int32_t id = b->merge[top >> 32].id;
         heap[0] = heap[--steps];
         if (steps > 0)
             sink(heap, steps, 0);
-        struct fm_bpe_symbol *left = &s[(uint32_t)top.order];
+        struct fm_bpe_symbol *left = &s[(uint32_t)top];
         if (left->size == 0 || left->next < 0)
             continue;
         struct fm_bpe_symbol *right = &s[left->next];
         m = merge_of(b, left->id, right->id);
-        if (!m || m->id != top.id)
+        if (!m || m->id != id)
             continue;
-        left->id = top.id;
+        left->id = id;
         left->size += right->size;
         left->next = right->next;
         right->size = 0;

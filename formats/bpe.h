@@ -37,6 +37,7 @@ struct fm_bpe {
     int32_t unknown;      /* -1: none; then an unknown character gives nothing */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
+    bool parted; /* no merge reaches over the beginning of a word: characters, then U+2581 */
 };
 
 /* Add an entry or merge; fm_bpe_index and _finish then check and hash them. */
@@ -58,7 +59,7 @@ struct fm_bpe_work {
     size_t n, capacity;
     bool failed; /* no memory */
     struct fm_bpe_symbol *symbol;
-    struct fm_bpe_step *heap;
+    uint64_t *heap;
     size_t symbols, steps;
     struct fm_bpe_cached *cache;
     struct fm_text level;

@@ -167,12 +167,31 @@ static size_t next_metaspace(const struct fm_tokenizer *t, const char *text, siz
     return hit ? (size_t)(hit - text) : size;
 }
 
+/* Before each U+2581 behind another character: it makes no difference, but words are found in the
+ * cache and take little room. */
+static size_t next_part(const char *text, size_t size)
+{
+    size_t at = 0, n = strlen("\u2581");
+    while (size - at >= n && memcmp(text + at, "\u2581", n) == 0)
+        at += n;
+    const char *hit = memmem(text + at, size - at, "\u2581", n);
+    return hit ? (size_t)(hit - text) : size;
+}
+
+static size_t next_word(const struct fm_tokenizer *t, const char *text, size_t size)
+{
+    if (t->metaspace_split)
+        return next_metaspace(t, text, size);
+    if (t->pretoken == FM_PRETOKEN_NONE && t->bpe.parted)
+        return next_part(text, size);
+    return fm_pretoken_next(t->pretoken, text, size);
+}
+
 static void encode_words(struct fm_encoder *e, const char *text, size_t size)
 {
     const struct fm_tokenizer *t = e->t;
     while (size > 0) {
-        size_t n = t->metaspace_split ? next_metaspace(t, text, size)
-                                      : fm_pretoken_next(t->pretoken, text, size);
+        size_t n = next_word(t, text, size);
         fm_bpe_encode(&t->bpe, &e->work, text, n);
         text += n;
         size -= n;

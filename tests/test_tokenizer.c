@@ -126,6 +126,42 @@ static void long_words_take_time_in_proportion(void **state)
     fm_tokenizer_close(t);
 }
 
+/* Text is cut before words only where no merge reaches over the cut. */
+static void merges_across_words_are_made(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": {\"type\": \"Replace\", "
+        "\"pattern\": "
+        "{\"String\": \" \"}, \"content\": \"\u2581\"}, \"pre_tokenizer\": null, "
+        "\"post_processor\": null, "
+        "\"decoder\": null, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
+        "\"\u2581\": 2, "
+        "\"\u2581b\": 3, \"a\u2581\": 4}, \"merges\": [%s[\"\u2581\", \"b\"]]}}";
+    static const struct {
+        const char *merge;
+        int32_t ids[6];
+        size_t n;
+    } expected[] = {{"", {0, 3, 0, 2, 0, 3}, 6}, {"[\"a\", \"\u2581\"], ", {4, 1, 4, 4, 1}, 5}};
+    for (int i = 0; i < 2; i++) {
+        char text[1024];
+        struct fm_tokenizer *t;
+        struct fm_encoder *e;
+        struct fm_err err = {0};
+        const int32_t *ids;
+        size_t n;
+        snprintf(text, sizeof text, json, expected[i].merge);
+        if (fm_tokenizer_parse(&t, text, strlen(text), &err) != FM_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+        assert_int_equal(fm_encoder_run(e, "a ba a b", 8, &ids, &n, &err), FM_OK);
+        assert_int_equal(n, expected[i].n);
+        assert_memory_equal(ids, expected[i].ids, n * sizeof *ids);
+        fm_encoder_free(e);
+        fm_tokenizer_close(t);
+    }
+}
+
 static void nfc_is(const char *text, const char *wanted)
 {
     struct fm_text out = {0};
@@ -187,6 +223,7 @@ int main(void)
         cmocka_unit_test(ids_are_those_of_the_tokenizers_library),
         cmocka_unit_test(invalid_utf8_is_refused_with_its_place),
         cmocka_unit_test(long_words_take_time_in_proportion),
+        cmocka_unit_test(merges_across_words_are_made),
         cmocka_unit_test(normal_form_c_composes_what_it_may),
         cmocka_unit_test(classes_are_those_of_unicode_16),
         cmocka_unit_test(the_template_and_size_are_told),
