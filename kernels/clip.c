@@ -16,8 +16,9 @@ OFFSET(fm_clip_layer, reserved, 108);
 OFFSET(fm_clip_call, N, 8);
 OFFSET(fm_clip_call, hidden, 24);
 OFFSET(fm_clip_call, stream, 96);
+OFFSET(fm_clip_call, budget_type, 112);
 _Static_assert(sizeof(struct fm_clip_layer) == 112, "fm_clip_layer changed");
-_Static_assert(sizeof(struct fm_clip_call) == 104, "fm_clip_call changed");
+_Static_assert(sizeof(struct fm_clip_call) == 120, "fm_clip_call changed");
 _Static_assert(sizeof(struct fm_clip_error) == 1024, "fm_clip_error changed");
 
 #ifndef FM_VERSION
@@ -235,6 +236,8 @@ static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_ca
         {"threads", c->threads, 0, l->device == FM_CLIP_CPU ? 1024 : 0},
         {"hidden_stride", c->hidden_stride, l->H, (int64_t)1 << 20},
         {"out_stride", c->out_stride, l->H, (int64_t)1 << 20},
+        {"budget_type", c->budget_type, FM_CLIP_F32, c->budget ? FM_CLIP_I64 : 0},
+        {"reserved", c->reserved, 0, 0},
     };
     int32_t code = check_all(limits, sizeof limits / sizeof *limits, error);
     if (code != FM_CLIP_OK || c->N == 0)
@@ -263,7 +266,12 @@ int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
     int32_t code = check_call(&clip->layer, call, error);
     if (code != FM_CLIP_OK || call->N == 0)
         return code;
-    return clip->driver->forward(clip, call, error);
+    struct fm_clip_call settled = *call;
+    if (!call->budget) {
+        settled.budget = clip->layer.budget;
+        settled.budget_type = clip->layer.budget_type;
+    }
+    return clip->driver->forward(clip, &settled, error);
 }
 
 int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *error)

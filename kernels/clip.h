@@ -137,7 +137,10 @@ struct fm_clip_call {
     uint64_t workspace_bytes; /* 88: at least fm_clip_workspace_bytes(layer, 1, K); with less than
                                      what N needs, rows go in chunks and the bits are the same */
     void *stream;             /* 96: the cudaStream_t; NULL on the CPU (on CUDA: the default one) */
-};                            /* 104 bytes */
+    const void *budget;       /* 104: one number to read in place of the layer's, or NULL */
+    int32_t budget_type;      /* 112: its type, as in the layer; 0 where budget is NULL */
+    int32_t reserved;         /* 116: 0 */
+};                            /* 120 bytes */
 
 #define FM_CLIP_ALIGN 256
 

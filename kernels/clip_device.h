@@ -26,7 +26,7 @@ struct fm_clip_driver {
                        struct fm_clip_error *error);
     void (*release)(struct fm_clip *clip);
     uint64_t (*workspace_bytes)(const struct fm_clip_layer *layer, int64_t N_max, int32_t K);
-    /* N > 0. */
+    /* N > 0; call->budget and its type are set: the layer's where the caller gave none. */
     int32_t (*forward)(struct fm_clip *clip, const struct fm_clip_call *call,
                        struct fm_clip_error *error);
     int32_t (*status)(struct fm_clip *clip, struct fm_clip_error *error);

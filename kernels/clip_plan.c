@@ -15,17 +15,17 @@ static int32_t clamp_budget(double value, int32_t B, int32_t *faults)
 }
 
 /* The row of widths in force. */
-static int32_t read_budget(const struct fm_clip_layer *l, int32_t *faults)
+static int32_t read_budget(const struct fm_clip_call *c, int32_t B, int32_t *faults)
 {
     float value;
-    switch (l->budget_type) {
+    switch (c->budget_type) {
     case FM_CLIP_I32:
-        return clamp_budget(*(const int32_t *)l->budget, l->B, faults);
+        return clamp_budget(*(const int32_t *)c->budget, B, faults);
     case FM_CLIP_I64:
-        return clamp_budget((double)*(const int64_t *)l->budget, l->B, faults);
+        return clamp_budget((double)*(const int64_t *)c->budget, B, faults);
     default:
-        fm_dtype_to_f32(&value, l->budget, fm_clip_dtype(l->budget_type), 1);
-        return clamp_budget(value, l->B, faults);
+        fm_dtype_to_f32(&value, c->budget, fm_clip_dtype(c->budget_type), 1);
+        return clamp_budget(value, B, faults);
     }
 }
 
@@ -51,7 +51,7 @@ static int32_t find_widths(struct fm_clip_plan *p, const struct fm_clip_layer *l
                            const int32_t *cap, const struct fm_clip_call *c, int64_t first,
                            int32_t n)
 {
-    int32_t faults = 0, all = c->budgets ? 0 : read_budget(l, &faults);
+    int32_t faults = 0, all = c->budgets ? 0 : read_budget(c, l->B, &faults);
     memset(p->count, 0, ((size_t)l->E + 1) * sizeof *p->count);
     for (int32_t t = 0; t < n; t++) {
         int32_t b = c->budgets ? clamp_budget(c->budgets[first + t], l->B, &faults) : all;

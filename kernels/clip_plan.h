@@ -26,7 +26,8 @@ struct fm_clip_plan {
     int32_t groups, positions;
 };
 
-/* Plan tokens [first, first + n) of a call, cap (E); returns bits of enum fm_clip_fault. */
+/* Plan tokens [first, first + n) of a call that has its budget set, cap (E); returns bits of enum
+ * fm_clip_fault. */
 int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,
                           const int32_t *cap, const struct fm_clip_call *call, int64_t first,
                           int32_t n);

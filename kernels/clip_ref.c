@@ -62,7 +62,12 @@ int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer 
     if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group)
         code = fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for %lld tokens", (long long)call->N);
     if (code == FM_CLIP_OK) {
-        fm_clip_plan_make(&plan, layer, layer->cap, call, 0, (int32_t)call->N);
+        struct fm_clip_call settled = *call;
+        if (!call->budget) {
+            settled.budget = layer->budget;
+            settled.budget_type = layer->budget_type;
+        }
+        fm_clip_plan_make(&plan, layer, layer->cap, &settled, 0, (int32_t)call->N);
         memset(out, 0, (size_t)call->N * row * sizeof *out);
         if (size)
             memset(size, 0, (size_t)call->N * row * sizeof *size);

@@ -346,6 +346,13 @@ static void a_switch_is_one_number_of_any_type(void **state)
             expect_same(&s, &want[b], &c);
             assert_int_equal(fm_clip_status(clip, NULL), 0);
         }
+        c.c.budget = array(1, 8); /* a call's own number comes first */
+        c.c.budget_type = type;
+        write_number((void *)(uintptr_t)c.c.budget, type, 2);
+        run(clip, &s, &c);
+        expect_same(&s, &want[2], &c);
+        c.c.budget = NULL;
+        c.c.budget_type = 0;
         fm_clip_release(clip);
     }
     free_arrays();

@@ -53,12 +53,14 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
 #define BAD(change, sentence)                                                                      \
     (c = good.c, change, assert_int_equal(fm_clip_forward(clip, &c, &error), FM_CLIP_EUSAGE),      \
      assert_string_equal(error.text, sentence))
-    BAD(c.size = 0, "call size is 0, but may be 104 to 104");
+    BAD(c.size = 0, "call size is 0, but may be 120 to 120");
     BAD(c.ids_type = FM_CLIP_F32, "ids_type is 0, but may be 3 to 4");
     BAD(c.N = -1, "N is -1, but may be 0 to 1099511627776");
     BAD(c.K = 0, "K is 0, but may be 1 to 1024");
     BAD(c.hidden_stride = 15, "hidden_stride is 15, but may be 16 to 1048576");
     BAD(c.out_stride = 0, "out_stride is 0, but may be 16 to 1048576");
+    BAD(c.budget_type = FM_CLIP_I32, "budget_type is 3, but may be 0 to 0");
+    BAD(c.reserved = 1, "reserved is 1, but may be 0 to 0");
     BAD(c.ids = NULL, "hidden, ids, weights, out or workspace is NULL");
     BAD(c.out = (void *)(uintptr_t)c.hidden, "out overlaps hidden");
     BAD(c.workspace = (char *)c.workspace + 8, "workspace is not aligned to 256 bytes");
