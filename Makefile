@@ -84,7 +84,7 @@ $(BUILD)/%.cu.o: %.cu
 	$(Q)$(NVCC) -I. -O3 -std=c++17 -Xcompiler -Wall -MMD -MP -c -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o): | deps-check
 .SECONDARY:
--include $(LIB_O:.o=.d) $(TEST_C:%.c=$(BUILD)/%.c.d) $(wildcard $(BUILD)/cmd/*.d)
+-include $(LIB_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*.d)
 
 DEPS = CC="$(CC)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh

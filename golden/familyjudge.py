@@ -30,7 +30,9 @@ from judge import (
 HERE = Path(__file__).resolve().parent
 ROWS = ("odd-mixtral",)
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
-LAYOUTS = {"padded": {}, "uniform": {}, "ragged": {"trust_remote_code": True}}
+LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
+STOCK = ("padded", "uniform")  # their code is transformers' own
+OTHER_WIDTHS = ("uniform", "layer")  # than the mask's
 # torch's grouped_mm, the default, wants rows of whole 16 bytes: no width here is round.
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -69,9 +71,10 @@ def make_family(row):
 def judge_budget(judge, row, family, budget, beside):
     """Every layout at one budget, and the budget beside it, which must not pass for it."""
     native = row.ours(export(family, budget, "native", row.folder))
-    for layout, options in LAYOUTS.items():
+    for layout in LAYOUTS:
         path = export(family, budget, layout, row.folder)
-        ours = row.ours(path) if layout == "uniform" else native
+        ours = row.ours(path) if layout in OTHER_WIDTHS else native
+        options = {} if layout in STOCK else {"trust_remote_code": True}
         judge.close(f"log-probabilities, {path.name}", ours, row.theirs(judge, path, **options))
     other = row.ours(export(family, beside, "native", row.folder))
     judge.apart(f"the neighbour at {beside:.4f} is another model", native, other)
