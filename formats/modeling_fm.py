@@ -129,6 +129,23 @@ class FmExperts(nn.Module):
         return experts_forward(hidden_states, top_k_index, top_k_weights, *weights)
 
 
+class FmPhimoeRouter(nn.Module):
+    """The stock router computed by a plain module: as an nn.Linear it is, to a server, one more
+    linear layer to put its own in place of."""
+
+    def __init__(self, stock):
+        super().__init__()
+        self.weight = stock.weight
+        self.noise, self.jitter = stock.input_jitter_noise, stock.router_jitter_noise
+
+    def forward(self, hidden_states):
+        if self.training and self.noise > 0:
+            noise = torch.empty_like(hidden_states).uniform_(1.0 - self.noise, 1.0 + self.noise)
+            hidden_states = hidden_states * noise
+        logits = F.linear(hidden_states, self.weight)
+        return logits, *modeling_phimoe.sparsemixer(logits, self.jitter, self.training)
+
+
 # --- budgets ------------------------------------------------------------------------------------
 
 
@@ -185,6 +202,8 @@ class FmModel:
         for index, layer in enumerate(self.base_model.layers):
             if hasattr(layer.mlp, "experts"):
                 layer.mlp.experts = self.experts(config, index, layer.mlp.experts)
+                if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
+                    layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
         self.init_weights()
 
     def experts(self, config, layer, stock):
@@ -201,6 +220,8 @@ class FmModel:
         super()._init_weights(module)
         if isinstance(module, FmExperts):
             module.reset()
+        if isinstance(module, FmPhimoeRouter):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
 
     def set_budget(self, budget):
         """Switch an elastic model to the member nearest to this removed share; returns its share.
