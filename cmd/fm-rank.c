@@ -6,7 +6,7 @@
 
 static void describe(FILE *out, const struct fm_rank_report *r)
 {
-    fprintf(out, "ranked   %d layers of %d experts of %d channels\n", r->L, r->E, r->I);
+    fprintf(out, "ranked   %d layers of %d experts of %d channels\n", r->M, r->E, r->I);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
     if (r->resumed)
@@ -18,6 +18,9 @@ static cJSON *describe_json(const struct fm_rank_report *r)
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "tool", "fm-rank");
     fm_report_uint(o, "layers", (uint64_t)r->L);
+    cJSON *moe = r->M < r->L ? cJSON_AddArrayToObject(o, "moe_layers") : NULL;
+    for (int m = 0; moe && m < r->M; m++)
+        fm_report_uint(moe, NULL, (uint64_t)r->moe[m]);
     fm_report_uint(o, "experts", (uint64_t)r->E);
     fm_report_uint(o, "channels", (uint64_t)r->I);
     fm_report_uint(o, "seq_len", (uint64_t)r->T);
@@ -32,7 +35,7 @@ static cJSON *describe_json(const struct fm_rank_report *r)
     }
     fm_report_uint(o, "starved", (uint64_t)r->starved);
     cJSON *layers = cJSON_AddArrayToObject(o, "expert_tokens");
-    for (int l = 0; l < r->L; l++) {
+    for (int l = 0; l < r->M; l++) {
         cJSON *experts = cJSON_CreateArray();
         for (int e = 0; e < r->E; e++)
             fm_report_uint(experts, NULL, (uint64_t)r->tokens[l * r->E + e]);

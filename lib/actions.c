@@ -190,16 +190,16 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
     return rc;
 }
 
-uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t multiple)
+uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t multiple)
 {
-    uint64_t each = removed / ((uint64_t)L * (uint64_t)E);
+    uint64_t each = removed / ((uint64_t)M * (uint64_t)E);
     assert(each <= (uint64_t)I);
     return fm_actions_round((uint64_t)I - each, multiple, I);
 }
 
-uint32_t fm_actions_uniform_export(uint64_t removed, int L, int E, int I, uint32_t multiple)
+uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple)
 {
-    return fm_actions_round(fm_actions_uniform(removed, L, E, I, multiple),
+    return fm_actions_round(fm_actions_uniform(removed, M, E, I, multiple),
                             fm_actions_both(multiple, FM_UNIFORM_MULTIPLE), I);
 }
 

@@ -64,14 +64,14 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I);
 uint32_t fm_actions_both(uint32_t a, uint32_t b);
 
-/* ceil((1 - removed / (L E I)) I) rounded up to multiple: uniform pruning at a budget. */
-uint32_t fm_actions_uniform(uint64_t removed, int L, int E, int I, uint32_t multiple);
+/* ceil((1 - removed / (M E I)) I) rounded up to multiple: uniform pruning at a budget. */
+uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
 /* The width of the uniform export: the same, a multiple of FM_UNIFORM_MULTIPLE too, at most I.
  * Stock runtimes run grouped products whose rows must be whole 16 bytes (torch's grouped_mm stops
  * in the forward otherwise), and this layout is the one that loads everywhere. */
 #define FM_UNIFORM_MULTIPLE 8
-uint32_t fm_actions_uniform_export(uint64_t removed, int L, int E, int I, uint32_t multiple);
+uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
 /* Index of a width, -1 where it is not in the set. */
 int fm_actions_find(const struct fm_actions *actions, uint32_t width);

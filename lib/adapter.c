@@ -12,7 +12,7 @@
 
 static size_t expert_index(const struct fm_adapter *a, int l, int e)
 {
-    assert(l >= 0 && l < a->L && e >= 0 && e < a->E);
+    assert(l >= 0 && l < a->M && e >= 0 && e < a->E);
     return (size_t)l * (size_t)a->E + (size_t)e;
 }
 
@@ -36,11 +36,11 @@ static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora pa
     return 0;
 }
 
-int fm_adapter_init(struct fm_adapter *a, int L, int E, int H, int r, float alpha,
+int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
                     const uint32_t *widths, struct fm_err *err)
 {
-    size_t n = (size_t)L * (size_t)E, total = 0;
-    *a = (struct fm_adapter){.L = L, .E = E, .H = H, .r = r, .alpha = alpha};
+    size_t n = (size_t)M * (size_t)E, total = 0;
+    *a = (struct fm_adapter){.M = M, .E = E, .H = H, .r = r, .alpha = alpha};
     a->widths = fm_alloc(n, sizeof *a->widths, "adapter widths", err);
     a->offset = fm_alloc(n + 1, sizeof *a->offset, "adapter offsets", err);
     if (!a->widths || !a->offset)
@@ -72,8 +72,8 @@ void fm_adapter_release(struct fm_adapter *a)
 
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
 {
-    memset(a->values, 0, a->offset[(size_t)a->L * (size_t)a->E] * sizeof *a->values);
-    for (int l = 0; l < a->L; l++)
+    memset(a->values, 0, a->offset[(size_t)a->M * (size_t)a->E] * sizeof *a->values);
+    for (int l = 0; l < a->M; l++)
         for (int e = 0; e < a->E; e++)
             for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {
                 float *p = fm_adapter_part(a, a->values, l, e, (enum fm_lora)part);

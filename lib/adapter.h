@@ -23,15 +23,15 @@ enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_
 struct fm_expert_view; /* lib/sweep.h */
 
 struct fm_adapter {
-    int L, E, H, r;
+    int M, E, H, r;
     float alpha;
-    uint32_t *widths; /* (L, E): channels with an adapter */
-    uint64_t *offset; /* (L E + 1): floats before expert (l, e) */
+    uint32_t *widths; /* (M, E): channels with an adapter */
+    uint64_t *offset; /* (M E + 1): floats before expert (l, e) */
     float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora */
 };
 
-/* Sizes from widths (L, E), copied; values zero.  release() takes a zeroed struct too. */
-int fm_adapter_init(struct fm_adapter *a, int L, int E, int H, int r, float alpha,
+/* Sizes from widths (M, E), copied; values zero.  release() takes a zeroed struct too. */
+int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
                     const uint32_t *widths, struct fm_err *err);
 void fm_adapter_release(struct fm_adapter *a);
 

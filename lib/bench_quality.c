@@ -59,11 +59,11 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
         return err->code;
     const struct fm_config *config = fm_model_config(s->model);
     const struct fm_family *f = &s->budgets.family;
-    if (config->L != f->L || config->E != f->E || config->I != f->I)
+    if (config->M != f->M || config->E != f->E || config->I != f->I)
         return fm_fail(err, FM_ECONFIG,
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
                        "%d and %d",
-                       run->input, f->L, f->E, f->I, config->L, config->E, config->I);
+                       run->input, f->M, f->E, f->I, config->M, config->E, config->I);
     if (fm_run_evaluates(run))
         return fm_calib_open(&s->held, run, config, true, err);
     return fm_quality_open(&s->train, &s->held, run, config, err);
@@ -121,15 +121,15 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_family *f, co
     return FM_OK;
 }
 
-/* widths (rows, kinds, L, E), and what they really remove. */
+/* widths (rows, kinds, M, E), and what they really remove. */
 static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
                        uint64_t seed, struct fm_err *err)
 {
     const struct fm_family *f = &s->budgets.family;
     struct fm_family layer, global;
-    size_t experts = (size_t)f->L * (size_t)f->E;
-    fm_family_init(&layer, f->L, f->E, f->I);
-    fm_family_init(&global, f->L, f->E, f->I);
+    size_t experts = (size_t)f->M * (size_t)f->E;
+    fm_family_init(&layer, f->M, f->E, f->I);
+    fm_family_init(&global, f->M, f->E, f->I);
     int code = fm_family_shuffle(&layer, f, false, seed, err);
     if (code == FM_OK)
         code = fm_family_shuffle(&global, f, true, seed, err);
@@ -138,7 +138,7 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             int mask = q->row[r].mask;
             uint32_t *w = widths + (size_t)(r * FM_BENCH_KINDS + k) * experts;
-            uint32_t same = fm_actions_uniform(f->mask[mask].removed, f->L, f->E, f->I,
+            uint32_t same = fm_actions_uniform(f->mask[mask].removed, f->M, f->E, f->I,
                                                s->budgets.actions.multiple);
             for (size_t i = 0; i < experts; i++)
                 w[i] = from[k] ? fm_family_widths(from[k], mask)[i] : same;
@@ -155,7 +155,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     const struct fm_family *f = &s->budgets.family;
     const struct fm_ops *ops;
     int masks = q->rows * FM_BENCH_KINDS;
-    size_t experts = (size_t)f->L * (size_t)f->E;
+    size_t experts = (size_t)f->M * (size_t)f->E;
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
     int code = widths && quality ? fm_run_ops(&ops, run, err) : err->code;

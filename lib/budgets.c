@@ -120,7 +120,7 @@ int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *act
     cJSON *budgets = cJSON_CreateArray();
     bool ok = budgets;
     uint64_t channel_bytes = channel_params(config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
-    int experts = family->L * family->E;
+    int experts = family->M * family->E;
     for (int b = 0; b < family->count && ok; b++) {
         const uint32_t *widths = fm_family_widths(family, b);
         struct fm_budget s = {.budget = fm_family_budget(family, b),
@@ -267,7 +267,7 @@ static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
 {
     struct fm_budget real = {0};
     uint64_t channels = fm_family_channels(&f->family);
-    measure_widths(&real, widths, model->L * model->E);
+    measure_widths(&real, widths, model->M * model->E);
     if (s->budget != (double)mask->removed / (double)channels)
         return fm_fail(err, FM_EFORMAT,
                        "budget is %.17g where %" PRIu64 " of %" PRIu64 " channels are removed",
@@ -282,25 +282,26 @@ static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
     return FM_OK;
 }
 
-static int check_widths(const struct fm_budgets *f, const uint32_t *widths, struct fm_err *err)
+static int check_widths(const struct fm_budgets *f, const int16_t *moe, const uint32_t *widths,
+                        struct fm_err *err)
 {
     const struct fm_family *family = &f->family;
     int first = -1, bad = 0;
-    for (int i = 0; i < family->L * family->E; i++)
+    for (int i = 0; i < family->M * family->E; i++)
         if (fm_actions_find(&f->actions, widths[i]) < 0) {
             first = bad++ ? first : i;
         }
     if (!bad)
         return FM_OK;
     fm_fail(err, FM_EFORMAT, "layer %d, expert %d: width %u is not in the action set",
-            first / family->E, first % family->E, widths[first]);
+            moe[first / family->E], first % family->E, widths[first]);
     return bad > 1 ? fm_within(err, "%d experts, the first", bad) : err->code;
 }
 
 static int check_removed(const struct fm_family *family, const struct fm_mask *mask,
                          const uint32_t *widths, struct fm_err *err)
 {
-    for (int i = 0; i < family->L * family->E; i++)
+    for (int i = 0; i < family->M * family->E; i++)
         if (widths[i] > (uint32_t)family->I)
             return FM_OK; /* that was told, and there is no sum */
     uint64_t removed = fm_family_removed(family, widths);
@@ -349,11 +350,11 @@ static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     struct fm_mask mask = {0};
     struct fm_budget *s = &f->budget[r->b];
     int b = r->b++, known = r->notes ? r->notes->count : 0;
-    const uint32_t *widths = r->widths + (size_t)b * (size_t)family->L * (size_t)family->E;
+    const uint32_t *widths = r->widths + (size_t)b * (size_t)family->M * (size_t)family->E;
     int rc = read_mask(&mask, s, budget, b, fm_family_channels(family), err);
     if (rc != FM_OK)
         return take_fault(r->notes, b, rc, err);
-    rc = take_fault(r->notes, b, check_widths(f, widths, err), err);
+    rc = take_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
     if (rc == FM_OK)
         rc = take_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
     if (rc == FM_OK)
@@ -395,7 +396,7 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
 {
     const struct fm_stage_model *model = r->model;
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "budgets"), *budget;
-    size_t experts = (size_t)model->L * (size_t)model->E;
+    size_t experts = (size_t)model->M * (size_t)model->E;
     int count = cJSON_GetArraySize(array);
     if (!cJSON_IsArray(array) || count < 1 || count > FM_BUDGETS_MAX)
         return fm_fail(err, FM_EFORMAT, "key 'budgets' is missing, or has not 1 to %d entries",
@@ -403,7 +404,7 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     if (read_actions(&f->actions, b->manifest, model->I, err) ||
         read_widths(widths, b, (size_t)count * experts, err))
         return err->code;
-    fm_family_init(&f->family, model->L, model->E, model->I);
+    fm_family_init(&f->family, model->M, model->E, model->I);
     f->budget = fm_alloc((size_t)count, sizeof *f->budget, "budgets", err);
     if (!f->budget)
         return err->code;

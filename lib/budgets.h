@@ -20,7 +20,7 @@
 
 /* What follows from the widths of one mask. */
 struct fm_budget {
-    double budget; /* removed / (L E I) */
+    double budget; /* removed / (M E I) */
     uint32_t width_min, width_max;
     double width_mean;
     uint64_t bytes; /* of all tensors of a ragged export */

@@ -7,10 +7,10 @@
 
 #include "lib/base/mem.h"
 
-const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int l, int e,
+const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
                                             enum fm_matrix matrix)
 {
-    size_t expert = (size_t)l * (size_t)cp->config.E + (size_t)e;
+    size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
     return &cp->expert[expert * FM_MATRICES + matrix];
 }
 
@@ -21,7 +21,7 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     enum fm_matrix matrix = w->part == FM_PART_GATE ? FM_MATRIX_GATE
                             : w->part == FM_PART_UP ? FM_MATRIX_UP
                                                     : FM_MATRIX_DOWN;
-    int rc = fm_weights_check(&cp->config, w, t, (uint64_t)cp->config.I, err);
+    int rc = fm_weights_check(&cp->config, w, t, l, (uint64_t)cp->config.I, err);
     if (rc != FM_OK)
         return rc;
     if (cp->experts++ == 0)
@@ -29,7 +29,8 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     if (t->dtype != cp->dtype)
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, other experts are %s", t->name,
                        fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
-    size_t expert = (size_t)l * (size_t)cp->config.E + (size_t)e;
+    size_t m = (size_t)fm_config_moe(&cp->config, l);
+    size_t expert = m * (size_t)cp->config.E + (size_t)e;
     cp->expert[expert * FM_MATRICES + matrix] = (struct fm_where){t, file};
     return FM_OK;
 }
@@ -61,7 +62,7 @@ static int compare_wheres(const void *a, const void *b)
 
 static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
 {
-    size_t experts = (size_t)cp->config.L * (size_t)cp->config.E, all = 0;
+    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = 0;
     for (size_t s = 0; s < cp->dir.shards; s++)
         all += cp->dir.shard[s].st.count;
     cp->expert = fm_alloc(experts * FM_MATRICES, sizeof *cp->expert, "the list of experts", err);
@@ -71,9 +72,9 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
         rc = sort_shard(cp, &cp->dir.shard[s], err);
     for (size_t i = 0; i < experts * FM_MATRICES && rc == FM_OK; i++)
         if (!cp->expert[i].tensor)
-            rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %zu are incomplete",
+            rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
                          i / FM_MATRICES % (size_t)cp->config.E,
-                         i / FM_MATRICES / (size_t)cp->config.E);
+                         cp->config.moe[i / FM_MATRICES / (size_t)cp->config.E]);
     if (rc == FM_OK)
         qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
     return rc;

@@ -24,7 +24,7 @@ struct fm_checkpoint {
     struct fm_hfdir dir;
     struct fm_config config;
     enum fm_dtype dtype;     /* of every expert weight */
-    struct fm_where *expert; /* (L, E, matrices) */
+    struct fm_where *expert; /* (M, E, matrices) */
     struct fm_where *rest;   /* every other tensor, sorted by name */
     size_t experts, rests;   /* counts: matrices of experts, other tensors */
 };
@@ -36,7 +36,8 @@ struct fm_checkpoint {
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
-const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int l, int e,
+/* Of the m-th layer of experts. */
+const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
                                             enum fm_matrix matrix);
 
 /*

@@ -1,8 +1,7 @@
 #include "lib/model.h"
 
-#include <assert.h>
+#include <float.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "formats/json.h"
@@ -10,25 +9,13 @@
 #include "lib/family.h"
 
 /* A model beyond these is a broken file, or one that nobody has thought about. */
-#define LAYERS_MAX 1024
 #define EXPERTS_MAX 1024
 #define CHANNELS_MAX (1 << 20)
 #define HIDDEN_MAX (1 << 17)
 #define HEADS_MAX 1024
-#define HEAD_DIM_MAX 1024
 #define VOCABULARY_MAX (1 << 23)
 #define POSITIONS_MAX (1 << 28)
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
-
-static const struct fm_model_family families[] = {
-    {.name = "mixtral",
-     .class_name = "Mixtral",
-     .experts_key = "num_local_experts",
-     .width_key = "intermediate_size",
-     .rope_theta = 1e6,
-     .weight = fm_weights_mixtral},
-};
-#define FAMILIES (sizeof families / sizeof *families)
 
 /* A size from 1 to `limit`; one that is larger is no broken file but a model we do not take. */
 static int read_size(int *size, const cJSON *json, const char *key, int limit, struct fm_err *err)
@@ -56,45 +43,43 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
     if (rc)
         return rc;
     /* A ragged export renames the type, so that nobody reads it as the stock model. */
-    bool ragged = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
-    char known[256] = "";
-    for (size_t i = 0; i < FAMILIES; i++) {
-        if (strcmp(ragged ? type + 3 : type, families[i].name) == 0) {
-            c->family = &families[i];
-            return FM_OK;
-        }
-        if (i > 0)
-            strncat(known, ", ", sizeof known - strlen(known) - 1);
-        strncat(known, families[i].name, sizeof known - strlen(known) - 1);
-    }
+    bool ours = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
+    c->family = fm_families_find(ours ? type + 3 : type);
+    if (c->family)
+        return FM_OK;
+    char known[256];
+    fm_families_list(known, sizeof known);
     return fm_fail(err, FM_ECONFIG, "model_type '%.64s' is not supported; supported: %s", type,
                    known);
 }
 
-/* Features that change what the model computes and that we do not compute. */
-static int refuse_features(const cJSON *json, struct fm_err *err)
+static int refuse_activation(const cJSON *json, struct fm_err *err)
 {
     const cJSON *act = cJSON_GetObjectItemCaseSensitive(json, "hidden_act");
-    if (act && !cJSON_IsNull(act)) {
-        const char *name = NULL;
-        int rc = fm_json_get_string(json, "hidden_act", &name, err);
-        if (rc)
-            return rc;
-        if (strcmp(name, "silu") != 0)
-            return fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: silu",
-                           name);
-    }
-    bool bias = false;
-    int rc = fm_json_opt_bool(json, "attention_bias", &bias, err);
-    if (rc)
-        return rc;
-    if (bias)
-        return fm_fail(err, FM_ECONFIG, "attention_bias true is not supported");
-    const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
-    if (quant && !cJSON_IsNull(quant))
+    const char *name = NULL;
+    if (!act || cJSON_IsNull(act))
+        return FM_OK;
+    int rc = fm_json_get_string(json, "hidden_act", &name, err);
+    if (!rc && strcmp(name, "silu") != 0)
+        rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: silu", name);
+    return rc;
+}
+
+/* FP8, MXFP4, GPTQ, AWQ and the like: weights that are no numbers of one of our dtypes. */
+static int refuse_quantized(const cJSON *json, struct fm_err *err)
+{
+    const char *keys[] = {"quantization_config", "compression_config"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
+        const cJSON *method = cJSON_GetObjectItemCaseSensitive(quant, "quant_method");
+        if (!quant || cJSON_IsNull(quant))
+            continue;
         return fm_fail(err, FM_ECONFIG,
-                       "the model is quantized (quantization_config); use its BF16, F16 or F32 "
-                       "original");
+                       "the model is quantized (%s%s%.32s); use its BF16, F16 or F32 original, or "
+                       "dequantize it first",
+                       keys[i], cJSON_IsString(method) ? ": " : "",
+                       cJSON_IsString(method) ? method->valuestring : "");
+    }
     return FM_OK;
 }
 
@@ -118,6 +103,9 @@ static int read_rope(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const char *objects[] = {"rope_scaling", "rope_parameters"};
     c->rope_theta = c->family->rope_theta;
+    c->rope_scale = 1;
+    for (int i = 0; i < FM_HEAD_DIM_MAX / 2; i++)
+        c->rope_factor[i] = 1;
     int rc = fm_json_opt_double(json, "rope_theta", 1, 1e18, &c->rope_theta, err);
     for (int i = 0; i < 2 && !rc; i++) {
         const cJSON *object = cJSON_GetObjectItemCaseSensitive(json, objects[i]);
@@ -132,16 +120,61 @@ static int read_rope(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
-/* null, 0 and `use_sliding_window: false` all mean none. */
+/* A layer_types entry that is no full attention. */
+static int refuse_layer_types(const cJSON *json, struct fm_err *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
+    cJSON_ArrayForEach(type, types)
+    {
+        if (!cJSON_IsString(type) || strcmp(type->valuestring, "full_attention") != 0)
+            return fm_fail(err, FM_ECONFIG,
+                           "layer_types '%.64s' is not supported; supported: full_attention",
+                           cJSON_IsString(type) ? type->valuestring : "?");
+    }
+    return FM_OK;
+}
+
+/* null, 0 and `use_sliding_window: false` all mean none; a window over all positions is none. */
 static int read_window(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     int64_t window = 0;
-    bool use = true;
+    bool use = c->family->window;
     int rc = fm_json_opt_int(json, "sliding_window", 0, EXACT_MAX, &window, err);
     if (!rc)
         rc = fm_json_opt_bool(json, "use_sliding_window", &use, err);
-    /* A window over all positions is none. */
-    c->window = use && window <= POSITIONS_MAX ? (int)window : 0;
+    if (!rc)
+        rc = refuse_layer_types(json, err);
+    if (rc)
+        return rc;
+    c->window = use && window < c->T_max ? (int)window : 0;
+    if (c->window > 0 && !c->family->window)
+        return fm_fail(err, FM_ECONFIG,
+                       "use_sliding_window true with sliding_window %d is not supported for %s; "
+                       "use a checkpoint where it is off",
+                       c->window, c->family->name);
+    return FM_OK;
+}
+
+/* Biases of q, k, v, and of o where the family has that too. */
+static int read_biases(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const struct fm_model_family *f = c->family;
+    bool bias = f->bias;
+    int rc = fm_json_opt_bool(json, f->bias_key ? f->bias_key : "attention_bias", &bias, err);
+    if (!rc && bias && !f->bias_key)
+        rc = fm_fail(err, FM_ECONFIG, "attention_bias true is not supported for %s", f->name);
+    c->qkv_bias = bias;
+    c->o_bias = bias && f->o_bias;
+    return rc;
+}
+
+static int read_clip(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    double clip = 0;
+    int rc = fm_json_opt_double(json, "clip_qkv", 0, FLT_MAX, &clip, err);
+    if (!rc && clip > 0 && !c->family->clip)
+        rc = fm_fail(err, FM_ECONFIG, "clip_qkv is not supported for %s", c->family->name);
+    c->clip = (float)clip;
     return rc;
 }
 
@@ -154,39 +187,105 @@ static int read_attention(struct fm_config *c, const cJSON *json, struct fm_err 
     c->C = c->H / c->Q;
     rc = read_size_opt(&c->G, json, "num_key_value_heads", HEADS_MAX, err);
     if (!rc)
-        rc = read_size_opt(&c->C, json, "head_dim", HEAD_DIM_MAX, err);
+        rc = read_size_opt(&c->C, json, "head_dim", FM_HEAD_DIM_MAX, err);
     if (rc)
         return rc;
     if (c->Q % c->G != 0)
         return fm_fail(err, FM_EFORMAT,
                        "num_attention_heads %d is no multiple of num_key_value_heads %d", c->Q,
                        c->G);
-    if (c->C < 2 || c->C % 2 != 0 || c->C > HEAD_DIM_MAX)
+    if (c->C < 2 || c->C % 2 != 0 || c->C > FM_HEAD_DIM_MAX)
         return fm_fail(err, FM_EFORMAT, "head_dim %d is not even, or not in 2 to %d", c->C,
-                       HEAD_DIM_MAX);
+                       FM_HEAD_DIM_MAX);
+    c->qk_norm = c->family->qk_norm;
     rc = read_window(c, json, err);
+    if (!rc)
+        rc = read_biases(c, json, err);
+    if (!rc)
+        rc = read_clip(c, json, err);
     return rc ? rc : read_rope(c, json, err);
 }
 
+/* Decoder layers that are mixtures of experts: all, but for those that config.json names. */
+static int read_layers(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    int64_t step = 1;
+    bool dense[FM_LAYERS_MAX] = {false};
+    int rc = read_size(&c->L, json, "num_hidden_layers", FM_LAYERS_MAX, err);
+    if (!rc && c->family->sparse_layers) {
+        rc = fm_json_opt_int(json, "decoder_sparse_step", 1, EXACT_MAX, &step, err);
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_only_layers"), *entry;
+        if (!rc && list && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+            rc = fm_fail(err, FM_EFORMAT, "key 'mlp_only_layers' is not an array");
+        cJSON_ArrayForEach(entry, list)
+        {
+            int l = cJSON_IsNumber(entry) ? entry->valueint : -1;
+            if (!rc && (l < 0 || l != entry->valuedouble))
+                rc = fm_fail(err, FM_EFORMAT, "key 'mlp_only_layers': an entry is no layer");
+            if (!rc && l < c->L)
+                dense[l] = true;
+        }
+    }
+    for (int l = 0; !rc && l < c->L; l++)
+        if (!dense[l] && (l + 1) % step == 0)
+            c->moe[c->M++] = (int16_t)l;
+    if (!rc && c->M == 0)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "no layer is a mixture of experts (decoder_sparse_step, mlp_only_layers)");
+    return rc;
+}
+
+int fm_config_moe(const struct fm_config *c, int l)
+{
+    int first = 0, end = c->M;
+    while (first < end) {
+        int middle = (first + end) / 2;
+        if (c->moe[middle] < l)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first < c->M && c->moe[first] == l ? first : -1;
+}
+
+int fm_config_mlp(const struct fm_config *c, int l)
+{
+    return fm_config_moe(c, l) < 0 ? c->dense : c->shared;
+}
+
+/* Qwen and OLMoE say num_experts; transformers 5 may store either name. */
 static int read_experts(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    int rc = read_size(&c->E, json, c->family->experts_key, EXPERTS_MAX, err);
+    const struct fm_model_family *f = c->family;
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(json, "num_experts");
+    const char *key = number && !cJSON_IsNull(number) ? "num_experts" : "num_local_experts";
+    bool renormalised = f->norm_topk;
+    int rc = read_size(&c->E, json, key, EXPERTS_MAX, err);
     if (!rc)
         rc = read_size(&c->K, json, "num_experts_per_tok", EXPERTS_MAX, err);
     if (!rc)
-        rc = read_size(&c->I, json, c->family->width_key, CHANNELS_MAX, err);
+        rc = read_size(&c->I, json, f->width_key, CHANNELS_MAX, err);
+    if (!rc && c->M < c->L)
+        rc = read_size(&c->dense, json, "intermediate_size", CHANNELS_MAX, err);
+    if (!rc && f->shared_expert)
+        rc = read_size(&c->shared, json, "shared_expert_intermediate_size", CHANNELS_MAX, err);
+    if (!rc && f->topk_key)
+        rc = fm_json_opt_bool(json, "norm_topk_prob", &renormalised, err);
+    c->router = renormalised ? FM_ROUTER_SOFTMAX : FM_ROUTER_SOFTMAX_RAW;
     if (!rc && c->K > c->E)
-        rc = fm_fail(err, FM_EFORMAT, "num_experts_per_tok %d is more than %s %d", c->K,
-                     c->family->experts_key, c->E);
+        rc = fm_fail(err, FM_EFORMAT, "num_experts_per_tok %d is more than %s %d", c->K, key, c->E);
     return rc;
 }
 
 /* The whole model in float32 must be a number of bytes that a size_t holds. */
 static int check_products(const struct fm_config *c, struct fm_err *err)
 {
-    size_t layer = 0, all = 0, table = 0;
+    size_t layer = 0, plain = 0, all = 0, table = 0;
+    size_t mlp = (size_t)(c->dense > c->shared ? c->dense : c->shared);
     bool fits = fm_mul(&layer, 3 * sizeof(float) * (size_t)c->I, (size_t)c->H) &&
-                fm_mul(&layer, layer, (size_t)c->E) && fm_mul(&all, layer, (size_t)c->L) &&
+                fm_mul(&layer, layer, (size_t)c->E) &&
+                fm_mul(&plain, 3 * sizeof(float) * mlp, (size_t)c->H) &&
+                fm_add(&layer, layer, plain) && fm_mul(&all, layer, (size_t)c->L) &&
                 fm_mul(&table, 2 * sizeof(float) * (size_t)c->V, (size_t)c->H) &&
                 fm_add(&all, all, table) && all < SIZE_MAX / 4;
     return fits ? FM_OK : fm_fail(err, FM_ECONFIG, "the model's size overflows");
@@ -194,15 +293,18 @@ static int check_products(const struct fm_config *c, struct fm_err *err)
 
 static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    double eps = 1e-5;
-    c->T_max = 131072;
     int rc = find_family(c, json, err);
+    if (rc)
+        return rc;
+    double eps = c->family->eps;
+    c->T_max = c->family->positions;
+    rc = refuse_quantized(json, err);
     if (!rc)
-        rc = refuse_features(json, err);
+        rc = refuse_activation(json, err);
     if (!rc)
         rc = read_size(&c->H, json, "hidden_size", HIDDEN_MAX, err);
     if (!rc)
-        rc = read_size(&c->L, json, "num_hidden_layers", LAYERS_MAX, err);
+        rc = read_layers(c, json, err);
     if (!rc)
         rc = read_size(&c->V, json, "vocab_size", VOCABULARY_MAX, err);
     if (!rc)
@@ -234,38 +336,4 @@ int fm_config_parse(struct fm_config *config, const char *text, size_t size, str
 const char *fm_config_family(const struct fm_config *config)
 {
     return config->family->name;
-}
-
-/* All that is not an expert. */
-static uint64_t params_fixed(const struct fm_config *c)
-{
-    uint64_t H = (uint64_t)c->H, table = (uint64_t)c->V * H;
-    uint64_t heads = 2 * (uint64_t)c->C * ((uint64_t)c->Q + (uint64_t)c->G);
-    uint64_t layer = H * (2 + heads + (uint64_t)c->E);
-    return (c->tied ? 1 : 2) * table + H + (uint64_t)c->L * layer;
-}
-
-/* Sum of widths over all experts of a layer. */
-static uint64_t channels(const struct fm_config *c, const uint32_t *widths, int l)
-{
-    uint64_t sum = 0;
-    for (int e = 0; e < c->E; e++)
-        sum += widths ? widths[(size_t)l * (size_t)c->E + (size_t)e] : (uint32_t)c->I;
-    return sum;
-}
-
-uint64_t fm_config_params(const struct fm_config *c, const uint32_t *widths)
-{
-    uint64_t sum = params_fixed(c);
-    for (int l = 0; l < c->L; l++)
-        sum += 3 * (uint64_t)c->H * channels(c, widths, l);
-    return sum;
-}
-
-uint64_t fm_config_params_active(const struct fm_config *c, const uint32_t *widths)
-{
-    uint64_t sum = params_fixed(c);
-    for (int l = 0; l < c->L; l++)
-        sum += 3 * (uint64_t)c->H * channels(c, widths, l) * (uint64_t)c->K / (uint64_t)c->E;
-    return sum;
 }

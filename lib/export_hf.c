@@ -16,7 +16,8 @@ static int add_part(struct fm_exporter *x, int l, enum fm_segment_part part, enu
 {
     char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
     fm_checkpoint_name(name, &x->config, FM_SOURCE_RAGGED,
-                       part == FM_SEGMENT_DOWN ? FM_PART_DOWN_T : FM_PART_GATE_UP, l, 0);
+                       part == FM_SEGMENT_DOWN ? FM_PART_DOWN_T : FM_PART_GATE_UP, x->config.moe[l],
+                       0);
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
     struct fm_export_tensor t = {.fill = fill, .l = l, .part = part};
     t.t = (struct fm_tensor){.name = whole, .dtype = x->volumes.dtype, .dims = dims};
@@ -65,7 +66,7 @@ static int check_index(const struct fm_exporter *x, struct fm_err *err)
 static int add_index(struct fm_exporter *x, int l, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, &x->config, FM_SOURCE_RAGGED, FM_PART_DOWN_T, l, 0);
+    fm_checkpoint_name(name, &x->config, FM_SOURCE_RAGGED, FM_PART_DOWN_T, x->config.moe[l], 0);
     char *last = strrchr(name, '.');
     assert(last);
     snprintf(last, sizeof name - (size_t)(last - name), ".budget");
@@ -85,7 +86,7 @@ static int add_stock(struct fm_exporter *x, int l, int e, struct fm_err *err)
     int rc = FM_OK;
     for (int i = 0; i < 3 && rc == FM_OK; i++) {
         char name[FM_WEIGHT_NAME_BYTES];
-        fm_checkpoint_name(name, &x->config, FM_SOURCE_STOCK, matrix[i].part, l, e);
+        fm_checkpoint_name(name, &x->config, FM_SOURCE_STOCK, matrix[i].part, x->config.moe[l], e);
         struct fm_export_tensor t = {.fill = matrix[i].fill, .l = l, .e = e};
         bool down = matrix[i].fill == FM_FILL_DOWN;
         t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 2};
@@ -140,7 +141,7 @@ int fm_exporter_hf(struct fm_exporter *x, struct fm_err *err)
 {
     uint64_t shard_bytes = x->options->shard_bytes;
     int rc = x->options->layout == FM_LAYOUT_ELASTIC ? check_index(x, err) : FM_OK;
-    for (int l = 0; l < x->config.L && rc == FM_OK; l++)
+    for (int l = 0; l < x->config.M && rc == FM_OK; l++)
         rc = add_experts(x, l, err);
     struct fm_hfwriter w = {0};
     struct fm_tensor *tensor = NULL;

@@ -13,7 +13,7 @@ static int add_layer(struct fm_exporter *x, int l, struct fm_err *err)
     int rc = FM_OK;
     for (int part = 0; part < FM_SEGMENT_PARTS && rc == FM_OK; part++) {
         char name[FM_VOLUMES_NAME_BYTES];
-        fm_volumes_tensor(name, l, (enum fm_segment_part)part);
+        fm_volumes_tensor(name, x->config.moe[l], (enum fm_segment_part)part);
         struct fm_export_tensor t = {.fill = FM_FILL_FLAT, .l = l};
         t.part = (enum fm_segment_part)part;
         t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 2};
@@ -56,12 +56,12 @@ static int add_file(struct fm_exporter *x, const char *name, int l, struct fm_er
 int fm_exporter_native(struct fm_exporter *x, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int l = 0; l < x->config.L && rc == FM_OK; l++)
+    for (int l = 0; l < x->config.M && rc == FM_OK; l++)
         rc = add_layer(x, l, err);
     qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_names);
-    for (int l = 0; l < x->config.L && rc == FM_OK; l++) {
+    for (int l = 0; l < x->config.M && rc == FM_OK; l++) {
         char name[FM_VOLUMES_NAME_BYTES];
-        snprintf(name, sizeof name, "layers-%05d.safetensors", l);
+        snprintf(name, sizeof name, "layers-%05d.safetensors", x->config.moe[l]);
         rc = add_file(x, name, l, err);
     }
     return rc == FM_OK ? add_file(x, "rest.safetensors", -1, err) : rc;

@@ -142,7 +142,7 @@ static void say_widths(struct fm_text *t, const struct fm_exporter *x)
 {
     uint32_t low = x->widths[0], high = x->widths[0];
     double sum = 0;
-    int n = x->config.L * x->config.E;
+    int n = x->config.M * x->config.E;
     for (int i = 0; i < n; i++) {
         low = x->widths[i] < low ? x->widths[i] : low;
         high = x->widths[i] > high ? x->widths[i] : high;

@@ -16,8 +16,9 @@ void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, cons
 {
     fm_text_printf(t, "[");
     for (int l = 0; l < x->config.L; l++) {
+        int experts = fm_config_moe(&x->config, l) < 0 ? 0 : x->config.E;
         fm_text_printf(t, "%s\n%s  [", l ? "," : "", indent);
-        for (int e = 0; e < x->config.E; e++)
+        for (int e = 0; e < experts; e++)
             fm_text_printf(t, "%s%" PRIu32, e ? ", " : "", *widths++);
         fm_text_printf(t, "]");
     }
@@ -76,7 +77,7 @@ static void set_classes(struct edit *e, const struct fm_exporter *x)
 /* Every budget's widths, as this export rounds them. */
 static void say_family(struct fm_text *t, const struct fm_exporter *x)
 {
-    size_t n = (size_t)x->config.L * (size_t)x->config.E;
+    size_t n = (size_t)x->config.M * (size_t)x->config.E;
     uint32_t *widths = malloc(n * sizeof *widths);
     t->failed = t->failed || !widths;
     fm_text_printf(t, "[");
@@ -114,8 +115,11 @@ static void set_fused(struct edit *e, const struct fm_exporter *x)
     fm_text_printf(&t, "\"layer\"");
     set(e, "fm_layout", &t);
     fm_text_printf(&t, "[");
-    for (int l = 0; l < x->config.L; l++)
-        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", x->widths[(size_t)l * (size_t)x->config.E]);
+    for (int l = 0; l < x->config.L; l++) {
+        int m = fm_config_moe(&x->config, l);
+        size_t first = (size_t)(m < 0 ? 0 : m) * (size_t)x->config.E;
+        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", m < 0 ? 0 : x->widths[first]);
+    }
     fm_text_printf(&t, "]");
     set(e, "moe_intermediate_size", &t);
 }

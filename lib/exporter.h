@@ -39,7 +39,7 @@ enum fm_fill {
 struct fm_export_tensor {
     struct fm_tensor t; /* name is owned; offset is that in its file */
     enum fm_fill fill;
-    int l, e;
+    int l, e;                  /* layer as its place in config.moe; expert */
     enum fm_segment_part part; /* FLAT, and the two FUSED */
     uint64_t from;             /* COPY: absolute in the bundle */
     size_t file;
@@ -65,7 +65,7 @@ struct fm_exporter {
     struct fm_volumes volumes;
     struct fm_budgets budgets;
     int index;                              /* the budget */
-    uint32_t *widths;                       /* (L, E): channels of every expert in the files */
+    uint32_t *widths;                       /* (M, E): channels of every expert in the files */
     uint64_t channels_layout, channels_pad; /* in widths and not in the mask: struct
                                                fm_export_report */
     int rows;                               /* PADDED, UNIFORM: channels that files have room for */
@@ -109,7 +109,7 @@ void fm_exporter_widths(struct fm_exporter *x);
 int fm_exporter_check_pad(const struct fm_exporter *x, struct fm_err *err);
 /* A width of a mask as this export has it: rounded up to pad_multiple and to the training's. */
 uint32_t fm_exporter_round(const struct fm_exporter *x, uint32_t width);
-/* Channels that a layer's experts have together in the files. */
+/* Channels that the experts of the l-th layer of experts have together in the files. */
 uint64_t fm_exporter_channels(const struct fm_exporter *x, int l);
 
 /* ---- bytes ---- */
@@ -132,7 +132,7 @@ int fm_exporter_config(struct fm_exporter *x, struct fm_err *err);
 int fm_exporter_card(struct fm_exporter *x, struct fm_err *err);
 /* License and base model, from the checkpoint's own card and config: once, at open. */
 int fm_exporter_origin(struct fm_exporter *x, struct fm_err *err);
-/* [[26, 103], [37, 26]], a layer per line. */
+/* [[26, 103], [37, 26]], a decoder layer per line, [] where it has no experts. */
 void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
                             const char *indent);
 /* Add a text as a file; releases it. */

@@ -183,13 +183,13 @@ int fm_exporter_open(struct fm_exporter *x, struct fm_err *err)
         rc = fm_budgets_open(&x->budgets, &x->bundle, err);
     if (rc == FM_OK && !x->head)
         rc = fm_volumes_open(&x->volumes, &x->bundle, &x->config, model.dtype, err);
-    if (rc == FM_OK && (x->budgets.family.L != x->config.L || x->budgets.family.E != x->config.E ||
+    if (rc == FM_OK && (x->budgets.family.M != x->config.M || x->budgets.family.E != x->config.E ||
                         x->budgets.family.I != x->config.I))
         rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
                      x->bundle.file.path);
     if (rc == FM_OK) {
         x->widths =
-            fm_alloc((size_t)x->config.L * (size_t)x->config.E, sizeof *x->widths, "widths", err);
+            fm_alloc((size_t)x->config.M * (size_t)x->config.E, sizeof *x->widths, "widths", err);
         rc = x->widths ? FM_OK : err->code;
     }
     if (rc == FM_OK)

@@ -5,7 +5,7 @@
 
 static size_t experts_of(const struct fm_exporter *x)
 {
-    return (size_t)x->config.L * (size_t)x->config.E;
+    return (size_t)x->config.M * (size_t)x->config.E;
 }
 
 int fm_exporter_check_pad(const struct fm_exporter *x, struct fm_err *err)
@@ -43,7 +43,7 @@ uint64_t fm_exporter_channel_bytes(const struct fm_exporter *x)
 static uint64_t sum_of(const struct fm_exporter *x)
 {
     uint64_t sum = 0;
-    for (int l = 0; l < x->config.L; l++)
+    for (int l = 0; l < x->config.M; l++)
         sum += fm_exporter_channels(x, l);
     return sum;
 }
@@ -58,7 +58,7 @@ static uint32_t stock_multiple(const struct fm_exporter *x)
  */
 static void level_layers(struct fm_exporter *x)
 {
-    for (int l = 0; l < x->config.L; l++) {
+    for (int l = 0; l < x->config.M; l++) {
         uint32_t *k = x->widths + (size_t)l * (size_t)x->config.E, most = 0;
         for (int e = 0; e < x->config.E; e++)
             most = k[e] > most ? k[e] : most;
@@ -72,7 +72,7 @@ static void level_layers(struct fm_exporter *x)
 static void level_model(struct fm_exporter *x)
 {
     const struct fm_config *c = &x->config;
-    uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->L, c->E,
+    uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->M, c->E,
                                            c->I, x->budgets.actions.multiple);
     for (size_t i = 0; i < experts_of(x); i++)
         x->widths[i] = k;

@@ -12,7 +12,6 @@
 #include "lib/stage.h"
 
 /* As in lib/config.c; a manifest that says more was not made from a config that passed there. */
-#define LAYERS_MAX 1024
 #define EXPERTS_MAX 1024
 #define CHANNELS_MAX (1 << 20)
 #define HIDDEN_MAX (1 << 17)
@@ -44,10 +43,21 @@ static bool add_shard(cJSON *shards, const struct fm_shard *shard)
     return false;
 }
 
+/* Which layers have experts, where not all do. */
+static bool add_layers(cJSON *m, const struct fm_config *c)
+{
+    if (!fm_json_add_uint(m, "layers", (uint64_t)c->L))
+        return false;
+    cJSON *list = c->M < c->L ? cJSON_AddArrayToObject(m, "moe_layers") : NULL;
+    bool ok = list || c->M == c->L;
+    for (int i = 0; list && ok && i < c->M; i++)
+        ok = fm_json_add_uint(list, NULL, (uint64_t)c->moe[i]) != NULL;
+    return ok;
+}
+
 static bool add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
 {
-    return fm_json_add_uint(m, "layers", (uint64_t)c->L) &&
-           fm_json_add_uint(m, "experts", (uint64_t)c->E) &&
+    return add_layers(m, c) && fm_json_add_uint(m, "experts", (uint64_t)c->E) &&
            fm_json_add_uint(m, "experts_per_token", (uint64_t)c->K) &&
            fm_json_add_uint(m, "hidden", (uint64_t)c->H) &&
            fm_json_add_uint(m, "channels", (uint64_t)c->I) &&
@@ -83,6 +93,23 @@ static int read_size(int *size, const cJSON *object, const char *key, int64_t ma
         return err->code;
     *size = (int)value;
     return FM_OK;
+}
+
+static int read_layers(struct fm_stage_model *m, const cJSON *model, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(model, "moe_layers"), *entry;
+    if (read_size(&m->L, model, "layers", FM_LAYERS_MAX, err))
+        return err->code;
+    for (int l = 0; !list && l < m->L; l++)
+        m->moe[m->M++] = (int16_t)l;
+    cJSON_ArrayForEach(entry, list)
+    {
+        int l = cJSON_IsNumber(entry) ? entry->valueint : -1, after = m->M ? m->moe[m->M - 1] : -1;
+        if (l <= after || l >= m->L || l != entry->valuedouble)
+            return fm_fail(err, FM_EFORMAT, "moe_layers do not increase from 0 to below %d", m->L);
+        m->moe[m->M++] = (int16_t)l;
+    }
+    return m->M > 0 ? FM_OK : fm_fail(err, FM_EFORMAT, "moe_layers names no layer");
 }
 
 static int read_digest(const char **hex, const cJSON *object, const char *key, struct fm_err *err)
@@ -121,8 +148,7 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
         return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
     if (fm_json_get_string(model, "family", &text, err) ||
         read_digest(&text, model, "config", err) || check_shards(model, err) ||
-        read_size(&m->L, model, "layers", LAYERS_MAX, err) ||
-        read_size(&m->E, model, "experts", EXPERTS_MAX, err) ||
+        read_layers(m, model, err) || read_size(&m->E, model, "experts", EXPERTS_MAX, err) ||
         read_size(&m->K, model, "experts_per_token", m->E, err) ||
         read_size(&m->H, model, "hidden", HIDDEN_MAX, err) ||
         read_size(&m->I, model, "channels", CHANNELS_MAX, err) ||

@@ -46,7 +46,7 @@ void fm_keep_prepare(struct fm_sweeping *r)
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
     /* With an adapter that memory has its merged copies, gradients and moments. */
     size_t want = r->sweep->merges > 0 ? 0 : (size_t)r->blocks * (size_t)r->backs;
-    want *= (size_t)r->sweep->config->L;
+    want *= (size_t)(r->sweep->config->L - r->lowest);
     size_t record = record_bytes(r);
     uint64_t fit = memory > taken ? (memory - taken) / record : 0;
     size_t count = fit < want ? (size_t)fit : want;

@@ -24,6 +24,7 @@ struct fm_pass {
     const struct fm_ops *ops;
     const struct fm_config *config;
     const struct fm_layer *layer;
+    int l;                  /* its number */
     const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
     const float *cos, *sin; /* (T, C/2), from fm_layer_angles */
     int S, T;               /* sequences of all micro-batches together */

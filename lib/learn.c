@@ -23,7 +23,7 @@ static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
     double *lost = fm_alloc(X * (size_t)n->actions->count, sizeof *lost, "lost scores", err);
     if (!lost)
         return FM_ENOMEM;
-    fm_masks_lost(lost, n->actions, r->scores, r->order, r->L, r->E, r->I);
+    fm_masks_lost(lost, n->actions, r->scores, r->order, r->M, r->E, r->I);
     fm_logits_start(&n->logits, lost, n->options->prior);
     n->rho_start = fm_logits_expected(&n->logits);
     free(lost);
@@ -33,7 +33,7 @@ static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
 int fm_learn_init(struct fm_learn *n, struct fm_err *err)
 {
     const struct fm_config *c = n->task->config;
-    size_t X = (size_t)c->L * (size_t)c->E;
+    size_t X = (size_t)c->M * (size_t)c->E;
     int micro = fm_task_micro(n->batch, n->task->calib.T), samples = n->options->samples;
     int rc = fm_logits_init(&n->logits, n->actions, (int)X, err);
     if (rc == FM_OK)
@@ -130,7 +130,7 @@ static void update_logits(struct fm_learn *n)
     const struct fm_config *c = n->task->config;
     if (o->schedule == FM_LAMBDA_LINEAR)
         n->lambda = o->lambda_last * (double)n->taken / o->steps;
-    fm_logits_load(n->q, n->floored, n->counts, c->L, c->E, n->taken == 0);
+    fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, n->taken == 0);
     fm_logits_clear(z);
     for (int s = 0; s < o->samples; s++) {
         /* Drawn again, since soft holds one sample. */

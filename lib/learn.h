@@ -20,7 +20,7 @@ struct fm_learn {
     int batch; /* sequences in a step */
     /* State. */
     struct fm_logits logits;
-    double *q;        /* (L, E) running load */
+    double *q;        /* (M, E) running load */
     double lambda;    /* of the cost */
     double rho_start; /* expected budget before the first step */
     int64_t taken;    /* steps */
@@ -29,10 +29,10 @@ struct fm_learn {
     /* Scratch. */
     struct fm_sweep *sweep;
     struct fm_maskgrad grad;
-    uint32_t *widths; /* (samples + 2, L, E): sampled, then hardened before and after a step */
-    double *floored;  /* (L, E) */
+    uint32_t *widths; /* (samples + 2, M, E): sampled, then hardened before and after a step */
+    double *floored;  /* (M, E) */
     int32_t *ids;     /* (batch, T) */
-    int64_t *counts;  /* (1 + samples, L, E) */
+    int64_t *counts;  /* (1 + samples, M, E) */
 };
 
 /* Task, options, actions, step, until and batch are set by the caller; logits start from the

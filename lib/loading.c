@@ -11,8 +11,9 @@
 size_t fm_loading_channels(const struct fm_model *m, int l)
 {
     size_t sum = 0, E = (size_t)m->config.E;
-    for (size_t e = 0; e < E; e++)
-        sum += m->caps[(size_t)l * E + e];
+    int moe = fm_config_moe(&m->config, l);
+    for (size_t e = 0; moe >= 0 && e < E; e++)
+        sum += m->caps[(size_t)moe * E + e];
     return sum;
 }
 
@@ -159,40 +160,47 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
 static float *carve(float **at, size_t n)
 {
     float *p = *at;
-    *at += (n + 15) / 16 * 16;
+    *at += fm_loading_room(n);
     return p;
 }
 
-/* Memory and pointers of a slot for layer l; the shared slot has room for the largest. */
+/* Memory of a slot; the shared slot has room for the largest layer. */
+static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
+{
+    size_t E = (size_t)m->config.E, largest = fm_model_layer_bytes(m) / sizeof(float);
+    size_t floats = l < m->pinned ? m->plan[l].floats : largest;
+    s->block = fm_alloc(floats, sizeof(float), "a layer", err);
+    s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
+    s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
+    return s->block && s->row0 && s->cap ? FM_OK : err->code;
+}
+
+/* Pointers of a slot for layer l, and where its experts lie. */
 static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
-    size_t H = (size_t)c->H, E = (size_t)c->E, q = (size_t)c->Q * (size_t)c->C;
-    size_t g = (size_t)c->G * (size_t)c->C, channels = fm_loading_channels(m, l);
+    size_t H = (size_t)c->H, E = (size_t)c->E, channels = fm_loading_channels(m, l);
+    size_t mlp = (size_t)fm_config_mlp(c, l);
+    int rc = s->block ? FM_OK : take_slot(m, s, l, err), moe = fm_config_moe(c, l);
+    if (rc)
+        return rc;
     struct fm_layer *y = &s->layer;
-    if (!s->block) {
-        size_t own = m->plan[l].floats, largest = fm_model_layer_bytes(m) / sizeof(float);
-        s->block = fm_alloc(l < m->pinned ? own : largest, sizeof(float), "a layer", err);
-        y->row0 = fm_alloc(E, sizeof *y->row0, "a layer", err);
-        y->cap = fm_alloc(E, sizeof *y->cap, "a layer", err);
-        if (!s->block || !y->row0 || !y->cap)
-            return err->code;
-    }
+    *y = (struct fm_layer){.row0 = s->row0, .cap = s->cap};
     float *at = s->block;
-    y->input_norm = carve(&at, H);
-    y->q = carve(&at, q * H);
-    y->k = carve(&at, g * H);
-    y->v = carve(&at, g * H);
-    y->o = carve(&at, H * q);
-    y->post_norm = carve(&at, H);
-    y->router = carve(&at, E * H);
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (w->part == FM_PART_LAYER && fm_weights_exists(c, w, l))
+            *(float **)((char *)y + w->field) = carve(&at, fm_weights_count(c, w, l, 0));
+    if (mlp > 0) {
+        y->mlp_gate_up = carve(&at, 2 * mlp * H);
+        y->mlp_down = carve(&at, mlp * H);
+    }
     y->gate_up = carve(&at, 2 * channels * H);
     y->down = carve(&at, channels * H);
     assert(at <= s->block + m->plan[l].floats);
     int64_t row = 0;
     for (size_t e = 0; e < E; e++) {
         y->row0[e] = row;
-        y->cap[e] = (int)m->caps[(size_t)l * E + e];
+        y->cap[e] = moe < 0 ? 0 : (int)m->caps[(size_t)moe * E + e];
         row += y->cap[e];
     }
     return FM_OK;
@@ -208,7 +216,7 @@ static void convert_task(void *arg, int i)
     const struct fm_layer *y = &v->slot->layer;
     enum fm_weight_part role = p->weight->part;
     bool flat = role == FM_PART_GATE_UP || role == FM_PART_DOWN_T;
-    int e = flat ? i % c->E : p->expert, H = c->H;
+    int e = flat ? i % c->E : p->expert, H = c->H, mlp = fm_config_mlp(c, v->l);
     if (!flat && i % c->E != 0)
         return;
     size_t n = (size_t)fm_tensor_count(p->tensor), first = 0;
@@ -221,8 +229,10 @@ static void convert_task(void *arg, int i)
     enum fm_dtype dtype = p->tensor->dtype;
     const char *raw = m->raw + p->raw + first * (size_t)(fm_dtype_bits(dtype) / 8);
     const int32_t *order = NULL;
-    if (m->order && e >= 0)
-        order = m->order + ((size_t)v->l * (size_t)c->E + (size_t)e) * (size_t)c->I;
+    if (m->order && e >= 0) {
+        size_t expert = (size_t)fm_config_moe(c, v->l) * (size_t)c->E + (size_t)e;
+        order = m->order + expert * (size_t)c->I;
+    }
     struct fm_err err = {0};
     if (!v->plan->checked && check_finite(m, p, raw, first, n, &err)) {
         fail_piece(v, i, &err);
@@ -232,6 +242,15 @@ static void convert_task(void *arg, int i)
     switch (role) {
     case FM_PART_LAYER:
         fm_dtype_to_f32(*(float *const *)((const char *)y + p->weight->field), raw, dtype, n);
+        break;
+    case FM_PART_MLP_GATE:
+        fm_convert_rows(y->mlp_gate_up, 2 * width, raw, dtype, mlp, H, NULL);
+        break;
+    case FM_PART_MLP_UP:
+        fm_convert_rows(y->mlp_gate_up + width, 2 * width, raw, dtype, mlp, H, NULL);
+        break;
+    case FM_PART_MLP_DOWN:
+        fm_convert_transposed(y->mlp_down, raw, dtype, H, mlp, NULL);
         break;
     case FM_PART_GATE:
         fm_convert_rows(gate_up, 2 * width, raw, dtype, cap, H, order);

@@ -31,6 +31,8 @@ struct fm_layer_plan {
 struct fm_layer_slot {
     int l; /* resident layer, -1: none */
     float *block;
+    int64_t *row0; /* (E), as cap is: the layer's */
+    int *cap;
     struct fm_layer layer;
 };
 
@@ -47,10 +49,10 @@ struct fm_model {
     struct fm_tensors tensors;
     struct fm_config config;
     enum fm_dtype dtype;
-    uint32_t *caps; /* (L, E) */
+    uint32_t *caps; /* (M, E) */
     const int32_t *order;
     struct fm_layer_plan *plan; /* (L) */
-    struct fm_model_tensor end[4];
+    struct fm_model_tensor end[8];
     int ends_count;
     struct fm_ends ends;
     const char **unknown;
@@ -62,8 +64,14 @@ struct fm_model {
     struct fm_prefetch ahead;
 };
 
-/* Sum of the caps of layer l. */
+/* Sum of the caps of decoder layer l; 0: it is dense. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
+
+/* Floats that an array of n takes among a layer's. */
+static inline size_t fm_loading_room(uint64_t n)
+{
+    return ((size_t)n + 15) / 16 * 16;
+}
 
 /* Wait for the thread that reads ahead, if there is one. */
 void fm_loading_join(struct fm_model *m);

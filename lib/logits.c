@@ -173,9 +173,9 @@ void fm_logits_adam(struct fm_logits *z, double lr, double beta1, double beta2, 
     fm_logits_refresh(z);
 }
 
-void fm_logits_load(double *q, double *floored, const int64_t *counts, int L, int E, bool first)
+void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, int E, bool first)
 {
-    for (int l = 0; l < L; l++) {
+    for (int l = 0; l < M; l++) {
         const int64_t *c = counts + (size_t)l * (size_t)E;
         double sum = 0;
         for (int e = 0; e < E; e++)

@@ -3,7 +3,7 @@
  * every expert, the straight-through Gumbel-softmax, the gradients of its loss, Adam,
  * and the controller that paces the budget (METHOD.md 3).  Everything in double.
  *
- * x counts experts of all layers, X = L E; a counts actions.
+ * x counts experts of all layers, X = M E; a counts actions.
  */
 #ifndef FM_LOGITS_H
 #define FM_LOGITS_H
@@ -62,10 +62,10 @@ void fm_logits_back_entropy(struct fm_logits *z, double beta);
 void fm_logits_adam(struct fm_logits *z, double lr, double beta1, double beta2, int t);
 
 /*
- * The running mean, 0.9, of each expert's share of its layer's token slots.  q (L, E), counts
- * (L, E) of this step; `first` starts the mean.  floored (L, E) is q with a floor of 0.01 / E.
+ * The running mean, 0.9, of each expert's share of its layer's token slots.  q (M, E), counts
+ * (M, E) of this step; `first` starts the mean.  floored (M, E) is q with a floor of 0.01 / E.
  */
-void fm_logits_load(double *q, double *floored, const int64_t *counts, int L, int E, bool first);
+void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, int E, bool first);
 
 /* The controller: lambda after a step that left the expected budget at rho. */
 double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,

@@ -15,7 +15,8 @@
 #define FM_LORA_RANK_MAX 4096
 
 /* The bytes of the member; free() *data. */
-int fm_lorafile_pack(const struct fm_adapter *a, void **data, size_t *size, struct fm_err *err);
+int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
+                     struct fm_err *err);
 
 /* Read it from a stream, its digest checked; fm_adapter_release gives it back.  FM_EFORMAT names
  * the tensor whose shape or values cannot be (non-finite values, widths over the model's). */

@@ -12,11 +12,11 @@ int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                      int slots, struct fm_err *err)
 {
     *g = (struct fm_maskgrad){
-        .ops = ops, .actions = actions, .L = config->L, .E = config->E, .students = students};
+        .ops = ops, .actions = actions, .M = config->M, .E = config->E, .students = students};
     size_t layer = (size_t)g->E * (size_t)actions->count;
     g->slot = fm_alloc((size_t)slots, layer * sizeof *g->slot, "mask gradients", err);
     g->total =
-        fm_alloc((size_t)students * (size_t)g->L, layer * sizeof *g->total, "mask gradients", err);
+        fm_alloc((size_t)students * (size_t)g->M, layer * sizeof *g->total, "mask gradients", err);
     return g->slot && g->total ? FM_OK : FM_ENOMEM;
 }
 
@@ -35,7 +35,7 @@ static size_t layer_size(const struct fm_maskgrad *g)
 void fm_maskgrad_begin(struct fm_maskgrad *g, int batches)
 {
     g->share = 1.0 / batches;
-    memset(g->total, 0, (size_t)g->students * (size_t)g->L * layer_size(g) * sizeof *g->total);
+    memset(g->total, 0, (size_t)g->students * (size_t)g->M * layer_size(g) * sizeof *g->total);
 }
 
 static void sum_expert(void *self, const struct fm_expert_view *v)
@@ -65,7 +65,7 @@ static void add_batch(void *self, int l, int batch, int lane, int slot)
     size_t n = layer_size(g);
     assert(lane >= 1 && lane <= g->students);
     double *part = g->slot + (size_t)slot * n;
-    double *total = g->total + ((size_t)(lane - 1) * (size_t)g->L + (size_t)l) * n;
+    double *total = g->total + ((size_t)(lane - 1) * (size_t)g->M + (size_t)l) * n;
     for (size_t i = 0; i < n; i++)
         total[i] += g->share * part[i];
     memset(part, 0, n * sizeof *part);

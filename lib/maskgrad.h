@@ -15,11 +15,11 @@
 struct fm_maskgrad {
     const struct fm_ops *ops;
     const struct fm_actions *actions;
-    int L, E;
+    int M, E;
     bool squares;  /* the walk's sums instead of dz */
     double share;  /* of one micro-batch in the total: 1 / micro-batches */
     double *slot;  /* (slots, E, A) */
-    double *total; /* (students, L, E, A): lane 1 first, lane 0 is the teacher */
+    double *total; /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
     int students;
 };
 

@@ -33,9 +33,9 @@ int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err
                    text);
 }
 
-void fm_family_init(struct fm_family *f, int L, int E, int I)
+void fm_family_init(struct fm_family *f, int M, int E, int I)
 {
-    *f = (struct fm_family){.L = L, .E = E, .I = I};
+    *f = (struct fm_family){.M = M, .E = E, .I = I};
 }
 
 void fm_family_release(struct fm_family *f)
@@ -47,7 +47,7 @@ void fm_family_release(struct fm_family *f)
 
 static size_t experts_of(const struct fm_family *f)
 {
-    return (size_t)f->L * (size_t)f->E;
+    return (size_t)f->M * (size_t)f->E;
 }
 
 const uint32_t *fm_family_widths(const struct fm_family *f, int b)
@@ -84,7 +84,7 @@ static int make_room(struct fm_family *f, struct fm_err *err)
         return fm_fail(err, FM_ECONFIG, "more than %d masks in a family", MASKS_MAX);
     size_t capacity = f->capacity ? 2 * (size_t)f->capacity : 128, bytes;
     if (!fm_mul(&bytes, experts_of(f), sizeof *f->widths))
-        return fm_fail(err, FM_ENOMEM, "a mask of %d x %d experts", f->L, f->E);
+        return fm_fail(err, FM_ENOMEM, "a mask of %d x %d experts", f->M, f->E);
     int rc = fm_grow((void **)&f->mask, capacity, sizeof *f->mask, "masks", err);
     if (rc == FM_OK)
         rc = fm_grow((void **)&f->widths, capacity, bytes, "masks", err);
@@ -148,10 +148,10 @@ int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget
 }
 
 void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,
-                   const int32_t *order, int L, int E, int I)
+                   const int32_t *order, int M, int E, int I)
 {
     int A = actions->count;
-    for (size_t x = 0; x < (size_t)L * (size_t)E; x++) {
+    for (size_t x = 0; x < (size_t)M * (size_t)E; x++) {
         const double *s = scores + x * (size_t)I;
         const int32_t *rank = order + x * (size_t)I;
         double sum = 0;
@@ -240,7 +240,7 @@ int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, co
     uint32_t *widths = fm_alloc(n, sizeof *widths, "widths", err);
     if (!lost || !segment || !widths)
         goto out;
-    fm_masks_lost(lost, actions, scores, order, f->L, f->E, f->I);
+    fm_masks_lost(lost, actions, scores, order, f->M, f->E, f->I);
     for (size_t x = 0; x < n; x++)
         segments += (size_t)build_hull(segment + segments, actions, lost + x * A, x);
     qsort(segment, segments, sizeof *segment, compare_segments);
@@ -283,18 +283,18 @@ static void permute(uint32_t *widths, const uint32_t *from, uint32_t *order, uin
 int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool global, uint64_t seed,
                       struct fm_err *err)
 {
-    assert(f->L == from->L && f->E == from->E && f->I == from->I && f->count == 0);
+    assert(f->M == from->M && f->E == from->E && f->I == from->I && f->count == 0);
     enum fm_method method = global ? FM_METHOD_SHUFFLE_GLOBAL : FM_METHOD_SHUFFLE_LAYER;
     uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
     uint32_t *order = fm_alloc(experts_of(f), sizeof *order, "permutation", err);
     int rc = widths && order ? FM_OK : FM_ENOMEM;
     for (int b = 0; rc == FM_OK && b < from->count; b++) {
         const uint32_t *source = fm_family_widths(from, b);
-        uint32_t E = (uint32_t)f->E, L = (uint32_t)f->L;
+        uint32_t E = (uint32_t)f->E, M = (uint32_t)f->M;
         if (global)
-            permute(widths, source, order, L * E, seed, (uint32_t)b);
-        for (uint32_t l = 0; !global && l < L; l++)
-            permute(widths + l * E, source + l * E, order, E, seed, (uint32_t)b * L + l);
+            permute(widths, source, order, M * E, seed, (uint32_t)b);
+        for (uint32_t l = 0; !global && l < M; l++)
+            permute(widths + l * E, source + l * E, order, E, seed, (uint32_t)b * M + l);
         rc = fm_family_append(f, widths, method, from->mask[b].step, err);
     }
     free(widths);

@@ -3,7 +3,7 @@
  * came from.  The ways to make one that need no gradient are here: saliency (the concave
  * hull of the scores), uniform, and the two shuffles that serve as controls.
  *
- * Budget = channels removed / (L E I), in integers.  A family begins with the full mask.
+ * Budget = channels removed / (M E I), in integers.  A family begins with the full mask.
  */
 #ifndef FM_MASKS_H
 #define FM_MASKS_H
@@ -37,26 +37,26 @@ struct fm_mask {
 };
 
 struct fm_family {
-    int L, E, I;
+    int M, E, I;
     int count, capacity;
     struct fm_mask *mask; /* (count), removed strictly increasing */
-    uint32_t *widths;     /* (count, L, E) */
+    uint32_t *widths;     /* (count, M, E) */
 };
 
-void fm_family_init(struct fm_family *f, int L, int E, int I);
+void fm_family_init(struct fm_family *f, int M, int E, int I);
 void fm_family_release(struct fm_family *f); /* zeroed struct is fine */
 
-/* Widths of mask b, (L, E). */
+/* Widths of mask b, (M, E). */
 const uint32_t *fm_family_widths(const struct fm_family *f, int b);
 
-/* L E I, and the budget of mask b. */
+/* M E I, and the budget of mask b. */
 uint64_t fm_family_channels(const struct fm_family *f);
 double fm_family_budget(const struct fm_family *f, int b);
 
-/* Channels that widths (L, E) remove. */
+/* Channels that widths (M, E) remove. */
 uint64_t fm_family_removed(const struct fm_family *f, const uint32_t *widths);
 
-/* Append a copy of widths (L, E), which must remove more than the last mask does. */
+/* Append a copy of widths (M, E), which must remove more than the last mask does. */
 int fm_family_append(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
                      struct fm_err *err);
 
@@ -73,8 +73,8 @@ int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget
 
 /*
  * Saliency: per expert the concave hull of summed score against width over the action set,
- * hull segments taken in order of score lost per channel over the whole model.  scores (L, E, I)
- * in original channel order, order (L, E, I) as in ranking.safetensors.
+ * hull segments taken in order of score lost per channel over the whole model.  scores (M, E, I)
+ * in original channel order, order (M, E, I) as in ranking.safetensors.
  */
 int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
                        const int32_t *order, const struct fm_decimal *step,
@@ -93,8 +93,8 @@ int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool gl
 int fm_family_best(struct fm_family *f, const struct fm_family *a, const struct fm_family *b,
                    const struct fm_decimal *step, struct fm_err *err);
 
-/* lost (L, E, A): the sum of the scores of the channels that each action drops. */
+/* lost (M, E, A): the sum of the scores of the channels that each action drops. */
 void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,
-                   const int32_t *order, int L, int E, int I);
+                   const int32_t *order, int M, int E, int I);
 
 #endif

@@ -11,7 +11,7 @@ static size_t channels_max(const struct fm_sweep *s)
 {
     const uint32_t *caps = fm_model_caps(s->model);
     size_t most = 0, E = (size_t)s->config->E;
-    for (size_t l = 0; l < (size_t)s->config->L; l++) {
+    for (size_t l = 0; l < (size_t)s->config->M; l++) {
         size_t sum = 0;
         for (size_t e = 0; e < E; e++)
             sum += caps[l * E + e];
@@ -68,9 +68,9 @@ static void merge_task(void *arg, int i)
     float *gate_up = m->gate_up + 2 * row0 * H, *down = m->down + row0 * H;
     memcpy(gate_up, r->layer->gate_up + 2 * row0 * H, 2 * rows * H * sizeof *gate_up);
     memcpy(down, r->layer->down + row0 * H, rows * H * sizeof *down);
-    fm_adapter_merge(m->adapter, s->f32, gate_up, down, r->l, e);
+    fm_adapter_merge(m->adapter, s->f32, gate_up, down, r->m, e);
     if (m->round) {
-        size_t k = m->adapter->widths[(size_t)r->l * (size_t)c->E + (size_t)e];
+        size_t k = m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
         round_weights(gate_up, 2 * k * H, fm_model_dtype(s->model));
         round_weights(down, k * H, fm_model_dtype(s->model));
     }
@@ -81,10 +81,13 @@ void fm_merge_layer(struct fm_sweeping *r)
     struct fm_sweep *s = r->sweep;
     for (int m = 0; m < s->merges; m++) {
         s->merged[m].layer = *r->layer;
+        if (r->m < 0)
+            continue;
         s->merged[m].layer.gate_up = s->merged[m].gate_up;
         s->merged[m].layer.down = s->merged[m].down;
     }
-    fm_pool_for(s->merges * s->config->E, merge_task, r);
+    if (r->m >= 0)
+        fm_pool_for(s->merges * s->config->E, merge_task, r);
 }
 
 const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane)

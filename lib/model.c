@@ -9,7 +9,8 @@
 #include "lib/base/mem.h"
 #include "lib/loading.h"
 
-/* (L, E) widths from a JSON array of arrays. */
+/* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or none where it
+ * is dense. */
 static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
@@ -17,12 +18,14 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT, "%s: %d lists of widths for %d layers", m->path,
                        cJSON_GetArraySize(json), c->L);
     uint32_t *cap = m->caps;
+    int l = 0;
     const cJSON *layer, *width;
     cJSON_ArrayForEach(layer, json)
     {
-        if (cJSON_GetArraySize(layer) != c->E)
-            return fm_fail(err, FM_EFORMAT, "%s: a layer has %d widths for %d experts", m->path,
-                           cJSON_GetArraySize(layer), c->E);
+        int experts = fm_config_moe(c, l++) < 0 ? 0 : c->E;
+        if (cJSON_GetArraySize(layer) != experts)
+            return fm_fail(err, FM_EFORMAT, "%s: layer %d has %d widths for %d experts", m->path,
+                           l - 1, cJSON_GetArraySize(layer), experts);
         cJSON_ArrayForEach(width, layer)
         {
             double k = cJSON_IsNumber(width) ? width->valuedouble : 0;
@@ -39,7 +42,7 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
 static int find_caps(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_tensors *t = &m->tensors;
-    size_t n = (size_t)m->config.L * (size_t)m->config.E;
+    size_t n = (size_t)m->config.M * (size_t)m->config.E;
     m->caps = fm_alloc(n, sizeof *m->caps, "expert widths", err);
     if (!m->caps)
         return err->code;
@@ -67,7 +70,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     p->tensor = fm_source_find(&m->tensors, name, &p->file);
     if (!p->tensor)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
-    if (fm_weights_check(&m->config, w, p->tensor, l < 0 ? 0 : fm_loading_channels(m, l), err))
+    if (fm_weights_check(&m->config, w, p->tensor, l, l < 0 ? 0 : fm_loading_channels(m, l), err))
         return fm_within(err, "%s", m->path);
     return FM_OK;
 }
@@ -79,7 +82,7 @@ static bool per_expert(const struct fm_weight *w)
 
 static bool holds_experts(const struct fm_weight *w)
 {
-    return w->part != FM_PART_ENDS && w->part != FM_PART_LAYER;
+    return fm_weights_is_expert(w) || w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
 }
 
 static int compare_places(const void *a, const void *b)
@@ -109,20 +112,22 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
 {
     struct fm_layer_plan *plan = &m->plan[l];
     const struct fm_config *c = &m->config;
-    size_t rows = 0, E = (size_t)c->E, H = (size_t)c->H, heads = (size_t)c->Q + (size_t)c->G;
+    size_t rows = 0, E = (size_t)c->E, channels = fm_loading_channels(m, l);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         rows++;
     plan->place = fm_alloc(rows * E, sizeof *plan->place, "a list of tensors", err);
     if (!plan->place)
         return err->code;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        if (w->part == FM_PART_ENDS || !w->name[m->tensors.source])
+        if (w->part == FM_PART_ENDS || !w->name[m->tensors.source] || !fm_weights_exists(c, w, l))
             continue;
+        if (!holds_experts(w))
+            plan->floats += fm_loading_room(fm_weights_count(c, w, l, channels));
         for (int e = 0; e < (per_expert(w) ? c->E : 1); e++) {
             struct fm_model_tensor *p = &plan->place[plan->places++];
             int rc = find_place(m, p, w, l, per_expert(w) ? e : -1, err);
             if (!rc && holds_experts(w))
-                rc = check_dtype(m, p, l == 0 && !m->dtype, err);
+                rc = check_dtype(m, p, l == c->moe[0] && !m->dtype, err);
             if (rc)
                 return rc;
         }
@@ -133,14 +138,14 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         p->raw = plan->raw_bytes;
         plan->raw_bytes += (p->tensor->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
     }
-    plan->floats = (2 * heads * (size_t)c->C + E + 2 + 3 * fm_loading_channels(m, l)) * H + 16 * 16;
+    plan->floats += 3 * fm_loading_room(channels * (size_t)c->H);
     return FM_OK;
 }
 
 static int plan_ends(struct fm_model *m, struct fm_err *err)
 {
     for (const struct fm_weight *w = m->config.family->weight; fm_weights_more(w); w++) {
-        if (w->part != FM_PART_ENDS || (w->untied && m->config.tied))
+        if (w->part != FM_PART_ENDS || !fm_weights_exists(&m->config, w, -1))
             continue;
         assert(m->ends_count < (int)(sizeof m->end / sizeof *m->end));
         int rc = find_place(m, &m->end[m->ends_count++], w, -1, -1, err);
@@ -289,18 +294,16 @@ void fm_model_close(struct fm_model *m)
         free(m->plan[l].place);
     for (int i = 0; m->slot && i <= m->pinned; i++) {
         free(m->slot[i].block);
-        free(m->slot[i].layer.row0);
-        free(m->slot[i].layer.cap);
+        free(m->slot[i].row0);
+        free(m->slot[i].cap);
     }
     free(m->slot);
     free(m->plan);
     free(m->raw);
     free(m->caps);
     free(m->unknown);
-    free(m->ends.embed);
-    free(m->ends.norm);
-    if (!m->config.tied)
-        free(m->ends.head);
+    for (int i = 0; i < m->ends_count; i++)
+        free(*(float **)((char *)&m->ends + m->end[i].weight->field));
     fm_source_close(&m->tensors);
     free(m->path);
     free(m);

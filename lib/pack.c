@@ -62,11 +62,11 @@ static int check_sizes(const struct pack *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
     const struct fm_family *f = &p->budgets.family;
-    if (p->ranking.L != c->L || p->ranking.E != c->E || p->ranking.I != c->I || f->L != c->L ||
+    if (p->ranking.M != c->M || p->ranking.E != c->E || p->ranking.I != c->I || f->M != c->M ||
         f->E != c->E || f->I != c->I)
         return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
                        p->in.file.path, p->run->model);
-    if (p->ops && (p->adapter.L != c->L || p->adapter.E != c->E || p->adapter.H != c->H))
+    if (p->ops && (p->adapter.M != c->M || p->adapter.E != c->E || p->adapter.H != c->H))
         return fm_fail(err, FM_ECONFIG, "%s: the adapter is for another shape than %s",
                        p->in.file.path, p->run->model);
     return FM_OK;
@@ -110,11 +110,10 @@ static int plan_segments(struct pack *p, struct fm_err *err)
             width[n++] = a->width[i];
         for (int i = 0; i < f->count; i++)
             width[n++] =
-                fm_actions_uniform_export(f->mask[i].removed, c->L, c->E, c->I, a->multiple);
+                fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
         for (size_t i = 0; i < p->cp.rests; i++)
             rest[i] = *p->cp.rest[i].tensor;
-        rc = fm_segments_init(&p->seg, c->L, c->E, c->I, p->cp.dtype, width, n, rest, p->cp.rests,
-                              err);
+        rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, p->cp.rests, err);
     }
     /* Its size is that of the finished member: all digests are still zero. */
     if (rc == FM_OK)
@@ -128,12 +127,13 @@ static int plan_layer(struct pack *p, struct volume *v, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
     static const char *const name[FM_SEGMENT_PARTS] = {"gate_up", "down"};
-    snprintf(v->name, sizeof v->name, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", v->layer);
+    int l = c->moe[v->layer];
+    snprintf(v->name, sizeof v->name, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", l);
     v->tensors = FM_SEGMENT_PARTS;
     v->tensor = fm_alloc(FM_SEGMENT_PARTS, sizeof *v->tensor, "a layer's plan", err);
     for (int i = 0; v->tensor && i < FM_SEGMENT_PARTS; i++) {
         char text[64];
-        snprintf(text, sizeof text, "layers.%d.%s", v->layer, name[i]);
+        snprintf(text, sizeof text, "layers.%d.%s", l, name[i]);
         uint64_t rows = (uint64_t)c->I * (i == FM_SEGMENT_GATE_UP ? 2 : 1);
         v->tensor[i] = (struct fm_tensor){.name = fm_strdup(text, err),
                                           .dtype = p->cp.dtype,
@@ -161,12 +161,12 @@ static int plan_rest(struct pack *p, struct volume *v, struct fm_err *err)
 
 static int plan_volumes(struct pack *p, struct fm_err *err)
 {
-    p->volumes = p->cp.config.L + 1;
+    p->volumes = p->cp.config.M + 1;
     p->volume = fm_alloc((size_t)p->volumes, sizeof *p->volume, "the list of members", err);
     int rc = p->volume ? FM_OK : err->code;
     for (int i = 0; i < p->volumes && rc == FM_OK; i++) {
         struct volume *v = &p->volume[i];
-        v->layer = i < p->cp.config.L ? i : -1;
+        v->layer = i < p->cp.config.M ? i : -1;
         rc = v->layer >= 0 ? plan_layer(p, v, err) : plan_rest(p, v, err);
         if (rc == FM_OK)
             rc = fm_safetensors_plan(v->tensor, v->tensors, NULL, &v->header, &v->header_bytes,
@@ -221,7 +221,7 @@ static bool to_pipe(const struct pack *p)
 static uint64_t count_merged(const struct pack *p)
 {
     uint64_t channels = 0;
-    for (int i = 0; p->ops && i < p->adapter.L * p->adapter.E; i++)
+    for (int i = 0; p->ops && i < p->adapter.M * p->adapter.E; i++)
         channels += p->adapter.widths[i];
     return channels * 3 * (uint64_t)p->cp.config.H;
 }
@@ -240,7 +240,7 @@ static int fill_report(struct pack *p, struct fm_err *err)
 {
     struct fm_pack_report *r = p->report;
     cJSON *manifest = NULL;
-    r->layers = p->cp.config.L;
+    r->layers = p->cp.config.M;
     r->experts = p->cp.config.E;
     r->budgets = p->budgets.family.count;
     r->segments = p->seg.S;

@@ -101,7 +101,7 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
     int S = fm_task_micro(held->count, held->T), batches = held->count / S;
     uint64_t memory = fm_plan_room(model, S * held->T, fm_run_memory(run));
     int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
-    size_t experts = (size_t)config->L * (size_t)config->E;
+    size_t experts = (size_t)config->M * (size_t)config->E;
     struct fm_sweep_options options = {.memory = memory, .stop = run->stop};
     struct fm_sweep *sweep = NULL;
     int32_t *ids = fm_alloc((size_t)held->count, (size_t)held->T * sizeof *ids, "tokens", err);

@@ -19,7 +19,7 @@ struct fm_quality {
 };
 
 /*
- * quality (masks) of widths (masks, L, E) on every sequence of held; their ids are in memory
+ * quality (masks) of widths (masks, M, E) on every sequence of held; their ids are in memory
  * meanwhile, 4 bytes each.  With an adapter every
  * mask is measured on the merged weights as they will be stored: rounded to the model's dtype.
  * The figures do not depend on which masks are measured together.  run gives memory

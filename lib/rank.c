@@ -22,7 +22,7 @@ struct scorer {
     struct fm_task *task;
     struct fm_ranking *ranking; /* scores hold sums until the end */
     double *slot;               /* (slots, E, I) */
-    double *before;             /* (L, E, I) the sums when the group began */
+    double *before;             /* (M, E, I) the sums when the group began */
     int32_t *ids;               /* of the group */
     double ce;                  /* sum over batches of the mean loss */
     int64_t next;               /* batch */
@@ -87,14 +87,15 @@ static int check_layer(void *self, int l, struct fm_err *err)
         if (!isfinite(sums[i]))
             return fm_fail(err, FM_EFORMAT,
                            "layer %d: the weight gradient of expert %d, channel %d is not finite",
-                           l, (int)(i / (size_t)s->ranking->I), (int)(i % (size_t)s->ranking->I));
+                           s->task->config->moe[l], (int)(i / (size_t)s->ranking->I),
+                           (int)(i % (size_t)s->ranking->I));
     }
     return FM_OK;
 }
 
 static size_t list_state(struct fm_journal_item *item, struct scorer *s)
 {
-    uint64_t X = (uint64_t)s->ranking->L * (uint64_t)s->ranking->E;
+    uint64_t X = (uint64_t)s->ranking->M * (uint64_t)s->ranking->E;
     item[0] = (struct fm_journal_item){.name = "scores",
                                        .dtype = FM_F64,
                                        .count = X * (uint64_t)s->ranking->I,
@@ -146,7 +147,7 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
                        struct fm_err *err)
 {
     const struct fm_calib *calib = &s->task->calib;
-    size_t X = (size_t)s->ranking->L * (size_t)s->ranking->E,
+    size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E,
            ids = (size_t)batch * (size_t)calib->T;
     struct fm_batch group[GROUP_BATCHES];
     struct fm_measure measure[GROUP_BATCHES];
@@ -179,7 +180,7 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
 {
     struct fm_task *task = s->task;
     int group = group_of(task, batch, batches);
-    size_t X = (size_t)s->ranking->L * (size_t)s->ranking->E;
+    size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E;
     struct fm_sweep *sweep = NULL;
     int rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
     if (rc != FM_OK)
@@ -213,7 +214,7 @@ static void count_starved(struct scorer *s, struct fm_rank_report *report)
     const struct fm_ranking *r = s->ranking;
     int worst = 0;
     int64_t fewest = INT64_MAX;
-    for (int l = 0; l < r->L; l++) {
+    for (int l = 0; l < r->M; l++) {
         const int64_t *tokens = r->tokens + (size_t)l * (size_t)r->E;
         int64_t sum = 0;
         for (int e = 0; e < r->E; e++)
@@ -231,14 +232,15 @@ static void count_starved(struct scorer *s, struct fm_rank_report *report)
                     "%d experts saw less than a tenth of an even share of their layer's tokens "
                     "(the fewest: %lld, layer %d expert %d); their scores are noise: give more "
                     "tokens, or text of the kind these experts are for",
-                    report->starved, (long long)fewest, worst / r->E, worst % r->E);
+                    report->starved, (long long)fewest, s->task->config->moe[worst / r->E],
+                    worst % r->E);
 }
 
 /* Experts that no token reached: named in the report, counted in a warning. */
 static int list_unreached(struct scorer *s, struct fm_rank_report *report, struct fm_err *err)
 {
     const struct fm_ranking *r = s->ranking;
-    size_t X = (size_t)r->L * (size_t)r->E;
+    size_t X = (size_t)r->M * (size_t)r->E;
     report->unreached_at = fm_alloc(X, 2 * sizeof(int32_t), "experts without tokens", err);
     report->tokens = fm_alloc(X, sizeof *report->tokens, "token counts", err);
     if (!report->unreached_at || !report->tokens)
@@ -248,7 +250,7 @@ static int list_unreached(struct scorer *s, struct fm_rank_report *report, struc
     for (size_t x = 0; x < X; x++) {
         if (r->tokens[x])
             continue;
-        report->unreached_at[2 * report->unreached] = (int32_t)(x / (size_t)r->E);
+        report->unreached_at[2 * report->unreached] = s->task->config->moe[x / (size_t)r->E];
         report->unreached_at[2 * report->unreached++ + 1] = (int32_t)(x % (size_t)r->E);
     }
     if (report->unreached)
@@ -262,7 +264,7 @@ static int list_unreached(struct scorer *s, struct fm_rank_report *report, struc
 static void finish_scores(struct scorer *s, enum fm_rank_order order, int batches)
 {
     struct fm_ranking *r = s->ranking;
-    size_t n = (size_t)r->L * layer_size(s);
+    size_t n = (size_t)r->M * layer_size(s);
     for (size_t i = 0; i < n; i++)
         r->scores[i] /= batches;
     if (order == FM_ORDER_SCORE)
@@ -302,7 +304,7 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     if (rc == FM_OK)
         rc = record(manifest, s, order, batch, report, err);
     if (rc == FM_OK)
-        rc = fm_ranking_pack(s->ranking, &data, &size, err);
+        rc = fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err);
     if (rc == FM_OK) {
         struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
         rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RANK, manifest, NULL,
@@ -341,7 +343,7 @@ static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
                                   .scores = true,
                                   .kept = 1};
     *plan = (struct fm_plan){0};
-    plan->disk = (uint64_t)c->L * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
+    plan->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
     for (int i = 0; i < task->calib.sources; i++)
         plan->held += task->calib.source[i].tokens;
     plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
@@ -362,6 +364,7 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     if (fm_plan_check(&plan, task->run, 0, err) != FM_OK)
         return err->code;
     *report = (struct fm_rank_report){.L = c->L,
+                                      .M = c->M,
                                       .E = c->E,
                                       .I = c->I,
                                       .T = task->calib.T,
@@ -369,10 +372,11 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
                                       .batches = batches,
                                       .dropped = task->calib.count - batches * batch};
     char text[64];
+    memcpy(report->moe, c->moe, sizeof report->moe);
     snprintf(text, sizeof text, "batch %d", batch);
     rc = fm_task_params(task, &s->params, text, err);
     if (rc == FM_OK)
-        rc = fm_ranking_init(s->ranking, c->L, c->E, c->I, err);
+        rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
     if (rc == FM_OK)
         rc = resume(s, batches, err);
     report->resumed = (int)s->next;

@@ -23,15 +23,16 @@ struct fm_rank_options {
 };
 
 struct fm_rank_report {
-    int L, E, I, T;
-    int sequences, batches; /* used: whole batches */
-    int dropped;            /* sequences at the end that fill no batch */
-    double ce;              /* mean loss of the full model on them */
-    int unreached;          /* experts that no token reached; their scores are zero */
-    int32_t *unreached_at;  /* (unreached, 2): layer and expert of each */
-    int64_t *tokens;        /* (L, E): tokens that each expert saw */
-    int starved;            /* experts that saw some, but under 1 / (10 E) of their layer's */
-    int resumed;            /* batches that came from the state file */
+    int L, M, E, I, T;
+    int16_t moe[FM_LAYERS_MAX]; /* (M) layers of experts among the L */
+    int sequences, batches;     /* used: whole batches */
+    int dropped;                /* sequences at the end that fill no batch */
+    double ce;                  /* mean loss of the full model on them */
+    int unreached;              /* experts that no token reached; their scores are zero */
+    int32_t *unreached_at;      /* (unreached, 2): layer and expert of each */
+    int64_t *tokens;            /* (M, E): tokens that each expert saw */
+    int starved;                /* experts that saw some, but under 1 / (10 E) of their layer's */
+    int resumed;                /* batches that came from the state file */
     double seconds;
 };
 

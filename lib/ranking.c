@@ -10,10 +10,10 @@
 #include "lib/stage.h"
 #include "lib/stbytes.h"
 
-int fm_ranking_init(struct fm_ranking *r, int L, int E, int I, struct fm_err *err)
+int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err)
 {
-    size_t experts = (size_t)L * (size_t)E, channels;
-    *r = (struct fm_ranking){.L = L, .E = E, .I = I};
+    size_t experts = (size_t)M * (size_t)E, channels;
+    *r = (struct fm_ranking){.M = M, .E = E, .I = I};
     if (!fm_mul(&channels, experts, (size_t)I))
         return fm_fail(err, FM_ENOMEM, "no memory for %zu x %d scores", experts, I);
     r->scores = fm_alloc(channels, sizeof *r->scores, "channel scores", err);
@@ -47,7 +47,7 @@ static int compare_channels(const void *a, const void *b, void *scores)
 
 void fm_ranking_keep(struct fm_ranking *r)
 {
-    for (int i = 0; i < r->L * r->E; i++)
+    for (int i = 0; i < r->M * r->E; i++)
         for (int j = 0; j < r->I; j++)
             r->order[(size_t)i * (size_t)r->I + (size_t)j] = j;
 }
@@ -55,26 +55,27 @@ void fm_ranking_keep(struct fm_ranking *r)
 void fm_ranking_sort(struct fm_ranking *r)
 {
     fm_ranking_keep(r);
-    for (int i = 0; i < r->L * r->E; i++) {
+    for (int i = 0; i < r->M * r->E; i++) {
         size_t at = (size_t)i * (size_t)r->I;
         qsort_r(r->order + at, (size_t)r->I, sizeof *r->order, compare_channels, r->scores + at);
     }
 }
 
-int fm_ranking_pack(const struct fm_ranking *r, void **data, size_t *size, struct fm_err *err)
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
+                    struct fm_err *err)
 {
     static const char *const metadata[] = {"fm.kind", "ranking", NULL};
     struct fm_stbytes s;
     const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    if (fm_stbytes_init(&s, 3 * (size_t)r->L, err))
+    if (fm_stbytes_init(&s, 3 * (size_t)r->M, err))
         return err->code;
-    for (int l = 0; l < r->L; l++) {
+    for (int l = 0; l < r->M; l++) {
         size_t at = (size_t)l * channels;
-        fm_stbytes_add(&s, FM_F64, 2, shape, r->scores + at, "layers.%d.scores", l);
-        fm_stbytes_add(&s, FM_I32, 2, shape, r->order + at, "layers.%d.order", l);
+        fm_stbytes_add(&s, FM_F64, 2, shape, r->scores + at, "layers.%d.scores", moe[l]);
+        fm_stbytes_add(&s, FM_I32, 2, shape, r->order + at, "layers.%d.order", moe[l]);
         fm_stbytes_add(&s, FM_I64, 1, shape, r->tokens + (size_t)l * experts, "layers.%d.tokens",
-                       l);
+                       moe[l]);
     }
     int code = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
@@ -103,11 +104,11 @@ static int check_tensors(const struct fm_stmember *m, const struct fm_stage_mode
 {
     const uint64_t shape[2] = {(uint64_t)model->E, (uint64_t)model->I};
     struct layer_tensors t = {0};
-    if (m->st.count != 3 * (size_t)model->L)
+    if (m->st.count != 3 * (size_t)model->M)
         return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers make %d", m->st.count,
-                       model->L, 3 * model->L);
-    for (int l = 0; l < model->L; l++)
-        if (find_layer(&t, m, l, shape, err))
+                       model->M, 3 * model->M);
+    for (int l = 0; l < model->M; l++)
+        if (find_layer(&t, m, model->moe[l], shape, err))
             return err->code;
     return FM_OK;
 }
@@ -150,13 +151,14 @@ static int check_order(const double *scores, const int32_t *order, int I, bool o
     return FM_OK;
 }
 
-static int check_values(const struct fm_ranking *r, bool original, struct fm_err *err)
+static int check_values(const struct fm_ranking *r, const int16_t *moe, bool original,
+                        struct fm_err *err)
 {
     char *seen = fm_alloc((size_t)r->I, 1, "channels", err);
     if (!seen)
         return err->code;
     int code = FM_OK;
-    for (int i = 0; i < r->L * r->E && !code; i++) {
+    for (int i = 0; i < r->M * r->E && !code; i++) {
         size_t at = (size_t)i * (size_t)r->I;
         if (r->tokens[i] < 0)
             code = fm_fail(err, FM_EFORMAT, "negative token count");
@@ -164,7 +166,7 @@ static int check_values(const struct fm_ranking *r, bool original, struct fm_err
                  !(code = check_permutation(r->order + at, r->I, seen, err)))
             code = check_order(r->scores + at, r->order + at, r->I, original, err);
         if (code)
-            fm_within(err, "layer %d, expert %d", i / r->E, i % r->E);
+            fm_within(err, "layer %d, expert %d", moe[i / r->E], i % r->E);
     }
     free(seen);
     return code;
@@ -178,13 +180,14 @@ static bool is_original(const struct fm_bundle *b)
     return order && strcmp(order, "original") == 0;
 }
 
-static int copy_values(struct fm_ranking *r, const struct fm_stmember *m, struct fm_err *err)
+static int copy_values(struct fm_ranking *r, const int16_t *moe, const struct fm_stmember *m,
+                       struct fm_err *err)
 {
     const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    for (int l = 0; l < r->L; l++) {
+    for (int l = 0; l < r->M; l++) {
         struct layer_tensors t = {0};
-        if (find_layer(&t, m, l, shape, err))
+        if (find_layer(&t, m, moe[l], shape, err))
             return err->code;
         memcpy(r->scores + (size_t)l * channels, t.scores, channels * sizeof *r->scores);
         memcpy(r->order + (size_t)l * channels, t.order, channels * sizeof *r->order);
@@ -203,11 +206,11 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
         return err->code;
     int code = check_tensors(&m, &model, err);
     if (!code)
-        code = fm_ranking_init(r, model.L, model.E, model.I, err);
+        code = fm_ranking_init(r, model.M, model.E, model.I, err);
     if (!code)
-        code = copy_values(r, &m, err);
+        code = copy_values(r, model.moe, &m, err);
     if (!code)
-        code = check_values(r, is_original(b), err);
+        code = check_values(r, model.moe, is_original(b), err);
     if (code) {
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_RANKING);
         fm_ranking_release(r);

@@ -12,14 +12,14 @@
 #include "lib/base/err.h"
 
 struct fm_ranking {
-    int L, E, I;
-    double *scores;  /* (L, E, I) in original channel order, finite, >= 0 */
-    int32_t *order;  /* (L, E, I) original channel at each rank */
-    int64_t *tokens; /* (L, E) token slots that calibration routed to the expert */
+    int M, E, I;
+    double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
+    int32_t *order;  /* (M, E, I) original channel at each rank */
+    int64_t *tokens; /* (M, E) token slots that calibration routed to the expert */
 };
 
 /* Zeroed arrays; release takes a zeroed struct too. */
-int fm_ranking_init(struct fm_ranking *r, int L, int E, int I, struct fm_err *err);
+int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 
 /* Fill order from scores: descending, ties to the lower original channel. */
@@ -28,7 +28,8 @@ void fm_ranking_sort(struct fm_ranking *r);
 void fm_ranking_keep(struct fm_ranking *r);
 
 /* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
-int fm_ranking_pack(const struct fm_ranking *r, void **data, size_t *size, struct fm_err *err);
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
+                    struct fm_err *err);
 
 /*
  * Read it from a stream, its digest checked.  FM_EFORMAT, naming layer and expert, where shapes are

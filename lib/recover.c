@@ -113,7 +113,7 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
     item[n++] = array("taken", FM_I64, 1, &t->taken);
     item[n++] = array("loss_first", FM_F64, 1, &t->loss_first);
     item[n++] = array("loss", FM_F64, 1, &t->loss);
-    item[n++] = array("values", FM_F32, a->offset[(size_t)a->L * (size_t)a->E], t->adapter.values);
+    item[n++] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
     item[n++] = array("after", FM_F64, (uint64_t)r->budgets.family.count * QUALITIES, r->after);
     item[n++] = (struct fm_journal_item){.name = "moments",
                                          .dtype = FM_F32,
@@ -266,7 +266,7 @@ static void set_quality(struct fm_quality *q, const double *from)
 static int fill_report(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_family *f = &r->budgets.family;
-    fm_family_init(&report->family, f->L, f->E, f->I);
+    fm_family_init(&report->family, f->M, f->E, f->I);
     report->after = fm_alloc((size_t)f->count, sizeof *report->after, "quality", err);
     int rc = report->after ? FM_OK : FM_ENOMEM;
     for (int b = 0; rc == FM_OK && b < f->count; b++) {
@@ -353,7 +353,7 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     if (rc == FM_OK)
         rc = fill_manifest(manifest, r, &member[0], err);
     if (rc == FM_OK)
-        rc = fm_lorafile_pack(&r->tune.adapter, &adapter, &member[1].size, err);
+        rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
     member[1].data = adapter;
     if (rc == FM_OK) {
         rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RECOVER, manifest,
@@ -373,7 +373,7 @@ static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
     const struct fm_config *c = task->config;
     bool cross = o->strategy == FM_RECOVER_CROSS;
     double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
-    double floats = 3.0 * c->L * c->E * o->rank * (c->H + kept * c->I);
+    double floats = 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
     uint64_t memory = task->memory, masks = 81;
     int group = fm_quality_group(c, &task->held, task->memory);
     group = (uint64_t)group < masks ? group : (int)masks;

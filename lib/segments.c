@@ -71,19 +71,26 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
 static int take_experts(struct fm_segments *seg, struct fm_err *err)
 {
     size_t n = 0;
-    if (!fm_mul(&n, (size_t)seg->L * FM_SEGMENT_PARTS, (size_t)seg->E) ||
+    if (!fm_mul(&n, (size_t)seg->M * FM_SEGMENT_PARTS, (size_t)seg->E) ||
         !fm_mul(&n, n, (size_t)seg->S))
         return fm_fail(err, FM_ENOMEM, "segment checksums do not fit in memory");
     seg->expert = fm_alloc(n, sizeof *seg->expert, "segment checksums", err);
     return seg->expert ? FM_OK : err->code;
 }
 
-int fm_segments_init(struct fm_segments *seg, int L, int E, int I, enum fm_dtype dtype,
+/* Sizes of the model that the checksums are of. */
+static struct fm_segments segments_of(const struct fm_config *c)
+{
+    assert(c->M > 0 && c->E > 0 && c->I > 0);
+    return (struct fm_segments){.M = c->M, .E = c->E, .I = c->I, .config = c};
+}
+
+int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, enum fm_dtype dtype,
                      const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
                      struct fm_err *err)
 {
-    assert(L > 0 && E > 0 && I > 0);
-    *seg = (struct fm_segments){.L = L, .E = E, .I = I, .dtype = dtype};
+    *seg = segments_of(config);
+    seg->dtype = dtype;
     int rc = make_bounds(seg, widths, n, err);
     if (rc == FM_OK)
         rc = copy_tensors(seg, rest, tensors, err);
@@ -182,10 +189,10 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     bool ok = true;
     entry[n++] = (struct fm_tensor){
         .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
-    for (int l = 0; l < seg->L; l++) {
+    for (int l = 0; l < seg->M; l++) {
         for (int p = 0; p < FM_SEGMENT_PARTS; p++) {
             struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
-            t.name = add_word(w, "layers.%d.%s", l, part_name[p]);
+            t.name = add_word(w, "layers.%d.%s", seg->config->moe[l], part_name[p]);
             t.shape[0] = (uint64_t)seg->E;
             t.shape[1] = (uint64_t)seg->S;
             t.shape[2] = sizeof(struct fm_digest);
@@ -222,12 +229,13 @@ static const void *entry_bytes(const struct fm_segments *seg, const char *name)
     char part[16];
     int got = sscanf(name, "layers.%d.%15s", &l, part);
     assert(got == 2);
-    return fm_segments_expert(seg, l, strcmp(part, "down") == 0, 0);
+    int m = fm_config_moe(seg->config, l);
+    return fm_segments_expert(seg, m, strcmp(part, "down") == 0, 0);
 }
 
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
 {
-    size_t entries = 1 + FM_SEGMENT_PARTS * (size_t)seg->L + seg->tensors;
+    size_t entries = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;
     struct words w = {.word = calloc(entries + seg->tensors, sizeof(char *))};
     struct fm_tensor *entry = calloc(entries, sizeof *entry);
     const char **metadata = calloc(2 * seg->tensors + 5, sizeof *metadata);
@@ -355,15 +363,15 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
 {
     int rc = take_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
-    for (int l = 0; l < seg->L && rc == FM_OK; l++) {
+    for (int l = 0; l < seg->M && rc == FM_OK; l++) {
         for (int p = 0; p < FM_SEGMENT_PARTS && rc == FM_OK; p++) {
             char name[64];
-            snprintf(name, sizeof name, "layers.%d.%s", l, part_name[p]);
+            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[l], part_name[p]);
             rc = read_entry(st, bytes, name, FM_U8, shape, 3,
                             fm_segments_expert(seg, l, (enum fm_segment_part)p, 0), err);
         }
     }
-    size_t known = 1 + FM_SEGMENT_PARTS * (size_t)seg->L + seg->tensors;
+    size_t known = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;
     if (rc == FM_OK && st->count != known)
         return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
     return rc;
@@ -384,10 +392,10 @@ static int read_index(struct fm_segments *seg, const struct fm_safetensors *st, 
     return rc == FM_OK ? read_experts(seg, st, bytes, err) : rc;
 }
 
-int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle, int L, int E, int I,
-                     struct fm_err *err)
+int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
+                     const struct fm_config *config, struct fm_err *err)
 {
-    *seg = (struct fm_segments){.L = L, .E = E, .I = I};
+    *seg = segments_of(config);
     struct fm_safetensors st = {0};
     void *bytes = NULL;
     size_t size = 0;

@@ -22,6 +22,7 @@
 #include "formats/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/model.h"
 
 /* Channels between two boundaries that are always there. */
 #define FM_SEGMENT_CHANNELS 64
@@ -38,10 +39,11 @@ struct fm_segment_tensor {
 };
 
 struct fm_segments {
-    int L, E, I, S;
+    int M, E, I, S;
+    const struct fm_config *config;   /* borrowed */
     enum fm_dtype dtype;              /* of expert weights */
     int32_t *bound;                   /* (S + 1) */
-    struct fm_digest *expert;         /* (L, parts, E, S) */
+    struct fm_digest *expert;         /* (M, parts, E, S) */
     struct fm_segment_tensor *tensor; /* sorted by name */
     size_t tensors;
 };
@@ -51,7 +53,7 @@ struct fm_segments {
  * the multiples of FM_SEGMENT_CHANNELS, and I.  Other tensors are copied from `rest`, sorted by
  * name.  release() takes a zeroed struct too.
  */
-int fm_segments_init(struct fm_segments *seg, int L, int E, int I, enum fm_dtype dtype,
+int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, enum fm_dtype dtype,
                      const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
                      struct fm_err *err);
 void fm_segments_release(struct fm_segments *seg);
@@ -77,7 +79,7 @@ int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
 
 /* Read and check the member of an open bundle (or of the beginning of one) for a model of this
  * size. */
-int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle, int L, int E, int I,
-                     struct fm_err *err);
+int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
+                     const struct fm_config *config, struct fm_err *err);
 
 #endif

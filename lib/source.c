@@ -93,46 +93,51 @@ static int open_bundle(struct fm_tensors *t, struct fm_err *err)
     return rc;
 }
 
-/* layers-00000.safetensors and so on, one per layer, and rest.safetensors. */
-static int open_native(struct fm_tensors *t, int L, struct fm_err *err)
+static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
 {
-    int rc = slurp(t->path, "config.json", CONFIG_BYTES_MAX, &t->config, &t->config_bytes, err);
-    t->own = rc ? NULL : fm_alloc((size_t)L + 1, sizeof *t->own, "weight files", err);
-    if (!t->own)
+    char *path = join(t->path, name, err);
+    if (!path)
         return err->code;
-    for (int i = 0; !rc && i <= L; i++) {
-        char name[40] = "rest.safetensors";
-        if (i < L)
-            snprintf(name, sizeof name, "layers-%05d.safetensors", i);
-        char *path = join(t->path, name, err);
-        if (!path)
-            return err->code;
-        struct fm_shard *shard = &t->own[t->owns];
-        rc = fm_file_open(&shard->file, path, err);
-        if (!rc) {
-            t->owns++;
-            rc = fm_safetensors_open(&shard->st, &shard->file, 0, shard->file.size, err);
-        }
-        if (!rc)
-            rc = add_file(t, &shard->file, &shard->st, err);
-        free(path);
+    struct fm_shard *shard = &t->own[t->owns];
+    int rc = fm_file_open(&shard->file, path, err);
+    if (!rc) {
+        t->owns++;
+        rc = fm_safetensors_open(&shard->st, &shard->file, 0, shard->file.size, err);
     }
+    if (!rc)
+        rc = add_file(t, &shard->file, &shard->st, err);
+    free(path);
     return rc;
 }
 
-/* Layers of an export, from its list of widths; 0: not a native one. */
-static int native_layers(int *L, const struct fm_tensors *t, struct fm_err *err)
+/* layers-00000.safetensors and so on, one for each layer that has widths, and rest.safetensors. */
+static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
 {
-    cJSON *json = NULL;
-    *L = 0;
-    int rc = fm_json_tree(&json, t->export, t->export_bytes, err);
-    if (rc)
-        return fm_within(err, "%s/fm-export.json", t->path);
+    int rc = slurp(t->path, "config.json", CONFIG_BYTES_MAX, &t->config, &t->config_bytes, err);
+    size_t files = (size_t)cJSON_GetArraySize(widths) + 1;
+    t->own = rc ? NULL : fm_alloc(files, sizeof *t->own, "weight files", err);
+    if (!t->own)
+        return err->code;
+    int l = 0;
+    const cJSON *layer;
+    cJSON_ArrayForEach(layer, widths)
+    {
+        char name[40];
+        snprintf(name, sizeof name, "layers-%05d.safetensors", l++);
+        if (!rc && cJSON_GetArraySize(layer) > 0)
+            rc = open_own(t, name, err);
+    }
+    t->source = FM_SOURCE_ONLINE;
+    return rc ? rc : open_own(t, "rest.safetensors", err);
+}
+
+/* The list of widths of a native export; NULL: it is none. */
+static const cJSON *native_widths(const cJSON *json)
+{
     const cJSON *layout = cJSON_GetObjectItemCaseSensitive(json, "layout");
-    if (cJSON_IsString(layout) && strcmp(layout->valuestring, "native") == 0)
-        *L = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(json, "widths"));
-    cJSON_Delete(json);
-    return FM_OK;
+    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(json, "widths");
+    bool native = cJSON_IsString(layout) && strcmp(layout->valuestring, "native") == 0;
+    return native && cJSON_GetArraySize(widths) > 0 ? widths : NULL;
 }
 
 /* FM_SOURCE_RAGGED where config.json has widths; experts of three dimensions are refused. */
@@ -152,10 +157,32 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
                  : FM_OK;
 }
 
+/* A directory: a native export where fm-export.json says so, else files of the Hugging Face kind.
+ */
+static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
+{
+    cJSON *json = NULL;
+    struct fm_err absent = {0};
+    int rc =
+        slurp(t->path, "fm-export.json", EXPORT_BYTES_MAX, &t->export, &t->export_bytes, &absent);
+    if (rc == FM_OK && fm_json_tree(&json, t->export, t->export_bytes, err))
+        return fm_within(err, "%s/fm-export.json", t->path);
+    if (rc != FM_OK && rc != FM_ENOENT) {
+        *err = absent;
+        return rc;
+    }
+    const cJSON *widths = native_widths(json);
+    rc = widths ? open_native(t, widths, err) : open_directory(t, err);
+    if (!rc && !widths)
+        rc = tell_ragged(t, err);
+    cJSON_Delete(json);
+    return rc;
+}
+
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
 {
     struct stat st;
-    int rc = FM_OK, L = 0;
+    int rc = FM_OK;
     *t = (struct fm_tensors){.path = path};
     t->dir.fd = t->bundle.file.fd = -1;
     if (stat(path, &st) != 0)
@@ -164,20 +191,7 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
         t->source = FM_SOURCE_ONLINE;
         rc = open_bundle(t, err);
     } else {
-        struct fm_err absent = {0};
-        rc = slurp(path, "fm-export.json", EXPORT_BYTES_MAX, &t->export, &t->export_bytes, &absent);
-        if (rc == FM_OK)
-            rc = native_layers(&L, t, err);
-        else if (rc == FM_ENOENT)
-            rc = FM_OK;
-        else
-            *err = absent;
-        if (!rc)
-            rc = L > 0 ? open_native(t, L, err) : open_directory(t, err);
-        if (!rc && L > 0)
-            t->source = FM_SOURCE_ONLINE;
-        else if (!rc)
-            rc = tell_ragged(t, err);
+        rc = open_any_directory(t, err);
     }
     if (rc)
         fm_source_close(t);

@@ -39,7 +39,8 @@ enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK }
 
 /* What of the model every stage agrees on, from the manifest. */
 struct fm_stage_model {
-    int L, E, K, H, I, V;
+    int L, M, E, K, H, I, V;
+    int16_t moe[FM_LAYERS_MAX]; /* (M): decoder layers that have experts */
     enum fm_dtype dtype;
     uint64_t params;
 };

@@ -52,8 +52,9 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
     return (struct fm_pass){
         .ops = s->ops,
         .config = s->config,
+        .l = r->l,
         .layer = fm_merge_find(r, lane),
-        .widths = widths ? widths + (size_t)r->l * (size_t)s->config->E : NULL,
+        .widths = widths && r->m >= 0 ? widths + (size_t)r->m * (size_t)s->config->E : NULL,
         .cos = s->cos,
         .sin = s->sin,
         .S = k->count * r->batch[k->first].S,
@@ -160,7 +161,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane, struct
         return rc;
     for (int i = 0; i < k->count; i++)
         where[i] =
-            (struct fm_expert_view){.layer = r->l,
+            (struct fm_expert_view){.layer = r->m,
                                     .lane = lane,
                                     .batch = k->first + i,
                                     .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
@@ -170,8 +171,8 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane, struct
         if (tap)
             memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
-    bool wanted = r->l > 0 || tap;
-    fm_layer_backward(&pass, dx, wanted, x, r->visitor, where);
+    bool wanted = r->l > r->lowest || tap;
+    fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
     if (!wanted)
         return FM_OK;
     if (tap)
@@ -206,10 +207,10 @@ static void commit_ready(struct fm_sweeping *r, const struct fm_block *k, int nt
     r->committing = true;
     while (mine && r->commits < r->batches * r->backs && s->computed[r->commits]) {
         int i = r->commits;
-        bool call = v && v->commit && r->failed == INT_MAX;
+        bool call = v && v->commit && r->m >= 0 && r->failed == INT_MAX;
         pthread_mutex_unlock(&r->lock);
         if (call)
-            v->commit(v->self, r->l, i / r->backs, r->back[i % r->backs], i % s->slots);
+            v->commit(v->self, r->m, i / r->backs, r->back[i % r->backs], i % s->slots);
         pthread_mutex_lock(&r->lock);
         r->commits++;
         pthread_cond_broadcast(&r->committed);
@@ -243,6 +244,7 @@ static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *er
     if (rc)
         return rc;
     r->l = l;
+    r->m = fm_config_moe(s->config, l);
     fm_merge_layer(r);
     return FM_OK;
 }
@@ -259,6 +261,7 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
 {
     struct fm_sweep *s = r->sweep;
     int L = s->config->L, E = s->config->E, n = r->blocks * r->lanes;
+    size_t M = (size_t)s->config->M;
     for (int l = 0; l < L; l++) {
         int rc = enter_layer(r, l, l + 1 < L ? l + 1 : -1, err);
         if (rc)
@@ -266,9 +269,9 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
         fm_pool_for(n, forward_task, r);
         if ((rc = fm_sweeping_settle(r, err)) != FM_OK)
             return rc;
-        for (int i = 0; counts && i < n; i++)
+        for (int i = 0; counts && r->m >= 0 && i < n; i++)
             for (int e = 0; e < E; e++)
-                counts[((size_t)(i % r->lanes) * (size_t)L + (size_t)l) * (size_t)E + (size_t)e] +=
+                counts[((size_t)(i % r->lanes) * M + (size_t)r->m) * (size_t)E + (size_t)e] +=
                     s->routed[(size_t)i * (size_t)E + (size_t)e];
         leave_layer(r);
     }
@@ -279,18 +282,19 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
     const struct fm_visitor *v = r->visitor;
-    for (int l = s->config->L - 1; l >= 0; l--) {
-        int rc = enter_layer(r, l, l - 1, err);
-        if (!rc && v && v->layer_begin)
-            rc = v->layer_begin(v->self, l, err);
+    for (int l = s->config->L - 1; l >= r->lowest; l--) {
+        int rc = enter_layer(r, l, l > r->lowest ? l - 1 : -1, err);
+        bool seen = v && r->m >= 0;
+        if (!rc && seen && v->layer_begin)
+            rc = v->layer_begin(v->self, r->m, err);
         if (rc)
             return rc;
         r->commits = 0;
         memset(s->computed, 0, (size_t)r->batches * (size_t)r->backs * sizeof *s->computed);
         fm_pool_for(r->blocks * r->backs, backward_task, r);
         rc = fm_sweeping_settle(r, err);
-        if (!rc && v && v->layer_end)
-            rc = v->layer_end(v->self, l, err);
+        if (!rc && seen && v->layer_end)
+            rc = v->layer_end(v->self, r->m, err);
         if (rc)
             return rc;
         leave_layer(r);
@@ -363,9 +367,10 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
                             .committed = PTHREAD_COND_INITIALIZER};
     sort_lanes(&r);
     sort_batches(&r);
-    r.total = r.backs > 0 ? 2 * c->L : c->L;
+    r.lowest = s->taps.dx ? 0 : c->moe[0];
+    r.total = r.backs > 0 ? 2 * c->L - r.lowest : c->L;
     if (counts)
-        memset(counts, 0, (size_t)lanes * (size_t)c->L * (size_t)c->E * sizeof *counts);
+        memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
     int rc = fm_merge_prepare(&r, err);

@@ -38,7 +38,7 @@ struct fm_batch {
 
 /* One network in the sweep. */
 struct fm_lane {
-    const uint32_t *widths;           /* (L, E), NULL: every channel the model has */
+    const uint32_t *widths;           /* (M, E), NULL: every channel the model has */
     const struct fm_adapter *adapter; /* NULL: none; merged into the weights on the fly, f32 */
     bool round;                       /* merged weights rounded to the stored dtype */
     bool backward;                    /* gradients wanted */
@@ -56,7 +56,8 @@ struct fm_measure {
 
 /* One expert of one lane and micro-batch on the way back; pointers die with the call. */
 struct fm_expert_view {
-    int layer, expert, lane, batch;
+    int layer; /* the m-th of those that have experts */
+    int expert, lane, batch;
     int slot;                    /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
     int n;                       /* rows routed here, > 0 */
     const int32_t *rows;         /* (n) token index in the micro-batch, ascending */
@@ -76,15 +77,15 @@ struct fm_visitor {
      * scale (lanes), 1 before, which multiplies that lane's gradient.  NULL: not wanted.
      */
     void (*losses)(void *self, const struct fm_measure *measure, float *scale);
-    /* The backward comes to layer l; the last call before its experts. */
-    int (*layer_begin)(void *self, int l, struct fm_err *err);
+    /* The backward comes to the m-th layer of experts; the last call before these. */
+    int (*layer_begin)(void *self, int m, struct fm_err *err);
     /* Called by many threads at once for different experts, batches and lanes; heavy work here.
      * Writes only to what belongs to (view->slot, view->expert). */
     void (*expert)(void *self, const struct fm_expert_view *view);
-    /* After all experts of (l, batch, lane), one call at a time, in order of batch then lane:
+    /* After all experts of (m, batch, lane), one call at a time, in order of batch then lane:
      * fold the slot into the total and clear the slot. */
-    void (*commit)(void *self, int l, int batch, int lane, int slot);
-    int (*layer_end)(void *self, int l, struct fm_err *err);
+    void (*commit)(void *self, int m, int batch, int lane, int slot);
+    int (*layer_end)(void *self, int m, struct fm_err *err);
 };
 
 struct fm_sweep_options {
@@ -107,7 +108,7 @@ void fm_sweep_free(struct fm_sweep *sweep);
 int fm_sweep_slots(const struct fm_sweep *sweep);
 
 /*
- * Run.  measure (batches, lanes) is filled.  counts (lanes, L, E), where not NULL, receives the
+ * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), where not NULL, receives the
  * token slots routed to each expert, summed over batches.  Without a lane that has `backward`
  * only the forward runs.  visitor may be NULL.
  * FM_EFORMAT where an activation or loss is not finite: the sentence names layer and lane.

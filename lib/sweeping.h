@@ -57,7 +57,9 @@ struct fm_sweeping {
     const struct fm_visitor *visitor;
     const struct fm_ends *ends;
     const struct fm_layer *layer;
-    int l, done, total;
+    int l, m;   /* the layer at hand, its place among those with experts or -1 */
+    int lowest; /* the backward ends with this layer: below it nobody reads gradients */
+    int done, total;
     int chunks;                 /* of the largest batch */
     int back[FM_LANES_MAX];     /* lanes with a gradient */
     int nth[FM_LANES_MAX];      /* index of a lane in back, or -1 */

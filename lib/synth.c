@@ -280,9 +280,9 @@ int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, s
 static int draw_ranking(struct fm_ranking *r, const struct fm_config *config, uint64_t seed,
                         struct fm_err *err)
 {
-    if (fm_ranking_init(r, config->L, config->E, config->I, err) != FM_OK)
+    if (fm_ranking_init(r, config->M, config->E, config->I, err) != FM_OK)
         return err->code;
-    size_t experts = (size_t)r->L * (size_t)r->E;
+    size_t experts = (size_t)r->M * (size_t)r->E;
     for (size_t i = 0; i < experts * (size_t)r->I; i++)
         r->scores[i] = fm_rng_uniform(seed, FM_STREAM_BENCH, i);
     for (size_t i = 0; i < experts; i++)
@@ -309,7 +309,7 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     int code = draw_ranking(&g->ranking, c, seed, err);
     if (code == FM_OK)
         code = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
-    fm_family_init(&g->family, c->L, c->E, c->I);
+    fm_family_init(&g->family, c->M, c->E, c->I);
     if (code == FM_OK)
         code = fm_family_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order,
                                   &step, &until, err);
@@ -328,7 +328,7 @@ static int make_manifest(struct stage *g, struct fm_err *err)
     if (code == FM_OK)
         code = fm_stage_history(g->manifest, "fm-rank", cJSON_CreateObject(), NULL, NULL, err);
     if (code == FM_OK)
-        code = fm_ranking_pack(&g->ranking, &g->data[0], &g->size[0], err);
+        code = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
     if (code == FM_OK)
         code = fm_budgets_pack(&g->family, &g->actions, &g->config, fm_stage_tensor_bytes(&g->dir),
                                dtype, g->manifest, &g->data[1], &g->size[1], err);

@@ -45,7 +45,7 @@ static int check_whole(const struct fm_task *task, struct fm_err *err)
 {
     const struct fm_config *c = task->config;
     const uint32_t *caps = fm_model_caps(task->model);
-    for (int i = 0; i < c->L * c->E; i++)
+    for (int i = 0; i < c->M * c->E; i++)
         if (caps[i] != (uint32_t)c->I)
             return fm_fail(err, FM_ECONFIG,
                            "%s: is an export: layer %d, expert %d has %u of %d channels; give the "
@@ -89,12 +89,12 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
         rc = fm_ranking_open(&task->ranking, &task->in, err);
     if (rc != FM_OK)
         return rc;
-    if (task->ranking.L != c->L || task->ranking.E != c->E || task->ranking.I != c->I)
+    if (task->ranking.M != c->M || task->ranking.E != c->E || task->ranking.I != c->I)
         return fm_fail(err, FM_ECONFIG,
                        "the ranking in '%s' has %d x %d x %d channels, the model "
                        "in '%s' has %d x %d x %d",
-                       task->run->input, task->ranking.L, task->ranking.E, task->ranking.I,
-                       task->run->model, c->L, c->E, c->I);
+                       task->run->input, task->ranking.M, task->ranking.E, task->ranking.I,
+                       task->run->model, c->M, c->E, c->I);
     fm_model_rank(task->model, task->ranking.order);
     return FM_OK;
 }

@@ -173,7 +173,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     struct fm_budgets from = {0};
     int rc = FM_OK, count = t->task.calib.count, want = t->options->walk_sequences;
     for (int i = 0; i < 2; i++)
-        fm_family_init(&t->family[i], c->L, c->E, c->I);
+        fm_family_init(&t->family[i], c->M, c->E, c->I);
     t->walk = (struct fm_walk){.task = &t->task,
                                .actions = &t->actions,
                                .step = &t->step,
@@ -293,7 +293,7 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     const struct fm_config *c = t->task.config;
     int rc = FM_OK;
     if (t->learns && t->walks) {
-        fm_family_init(&report->family, c->L, c->E, c->I);
+        fm_family_init(&report->family, c->M, c->E, c->I);
         rc = fm_family_best(&report->family, &t->family[0], &t->family[1], &t->step, err);
     } else {
         struct fm_family *f = &t->family[t->walks ? 1 : 0];
@@ -418,7 +418,7 @@ static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, s
     sweep.backward = 0;
     fm_plan_add(plan, task->model, &sweep, memory);
     /* Widths compress well, so this is what they are at the most. */
-    plan->disk = masks * (uint64_t)task->config->L * (uint64_t)task->config->E * 4;
+    plan->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
 }
 
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)

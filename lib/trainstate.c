@@ -59,7 +59,7 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
     static const char *const quality[2] = {"learned.quality", "walk.quality"};
     struct fm_learn *n = &t->learn;
     size_t items = 0;
-    uint64_t X = (uint64_t)t->task.config->L * (uint64_t)t->task.config->E;
+    uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
     uint64_t logits = X * (uint64_t)t->actions.count;
     if (t->learns) {
         add_item(item, &items, "taken", FM_I64, 1, &n->taken);
@@ -103,7 +103,7 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
 static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
     const char *const names[2] = {"learned.steps", "walk.steps"};
-    size_t X = (size_t)t->task.config->L * (size_t)t->task.config->E;
+    size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < 2; i++) {
         struct fm_family *f = &t->family[i];
         uint64_t count = fm_journal_count(j, names[i]);
@@ -128,7 +128,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
 
 static int check_widths(const struct fm_trainer *t, struct fm_err *err)
 {
-    size_t X = (size_t)t->task.config->L * (size_t)t->task.config->E;
+    size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < 2; i++) {
         for (size_t x = 0; x < X * (size_t)t->family[i].count; x++) {
             if (fm_actions_find(&t->actions, t->family[i].widths[x]) < 0)

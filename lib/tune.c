@@ -29,12 +29,12 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
     const uint32_t *widths = fm_family_widths(t->family, is_cross(t) ? 0 : t->mask);
-    int rc = fm_adapter_init(&t->adapter, c->L, c->E, c->H, t->options->rank,
+    int rc = fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
                              (float)t->options->alpha, widths, err);
     if (rc != FM_OK)
         return rc;
     fm_adapter_start(&t->adapter, t->task->run->seed);
-    for (int l = 0; l < c->L; l++) {
+    for (int l = 0; l < c->M; l++) {
         size_t n = layer_floats(&t->adapter, l);
         t->floats = n > t->floats ? n : t->floats;
     }
@@ -43,18 +43,18 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
 
 static int start_moments(struct fm_tune *t, struct fm_err *err)
 {
-    size_t L = (size_t)t->task->config->L, record = 2 * t->floats * sizeof(float);
+    size_t M = (size_t)t->task->config->M, record = 2 * t->floats * sizeof(float);
     /* What the sweep keeps of a few sequences is small beside them. */
-    int rc = fm_store_init(&t->moments, record, L, t->task->memory / 2, err);
+    int rc = fm_store_init(&t->moments, record, M, t->task->memory / 2, err);
     if (rc == FM_OK)
-        rc = fm_store_init(&t->gradients, record / 2, L, t->task->memory / 4, err);
+        rc = fm_store_init(&t->gradients, record / 2, M, t->task->memory / 4, err);
     if (rc != FM_OK)
         return rc;
     t->spare = fm_alloc(t->moments.record, 1, "moments", err);
     t->current = fm_alloc(t->gradients.record, 1, "gradients", err);
     if (!t->spare || !t->current)
         return FM_ENOMEM;
-    for (size_t l = 0; rc == FM_OK && l < L; l++) {
+    for (size_t l = 0; rc == FM_OK && l < M; l++) {
         void *place = fm_store_place(&t->moments, l, t->spare);
         memset(place, 0, t->moments.record);
         rc = fm_store_put(&t->moments, l, 0, t->moments.record, place, err);
@@ -128,7 +128,8 @@ static int end_layer(void *self, int l, struct fm_err *err)
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, l);
     if (fm_dtype_nonfinite(t->current, FM_F32, n) != n)
-        return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite", l);
+        return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
+                       t->task->config->moe[l]);
     return fm_store_put(&t->gradients, (size_t)l, 0, n * sizeof(float), t->current, err);
 }
 
@@ -257,7 +258,7 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
     }
     if (t->taken++ == 0)
         t->loss_first = t->loss;
-    for (int l = 0; rc == FM_OK && l < t->task->config->L; l++)
+    for (int l = 0; rc == FM_OK && l < t->task->config->M; l++)
         rc = update_layer(t, l, err);
     return rc;
 }

@@ -35,7 +35,7 @@ struct fm_verifier {
     bool malformed;         /* checksums hold, and the content makes no sense */
     struct fm_err lost;     /* memory for a finding ran out */
     struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
-    /* Of an export, for who runs it: (L, E) channels that it computes with; owned. */
+    /* Of an export, for who runs it: (M, E) channels that it computes with; owned. */
     uint32_t *served;
     bool all_resident; /* it has them all, and `served` is the member to start with */
 };

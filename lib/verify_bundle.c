@@ -161,7 +161,7 @@ static int scan_tensor(struct job *j, struct place *p, const struct fm_tensor *t
     p->tensor = t->name;
     p->last_expert[0] = p->last_expert[1] = -1;
     if (known && p->layer >= 0) {
-        s.digest = fm_segments_expert(&j->seg, p->layer, p->part, 0);
+        s.digest = fm_segments_expert(&j->seg, fm_config_moe(&j->config, p->layer), p->part, 0);
         s.spans = (size_t)j->seg.E * (size_t)j->seg.S;
         s.span_bytes = segment_bytes;
         s.self = p;
@@ -178,7 +178,8 @@ static int scan_tensor(struct job *j, struct place *p, const struct fm_tensor *t
     return rc;
 }
 
-/* weights/layers-00003.safetensors is 3, weights/rest.safetensors -1; -2: none of these. */
+/* weights/layers-00003.safetensors is 3, weights/rest.safetensors -1; -2: none of these, or of a
+ * layer without experts. */
 static int layer_of(const struct job *j, const char *name)
 {
     char expected[FM_VOLUMES_NAME_BYTES];
@@ -186,7 +187,7 @@ static int layer_of(const struct job *j, const char *name)
     if (strcmp(name, FM_VOLUMES_REST) == 0)
         return -1;
     if (sscanf(name, FM_MEMBER_WEIGHTS "layers-%5d.safetensors", &l) != 1 || l < 0 ||
-        l >= j->config.L)
+        fm_config_moe(&j->config, l) < 0)
         return -2;
     fm_volumes_member(expected, l);
     return strcmp(name, expected) == 0 ? l : -2;
@@ -363,8 +364,9 @@ static int compare_config(struct job *j, const void *text, size_t size, struct f
         return fm_fail(err, FM_EFORMAT, "digest is %s, the manifest's model has %s", hex, want);
     const struct fm_config *c = &j->config;
     const struct fm_stage_model *m = &j->model;
-    if (c->L != m->L || c->E != m->E || c->K != m->K || c->H != m->H || c->I != m->I ||
-        c->V != m->V)
+    if (c->L != m->L || c->M != m->M ||
+        memcmp(c->moe, m->moe, (size_t)c->M * sizeof *c->moe) != 0 || c->E != m->E ||
+        c->K != m->K || c->H != m->H || c->I != m->I || c->V != m->V)
         return fm_fail(err, FM_EFORMAT, "its sizes are not those of the manifest's model");
     if (fm_config_params(c, NULL) != m->params)
         return fm_fail(err, FM_EFORMAT, "has %" PRIu64 " parameters, the manifest says %" PRIu64,
@@ -395,7 +397,7 @@ static int check_ranking(struct job *j, struct fm_err *err)
     struct fm_ranking r = {0};
     int rc = fm_ranking_open(&r, &j->bundle, err);
     fm_ranking_release(&r);
-    fm_verifier_count(j->v, (uint64_t)j->config.L * (uint64_t)j->config.E, 0);
+    fm_verifier_count(j->v, (uint64_t)j->config.M * (uint64_t)j->config.E, 0);
     return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
 }
 
@@ -409,7 +411,7 @@ static void check_boundaries(struct job *j, const struct fm_budgets *b)
                              "width %" PRIu32 " of the actions is no boundary",
                              b->actions.width[i]);
     for (int i = 0; i < b->family.count; i++) {
-        uint32_t k = fm_actions_uniform_export(b->family.mask[i].removed, c->L, c->E, c->I,
+        uint32_t k = fm_actions_uniform_export(b->family.mask[i].removed, c->M, c->E, c->I,
                                                b->actions.multiple);
         if (fm_segments_at(&j->seg, k) < 0)
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
@@ -448,8 +450,7 @@ static int check_adapter(struct job *j, struct fm_err *err)
 
 static int read_segments(struct job *j, struct fm_err *err)
 {
-    const struct fm_config *c = &j->config;
-    int rc = fm_segments_read(&j->seg, &j->bundle, c->L, c->E, c->I, err);
+    int rc = fm_segments_read(&j->seg, &j->bundle, &j->config, err);
     j->segments = rc == FM_OK;
     if (rc == FM_OK && j->seg.dtype != j->model.dtype)
         rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
@@ -475,9 +476,9 @@ static void check_presence(struct job *j)
         !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
                          "is missing: the manifest tells of an adapter");
-    for (int l = 0; packed && l < j->config.L; l++) {
+    for (int m = 0; packed && m < j->config.M; m++) {
         char name[FM_VOLUMES_NAME_BYTES];
-        fm_volumes_member(name, l);
+        fm_volumes_member(name, j->config.moe[m]);
         if (!fm_bundle_find(&j->bundle, name))
             fm_verifier_find(j->v, 0, FM_EFORMAT, name, "is missing");
     }

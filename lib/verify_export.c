@@ -87,8 +87,7 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
 static int stand_in(struct fm_verify_job *j, enum fm_dtype dtype, struct fm_err *err)
 {
     struct fm_volumes *vol = &j->x.volumes;
-    const struct fm_config *c = &j->x.config;
-    *vol = (struct fm_volumes){.L = c->L, .E = c->E, .H = c->H, .I = c->I, .dtype = dtype};
+    *vol = (struct fm_volumes){.config = &j->x.config, .dtype = dtype};
     vol->rest.tensor = fm_alloc(j->seg.tensors, sizeof *vol->rest.tensor, "tensors", err);
     if (!vol->rest.tensor)
         return err->code;
@@ -111,9 +110,8 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_exporter_open(&j->x, err);
     if (rc == FM_OK)
         rc = fm_stage_model_read(&model, &j->x.bundle, err);
-    const struct fm_config *c = &j->x.config;
     if (rc == FM_OK)
-        rc = fm_segments_read(&j->seg, &j->x.bundle, c->L, c->E, c->I, err);
+        rc = fm_segments_read(&j->seg, &j->x.bundle, &j->x.config, err);
     if (rc == FM_OK)
         rc = stand_in(j, model.dtype, err);
     if (rc == FM_OK && index >= j->x.budgets.family.count)
@@ -268,7 +266,7 @@ static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
 /* The widths that the export computes with, for --function. */
 static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 {
-    size_t n = (size_t)j->x.config.L * (size_t)j->x.config.E;
+    size_t n = (size_t)j->x.config.M * (size_t)j->x.config.E;
     const uint32_t *mask = fm_family_widths(&j->x.budgets.family, j->x.index);
     uint32_t *served = fm_alloc(n, sizeof *served, "widths", err);
     if (!served)

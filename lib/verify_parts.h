@@ -29,7 +29,7 @@ struct fm_verify_job {
     struct fm_segments seg;
     struct fm_verify_shard *shard; /* (x.files) */
     struct fm_volumes weights;     /* the bundle's, where a width ends inside a segment */
-    size_t *up;                    /* (L, E): that expert's up tensor, in stock layouts */
+    size_t *up;                    /* (M, E): that expert's up tensor, in stock layouts */
     struct fm_verify_unit *unit;
     int units;
 };

@@ -57,7 +57,8 @@ static void say_differs(void *to, size_t s)
     else
         fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
                          "layer %d, expert %d: channels %d to %d differ from their checksum",
-                         p->t->l, p->t->e, seg->bound[s], seg->bound[s + 1] - 1);
+                         p->j->x.config.moe[p->t->l], p->t->e, seg->bound[s],
+                         seg->bound[s + 1] - 1);
 }
 
 static void say_not_finite(void *to, size_t s)
@@ -66,7 +67,8 @@ static void say_not_finite(void *to, size_t s)
     (void)s;
     if (!p->told[1])
         fm_verifier_find(p->j->v, p->t->file, FM_EFORMAT, p->t->t.name,
-                         "layer %d, expert %d: a value is not finite", p->t->l, p->t->e);
+                         "layer %d, expert %d: a value is not finite", p->j->x.config.moe[p->t->l],
+                         p->t->e);
     p->told[1] = true;
 }
 
@@ -116,7 +118,7 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     if (rc == FM_OK && !fm_digest_equal(&digest, &fm_segments_expert(&j->seg, l, p->part, e)[s]))
         rc = fm_fail(err, FM_EFORMAT,
                      "%s: layer %d, expert %d: its weights are not those of its checksums",
-                     j->run.input, l, e);
+                     j->run.input, j->x.config.moe[l], e);
     if (rc == FM_OK && memcmp(whole, rows, kept) != 0)
         say_differs(p, s);
     fm_scratch_release(mark);
@@ -180,8 +182,8 @@ static int check_rebuilt(struct place *p, const char *rows, int stored, struct f
         say_not_finite(p, 0);
     if (!is_zero(rows + k * channel, ((size_t)stored - k) * channel))
         fm_verifier_find(j->v, t->file, FM_EDIFF, t->t.name,
-                         "layer %d, expert %d: channels from %" PRIu32 " on are not all zero", t->l,
-                         t->e, k);
+                         "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
+                         j->x.config.moe[t->l], t->e, k);
     if ((uint32_t)j->seg.bound[n] == k)
         return FM_OK;
     return check_inside(p, n, k, rows + (size_t)j->seg.bound[n] * channel, err);
@@ -311,7 +313,7 @@ static int plan_units(struct fm_verify_job *j, const bool *usable, struct fm_err
     for (size_t i = 0; i < j->x.tensors; i++)
         n += (size_t)units_of(j, &j->x.tensor[i]);
     j->unit = fm_alloc(n, sizeof *j->unit, "the list of checks", err);
-    j->up = fm_alloc((size_t)j->x.config.L * (size_t)j->x.config.E, sizeof *j->up, "experts", err);
+    j->up = fm_alloc((size_t)j->x.config.M * (size_t)j->x.config.E, sizeof *j->up, "experts", err);
     if (!j->unit || !j->up)
         return err->code;
     for (size_t i = 0; i < j->x.tensors; i++)
@@ -334,7 +336,7 @@ static int plan_units(struct fm_verify_job *j, const bool *usable, struct fm_err
 static int need_weights(struct fm_verify_job *j, struct fm_err *err)
 {
     const struct fm_config *c = &j->x.config;
-    for (int i = 0; i < c->L * c->E; i++) {
+    for (int i = 0; i < c->M * c->E; i++) {
         if (fm_segments_at(&j->seg, j->x.widths[i]) >= 0)
             continue;
         int rc = fm_volumes_open(&j->weights, &j->x.bundle, c, j->x.volumes.dtype, err);
@@ -342,7 +344,7 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
                            : fm_within(err,
                                        "width %" PRIu32 " of layer %d, expert %d ends inside a "
                                        "checksum's segment, so all of the bundle is needed",
-                                       j->x.widths[i], i / c->E, i % c->E);
+                                       j->x.widths[i], c->moe[i / c->E], i % c->E);
     }
     return FM_OK;
 }

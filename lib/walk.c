@@ -104,7 +104,7 @@ int fm_walk_step(const struct fm_walk *w, struct fm_family *family, bool *done, 
 {
     uint64_t n = fm_family_channels(family), removed = family->mask[family->count - 1].removed;
     uint64_t targets = fm_decimal_targets(w->step, w->until), i = 1;
-    int X = family->L * family->E, rc = FM_OK;
+    int X = family->M * family->E, rc = FM_OK;
     while (i <= targets && removed >= fm_decimal_target(w->step, w->until, i, n))
         i++;
     *done = i > targets || removed == (uint64_t)X * (w->actions->width[w->actions->count - 1] -

@@ -5,51 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ENDS(f) FM_PART_ENDS, offsetof(struct fm_ends, f)
-#define LAYER(f) FM_PART_LAYER, offsetof(struct fm_layer, f)
-#define SAME(n)                                                                                    \
-    {                                                                                              \
-        n, n, n                                                                                    \
-    }
-#define STOCK(n)                                                                                   \
-    {                                                                                              \
-        n, NULL, NULL                                                                              \
-    }
-
-/* Stock, online and ragged names; ragged ones are those of transformers 5 in memory. */
-const struct fm_weight fm_weights_mixtral[] = {
-    {SAME("model.embed_tokens.weight"), ENDS(embed), "VH", false},
-    {SAME("model.norm.weight"), ENDS(norm), "H", false},
-    {SAME("lm_head.weight"), ENDS(head), "VH", true},
-    {SAME("model.layers.{l}.input_layernorm.weight"), LAYER(input_norm), "H", false},
-    {SAME("model.layers.{l}.self_attn.q_proj.weight"), LAYER(q), "qH", false},
-    {SAME("model.layers.{l}.self_attn.k_proj.weight"), LAYER(k), "gH", false},
-    {SAME("model.layers.{l}.self_attn.v_proj.weight"), LAYER(v), "gH", false},
-    {SAME("model.layers.{l}.self_attn.o_proj.weight"), LAYER(o), "Hq", false},
-    {SAME("model.layers.{l}.post_attention_layernorm.weight"), LAYER(post_norm), "H", false},
-    {{"model.layers.{l}.block_sparse_moe.gate.weight",
-      "model.layers.{l}.block_sparse_moe.gate.weight", "model.layers.{l}.mlp.gate.weight"},
-     LAYER(router),
-     "EH",
-     false},
-    {STOCK("model.layers.{l}.block_sparse_moe.experts.{e}.w1.weight"), FM_PART_GATE, 0, "IH",
-     false},
-    {STOCK("model.layers.{l}.block_sparse_moe.experts.{e}.w3.weight"), FM_PART_UP, 0, "IH", false},
-    {STOCK("model.layers.{l}.block_sparse_moe.experts.{e}.w2.weight"), FM_PART_DOWN, 0, "HI",
-     false},
-    {{NULL, "layers.{l}.gate_up", "model.layers.{l}.mlp.experts.gate_up"},
-     FM_PART_GATE_UP,
-     0,
-     "SH",
-     false},
-    {{NULL, "layers.{l}.down", "model.layers.{l}.mlp.experts.down"},
-     FM_PART_DOWN_T,
-     0,
-     "sH",
-     false},
-    {{NULL}, FM_PART_ENDS, 0, "", false},
-};
-
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
 {
     size_t at = 0;
@@ -98,15 +53,27 @@ static bool match(const char *pattern, const char *name, const struct fm_config 
     return *name == '\0';
 }
 
+/* What layer l (-1: the ends) of the model has. */
+static unsigned features(const struct fm_config *c, int l)
+{
+    bool moe = l >= 0 && fm_config_moe(c, l) >= 0, dense = l >= 0 && !moe;
+    return (c->tied ? 0 : FM_UNTIED) | (moe ? FM_MOE : 0) | (dense ? FM_DENSE : 0) |
+           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->qkv_bias ? FM_QKV_BIAS : 0) |
+           (c->o_bias ? FM_O_BIAS : 0) | (c->qk_norm != FM_QK_NORM_NONE ? FM_QK_NORM : 0) |
+           (c->norm_bias ? FM_NORM_BIAS : 0) | (c->head_bias ? FM_HEAD_BIAS : 0);
+}
+
+bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int l)
+{
+    return (w->when & ~features(c, l)) == 0;
+}
+
 const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_source source,
                                         const char *name, int *l, int *e)
 {
-    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        if (!w->name[source] || (w->untied && c->tied))
-            continue;
-        if (match(w->name[source], name, c, l, e))
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (w->name[source] && match(w->name[source], name, c, l, e) && fm_weights_exists(c, w, *l))
             return w;
-    }
     return NULL;
 }
 
@@ -115,9 +82,18 @@ bool fm_weights_is_expert(const struct fm_weight *w)
     return w->part == FM_PART_GATE || w->part == FM_PART_UP || w->part == FM_PART_DOWN;
 }
 
-static uint64_t size_of(const struct fm_config *c, char letter, uint64_t channels)
+/* Width of the norm of q or k, whose vectors have `all` elements. */
+static uint64_t norm_size(const struct fm_config *c, uint64_t all)
 {
+    return c->qk_norm == FM_QK_NORM_HEAD ? (uint64_t)c->C : all;
+}
+
+static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t channels)
+{
+    uint64_t C = (uint64_t)c->C, q = (uint64_t)c->Q * C, g = (uint64_t)c->G * C;
     switch (letter) {
+    case '1':
+        return 1;
     case 'V':
         return (uint64_t)c->V;
     case 'H':
@@ -126,10 +102,16 @@ static uint64_t size_of(const struct fm_config *c, char letter, uint64_t channel
         return (uint64_t)c->E;
     case 'I':
         return (uint64_t)c->I;
+    case 'D':
+        return (uint64_t)fm_config_mlp(c, l);
     case 'q':
-        return (uint64_t)c->Q * (uint64_t)c->C;
+        return q;
     case 'g':
-        return (uint64_t)c->G * (uint64_t)c->C;
+        return g;
+    case 'a':
+        return norm_size(c, q);
+    case 'b':
+        return norm_size(c, g);
     case 'S':
         return 2 * channels;
     case 's':
@@ -138,6 +120,15 @@ static uint64_t size_of(const struct fm_config *c, char letter, uint64_t channel
         assert(!"a letter of a shape");
         return 0;
     }
+}
+
+uint64_t fm_weights_count(const struct fm_config *c, const struct fm_weight *w, int l,
+                          uint64_t channels)
+{
+    uint64_t count = 1;
+    for (const char *letter = w->shape; *letter; letter++)
+        count *= size_of(c, *letter, l, channels);
+    return count;
 }
 
 /* "(14336, 4096)" */
@@ -151,12 +142,12 @@ static void print_shape(char *text, size_t size, const uint64_t *shape, int dims
 }
 
 int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
-                     const struct fm_tensor *t, uint64_t channels, struct fm_err *err)
+                     const struct fm_tensor *t, int l, uint64_t channels, struct fm_err *err)
 {
     uint64_t want[4] = {0};
     int dims = (int)strlen(w->shape);
     for (int d = 0; d < dims; d++)
-        want[d] = size_of(c, w->shape[d], channels);
+        want[d] = size_of(c, w->shape[d], l, channels);
     bool flat = w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
     bool same = t->dims == dims;
     for (int d = 0; same && d < dims; d++)
@@ -178,4 +169,45 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
                        "checkpoint first",
                        t->name, fm_dtype_name(t->dtype));
     return FM_OK;
+}
+
+/* ---- parameters ---- */
+
+/* All that is not an expert. */
+static uint64_t params_fixed(const struct fm_config *c)
+{
+    uint64_t sum = 0;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
+        bool end = w->part == FM_PART_ENDS;
+        if (!w->name[FM_SOURCE_STOCK] || fm_weights_is_expert(w))
+            continue;
+        for (int l = end ? -1 : 0; l < (end ? 0 : c->L); l++)
+            sum += fm_weights_exists(c, w, l) ? fm_weights_count(c, w, l, 0) : 0;
+    }
+    return sum;
+}
+
+/* Sum of widths over all experts of a layer. */
+static uint64_t channels_of(const struct fm_config *c, const uint32_t *widths, int m)
+{
+    uint64_t sum = 0;
+    for (int e = 0; e < c->E; e++)
+        sum += widths ? widths[(size_t)m * (size_t)c->E + (size_t)e] : (uint32_t)c->I;
+    return sum;
+}
+
+uint64_t fm_config_params(const struct fm_config *c, const uint32_t *widths)
+{
+    uint64_t sum = params_fixed(c);
+    for (int m = 0; m < c->M; m++)
+        sum += 3 * (uint64_t)c->H * channels_of(c, widths, m);
+    return sum;
+}
+
+uint64_t fm_config_params_active(const struct fm_config *c, const uint32_t *widths)
+{
+    uint64_t sum = params_fixed(c);
+    for (int m = 0; m < c->M; m++)
+        sum += 3 * (uint64_t)c->H * channels_of(c, widths, m) * (uint64_t)c->K / (uint64_t)c->E;
+    return sum;
 }

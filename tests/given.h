@@ -16,6 +16,7 @@
 
 #define GIVEN_MODEL "golden/odd-mixtral"
 #define GIVEN_INPUTS "golden/given/odd-mixtral.safetensors"
+static const int16_t given_moe[] = {0, 1, 2}; /* every layer has experts */
 enum { GIVEN_L = 3, GIVEN_E = 5, GIVEN_I = 37, GIVEN_H = 48, GIVEN_BUDGETS = 7 };
 
 #define GIVEN_TRY(call)                                                                            \
@@ -86,7 +87,7 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
     void *data;
     size_t size;
     given_ranking(&r);
-    GIVEN_TRY(fm_ranking_pack(&r, &data, &size, &given_err));
+    GIVEN_TRY(fm_ranking_pack(&r, given_moe, &data, &size, &given_err));
     GIVEN_TRY(fm_stage_model_identity(&model, dir, config, FM_F16, &given_err));
     GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &given_err));
     GIVEN_TRY(fm_stage_history(manifest, "fm-rank", given_options("order", "score"), NULL, NULL,
@@ -137,7 +138,7 @@ static inline void given_recover(const char *to, const char *from)
     size_t size;
     given_adapter(&a);
     GIVEN_TRY(fm_stage_open(&in, from, FM_MEMBER_MASKS, &given_err));
-    GIVEN_TRY(fm_lorafile_pack(&a, &data, &size, &given_err));
+    GIVEN_TRY(fm_lorafile_pack(&a, given_moe, &data, &size, &given_err));
     GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &in, NULL, dropped, &given_err));
     GIVEN_TRY(fm_stage_history(manifest, "fm-recover", given_options("strategy", "single"), NULL,
                                NULL, &given_err));

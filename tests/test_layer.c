@@ -15,6 +15,7 @@
 
 /* No size is round, and no two are equal. */
 static const struct fm_config config = {.L = 1,
+                                        .M = 1,
                                         .H = 19,
                                         .Q = 6,
                                         .G = 3,

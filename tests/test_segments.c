@@ -15,10 +15,13 @@ static const struct fm_tensor rest[] = {
     {.name = "a.scalar", .dtype = FM_F32, .dims = 0},
 };
 
+static struct fm_config config = {.L = 4, .M = 2, .moe = {1, 3}, .E = 3};
+
 static void make(struct fm_segments *seg, int I, const uint32_t *widths, size_t n)
 {
     struct fm_err err = {0};
-    assert_int_equal(fm_segments_init(seg, 2, 3, I, FM_BF16, widths, n, rest, 2, &err), FM_OK);
+    config.I = I;
+    assert_int_equal(fm_segments_init(seg, &config, FM_BF16, widths, n, rest, 2, &err), FM_OK);
 }
 
 static void boundaries_are_sorted_each_once_with_multiples_of_64(void **unused)

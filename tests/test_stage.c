@@ -56,10 +56,10 @@ static struct fm_ranking new_ranking(void)
 {
     struct fm_ranking r;
     struct fm_err err = {0};
-    must(fm_ranking_init(&r, config.L, config.E, config.I, &err), &err);
-    for (int i = 0; i < config.L * config.E * config.I; i++)
+    must(fm_ranking_init(&r, config.M, config.E, config.I, &err), &err);
+    for (int i = 0; i < config.M * config.E * config.I; i++)
         r.scores[i] = i / config.I == 3 ? 0 : (double)(i * 7919 % 101) / 3;
-    for (int i = 0; i < config.L * config.E; i++)
+    for (int i = 0; i < config.M * config.E; i++)
         r.tokens[i] = i == 3 ? 0 : 100 + i;
     fm_ranking_sort(&r);
     return r;
@@ -96,7 +96,7 @@ static const char *write_rank(const char *name, const struct fm_ranking *r, cons
     must(fm_stage_history(manifest, "fm-rank", options_of("order", order), fm_stage_tokens(&calib),
                           NULL, &err),
          &err);
-    must(fm_ranking_pack(r, &data, &size, &err), &err);
+    must(fm_ranking_pack(r, config.moe, &data, &size, &err), &err);
     const char *path =
         write_stream(name, FM_STAGE_RANK, NULL, manifest, FM_MEMBER_RANKING, data, size);
     free(data);
@@ -117,11 +117,11 @@ static struct fm_family new_family(const struct fm_actions *actions, int masks)
     struct fm_family f;
     struct fm_err err = {0};
     uint32_t widths[64];
-    fm_family_init(&f, config.L, config.E, config.I);
+    fm_family_init(&f, config.M, config.E, config.I);
     must(fm_family_full(&f, FM_METHOD_LEARNED, &err), &err);
-    memcpy(widths, fm_family_widths(&f, 0), sizeof *widths * (size_t)(config.L * config.E));
+    memcpy(widths, fm_family_widths(&f, 0), sizeof *widths * (size_t)(config.M * config.E));
     for (int b = 1; b < masks; b++) {
-        widths[b * 4 % (config.L * config.E)] = actions->width[b % 3];
+        widths[b * 4 % (config.M * config.E)] = actions->width[b % 3];
         must(fm_family_append(&f, widths, FM_METHOD_WALK, b, &err), &err);
         f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1};
     }
@@ -153,7 +153,7 @@ static const char *write_train(const char *name, const struct fm_bundle *in,
          &err);
     free(frame);
     edit(manifest, f.widths);
-    must(fm_maskset_pack(f.widths, (size_t)(f.count * config.L * config.E), &frame, &size, &err),
+    must(fm_maskset_pack(f.widths, (size_t)(f.count * config.M * config.E), &frame, &size, &err),
          &err);
     const char *path =
         write_stream(name, FM_STAGE_TRAIN, in, manifest, FM_MEMBER_MASKS, frame, size);
@@ -176,7 +176,7 @@ static const char *write_recover(const char *name, const struct fm_bundle *in,
                           &err),
          &err);
     cJSON_AddItemToObject(manifest, "adapter", options_of("strategy", "single"));
-    must(fm_lorafile_pack(a, &data, &size, &err), &err);
+    must(fm_lorafile_pack(a, config.moe, &data, &size, &err), &err);
     if (edit)
         edit(data);
     const char *path =
@@ -199,12 +199,12 @@ static void a_ranking_reads_back(void **unused)
     struct fm_ranking r = new_ranking(), back;
     struct fm_err err = {0};
     struct fm_bundle b = open_stream(write_rank("rank", &r, "score"));
-    size_t channels = (size_t)(config.L * config.E * config.I);
+    size_t channels = (size_t)(config.M * config.E * config.I);
     must(fm_ranking_open(&back, &b, &err), &err);
     assert_int_equal(back.I, config.I);
     assert_memory_equal(back.scores, r.scores, channels * sizeof *r.scores);
     assert_memory_equal(back.order, r.order, channels * sizeof *r.order);
-    assert_memory_equal(back.tokens, r.tokens, (size_t)(config.L * config.E) * sizeof *r.tokens);
+    assert_memory_equal(back.tokens, r.tokens, (size_t)(config.M * config.E) * sizeof *r.tokens);
     for (int j = 0; j < config.I; j++) /* no scores: the order is kept */
         assert_int_equal(back.order[3 * config.I + j], j);
     fm_ranking_release(&back);
@@ -274,9 +274,9 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     r.tokens[7] = -1;
     expect_ranking_refused(&r, "score", "layer 1, expert 2: negative token");
     r.tokens[7] = 1;
-    r.L--;
+    r.M--;
     expect_ranking_refused(&r, "score", "6 tensors where 3 layers make 9");
-    r.L++;
+    r.M++;
     r.I--;
     expect_ranking_refused(&r, "score", "as the manifest makes it");
     r.I++;
@@ -314,7 +314,7 @@ static void a_family_reads_back(void **unused)
     assert_int_equal(back.actions.count, actions.count);
     assert_memory_equal(back.actions.width, actions.width, 4 * sizeof *actions.width);
     assert_memory_equal(back.family.widths, f.widths,
-                        (size_t)(4 * config.L * config.E) * sizeof *f.widths);
+                        (size_t)(4 * config.M * config.E) * sizeof *f.widths);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(back.family.mask[i].removed, f.mask[i].removed);
         assert_int_equal(back.family.mask[i].method, f.mask[i].method);
@@ -349,11 +349,11 @@ static void edit_removed(cJSON *m, uint32_t *w)
 static void edit_width(cJSON *m, uint32_t *w)
 {
     (void)m;
-    w[2 * config.L * config.E + 7] -= 1;
+    w[2 * config.M * config.E + 7] -= 1;
 }
 static void edit_order(cJSON *m, uint32_t *w)
 {
-    int experts = config.L * config.E;
+    int experts = config.M * config.E;
     cJSON *a = cJSON_GetObjectItemCaseSensitive(m, "budgets");
     cJSON *one = cJSON_DetachItemFromArray(a, 1), *three = cJSON_DetachItemFromArray(a, 2);
     cJSON_AddItemToArray(a, one);
@@ -492,9 +492,9 @@ static struct fm_adapter new_adapter(void)
     struct fm_adapter a;
     struct fm_err err = {0};
     uint32_t widths[64];
-    for (int i = 0; i < config.L * config.E; i++)
+    for (int i = 0; i < config.M * config.E; i++)
         widths[i] = (uint32_t)(1 + i * 5 % config.I);
-    must(fm_adapter_init(&a, config.L, config.E, config.H, 3, 6.5f, widths, &err), &err);
+    must(fm_adapter_init(&a, config.M, config.E, config.H, 3, 6.5f, widths, &err), &err);
     fm_adapter_start(&a, 11);
     return a;
 }
@@ -509,7 +509,7 @@ static void an_adapter_reads_back(void **unused)
     struct fm_adapter a = new_adapter(), back;
     struct fm_bundle b = open_stream(write_recover("recover", &train, &a, NULL));
     must(fm_lorafile_open(&back, &b, &err), &err);
-    size_t experts = (size_t)(config.L * config.E);
+    size_t experts = (size_t)(config.M * config.E);
     assert_int_equal(back.r, 3);
     assert_true(back.alpha == 6.5f);
     assert_memory_equal(back.widths, a.widths, experts * sizeof *a.widths);

@@ -54,7 +54,7 @@ struct seen {
 
 static size_t adapter_floats(const struct fm_adapter *a)
 {
-    return a->offset[(size_t)a->L * (size_t)a->E];
+    return a->offset[(size_t)a->M * (size_t)a->E];
 }
 
 static void see(void *self, const struct fm_expert_view *v)
