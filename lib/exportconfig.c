@@ -124,9 +124,47 @@ static void set_fused(struct edit *e, const struct fm_exporter *x)
     set(e, "moe_intermediate_size", &t);
 }
 
+/* Is the file of "module.Class" carried?  One with "--" in front is in another repository. */
+static bool has_module(const struct fm_exporter *x, const char *class)
+{
+    char name[512];
+    const char *dot = strchr(class, '.');
+    int n = dot ? (int)(dot - class) : 0;
+    n = snprintf(name, sizeof name, FM_MEMBER_CARRIED "%.*s.py", n, class);
+    return strstr(class, "--") || (n < (int)sizeof name && fm_bundle_find(&x->bundle, name));
+}
+
+/* Are the files of all classes in auto_map, names and lists of names, carried? */
+static bool has_modules(const struct fm_exporter *x, const cJSON *map)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, map)
+    {
+        if (cJSON_IsString(v) ? !has_module(x, v->valuestring) : !has_modules(x, v))
+            return false;
+    }
+    return true;
+}
+
+/* An auto_map whose files are not here would only be stumbled over. */
+static void set_stock_classes(struct edit *e, const struct fm_exporter *x)
+{
+    cJSON *json = NULL;
+    struct fm_text t = {0};
+    e->rc = fm_json_tree(&json, x->config_text, x->config_bytes, e->err);
+    if (!has_modules(x, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
+        fm_text_printf(&t, "{}");
+        set(e, "auto_map", &t);
+    }
+    cJSON_Delete(json);
+}
+
 static void set_stock(struct edit *e, const struct fm_exporter *x)
 {
     struct fm_text t = {0};
+    if (x->options->layout == FM_LAYOUT_NATIVE)
+        return;
+    set_stock_classes(e, x);
     if (x->options->layout != FM_LAYOUT_UNIFORM)
         return;
     fm_text_printf(&t, "%d", x->rows);
