@@ -34,9 +34,11 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
     static const char *const idle[FM_METHODS] = {
         [FM_METHOD_SALIENCY] = LEARNING,
         [FM_METHOD_WALK] = LEARNING,
-        [FM_METHOD_UNIFORM] = LEARNING,
-        [FM_METHOD_SHUFFLE_LAYER] = LEARNING " actions width-multiple budget-step until",
-        [FM_METHOD_SHUFFLE_GLOBAL] = LEARNING " actions width-multiple budget-step until",
+        [FM_METHOD_UNIFORM] = LEARNING " granularity",
+        [FM_METHOD_SHUFFLE_LAYER] =
+            LEARNING " granularity actions width-multiple budget-step until",
+        [FM_METHOD_SHUFFLE_GLOBAL] =
+            LEARNING " granularity actions width-multiple budget-step until",
     };
     char mode[48];
     snprintf(mode, sizeof mode, "with --method %s", fm_method_name(o->method));
@@ -72,11 +74,14 @@ int main(int argc, char **argv)
     struct fm_train_options options;
     fm_train_defaults(&options);
     int method = (int)options.method, schedule = (int)options.schedule;
+    int granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|best",
          "how masks are made (default: learned)", 0, 0},
+        {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
+         "what has a width of its own (default: expert)", 0, 0},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
          "ratios of its channels an expert may keep (default: 0.1,0.2,...,1)", 0, 0},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
@@ -106,6 +111,7 @@ int main(int argc, char **argv)
     if (cli.operands)
         cli.run.input = cli.operand[0];
     options.method = (enum fm_method)method;
+    options.granularity = (enum fm_granularity)granularity;
     options.schedule = (enum fm_lambda_schedule)schedule;
     options.width_multiple = (uint32_t)multiple;
     struct fm_train_report report = {0};

@@ -14,7 +14,7 @@ static bool splits_experts(const struct fm_config *c, enum fm_layout layout, con
 {
     if (layout == FM_LAYOUT_PADDED)
         return c->I % d == 0;
-    for (size_t i = 0; i < (size_t)c->L * (size_t)c->E; i++)
+    for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)
         if (widths[i] % (uint32_t)d != 0)
             return false;
     return true;
@@ -28,7 +28,7 @@ uint64_t fm_degrees_of(const struct fm_config *c, enum fm_layout layout, bool vl
     if (layout == FM_LAYOUT_NATIVE)
         return 0;
     for (int d = 1; d <= FM_DEGREES_MAX; d++)
-        if (splits_heads(c, d, stock) &&
+        if (splits_heads(c, d, stock) && c->dense % d == 0 && c->shared % d == 0 &&
             ((!stock && !vllm) || splits_experts(c, layout, widths, d)))
             degrees |= (uint64_t)1 << (d - 1);
     return degrees;

@@ -4,7 +4,8 @@
  *
  *   all layouts       a device gets whole query heads and whole key/value heads; where there are
  *                     fewer of the latter than devices, stock code repeats them (devices must be
- *                     a multiple of them), code of our modelling file does not
+ *                     a multiple of them), code of our modelling file does not; dense layers and
+ *                     shared experts are split by their channels
  *   uniform, padded   the width of an expert is a multiple of the degree
  *   layer for vLLM    so is the width of every layer
  *   ragged, elastic,  every device has all experts whole: no more rules, and no less memory
@@ -22,7 +23,7 @@
 
 #define FM_DEGREES_MAX 64
 
-/* Bit d - 1 is set where degree d, up to FM_DEGREES_MAX, is possible; widths (L, E) are those of
+/* Bit d - 1 is set where degree d, up to FM_DEGREES_MAX, is possible; widths (M, E) are those of
  * the files. */
 uint64_t fm_degrees_of(const struct fm_config *config, enum fm_layout layout, bool vllm,
                        const uint32_t *widths);

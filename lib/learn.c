@@ -24,6 +24,7 @@ static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
     if (!lost)
         return FM_ENOMEM;
     fm_masks_lost(lost, n->actions, r->scores, r->order, r->M, r->E, r->I);
+    fm_ties_sum(lost, lost, X, n->size, n->actions->count);
     fm_logits_start(&n->logits, lost, n->options->prior);
     n->rho_start = fm_logits_expected(&n->logits);
     free(lost);
@@ -35,7 +36,8 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
     const struct fm_config *c = n->task->config;
     size_t X = (size_t)c->M * (size_t)c->E;
     int micro = fm_task_micro(n->batch, n->task->calib.T), samples = n->options->samples;
-    int rc = fm_logits_init(&n->logits, n->actions, (int)X, err);
+    n->size = fm_ties_size(n->options->granularity, c->M, c->E);
+    int rc = fm_logits_init(&n->logits, n->actions, (int)X / n->size, err);
     if (rc == FM_OK)
         rc = alloc_scratch(n, X, err);
     if (rc == FM_OK)
@@ -73,11 +75,26 @@ static double tau_of(const struct fm_learn *n)
     return anneal(n->options->tau_first, n->options->tau_last, n->taken, n->options->steps);
 }
 
+/* Experts of the model. */
+static size_t experts_of(const struct fm_learn *n)
+{
+    return (size_t)n->logits.X * (size_t)n->size;
+}
+
+/* Draw subnet s: its widths (L, E), the same for experts that share them. */
 static void sample(struct fm_learn *n, int s)
 {
     int samples = n->options->samples;
-    fm_logits_sample(&n->logits, n->widths + (size_t)s * (size_t)n->logits.X, tau_of(n),
-                     n->task->run->seed, (uint64_t)n->taken * (uint64_t)samples + (uint64_t)s);
+    uint32_t *widths = n->widths + (size_t)s * experts_of(n);
+    fm_logits_sample(&n->logits, widths, tau_of(n), n->task->run->seed,
+                     (uint64_t)n->taken * (uint64_t)samples + (uint64_t)s);
+    fm_ties_spread(widths, experts_of(n), n->size);
+}
+
+static void harden(struct fm_learn *n, uint32_t *widths)
+{
+    fm_logits_harden(&n->logits, widths);
+    fm_ties_spread(widths, experts_of(n), n->size);
 }
 
 /* Sampled subnets through the model: fills grad.total, counts, and the losses. */
@@ -92,7 +109,7 @@ static int run_students(struct fm_learn *n, struct fm_err *err)
     int rc = batch && measure ? FM_OK : FM_ENOMEM;
     for (int s = 0; s < samples; s++) {
         sample(n, s);
-        lane[s + 1] = (struct fm_lane){.widths = n->widths + (size_t)s * (size_t)n->logits.X,
+        lane[s + 1] = (struct fm_lane){.widths = n->widths + (size_t)s * experts_of(n),
                                        .backward = true,
                                        .teacher = 0,
                                        .ce = 1,
@@ -131,12 +148,14 @@ static void update_logits(struct fm_learn *n)
     if (o->schedule == FM_LAMBDA_LINEAR)
         n->lambda = o->lambda_last * (double)n->taken / o->steps;
     fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, n->taken == 0);
+    fm_ties_sum(n->floored, n->floored, experts_of(n), n->size, 1);
     fm_logits_clear(z);
     for (int s = 0; s < o->samples; s++) {
+        double *dz = n->grad.total + (size_t)s * experts_of(n) * (size_t)z->A;
         /* Drawn again, since soft holds one sample. */
         sample(n, s);
-        fm_logits_back_sample(z, n->grad.total + (size_t)s * (size_t)z->X * (size_t)z->A, tau_of(n),
-                              1.0 / o->samples);
+        fm_ties_sum(dz, dz, experts_of(n), n->size, z->A);
+        fm_logits_back_sample(z, dz, tau_of(n), 1.0 / o->samples);
     }
     fm_logits_back_cost(z, n->floored, n->lambda);
     fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, n->taken, o->steps));
@@ -148,7 +167,7 @@ static void update_logits(struct fm_learn *n)
                                    as_double(&n->until), n->rho);
 }
 
-/* An expert whose hardened width a step changed. */
+/* An expert, or a group of tied ones, whose hardened width a step changed. */
 struct flip {
     int x;
     uint32_t to;
@@ -171,12 +190,13 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
 {
     int flips = 0;
     for (int x = 0; x < n->logits.X; x++) {
-        if (from[x] == to[x])
+        uint32_t old = from[x * n->size], now = to[x * n->size];
+        if (old == now)
             continue;
         const double *alpha = n->logits.alpha + (size_t)x * (size_t)n->logits.A;
         double margin =
-            alpha[fm_actions_find(n->actions, to[x])] - alpha[fm_actions_find(n->actions, from[x])];
-        flip[flips++] = (struct flip){x, to[x], to[x] > from[x], margin};
+            alpha[fm_actions_find(n->actions, now)] - alpha[fm_actions_find(n->actions, old)];
+        flip[flips++] = (struct flip){x, now, now > old, margin};
     }
     return flips;
 }
@@ -198,7 +218,8 @@ static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *f
     int flips = list_flips(n, flip, from, to), rc = FM_OK;
     qsort(flip, (size_t)flips, sizeof *flip, compare_flips);
     for (int i = 0; rc == FM_OK && i < flips; i++) {
-        from[flip[i].x] = flip[i].to;
+        for (int e = 0; e < n->size; e++)
+            from[flip[i].x * n->size + e] = flip[i].to;
         bool arrived = fm_family_removed(family, from) >= until;
         rc = fm_family_offer(family, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
                              err);
@@ -211,10 +232,10 @@ static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *f
 
 int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, struct fm_err *err)
 {
-    size_t X = (size_t)n->logits.X;
+    size_t X = experts_of(n);
     uint64_t until = fm_decimal_ceil(&n->until, fm_family_channels(family));
     uint32_t *before = n->widths + (size_t)n->options->samples * X, *hard = before + X;
-    fm_logits_harden(&n->logits, before);
+    harden(n, before);
     bool arrived = family->mask[family->count - 1].removed >= until;
     *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
     if (*done)
@@ -227,6 +248,6 @@ int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, stru
     if (rc != FM_OK)
         return rc;
     update_logits(n);
-    fm_logits_harden(&n->logits, hard);
+    harden(n, hard);
     return offer_flips(n, family, before, hard, err);
 }

@@ -18,6 +18,7 @@ struct fm_learn {
     const struct fm_actions *actions;
     struct fm_decimal step, until;
     int batch; /* sequences in a step */
+    int size;  /* experts that share a width, and logits */
     /* State. */
     struct fm_logits logits;
     double *q;        /* (M, E) running load */

@@ -165,10 +165,10 @@ void fm_masks_lost(double *lost, const struct fm_actions *actions, const double 
     }
 }
 
-/* One step down the hull of an expert. */
+/* One step down the hull of a group of tied experts, or of one that is not tied. */
 struct segment {
-    double slope; /* score lost per channel */
-    size_t expert;
+    double slope; /* score lost per channel of the width */
+    size_t group;
     uint32_t from, to; /* widths */
 };
 
@@ -177,8 +177,8 @@ static int compare_segments(const void *pa, const void *pb)
     const struct segment *a = pa, *b = pb;
     if (a->slope != b->slope)
         return a->slope < b->slope ? -1 : 1;
-    if (a->expert != b->expert)
-        return a->expert < b->expert ? -1 : 1;
+    if (a->group != b->group)
+        return a->group < b->group ? -1 : 1;
     return a->from > b->from ? -1 : a->from < b->from;
 }
 
@@ -188,9 +188,9 @@ static double slope_between(const struct fm_actions *actions, const double *lost
 }
 
 /* Hull of the points (width, -lost), concave seen from above: from wide to narrow, the loss per
- * channel must grow.  Returns the segments of this expert, widest first. */
+ * channel must grow.  Returns the segments of this group, widest first. */
 static int build_hull(struct segment *segment, const struct fm_actions *actions, const double *lost,
-                      size_t expert)
+                      size_t group)
 {
     int top[FM_ACTIONS_MAX], n = 0;
     for (int a = actions->count; a-- > 0;) {
@@ -200,14 +200,14 @@ static int build_hull(struct segment *segment, const struct fm_actions *actions,
         top[n++] = a;
     }
     for (int i = 1; i < n; i++)
-        segment[i - 1] = (struct segment){slope_between(actions, lost, top[i], top[i - 1]), expert,
+        segment[i - 1] = (struct segment){slope_between(actions, lost, top[i], top[i - 1]), group,
                                           actions->width[top[i - 1]], actions->width[top[i]]};
     return n - 1;
 }
 
 /* Take the segments in order; at every target, the widths so far are a mask. */
 static int cut_segments(struct fm_family *f, const struct segment *segment, size_t segments,
-                        uint32_t *widths, const struct fm_decimal *step,
+                        uint32_t *widths, int size, const struct fm_decimal *step,
                         const struct fm_decimal *until, struct fm_err *err)
 {
     int rc = fm_family_full(f, FM_METHOD_SALIENCY, err);
@@ -216,9 +216,11 @@ static int cut_segments(struct fm_family *f, const struct segment *segment, size
     memcpy(widths, fm_family_widths(f, 0), experts_of(f) * sizeof *widths);
     uint64_t removed = 0, targets = fm_decimal_targets(step, until), at = 1;
     for (size_t s = 0; s < segments && at <= targets && rc == FM_OK; s++) {
-        assert(widths[segment[s].expert] == segment[s].from);
-        widths[segment[s].expert] = segment[s].to;
-        removed += segment[s].from - segment[s].to;
+        uint32_t *group = widths + segment[s].group * (size_t)size;
+        assert(*group == segment[s].from);
+        for (int e = 0; e < size; e++)
+            group[e] = segment[s].to;
+        removed += (uint64_t)size * (segment[s].from - segment[s].to);
         if (removed < fm_decimal_target(step, until, at, fm_family_channels(f)))
             continue;
         rc = fm_family_append(f, widths, FM_METHOD_SALIENCY, (int)at, err);
@@ -231,20 +233,22 @@ static int cut_segments(struct fm_family *f, const struct segment *segment, size
 
 int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
                        const int32_t *order, const struct fm_decimal *step,
-                       const struct fm_decimal *until, struct fm_err *err)
+                       const struct fm_decimal *until, enum fm_granularity granularity,
+                       struct fm_err *err)
 {
     size_t n = experts_of(f), A = (size_t)actions->count, segments = 0;
-    int rc = FM_ENOMEM;
+    int rc = FM_ENOMEM, size = fm_ties_size(granularity, f->M, f->E);
     double *lost = fm_alloc(n * A, sizeof *lost, "lost scores", err);
     struct segment *segment = fm_alloc(n * A, sizeof *segment, "hull segments", err);
     uint32_t *widths = fm_alloc(n, sizeof *widths, "widths", err);
     if (!lost || !segment || !widths)
         goto out;
     fm_masks_lost(lost, actions, scores, order, f->M, f->E, f->I);
-    for (size_t x = 0; x < n; x++)
+    fm_ties_sum(lost, lost, n, size, actions->count);
+    for (size_t x = 0; x < n / (size_t)size; x++)
         segments += (size_t)build_hull(segment + segments, actions, lost + x * A, x);
     qsort(segment, segments, sizeof *segment, compare_segments);
-    rc = cut_segments(f, segment, segments, widths, step, until, err);
+    rc = cut_segments(f, segment, segments, widths, size, step, until, err);
 out:
     free(lost);
     free(segment);

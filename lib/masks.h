@@ -13,6 +13,7 @@
 
 #include "lib/actions.h"
 #include "lib/quality.h"
+#include "lib/ties.h"
 
 enum fm_method {
     FM_METHOD_LEARNED,
@@ -74,11 +75,13 @@ int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget
 /*
  * Saliency: per expert the concave hull of summed score against width over the action set,
  * hull segments taken in order of score lost per channel over the whole model.  scores (M, E, I)
- * in original channel order, order (M, E, I) as in ranking.safetensors.
+ * in original channel order, order (M, E, I) as in ranking.safetensors.  Experts that are tied
+ * have one hull, of their summed scores.
  */
 int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
                        const int32_t *order, const struct fm_decimal *step,
-                       const struct fm_decimal *until, struct fm_err *err);
+                       const struct fm_decimal *until, enum fm_granularity granularity,
+                       struct fm_err *err);
 
 /* One mask per action that does not remove more than `until`: every expert that width. */
 int fm_family_uniform(struct fm_family *f, const struct fm_actions *actions,

@@ -312,7 +312,7 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     fm_family_init(&g->family, c->M, c->E, c->I);
     if (code == FM_OK)
         code = fm_family_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order,
-                                  &step, &until, err);
+                                  &step, &until, FM_PER_EXPERT, err);
     return code;
 }
 

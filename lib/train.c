@@ -121,14 +121,15 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
     char text[1024];
-    int n = snprintf(text, sizeof text,
-                     "method %s step %s until %s steps %d samples %d prior %.17g schedule %s "
-                     "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-                     "lambda %.17g walk %d batch %d widths",
-                     fm_method_name(o->method), o->budget_step, o->until, o->steps, o->samples,
-                     o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2, o->tau_first,
-                     o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
-                     t->walk.sequences, batch_of(t->task.run));
+    int n = snprintf(
+        text, sizeof text,
+        "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
+        "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
+        "lambda %.17g walk %d batch %d widths",
+        fm_method_name(o->method), fm_ties_name(o->granularity), o->budget_step, o->until, o->steps,
+        o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2, o->tau_first,
+        o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, t->walk.sequences,
+        batch_of(t->task.run));
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -145,7 +146,8 @@ static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, str
     const struct fm_ranking *r = &t->task.ranking;
     switch (t->options->method) {
     case FM_METHOD_SALIENCY:
-        return fm_family_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until, err);
+        return fm_family_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
+                                  t->options->granularity, err);
     case FM_METHOD_UNIFORM:
         return fm_family_uniform(f, &t->actions, &t->until, err);
     default:
@@ -178,6 +180,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
                                .actions = &t->actions,
                                .step = &t->step,
                                .until = &t->until,
+                               .granularity = t->options->granularity,
                                .sequences = want < count ? want : count};
     if (is_shuffle(t->options->method)) {
         rc = fm_budgets_open(&from, &t->task.in, err);
@@ -322,6 +325,9 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
     if (is_shuffle(o->method))
         return;
     char text[FM_DECIMAL_TEXT];
+    bool uniform = o->method == FM_METHOD_UNIFORM;
+    cJSON_AddStringToObject(to, "granularity",
+                            fm_ties_name(uniform ? FM_PER_MODEL : o->granularity));
     fm_json_add_uint(to, "width_multiple", o->width_multiple);
     fm_decimal_print(text, &t->step);
     cJSON_AddStringToObject(to, "budget_step", text);

@@ -17,13 +17,14 @@ enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 
 struct fm_train_options {
     enum fm_method method;
-    const char *actions;     /* "0.1,0.4,0.7,1"; NULL: ten, 0.1 to 1 */
-    uint32_t width_multiple; /* 1 */
-    const char *budget_step; /* "0.01" */
-    const char *until;       /* "0.80" */
-    int steps;               /* 500 */
-    int samples;             /* subnets per batch, 1 */
-    double prior;            /* eta: start from the scores; 0: the paper's start */
+    enum fm_granularity granularity; /* experts that share a width; not of the shuffles */
+    const char *actions;             /* "0.1,0.4,0.7,1"; NULL: ten, 0.1 to 1 */
+    uint32_t width_multiple;         /* 1 */
+    const char *budget_step;         /* "0.01" */
+    const char *until;               /* "0.80" */
+    int steps;                       /* 500 */
+    int samples;                     /* subnets per batch, 1 */
+    double prior;                    /* eta: start from the scores; 0: the paper's start */
     enum fm_lambda_schedule schedule;
     /* Constants that have no option of their own. */
     double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */

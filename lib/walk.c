@@ -100,6 +100,19 @@ out:
     return rc;
 }
 
+/* Groups of tied experts are lowered as one expert with the sum of their costs. */
+static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
+                        const struct fm_family *family, uint64_t target, struct fm_err *err)
+{
+    int size = fm_ties_size(w->granularity, family->M, family->E), X = family->M * family->E;
+    fm_ties_gather(widths, (size_t)X, size);
+    fm_ties_sum(squares, squares, (size_t)X, size, w->actions->count);
+    int rc = fm_walk_lower(widths, squares, w->actions, X / size,
+                           (target + (uint64_t)size - 1) / (uint64_t)size, err);
+    fm_ties_spread(widths, (size_t)X, size);
+    return rc;
+}
+
 int fm_walk_step(const struct fm_walk *w, struct fm_family *family, bool *done, struct fm_err *err)
 {
     uint64_t n = fm_family_channels(family), removed = family->mask[family->count - 1].removed;
@@ -118,8 +131,8 @@ int fm_walk_step(const struct fm_walk *w, struct fm_family *family, bool *done, 
     memcpy(widths, fm_family_widths(family, family->count - 1), (size_t)X * sizeof *widths);
     rc = measure_squares(w, &grad, widths, (i - 1) * (uint64_t)w->sequences, err);
     if (rc == FM_OK)
-        rc = fm_walk_lower(widths, grad.total, w->actions, X,
-                           fm_decimal_target(w->step, w->until, i, n), err);
+        rc = lower_groups(w, widths, grad.total, family, fm_decimal_target(w->step, w->until, i, n),
+                          err);
     if (rc == FM_OK)
         rc = fm_family_append(family, widths, FM_METHOD_WALK, (int)i, err);
     fm_maskgrad_release(&grad);

@@ -15,6 +15,7 @@ struct fm_walk {
     const struct fm_actions *actions;
     const struct fm_decimal *step, *until;
     int sequences; /* looked at for a budget */
+    enum fm_granularity granularity;
 };
 
 /*

@@ -85,7 +85,8 @@ static void saliency_beats_every_random_mask_of_its_budget(void **state)
     struct fm_family f;
     struct fm_err err = {0};
     fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, &err), FM_OK);
+    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
+                     FM_OK);
     assert_int_equal(f.count, 17);
     assert_int_equal(f.mask[0].removed, 0);
     for (int b = 1; b < f.count; b++) {
@@ -121,7 +122,8 @@ static void a_bump_in_the_scores_is_bridged_by_the_hull(void **state)
     struct fm_family f;
     struct fm_err err = {0};
     fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, &err), FM_OK);
+    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
+                     FM_OK);
     for (int b = 0; b < f.count; b++) {
         for (int x = 0; x < X; x++) {
             uint32_t w = fm_family_widths(&f, b)[x];
