@@ -1,6 +1,6 @@
 # The fm suite.  Targets:
 #
-#   all        the six tools, in build/
+#   all        the six tools and libfm_clip.so, in build/
 #   demo       the whole pipeline on the small model in golden/, with a table of budgets
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
@@ -9,7 +9,7 @@
 #   bench      fm-bench io and engine
 #   install, uninstall, clean
 #
-# Variables: PREFIX DESTDIR BINDIR MANDIR, V=1 (show commands), SAN=address,undefined,
+# Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR, V=1 (show commands), SAN=address,undefined,
 # CUDA=auto|0|1, CC, CFLAGS, NVCC, and one PKG_CONFIG.  Each SAN/CUDA choice has its own folder.
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \
 #     DNNL_LIBS="-L... -Wl,-rpath,... -ldnnl -lgomp"
@@ -17,6 +17,8 @@
 PREFIX  ?= /usr/local
 BINDIR  ?= $(PREFIX)/bin
 MANDIR  ?= $(PREFIX)/share/man
+LIBDIR  ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
 INSTALL ?= install
 PKG_CONFIG ?= pkg-config
 CLANG_FORMAT ?= clang-format
@@ -59,13 +61,18 @@ SCRIPTS := cmd/fm-chat2text
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
 
-all: $(BUILD)/libfm.a $(BINS)
+# libfm_clip.so: kernels/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
+CLIP_SO := libfm_clip.so.1
+CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip*.c) lib/base/dtype.c)
+CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip.map -Wl,-z,nodelete
+
+all: $(BUILD)/libfm.a $(BINS) $(BUILD)/libfm_clip.so
 
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
 $(BUILD)/kernels/cpu%.c.o: FLAGS += -O3
-$(BUILD)/kernels/clip%.c.o: FLAGS += -O3
-$(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
+$(BUILD)/kernels/clip%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
+$(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/modeling.c.o: formats/modeling_fm.py
 
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(CLI_O) $(BUILD)/libfm.a
@@ -76,7 +83,14 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a
 	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS)
 $(BUILD)/libfm.a: $(LIB_O)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$(BUILD)/$(CLIP_SO): $(CLIP_O) kernels/clip.map
+	$(Q)$(LINK) $(CLIP_LINK) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(CLIP_O) -lm -lpthread
+$(BUILD)/libfm_clip.so: $(BUILD)/$(CLIP_SO)
+	$(Q)ln -sf $(CLIP_SO) $@
 $(BUILD)/%.c.o: %.c | deps-build
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) -o $@ $<
+$(BUILD)/pic/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -o $@ $<
 $(BUILD)/%.cu.o: %.cu
@@ -84,7 +98,7 @@ $(BUILD)/%.cu.o: %.cu
 	$(Q)$(NVCC) -I. -O3 -std=c++17 -Xcompiler -Wall -MMD -MP -c -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o): | deps-check
 .SECONDARY:
--include $(LIB_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*.d)
+-include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*.d)
 
 DEPS = CC="$(CC)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
@@ -118,12 +132,21 @@ lint: deps-check
 	@shellcheck -x $(wildcard tests/*.sh golden/*.sh) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 
+SECTIONS = $(sort $(patsubst .%,%,$(suffix $(MAN))))
 install: all
-	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man7
+	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) \
+		$(SECTIONS:%=$(DESTDIR)$(MANDIR)/man%)
 	$(INSTALL) -m 755 $(BINS) $(SCRIPTS) $(DESTDIR)$(BINDIR)
+	$(INSTALL) -m 755 $(BUILD)/$(CLIP_SO) $(DESTDIR)$(LIBDIR)
+	ln -sf $(CLIP_SO) $(DESTDIR)$(LIBDIR)/libfm_clip.so
+	$(INSTALL) -m 644 kernels/clip.h $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
+		kernels/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}; done
 uninstall:
 	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
+	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so pkgconfig/fm_clip.pc
+	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done
 clean:
 	rm -rf build
