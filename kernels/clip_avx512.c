@@ -26,9 +26,11 @@ INLINE void pack_rows_of(float *panel, const char *src, int64_t ld, int lanes, i
             __m512 v[16];
             int n = terms - k;
 #pragma GCC unroll 16
-            for (int i = 0; i < 16; i++)
+            for (int i = 0; i < 16; i++) {
+                _mm_prefetch(src + (l + 16 + i) * ld + k * size, _MM_HINT_T0);
                 v[i] = l + i < lanes ? load(src + (l + i) * ld + k * size, n, type)
                                      : _mm512_setzero_ps();
+            }
             fm_clip_transpose(v);
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++)
@@ -53,10 +55,12 @@ INLINE void pack_columns_of(float *panel, const char *src, int64_t ld, int lanes
     const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
     for (int k = 0; k < terms; k++)
 #pragma GCC unroll 4
-        for (int l = 0; l < FM_CLIP_LANES; l += 16)
+        for (int l = 0; l < FM_CLIP_LANES; l += 16) {
+            _mm_prefetch(src + (k + 12) * ld + l * size, _MM_HINT_T0);
             _mm512_store_ps(panel + (size_t)k * FM_CLIP_LANES + l,
                             l < lanes ? load(src + k * ld + l * size, lanes - l, type)
                                       : _mm512_setzero_ps());
+        }
 }
 
 AVX512 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,

@@ -22,10 +22,12 @@ BF16 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, 
         for (int k = 0; k < terms; k += 32) {
             __m512 v[16];
 #pragma GCC unroll 16
-            for (int i = 0; i < 16; i++)
+            for (int i = 0; i < 16; i++) {
+                _mm_prefetch((const char *)src + (l + 16 + i) * ld + 2 * k, _MM_HINT_T0);
                 v[i] = l + i < lanes ? _mm512_castsi512_ps(load(
                                            (const char *)src + (l + i) * ld + 2 * k, terms - k))
                                      : _mm512_setzero_ps();
+            }
             fm_clip_transpose(v);
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++)
@@ -50,6 +52,8 @@ BF16 static void pack_columns(void *panel, const void *src, int64_t ld, int lane
         for (int l = 0; l < FM_CLIP_LANES; l += 32) {
             const char *from = (const char *)src + k * ld + 2 * l;
             int n = lanes - l > 0 ? lanes - l : 0;
+            _mm_prefetch(from + 12 * ld, _MM_HINT_T0);
+            _mm_prefetch(from + 13 * ld, _MM_HINT_T0);
             __m512i a = load(from, n), b = load(from + (k + 1 < terms ? ld : 0), n);
             b = k + 1 < terms ? b : _mm512_setzero_si512();
             char *to = (char *)panel + ((size_t)k / 2 * FM_CLIP_LANES + (size_t)l) * 4;
