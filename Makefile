@@ -32,8 +32,8 @@ VERSION := 0.1.0
 MAKEFLAGS += -r
 comma := ,
 CUDA_SOURCES := $(wildcard kernels/*.cu)
-HAVE_CUDA := $(if $(CUDA_SOURCES),$(filter 1,$(if $(filter auto,$(CUDA)),$(shell command -v $(NVCC) >/dev/null 2>&1 && echo 1),$(CUDA))))
-BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(HAVE_CUDA),/cuda)
+HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && echo 1)),$(CUDA)))
+BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
 
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
@@ -49,7 +49,15 @@ PKG_LIBS = $(eval PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS)))$(PKG_LIBS)
 DEFINES := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DFM_VERSION='"$(VERSION)"'
 COMPILE = $(CC) -I. $(DEFINES) $(DNNL_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(FLAGS) -MMD -MP -c
 LINK = $(CC) $(SANFLAGS) $(LDFLAGS)
-LIBS = $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) -lm -lpthread
+LIBS = $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) $(CUDA_LIBS) -lm -lpthread
+
+# The GPU side: code for sm_80 and sm_90, PTX for what comes later, and Hopper's own instructions in
+# a file of their own.  CUDA's runtime is linked in and the driver and cuBLAS are found at run time,
+# so what is built here runs on machines that have neither.
+NVFLAGS ?= -O3
+GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -lcudart_static -lrt -ldl -Wl$(comma)-Bstatic -lstdc++ -Wl$(comma)-Bdynamic)
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 LIB_C := $(wildcard lib/base/*.c lib/*.c formats/*.c kernels/*.c)
@@ -58,12 +66,14 @@ LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUI
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 SCRIPTS := cmd/fm-chat2text
-TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%)
+TEST_CC := $(wildcard tests/test_*.cc)
+TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
 
 # libfm_clip.so: kernels/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
 CLIP_SO := libfm_clip.so.1
-CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip*.c) lib/base/dtype.c)
+CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip*.c) lib/base/dtype.c) \
+	$(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip.map -Wl,-z,nodelete
 
 all: $(BUILD)/libfm.a $(BINS) $(BUILD)/libfm_clip.so
@@ -84,7 +94,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a
 $(BUILD)/libfm.a: $(LIB_O)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/$(CLIP_SO): $(CLIP_O) kernels/clip.map
-	$(Q)$(LINK) $(CLIP_LINK) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(CLIP_O) -lm -lpthread
+	$(Q)$(LINK) $(CLIP_LINK) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(CLIP_O) $(CUDA_LIBS) -lm -lpthread
 $(BUILD)/libfm_clip.so: $(BUILD)/$(CLIP_SO)
 	$(Q)ln -sf $(CLIP_SO) $@
 $(BUILD)/%.c.o: %.c | deps-build
@@ -93,10 +103,19 @@ $(BUILD)/%.c.o: %.c | deps-build
 $(BUILD)/pic/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -o $@ $<
+# What ptxas says of registers and spills stays beside the object: tests/test_cuda_sass.sh reads it.
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -I. -O3 -std=c++17 -Xcompiler -Wall -MMD -MP -c -o $@ $<
-$(TEST_C:%=$(BUILD)/%.o): | deps-check
+	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xptxas -v -Xcompiler -Wall,-Wextra,-Wshadow,-fPIC \
+		-MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.ptxas 2>&1 || { cat $@.ptxas >&2; rm -f $@; exit 1; }
+	@grep -iE 'warning|error' $@.ptxas >&2 || true
+$(BUILD)/kernels/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
+$(BUILD)/kernels/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
+$(if $(HAVE_CUDA),$(BUILD)/kernels/clip.c.o $(BUILD)/pic/kernels/clip.c.o): DEFINES += -DFM_CUDA
+$(BUILD)/tests/%: tests/%.cc
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
+$(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 .SECONDARY:
 -include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*.d)
 
@@ -124,7 +143,8 @@ bench: all
 	@$(BUILD)/bin/fm-bench io && $(BUILD)/bin/fm-bench engine
 
 # clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
-STYLED = $(wildcard $(addsuffix /*.[ch],lib/base lib formats kernels cmd tests))
+STYLED = $(wildcard $(addsuffix /*.[ch],lib/base lib formats kernels cmd tests) \
+	kernels/*.cu kernels/*.cuh tests/*.cc)
 lint: deps-check
 	@bash tests/layers.sh
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \

@@ -14,7 +14,8 @@
  *
  * The bits of a row of `out` depend on that row's hidden, ids, weights and widths alone: not on
  * N, on other rows, on the workspace or on the number of threads; the same call gives the same
- * bits.  A NaN stays in its row.
+ * bits.  (On CUDA also on which experts have more than 64 rows in the whole call: their sums are
+ * made in one piece, those of others in pieces of up to 2048 channels.)  A NaN stays in its row.
  *
  * Weights are flat, so ragged and elastic exports are one thing.  Channel c of local expert e
  * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up`

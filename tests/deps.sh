@@ -36,6 +36,7 @@ if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/
 fi
 if [ "${1:-build}" = check ]; then
     need libcmocka-dev header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
+    need g++ have "${CXX:-g++}"
     need clang-format have "${CLANG_FORMAT:-clang-format}"
     for tool in shellcheck mandoc zstd tar; do
         need "$tool" have "$tool"

@@ -21,7 +21,7 @@ layer_of() {
     esac
 }
 count=0
-for f in lib/base/*.[ch] formats/*.[ch] kernels/*.[ch] kernels/*.cu kernels/*.cuh lib/*.[ch] cmd/*.[ch] tests/*.[ch]; do
+for f in lib/base/*.[ch] formats/*.[ch] kernels/*.[ch] kernels/*.cu kernels/*.cuh lib/*.[ch] cmd/*.[ch] tests/*.[ch] tests/*.cc; do
     [ -e "$f" ] || continue
     count=$((count + 1))
     may=" $(allowed "$(layer_of "$f")") "

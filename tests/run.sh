@@ -40,15 +40,29 @@ wanted() {
 
 unit_tests() {
     local source name began status
-    for source in tests/test_*.c; do
+    for source in tests/test_*.c tests/test_*.cc; do
         [ -e "$source" ] || continue
-        name=unit/$(basename "$source" .c)
+        name=$(basename "$source")
+        name=unit/${name%.*}
         wanted "$name" || continue
         began=$SECONDS
         timeout -k 10 "$seconds_max" "$BUILD/tests/${name#unit/}" >"$scratch/log" 2>&1 </dev/null
         status=$?
         [ $status != 124 ] || echo "no end after $seconds_max s" >>"$scratch/log"
         result "$name" $status "$began" "$scratch/log"
+    done
+}
+
+# Facts about what was built, by script; the same statuses as a program's.
+scripts() {
+    local source name began
+    for source in tests/test_*.sh; do
+        [ -e "$source" ] || continue
+        name=unit/$(basename "$source" .sh)
+        wanted "$name" || continue
+        began=$SECONDS
+        BUILD=$BUILD timeout -k 10 "$seconds_max" bash "$source" >"$scratch/log" 2>&1 </dev/null
+        result "$name" $? "$began" "$scratch/log"
     done
 }
 
@@ -117,6 +131,7 @@ demo() {
 }
 
 unit_tests
+scripts
 replays
 cli_tests
 demo
