@@ -66,7 +66,8 @@ static int plan(const struct fm_cli *cli, const struct fm_verify_options *option
 {
     struct fm_list list;
     struct fm_cli_text text;
-    int code = fm_list_read(&list, options->against ? options->against : options->target, err);
+    int code =
+        fm_list_read(&list, options->against ? options->against : options->target, false, err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {

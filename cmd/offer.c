@@ -1,7 +1,9 @@
 #include "cmd/offer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "lib/degrees.h"
 #include "lib/list.h"
 #include "lib/report.h"
 
@@ -29,11 +31,45 @@ static void row_text(FILE *out, const struct fm_list_row *r)
     fputc('\n', out);
 }
 
+static void form_row(FILE *out, const struct fm_list *list, const struct fm_list_row *r)
+{
+    fprintf(out, "%6.4f", r->budget);
+    for (int i = 0; i < FM_LIST_FORMS; i++) {
+        char bytes[32];
+        fm_cli_bytes(bytes, list->packed ? r->form[i].files : r->form[i].tensors);
+        fprintf(out, " %10s", bytes);
+    }
+    char uniform[FM_DEGREES_TEXT], fused[FM_DEGREES_TEXT];
+    fm_degrees_print(uniform, r->form[FM_LAYOUT_UNIFORM].degrees, ",");
+    fm_degrees_print(fused, r->form[FM_LAYOUTS].degrees, ",");
+    fprintf(out, "  %-12s %s\n", uniform, fused);
+}
+
+/* What each layout takes of every member, and over how many devices it can be split. */
+static void form_table(FILE *out, const struct fm_list *list)
+{
+    char whole[FM_DEGREES_TEXT], padded[FM_DEGREES_TEXT];
+    fm_degrees_print(whole, list->row[0].form[FM_LAYOUT_RAGGED].degrees, ",");
+    fm_degrees_print(padded, list->row[0].form[FM_LAYOUT_PADDED].degrees, ",");
+    fprintf(out, "\nbytes of an export, %s; tensor-parallel degrees of uniform and layer-vllm\n",
+            list->packed ? "all files" : "tensors alone");
+    fprintf(out, "budget");
+    for (int i = 0; i < FM_LIST_FORMS; i++)
+        fprintf(out, " %10s", fm_list_form_name(i));
+    fprintf(out, "  %-12s %s\n", "uniform", "layer-vllm");
+    for (int i = 0; i < list->rows; i++)
+        form_row(out, list, &list->row[i]);
+    fprintf(out, "tensor-parallel degrees of ragged, elastic, layer: %s; padded: %s\n", whole,
+            padded);
+}
+
 static void table(FILE *out, const struct fm_list *list)
 {
     fprintf(out, "%s, stage %s: %d layers, %d experts (%d per token), hidden %d, channels %d, %s\n",
             list->family, list->stage, list->layers, list->experts, list->experts_per_token,
             list->hidden, list->channels, list->dtype);
+    if (list->granularity[0] && strcmp(list->granularity, "expert") != 0)
+        fprintf(out, "one width per %s\n", list->granularity);
     if (list->adapter_budget >= 0)
         fprintf(out, "adapter trained at budget %.4f\n", list->adapter_budget);
     if (list->rows == 0) {
@@ -44,6 +80,7 @@ static void table(FILE *out, const struct fm_list *list)
             "mean", "max", "bytes", "params", "active", "CE", "KL", "agree%");
     for (int i = 0; i < list->rows; i++)
         row_text(out, &list->row[i]);
+    form_table(out, list);
 }
 
 static cJSON *list_json(const struct fm_list *list, struct fm_err *err)
@@ -60,7 +97,7 @@ int fm_offer(const struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_list list;
     struct fm_cli_text text;
-    int code = fm_list_read(&list, cli->run.input, err);
+    int code = fm_list_read(&list, cli->run.input, true, err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {

@@ -66,7 +66,7 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
 static int find_budget(double *budget, const char *bundle, struct fm_err *err)
 {
     struct fm_list list;
-    int code = fm_list_read(&list, bundle, err);
+    int code = fm_list_read(&list, bundle, false, err);
     *budget = 0;
     for (int i = 0; code == FM_OK && i < list.rows; i++)
         if (fabs(list.row[i].budget - 0.4) < fabs(*budget - 0.4))

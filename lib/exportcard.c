@@ -82,9 +82,16 @@ int fm_exporter_origin(struct fm_exporter *x, struct fm_err *err)
     return rc;
 }
 
+/* A text of any length. */
+static void say(struct fm_text *t, const char *text)
+{
+    fm_text_add(t, text, strlen(text));
+}
+
 static void say_front_matter(struct fm_text *t, const struct fm_exporter *x)
 {
-    fm_text_printf(t, "---\n%s", x->license);
+    fm_text_printf(t, "---\n");
+    say(t, x->license);
     if (x->base_model[0])
         fm_text_printf(t, "base_model: %s\n", x->base_model);
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
@@ -294,7 +301,7 @@ int fm_exporter_card(struct fm_exporter *x, struct fm_err *err)
                        x->budgets.budget[x->index].budget);
     fm_text_printf(&t,
                    "The channels of every expert are ranked, and the least important ones\n"
-                   "removed; a mask says how many each expert keeps.  %s\n\n",
+                   "removed; a mask says how many each expert keeps.\n\n%s\n\n",
                    describe(x->options));
     if (x->options->layout == FM_LAYOUT_ELASTIC)
         say_family(&t, x);

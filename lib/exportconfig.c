@@ -92,7 +92,7 @@ static void say_family(struct fm_text *t, const struct fm_exporter *x)
     free(widths);
 }
 
-static void set_elastic(struct edit *e, const struct fm_exporter *x)
+static void set_elastic(struct edit *e, struct fm_exporter *x)
 {
     struct fm_text t = {0};
     fm_text_printf(&t, "[");
@@ -102,10 +102,19 @@ static void set_elastic(struct edit *e, const struct fm_exporter *x)
     }
     fm_text_printf(&t, "]");
     set(e, "fm_budgets", &t);
-    say_family(&t, x);
-    set(e, "fm_family", &t);
     say_number(&t, x->budgets.budget[x->index].budget);
     set(e, "fm_budget", &t);
+    /* Last: setting a key reads all that is there, and this is long. */
+    if (!x->family) {
+        say_family(&t, x);
+        x->family = t.failed ? NULL : t.data;
+        if (t.failed)
+            free(t.data);
+        t = (struct fm_text){.failed = t.failed};
+    }
+    if (!t.failed)
+        fm_text_add(&t, x->family, strlen(x->family));
+    set(e, "fm_family", &t);
 }
 
 /* What vLLM reads for its fused layers: a width per decoder layer. */
@@ -146,6 +155,21 @@ static bool has_modules(const struct fm_exporter *x, const cJSON *map)
     return true;
 }
 
+/* Under stock names the architecture is the checkpoint's, by the name that servers know. */
+static void set_architecture(struct edit *e, const struct fm_exporter *x, const cJSON *config)
+{
+    const struct fm_model_family *family = x->config.family;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    struct fm_text saved = {0}, t = {0};
+    fm_text_printf(&saved, "%sForCausalLM", family->class_name);
+    if (family->served_as && have && !saved.failed && strcmp(have, saved.data) == 0) {
+        fm_text_printf(&t, "[\n    \"%s\"\n  ]", family->served_as);
+        set(e, "architectures", &t);
+    }
+    free(saved.data);
+}
+
 /* An auto_map whose files are not here would only be stumbled over. */
 static void set_stock_classes(struct edit *e, const struct fm_exporter *x)
 {
@@ -156,6 +180,7 @@ static void set_stock_classes(struct edit *e, const struct fm_exporter *x)
         fm_text_printf(&t, "{}");
         set(e, "auto_map", &t);
     }
+    set_architecture(e, x, json);
     cJSON_Delete(json);
 }
 
@@ -171,7 +196,7 @@ static void set_stock(struct edit *e, const struct fm_exporter *x)
     set(e, x->config.family->width_key, &t);
 }
 
-static void set_ours(struct edit *e, const struct fm_exporter *x)
+static void set_ours(struct edit *e, struct fm_exporter *x)
 {
     struct fm_text t = {0};
     set_classes(e, x);

@@ -73,6 +73,13 @@ struct fm_exporter {
     size_t tensors, tensors_capacity;
     struct fm_export_file *file;
     size_t files, files_capacity;
+    /* What tensors and the first `weight_files` files were planned for: they stay as long as only
+     * the texts change. */
+    struct fm_export_options planned;
+    int planned_rows;
+    uint32_t *planned_widths; /* (M, E) */
+    size_t weight_files;
+    char *family; /* elastic: fm_family of config.json for planned.pad_multiple; NULL: not yet */
     struct fm_crew crew;
 };
 
@@ -147,6 +154,8 @@ bool fm_exporter_owns(const char *name);
 
 /* Open the bundle and what does not depend on the mask; release in every case. */
 int fm_exporter_open(struct fm_exporter *x, struct fm_err *err);
+/* The same where x->bundle is open already. */
+int fm_exporter_take(struct fm_exporter *x, struct fm_err *err);
 void fm_exporter_release(struct fm_exporter *x);
 /* FM_EUSAGE for options that do not go together. */
 int fm_exporter_check(const struct fm_export_options *options, struct fm_err *err);

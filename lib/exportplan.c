@@ -116,13 +116,43 @@ int fm_exporter_head(struct fm_exporter *x, size_t i, const char **head, struct 
     return rc;
 }
 
+static void forget_files(struct fm_exporter *x, size_t first)
+{
+    for (size_t i = first; i < x->files; i++)
+        free(x->file[i].head);
+    x->files = x->files < first ? x->files : first;
+}
+
 static void forget_plan(struct fm_exporter *x)
 {
     for (size_t i = 0; i < x->tensors; i++)
         free((char *)(uintptr_t)x->tensor[i].t.name);
-    for (size_t i = 0; i < x->files; i++)
-        free(x->file[i].head);
-    x->tensors = x->files = 0;
+    forget_files(x, 0);
+    free(x->family);
+    x->family = NULL;
+    x->tensors = x->weight_files = 0;
+}
+
+/* The tensors planned last are those of the widths at hand. */
+static bool is_planned(const struct fm_exporter *x)
+{
+    const struct fm_export_options *o = x->options, *p = &x->planned;
+    size_t n = (size_t)x->config.M * (size_t)x->config.E;
+    if (x->weight_files == 0 || o->layout != p->layout || o->vllm != p->vllm ||
+        o->shard_bytes != p->shard_bytes || o->pad_multiple != p->pad_multiple)
+        return false;
+    if (o->layout == FM_LAYOUT_UNIFORM || o->layout == FM_LAYOUT_PADDED)
+        return x->rows == x->planned_rows;
+    return memcmp(x->widths, x->planned_widths, n * sizeof *x->widths) == 0;
+}
+
+static void remember_plan(struct fm_exporter *x)
+{
+    x->planned = *x->options;
+    x->planned_rows = x->rows;
+    memcpy(x->planned_widths, x->widths,
+           (size_t)x->config.M * (size_t)x->config.E * sizeof *x->widths);
+    x->weight_files = x->files;
 }
 
 /* Tensors that are no expert's, under the names of the layout. */
@@ -141,17 +171,30 @@ static int add_rest(struct fm_exporter *x, struct fm_err *err)
     return rc;
 }
 
-int fm_exporter_plan(struct fm_exporter *x, int index, struct fm_err *err)
+static int plan_weights(struct fm_exporter *x, struct fm_err *err)
 {
-    forget_plan(x);
-    x->index = index;
-    fm_exporter_widths(x);
     int rc = add_rest(x, err);
     if (rc == FM_OK)
         rc = x->options->layout == FM_LAYOUT_NATIVE ? fm_exporter_native(x, err)
                                                     : fm_exporter_hf(x, err);
     if (rc == FM_OK)
         qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_places);
+    if (rc == FM_OK)
+        remember_plan(x);
+    return rc;
+}
+
+int fm_exporter_plan(struct fm_exporter *x, int index, struct fm_err *err)
+{
+    int rc = FM_OK;
+    x->index = index;
+    fm_exporter_widths(x);
+    if (is_planned(x)) {
+        forget_files(x, x->weight_files);
+    } else {
+        forget_plan(x);
+        rc = plan_weights(x, err);
+    }
     return rc == FM_OK ? fm_exporter_texts(x, err) : rc;
 }
 
@@ -171,17 +214,23 @@ static int read_config(struct fm_exporter *x, struct fm_err *err)
 
 int fm_exporter_open(struct fm_exporter *x, struct fm_err *err)
 {
-    struct fm_stage_model model;
     const char *input = x->run->input ? x->run->input : "-";
     int rc = x->head ? fm_bundle_open_head(&x->bundle, input, err)
                      : fm_stage_open(&x->bundle, input, FM_MEMBER_SEGMENTS, err);
-    if (rc == FM_OK)
-        rc = fm_stage_model_read(&model, &x->bundle, err);
+    return rc == FM_OK ? fm_exporter_take(x, err) : rc;
+}
+
+int fm_exporter_take(struct fm_exporter *x, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    int rc = fm_stage_model_read(&model, &x->bundle, err);
     if (rc == FM_OK)
         rc = read_config(x, err);
     if (rc == FM_OK)
         rc = fm_budgets_open(&x->budgets, &x->bundle, err);
-    if (rc == FM_OK && !x->head)
+    if (rc == FM_OK && x->head)
+        x->volumes = (struct fm_volumes){.config = &x->config, .dtype = model.dtype};
+    else if (rc == FM_OK)
         rc = fm_volumes_open(&x->volumes, &x->bundle, &x->config, model.dtype, err);
     if (rc == FM_OK && (x->budgets.family.M != x->config.M || x->budgets.family.E != x->config.E ||
                         x->budgets.family.I != x->config.I))
@@ -190,7 +239,9 @@ int fm_exporter_open(struct fm_exporter *x, struct fm_err *err)
     if (rc == FM_OK) {
         x->widths =
             fm_alloc((size_t)x->config.M * (size_t)x->config.E, sizeof *x->widths, "widths", err);
-        rc = x->widths ? FM_OK : err->code;
+        x->planned_widths = fm_alloc((size_t)x->config.M * (size_t)x->config.E,
+                                     sizeof *x->planned_widths, "widths", err);
+        rc = x->widths && x->planned_widths ? FM_OK : err->code;
     }
     if (rc == FM_OK)
         rc = fm_exporter_origin(x, err);
@@ -203,6 +254,7 @@ void fm_exporter_release(struct fm_exporter *x)
     free(x->tensor);
     free(x->file);
     free(x->widths);
+    free(x->planned_widths);
     free(x->config_text);
     fm_volumes_close(&x->volumes);
     fm_budgets_release(&x->budgets);

@@ -9,6 +9,8 @@
 #include "formats/json.h"
 #include "lib/base/mem.h"
 #include "lib/budgets.h"
+#include "lib/degrees.h"
+#include "lib/exporter.h"
 #include "lib/stage.h"
 
 static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
@@ -32,20 +34,59 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
     snprintf(row->method, sizeof row->method, "%s", fm_method_name(m->method));
 }
 
-static int fill_rows(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
+const char *fm_list_form_name(int form)
 {
-    struct fm_budgets b = {0};
-    int rc = fm_budgets_open(&b, bundle, err);
-    if (rc == FM_OK) {
-        list->row = fm_alloc((size_t)b.family.count, sizeof *list->row, "the list of budgets", err);
-        rc = list->row ? FM_OK : err->code;
+    return form == FM_LAYOUTS ? "layer-vllm" : fm_layout_name((enum fm_layout)form);
+}
+
+/* Bytes of the tensors; without experts, each budget removes from the same sum. */
+static uint64_t tensor_bytes(const struct fm_exporter *x)
+{
+    const struct fm_mask *mask = &x->budgets.family.mask[x->index];
+    uint64_t channel = fm_exporter_channel_bytes(x), kept = 0;
+    uint64_t full = x->budgets.budget[x->index].bytes + mask->removed * channel;
+    for (int m = 0; m < x->config.M; m++)
+        kept += fm_exporter_channels(x, m);
+    if (x->options->layout == FM_LAYOUT_PADDED)
+        return full;
+    if (x->options->layout == FM_LAYOUT_ELASTIC)
+        full += (uint64_t)x->config.M * (uint64_t)fm_dtype_bits(x->volumes.dtype) / 8;
+    return full - (fm_family_channels(&x->budgets.family) - kept) * channel;
+}
+
+/* One form of every member. */
+static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, struct fm_err *err)
+{
+    struct fm_export_options o = {.layout =
+                                      form == FM_LAYOUTS ? FM_LAYOUT_LAYER : (enum fm_layout)form,
+                                  .vllm = form == FM_LAYOUTS};
+    int rc = FM_OK;
+    x->options = &o;
+    for (int i = 0; i < list->rows && rc == FM_OK; i++) {
+        struct fm_list_form *f = &list->row[i].form[form];
+        x->index = i;
+        fm_exporter_widths(x);
+        f->tensors = tensor_bytes(x);
+        f->degrees = fm_degrees_of(&x->config, o.layout, o.vllm, x->widths);
+        if (list->packed) {
+            rc = fm_exporter_plan(x, i, err);
+            f->files = rc == FM_OK ? fm_exporter_bytes(x) : 0;
+        }
     }
-    if (rc == FM_OK) {
-        list->rows = b.family.count;
-        for (int i = 0; i < list->rows; i++)
-            fill_row(&list->row[i], &b, i);
-    }
-    fm_budgets_release(&b);
+    return rc;
+}
+
+static int fill_rows(struct fm_list *list, struct fm_exporter *x, bool forms, struct fm_err *err)
+{
+    int n = x->budgets.family.count, rc = FM_OK;
+    list->row = fm_alloc((size_t)n, sizeof *list->row, "the list of budgets", err);
+    if (!list->row)
+        return err->code;
+    list->rows = n;
+    for (int i = 0; i < n; i++)
+        fill_row(&list->row[i], &x->budgets, i);
+    for (int form = 0; form < FM_LIST_FORMS && forms && rc == FM_OK; form++)
+        rc = fill_form(list, x, form, err);
     return rc;
 }
 
@@ -78,20 +119,39 @@ static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, st
     return FM_OK;
 }
 
-int fm_list_read(struct fm_list *list, const char *path, struct fm_err *err)
+static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundle)
+{
+    const cJSON *train = fm_stage_history_of(bundle, "fm-train");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+    const char *text =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "granularity"));
+    for (int g = 0; text && g < FM_GRANULARITIES; g++)
+        if (strcmp(text, fm_ties_name((enum fm_granularity)g)) == 0)
+            snprintf(list->granularity, sizeof list->granularity, "%s", text);
+}
+
+int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
 {
     *list = (struct fm_list){.adapter_budget = -1};
-    struct fm_bundle bundle = {0};
+    const struct fm_export_options plain = {0};
+    const struct fm_run_options run = {.output = ""};
+    struct fm_exporter x = {.run = &run, .options = &plain};
     struct fm_stage_model model;
-    int rc = fm_stage_open(&bundle, path, NULL, err);
+    int rc = fm_stage_open(&x.bundle, path, NULL, err);
     if (rc == FM_OK)
-        rc = fm_stage_model_read(&model, &bundle, err);
+        rc = fm_stage_model_read(&model, &x.bundle, err);
     if (rc == FM_OK)
-        rc = fill_words(list, &bundle, err);
-    if (rc == FM_OK && fm_bundle_find(&bundle, FM_MEMBER_MASKS))
-        rc = fill_rows(list, &bundle, err);
+        rc = fill_words(list, &x.bundle, err);
+    list->packed = rc == FM_OK && fm_bundle_find(&x.bundle, FM_MEMBER_SEGMENTS);
+    x.head = !list->packed || !forms;
+    if (rc == FM_OK && fm_bundle_find(&x.bundle, FM_MEMBER_MASKS)) {
+        fill_granularity(list, &x.bundle);
+        rc = fm_exporter_take(&x, err);
+        if (rc == FM_OK)
+            rc = fill_rows(list, &x, forms, err);
+    }
     if (rc == FM_OK)
-        rc = fill_adapter(list, &bundle, err);
+        rc = fill_adapter(list, &x.bundle, err);
     if (rc == FM_OK) {
         list->layers = model.L;
         list->experts = model.E;
@@ -102,7 +162,7 @@ int fm_list_read(struct fm_list *list, const char *path, struct fm_err *err)
         list->params = model.params;
         snprintf(list->dtype, sizeof list->dtype, "%s", fm_dtype_name(model.dtype));
     }
-    fm_bundle_close(&bundle);
+    fm_exporter_release(&x);
     return rc;
 }
 
@@ -125,7 +185,22 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     cJSON_AddBoolToObject(quality, "recovered", row->recovered);
 }
 
-static void add_row(cJSON *array, const struct fm_list_row *row)
+static void add_forms(cJSON *object, const struct fm_list *list, const struct fm_list_row *row)
+{
+    cJSON *layouts = cJSON_AddObjectToObject(object, "layouts");
+    for (int i = 0; i < FM_LIST_FORMS; i++) {
+        cJSON *form = cJSON_AddObjectToObject(layouts, fm_list_form_name(i));
+        fm_json_add_uint(form, "tensors", row->form[i].tensors);
+        if (list->packed)
+            fm_json_add_uint(form, "files", row->form[i].files);
+        cJSON *degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
+        for (int d = 1; d <= FM_DEGREES_MAX; d++)
+            if (row->form[i].degrees >> (d - 1) & 1)
+                fm_json_add_uint(degrees, NULL, (uint64_t)d);
+    }
+}
+
+static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToArray(array, object);
@@ -141,6 +216,7 @@ static void add_row(cJSON *array, const struct fm_list_row *row)
     fm_json_add_uint(object, "params", row->params);
     fm_json_add_uint(object, "params_active", row->params_active);
     add_quality(object, row);
+    add_forms(object, list, row);
 }
 
 char *fm_list_json(const struct fm_list *list)
@@ -157,11 +233,13 @@ char *fm_list_json(const struct fm_list *list)
     fm_json_add_uint(model, "channels", (uint64_t)list->channels);
     fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
     fm_json_add_uint(model, "params", list->params);
+    if (list->granularity[0])
+        cJSON_AddStringToObject(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
     cJSON *budgets = cJSON_AddArrayToObject(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
-        add_row(budgets, &list->row[i]);
+        add_row(budgets, list, &list->row[i]);
     char *text = fm_json_print(tree);
     cJSON_Delete(tree);
     return text;

@@ -1,5 +1,6 @@
 /*
- * What a bundle or stage stream offers: one row per budget of its family.
+ * What a bundle or stage stream offers: one row per budget of its family, and in it what every
+ * layout makes of that member.
  */
 #ifndef FM_LIST_H
 #define FM_LIST_H
@@ -8,6 +9,19 @@
 #include <stdint.h>
 
 #include "lib/base/err.h"
+#include "lib/export.h"
+
+/* A form of export: the layouts, and layout layer once more as vLLM reads it. */
+#define FM_LIST_FORMS (FM_LAYOUTS + 1)
+
+/* "native" and so on; "layer-vllm" is the last. */
+const char *fm_list_form_name(int form);
+
+struct fm_list_form {
+    uint64_t tensors; /* bytes of all tensors: what the weights take in memory */
+    uint64_t files;   /* bytes of the whole directory, as --fit counts them; 0 in a stage stream */
+    uint64_t degrees; /* of tensor parallelism: lib/degrees.h */
+};
 
 struct fm_list_row {
     int index;
@@ -21,6 +35,7 @@ struct fm_list_row {
     bool measured; /* the quality fields are set */
     double ce, kl, agree;
     bool recovered; /* measured on the recovered weights */
+    struct fm_list_form form[FM_LIST_FORMS];
 };
 
 struct fm_list {
@@ -28,13 +43,16 @@ struct fm_list {
     char family[32], dtype[16];
     int layers, experts, experts_per_token, hidden, channels, vocabulary;
     uint64_t params;
+    char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */
+    bool packed;           /* it has weights: `files` are set */
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };
 
-/* path: a bundle or stage stream, "-" for standard input.  Release in every case. */
-int fm_list_read(struct fm_list *list, const char *path, struct fm_err *err);
+/* path: a bundle or stage stream, "-" for standard input; `forms`: fill those too, which plans
+ * every export.  Release in every case. */
+int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err);
 void fm_list_release(struct fm_list *list);
 
 /* The same as JSON text with a newline at the end; free() it.  NULL: no memory. */

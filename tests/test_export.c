@@ -9,6 +9,7 @@
 #include "formats/json.h"
 #include "lib/base/pool.h"
 #include "lib/export.h"
+#include "lib/list.h"
 #include "lib/pack.h"
 #include "lib/verify.h"
 #include "tests/given.h"
@@ -211,6 +212,58 @@ static void options_that_do_not_go_together_are_refused(void **unused)
         {.layout = FM_LAYOUT_RAGGED, .base_model = "/home/x/model", .budget = 0.4}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(fm_export_plan(&run, &bad[i], &r, &err), FM_EUSAGE);
+}
+
+/* Bytes of all tensors of the weight files of a directory, and how many of these there are. */
+static uint64_t tensor_bytes(const char *dir)
+{
+    char command[1024], path[1024];
+    uint64_t bytes = 0;
+    snprintf(command, sizeof command, "ls %s/*.safetensors", dir);
+    FILE *p = popen(command, "r");
+    scratch_check(p != NULL, command);
+    while (fscanf(p, "%1023s", path) == 1) {
+        struct fm_file f;
+        struct fm_safetensors st = {0};
+        GIVEN_TRY(fm_file_open(&f, path, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+        for (size_t i = 0; i < st.count; i++)
+            bytes += st.tensor[i].size;
+        fm_safetensors_close(&st);
+        fm_file_close(&f);
+    }
+    pclose(p);
+    return bytes;
+}
+
+static void the_list_says_what_every_layout_takes(void **unused)
+{
+    (void)unused;
+    struct fm_list list, stage;
+    struct fm_export_report r;
+    GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
+    GIVEN_TRY(fm_list_read(&stage, scratch("stage.fm"), true, &given_err));
+    assert_true(list.packed && !stage.packed);
+    for (int i = 0; i < FM_LIST_FORMS; i++) {
+        for (int m = 0; m < GIVEN_BUDGETS; m++) {
+            struct fm_export_options o = form(i);
+            const struct fm_list_form *f = &list.row[m].form[i];
+            o.by = FM_BY_MASK;
+            o.mask = m;
+            struct fm_run_options run = run_to(scratch("list"));
+            GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
+            assert_int_equal(f->files, r.bytes_out);
+            assert_int_equal(f->tensors, stage.row[m].form[i].tensors);
+            assert_true((f->degrees != 0) == (i != FM_LAYOUT_NATIVE));
+        }
+        export_as(scratch("list"), form(i));
+        assert_int_equal(list.row[5].form[i].tensors, tensor_bytes(scratch("list")));
+    }
+    char *text = fm_list_json(&list);
+    assert_non_null(strstr(text, "\"layer-vllm\": {"));
+    free(text);
+    fm_list_release(&list);
+    fm_list_release(&stage);
 }
 
 /* ---- how many files ---- */
@@ -436,6 +489,7 @@ int main(void)
         cmocka_unit_test(the_largest_member_that_fits_is_taken),
         cmocka_unit_test(a_stream_is_counted_as_a_stream),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
+        cmocka_unit_test(the_list_says_what_every_layout_takes),
         cmocka_unit_test(shards_hold_no_more_than_they_may),
         cmocka_unit_test(padding_takes_real_channels_and_tells_their_bytes),
         cmocka_unit_test(a_padded_width_needs_the_whole_bundle_and_every_byte_counts),

@@ -293,7 +293,7 @@ static void the_list_says_what_the_manifest_does(void **unused)
     (void)unused;
     struct fm_list list;
     pack(given_stage("in.fm", true), scratch("a.fm"));
-    GIVEN_TRY(fm_list_read(&list, scratch("a.fm"), &given_err));
+    GIVEN_TRY(fm_list_read(&list, scratch("a.fm"), true, &given_err));
     assert_string_equal(list.stage, "pack");
     assert_string_equal(list.dtype, "F16");
     assert_int_equal(list.rows, GIVEN_BUDGETS);
