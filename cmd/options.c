@@ -347,6 +347,9 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
+    if (!chosen.tokens[0] && !cli->run.eval_tokens &&
+        fm_cli_refuse(cli, "without --tokens", 0, "token-dtype", &err) != FM_OK)
+        refuse(cli, err.text, "", "");
     if (!chosen.texts[0] && !cli->run.eval_text &&
         fm_cli_refuse(cli, "without a text", 0,
                       "text-field split-blank-lines tokenizer tokenizer-cmd", &err) != FM_OK)

@@ -47,20 +47,48 @@ static int fill(struct fm_documents *d, struct fm_err *err)
     return FM_OK;
 }
 
+/* What people take for text, by its first bytes. */
+static int check_beginning(const struct fm_documents *d, struct fm_err *err)
+{
+    static const struct {
+        const char *begin;
+        size_t size;
+        const char *what, *advice;
+    } known[] = {
+        {"\x1f\x8b", 2, "compressed with gzip", "decompress it, or pipe it to --text -"},
+        {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", "decompress it, or pipe it to --text -"},
+        {"BZh", 3, "compressed with bzip2", "decompress it, or pipe it to --text -"},
+        {"\xfd"
+         "7zXZ",
+         5, "compressed with xz", "decompress it, or pipe it to --text -"},
+        {"PAR1", 4, "Parquet", "export its rows as JSONL"},
+        {"\xff\xfe", 2, "UTF-16", "convert it to UTF-8"},
+        {"\xfe\xff", 2, "UTF-16", "convert it to UTF-8"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (d->have >= known[i].size && memcmp(d->buffer, known[i].begin, known[i].size) == 0)
+            return fm_fail(err, FM_EFORMAT, "'%s' is %s, not text; %s", d->file.path, known[i].what,
+                           known[i].advice);
+    return FM_OK;
+}
+
 int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err)
 {
     *d = (struct fm_documents){.file.fd = -1, .blocks = blocks};
     int rc = fm_file_open_input(&d->file, path, err);
     if (rc == FM_OK)
         rc = fill(d, err);
+    if (rc == FM_OK)
+        rc = check_beginning(d, err);
     if (rc != FM_OK) {
         fm_documents_close(d);
         return rc;
     }
-    size_t i = 0;
+    if (d->have >= 3 && memcmp(d->buffer, "\xef\xbb\xbf", 3) == 0)
+        d->used = 3; /* a byte-order mark */
+    size_t i = d->used;
     while (i < d->have && is_blank(d->buffer + i, 1))
         i++;
-    d->rows = ends_with(path, ".jsonl") || ends_with(path, ".ndjson") ||
+    d->rows = ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json") ||
               (strcmp(path, "-") == 0 && i < d->have && d->buffer[i] == '{');
     return FM_OK;
 }
@@ -155,17 +183,34 @@ static int take_field(struct fm_json *j, const char *key, const char *field, boo
     return fm_json_text(j, dst, capacity, err);
 }
 
+/* A key of any length: one that `key` has no room for is none of ours. */
+static int take_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
+{
+    struct fm_json before = *j;
+    struct fm_err ignored = {0};
+    int rc = FM_OK;
+    if (fm_json_text(j, key, capacity, &ignored) != FM_OK) {
+        *key = '\0';
+        *j = before;
+        if (!fm_json_accept(j, '"'))
+            return fm_json_text(j, key, capacity, err);
+        *j = before;
+        rc = fm_json_skip(j, err);
+    }
+    return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
+}
+
 static int take_row(const char *field, const char *row, size_t size, char *dst, struct fm_err *err)
 {
     char key[256];
     bool found = false, chat = false;
     struct fm_json j;
     fm_json_init(&j, row, size);
+    j.text_keys = true;
     int rc = fm_json_expect(&j, '{', err);
     if (rc == FM_OK && !fm_json_accept(&j, '}')) {
         do {
-            if ((rc = fm_json_string(&j, key, sizeof key, err)) == FM_OK &&
-                (rc = fm_json_expect(&j, ':', err)) == FM_OK)
+            if ((rc = take_key(&j, key, sizeof key, err)) == FM_OK)
                 rc = take_field(&j, key, field, &found, dst, size + 1, err);
             chat = chat || strcmp(key, "messages") == 0;
         } while (rc == FM_OK && fm_json_accept(&j, ','));

@@ -502,6 +502,19 @@ def texts_of_people():
     tx("raw-nul", '{"text": "a\0"}\n')
     tx("not-utf8", b"abc\xe2\x28", "txt")
     tx("nul", b"ab\0c", "txt")
+    tx("utf-16", "{}".encode("utf-16"))
+    tx("gzip", b"\x1f\x8b\x08\0\0\0", "txt")
+    tx("zstd", b"\x28\xb5\x2f\xfd\0", "jsonl")
+    tx("parquet", b"PAR1\0\0", "json")
+    tx("array", '[{"text": "a"}]\n', "json")
+    tx("null", '{"text": null}\n')
+    tx("nested-17", '{"x": ' + 17 * "[" + 17 * "]" + ', "text": "a"}\n')
+    tx("not-a-number", '{"text": "a", "x": NaN}\n')
+    tx("surrogates-swapped", '{"text": "\\ude00\\ud83d"}\n')
+    tx("byte-order-mark", b'\xef\xbb\xbf{"text": "a"}\n', prefix="good-tx-")
+    tx("blank-lines", '\n\r\n \n{"text": "a"}\n\n\n{"text": ""}', prefix="good-tx-")
+    tx("odd-keys", '{"%s": 1, "a\\nb": {"c\\td": 2}, "": 3, "x": 4, "x": 5, "text": "a"}\n' %
+       (300 * "k"), "json", prefix="good-tx-")
 
 
 def tar_header(name, size, type=b"0", mode=b"000644 \0", zero=b"000000 \0", octal=None, **fields):

@@ -50,18 +50,25 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
     return rc;
 }
 
+/* Standard input is read once: as a text, as what to measure on, or as the stage stream. */
+static int check_standard_input(const struct fm_run_options *run, struct fm_err *err)
+{
+    bool stage = run->input && strcmp(run->input, "-") == 0;
+    int times = run->eval_text && strcmp(run->eval_text, "-") == 0;
+    for (int i = 0; i < FM_SOURCES_MAX && run->texts[i]; i++)
+        times += strcmp(run->texts[i], "-") == 0 || strncmp(run->texts[i], "-:", 2) == 0;
+    if (times > 0 && stage)
+        return fm_fail(err, FM_EUSAGE, "a text and the stage stream are both standard input");
+    return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
+}
+
 /* Without a shuffle no source gives more than all that is wanted. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
-    const char *option = r->eval ? "--eval-text" : "--text";
-    if (strcmp(path, "-") == 0 && r->run->input && strcmp(r->run->input, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "%s - and the stage stream are both standard input", option);
-    for (int i = 0; r->eval && strcmp(path, "-") == 0 && i < FM_SOURCES_MAX && r->run->texts[i];
-         i++)
-        if (r->run->texts[i][0] == '-' && (!r->run->texts[i][1] || r->run->texts[i][1] == ':'))
-            return fm_fail(err, FM_EUSAGE, "--text - and --eval-text - are both standard input");
-    return fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
-                            r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
+    int rc = check_standard_input(r->run, err);
+    return rc != FM_OK ? rc
+                       : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
+                                          r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
 }
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
@@ -155,6 +162,23 @@ static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, st
     return FM_OK;
 }
 
+/* A mixture that ends with a source while most of the others is left. */
+static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, uint64_t n)
+{
+    uint64_t all = 0;
+    const char *ended = NULL;
+    for (int s = 0; s < m->sources; s++) {
+        all += m->all[s];
+        if (m->taken[s] == m->all[s])
+            ended = r->files->tokens[s].file.path;
+    }
+    if (m->sources > 1 && ended && n < all / 2)
+        fm_run_warn(r->run,
+                    "the mixture ends with '%s': %" PRIu64 " of %" PRIu64
+                    " sequences are used; its weight may be too large",
+                    ended, n, all);
+}
+
 /* Sequences of the whole mixture, which --max-tokens may cut. */
 static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_err *err)
 {
@@ -170,6 +194,8 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     while (n < most && fm_mixture_next(&dry) >= 0)
         n++;
     c->count = (int)n;
+    if (n < most)
+        warn_of_rest(r, &dry, n);
     return FM_OK;
 }
 

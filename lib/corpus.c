@@ -299,6 +299,8 @@ static void release(struct encoding *e)
 
 static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
 {
+    if (e->run->tokenizer_cmd && e->run->tokenizer)
+        return fm_fail(err, FM_EUSAGE, "--tokenizer and --tokenizer-cmd both encode; give one");
     int rc = e->run->tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
     if (rc == FM_OK)
         rc = fm_documents_open(&e->documents, path, e->run->split_blank_lines, err);
@@ -344,9 +346,11 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
         c->command = true;
         c->tokenizer = fm_digest_of(run->tokenizer_cmd, strlen(run->tokenizer_cmd));
     }
+    if (rc == FM_OK)
+        rc = fm_file_unchanged(&e.documents.file, err);
     c->documents = e.seen;
     if (rc == FM_OK)
-        rc = hand_over(&e, t, path, err);
+        rc = hand_over(&e, t, e.documents.file.path, err);
     release(&e);
     return rc;
 }

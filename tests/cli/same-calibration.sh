@@ -30,7 +30,8 @@ rank stdin --text - <rows.jsonl
 rank npy --tokens rows.npy
 { le 4 20240520 1 "$tokens" && head -c 1012 /dev/zero && cat words.u16; } >llmc.bin
 rank llm.c --tokens llmc.bin
-od -An -v -tu2 -w2 words.u16 | while read -r id; do le 4 "$id"; done >words.u32
+# shellcheck disable=SC2059 # escapes, no format
+printf "$(od -An -v -tx1 -w2 words.u16 | sed 's/ \(..\) \(..\)/\\x\1\\x\2\\x00\\x00/' | tr -d '\n')" >words.u32
 { le 4 20240801 7 "$tokens" && head -c 1012 /dev/zero && cat words.u32; } >wide.bin
 rank llm.c-u32 --tokens wide.bin
 cp words.u16 pair.bin
