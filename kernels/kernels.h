@@ -77,6 +77,27 @@ struct fm_ops {
     void (*route_back)(float *dlogits, const float *dweights, const int32_t *ids,
                        const float *weights, int N, int E, int K);
 
+    /* The same without renormalising: the weights are probabilities.  p (N, E) holds the logits and
+     * receives the probabilities, which the backward needs of all experts. */
+    void (*route_raw)(int32_t *ids, float *weights, float *p, int N, int E, int K);
+    /* dlogits (N, E) from dweights (N, K): p_j ([j chosen] g_j - sum_i p_i g_i), for all j. */
+    void (*route_raw_back)(float *dlogits, const float *dweights, const int32_t *ids,
+                           const float *p, int N, int E, int K);
+
+    /* Adds the row b (H) to every row of x (N, H). */
+    void (*add_rows)(float *x, const float *b, int N, int H);
+
+    /* x[i] into [-limit, limit], i < count, in place. */
+    void (*clamp)(float *x, float limit, int64_t count);
+    /* dx[i] = 0 where x[i], as it was before, is outside; the bounds are inside. */
+    void (*clamp_back)(float *dx, const float *x, float limit, int64_t count);
+
+    /* s (N) = sigmoid(u); h (N, I): row t times s[t], in place. */
+    void (*gate_rows)(float *h, float *s, const float *u, int N, int I);
+    /* dh (N, I), the gradient at h, becomes the one at h as it was before: dh[t] *= s[t]; the one
+     * at u is du (N) = (1 - s) <dh, h>. */
+    void (*gate_rows_back)(float *dh, float *du, const float *h, const float *s, int N, int I);
+
     /* y (n, H): y[r] = x[rows[r]], times scale[r] where scale is not NULL. */
     void (*gather)(float *y, const float *x, const int32_t *rows, const float *scale, int n, int H);
     /* Adds into y (N, H): y[t] += sum over j of weights[t,j] * z[where[t,j]], j in order.

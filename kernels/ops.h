@@ -26,6 +26,14 @@ void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
 void ref_route(int32_t *ids, float *weights, const float *logits, int N, int E, int K);
 void ref_route_back(float *dlogits, const float *dweights, const int32_t *ids, const float *weights,
                     int N, int E, int K);
+void ref_route_raw(int32_t *ids, float *weights, float *p, int N, int E, int K);
+void ref_route_raw_back(float *dlogits, const float *dweights, const int32_t *ids, const float *p,
+                        int N, int E, int K);
+void ref_add_rows(float *x, const float *b, int N, int H);
+void ref_clamp(float *x, float limit, int64_t count);
+void ref_clamp_back(float *dx, const float *x, float limit, int64_t count);
+void ref_gate_rows(float *h, float *s, const float *u, int N, int I);
+void ref_gate_rows_back(float *dh, float *du, const float *h, const float *s, int N, int I);
 void ref_gather(float *y, const float *x, const int32_t *rows, const float *scale, int n, int H);
 void ref_combine(float *y, const float *z, const int32_t *where, const float *weights, int N, int K,
                  int H);
@@ -58,6 +66,14 @@ void cpu_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
 void cpu_route(int32_t *ids, float *weights, const float *logits, int N, int E, int K);
 void cpu_route_back(float *dlogits, const float *dweights, const int32_t *ids, const float *weights,
                     int N, int E, int K);
+void cpu_route_raw(int32_t *ids, float *weights, float *p, int N, int E, int K);
+void cpu_route_raw_back(float *dlogits, const float *dweights, const int32_t *ids, const float *p,
+                        int N, int E, int K);
+void cpu_add_rows(float *x, const float *b, int N, int H);
+void cpu_clamp(float *x, float limit, int64_t count);
+void cpu_clamp_back(float *dx, const float *x, float limit, int64_t count);
+void cpu_gate_rows(float *h, float *s, const float *u, int N, int I);
+void cpu_gate_rows_back(float *dh, float *du, const float *h, const float *s, int N, int I);
 void cpu_gather(float *y, const float *x, const int32_t *rows, const float *scale, int n, int H);
 void cpu_combine(float *y, const float *z, const int32_t *where, const float *weights, int N, int K,
                  int H);

@@ -73,6 +73,24 @@ static const struct fm_weight mixtral_weights[] = {
     ONLINE_EXPERTS,
     END,
 };
+
+/* Qwen2-MoE, Qwen3-MoE and OLMoE: what one of them lacks its config switches off. */
+static const struct fm_weight qwen_weights[] = {
+    DECODER,
+    {SAME(MLP "gate_proj.weight"), FM_PART_MLP_GATE, 0, "DH", FM_DENSE},
+    {SAME(MLP "up_proj.weight"), FM_PART_MLP_UP, 0, "DH", FM_DENSE},
+    {SAME(MLP "down_proj.weight"), FM_PART_MLP_DOWN, 0, "HD", FM_DENSE},
+    {SAME(MLP "shared_expert.gate_proj.weight"), FM_PART_MLP_GATE, 0, "DH", FM_SHARED},
+    {SAME(MLP "shared_expert.up_proj.weight"), FM_PART_MLP_UP, 0, "DH", FM_SHARED},
+    {SAME(MLP "shared_expert.down_proj.weight"), FM_PART_MLP_DOWN, 0, "HD", FM_SHARED},
+    {SAME(MLP "shared_expert_gate.weight"), LAYER(mlp_mix), "1H", FM_SHARED},
+    {SAME(MLP "gate.weight"), LAYER(router), "EH", FM_MOE},
+    {STOCK(MLP "experts.{e}.gate_proj.weight"), FM_PART_GATE, 0, "IH", FM_MOE},
+    {STOCK(MLP "experts.{e}.up_proj.weight"), FM_PART_UP, 0, "IH", FM_MOE},
+    {STOCK(MLP "experts.{e}.down_proj.weight"), FM_PART_DOWN, 0, "HI", FM_MOE},
+    ONLINE_EXPERTS,
+    END,
+};
 /* clang-format on */
 
 static const struct fm_model_family families[] = {
@@ -85,6 +103,42 @@ static const struct fm_model_family families[] = {
      .eps = 1e-5,
      .positions = 131072,
      .weight = mixtral_weights},
+    {.name = "qwen2_moe",
+     .class_name = "Qwen2Moe",
+     .width_key = "moe_intermediate_size",
+     .bias_key = "qkv_bias",
+     .bias = true,
+     .sparse_layers = true,
+     .shared_expert = true,
+     .topk_key = true,
+     .rope_theta = 1e4,
+     .eps = 1e-6,
+     .positions = 32768,
+     .weight = qwen_weights},
+    {.name = "qwen3_moe",
+     .class_name = "Qwen3Moe",
+     .width_key = "moe_intermediate_size",
+     .bias_key = "attention_bias",
+     .o_bias = true,
+     .sparse_layers = true,
+     .topk_key = true,
+     .qk_norm = FM_QK_NORM_HEAD,
+     .rope_theta = 1e4,
+     .eps = 1e-6,
+     .positions = 32768,
+     .weight = qwen_weights},
+    {.name = "olmoe",
+     .class_name = "Olmoe",
+     .width_key = "intermediate_size",
+     .bias_key = "attention_bias",
+     .o_bias = true,
+     .topk_key = true,
+     .clip = true,
+     .qk_norm = FM_QK_NORM_FULL,
+     .rope_theta = 1e4,
+     .eps = 1e-5,
+     .positions = 4096,
+     .weight = qwen_weights},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 

@@ -97,9 +97,11 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (rc)
         return rc;
     float *logits = k->kept[lane] ? k->kept[lane] : k->logits;
-    s->ops->norm(k->xn, k->rstd, x, r->ends->norm, NULL, k->n, c->H, c->eps);
+    s->ops->norm(k->xn, k->rstd, x, r->ends->norm, r->ends->norm_bias, k->n, c->H, c->eps);
     s->ops->gemm(false, true, k->n, c->V, c->H, 1, k->xn, c->H, r->ends->head, c->H, 0, logits,
                  c->V);
+    if (r->ends->head_bias)
+        s->ops->add_rows(logits, r->ends->head_bias, k->n, c->V);
     if (who->backward && k->kept[lane]) /* the gradient may not overwrite what others learn from */
         memcpy(logits = k->logits, k->kept[lane], (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)
@@ -118,7 +120,7 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     memset(k->dx, 0, size);
     s->ops->gemm(false, false, k->n, c->H, c->V, 1, logits, c->V, r->ends->head, c->H, 0, k->dxn,
                  c->H);
-    s->ops->norm_back(k->dx, k->dxn, x, r->ends->norm, NULL, k->rstd, k->n, c->H);
+    s->ops->norm_back(k->dx, k->dxn, x, r->ends->norm, r->ends->norm_bias, k->rstd, k->n, c->H);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);
 }
 

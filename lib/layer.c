@@ -1,120 +1,102 @@
-#include "lib/layer.h"
+#include "lib/layering.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/base/pool.h"
-
-/* N tokens' inner values of the layer, in the thread's scratch or where the pass keeps them. */
-struct inner {
-    float *x1;        /* (N, H); of a forward, only where it is kept */
-    float *gu;        /* (R, 2 I): gate and up, rows of an expert at their width; NULL: not kept */
-    float *xn, *rstd; /* (N, H), (N): first norm */
-    float *q, *k, *v; /* (N, Q C), (N, G C) twice: after rope */
-    float *o;         /* (N, Q C) */
-    float *xm, *rstd_m; /* (N, H), (N): second norm */
-    int32_t *ids;       /* (N, K) chosen experts */
-    float *weights;     /* (N, K) */
-    /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
-    int32_t *first; /* (E + 1): expert e has rows [first[e], first[e + 1]) */
-    int32_t *rows;  /* (R): token of a row */
-    float *scale;   /* (R): its router weight */
-    int32_t *where; /* (N, K): row of a choice */
-    int32_t *order; /* (E): experts, most rows first, so that the pool ends evenly */
-};
-
-static float *floats(size_t n)
-{
-    return fm_scratch(n * sizeof(float));
-}
 
 static int32_t *ints(size_t n)
 {
     return fm_scratch(n * sizeof(int32_t));
 }
 
-/* Room for n elements of four bytes: from *at on, which moves behind it, or scratch. */
-static void *take(char **at, size_t n)
+/* Where inner values go: behind each other from `at` on, or to scratch where that is NULL; `bytes`
+ * counts them, and counting alone takes none. */
+struct room {
+    char *at;
+    size_t bytes;
+    bool counting;
+};
+
+/* Room for n elements of four bytes. */
+static void *take(struct room *r, size_t n)
 {
     size_t bytes = (n * sizeof(float) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
-    if (!*at)
-        return fm_scratch(bytes);
-    char *p = *at;
-    *at += bytes;
+    char *p = r->counting ? NULL : r->at ? r->at + r->bytes : fm_scratch(bytes);
+    r->bytes += bytes;
     return p;
 }
 
-/* Inner values at `at`, which ends behind them; NULL: in scratch, without gu. */
-static struct inner take_inner(const struct fm_config *c, int N, char **at, bool gu)
+static void *take_if(bool wanted, struct room *r, size_t n)
 {
-    size_t n = (size_t)N, h = (size_t)c->H, e = (size_t)c->E, r = n * (size_t)c->K;
+    return wanted ? take(r, n) : NULL;
+}
+
+/* What only a layer of experts has. */
+static void take_choices(struct fm_inner *a, const struct fm_config *c, size_t n, bool gu,
+                         struct room *room)
+{
+    size_t e = (size_t)c->E, r = n * (size_t)c->K;
+    a->gu = take_if(gu, room, r * 2 * (size_t)c->I);
+    a->ids = take(room, r);
+    a->weights = take(room, r);
+    a->p = take_if(c->router != FM_ROUTER_SOFTMAX, room, n * e);
+    a->first = take(room, e + 1);
+    a->rows = take(room, r);
+    a->scale = take(room, r);
+    a->where = take(room, r);
+    a->order = take(room, e);
+}
+
+/* Inner values of layer l for N tokens; gu: with gate and up, which is for those that are kept. */
+static struct fm_inner take_inner(const struct fm_config *c, int l, int N, bool gu,
+                                  struct room *room)
+{
+    size_t n = (size_t)N, h = (size_t)c->H, mlp = (size_t)fm_config_mlp(c, l);
     size_t qc = (size_t)c->Q * (size_t)c->C, gc = (size_t)c->G * (size_t)c->C;
-    return (struct inner){
-        .x1 = take(at, n * h),
-        .gu = *at && gu ? take(at, r * 2 * (size_t)c->I) : NULL,
-        .xn = take(at, n * h),
-        .rstd = take(at, n),
-        .q = take(at, n * qc),
-        .k = take(at, n * gc),
-        .v = take(at, n * gc),
-        .o = take(at, n * qc),
-        .xm = take(at, n * h),
-        .rstd_m = take(at, n),
-        .ids = take(at, r),
-        .weights = take(at, r),
-        .first = take(at, e + 1),
-        .rows = take(at, r),
-        .scale = take(at, r),
-        .where = take(at, r),
-        .order = take(at, e),
+    bool norm = c->qk_norm != FM_QK_NORM_NONE, head = c->qk_norm == FM_QK_NORM_HEAD;
+    struct fm_inner a = {
+        .x1 = take(room, n * h),
+        .mlp_gu = take_if(gu && mlp > 0, room, n * 2 * mlp),
+        .xn = take(room, n * h),
+        .rstd = take(room, n),
+        .q = take(room, n * qc),
+        .k = take(room, n * gc),
+        .v = take(room, n * gc),
+        .q_raw = take_if(norm, room, n * qc),
+        .k_raw = take_if(norm, room, n * gc),
+        .v_raw = take_if(c->clip > 0, room, n * gc),
+        .q_rstd = take_if(norm, room, head ? n * (size_t)c->Q : n),
+        .k_rstd = take_if(norm, room, head ? n * (size_t)c->G : n),
+        .o = take(room, n * qc),
+        .xm = take(room, n * h),
+        .rstd_m = take(room, n),
     };
+    if (fm_config_moe(c, l) >= 0)
+        take_choices(&a, c, n, gu, room);
+    return a;
 }
 
 size_t fm_layer_kept_bytes(const struct fm_config *c, int N, bool gu)
 {
-    size_t n = (size_t)N, e = (size_t)c->E, r = n * (size_t)c->K;
-    size_t heads = 2 * (size_t)(c->Q + c->G) * (size_t)c->C;
-    size_t count = n * (3 * (size_t)c->H + heads + 2) + 5 * r + 2 * e + 1;
-    if (gu)
-        count += r * 2 * (size_t)c->I;
-    return count * sizeof(float) + sizeof(struct inner) / sizeof(void *) * FM_ALIGN;
-}
-
-void fm_layer_angles(float *cos_table, float *sin_table, const struct fm_config *config, int T)
-{
-    int half = config->C / 2;
-    for (int i = 0; i < half; i++) {
-        float power = (float)(2 * i) / (float)config->C;
-        float frequency = 1.0f / (float)pow(config->rope_theta, (double)power);
-        for (int t = 0; t < T; t++) {
-            float angle = (float)t * frequency;
-            cos_table[(size_t)t * (size_t)half + (size_t)i] = (float)cos((double)angle);
-            sin_table[(size_t)t * (size_t)half + (size_t)i] = (float)sin((double)angle);
-        }
+    size_t most = 0;
+    for (int l = 0; l < c->L; l++) {
+        struct room room = {.counting = true};
+        take_inner(c, l, N, gu, &room);
+        most = room.bytes > most ? room.bytes : most;
     }
+    return most;
 }
 
-/* x (N, H) -> a: norm, q, k, v, rope, attention; x1 (N, H), which holds x, += o Wo^T. */
-static void attend(const struct fm_pass *p, struct inner *a, float *x1)
+/* The pass's inner values: where it keeps them, or in scratch. */
+static struct fm_inner inner_of(const struct fm_pass *p)
 {
-    const struct fm_config *c = p->config;
-    const struct fm_ops *op = p->ops;
-    const struct fm_layer *w = p->layer;
-    int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
-    op->norm(a->xn, a->rstd, x1, w->input_norm, NULL, N, H, c->eps);
-    op->gemm(false, true, N, QC, H, 1, a->xn, H, w->q, H, 0, a->q, QC);
-    op->gemm(false, true, N, GC, H, 1, a->xn, H, w->k, H, 0, a->k, GC);
-    op->gemm(false, true, N, GC, H, 1, a->xn, H, w->v, H, 0, a->v, GC);
-    op->rope(a->q, p->cos, p->sin, N, p->T, c->Q, c->C, 1);
-    op->rope(a->k, p->cos, p->sin, N, p->T, c->G, c->C, 1);
-    op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->window);
-    op->gemm(false, true, N, H, QC, 1, a->o, QC, w->o, QC, 1, x1, H);
+    struct room room = {.at = p->kept};
+    return take_inner(p->config, p->l, p->S * p->T, p->kept && p->kept_gu, &room);
 }
 
 /* Fill first, rows, scale, where, order from ids and weights: a counting sort. */
-static void sort_rows(struct inner *a, int N, int E, int K)
+static void sort_rows(struct fm_inner *a, int N, int E, int K)
 {
     memset(a->first, 0, ((size_t)E + 1) * sizeof *a->first);
     for (int i = 0; i < N * K; i++)
@@ -139,25 +121,41 @@ static void sort_rows(struct inner *a, int N, int E, int K)
     fm_scratch_release(mark);
 }
 
-/* x1 (N, H) -> second norm, router, rows by expert. */
-static void choose(const struct fm_pass *p, struct inner *a, const float *x1)
+/* a->xm (N, H) -> experts of every token and their weights, rows by expert. */
+static void choose(const struct fm_pass *p, struct fm_inner *a)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
     struct fm_mark mark = fm_scratch_mark();
-    float *logits = floats((size_t)N * (size_t)c->E);
-    p->ops->norm(a->xm, a->rstd_m, x1, p->layer->post_norm, NULL, N, c->H, c->eps);
+    float *logits = a->p ? a->p : fm_floats((size_t)N * (size_t)c->E);
     p->ops->gemm(false, true, N, c->E, c->H, 1, a->xm, c->H, p->layer->router, c->H, 0, logits,
                  c->E);
-    p->ops->route(a->ids, a->weights, logits, N, c->E, c->K);
+    switch (c->router) {
+    case FM_ROUTER_SOFTMAX:
+        p->ops->route(a->ids, a->weights, logits, N, c->E, c->K);
+        break;
+    case FM_ROUTER_SOFTMAX_RAW:
+        p->ops->route_raw(a->ids, a->weights, logits, N, c->E, c->K);
+        break;
+    }
     fm_scratch_release(mark);
     sort_rows(a, N, c->E, c->K);
+}
+
+/* x1 (N, H) -> second norm, and the choices of a layer of experts. */
+static void enter(const struct fm_pass *p, struct fm_inner *a, const float *x1)
+{
+    const struct fm_layer *w = p->layer;
+    p->ops->norm(a->xm, a->rstd_m, x1, w->post_norm, w->post_norm_bias, p->S * p->T, p->config->H,
+                 p->config->eps);
+    if (a->ids)
+        choose(p, a);
 }
 
 /* What the tasks of one layer's experts share. */
 struct experts {
     const struct fm_pass *pass;
-    const struct inner *inner;
+    const struct fm_inner *inner;
     float *z; /* (R, H): output rows forward, input gradient rows backward */
     const float *dy;
     float *dweights; /* (R): gradient at the router weight of a row */
@@ -189,7 +187,7 @@ static float *take_gu(const struct experts *x, const struct fm_expert_view *v, i
     size_t first = (size_t)x->inner->first[v->expert];
     if (x->inner->gu)
         return x->inner->gu + first * 2 * (size_t)x->pass->config->I;
-    return floats((size_t)v->n * 2 * (size_t)width);
+    return fm_floats((size_t)v->n * 2 * (size_t)width);
 }
 
 static void forward_expert(void *arg, int i)
@@ -207,8 +205,8 @@ static void forward_expert(void *arg, int i)
         return;
     }
     struct fm_mark mark = fm_scratch_mark();
-    float *rows = floats(n * (size_t)H), *gu = take_gu(x, &v, k);
-    float *h = floats(n * (size_t)k);
+    float *rows = fm_floats(n * (size_t)H), *gu = take_gu(x, &v, k);
+    float *h = fm_floats(n * (size_t)k);
     op->gather(rows, x->inner->xm, v.rows, NULL, v.n, H);
     op->gemm(false, true, v.n, 2 * k, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * k);
     op->swiglu(h, gu, v.n, k);
@@ -216,25 +214,34 @@ static void forward_expert(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts)
+/* y (N, H) += the chosen experts' outputs, weighted. */
+static void add_experts(const struct fm_pass *p, const struct fm_inner *a, float *y,
+                        int64_t *counts)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
-    struct fm_mark mark = fm_scratch_mark();
-    char *kept = p->kept;
-    struct inner a = take_inner(c, N, &kept, p->kept_gu);
-    if (y != x)
-        memcpy(y, x, (size_t)N * (size_t)c->H * sizeof *y);
-    attend(p, &a, y);
-    choose(p, &a, y);
-    if (p->kept)
-        memcpy(a.x1, y, (size_t)N * (size_t)c->H * sizeof *y);
-    float *z = floats((size_t)N * (size_t)c->K * (size_t)c->H);
-    struct experts e = {.pass = p, .inner = &a, .z = z};
+    float *z = fm_floats((size_t)N * (size_t)c->K * (size_t)c->H);
+    struct experts e = {.pass = p, .inner = a, .z = z};
     fm_pool_for(c->E, forward_expert, &e);
-    p->ops->combine(y, z, a.where, a.weights, N, c->K, c->H);
+    p->ops->combine(y, z, a->where, a->weights, N, c->K, c->H);
     for (int i = 0; counts && i < c->E; i++)
-        counts[i] = a.first[i + 1] - a.first[i];
+        counts[i] = a->first[i + 1] - a->first[i];
+}
+
+void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts)
+{
+    size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_inner a = inner_of(p);
+    if (y != x)
+        memcpy(y, x, count * sizeof *y);
+    fm_attend(p, &a, y);
+    enter(p, &a, y);
+    if (p->kept)
+        memcpy(a.x1, y, count * sizeof *y);
+    if (a.ids)
+        add_experts(p, &a, y, counts);
+    fm_mlp(p, &a, y);
     fm_scratch_release(mark);
 }
 
@@ -299,7 +306,7 @@ static void backward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
     const struct fm_ops *op = x->pass->ops;
-    const struct inner *a = x->inner;
+    const struct fm_inner *a = x->inner;
     struct fm_expert_view v = {0};
     if (!look(&v, x, a->order[i]))
         return;
@@ -308,9 +315,9 @@ static void backward_expert(void *arg, int i)
     int full = seen ? v.cap : k; /* width of h and dh */
     size_t n = (size_t)v.n;
     struct fm_mark mark = fm_scratch_mark();
-    float *rows = floats(n * (size_t)H), *dy = floats(n * (size_t)H);
-    float *gu = take_gu(x, &v, full), *h = floats(n * (size_t)full);
-    float *dh = floats(n * (size_t)full), *dgu = floats(n * 2 * (size_t)k);
+    float *rows = fm_floats(n * (size_t)H), *dy = fm_floats(n * (size_t)H);
+    float *gu = take_gu(x, &v, full), *h = fm_floats(n * (size_t)full);
+    float *dh = fm_floats(n * (size_t)full), *dgu = fm_floats(n * 2 * (size_t)k);
     op->gather(rows, a->xm, v.rows, NULL, v.n, H);
     op->gather(dy, x->dy, v.rows, a->scale + first, v.n, H);
     if (full > 0) {
@@ -333,35 +340,41 @@ static void backward_expert(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* dx (N, H), the gradient at y, becomes the one at x1: router, second norm. */
-static void back_router(const struct fm_pass *p, const struct inner *a, float *dx, const float *dz,
-                        const float *dweights)
+/* dxm (N, H), the gradient at a->xm: of the router and of the experts' input rows dz. */
+static void back_router(const struct fm_pass *p, const struct fm_inner *a, float *dxm,
+                        const float *dz, const float *dweights)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T, K = c->K, H = c->H;
     struct fm_mark mark = fm_scratch_mark();
-    float *dlogits = floats((size_t)N * (size_t)c->E), *dxm = floats((size_t)N * (size_t)H);
-    p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
+    float *dlogits = fm_floats((size_t)N * (size_t)c->E);
+    switch (c->router) {
+    case FM_ROUTER_SOFTMAX:
+        p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
+        break;
+    case FM_ROUTER_SOFTMAX_RAW:
+        p->ops->route_raw_back(dlogits, dweights, a->ids, a->p, N, c->E, K);
+        break;
+    }
     p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
     p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
-    p->ops->norm_back(dx, dxm, a->x1, p->layer->post_norm, NULL, a->rstd_m, N, H);
     fm_scratch_release(mark);
 }
 
-/* dx (N, H) holds dy and receives the gradient at x1, if it is wanted: experts, router, second
- * norm. */
-static void back_experts(const struct fm_pass *p, const struct inner *a, float *dx, bool wanted,
-                         const struct fm_visitor *visitor, const struct fm_expert_view *where)
+/* dxm (N, H) receives the gradient at a->xm that comes through the experts, if it is wanted; dy is
+ * the one at y. */
+static void back_experts(const struct fm_pass *p, const struct fm_inner *a, float *dxm,
+                         const float *dy, bool wanted, const struct fm_visitor *visitor,
+                         const struct fm_expert_view *where)
 {
     const struct fm_config *c = p->config;
-    int N = p->S * p->T, K = c->K, H = c->H;
-    size_t R = (size_t)N * (size_t)K;
+    size_t R = (size_t)(p->S * p->T) * (size_t)c->K;
     struct fm_mark mark = fm_scratch_mark();
-    float *dz = floats(R * (size_t)H), *by_row = floats(R), *dweights = floats(R);
+    float *dz = fm_floats(R * (size_t)c->H), *by_row = fm_floats(R), *dweights = fm_floats(R);
     struct experts e = {.pass = p,
                         .inner = a,
                         .z = dz,
-                        .dy = dx,
+                        .dy = dy,
                         .dweights = by_row,
                         .visitor = visitor,
                         .where = where,
@@ -370,49 +383,32 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     for (size_t i = 0; wanted && i < R; i++)
         dweights[i] = by_row[a->where[i]];
     if (wanted)
-        back_router(p, a, dx, dz, dweights);
-    fm_scratch_release(mark);
-}
-
-/* dx (N, H) holds the gradient at x1 and receives the one at x: attention, first norm. */
-static void back_attention(const struct fm_pass *p, const struct inner *a, float *dx,
-                           const float *x)
-{
-    const struct fm_config *c = p->config;
-    const struct fm_ops *op = p->ops;
-    const struct fm_layer *w = p->layer;
-    int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
-    size_t n = (size_t)N;
-    struct fm_mark mark = fm_scratch_mark();
-    float *d_o = floats(n * (size_t)QC), *dq = floats(n * (size_t)QC);
-    float *dk = floats(n * (size_t)GC), *dv = floats(n * (size_t)GC);
-    float *dxn = floats(n * (size_t)H);
-    op->gemm(false, false, N, QC, H, 1, dx, H, w->o, QC, 0, d_o, QC);
-    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C,
-                       c->window);
-    op->rope(dq, p->cos, p->sin, N, p->T, c->Q, c->C, -1);
-    op->rope(dk, p->cos, p->sin, N, p->T, c->G, c->C, -1);
-    op->gemm(false, false, N, H, QC, 1, dq, QC, w->q, H, 0, dxn, H);
-    op->gemm(false, false, N, H, GC, 1, dk, GC, w->k, H, 1, dxn, H);
-    op->gemm(false, false, N, H, GC, 1, dv, GC, w->v, H, 1, dxn, H);
-    op->norm_back(dx, dxn, x, w->input_norm, NULL, a->rstd, N, H);
+        back_router(p, a, dxm, dz, dweights);
     fm_scratch_release(mark);
 }
 
 void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const float *x,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
-    int N = p->S * p->T;
+    int N = p->S * p->T, H = p->config->H;
+    size_t count = (size_t)N * (size_t)H;
     struct fm_mark mark = fm_scratch_mark();
-    char *kept = p->kept;
-    struct inner a = take_inner(p->config, N, &kept, p->kept_gu);
+    struct fm_inner a = inner_of(p);
+    float *dxm = fm_floats(count);
     if (!p->kept) {
-        memcpy(a.x1, x, (size_t)N * (size_t)p->config->H * sizeof *x);
-        attend(p, &a, a.x1);
-        choose(p, &a, a.x1);
+        memcpy(a.x1, x, count * sizeof *x);
+        fm_attend(p, &a, a.x1);
+        enter(p, &a, a.x1);
     }
-    back_experts(p, &a, dx, wanted, visitor, where);
-    if (wanted)
-        back_attention(p, &a, dx, x);
+    if (a.ids)
+        back_experts(p, &a, dxm, dx, wanted, visitor, where);
+    else
+        memset(dxm, 0, count * sizeof *dxm);
+    if (wanted) {
+        const struct fm_layer *w = p->layer;
+        fm_mlp_back(p, &a, dxm, dx);
+        p->ops->norm_back(dx, dxm, a.x1, w->post_norm, w->post_norm_bias, a.rstd_m, N, H);
+        fm_attend_back(p, &a, dx, x);
+    }
     fm_scratch_release(mark);
 }

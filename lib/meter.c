@@ -19,6 +19,13 @@ enum stage {
     ATTENTION_BACK,
     ROUTE,
     ROUTE_BACK,
+    ROUTE_RAW,
+    ROUTE_RAW_BACK,
+    ADD_ROWS,
+    CLAMP,
+    CLAMP_BACK,
+    GATE_ROWS,
+    GATE_ROWS_BACK,
     GATHER,
     COMBINE,
     SWIGLU,
@@ -34,10 +41,11 @@ enum stage {
 };
 
 static const char *const stage_name[STAGES] = {
-    "gemm",           "norm",        "norm_back",  "rope",         "attention",
-    "attention_back", "route",       "route_back", "gather",       "combine",
-    "swiglu",         "swiglu_back", "dot_rows",   "channel_sums", "channel_scores",
-    "embed",          "loss",        "adamw",      "add"};
+    "gemm",        "norm",       "norm_back",      "rope",           "attention", "attention_back",
+    "route",       "route_back", "route_raw",      "route_raw_back", "add_rows",  "clamp",
+    "clamp_back",  "gate_rows",  "gate_rows_back", "gather",         "combine",   "swiglu",
+    "swiglu_back", "dot_rows",   "channel_sums",   "channel_scores", "embed",     "loss",
+    "adamw",       "add"};
 
 #define SHAPES_MAX 256
 
@@ -147,6 +155,42 @@ static void meter_route_back(float *dlogits, const float *dweights, const int32_
     TIMED(ROUTE_BACK, route_back(dlogits, dweights, ids, weights, N, E, K));
 }
 
+static void meter_route_raw(int32_t *ids, float *weights, float *p, int N, int E, int K)
+{
+    TIMED(ROUTE_RAW, route_raw(ids, weights, p, N, E, K));
+}
+
+static void meter_route_raw_back(float *dlogits, const float *dweights, const int32_t *ids,
+                                 const float *p, int N, int E, int K)
+{
+    TIMED(ROUTE_RAW_BACK, route_raw_back(dlogits, dweights, ids, p, N, E, K));
+}
+
+static void meter_add_rows(float *x, const float *b, int N, int H)
+{
+    TIMED(ADD_ROWS, add_rows(x, b, N, H));
+}
+
+static void meter_clamp(float *x, float limit, int64_t n)
+{
+    TIMED(CLAMP, clamp(x, limit, n));
+}
+
+static void meter_clamp_back(float *dx, const float *x, float limit, int64_t n)
+{
+    TIMED(CLAMP_BACK, clamp_back(dx, x, limit, n));
+}
+
+static void meter_gate_rows(float *h, float *s, const float *u, int N, int I)
+{
+    TIMED(GATE_ROWS, gate_rows(h, s, u, N, I));
+}
+
+static void meter_gate_rows_back(float *dh, float *du, const float *h, const float *s, int N, int I)
+{
+    TIMED(GATE_ROWS_BACK, gate_rows_back(dh, du, h, s, N, I));
+}
+
 static void meter_gather(float *y, const float *x, const int32_t *rows, const float *scale, int n,
                          int H)
 {
@@ -222,6 +266,13 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
         .attention_back = meter_attention_back,
         .route = meter_route,
         .route_back = meter_route_back,
+        .route_raw = meter_route_raw,
+        .route_raw_back = meter_route_raw_back,
+        .add_rows = meter_add_rows,
+        .clamp = meter_clamp,
+        .clamp_back = meter_clamp_back,
+        .gate_rows = meter_gate_rows,
+        .gate_rows_back = meter_gate_rows_back,
         .gather = meter_gather,
         .combine = meter_combine,
         .swiglu = meter_swiglu,

@@ -25,7 +25,9 @@ static uint64_t scratch_bytes(const struct fm_config *c, int rows)
 {
     uint64_t block = (uint64_t)(rows > FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS);
     uint64_t H = (uint64_t)c->H, K = (uint64_t)c->K, heads = 2 * (uint64_t)(c->Q + c->G);
-    uint64_t inner = 8 * H + 2 * heads * (uint64_t)c->C + K * H;
+    uint64_t norms = c->qk_norm == FM_QK_NORM_NONE ? 0 : heads * (uint64_t)c->C;
+    uint64_t mlp = 6 * (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
+    uint64_t inner = 8 * H + 2 * heads * (uint64_t)c->C + norms + mlp + K * H;
     uint64_t share = 2 * block * K / (uint64_t)c->E + 1;
     uint64_t expert = share * (3 * H + 6 * (uint64_t)c->I);
     return (block * inner + expert) * sizeof(float);
@@ -38,16 +40,18 @@ uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
     return memory > taken ? memory - taken : 0;
 }
 
-/* Multiplications and additions of one token's forward, by where they happen. */
+/* Multiplications and additions of one token's forward, by where they happen: what no mask changes
+ * (attention, routers, dense layers, shared experts), and the experts. */
 static double attention_flops(const struct fm_config *c, int T)
 {
     double project = 2.0 * c->H * c->C * (2.0 * c->Q + 2.0 * c->G);
-    return c->L * (project + 2.0 * c->Q * c->C * T + 2.0 * c->E * c->H);
+    double mlps = (double)(c->L - c->M) * c->dense + (double)c->M * c->shared;
+    return c->L * (project + 2.0 * c->Q * c->C * T) + c->M * 2.0 * c->E * c->H + 6.0 * c->H * mlps;
 }
 
 static double expert_flops(const struct fm_config *c)
 {
-    return 6.0 * c->L * c->K * c->H * c->I;
+    return 6.0 * c->M * c->K * c->H * c->I;
 }
 
 /*

@@ -26,7 +26,9 @@ static const struct fm_config config = {.L = 1,
                                         .T_max = 13,
                                         .window = 4,
                                         .eps = 1e-5f,
-                                        .rope_theta = 1e4};
+                                        .rope_theta = 1e4,
+                                        .rope_scale = 1,
+                                        .rope_factor = {1, 1, 1, 1, 1}};
 enum { S = 2, T = 13, N = S * T, H = 19, I = 23, E = 5, FLOATS = N * H };
 static const uint32_t narrow[E] = {23, 7, 0, 16, 1};
 

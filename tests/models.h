@@ -1,0 +1,10 @@
+/*
+ * The untrained models in golden/, one of every family, with dimensions that are not round.
+ */
+#ifndef FM_TESTS_MODELS_H
+#define FM_TESTS_MODELS_H
+
+static const char *const odd_models[] = {"odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe"};
+#define MODELS (sizeof odd_models / sizeof *odd_models)
+
+#endif
