@@ -4,6 +4,7 @@
 
 #include "cmd/cli.h"
 #include "lib/bench.h"
+#include "lib/kernelbench.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
@@ -16,5 +17,10 @@ cJSON *fm_figures_io_json(const struct fm_bench_io *io);
 
 void fm_figures_engine(FILE *out, const struct fm_bench_engine *e);
 cJSON *fm_figures_engine_json(const struct fm_bench_engine *e);
+
+/* A table in Markdown, as README shows it; the speed-ups over the budget as an SVG file. */
+void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b);
+cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b);
+int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, struct fm_err *err);
 
 #endif

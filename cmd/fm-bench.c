@@ -10,7 +10,8 @@
 struct options {
     const char *budgets, *plot;        /* quality */
     uint64_t size;                     /* io */
-    int repeat;                        /* io */
+    int repeat;                        /* io, kernels; 0: theirs */
+    const char *family;                /* kernels */
     struct fm_bench_engine_options on; /* engine; dir is io's too */
     int dtype;
 };
@@ -59,7 +60,8 @@ static int io(const struct fm_cli *cli, const struct options *o, struct fm_err *
     struct fm_cli_text text;
     if (cli->dry_run)
         return plan(cli, "io", o->size, err);
-    if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat, &result, err) != FM_OK ||
+    if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat ? o->repeat : 3, &result, err) !=
+            FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
     fm_figures_io(text.out, &result);
@@ -71,6 +73,8 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
     struct fm_bench_engine result;
     struct fm_cli_text text;
     struct fm_synth shape;
+    if (o->dtype > 1)
+        return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in engine");
     if (cli->dry_run)
         return fm_synth_parse(&shape, o->on.shape, err) == FM_OK
                    ? plan(cli, "engine", fm_synth_bytes(&shape), err)
@@ -82,6 +86,37 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
     return fm_cli_result(cli, &text, fm_figures_engine_json(&result), err);
 }
 
+static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    static const char *const dtypes[] = {"bf16", "f32", "f16"};
+    struct fm_kernelbench result;
+    struct fm_cli_text text;
+    struct fm_kernelbench_options k = {.shape = cli->run.model, .family = o->family};
+    k.tokens = cli->run.tokens ? cli->run.tokens : "1,16,64,256,1024,4096";
+    k.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
+    k.dtype = dtypes[o->dtype];
+    k.repeat = o->repeat ? o->repeat : 7;
+    k.threads = cli->run.threads;
+    k.seed = cli->run.seed;
+    if (k.shape && k.family)
+        return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
+    if (cli->run.also_tokens[0])
+        return fm_fail(err, FM_EUSAGE, "in kernels --tokens is one list, 1,16,64");
+    if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
+        return err->code;
+    int code = fm_kernelbench_run(&k, cli->dry_run, &result, err);
+    if (code == FM_OK && o->plot && !cli->dry_run)
+        code = fm_figures_kernels_plot(&result, o->plot, err);
+    if (code == FM_OK)
+        code = fm_cli_text_open(&text, err);
+    if (code == FM_OK) {
+        fm_figures_kernels(text.out, &result);
+        code = fm_cli_result(cli, &text, fm_figures_kernels_json(&result), err);
+    }
+    fm_kernelbench_release(&result);
+    return code;
+}
+
 /* Options of the other things to measure. */
 static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *err)
 {
@@ -89,12 +124,19 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
     if (strcmp(what, "io") == 0)
         return fm_cli_refuse(cli, "in io", inputs,
                              "device precision memory budgets plot shape dtype sequences steps "
-                             "keep",
+                             "keep family",
                              err);
     if (strcmp(what, "engine") == 0)
         return fm_cli_refuse(cli, "in engine", FM_CLI_MODEL,
                              "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
-                             "eval-tokens eval-text token-dtype seq-len budgets plot size repeat",
+                             "eval-tokens eval-text token-dtype seq-len budgets plot size repeat "
+                             "family",
+                             err);
+    if (strcmp(what, "kernels") == 0)
+        return fm_cli_refuse(cli, "in kernels", FM_CLI_EVAL,
+                             "text text-field split-blank-lines tokenizer tokenizer-cmd "
+                             "token-dtype seq-len batch max-tokens shuffle device precision memory "
+                             "size dir shape sequences steps keep",
                              err);
     if (fm_run_evaluates(&cli->run) &&
         fm_cli_refuse(cli, "in quality with --eval-tokens or --eval-text", 0, "tokens text shuffle",
@@ -102,7 +144,7 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
         return err->code;
     return fm_cli_refuse(cli, "in quality", 0,
                          "batch size repeat dir shape dtype sequences steps "
-                         "keep",
+                         "keep family",
                          err);
 }
 
@@ -120,34 +162,39 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return io(cli, o, err);
     if (strcmp(what, "engine") == 0 && alone)
         return engine(cli, o, err);
+    if (strcmp(what, "kernels") == 0 && alone)
+        return kernels(cli, o, err);
     if (!alone)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     if (!*what)
-        return fm_fail(err, FM_EUSAGE, "say what to measure: quality BUNDLE, io or engine");
-    return fm_fail(err, FM_EUSAGE, "'%s' is nothing to measure; use quality BUNDLE, io or engine",
-                   what);
+        return fm_fail(err, FM_EUSAGE,
+                       "say what to measure: quality BUNDLE, io, engine or kernels");
+    return fm_fail(err, FM_EUSAGE,
+                   "'%s' is nothing to measure; use quality BUNDLE, io, engine or kernels", what);
 }
 
 int main(int argc, char **argv)
 {
     struct options o = {
         .size = 256u << 20,
-        .repeat = 3,
         .on = {.shape = "256,896,8,2,4,1024,256", .sequences = 8, .steps = 2},
     };
     const struct fm_cli_option own[] = {
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
-         "quality: the masks nearest to these, or all (default: tenths)", 0, 0},
-        {"plot", 0, FM_CLI_TEXT, &o.plot, "FILE", "quality: draw the losses as SVG", 0, 0},
+         "quality: the masks nearest to these, or all (default: tenths); kernels: shares removed",
+         0, 0},
+        {"plot", 0, FM_CLI_TEXT, &o.plot, "FILE",
+         "quality, kernels: draw the losses, the speed-ups, as SVG", 0, 0},
         {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0},
-        {"repeat", 0, FM_CLI_INT, &o.repeat, "N", "io: rounds, the best counts (default: 3)", 1,
-         100},
+        {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
+         "io: rounds, the best counts (default: 3); kernels: the median (default: 7)", 1, 100},
+        {"family", 0, FM_CLI_TEXT, &o.family, "BUNDLE", "kernels: its shape and masks", 0, 0},
         {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
          "io, engine: where data are made (default: TMPDIR or /var/tmp)", 0, 0},
         {"shape", 0, FM_CLI_TEXT, &o.on.shape, "H,I,E,K,L,V,T",
          "engine: the checkpoint (default: 256,896,8,2,4,1024,256)", 0, 0},
-        {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32", "engine: of its weights (default: bf16)",
-         0, 0},
+        {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
+         "engine, kernels: of the weights (default: bf16; f16: kernels alone)", 0, 0},
         {"sequences", 0, FM_CLI_INT, &o.on.sequences, "N", "engine: to rank (default: 8)", 1,
          1 << 20},
         {"steps", 0, FM_CLI_INT, &o.on.steps, "N", "engine: training steps, 0: none (default: 2)",
@@ -156,9 +203,11 @@ int main(int argc, char **argv)
     };
     struct fm_cli cli = {
         .tool = "fm-bench",
-        .synopsis = "quality [--eval-tokens FILE] [options] BUNDLE\n"
-                    "       fm-bench io [--size SIZE]\n"
-                    "       fm-bench engine [--shape H,I,E,K,L,V,T]",
+        .synopsis =
+            "quality [--eval-tokens FILE] [options] BUNDLE\n"
+            "       fm-bench io [--size SIZE]\n"
+            "       fm-bench engine [--shape H,I,E,K,L,V,T]\n"
+            "       fm-bench kernels [--model SHAPE] [--tokens N,N,...] [--budgets R,R,...]",
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
         .run = {.input = "-"},

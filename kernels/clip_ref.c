@@ -7,37 +7,46 @@
 #include "kernels/clip_plan.h"
 #include "kernels/clip_tile.h"
 
-static double element(const void *array, int32_t type, int64_t i)
+/* One token's work: its row of hidden, and rows of weights as float. */
+struct rows {
+    const struct fm_clip_layer *l;
+    const struct fm_clip_call *c;
+    float *x, *gate, *up, *down; /* (H) each */
+};
+
+static void widen(float *to, const void *array, int64_t first, const struct fm_clip_layer *l)
 {
-    float value;
-    if (type == FM_CLIP_F32)
-        return ((const float *)array)[i];
-    fm_dtype_to_f32(&value, (const uint16_t *)array + i, fm_clip_dtype(type), 1);
-    return value;
+    const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
+    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)l->H);
 }
 
 /* Adds weight * expert(x) of one channel into out and size. */
-static void add_channel(double *out, double *size, const struct fm_clip_layer *l, int64_t channel,
-                        const struct fm_clip_call *c, int64_t token, double weight)
+static void add_channel(double *out, double *size, const struct rows *r, int64_t channel,
+                        double weight)
 {
+    int H = r->l->H;
     double g = 0, u = 0;
-    for (int i = 0; i < l->H; i++) {
-        double x = element(c->hidden, l->type, token * c->hidden_stride + i);
-        g += x * element(l->gate_up, l->type, 2 * channel * l->H + i);
-        u += x * element(l->gate_up, l->type, (2 * channel + 1) * l->H + i);
+    widen(r->gate, r->l->gate_up, 2 * channel * H, r->l);
+    widen(r->up, r->l->gate_up, (2 * channel + 1) * H, r->l);
+    widen(r->down, r->l->down, channel * H, r->l);
+    for (int i = 0; i < H; i++) {
+        g += (double)r->x[i] * (double)r->gate[i];
+        u += (double)r->x[i] * (double)r->up[i];
     }
     double h = g / (1 + exp(-g)) * u;
-    for (int i = 0; i < l->H; i++) {
-        double term = weight * h * element(l->down, l->type, channel * l->H + i);
+    for (int i = 0; i < H; i++) {
+        double term = weight * h * (double)r->down[i];
         out[i] += term;
         if (size)
             size[i] += fabs(term);
     }
 }
 
-static void add_token(double *out, double *size, const struct fm_clip_layer *l,
-                      const struct fm_clip_call *c, const struct fm_clip_plan *plan, int64_t t)
+static void add_token(double *out, double *size, const struct rows *r,
+                      const struct fm_clip_plan *plan, int64_t t)
 {
+    const struct fm_clip_call *c = r->c;
+    widen(r->x, c->hidden, t * c->hidden_stride, r->l);
     for (int32_t j = 0; j < c->K; j++) {
         int64_t slot = t * c->K + j;
         if (plan->position[slot] < 0)
@@ -45,7 +54,7 @@ static void add_token(double *out, double *size, const struct fm_clip_layer *l,
         int64_t id = c->ids_type == FM_CLIP_I32 ? ((const int32_t *)c->ids)[slot]
                                                 : ((const int64_t *)c->ids)[slot];
         for (int32_t k = 0; k < plan->width[slot]; k++)
-            add_channel(out, size, l, l->row0[id - l->e0] + k, c, t, c->weights[slot]);
+            add_channel(out, size, r, r->l->row0[id - r->l->e0] + k, c->weights[slot]);
     }
 }
 
@@ -58,8 +67,10 @@ int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer 
                                 .position = malloc((slots + 1) * sizeof *plan.position),
                                 .slot = malloc((slots + 1) * sizeof *plan.slot),
                                 .group = malloc((slots + 1) * sizeof *plan.group)};
+    float *wide = malloc(4 * row * sizeof *wide);
+    struct rows r = {layer, call, wide, wide + row, wide + 2 * row, wide + 3 * row};
     int32_t code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
-    if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group)
+    if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group || !wide)
         code = fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for %lld tokens", (long long)call->N);
     if (code == FM_CLIP_OK) {
         struct fm_clip_call settled = *call;
@@ -72,9 +83,9 @@ int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer 
         if (size)
             memset(size, 0, (size_t)call->N * row * sizeof *size);
         for (int64_t t = 0; t < call->N; t++)
-            add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, layer, call,
-                      &plan, t);
+            add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, &r, &plan, t);
     }
+    free(wide);
     free(plan.count);
     free(plan.width);
     free(plan.position);

@@ -189,6 +189,18 @@ bool fm_dnnl_has_bf16(void)
     return ok;
 }
 
+bool fm_ops_dnnl_product(bool bf16, bool tb, int M, int N, int K, const void *A, int lda,
+                         const void *B, int ldb, float *C)
+{
+    if (bf16 && !fm_dnnl_has_bf16())
+        return false;
+    if (bf16)
+        fm_dnnl_bf16gemm(false, tb, M, N, K, A, lda, B, ldb, C);
+    else
+        fm_dnnl_sgemm(false, tb, M, N, K, 1, A, lda, B, ldb, 0, C, N);
+    return true;
+}
+
 /* Bits of dnnl_cpu_isa_t, widest first; the names of 2.x and 3.x differ, these bits do not. */
 static const char *isa_name(unsigned isa)
 {

@@ -147,6 +147,14 @@ const struct fm_ops *fm_ops_ref(void);
  */
 int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm_err *err);
 
+/*
+ * What measurements compare with: oneDNN alone on the calling thread, C (M, N) packed = A (M, K)
+ * B, or B^T of B (N, K) where tb; operands float, or bfloat16 where `bf16`.  False where oneDNN has
+ * no such product here.
+ */
+bool fm_ops_dnnl_product(bool bf16, bool tb, int M, int N, int K, const void *A, int lda,
+                         const void *B, int ldb, float *C);
+
 /* Version of oneDNN in use, "2.6.3", and the instruction set it chose, for build.json. */
 void fm_ops_dnnl_version(char *text, int size);
 
