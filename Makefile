@@ -76,7 +76,7 @@ CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip*.c) lib/base
 	$(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip.map -Wl,-z,nodelete
 
-all: $(BUILD)/libfm.a $(BINS) $(BUILD)/libfm_clip.so
+all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
@@ -85,6 +85,9 @@ $(BUILD)/kernels/clip%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/modeling.c.o: formats/modeling_fm.py
 
+$(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
+	@mkdir -p $(@D)
+	$(Q)$(INSTALL) -m 755 $< $@
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(CLI_O) $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)

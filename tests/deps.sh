@@ -42,6 +42,7 @@ if [ "${1:-build}" = check ]; then
         need "$tool" have "$tool"
     done
     need xxhash have xxhsum
+    need python3 have python3
     need bsdutils have script
 fi
 
