@@ -4,6 +4,24 @@
 #include "lib/rank.h"
 #include "lib/report.h"
 
+/* Of each layer the experts that saw the fewest and the most tokens, beside an even share. */
+static void describe_experts(FILE *out, const struct fm_rank_report *r)
+{
+    fprintf(out, "layer    fewest tokens  of expert   even share         most  of expert\n");
+    for (int m = 0; m < r->M; m++) {
+        const int64_t *tokens = r->tokens + (size_t)m * (size_t)r->E;
+        int least = 0, most = 0;
+        int64_t sum = 0;
+        for (int e = 0; e < r->E; e++) {
+            least = tokens[e] < tokens[least] ? e : least;
+            most = tokens[e] > tokens[most] ? e : most;
+            sum += tokens[e];
+        }
+        fprintf(out, "%5d  %15lld  %9d  %11lld  %11lld  %9d\n", r->moe[m], (long long)tokens[least],
+                least, (long long)(sum / r->E), (long long)tokens[most], most);
+    }
+}
+
 static void describe(FILE *out, const struct fm_rank_report *r)
 {
     fprintf(out, "ranked   %d layers of %d experts of %d channels\n", r->M, r->E, r->I);
@@ -11,6 +29,7 @@ static void describe(FILE *out, const struct fm_rank_report *r)
             r->batches, r->ce);
     if (r->resumed)
         fprintf(out, "resumed  after %d batches\n", r->resumed);
+    describe_experts(out, r);
 }
 
 static cJSON *describe_json(const struct fm_rank_report *r)
