@@ -122,6 +122,32 @@ static void run_route(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->route_back(dlogits, dw, ids, w, z[0], z[1], z[2]);
 }
 
+/* z: N E K */
+static void run_route_raw(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[2], all = (size_t)z[0] * z[1];
+    float *p = give(o, normals(all, 1), all, TOL_EACH), *dw = normals(n, 1);
+    int32_t *ids = give_ints(o, n);
+    float *w = give(o, floats(n), n, TOL_EACH), *dlogits = give(o, floats(all), all, TOL_EACH);
+    ops->route_raw(ids, w, p, z[0], z[1], z[2]);
+    ops->route_raw_back(dlogits, dw, ids, p, z[0], z[1], z[2]);
+}
+
+/* z: N I */
+static void run_gate(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1];
+    float *h = give(o, normals(n, 1), n, TOL_EACH), *u = normals(z[0], 3);
+    float *dh = give(o, normals(n, 1), n, TOL_EACH), *b = normals(z[1], 1);
+    float *s = give(o, floats(z[0]), z[0], TOL_EACH), *du = give(o, floats(z[0]), z[0], TOL_EACH);
+    float *y = give(o, normals(n, 2), n, TOL_EACH), *dy = give(o, normals(n, 1), n, 0);
+    ops->gate_rows(h, s, u, z[0], z[1]);
+    ops->gate_rows_back(dh, du, h, s, z[0], z[1]);
+    ops->add_rows(y, b, z[0], z[1]);
+    ops->clamp_back(dy, y, 1.5f, (int64_t)n);
+    ops->clamp(y, 1.5f, (int64_t)n);
+}
+
 /* z: rows of x, n, H, K */
 static void run_rows(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -218,6 +244,12 @@ static const struct {
     {"route", run_route, {3, 5, 2}},
     {"route", run_route, {2100, 8, 1}},
     {"route", run_route, {7, 8, 8}},
+    {"route_raw", run_route_raw, {3, 5, 2}},
+    {"route_raw", run_route_raw, {1100, 60, 4}},
+    {"route_raw", run_route_raw, {7, 8, 8}},
+    {"gate", run_gate, {5, 37}},
+    {"gate", run_gate, {1, 1}},
+    {"gate", run_gate, {300, 1101}},
     {"rows", run_rows, {7, 11, 17, 3}},
     {"rows", run_rows, {1, 1, 1, 1}},
     {"rows", run_rows, {900, 800, 101, 2}},

@@ -247,6 +247,89 @@ static void route_back_is_the_gradient(void **state)
     expect_gradient(&s, 0, dlogits, N * E, "dlogits");
 }
 
+static double route_raw_value(const struct scalar *s)
+{
+    const int *n = s->n;
+    int32_t ids[64];
+    float p[64];
+    memcpy(p, s->x[0], (size_t)(n[0] * n[1]) * sizeof *p);
+    ref()->route_raw(ids, s->y, p, n[0], n[1], n[2]);
+    return weighted(s->y, s->r, (size_t)n[0] * n[2]);
+}
+
+static void route_raw_gives_probabilities_and_their_gradient(void **state)
+{
+    (void)state;
+    enum { N = 3, E = 5, K = 2 };
+    struct scalar s = {.value = route_raw_value, .n = {N, E, K}};
+    float *x = s.x[0] = floats(N * E);
+    for (int i = 0; i < N * E; i++)
+        x[i] = (float)((i * 7) % E) * 0.25f;
+    s.y = floats(N * K), s.r = normals(N * K, 1);
+    int32_t *ids = array(N * K, sizeof *ids), *same = array(N * K, sizeof *same);
+    float *w = floats(N * K), *p = copied(x, N * E), *dlogits = floats(N * E);
+    ref()->route_raw(ids, w, p, N, E, K);
+    for (int t = 0; t < N; t++) {
+        double sum = 0;
+        for (int e = 0; e < E; e++)
+            sum += p[t * E + e];
+        expect_near(sum, 1, 1e-6, "sum of probabilities");
+        for (int i = 0; i < K; i++)
+            assert_true(w[t * K + i] == p[t * E + ids[t * K + i]]);
+    }
+    ref()->route_raw_back(dlogits, s.r, ids, p, N, E, K);
+    expect_gradient(&s, 0, dlogits, N * E, "dlogits");
+    ref()->route(same, w, x, N, E, K);
+    assert_memory_equal(ids, same, N * K * sizeof *ids);
+}
+
+static void a_row_is_added_to_all_rows(void **state)
+{
+    (void)state;
+    float x[] = {1, 2, 3, 4, 5, 6};
+    const float b[] = {10, -1, 0.5f}, want[] = {11, 1, 3.5f, 14, 4, 6.5f};
+    ref()->add_rows(x, b, 2, 3);
+    expect_close(x, want, 6, 0, "x + b");
+}
+
+/* As torch.clamp: at a bound the gradient passes. */
+static void clamped_values_have_no_gradient(void **state)
+{
+    (void)state;
+    const float x[] = {-3, -2, -1, 2, 2.5f, NAN}, want[] = {-2, -2, -1, 2, 2};
+    const float passed[] = {0, 1, 1, 1, 0};
+    float y[6], dx[6] = {1, 1, 1, 1, 1, 1};
+    memcpy(y, x, sizeof x);
+    ref()->clamp(y, 2, 6);
+    ref()->clamp_back(dx, x, 2, 6);
+    expect_close(y, want, 5, 0, "y");
+    expect_close(dx, passed, 5, 0, "dx");
+    assert_true(isnan(y[5]));
+}
+
+/* n: N I; x: h, u */
+static double gate_rows_value(const struct scalar *s)
+{
+    memcpy(s->y, s->x[0], (size_t)(s->n[0] * s->n[1]) * sizeof *s->y);
+    ref()->gate_rows(s->y, s->aux, s->x[1], s->n[0], s->n[1]);
+    return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
+}
+
+static void gate_rows_back_is_the_gradient(void **state)
+{
+    (void)state;
+    enum { N = 4, I = 7 };
+    struct scalar s = {.value = gate_rows_value, .n = {N, I}};
+    s.x[0] = normals(N * I, 1), s.x[1] = normals(N, 2);
+    s.y = floats(N * I), s.aux = floats(N), s.r = normals(N * I, 1);
+    float *h = copied(s.x[0], N * I), *share = floats(N), *du = floats(N);
+    float *dh = copied(s.r, N * I);
+    ref()->gate_rows(h, share, s.x[1], N, I);
+    ref()->gate_rows_back(dh, du, h, share, N, I);
+    expect_gradient(&s, 0, dh, N * I, "dh");
+    expect_gradient(&s, 1, du, N, "du");
+}
+
 static void gather_and_combine_move_rows(void **state)
 {
     (void)state;
@@ -432,6 +515,10 @@ int main(void)
         KERNEL_TEST(attention_sees_the_past_inside_the_window),
         KERNEL_TEST(route_takes_the_largest_and_lower_index_on_ties),
         KERNEL_TEST(route_back_is_the_gradient),
+        KERNEL_TEST(route_raw_gives_probabilities_and_their_gradient),
+        KERNEL_TEST(a_row_is_added_to_all_rows),
+        KERNEL_TEST(clamped_values_have_no_gradient),
+        KERNEL_TEST(gate_rows_back_is_the_gradient),
         KERNEL_TEST(gather_and_combine_move_rows),
         KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix),
         KERNEL_TEST(sums_over_rows_and_channels_are_plain_sums),

@@ -1,0 +1,51 @@
+# Every family through all tools: one pipe, then exports of every layout that compute what the
+# bundle does, and what the manifest and an export say of layers without experts.
+set -o pipefail
+numbers() {
+    sed 's/[0-9]* items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/loss [.0-9]*, want [.0-9]*;/loss:/
+        s/differ by [-e.0-9]* at most/differ by D at most/'
+}
+for name in odd-qwen2 odd-qwen3 odd-olmoe; do
+    model=$GOLDEN/$name
+    echo "== $name"
+    fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
+        fm-train -q --model "$model" --tokens "$model/tokens.npy" --eval-tokens "$model/tokens.npy" \
+            --method saliency --budget-step 0.1 2>/dev/null |
+        fm-recover -q --model "$model" --tokens "$model/tokens.npy" --steps 3 --batch 2 \
+            --eval-tokens "$model/tokens.npy" 2>/dev/null |
+        fm-pack -q --model "$model" -o family.fm >/dev/null
+    echo "pipeline: ${PIPESTATUS[*]}"
+    fm-pack --list --json family.fm | grep -E '"(family|layers|experts|channels)"'
+    fm-verify -q --function --model "$model" --tokens "$model/tokens.npy" family.fm | numbers
+    for layout in native ragged elastic layer padded uniform; do
+        for budget in 0.4 0.8; do
+            fm-pack -q --export out --budget "$budget" --layout "$layout" --force family.fm >/dev/null
+            fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm out | numbers
+        done
+    done
+    grep -E '"(architectures|model_type|intermediate_size|moe_intermediate_size)"' out/config.json
+    rm -r family.fm out
+done
+echo "== layers without experts have no widths, no scores, no file"
+model=$GOLDEN/odd-qwen2
+fm-rank -q --model "$model" --tokens "$model/tokens.npy" -o ranked >/dev/null 2>&1
+fm-train -q --model "$model" --tokens "$model/tokens.npy" --method saliency -o trained ranked >/dev/null 2>&1
+fm-pack -q --model "$model" -o family.fm trained >/dev/null
+tar -xOf family.fm manifest.json | grep moe_layers
+fm-pack -q --export out --budget 0.4 --layout native family.fm >/dev/null
+(cd out && ls layers-*)
+grep -A7 '"widths"' out/fm-export.json | tr -d '0-9, '
+echo "== other families and quantized checkpoints are refused before any work"
+mkdir model
+cp "$model"/* model
+sed -i 's/"qwen2_moe"/"deepseek_v3"/' model/config.json
+fm-rank -q --model model --tokens model/tokens.npy -o refused
+echo "status $?"
+cp "$model/config.json" model
+sed -i 's/^{/{\n  "quantization_config": {"quant_method": "mxfp4"},/' model/config.json
+fm-rank -q --model model --tokens model/tokens.npy -o refused
+echo "status $?"
+cp "$model/config.json" model
+sed -i 's/"use_sliding_window": false/"use_sliding_window": true/' model/config.json
+fm-rank -q --model model --tokens model/tokens.npy -o refused
+echo "status $?"
