@@ -12,6 +12,7 @@
 
 #define PROBE 384
 #define PROBE_SECONDS 0.05
+#define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and what these keep */
 
 /* Bytes of all layers, in float32: what one direction of one sweep reads. */
 static double layers_bytes(const struct fm_model *model)
@@ -36,7 +37,8 @@ static uint64_t scratch_bytes(const struct fm_config *c, int rows)
 uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
 {
     uint64_t scratch = scratch_bytes(fm_model_config(model), rows);
-    uint64_t taken = fm_model_resident_bytes(model) + scratch * (uint64_t)fm_pool_threads();
+    uint64_t taken =
+        PROCESS_BYTES + fm_model_resident_bytes(model) + scratch * (uint64_t)fm_pool_threads();
     return memory > taken ? memory - taken : 0;
 }
 
@@ -101,7 +103,7 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     uint64_t merged = 3 * (uint64_t)c->E * (uint64_t)c->I * (uint64_t)c->H * sizeof(float);
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
     uint64_t left = room - (boundaries - spill), kept = inner < left ? inner : left;
-    uint64_t resident = boundaries - spill + kept + fm_model_resident_bytes(model) +
+    uint64_t resident = PROCESS_BYTES + boundaries - spill + kept + fm_model_resident_bytes(model) +
                         (uint64_t)sweep->merged * merged +
                         scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
     plan->memory = resident > plan->memory ? resident : plan->memory;
@@ -136,7 +138,7 @@ int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, 
                        " are free in '%s'; give more --memory, or point TMPDIR at another disk",
                        plan->spill, room, temp);
     if (rc == FM_OK && run->memory && plan->memory > run->memory)
-        fm_run_warn(run, "--memory of %.3g MB is less than this run needs; about %.3g MB are used",
+        fm_run_warn(run, "--memory of %.3g MB is less than this run may need: up to %.3g MB",
                     (double)run->memory * 1e-6, (double)plan->memory * 1e-6);
     return rc;
 }

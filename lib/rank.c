@@ -176,12 +176,23 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     return rc;
 }
 
+/* Sums, the sums before a group, and those of the batches on their way: they grow with the layers,
+ * so that what is left to the sweep does not. */
+static uint64_t sums_bytes(const struct fm_task *task, int group)
+{
+    const struct fm_config *c = task->config;
+    uint64_t layers = 2 * (uint64_t)c->L + (uint64_t)group;
+    return layers * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
+}
+
 static int score_all(struct scorer *s, int batch, int batches, struct fm_err *err)
 {
     struct fm_task *task = s->task;
     int group = group_of(task, batch, batches);
     size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E;
     struct fm_sweep *sweep = NULL;
+    uint64_t sums = sums_bytes(task, group);
+    task->memory = task->memory > sums ? task->memory - sums : 0;
     int rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
     if (rc != FM_OK)
         return rc;
@@ -347,7 +358,9 @@ static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
     for (int i = 0; i < task->calib.sources; i++)
         plan->held += task->calib.source[i].tokens;
     plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
-    fm_plan_add(plan, task->model, &sweep, task->memory);
+    uint64_t sums = sums_bytes(task, group);
+    fm_plan_add(plan, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
+    plan->memory += sums;
 }
 
 static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,

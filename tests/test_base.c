@@ -462,6 +462,11 @@ static void scratch_is_a_stack(void **state)
     fm_scratch_release(inner);
     assert_ptr_equal(fm_scratch(3 << 20), b); /* the memory is kept */
     fm_scratch_release(outer);
+    /* Nothing is in use: what took two blocks of memory is one from now on, and is kept. */
+    a = fm_scratch(100);
+    b = fm_scratch(3 << 20);
+    assert_true(b > a && b - a < 4096);
+    fm_scratch_release(outer);
     assert_ptr_equal(fm_scratch(100), a);
     fm_scratch_release(outer);
 }

@@ -134,11 +134,17 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 #define CHUNKS 24
 #define CHUNK_BYTES_MIN ((size_t)1 << 20)
 
-/* Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything. */
+/*
+ * Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything.  Whenever
+ * nothing is in use, several become one that holds the most that ever was: what threads keep is
+ * what they need, not what the way there took.
+ */
 struct scratch {
     char *block[CHUNKS];
     size_t bytes[CHUNKS];
+    size_t filled[CHUNKS]; /* of those before the one in use */
     size_t chunk, used;
+    size_t peak; /* bytes in use at once */
 };
 
 static pthread_key_t scratch_key;
@@ -183,6 +189,34 @@ struct fm_mark fm_scratch_mark(void)
     return (struct fm_mark){s->chunk, s->used};
 }
 
+static void make_chunk(struct scratch *s, size_t c, size_t size)
+{
+    free(s->block[c]);
+    s->block[c] = aligned_alloc(FM_ALIGN, size);
+    if (!s->block[c])
+        out_of_memory(size);
+    s->bytes[c] = size;
+}
+
+/* One chunk for all, with an eighth to spare: what is not touched takes no memory. */
+static void join_chunks(struct scratch *s)
+{
+    for (size_t c = 0; c < CHUNKS; c++) {
+        free(s->block[c]);
+        s->block[c] = NULL;
+        s->bytes[c] = 0;
+    }
+    make_chunk(s, 0, (s->peak + s->peak / 8) / CHUNK_BYTES_MIN * CHUNK_BYTES_MIN + CHUNK_BYTES_MIN);
+}
+
+static void note_peak(struct scratch *s)
+{
+    size_t all = s->used;
+    for (size_t c = 0; c < s->chunk; c++)
+        all += s->filled[c];
+    s->peak = all > s->peak ? all : s->peak;
+}
+
 void *fm_scratch(size_t bytes)
 {
     struct scratch *s = scratch();
@@ -190,9 +224,11 @@ void *fm_scratch(size_t bytes)
     if (!fm_add(&want, bytes, FM_ALIGN - 1))
         out_of_memory(bytes);
     want -= want % FM_ALIGN;
+    if (s->chunk == 0 && s->used == 0 && s->bytes[1] > 0)
+        join_chunks(s);
     while (s->bytes[s->chunk] < want || s->bytes[s->chunk] - want < s->used) {
         if (s->bytes[s->chunk] > 0 && s->used > 0) {
-            s->chunk++;
+            s->filled[s->chunk++] = s->used;
             s->used = 0;
             assert(s->chunk < CHUNKS);
         }
@@ -201,14 +237,11 @@ void *fm_scratch(size_t bytes)
         size_t size = s->chunk ? 2 * s->bytes[s->chunk - 1] : CHUNK_BYTES_MIN;
         while (size < want)
             size *= 2;
-        free(s->block[s->chunk]);
-        s->block[s->chunk] = aligned_alloc(FM_ALIGN, size);
-        if (!s->block[s->chunk])
-            out_of_memory(size);
-        s->bytes[s->chunk] = size;
+        make_chunk(s, s->chunk, size);
     }
     void *p = s->block[s->chunk] + s->used;
     s->used += want;
+    note_peak(s);
     return p;
 }
 

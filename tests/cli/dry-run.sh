@@ -11,7 +11,7 @@ done
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" -o ranked 2>&1 | sed 1q
 echo "over a file: status ${PIPESTATUS[0]}"
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --memory 1K -o out 2>&1 >/dev/null |
-    sed 's/about .* MB/about M MB/'
+    sed 's/up to .* MB/up to M MB/'
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
 fm-pack -n --export out --budget 0.4 family.fm | awk '{ print $1 }'
