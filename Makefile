@@ -119,6 +119,11 @@ $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
+# What test_faults loads before the tools, so that their calls fail.
+$(BUILD)/tests/faults.so: tests/faults.c | deps-check
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
+$(BUILD)/tests/test_faults: | $(BUILD)/tests/faults.so
 .SECONDARY:
 -include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*.d)
 

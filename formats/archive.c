@@ -345,7 +345,8 @@ static int agree(struct walk *w, uint64_t header, const char *name, uint64_t siz
     if (w->pull_err.code)
         return fm_fail(err, w->pull_err.code, "%s", w->pull_err.text);
     if (code != ARCHIVE_OK)
-        return fm_fail(err, FM_EFORMAT, "'%s': libarchive says: %s", name,
+        return fm_fail(err, archive_errno(w->tar) == ENOMEM ? FM_ENOMEM : FM_EFORMAT,
+                       "'%s': libarchive says: %s", name,
                        code == ARCHIVE_EOF ? "end of archive" : archive_error_string(w->tar));
     const char *other = archive_entry_pathname(entry);
     if (!other || strcmp(other, name) != 0 || archive_entry_size(entry) != (la_int64_t)size ||
