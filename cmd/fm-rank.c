@@ -22,8 +22,9 @@ static void describe_experts(FILE *out, const struct fm_rank_report *r)
     }
 }
 
-static void describe(FILE *out, const struct fm_rank_report *r)
+static void describe(FILE *out, const void *report)
 {
+    const struct fm_rank_report *r = report;
     fprintf(out, "ranked   %d layers of %d experts of %d channels\n", r->M, r->E, r->I);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
@@ -32,8 +33,9 @@ static void describe(FILE *out, const struct fm_rank_report *r)
     describe_experts(out, r);
 }
 
-static cJSON *describe_json(const struct fm_rank_report *r)
+static cJSON *describe_json(const void *report)
 {
+    const struct fm_rank_report *r = report;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "tool", "fm-rank");
     fm_report_uint(o, "layers", (uint64_t)r->L);
@@ -65,21 +67,23 @@ static cJSON *describe_json(const struct fm_rank_report *r)
     return o;
 }
 
+static int plan(const struct fm_run_options *run, const void *options, struct fm_plan *to,
+                struct fm_err *err)
+{
+    return fm_rank_plan(run, options, to, err);
+}
+
+static int run(const struct fm_run_options *run, const void *options, void *report,
+               struct fm_err *err)
+{
+    return fm_rank(run, options, report, err);
+}
+
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
                 struct fm_rank_report *report, struct fm_err *err)
 {
-    struct fm_plan plan = {0};
-    struct fm_cli_text text;
-    if (cli->dry_run)
-        return fm_rank_plan(&cli->run, options, &plan, err) == FM_OK ? fm_show_plan(cli, &plan, err)
-                                                                     : err->code;
-    if (fm_run_check_output(&cli->run, err) != FM_OK ||
-        fm_rank(&cli->run, options, report, err) != FM_OK)
-        return err->code;
-    if (fm_cli_text_open(&text, err) != FM_OK)
-        return err->code;
-    describe(text.out, report);
-    return fm_cli_result(cli, &text, describe_json(report), err);
+    const struct fm_show_course course = {options, report, plan, run, describe, describe_json};
+    return fm_show_course(cli, &course, err);
 }
 
 int main(int argc, char **argv)

@@ -4,16 +4,18 @@
 #include "lib/recover.h"
 #include "lib/report.h"
 
-static void describe(FILE *out, const struct fm_recover_report *r)
+static void describe(FILE *out, const void *report)
 {
+    const struct fm_recover_report *r = report;
     fprintf(out, "adapter  on mask %d, budget %.4f\n", r->mask,
             fm_family_budget(&r->family, r->mask));
     fprintf(out, "steps    %d, loss %.4f -> %.4f\n", r->steps, r->loss_first, r->loss_last);
     fm_show_losses(out, &r->family, r->after);
 }
 
-static cJSON *describe_json(const struct fm_recover_report *r)
+static cJSON *describe_json(const void *report)
 {
+    const struct fm_recover_report *r = report;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "tool", "fm-recover");
     fm_report_uint(o, "mask", (uint64_t)r->mask);
@@ -28,25 +30,26 @@ static cJSON *describe_json(const struct fm_recover_report *r)
     return o;
 }
 
+static int plan(const struct fm_run_options *run, const void *options, struct fm_plan *to,
+                struct fm_err *err)
+{
+    return fm_recover_plan(run, options, to, err);
+}
+
+static int run(const struct fm_run_options *run, const void *options, void *report,
+               struct fm_err *err)
+{
+    return fm_recover(run, options, report, err);
+}
+
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    struct fm_plan plan = {0};
-    struct fm_cli_text text;
+    const struct fm_show_course course = {options, report, plan, run, describe, describe_json};
     if (options->strategy == FM_RECOVER_CROSS &&
         fm_cli_refuse(cli, "with --strategy cross", 0, "budget", err) != FM_OK)
         return err->code;
-    if (cli->dry_run)
-        return fm_recover_plan(&cli->run, options, &plan, err) == FM_OK
-                   ? fm_show_plan(cli, &plan, err)
-                   : err->code;
-    if (fm_run_check_output(&cli->run, err) != FM_OK ||
-        fm_recover(&cli->run, options, report, err) != FM_OK)
-        return err->code;
-    if (fm_cli_text_open(&text, err) != FM_OK)
-        return err->code;
-    describe(text.out, report);
-    return fm_cli_result(cli, &text, describe_json(report), err);
+    return fm_show_course(cli, &course, err);
 }
 
 int main(int argc, char **argv)

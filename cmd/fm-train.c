@@ -4,8 +4,9 @@
 #include "lib/report.h"
 #include "lib/train.h"
 
-static void describe(FILE *out, const struct fm_train_report *r)
+static void describe(FILE *out, const void *report)
 {
+    const struct fm_train_report *r = report;
     const struct fm_family *f = &r->family;
     fprintf(out, "masks    %d, budgets 0 to %.4f\n", f->count, fm_family_budget(f, f->count - 1));
     if (r->steps)
@@ -13,8 +14,9 @@ static void describe(FILE *out, const struct fm_train_report *r)
     fm_show_losses(out, f, NULL);
 }
 
-static cJSON *describe_json(const struct fm_train_report *r)
+static cJSON *describe_json(const void *report)
 {
+    const struct fm_train_report *r = report;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "tool", "fm-train");
     fm_report_uint(o, "steps", (uint64_t)r->steps);
@@ -49,24 +51,25 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
                : FM_OK;
 }
 
+static int plan(const struct fm_run_options *run, const void *options, struct fm_plan *to,
+                struct fm_err *err)
+{
+    return fm_train_plan(run, options, to, err);
+}
+
+static int run(const struct fm_run_options *run, const void *options, void *report,
+               struct fm_err *err)
+{
+    return fm_train(run, options, report, err);
+}
+
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    struct fm_plan plan = {0};
-    struct fm_cli_text text;
+    const struct fm_show_course course = {options, report, plan, run, describe, describe_json};
     if (check_method(cli, options, err) != FM_OK)
         return err->code;
-    if (cli->dry_run)
-        return fm_train_plan(&cli->run, options, &plan, err) == FM_OK
-                   ? fm_show_plan(cli, &plan, err)
-                   : err->code;
-    if (fm_run_check_output(&cli->run, err) != FM_OK ||
-        fm_train(&cli->run, options, report, err) != FM_OK)
-        return err->code;
-    if (fm_cli_text_open(&text, err) != FM_OK)
-        return err->code;
-    describe(text.out, report);
-    return fm_cli_result(cli, &text, describe_json(report), err);
+    return fm_show_course(cli, &course, err);
 }
 
 int main(int argc, char **argv)

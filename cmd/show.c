@@ -47,13 +47,31 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
     return o;
 }
 
-int fm_show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err)
+/* The whole of a --dry-run. */
+static int show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err)
 {
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
     plan_text(text.out, plan);
     return fm_cli_result(cli, &text, plan_json(cli, plan), err);
+}
+
+int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course,
+                   struct fm_err *err)
+{
+    struct fm_plan plan = {0};
+    struct fm_cli_text text;
+    if (cli->dry_run)
+        return course->plan(&cli->run, course->options, &plan, err) == FM_OK
+                   ? show_plan(cli, &plan, err)
+                   : err->code;
+    if (fm_run_check_output(&cli->run, err) != FM_OK ||
+        course->run(&cli->run, course->options, course->report, err) != FM_OK ||
+        fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    course->text(text.out, course->report);
+    return fm_cli_result(cli, &text, course->json(course->report), err);
 }
 
 void fm_show_losses(FILE *out, const struct fm_family *family, const struct fm_quality *after)

@@ -10,8 +10,21 @@
 #include "lib/masks.h"
 #include "lib/plan.h"
 
-/* Print *plan as a table or JSON: the whole of a --dry-run. */
-int fm_show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err);
+/* What fm-rank, fm-train and fm-recover do with their options and report. */
+struct fm_show_course {
+    const void *options;
+    void *report;
+    int (*plan)(const struct fm_run_options *run, const void *options, struct fm_plan *plan,
+                struct fm_err *err);
+    int (*run)(const struct fm_run_options *run, const void *options, void *report,
+               struct fm_err *err);
+    void (*text)(FILE *out, const void *report);
+    cJSON *(*json)(const void *report);
+};
+
+/* With --dry-run the plan; else the output looked at, the run, its result. */
+int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course,
+                   struct fm_err *err);
 
 /* "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to tenths of even number, as a line
  * of `out`; with `after` (family->count) "1.8890 -> 1.8712 at 0.40". */

@@ -103,13 +103,12 @@ struct fm_bundle_writer;
  * Lay out and begin to write.  `manifest` has everything but "members"; the writer adds that and
  * takes the tree over, in failure too.  Parts are in bundle order without manifest.json, pads and
  * CHECKSUMS; what they point to is borrowed until finish, names and the array are copied.
- * Offsets are known at once: fm_bundle_writer_offset.  Bytes copied from an open bundle are checked
+ * Bytes copied from an open bundle are checked
  * against their digest.  To a pipe every part but weights has its bytes or its bundle, because
  * the manifest goes first and has their digests: else assert.
  */
 int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
                     const struct fm_part *part, size_t parts, struct fm_err *err);
-uint64_t fm_bundle_writer_offset(const struct fm_bundle_writer *w, size_t part);
 /* True where parts may be appended in any order and by several threads, each part by one. */
 bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w);
 /* The next `size` bytes of a part without data; hashed on the way.  To a pipe: part after part. */

@@ -357,11 +357,6 @@ int fm_bundle_begin(struct fm_bundle_writer **out, const char *path, bool force,
     return code;
 }
 
-uint64_t fm_bundle_writer_offset(const struct fm_bundle_writer *w, size_t part)
-{
-    return w->slot[w->slot_of[part]].offset;
-}
-
 bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w)
 {
     return w->out.seekable;

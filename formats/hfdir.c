@@ -267,19 +267,6 @@ void fm_hfdir_close(struct fm_hfdir *dir)
     *dir = (struct fm_hfdir){.fd = -1};
 }
 
-const struct fm_tensor *fm_hfdir_find(const struct fm_hfdir *dir, const char *name,
-                                      const struct fm_shard **shard)
-{
-    struct fm_tensor named = {.name = name};
-    struct fm_place key = {.tensor = &named};
-    const struct fm_place *p = NULL;
-    if (dir->places > 0)
-        p = bsearch(&key, dir->place, dir->places, sizeof key, compare_places);
-    if (p && shard)
-        *shard = p->shard;
-    return p ? p->tensor : NULL;
-}
-
 int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
                    size_t *size, struct fm_err *err)
 {

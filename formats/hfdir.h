@@ -66,10 +66,6 @@ struct fm_hfdir {
 int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err);
 void fm_hfdir_close(struct fm_hfdir *dir);
 
-/* Where a tensor lies; NULL where no shard has it.  *shard gets the shard. */
-const struct fm_tensor *fm_hfdir_find(const struct fm_hfdir *dir, const char *name,
-                                      const struct fm_shard **shard);
-
 /* Bytes of a carried file; free() *data. */
 int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
                    size_t *size, struct fm_err *err);

@@ -47,6 +47,6 @@ int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm
         return fm_fail(err, FM_EDEVICE,
                        "this CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16); use "
                        "--precision f32");
-    *ops = precision == FM_PRECISION_BF16 ? &cpu_bf16 : &cpu_f32;
+    *ops = precision == FM_PRECISION_BF16 ? fm_ops_cpu_bf16() : &cpu_f32;
     return FM_OK;
 }

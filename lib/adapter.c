@@ -77,7 +77,7 @@ void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
         for (int e = 0; e < a->E; e++)
             for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {
                 float *p = fm_adapter_part(a, a->values, l, e, (enum fm_lora)part);
-                size_t n = fm_adapter_part_count(a, l, e, (enum fm_lora)part);
+                size_t n = part_count(a, a->widths[expert_index(a, l, e)], (enum fm_lora)part);
                 uint64_t at = (uint64_t)(p - a->values);
                 for (size_t i = 0; i < n; i++)
                     p[i] = (float)(fm_rng_normal(seed, FM_STREAM_LORA, at + i) / a->r);
@@ -97,11 +97,6 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, e
 {
     size_t i = expert_index(a, l, e);
     return block + a->offset[i] + part_offset(a, a->widths[i], part);
-}
-
-size_t fm_adapter_part_count(const struct fm_adapter *a, int l, int e, enum fm_lora part)
-{
-    return part_count(a, a->widths[expert_index(a, l, e)], part);
 }
 
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,

@@ -38,10 +38,8 @@ void fm_adapter_release(struct fm_adapter *a);
 /* Start values: A normal with standard deviation 1/r, B zero; a function of seed alone. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 
-/* A part of expert (l, e) inside a block laid out as `values` (so gradients and moments too),
- * and its element count. */
+/* A part of expert (l, e) inside a block laid out as `values` (so gradients and moments too) */
 float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, enum fm_lora part);
-size_t fm_adapter_part_count(const struct fm_adapter *a, int l, int e, enum fm_lora part);
 
 /* Add the adapter of (l, e) to gate_up (2 cap, H) and down (cap, H), which the caller copied from
  * the base; rows [width, cap) are not touched.  Either may be NULL: not wanted. */

@@ -23,12 +23,6 @@ static const struct {
 static const char *const stage_names[] = {"rank", "train", "recover", "pack"};
 #define STAGES (sizeof stage_names / sizeof stage_names[0])
 
-const char *fm_stage_name(enum fm_stage stage)
-{
-    assert((unsigned)stage < STAGES);
-    return stage_names[stage];
-}
-
 /* The stage of a tool, "fm-rank"; -1 for others. */
 static int stage_of_tool(const char *tool)
 {
@@ -153,7 +147,7 @@ static bool fill_manifest(cJSON *m, enum fm_stage stage, const cJSON *in, cJSON 
 {
     bool ok = fm_json_add_uint(m, "schema", FM_BUNDLE_SCHEMA) &&
               cJSON_AddStringToObject(m, "suite", "fm") &&
-              cJSON_AddStringToObject(m, "stage", fm_stage_name(stage));
+              cJSON_AddStringToObject(m, "stage", stage_names[stage]);
     if (!in)
         return add_item(m, "model", model) && ok && cJSON_AddArrayToObject(m, "history");
     ok = ok && copy_key(m, in, "model") &&
@@ -175,7 +169,7 @@ static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage sta
         if (typed[i].maker > stage && fm_bundle_find(in, typed[i].name))
             snprintf(dropped, FM_STAGE_DROPPED_BYTES,
                      "%s of the input is dropped: it was made from what fm-%s now replaces",
-                     typed[i].name, fm_stage_name(stage));
+                     typed[i].name, stage_names[stage]);
 }
 
 int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bundle *in,

@@ -55,9 +55,6 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
 /* The same checks of a bundle that is open. */
 int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err);
 
-/* "rank", "train", "recover", "pack"; the manifest's "stage" was checked at open. */
-const char *fm_stage_name(enum fm_stage stage);
-
 /* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights. */
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,

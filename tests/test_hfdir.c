@@ -7,6 +7,7 @@
 
 #include "formats/hfdir.h"
 #include "tests/scratch.h"
+#include "tests/tensors.h"
 
 #define A "{\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]}}"
 #define B                                                                                          \
@@ -76,12 +77,12 @@ static void opens_shards_by_their_index(void **state)
         fail_msg("%s", err.text);
     assert_int_equal(dir.shards, 2);
     assert_int_equal(dir.places, 3);
-    const struct fm_tensor *t = fm_hfdir_find(&dir, "c", &shard);
+    const struct fm_tensor *t = find_tensor(&dir, "c", &shard);
     assert_non_null(t);
     assert_string_equal(shard->name, SHARD_B);
     assert_int_equal(t->offset, shard->st.header_bytes + 6);
-    assert_non_null(fm_hfdir_find(&dir, "a", NULL));
-    assert_null(fm_hfdir_find(&dir, "d", &shard));
+    assert_non_null(find_tensor(&dir, "a", NULL));
+    assert_null(find_tensor(&dir, "d", &shard));
     assert_string_equal(dir.config, "{}");
     fm_hfdir_close(&dir);
     fm_hfdir_close(&dir);
@@ -128,7 +129,7 @@ static void follows_the_links_of_a_cache(void **state)
     int rc = fm_hfdir_open(&dir, scratch("cache/snapshots/0123"), &err);
     if (rc != FM_OK)
         fail_msg("%s", err.text);
-    assert_non_null(fm_hfdir_find(&dir, "a", NULL));
+    assert_non_null(find_tensor(&dir, "a", NULL));
     assert_int_equal(dir.carried_count, 2);
     assert_string_equal(dir.carried[1].name, "tokenizer.json");
     assert_int_equal(dir.carried[1].size, 9);
@@ -269,7 +270,7 @@ static void opens_the_golden_model(void **state)
     if (rc != FM_OK)
         fail_msg("%s", err.text);
     assert_int_equal(dir.shards, 2);
-    const struct fm_tensor *t = fm_hfdir_find(&dir, "model.embed_tokens.weight", NULL);
+    const struct fm_tensor *t = find_tensor(&dir, "model.embed_tokens.weight", NULL);
     assert_non_null(t);
     assert_int_equal(t->shape[1], 48);
     fm_hfdir_close(&dir);
@@ -311,7 +312,7 @@ static void a_wide_index_is_quick(void **state)
     for (int i = 0; i < SHARDS * EACH; i++) {
         const struct fm_shard *shard = NULL;
         snprintf(name, sizeof name, "layers.%d.experts.%d.w", i / EACH, i % EACH);
-        assert_non_null(fm_hfdir_find(&dir, name, &shard));
+        assert_non_null(find_tensor(&dir, name, &shard));
         assert_int_equal(atoi(shard->name + 1), i / EACH);
     }
     fm_hfdir_close(&dir);

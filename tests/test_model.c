@@ -12,6 +12,7 @@
 #include "lib/model.h"
 #include "tests/golden.h"
 #include "tests/scratch.h"
+#include "tests/tensors.h"
 
 #define ODD "golden/odd-mixtral"
 enum { L = 3, E = 5, I = 37, H = 48, V = 97, QC = 60, GC = 20 };
@@ -98,7 +99,7 @@ static float *stored(const char *format, int l, int e)
     if (!dir.path)
         check(fm_hfdir_open(&dir, ODD, &err));
     snprintf(name, sizeof name, format, l, e);
-    const struct fm_tensor *t = fm_hfdir_find(&dir, name, &shard);
+    const struct fm_tensor *t = find_tensor(&dir, name, &shard);
     assert_non_null(t);
     size_t n = (size_t)fm_tensor_count(t);
     void *raw = malloc(t->size);
