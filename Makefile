@@ -4,6 +4,7 @@
 #   demo       the whole pipeline on the small model in golden/, with a table of budgets
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
+#   gpu-check  all that needs a GPU: correctness, sanitizers, times (status 77 where there is none)
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
@@ -147,12 +148,14 @@ judge: all
 	@BUILD="$(BUILD)" bash tests/judge.sh
 golden:
 	@bash tests/judge.sh --golden
+gpu-check:
+	@CC="$(CC)" CXX="$(CXX)" NVCC="$$(command -v $(NVCC))" bash tests/gpu-check.sh $(PARTS)
 bench: all
 	@$(BUILD)/bin/fm-bench io && $(BUILD)/bin/fm-bench engine
 
 # clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/base lib formats kernels cmd tests) \
-	kernels/*.cu kernels/*.cuh tests/*.cc)
+	kernels/*.cu kernels/*.cuh tests/*.cc tests/*.cu)
 lint: deps-check
 	@bash tests/layers.sh
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
@@ -179,4 +182,4 @@ uninstall:
 clean:
 	rm -rf build
 
-.PHONY: all demo check judge lint golden bench install uninstall clean deps-build deps-check
+.PHONY: all demo check judge gpu-check lint golden bench install uninstall clean deps-build deps-check

@@ -105,7 +105,7 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
     bool aligned = g->type != FM_CLIP_F32 && g->H % 8 == 0 && (uintptr_t)g->gate_up % 16 == 0 &&
                    (uintptr_t)g->down % 16 == 0;
     /* compute capability 9.0 alone has these instructions; coordinates of boxes are 32 bits */
-    bool hopper = aligned && major == 9 && minor == 0 && g->H >= FM_CUDA_STEP &&
+    bool hopper = aligned && g->cap_max > 0 && major == 9 && minor == 0 && g->H >= FM_CUDA_STEP &&
                   g->channels >= FM_CUDA_STEP && g->channels < ((int64_t)1 << 30) - FM_CUDA_STEP;
     switch (g->path) {
     case FM_CLIP_BEST:
@@ -229,8 +229,8 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.cap = layer->cap;
     job.faults = layer->faults;
     job.widths = given->widths;
-    job.budget = given->budget;
-    job.budget_type = given->budget_type;
+    job.budget = call->budget ? call->budget : given->budget;
+    job.budget_type = call->budget ? call->budget_type : given->budget_type;
     job.E = given->E;
     job.e0 = given->e0;
     job.B = given->B;

@@ -262,12 +262,16 @@ inline void emu_run_block()
     for (size_t left = order.size(); left > 0;) {
         emu.moved = false;
         size_t turn = (size_t)(emu_random() % order.size());
+        uint64_t lazy = emu_random() & emu_random(); /* warps that do nothing this time */
         left = 0;
         for (size_t i = 0; i < order.size(); i++) {
             emu_thread &t = emu.threads[(i * 97 + turn) % order.size()];
             if (t.done)
                 continue;
-            emu_resume(t);
+            if (lazy >> t.index / 32 & 1)
+                emu.moved = true;
+            else
+                emu_resume(t);
             left += !t.done;
         }
         emu_land(!emu.moved);

@@ -1,0 +1,301 @@
+/*
+ * Times of the clipped FFN on a GPU beside the machine's own limits, measured in the same run: read
+ * bandwidth by a kernel that only reads, peak by cuBLAS on random numbers.  Between two runs other
+ * memory is written, so that no weight is found in the L2 cache.  Fused paths run as captured
+ * graphs, as a server would; the baselines need the host and run as they are.
+ */
+#include "tests/gpu_check.h"
+
+#include <cublas_v2.h>
+#include <dlfcn.h>
+
+static const path_name kernels[] = {{FM_CLIP_NAIVE, "naive"},
+                                    {FM_CLIP_BUCKET, "bucket"},
+                                    {FM_CLIP_MMA, "mma"},
+                                    {FM_CLIP_HOPPER, "hopper"}};
+
+struct shape {
+    const char *name;
+    int H, I, E, K;
+};
+
+static const shape shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
+                               {"qwen2-57b-a14b", 3584, 2560, 64, 8},
+                               {"qwen3-30b-a3b", 2048, 768, 128, 8},
+                               {"phi-3.5-moe", 4096, 6400, 16, 2}};
+
+/* Widths of the budgets 0, 0.2, 0.4, 0.6: shares of eight experts, mixed as learned masks are. */
+static const double shares[4][8] = {{1, 1, 1, 1, 1, 1, 1, 1},
+                                    {1, 1, 1, 1, 0.7, 0.7, 0.7, 0.3},
+                                    {1, 1, 0.7, 0.7, 0.4, 0.4, 0.4, 0.1},
+                                    {1, 0.7, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1}};
+
+static cudaStream_t stream;
+static uint8_t *flushed;
+static const size_t flush_bytes = (size_t)256 << 20;
+
+static double median(std::vector<double> v)
+{
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+}
+
+/* Seconds of `work` on the stream, the median of `rounds` runs with a cold cache. */
+template <typename F> static double seconds_of(F work, int rounds)
+{
+    std::vector<double> seconds;
+    cudaEvent_t begin, end;
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    for (int i = -2; i < rounds; i++) {
+        float ms = 0;
+        MUST(cudaMemsetAsync(flushed, i & 255, flush_bytes, stream));
+        MUST(cudaEventRecord(begin, stream));
+        work();
+        MUST(cudaEventRecord(end, stream));
+        MUST(cudaEventSynchronize(end));
+        MUST(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 0)
+            seconds.push_back(ms / 1e3);
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return median(seconds);
+}
+
+static __global__ void read_all(const uint4 *from, int64_t n, uint32_t *to)
+{
+    uint32_t sum = 0;
+    int64_t step = (int64_t)gridDim.x * blockDim.x,
+            i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    for (; i + 3 * step < n; i += 4 * step) {
+        uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
+        sum ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w;
+        sum ^= c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    if (sum == 1) /* never, and the compiler cannot know */
+        *to = sum;
+}
+
+/* Bytes a second that a kernel can read. */
+static double read_bandwidth()
+{
+    const size_t bytes = (size_t)4 << 30;
+    device_array<uint8_t> memory(bytes);
+    device_array<uint32_t> sink(1);
+    fill(memory.p, FM_CLIP_BF16, (int64_t)(bytes / 2), 1);
+    int processors = 0;
+    MUST(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+    double best = 0;
+    for (int blocks : {4, 8, 16})
+        best =
+            std::max(best, (double)bytes /
+                               seconds_of(
+                                   [&]() {
+                                       read_all<<<processors * blocks, 512, 0, stream>>>(
+                                           (const uint4 *)memory.p, (int64_t)(bytes / 16), sink.p);
+                                   },
+                                   9));
+    return best;
+}
+
+/* Operations a second of cuBLAS in bf16 on random numbers, 0 where it cannot be loaded. */
+static double cublas_peak()
+{
+    typedef cublasStatus_t (*gemm_function)(
+        cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void *,
+        const void *, cudaDataType, int, const void *, cudaDataType, int, const void *, void *,
+        cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
+    void *library = nullptr;
+    for (const char *name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"})
+        if (!library)
+            library = dlopen(name, RTLD_NOW);
+    if (!library)
+        return 0;
+    auto create = (decltype(&cublasCreate_v2))dlsym(library, "cublasCreate_v2");
+    auto set_stream = (decltype(&cublasSetStream_v2))dlsym(library, "cublasSetStream_v2");
+    auto gemm = (gemm_function)dlsym(library, "cublasGemmEx");
+    cublasHandle_t handle;
+    if (!create || !set_stream || !gemm || create(&handle) != CUBLAS_STATUS_SUCCESS ||
+        set_stream(handle, stream) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    const int n = 8192;
+    const float one = 1, zero = 0;
+    device_array<uint8_t> a((size_t)n * n * 2), b(a.n), c(a.n);
+    fill(a.p, FM_CLIP_BF16, (int64_t)n * n, 1);
+    fill(b.p, FM_CLIP_BF16, (int64_t)n * n, 1);
+    double seconds = seconds_of(
+        [&]() {
+            gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a.p, CUDA_R_16BF, n, b.p,
+                 CUDA_R_16BF, n, &zero, c.p, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F,
+                 CUBLAS_GEMM_DEFAULT);
+        },
+        15);
+    MUST(cudaGetLastError());
+    return 2.0 * n * n * n / seconds;
+}
+
+struct limits {
+    double bandwidth, peak;
+};
+
+struct measured {
+    const char *model, *kernel;
+    int tokens;
+    double budget, seconds, flops, bytes, ideal;
+};
+
+/* What the routed rows cost: operations, bytes of weights read once and of activations. */
+static measured costs(const test_layer &l, const test_call &c, int32_t b)
+{
+    measured m = {};
+    std::vector<bool> hit((size_t)l.E);
+    double channels = 0, removed = 0;
+    for (int t = 0; t < c.N; t++)
+        for (int s = 0; s < c.K; s++) {
+            m.flops += 6.0 * l.H * c.width(l, t, s, b);
+            channels += c.width(l, t, s, b);
+            hit[(size_t)c.ids[(size_t)(t * c.K + s)]] = true;
+        }
+    for (int e = 0; e < l.E; e++) {
+        int32_t k = l.widths[(size_t)(b * l.E + e)];
+        m.bytes += hit[(size_t)e] ? 6.0 * l.H * k : 0;
+        removed += l.I - k;
+    }
+    m.bytes += 2.0 * c.N * c.K * l.H + 4.0 * channels + 2.0 * c.N * l.H;
+    m.tokens = c.N;
+    m.budget = removed / ((double)l.I * l.E);
+    return m;
+}
+
+/* Median seconds of one implementation, or 0 and why it did not run. */
+static double time_of(const test_layer &l, const test_call &c, int path, std::string *why)
+{
+    struct fm_clip_layer given = l.given(path);
+    struct fm_clip *clip = nullptr;
+    struct fm_clip_error error = {};
+    if (fm_clip_prepare(&clip, &given, &error) != FM_CLIP_OK) {
+        *why = error.text;
+        return 0;
+    }
+    uint64_t bytes = fm_clip_workspace_bytes(&given, c.N, c.K);
+    device_array<uint8_t> workspace(bytes);
+    struct fm_clip_call call = c.given(l, workspace.p, bytes, stream);
+    int32_t code = fm_clip_forward(clip, &call, &error);
+    MUST(cudaStreamSynchronize(stream));
+    double seconds = 0;
+    if (code != FM_CLIP_OK) {
+        *why = error.text;
+    } else if (path == FM_CLIP_NAIVE || path == FM_CLIP_BUCKET) {
+        seconds = seconds_of([&]() { fm_clip_forward(clip, &call, &error); }, 9);
+    } else {
+        cudaGraph_t graph;
+        cudaGraphExec_t run;
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        fm_clip_forward(clip, &call, &error);
+        MUST(cudaStreamEndCapture(stream, &graph));
+        MUST(cudaGraphInstantiate(&run, graph, 0));
+        seconds = seconds_of([&]() { MUST(cudaGraphLaunch(run, stream)); }, 15);
+        cudaGraphExecDestroy(run);
+        cudaGraphDestroy(graph);
+    }
+    fm_clip_release(clip);
+    return seconds;
+}
+
+static std::vector<measured> measure(const shape &m, const std::vector<int> &tokens,
+                                     const limits &lim)
+{
+    std::vector<int32_t> cap((size_t)m.E, m.I), widths;
+    std::vector<measured> rows;
+    int multiple = m.I >= 1024 ? 128 : 64;
+    for (const auto &share : shares)
+        for (int e = 0; e < m.E; e++)
+            widths.push_back(std::min(m.I, ((int32_t)ceil(share[e * 5 % 8] * m.I) + multiple - 1) /
+                                               multiple * multiple));
+    test_layer l(FM_CLIP_BF16, m.H, m.I, m.E, cap, widths, 0);
+    for (int N : tokens) {
+        test_call c(l, N, m.K, 0);
+        for (const path_name &kernel : kernels)
+            for (int32_t b = 0; b < 4; b++) {
+                std::string why;
+                l.set_budget(b);
+                measured row = costs(l, c, b);
+                row.model = m.name;
+                row.kernel = kernel.name;
+                row.ideal =
+                    std::max(row.bytes / lim.bandwidth, lim.peak > 0 ? row.flops / lim.peak : 0);
+                row.seconds = time_of(l, c, kernel.path, &why);
+                if (row.seconds > 0)
+                    rows.push_back(row);
+                else
+                    printf("  %s does not run: %s\n", kernel.name, why.c_str());
+            }
+    }
+    return rows;
+}
+
+static double other(const std::vector<measured> &rows, const measured &r, const char *kernel,
+                    bool full)
+{
+    for (const measured &o : rows)
+        if (!strcmp(o.model, r.model) && !strcmp(o.kernel, kernel) && o.tokens == r.tokens &&
+            (full ? o.budget == 0 : o.budget == r.budget))
+            return o.seconds / r.seconds;
+    return 0;
+}
+
+static void show(const std::vector<measured> &rows, FILE *json)
+{
+    printf("%-15s %6s %7s %-7s %10s %7s %8s %9s %8s %9s\n", "model", "tokens", "budget", "kernel",
+           "us", "TB/s", "TFLOP/s", "roofline", "x full", "x bucket");
+    for (size_t i = 0; i < rows.size(); i++) {
+        const measured &r = rows[i];
+        double full = other(rows, r, r.kernel, true), bucket = other(rows, r, "bucket", false);
+        printf("%-15s %6d %7.3f %-7s %10.1f %7.2f %8.1f %9.2f %8.2f %9.2f\n", r.model, r.tokens,
+               r.budget, r.kernel, r.seconds * 1e6, r.bytes / r.seconds / 1e12,
+               r.flops / r.seconds / 1e12, r.ideal / r.seconds, full, bucket);
+        fprintf(json,
+                "    {\"model\": \"%s\", \"tokens\": %d, \"budget\": %.6f, \"kernel\": \"%s\", "
+                "\"seconds\": %.9f, \"bytes\": %.0f, \"flops\": %.0f, \"roofline_seconds\": %.9f, "
+                "\"speedup\": %.4f, \"over_bucket\": %.4f}%s\n",
+                r.model, r.tokens, r.budget, r.kernel, r.seconds, r.bytes, r.flops, r.ideal, full,
+                bucket, i + 1 < rows.size() ? "," : "");
+    }
+}
+
+int run_bench(const char *json_file, bool quick)
+{
+    FILE *json = fopen(json_file, "w");
+    if (!json) {
+        perror(json_file);
+        return 1;
+    }
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaMalloc((void **)&flushed, flush_bytes));
+    cudaDeviceProp device;
+    MUST(cudaGetDeviceProperties(&device, 0));
+    limits lim = {read_bandwidth(), cublas_peak()};
+    printf("%s, %d processors; reads %.2f TB/s, cuBLAS bf16 8192^3 %.0f TFLOP/s\n", device.name,
+           device.multiProcessorCount, lim.bandwidth / 1e12, lim.peak / 1e12);
+    std::vector<measured> rows;
+    for (const shape &m : shapes) {
+        std::vector<int> tokens = {1, 16, 64, 256, 1024, 4096};
+        if (quick)
+            tokens = {64, 1024};
+        std::vector<measured> more = measure(m, tokens, lim);
+        rows.insert(rows.end(), more.begin(), more.end());
+        if (quick)
+            break;
+    }
+    fprintf(json,
+            "{\n  \"device\": \"%s\",\n  \"bandwidth\": %.0f,\n  \"peak\": %.0f,\n  \"rows\": [\n",
+            device.name, lim.bandwidth, lim.peak);
+    show(rows, json);
+    fprintf(json, "  ]\n}\n");
+    bool bad = ferror(json) != 0;
+    bad |= fclose(json) != 0;
+    cudaFree(flushed);
+    cudaStreamDestroy(stream);
+    return bad || rows.empty();
+}
