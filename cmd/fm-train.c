@@ -96,7 +96,7 @@ int main(int argc, char **argv)
         {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",
          "subnets drawn for a batch (default: 1)", 1, 64},
         {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
-         "how strongly the scores shape the start; 0: not (default: 2)", 0, 1000},
+         "how strongly the scores shape the start; 0: not (default: 4)", 0, 1000},
         {"lambda-schedule", 0, FM_CLI_CHOICE, &schedule, "paced|linear",
          "weight of the cost: a controller, or a ramp (default: paced)", 0, 0},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 0.02)", 1e-12, 1e3},

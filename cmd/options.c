@@ -164,7 +164,7 @@ static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli
 
 static void print_row(const struct fm_cli_option *o)
 {
-    char left[64];
+    char left[128];
     char letter[8] = "    ";
     if (o->letter)
         snprintf(letter, sizeof letter, "-%c, ", o->letter);

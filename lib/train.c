@@ -23,7 +23,7 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .until = "0.80",
                                          .steps = 500,
                                          .samples = 1,
-                                         .prior = 2,
+                                         .prior = 4,
                                          .schedule = FM_LAMBDA_PACED,
                                          .lr = 0.02,
                                          .beta1 = 0.9,
@@ -31,7 +31,7 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .tau_first = 2,
                                          .tau_last = 0.5,
                                          .entropy_first = 0.02,
-                                         .gain = 200,
+                                         .gain = 400,
                                          .lambda_last = 4,
                                          .walk_sequences = 32};
 }
