@@ -5,19 +5,21 @@
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
 #   gpu-check  all that needs a GPU: correctness, sanitizers, times (status 77 where there is none)
+#   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
 #   install, uninstall, clean
 #
-# Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR, V=1 (show commands), SAN=address,undefined,
-# CUDA=auto|0|1, CC, CFLAGS, NVCC, and one PKG_CONFIG.  Each SAN/CUDA choice has its own folder.
+# Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR, V=1 (show commands),
+# SAN=address,undefined, CUDA=auto|0|1, CC, CFLAGS, NVCC, and one PKG_CONFIG.  Each SAN/CUDA choice has its own folder.
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \
 #     DNNL_LIBS="-L... -Wl,-rpath,... -ldnnl -lgomp"
 
 PREFIX  ?= /usr/local
 BINDIR  ?= $(PREFIX)/bin
 MANDIR  ?= $(PREFIX)/share/man
+DATADIR ?= $(PREFIX)/share/fm
 LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 INSTALL ?= install
@@ -146,6 +148,8 @@ check: deps-check all $(TESTS)
 
 judge: all
 	@BUILD="$(BUILD)" bash tests/judge.sh
+clients: all
+	@BUILD="$(BUILD)" bash tests/clients.sh
 golden:
 	@bash tests/judge.sh --golden
 gpu-check:
@@ -174,12 +178,17 @@ install: all
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
 		kernels/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}; done
+	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang
+	$(INSTALL) -m 644 formats/modeling_fm.py $(DESTDIR)$(DATADIR)
+	$(INSTALL) -m 644 formats/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
 uninstall:
 	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
 	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so pkgconfig/fm_clip.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
+	rm -rf $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/modeling_fm.py
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done
 clean:
 	rm -rf build
 
-.PHONY: all demo check judge gpu-check lint golden bench install uninstall clean deps-build deps-check
+.PHONY: all demo check judge clients gpu-check lint golden bench install uninstall clean \
+	deps-build deps-check

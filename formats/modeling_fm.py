@@ -24,7 +24,9 @@ An `elastic` model is switched by writing `budget`: model.set_budget(0.4), or bu
 a server that takes named tensors.  Keys and values cached at one budget are wrong at another.
 """
 
+import base64
 import os
+import pickle
 from contextlib import contextmanager
 
 import torch
@@ -153,11 +155,14 @@ def nearest_member(config, budget):
     """The index of the member whose removed share is nearest."""
     if not config.fm_family:
         raise ValueError("this directory holds one member of the family, not an elastic one")
-    return min(range(len(config.fm_budgets)), key=lambda b: abs(config.fm_budgets[b] - float(budget)))
+    away = [abs(share - float(budget)) for share in config.fm_budgets]
+    return away.index(min(away))
 
 
 def starting_member(config):
-    return nearest_member(config, os.environ.get("FM_BUDGET", config.fm_budget)) if config.fm_family else 0
+    if not config.fm_family:
+        return 0
+    return nearest_member(config, os.environ.get("FM_BUDGET", config.fm_budget))
 
 
 def budget_tensors(config, budget):
@@ -165,6 +170,21 @@ def budget_tensors(config, budget):
     index = torch.tensor([float(nearest_member(config, budget))])
     layers = [i for i, row in enumerate(config.fm_widths) if row]
     return [(f"model.layers.{i}.mlp.experts.budget", index.clone()) for i in layers]
+
+
+def budget_message(config, budget):
+    """The same for POST /update_weights_from_tensor of SGLang: pickled by value, so that it may
+    come from another process or machine, base64."""
+
+    class ByValue:
+        def __init__(self, tensor):
+            self.values = tensor.tolist()
+
+        def __reduce__(self):
+            return torch.FloatTensor, (self.values,)
+
+    pairs = [(name, ByValue(tensor)) for name, tensor in budget_tensors(config, budget)]
+    return base64.b64encode(pickle.dumps(pairs)).decode()
 
 
 class FmWorker:
@@ -209,7 +229,7 @@ class FmModel:
     def experts(self, config, layer, stock):
         widths = config.fm_widths[layer]
         if len(widths) != stock.num_experts:
-            raise ValueError(f"fm_widths[{layer}] has {len(widths)} widths for {stock.num_experts} experts")
+            raise ValueError(f"fm_widths[{layer}] is {widths} for {stock.num_experts} experts")
         if config.fm_layout != "layer":
             return FmExperts(config, layer)
         with experts_of(config, widths[0]):
@@ -238,21 +258,23 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
 
     base = getattr(config, f"{name}Config")
 
-    def start(self, fm_widths=None, fm_layout=None, fm_budget=0, fm_budgets=None, fm_family=None, **stock):
+    def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
+        budgets = {key: stock.pop(key, None) for key in ("fm_budget", "fm_budgets")}
         if stock.get("sliding_window") == 0 and "use_sliding_window" not in stock:
             stock["sliding_window"] = None  # both mean: no window
         # vLLM reads one width per layer here; the stock class takes no list.
         lists = {width_key: stock.pop(width_key)} if isinstance(stock.get(width_key), list) else {}
         base.__init__(self, **stock)
-        vars(self).update(lists, fm_widths=fm_widths, fm_layout=fm_layout)
-        vars(self).update(fm_budget=fm_budget, fm_budgets=fm_budgets, fm_family=fm_family)
+        vars(self).update(lists, **budgets)
+        vars(self).update(fm_widths=fm_widths, fm_layout=fm_layout, fm_family=fm_family)
 
     def make(kind, bases, **members):
         members |= {"__module__": __name__, "__qualname__": f"Fm{name}{kind}"}
         return type(f"Fm{name}{kind}", bases, members)
 
     # Attention and dense parts split over devices as in the stock model; experts stay whole.
-    plan = {key: how for key, how in (base.base_model_tp_plan or {}).items() if ".experts" not in key}
+    plan = (base.base_model_tp_plan or {}).items()
+    plan = {key: how for key, how in plan if ".experts" not in key}
     members = {
         "__init__": start,
         "model_type": f"fm_{base.model_type}",

@@ -5,6 +5,7 @@
 #
 #   BUILD=build tests/judge.sh            run golden/*judge.py with the tools in $BUILD/bin
 #   tests/judge.sh --golden [COMMAND...]  run golden/make.py: all golden files again, or only these
+#   tests/judge.sh --venv                 make the environment, no more
 #
 # FM_JUDGE_STRINGS: texts that golden/textjudge.py encodes with each tokenizer, beside the library.
 # FM_JUDGE_FAMILY names a bundle to judge instead of a new one; it must have been made from
@@ -36,6 +37,7 @@ if ! pins_hold; then
     # shellcheck disable=SC2086
     "$venv/bin/pip" install --quiet --disable-pip-version-check $pins
 fi
+[ "${1:-}" != --venv ] || exit 0
 
 # Nothing is fetched by what runs below; and its bytes do not depend on this shell.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8

@@ -1,0 +1,6 @@
+"""SGLang's fused kernels for the `layer --for vllm` exports of fm-pack, and PhiMoE in SGLang.
+
+An external model package: put the directory that holds this one on PYTHONPATH and start the
+server with SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.  Directories whose experts are flat
+(`ragged`, `elastic`, `layer` for any) need it for PhiMoE only.  Written for SGLang 0.5.23.
+"""

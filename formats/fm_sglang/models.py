@@ -1,0 +1,78 @@
+"""SGLang's Transformers backend with one width of experts per layer, and a bias of the head."""
+
+from contextlib import contextmanager
+
+from sglang.srt.configs import update_config
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
+from sglang.srt.models import transformers as backend
+
+
+def round_up_widths(config, name, *arguments, stock=update_config.update_intermediate_size):
+    """On a CPU SGLang rounds the one width up that it expects; a list of widths is left alone."""
+    if isinstance(getattr(config.hf_config, name, None), list):
+        return config
+    return stock(config, name, *arguments)
+
+
+update_config.update_intermediate_size = round_up_widths
+
+
+class BiasedLogits(LogitsProcessor):
+    def _compute_lm_head(self, hidden_states, lm_head, *args, **kwargs):
+        return super()._compute_lm_head(hidden_states, lm_head, *args, **kwargs).add_(lm_head.bias)
+
+
+@contextmanager
+def widths_of_layers(widths):
+    """The backend builds every layer with the one width of the config; here with its own."""
+    stock = backend.TransformersFusedMoE
+
+    def build(*, prefix, **options):
+        layer = int(prefix.split(".layers.")[1].split(".")[0])
+        return stock(prefix=prefix, **options | {"intermediate_size": widths[layer][0]})
+
+    backend.TransformersFusedMoE = build
+    try:
+        yield
+    finally:
+        backend.TransformersFusedMoE = stock
+
+
+def one_by_one(weights):
+    """The three-dimensional tensors of fused experts as those of each expert, which is what the
+    backend's loader knows."""
+    for name, tensor in weights:
+        head, _, kind = name.rpartition(".")
+        if kind == "gate_up_proj" and tensor.ndim == 3:
+            for e, both in enumerate(tensor):
+                gate, up = both.chunk(2)
+                yield f"{head}.{e}.gate_proj.weight", gate
+                yield f"{head}.{e}.up_proj.weight", up
+        elif kind == "down_proj" and tensor.ndim == 3:
+            for e, down in enumerate(tensor):
+                yield f"{head}.{e}.down_proj.weight", down
+        else:
+            yield name, tensor
+
+
+class FmForCausalLM(backend.TransformersMoEForCausalLM):
+    def __init__(self, config, quant_config=None, prefix=""):
+        with widths_of_layers(config.fm_widths):
+            super().__init__(config, quant_config=quant_config, prefix=prefix)
+        if getattr(config, "lm_head_bias", False) and self.pp_group.is_last_rank:
+            weight = self.lm_head.weight
+            self.lm_head = ParallelLMHead(
+                self.vocab_size, config.hidden_size, bias=True, quant_config=quant_config
+            )
+            if config.tie_word_embeddings:
+                self.lm_head.weight = weight
+            self.logits_processor = BiasedLogits(config)
+
+    def load_weights(self, weights):
+        return super().load_weights(one_by_one(weights))
+
+
+# The names that config.json has under "architectures".
+STOCK = ("Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe")
+EntryClass = [type(f"Fm{name}ForCausalLM", (FmForCausalLM,), {}) for name in STOCK]
