@@ -108,6 +108,8 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     int rc = read_claim(j, &index, err);
     if (rc == FM_OK)
         rc = fm_exporter_open(&j->x, err);
+    if (rc == FM_EUSAGE) /* of who wrote the file, not of who asks */
+        rc = err->code = FM_EFORMAT;
     if (rc == FM_OK)
         rc = fm_stage_model_read(&model, &j->x.bundle, err);
     if (rc == FM_OK)

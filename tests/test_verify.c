@@ -323,6 +323,28 @@ static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused
     }
 }
 
+static void an_export_that_claims_what_cannot_be_is_malformed(void **unused)
+{
+    (void)unused;
+    static const char *const edit[] = {"s/\"pad_multiple\": 1/\"pad_multiple\": 0/",
+                                       "s/\"pad_multiple\": 1/\"pad_multiple\": 38/",
+                                       "s/\"pad_multiple\": 1/\"pad_multiple\": 5000000000/",
+                                       "s/\"any\"/\"vllm\"/",
+                                       "s/\"shard_size\": 4/\"shard_size\": -4/",
+                                       "s/\"layout\": \"ragged/\"layout\": \"rugged/"};
+    const char *to = scratch("copy");
+    for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
+        copy_dir(dir[FM_LAYOUT_RAGGED], to);
+        run_command("sed -i '%s' %s/fm-export.json", edit[i], to);
+        assert_int_equal(verify(to, bundle), FM_EFORMAT);
+    }
+    /* One byte a shard is only many files, and none of them there. */
+    copy_dir(dir[FM_LAYOUT_RAGGED], to);
+    run_command("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
+    assert_int_equal(verify(to, bundle), FM_EDIFF);
+    assert_non_null(strstr(found, "model-00001-of-"));
+}
+
 /* Digests hold and the content is wrong: 65. */
 static void a_config_of_another_model_is_found(void **unused)
 {
@@ -534,6 +556,7 @@ int main(void)
         cmocka_unit_test(a_tail_of_a_padded_export_must_be_zero),
         cmocka_unit_test(files_that_are_missing_extra_or_edited_are_named),
         cmocka_unit_test(an_export_of_another_budget_does_not_pass_for_this_one),
+        cmocka_unit_test(an_export_that_claims_what_cannot_be_is_malformed),
         cmocka_unit_test(a_config_of_another_model_is_found),
         cmocka_unit_test(a_ranking_that_is_no_permutation_is_found),
         cmocka_unit_test(masks_outside_the_actions_or_off_their_budget_are_found),

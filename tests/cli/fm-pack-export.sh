@@ -1,0 +1,29 @@
+# Exports: which member, how wide, in how many files, and what is said of it.  The family is one
+# of equal widths, which are the same on every machine.
+odd=$GOLDEN/odd-mixtral
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform --budget-step 0.1 \
+    --until 0.5 -o trained ranked >/dev/null
+fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+show() { # show ARGUMENT...: without what texts with measured figures have a part in
+    echo "\$ fm-pack $*" | sed 's/--fit [0-9]*/--fit SIZE/'
+    fm-pack -q "$@" | grep -v '^all \|bytes_memory\|bytes_free\|bytes_out\|seconds'
+}
+show --export a --mask 2 family.fm
+show --export b --budget 0.4 --layout uniform family.fm
+show --export c --budget 0.4 --pad-multiple 12 --json family.fm
+show --export d --budget 0.4 --layout layer --for vllm --dry-run family.fm
+show --export e --layout elastic --shard-size 60KB family.fm
+show --export f --budget 0.3 --layout padded --pad-multiple 5 family.fm
+size=$(cat a/* | wc -c)
+show --export g --fit "$size" family.fm
+show --export h --fit $((size - 1)) family.fm
+fm-pack -q --export - --mask 2 family.fm 2>/dev/null | tar xf - --one-top-level=i && diff -r a i && echo same
+for dir in a b c e f g h i; do
+    fm-verify -q $dir --against family.fm | sed 's/items, .*B:/items:/; s/[0-9]* items/N items/'
+done
+find e -name '*.safetensors*' | sort
+grep -h -A 2 '^## Making' c/README.md e/README.md
+fm-pack -q --export j --budget 0.9 family.fm
+echo "status $?"
+fm-pack -q --export k --fit 1000 family.fm 2>&1 | sed 's/takes [0-9]*/takes N/'
