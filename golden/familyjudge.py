@@ -28,7 +28,7 @@ from judge import (
 )
 
 HERE = Path(__file__).resolve().parent
-ROWS = ("odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe")
+ROWS = ("odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe")
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
 STOCK = ("padded", "uniform")  # their code is transformers' own

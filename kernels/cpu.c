@@ -10,12 +10,13 @@
 #define SHARED                                                                                     \
     .norm = cpu_norm, .norm_back = cpu_norm_back, .rope = cpu_rope, .attention = cpu_attention,    \
     .attention_back = cpu_attention_back, .route = cpu_route, .route_back = cpu_route_back,        \
-    .route_raw = cpu_route_raw, .route_raw_back = cpu_route_raw_back, .add_rows = cpu_add_rows,    \
-    .clamp = cpu_clamp, .clamp_back = cpu_clamp_back, .gate_rows = cpu_gate_rows,                  \
-    .gate_rows_back = cpu_gate_rows_back, .gather = cpu_gather, .combine = cpu_combine,            \
-    .swiglu = cpu_swiglu, .swiglu_back = cpu_swiglu_back, .dot_rows = cpu_dot_rows,                \
-    .channel_sums = cpu_channel_sums, .embed = cpu_embed, .loss = cpu_loss, .adamw = cpu_adamw,    \
-    .add = cpu_add
+    .route_raw = cpu_route_raw, .route_raw_back = cpu_route_raw_back,                              \
+    .sparsemixer = ref_sparsemixer, .sparsemixer_back = ref_sparsemixer_back,                      \
+    .add_rows = cpu_add_rows, .clamp = cpu_clamp, .clamp_back = cpu_clamp_back,                    \
+    .gate_rows = cpu_gate_rows, .gate_rows_back = cpu_gate_rows_back, .gather = cpu_gather,        \
+    .combine = cpu_combine, .swiglu = cpu_swiglu, .swiglu_back = cpu_swiglu_back,                  \
+    .dot_rows = cpu_dot_rows, .channel_sums = cpu_channel_sums, .embed = cpu_embed,                \
+    .loss = cpu_loss, .adamw = cpu_adamw, .add = cpu_add
 
 static const struct fm_ops cpu_f32 = {
     .name = "cpu", .gemm = cpu_gemm, .channel_scores = cpu_channel_scores, SHARED};

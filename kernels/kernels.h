@@ -84,6 +84,15 @@ struct fm_ops {
     void (*route_raw_back)(float *dlogits, const float *dweights, const int32_t *ids,
                            const float *p, int N, int E, int K);
 
+    /* PhiMoE's two experts: twice the largest logit of those left, weighted by its share in the
+     * softmax over those whose quotient (largest - z) / max(|z|, largest) is at most threshold. */
+    void (*sparsemixer)(int32_t *ids, float *weights, const float *logits, int N, int E,
+                        float threshold);
+    /* dlogits (N, E) from dweights (N, 2): the sum of the softmaxes' gradients. */
+    void (*sparsemixer_back)(float *dlogits, const float *dweights, const int32_t *ids,
+                             const float *weights, const float *logits, int N, int E,
+                             float threshold);
+
     /* Adds the row b (H) to every row of x (N, H). */
     void (*add_rows)(float *x, const float *b, int N, int H);
 

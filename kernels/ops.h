@@ -29,6 +29,10 @@ void ref_route_back(float *dlogits, const float *dweights, const int32_t *ids, c
 void ref_route_raw(int32_t *ids, float *weights, float *p, int N, int E, int K);
 void ref_route_raw_back(float *dlogits, const float *dweights, const int32_t *ids, const float *p,
                         int N, int E, int K);
+void ref_sparsemixer(int32_t *ids, float *weights, const float *logits, int N, int E,
+                     float threshold);
+void ref_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *ids,
+                          const float *weights, const float *logits, int N, int E, float threshold);
 void ref_add_rows(float *x, const float *b, int N, int H);
 void ref_clamp(float *x, float limit, int64_t count);
 void ref_clamp_back(float *dx, const float *x, float limit, int64_t count);

@@ -137,8 +137,9 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
         }
     *T = run->seq_len ? run->seq_len : (int)most;
     if (*T > config->T_max)
-        return fm_fail(err, FM_EUSAGE, "--seq-len %d is more than the model's positions (%d)", *T,
-                       config->T_max);
+        return fm_fail(err, FM_EUSAGE, "--seq-len %d is more than the model's positions (%d%s)", *T,
+                       config->T_max,
+                       config->longrope ? ", as far as longrope's short factors go" : "");
     if (run->seq_len && *T < 2)
         return fm_fail(err, FM_EUSAGE, "--seq-len %d: a sequence has at least 2 tokens", *T);
     if (*T < 2)

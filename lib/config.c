@@ -83,18 +83,54 @@ static int refuse_quantized(const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* `type` or `rope_type` of an object, where there is one, must be "default". */
-static int check_rope_type(const cJSON *object, const char *where, struct fm_err *err)
+/* `type` or `rope_type` of an object, where there is one, must be "default", or one that the family
+ * knows. */
+static int check_rope_type(struct fm_config *c, const cJSON *object, const char *where,
+                           struct fm_err *err)
 {
     const char *keys[] = {"rope_type", "type"};
     for (int i = 0; i < 2; i++) {
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, keys[i]);
         if (!v || cJSON_IsNull(v))
             continue;
-        if (!cJSON_IsString(v) || strcmp(v->valuestring, "default") != 0)
-            return fm_fail(err, FM_ECONFIG, "%s: %s '%.64s' is not supported; supported: default",
-                           where, keys[i], cJSON_IsString(v) ? v->valuestring : "?");
+        const char *type = cJSON_IsString(v) ? v->valuestring : "?";
+        c->longrope = c->family->longrope && strcmp(type, "longrope") == 0;
+        if (!c->longrope && strcmp(type, "default") != 0)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s: %s '%.64s' is not supported for %s; supported: default%s", where,
+                           keys[i], type, c->family->name, c->family->longrope ? ", longrope" : "");
     }
+    return FM_OK;
+}
+
+/* The factors and the scale of short sequences, and as far as they go: a longer one would take
+ * others from its first token on. */
+static int read_longrope(struct fm_config *c, const cJSON *json, const cJSON *rope,
+                         struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(rope, "short_factor"), *factor;
+    double scale = 0;
+    int original = c->T_max, n = 0;
+    int rc = fm_json_opt_double(rope, "short_mscale", 0, FLT_MAX, &scale, err);
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = read_size_opt(&original, i ? json : rope, "original_max_position_embeddings",
+                           POSITIONS_MAX, err);
+    if (rc)
+        return rc;
+    cJSON_ArrayForEach(factor, list)
+    {
+        double value = cJSON_IsNumber(factor) ? factor->valuedouble : 0;
+        if (n < c->C / 2 && value > 0 && value <= FLT_MAX)
+            c->rope_factor[n++] = (float)value;
+        else
+            n = c->C;
+    }
+    if (n != c->C / 2 || !(scale > 0))
+        return fm_fail(err, FM_EFORMAT,
+                       "longrope needs short_mscale, and short_factor with %d numbers, above 0",
+                       c->C / 2);
+    c->rope_scale = (float)scale;
+    c->T_max = original < c->T_max ? original : c->T_max;
     return FM_OK;
 }
 
@@ -113,9 +149,11 @@ static int read_rope(struct fm_config *c, const cJSON *json, struct fm_err *err)
             continue;
         if (!cJSON_IsObject(object))
             return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", objects[i]);
-        rc = check_rope_type(object, objects[i], err);
+        rc = check_rope_type(c, object, objects[i], err);
         if (!rc)
             rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &c->rope_theta, err);
+        if (!rc && c->longrope)
+            rc = read_longrope(c, json, object, err);
     }
     return rc;
 }
@@ -161,10 +199,13 @@ static int read_biases(struct fm_config *c, const cJSON *json, struct fm_err *er
     const struct fm_model_family *f = c->family;
     bool bias = f->bias;
     int rc = fm_json_opt_bool(json, f->bias_key ? f->bias_key : "attention_bias", &bias, err);
+    if (!rc && f->head_bias)
+        rc = fm_json_opt_bool(json, "lm_head_bias", &c->head_bias, err);
     if (!rc && bias && !f->bias_key)
         rc = fm_fail(err, FM_ECONFIG, "attention_bias true is not supported for %s", f->name);
     c->qkv_bias = bias;
     c->o_bias = bias && f->o_bias;
+    c->norm_bias = f->norm_bias;
     return rc;
 }
 
@@ -253,6 +294,17 @@ int fm_config_mlp(const struct fm_config *c, int l)
     return fm_config_moe(c, l) < 0 ? c->dense : c->shared;
 }
 
+static int read_sparsemixer(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    double eps = 0.01;
+    c->router = FM_ROUTER_SPARSEMIXER;
+    int rc = fm_json_opt_double(json, "router_jitter_noise", 0, 1e18, &eps, err);
+    if (!rc && c->K != 2)
+        rc = fm_fail(err, FM_ECONFIG, "num_experts_per_tok is %d; sparsemixer chooses 2", c->K);
+    c->router_eps = (float)(2 * eps);
+    return rc;
+}
+
 /* Qwen and OLMoE say num_experts; transformers 5 may store either name. */
 static int read_experts(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
@@ -272,6 +324,8 @@ static int read_experts(struct fm_config *c, const cJSON *json, struct fm_err *e
     if (!rc && f->topk_key)
         rc = fm_json_opt_bool(json, "norm_topk_prob", &renormalised, err);
     c->router = renormalised ? FM_ROUTER_SOFTMAX : FM_ROUTER_SOFTMAX_RAW;
+    if (!rc && f->sparsemixer)
+        rc = read_sparsemixer(c, json, err);
     if (!rc && c->K > c->E)
         rc = fm_fail(err, FM_EFORMAT, "num_experts_per_tok %d is more than %s %d", c->K, key, c->E);
     return rc;

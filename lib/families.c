@@ -63,14 +63,17 @@
     {{NULL, "layers.{l}.down", MLP "experts.down"}, FM_PART_DOWN_T, 0, "sH", FM_MOE}
 #define END {{NULL}, FM_PART_ENDS, 0, "", FM_ALWAYS}
 
+#define MIXTRAL_EXPERTS                                                                            \
+    {STOCK(MIXTRAL "experts.{e}.w1.weight"), FM_PART_GATE, 0, "IH", FM_MOE},                       \
+    {STOCK(MIXTRAL "experts.{e}.w3.weight"), FM_PART_UP, 0, "IH", FM_MOE},                         \
+    {STOCK(MIXTRAL "experts.{e}.w2.weight"), FM_PART_DOWN, 0, "HI", FM_MOE},                       \
+    ONLINE_EXPERTS
+
 static const struct fm_weight mixtral_weights[] = {
     DECODER,
     {{MIXTRAL "gate.weight", MIXTRAL "gate.weight", MLP "gate.weight"}, LAYER(router), "EH",
      FM_MOE},
-    {STOCK(MIXTRAL "experts.{e}.w1.weight"), FM_PART_GATE, 0, "IH", FM_MOE},
-    {STOCK(MIXTRAL "experts.{e}.w3.weight"), FM_PART_UP, 0, "IH", FM_MOE},
-    {STOCK(MIXTRAL "experts.{e}.w2.weight"), FM_PART_DOWN, 0, "HI", FM_MOE},
-    ONLINE_EXPERTS,
+    MIXTRAL_EXPERTS,
     END,
 };
 
@@ -89,6 +92,14 @@ static const struct fm_weight qwen_weights[] = {
     {STOCK(MLP "experts.{e}.up_proj.weight"), FM_PART_UP, 0, "IH", FM_MOE},
     {STOCK(MLP "experts.{e}.down_proj.weight"), FM_PART_DOWN, 0, "HI", FM_MOE},
     ONLINE_EXPERTS,
+    END,
+};
+
+static const struct fm_weight phimoe_weights[] = {
+    DECODER,
+    {{MIXTRAL "gate.weight", MIXTRAL "gate.weight", MLP "router.weight"}, LAYER(router), "EH",
+     FM_MOE},
+    MIXTRAL_EXPERTS,
     END,
 };
 /* clang-format on */
@@ -139,6 +150,21 @@ static const struct fm_model_family families[] = {
      .eps = 1e-5,
      .positions = 4096,
      .weight = qwen_weights},
+    {.name = "phimoe",
+     .class_name = "Phimoe",
+     .served_as = "PhiMoEForCausalLM",
+     .width_key = "intermediate_size",
+     .bias_key = "attention_bias",
+     .o_bias = true,
+     .norm_bias = true,
+     .head_bias = true,
+     .window = true,
+     .sparsemixer = true,
+     .longrope = true,
+     .rope_theta = 1e6,
+     .eps = 1e-5,
+     .positions = 131072,
+     .weight = phimoe_weights},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 

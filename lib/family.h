@@ -72,7 +72,9 @@ struct fm_model_family {
     bool shared_expert;
     bool norm_topk; /* weights of chosen experts are renormalised; with topk_key config.json says */
     bool topk_key;
-    bool clip; /* clip_qkv */
+    bool clip;                  /* clip_qkv */
+    bool norm_bias, head_bias;  /* norms are LayerNorms; lm_head_bias is obeyed */
+    bool sparsemixer, longrope; /* its router; its rotation is known */
     enum fm_qk_norm qk_norm;
     double rope_theta, eps; /* where config.json has none */
     int positions;

@@ -137,6 +137,9 @@ static void choose(const struct fm_pass *p, struct fm_inner *a)
     case FM_ROUTER_SOFTMAX_RAW:
         p->ops->route_raw(a->ids, a->weights, logits, N, c->E, c->K);
         break;
+    case FM_ROUTER_SPARSEMIXER:
+        p->ops->sparsemixer(a->ids, a->weights, logits, N, c->E, c->router_eps);
+        break;
     }
     fm_scratch_release(mark);
     sort_rows(a, N, c->E, c->K);
@@ -354,6 +357,10 @@ static void back_router(const struct fm_pass *p, const struct fm_inner *a, float
         break;
     case FM_ROUTER_SOFTMAX_RAW:
         p->ops->route_raw_back(dlogits, dweights, a->ids, a->p, N, c->E, K);
+        break;
+    case FM_ROUTER_SPARSEMIXER:
+        p->ops->sparsemixer_back(dlogits, dweights, a->ids, a->weights, a->p, N, c->E,
+                                 c->router_eps);
         break;
     }
     p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);

@@ -21,6 +21,8 @@ enum stage {
     ROUTE_BACK,
     ROUTE_RAW,
     ROUTE_RAW_BACK,
+    SPARSEMIXER,
+    SPARSEMIXER_BACK,
     ADD_ROWS,
     CLAMP,
     CLAMP_BACK,
@@ -41,11 +43,13 @@ enum stage {
 };
 
 static const char *const stage_name[STAGES] = {
-    "gemm",        "norm",       "norm_back",      "rope",           "attention", "attention_back",
-    "route",       "route_back", "route_raw",      "route_raw_back", "add_rows",  "clamp",
-    "clamp_back",  "gate_rows",  "gate_rows_back", "gather",         "combine",   "swiglu",
-    "swiglu_back", "dot_rows",   "channel_sums",   "channel_scores", "embed",     "loss",
-    "adamw",       "add"};
+    "gemm",           "norm",           "norm_back",    "rope",
+    "attention",      "attention_back", "route",        "route_back",
+    "route_raw",      "route_raw_back", "sparsemixer",  "sparsemixer_back",
+    "add_rows",       "clamp",          "clamp_back",   "gate_rows",
+    "gate_rows_back", "gather",         "combine",      "swiglu",
+    "swiglu_back",    "dot_rows",       "channel_sums", "channel_scores",
+    "embed",          "loss",           "adamw",        "add"};
 
 #define SHAPES_MAX 256
 
@@ -166,6 +170,20 @@ static void meter_route_raw_back(float *dlogits, const float *dweights, const in
     TIMED(ROUTE_RAW_BACK, route_raw_back(dlogits, dweights, ids, p, N, E, K));
 }
 
+static void meter_sparsemixer(int32_t *ids, float *weights, const float *logits, int N, int E,
+                              float threshold)
+{
+    TIMED(SPARSEMIXER, sparsemixer(ids, weights, logits, N, E, threshold));
+}
+
+static void meter_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *ids,
+                                   const float *weights, const float *logits, int N, int E,
+                                   float threshold)
+{
+    TIMED(SPARSEMIXER_BACK,
+          sparsemixer_back(dlogits, dweights, ids, weights, logits, N, E, threshold));
+}
+
 static void meter_add_rows(float *x, const float *b, int N, int H)
 {
     TIMED(ADD_ROWS, add_rows(x, b, N, H));
@@ -268,6 +286,8 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
         .route_back = meter_route_back,
         .route_raw = meter_route_raw,
         .route_raw_back = meter_route_raw_back,
+        .sparsemixer = meter_sparsemixer,
+        .sparsemixer_back = meter_sparsemixer_back,
         .add_rows = meter_add_rows,
         .clamp = meter_clamp,
         .clamp_back = meter_clamp_back,

@@ -36,8 +36,9 @@ enum fm_qk_norm {
 
 /* How a token's experts are weighted. */
 enum fm_router {
-    FM_ROUTER_SOFTMAX,    /* softmax, the K largest, renormalised to sum 1 */
-    FM_ROUTER_SOFTMAX_RAW /* the same, not renormalised */
+    FM_ROUTER_SOFTMAX,     /* softmax, the K largest, renormalised to sum 1 */
+    FM_ROUTER_SOFTMAX_RAW, /* the same, not renormalised */
+    FM_ROUTER_SPARSEMIXER
 };
 
 struct fm_config {
@@ -55,7 +56,9 @@ struct fm_config {
     double rope_theta;
     float rope_scale;                       /* of cos and sin */
     float rope_factor[FM_HEAD_DIM_MAX / 2]; /* (C/2) what divides each frequency */
+    bool longrope;                          /* T_max is where its short factors end */
     enum fm_router router;
+    float router_eps; /* of sparsemixer: 2 router_jitter_noise */
     enum fm_qk_norm qk_norm;
     float clip;                /* q, k, v are clamped to +-clip; 0: not */
     bool qkv_bias, o_bias;     /* attention */

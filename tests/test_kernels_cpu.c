@@ -148,6 +148,17 @@ static void run_gate(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->clamp(y, 1.5f, (int64_t)n);
 }
 
+/* z: N E */
+static void run_sparsemixer(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * 2, all = (size_t)z[0] * z[1];
+    float *logits = normals(all, 1), *dw = normals(n, 1);
+    int32_t *ids = give_ints(o, n);
+    float *w = give(o, floats(n), n, TOL_EACH), *dlogits = give(o, floats(all), all, TOL_EACH);
+    ops->sparsemixer(ids, w, logits, z[0], z[1], 0.4f);
+    ops->sparsemixer_back(dlogits, dw, ids, w, logits, z[0], z[1], 0.4f);
+}
+
 /* z: rows of x, n, H, K */
 static void run_rows(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -250,6 +261,8 @@ static const struct {
     {"gate", run_gate, {5, 37}},
     {"gate", run_gate, {1, 1}},
     {"gate", run_gate, {300, 1101}},
+    {"sparsemixer", run_sparsemixer, {3, 2}},
+    {"sparsemixer", run_sparsemixer, {700, 16}},
     {"rows", run_rows, {7, 11, 17, 3}},
     {"rows", run_rows, {1, 1, 1, 1}},
     {"rows", run_rows, {900, 800, 101, 2}},
@@ -480,6 +493,8 @@ static void nan_stays_visible(void **state)
             assert_true(isnan(y[0]));
             ops->route(ids, aux, x, 1, W, 2);
             assert_true(isnan(aux[0]) && isnan(aux[1]));
+            ops->sparsemixer(ids, aux, x, 1, W, 0.02f);
+            assert_true(isnan(aux[0]));
             ops->loss(ce, kl, top, y, x, target, 1, W, NULL);
             assert_true(isnan(kl[0]));
             ops->loss(ce, kl, top, x, w, target, 1, W, NULL);

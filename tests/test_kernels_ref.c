@@ -330,6 +330,51 @@ static void gate_rows_back_is_the_gradient(void **state)
     expect_gradient(&s, 1, du, N, "du");
 }
 
+static void sparsemixer_weighs_among_those_near_the_largest(void **state)
+{
+    (void)state;
+    enum { N = 5, E = 4 };
+    const float logits[N * E] = {4,  3.75f, 1,   -2,  /* 1/16 is near; 12/15 of the second is not */
+                                 0,  0,     0,   0,   /* 0/0 is near, and the lower index first */
+                                 -4, -1,    -8,  -2,  /* quotients of 3/4 7/8 1/2, then 1/2 3/4 */
+                                 1,  -7,    -7,  .5f, /* 1/2 is the threshold itself: near */
+                                 -1, 2,     .9f, -2};
+    int32_t *ids = array(2 * N, sizeof *ids);
+    float *w = floats(2 * N);
+    ref()->sparsemixer(ids, w, logits, N, E, 0.5f);
+    const int32_t want[] = {0, 1, 0, 1, 1, 3, 0, 3, 1, 2};
+    assert_memory_equal(ids, want, sizeof want);
+    const double weights[] = {
+        1 / (1 + exp(-.25)), 1, 1. / 4, 1. / 3, 1 / (1 + exp(-1)), 1 / (1 + exp(-2)),
+        1 / (1 + exp(-.5)),  1, 1,      1};
+    for (int i = 0; i < 2 * N; i++)
+        expect_near(w[i], weights[i], 1e-6, "weight");
+}
+
+static double sparsemixer_value(const struct scalar *s)
+{
+    int32_t ids[8];
+    ref()->sparsemixer(ids, s->y, s->x[0], s->n[0], s->n[1], 0.5f);
+    return weighted(s->y, s->r, 2 * (size_t)s->n[0]);
+}
+
+static void sparsemixer_back_is_the_gradient(void **state)
+{
+    (void)state;
+    enum { N = 2, E = 5 };
+    /* No step changes what is chosen or near. */
+    const float logits[N * E] = {2, 1.5f, .25f, -1, 1.75f, -1.25f, -2.5f, -4, -.5f, -.75f};
+    struct scalar s = {.value = sparsemixer_value, .n = {N, E}};
+    s.x[0] = copied(logits, N * E), s.y = floats(2 * N), s.r = normals(2 * N, 1);
+    int32_t *ids = array(2 * N, sizeof *ids);
+    float *w = floats(2 * N), *dlogits = floats(N * E);
+    ref()->sparsemixer(ids, w, logits, N, E, 0.5f);
+    ref()->sparsemixer_back(dlogits, s.r, ids, w, logits, N, E, 0.5f);
+    expect_gradient(&s, 0, dlogits, N * E, "dlogits");
+    assert_true(dlogits[2] == 0 && dlogits[3] == 0 && dlogits[7] == 0);
+    assert_true(dlogits[1] != 0 && dlogits[5] != 0);
+}
+
 static void gather_and_combine_move_rows(void **state)
 {
     (void)state;
@@ -519,6 +564,8 @@ int main(void)
         KERNEL_TEST(a_row_is_added_to_all_rows),
         KERNEL_TEST(clamped_values_have_no_gradient),
         KERNEL_TEST(gate_rows_back_is_the_gradient),
+        KERNEL_TEST(sparsemixer_weighs_among_those_near_the_largest),
+        KERNEL_TEST(sparsemixer_back_is_the_gradient),
         KERNEL_TEST(gather_and_combine_move_rows),
         KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix),
         KERNEL_TEST(sums_over_rows_and_channels_are_plain_sums),
