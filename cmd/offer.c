@@ -65,9 +65,11 @@ static void form_table(FILE *out, const struct fm_list *list)
 
 static void table(FILE *out, const struct fm_list *list)
 {
-    fprintf(out, "%s, stage %s: %d layers, %d experts (%d per token), hidden %d, channels %d, %s\n",
-            list->family, list->stage, list->layers, list->experts, list->experts_per_token,
-            list->hidden, list->channels, list->dtype);
+    fprintf(out, "%s, stage %s: %d layers, ", list->family, list->stage, list->layers);
+    if (list->M < list->layers)
+        fprintf(out, "%d of them with ", list->M);
+    fprintf(out, "%d experts (%d per token), hidden %d, channels %d, %s\n", list->experts,
+            list->experts_per_token, list->hidden, list->channels, list->dtype);
     if (list->granularity[0] && strcmp(list->granularity, "expert") != 0)
         fprintf(out, "one width per %s\n", list->granularity);
     if (list->adapter_budget >= 0)

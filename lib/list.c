@@ -154,6 +154,8 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
         rc = fill_adapter(list, &x.bundle, err);
     if (rc == FM_OK) {
         list->layers = model.L;
+        list->M = model.M;
+        memcpy(list->moe, model.moe, sizeof list->moe);
         list->experts = model.E;
         list->experts_per_token = model.K;
         list->hidden = model.H;
@@ -227,6 +229,9 @@ char *fm_list_json(const struct fm_list *list)
     cJSON_AddStringToObject(model, "family", list->family);
     cJSON_AddStringToObject(model, "dtype", list->dtype);
     fm_json_add_uint(model, "layers", (uint64_t)list->layers);
+    cJSON *moe = list->M < list->layers ? cJSON_AddArrayToObject(model, "moe_layers") : NULL;
+    for (int m = 0; moe && m < list->M; m++)
+        fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
     fm_json_add_uint(model, "experts", (uint64_t)list->experts);
     fm_json_add_uint(model, "experts_per_token", (uint64_t)list->experts_per_token);
     fm_json_add_uint(model, "hidden", (uint64_t)list->hidden);

@@ -10,6 +10,7 @@
 
 #include "lib/base/err.h"
 #include "lib/export.h"
+#include "lib/model.h"
 
 /* A form of export: the layouts, and layout layer once more as vLLM reads it. */
 #define FM_LIST_FORMS (FM_LAYOUTS + 1)
@@ -42,6 +43,8 @@ struct fm_list {
     char stage[16]; /* "rank", "train", "recover" or "pack" */
     char family[32], dtype[16];
     int layers, experts, experts_per_token, hidden, channels, vocabulary;
+    int M;                      /* layers that have experts */
+    int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
     uint64_t params;
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */

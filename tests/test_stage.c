@@ -212,6 +212,34 @@ static void a_ranking_reads_back(void **unused)
     fm_bundle_close(&b);
 }
 
+/* Layers 0 and 2 of three, and lists that name no layers or others. */
+static void layers_with_experts_are_read_from_the_manifest(void **unused)
+{
+    (void)unused;
+    const char *bad[] = {"[]", "[2,0]", "[0,0]", "[0,3]", "[-1]", "[0.5]", "[\"0\"]", "{}", "7"};
+    struct fm_ranking r = new_ranking();
+    struct fm_err err = {0};
+    struct fm_bundle b = open_stream(write_rank("rank", &r, "score"));
+    struct fm_stage_model m;
+    cJSON *model = cJSON_GetObjectItemCaseSensitive(b.manifest, "model");
+    must(fm_stage_model_read(&m, &b, &err), &err);
+    assert_int_equal(m.M, config.L);
+    assert_null(cJSON_GetObjectItemCaseSensitive(model, "moe_layers"));
+    cJSON_AddItemToObject(model, "moe_layers", cJSON_Parse("[0,2]"));
+    must(fm_stage_model_read(&m, &b, &err), &err);
+    assert_int_equal(m.L, 3);
+    assert_int_equal(m.M, 2);
+    assert_int_equal(m.moe[0], 0);
+    assert_int_equal(m.moe[1], 2);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cJSON_ReplaceItemInObjectCaseSensitive(model, "moe_layers", cJSON_Parse(bad[i]));
+        assert_int_equal(fm_stage_model_read(&m, &b, &err), FM_EFORMAT);
+        assert_non_null(strstr(err.text, "moe_layers"));
+    }
+    fm_ranking_release(&r);
+    fm_bundle_close(&b);
+}
+
 static void a_stream_carries_the_checkpoints_small_files(void **unused)
 {
     (void)unused;
@@ -681,6 +709,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ranking_reads_back),
+        cmocka_unit_test(layers_with_experts_are_read_from_the_manifest),
         cmocka_unit_test(a_stream_carries_the_checkpoints_small_files),
         cmocka_unit_test(rankings_that_cannot_be_are_refused),
         cmocka_unit_test(a_family_reads_back),
