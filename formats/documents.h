@@ -13,7 +13,7 @@
 #include "formats/file.h"
 #include "lib/base/err.h"
 
-#define FM_DOCUMENT_BYTES_MAX (64 << 20)
+#define FM_DOCUMENT_BYTES_MAX (32 << 20)
 
 struct fm_documents {
     struct fm_file file;
