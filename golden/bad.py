@@ -163,7 +163,7 @@ def weights(t, dtype=lambda name: "F32"):
     """The file for these names and shapes; the values do not matter."""
     entries, at = {}, 0
     for name, shape in t.items():
-        size = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}[dtype(name)]
+        size = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1}[dtype(name)]
         for d in shape:
             size *= d
         entries[name] = {"dtype": dtype(name), "shape": shape, "data_offsets": [at, at + size]}
@@ -231,6 +231,12 @@ def directories():
         weights(t, lambda name: "F16" if ".experts.1." in name else "F32"))
     put(model("weights-are-bytes") + "model.safetensors",
         weights(t, lambda name: "U8" if name == w1 else "F32"))
+    put(model("weights-are-fp8") + "model.safetensors",
+        weights(t, lambda name: "F8_E4M3" if ".experts." in name else "F32"))
+    put(model("experts-fused") + "model.safetensors", weights(
+        {k: s for k, s in t.items() if ".experts." not in k}
+        | {"model.layers.0.mlp.experts.gate_up_proj": [2, 6, 4],
+           "model.layers.0.mlp.experts.down_proj": [2, 4, 3]}))
     for why, name in (("expert-1073741824", "experts.1073741824.w1"),
                       ("expert-007", "experts.007.w1"), ("expert-negative", "experts.-1.w1")):
         put(model(why) + "model.safetensors",
@@ -259,6 +265,23 @@ def configs():
     cf("epsilon-negative", rms_norm_eps=-1.0)
     cf("activation-other", hidden_act="gelu")
     cf("family-unknown", model_type="llama")
+    for method in ("fp8", "mxfp4", "gptq", "awq"):
+        cf("quantized-" + method, quantization_config={"quant_method": method})
+    cf("mixtral-with-biases", attention_bias=True)
+    cf("mixtral-clamped", clip_qkv=8.0)
+    qwen = CONFIG | {"model_type": "qwen2_moe", "moe_intermediate_size": 3,
+                     "shared_expert_intermediate_size": 5}
+    put("good-cf-qwen2.json", json.dumps(qwen))
+    for why, change in (("step-0", {"decoder_sparse_step": 0}),
+                        ("step-past-the-layers", {"decoder_sparse_step": 2**40}),
+                        ("all-dense", {"mlp_only_layers": [0]}),
+                        ("dense-layer-negative", {"mlp_only_layers": [-1]}),
+                        ("dense-layers-a-number", {"mlp_only_layers": 0}),
+                        ("window", {"use_sliding_window": True, "sliding_window": 8}),
+                        ("sliding-layers", {"layer_types": ["sliding_attention"]}),
+                        ("shared-width-0", {"shared_expert_intermediate_size": 0}),
+                        ("shared-width-2-31", {"shared_expert_intermediate_size": 2**31})):
+        put(f"cf-qwen-{why}.json", json.dumps(qwen | change))
     put("cf-hidden-absent.json", json.dumps({k: v for k, v in CONFIG.items() if k != "hidden_size"}))
     put("cf-key-twice.json", json.dumps(CONFIG)[:-1] + ',"num_local_experts":4}')
     put("cf-number-infinite.json", json.dumps(CONFIG).replace("10000.0", "1e999"))

@@ -61,20 +61,6 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
     return rc;
 }
 
-static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
-                      int l, int e, struct fm_err *err)
-{
-    char name[FM_WEIGHT_NAME_BYTES];
-    fm_weights_name(name, w->name[m->tensors.source], l, e);
-    *p = (struct fm_model_tensor){.weight = w, .expert = e};
-    p->tensor = fm_source_find(&m->tensors, name, &p->file);
-    if (!p->tensor)
-        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
-    if (fm_weights_check(&m->config, w, p->tensor, l, l < 0 ? 0 : fm_loading_channels(m, l), err))
-        return fm_within(err, "%s", m->path);
-    return FM_OK;
-}
-
 static bool per_expert(const struct fm_weight *w)
 {
     return fm_weights_is_expert(w);
@@ -83,6 +69,35 @@ static bool per_expert(const struct fm_weight *w)
 static bool holds_experts(const struct fm_weight *w)
 {
     return fm_weights_is_expert(w) || w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
+}
+
+/* A checkpoint as transformers 5 keeps it in memory. */
+static bool has_fused(const struct fm_tensors *t)
+{
+    for (size_t i = 0; i < t->files; i++)
+        for (size_t k = 0; k < t->file[i].st->count; k++)
+            if (strstr(t->file[i].st->tensor[k].name, ".experts.gate_up_proj"))
+                return true;
+    return false;
+}
+
+static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
+                      int l, int e, struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES];
+    fm_weights_name(name, w->name[m->tensors.source], l, e);
+    *p = (struct fm_model_tensor){.weight = w, .expert = e};
+    p->tensor = fm_source_find(&m->tensors, name, &p->file);
+    if (!p->tensor && holds_experts(w) && has_fused(&m->tensors))
+        return fm_fail(err, FM_ECONFIG,
+                       "%s: its experts are fused (experts.gate_up_proj); save the model from "
+                       "transformers with save_original_format=True",
+                       m->path);
+    if (!p->tensor)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
+    if (fm_weights_check(&m->config, w, p->tensor, l, l < 0 ? 0 : fm_loading_channels(m, l), err))
+        return fm_within(err, "%s", m->path);
+    return FM_OK;
 }
 
 static int compare_places(const void *a, const void *b)
