@@ -260,7 +260,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exporter *x)
     say_servers(t, x);
     if (layout == FM_LAYOUT_ELASTIC)
         say_switch(t);
-    if (layout == FM_LAYOUT_UNIFORM)
+    if (layout == FM_LAYOUT_UNIFORM && !x->config.family->not_gguf)
         say_gguf(t);
     fm_text_printf(t,
                    "Measuring it:\n\n    lm_eval --model hf --model_args "

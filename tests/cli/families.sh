@@ -35,6 +35,10 @@ tar -xOf family.fm manifest.json | grep moe_layers
 fm-pack -q --export out --budget 0.4 --layout native family.fm >/dev/null
 (cd out && ls layers-*)
 grep -A7 '"widths"' out/fm-export.json | tr -d '0-9, '
+fm-pack -q --export fused --budget 0.4 --layout layer --for vllm --shard-size 30KB \
+    --pad-multiple 4 family.fm >/dev/null
+fm-verify -q --against family.fm fused | numbers
+grep '"moe_intermediate_size"' fused/config.json | sed 's/[1-9][0-9]*/K/g'
 echo "== other families and quantized checkpoints are refused before any work"
 mkdir model
 cp "$model"/* model
