@@ -25,8 +25,11 @@ a server that takes named tensors.  Keys and values cached at one budget are wro
 """
 
 import base64
+import ctypes
 import os
 import pickle
+import sys
+import threading
 from contextlib import contextmanager
 
 import torch
@@ -83,8 +86,138 @@ def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
     return out.to(hidden.dtype)
 
 
+# libfm_clip does the same in C (fm-clip(3)), on the CPU and on CUDA devices, in one call that reads
+# widths and budget where they lie.  It is taken where it is found: as libfm_clip.so.1, or where the
+# environment's FM_CLIP_LIBRARY says ("none": nowhere).  No gradient passes through it.
+
+CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
+CLIP_TOKENS = 2048  # tokens in one piece; more go in chunks, with the same result
+
+
+def clip_struct(name, fields):
+    sizes = {"u": ctypes.c_uint32, "i": ctypes.c_int32, "l": ctypes.c_int64, "p": ctypes.c_void_p}
+    pairs = [field.split(":") for field in fields.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": [(f, sizes[t]) for f, t in pairs]})
+
+
+ClipLayer = clip_struct(
+    "ClipLayer",
+    "size:u device:i ordinal:i type:i activation:i H:i E:i e0:i B:i cap_max:i channels:l gate_up:p down:p"
+    " row0:p cap:p widths:p budget:p budget_type:i threads:i path:i reserved:i",
+)
+ClipCall = clip_struct(
+    "ClipCall",
+    "size:u ids_type:i N:l K:i threads:i hidden:p hidden_stride:l ids:p weights:p budgets:p out:p"
+    " out_stride:l workspace:p workspace_bytes:l stream:p budget:p budget_type:i reserved:i",
+)
+
+
+class ClipError(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int32), ("text", ctypes.c_char * 1020)]
+
+
+def clip_say(text, said=set()):
+    if text not in said:
+        said.add(text)
+        print(f"modeling_fm: {text}", file=sys.stderr, flush=True)
+
+
+def clip_load():
+    name = os.environ.get("FM_CLIP_LIBRARY", "libfm_clip.so.1")
+    try:
+        library = None if name == "none" else ctypes.CDLL(name)
+    except OSError:
+        library = None
+    if library is None:
+        return None
+    if library.fm_clip_abi() != 1:
+        clip_say(f"{name} has another interface (ABI {library.fm_clip_abi()}, not 1): not used")
+        return None
+    library.fm_clip_workspace_bytes.restype = ctypes.c_uint64
+    library.fm_clip_name.restype = library.fm_clip_version.restype = ctypes.c_char_p
+    return library
+
+
+CLIP = clip_load()
+clip_layers = {}  # prepared, by where their arrays lie; entries keep the tables, which are small
+clip_rooms = threading.local()  # the workspace of a thread that computes on the CPU
+
+
+def clip_check(code, error):
+    if code:
+        raise RuntimeError(f"libfm_clip: {error.text.decode()}")
+
+
+def clip_prepare(gate_up, down, row0, cap, widths):
+    threads = 0 if down.is_cuda else torch.get_num_threads()
+    key = tuple(t.data_ptr() for t in (gate_up, down, row0, cap, widths)) + (down.dtype, down.shape, threads)
+    if key not in clip_layers:
+        error, handle = ClipError(), ctypes.c_void_p()
+        layer = ClipLayer(ctypes.sizeof(ClipLayer), int(down.is_cuda), down.device.index or 0)
+        layer.type, layer.H, layer.E, layer.B = CLIP_TYPES[down.dtype], down.shape[1], len(row0), len(widths)
+        layer.cap_max, layer.channels = int(cap.max()), len(down)
+        layer.gate_up, layer.down, layer.row0, layer.cap, layer.widths = key[:5]
+        layer.budget, layer.budget_type, layer.threads = row0.data_ptr(), CLIP_TYPES[torch.int64], threads
+        clip_check(CLIP.fm_clip_prepare(ctypes.byref(handle), ctypes.byref(layer), ctypes.byref(error)), error)
+        version, name = CLIP.fm_clip_version().decode(), CLIP.fm_clip_name(handle).decode()
+        clip_say(f"experts by libfm_clip {version}: {name}")
+        clip_layers[key] = handle, layer, (row0, cap, widths)
+    return clip_layers[key][:2]
+
+
+def clip_room(size, device):
+    """size bytes and what aligns them; kept on the CPU, where fresh pages cost more than the work."""
+    if device.type == "cuda":
+        return torch.empty(size + 256, dtype=torch.uint8, device=device)
+    if getattr(clip_rooms, "room", None) is None or clip_rooms.room.numel() < size + 256:
+        clip_rooms.room = torch.empty(size + 256, dtype=torch.uint8)
+    return clip_rooms.room
+
+
+@torch.library.custom_op("fm::clip_experts", mutates_args=())
+def clip_experts(
+    hidden: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    row0: torch.Tensor,
+    cap: torch.Tensor,
+    widths: torch.Tensor,
+    index: torch.Tensor,
+) -> torch.Tensor:
+    handle, layer = clip_prepare(gate_up, down, row0, cap, widths)
+    hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.float().contiguous()
+    out, (N, K) = torch.empty_like(hidden), ids.shape
+    size = CLIP.fm_clip_workspace_bytes(ctypes.byref(layer), ctypes.c_int64(min(N, CLIP_TOKENS)), K)
+    room, error = clip_room(size, hidden.device), ClipError()
+    call = ClipCall(ctypes.sizeof(ClipCall), CLIP_TYPES[ids.dtype], N, K)
+    call.hidden, call.ids, call.weights, call.out = (t.data_ptr() for t in (hidden, ids, weights, out))
+    call.hidden_stride = call.out_stride = layer.H
+    call.workspace, call.workspace_bytes = -(-room.data_ptr() // 256) * 256, size
+    call.budget, call.budget_type = index.data_ptr(), CLIP_TYPES[index.dtype]
+    if hidden.is_cuda:
+        call.stream = torch.cuda.current_stream(hidden.device).cuda_stream
+    clip_check(CLIP.fm_clip_forward(handle, ctypes.byref(call), ctypes.byref(error)), error)
+    return out
+
+
+@clip_experts.register_fake
+def _(hidden, *arguments):
+    return torch.empty_like(hidden, memory_format=torch.contiguous_format)
+
+
+def clip_serves(hidden, weights, gate_up):
+    """Whether libfm_clip may be called: what it computes, and nobody wants a gradient."""
+    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
+    known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
+    return CLIP is not None and not wanted and known and hidden.device.type in ("cpu", "cuda")
+
+
 def experts_forward(hidden, *arguments):
     """The one place that chooses how the experts are computed."""
+    if clip_serves(hidden, arguments[1], arguments[2]):
+        return clip_experts(hidden, *arguments)
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
     if traced or hidden.is_cuda and torch.cuda.is_current_stream_capturing():
         return every_expert(hidden, *arguments)
@@ -96,6 +229,8 @@ class FmExperts(nn.Module):
         super().__init__()
         cap = config.fm_widths[layer]
         self.fm_config, self.layer = config, layer
+        if CLIP is None:
+            clip_say("experts by PyTorch, without libfm_clip")
         self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
         self.down = nn.Parameter(torch.empty(sum(cap), config.hidden_size))
         if config.fm_family:

@@ -52,5 +52,6 @@ export PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests:$PATH
 status=0
 "$venv/bin/python" -u golden/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
 "$venv/bin/python" -u golden/familyjudge.py || status=1
+"$venv/bin/python" -u golden/clipjudge.py || status=1
 "$venv/bin/python" -u golden/judge.py || status=1
 exit $status

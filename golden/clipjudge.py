@@ -1,0 +1,113 @@
+"""`make judge`: libfm_clip on PyTorch's tensors.
+
+The example of fm-clip(3) as it stands there; then an elastic export in transformers, the experts
+by PyTorch and by libfm_clip, eager and compiled, switched while it runs: the same loss at every
+budget, and tokens per second beside each other.
+
+FM_JUDGE_COMPILE names the backend of torch.compile (default aot_eager, which traces without
+generating code; inductor takes minutes).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "golden" / "tiny-mixtral"
+BUDGETS = (0, 0.4, 0.6, 0)
+TOLERANCE = 2e-6  # of a mean of 508 log-probabilities in float32
+
+
+def library():
+    return (ROOT / os.environ.get("BUILD", "build") / "libfm_clip.so.1").resolve()
+
+
+def example():
+    """The last literal block of the man page is the Python one."""
+    page = (ROOT / "man" / "fm-clip.3").read_text()
+    text = page.rsplit(".Bd -literal -offset indent\n", 1)[1].split("\n.Ed", 1)[0]
+    text = text.replace("libfm_clip.so.1", str(library()))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    print(f"example of fm-clip(3): {done.stdout.strip().replace(chr(10), '; ')}")
+    return done.returncode == 0 or sys.stderr.write(done.stderr) * 0
+
+
+def export(folder):
+    """An elastic export: of FM_JUDGE_FAMILY, or of a family made here in seconds."""
+    family = os.environ.get("FM_JUDGE_FAMILY")
+    if not family:
+        family = folder / "family.fm"
+        common = f"--quiet --model {MODEL} --tokens {MODEL}/calib.npy --seq-len 128"
+        subprocess.run(
+            f"fm-rank {common} --max-tokens 4096 |"
+            f" fm-train {common} --method saliency --max-tokens 4096 --budget-step 0.2 --until 0.6 |"
+            f" fm-pack --quiet --model {MODEL} -o {family} >/dev/null",
+            shell=True,
+            check=True,
+        )
+    command = ["fm-pack", "--quiet", "--export", folder / "elastic", "--layout", "elastic", family]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / "elastic"
+
+
+def measure(folder, how):
+    """In a process of its own: losses and speeds as JSON."""
+    import numpy
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
+    ids = torch.from_numpy(numpy.load(MODEL / "heldout.npy").astype(numpy.int64))[:4]
+    forward = model.forward
+    if how != "eager":
+        forward = torch.compile(forward, backend=how, fullgraph=True)
+    rows = []
+    with torch.no_grad():
+        for budget in BUDGETS:
+            model.set_budget(budget)
+            forward(input_ids=ids, use_cache=False)
+            begin = time.time()
+            logits = forward(input_ids=ids, use_cache=False).logits
+            speed = ids.numel() / (time.time() - begin)
+            loss = -logits.log_softmax(-1)[:, :-1].gather(2, ids[:, 1:, None]).mean()
+            rows.append((float(loss), speed))
+    print(json.dumps(rows))
+
+
+def run(folder, how, clip):
+    environment = os.environ | {"FM_CLIP_LIBRARY": str(library()) if clip else "none"}
+    command = [sys.executable, __file__, "measure", str(folder), how]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if line.startswith("modeling_fm:")]
+    if done.returncode or len(said) != 1 or ("libfm_clip 0" in said[0]) != clip:
+        sys.stderr.write(done.stderr)
+        raise SystemExit(f"clipjudge.py: {how}, {'with' if clip else 'without'} libfm_clip: failed")
+    return said[0], json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    ok = example()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = export(Path(scratch))
+        said, plain = run(folder, "eager", False)
+        print(f"{said}\n  losses {' '.join(f'{loss:.6f}' for loss, _ in plain)}")
+        ok = ok and plain[0][0] == plain[3][0] and plain[0][0] < plain[1][0] < plain[2][0]
+        for how in ("eager", os.environ.get("FM_JUDGE_COMPILE", "aot_eager")):
+            said, rows = run(folder, how, True)
+            worst = max(abs(a - b) for (a, _), (b, _) in zip(plain, rows))
+            speeds = ", ".join(f"{b / a:.1f}" for (_, a), (_, b) in zip(plain, rows))
+            print(f"{said}; {how}: losses off by {worst:.1e}, tokens/s {speeds} times PyTorch's loop")
+            ok = ok and worst <= TOLERANCE
+    print("libfm_clip in transformers: " + ("ok" if ok else "WRONG"))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["measure"]:
+        measure(sys.argv[2], sys.argv[3])
+    else:
+        sys.exit(main())
