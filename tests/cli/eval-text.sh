@@ -1,6 +1,9 @@
 # Quality measured on a text is quality measured on its tokens; a bundle has its tokenizer with it.
 tiny=$GOLDEN/tiny-mixtral
-cp "$GOLDEN/text/rows.jsonl" "$GOLDEN/text/rows.npy" .
+# The first six rows, and their tokens: each document begins with <s>, which is 1.
+head -n 6 "$GOLDEN/text/rows.jsonl" >rows.jsonl
+n=$(od -An -v -tu2 -w2 -j128 "$GOLDEN/text/rows.npy" | awk '$1 == 1 && ++seen == 7 { print NR - 1 }')
+head -c $((128 + 2 * n)) "$GOLDEN/text/rows.npy" | sed "1s/(9023,)/($n,)/" >rows.npy
 calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048)
 try() {
     "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g"
