@@ -162,6 +162,7 @@ static const struct fm_model_family families[] = {
      .window = true,
      .sparsemixer = true,
      .longrope = true,
+     .not_gguf = true,
      .rope_theta = 1e6,
      .eps = 1e-5,
      .positions = 131072,
