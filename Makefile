@@ -117,7 +117,7 @@ $(BUILD)/%.cu.o: %.cu
 	@grep -iE 'warning|error' $@.ptxas >&2 || true
 $(BUILD)/kernels/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/kernels/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
-$(if $(HAVE_CUDA),$(BUILD)/kernels/clip.c.o $(BUILD)/pic/kernels/clip.c.o): DEFINES += -DFM_CUDA
+$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/$(f).c.o $(BUILD)/pic/kernels/$(f).c.o)): DEFINES += -DFM_CUDA
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<

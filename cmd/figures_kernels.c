@@ -18,8 +18,12 @@ void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b)
         return;
     fprintf(out, "%s, %d threads; libfm_clip: %s; oneDNN %s\n", b->cpu, b->threads, b->path,
             b->dnnl);
-    fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n\n", 1e-9 * b->bandwidth,
+    fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n", 1e-9 * b->bandwidth,
             1e-9 * b->peak);
+    if (*b->gpu)
+        fprintf(out, "%s: read bandwidth %.1f GB/s, cuBLAS's product %.1f GFLOP/s\n", b->gpu,
+                1e-9 * b->gpu_bandwidth, 1e-9 * b->gpu_peak);
+    fprintf(out, "\n");
     fprintf(out,
             "| tokens | kernel | removed | ms | GB/s | GFLOP/s | of roofline | speed-up | ideal "
             "| error |\n| --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |\n");
@@ -75,6 +79,11 @@ cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b)
     cJSON_AddStringToObject(o, "onednn", b->dnnl);
     fm_report_double(o, "read_bytes_per_second", b->bandwidth);
     fm_report_double(o, "peak_flops_per_second", b->peak);
+    if (*b->gpu) {
+        cJSON_AddStringToObject(o, "gpu", b->gpu);
+        fm_report_double(o, "gpu_read_bytes_per_second", b->gpu_bandwidth);
+        fm_report_double(o, "gpu_peak_flops_per_second", b->gpu_peak);
+    }
     cJSON *rows = cJSON_AddArrayToObject(o, "rows");
     for (int i = 0; i < b->rows; i++)
         if (b->row[i].seconds > 0)

@@ -19,9 +19,21 @@ static const struct kernel {
     const char *name;
     double (*run)(struct fm_kernelcase *c, int tokens); /* seconds, 0: cannot */
     bool checked;                                       /* its result is a layer's output */
-} kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false}, {"cpu", fm_kernelcase_clip, true}};
+    bool gpu;
+} kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, false},
+               {"cpu", fm_kernelcase_clip, true, false},
+               {"gpu naive", fm_kernelcase_naive, true, true},
+               {"gpu bucket", fm_kernelcase_bucket, true, true},
+               {"gpu mma", fm_kernelcase_mma, true, true},
+               {"gpu hopper", fm_kernelcase_hopper, true, true}};
 
-enum { KERNELS = sizeof kernels / sizeof *kernels, CHECKED_TOKENS = 3 };
+enum { KERNELS = sizeof kernels / sizeof *kernels, CPU_KERNELS = 2, CHECKED_TOKENS = 3 };
+
+/* The first of them, without a GPU. */
+static int kernels_here(const struct fm_kernelcase *c)
+{
+    return c->gpu ? KERNELS : CPU_KERNELS;
+}
 
 static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err *err)
 {
@@ -83,13 +95,13 @@ static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int 
                    struct fm_err *err)
 {
     int *rows = fm_alloc((size_t)c->layer.E, sizeof *rows, "rows of experts", err);
-    b->row = fm_alloc((size_t)(count * KERNELS * c->layer.B), sizeof *b->row, "rows", err);
+    b->row = fm_alloc((size_t)(count * kernels_here(c) * c->layer.B), sizeof *b->row, "rows", err);
     if (!rows || !b->row) {
         free(rows);
         return err->code;
     }
     for (int t = 0; t < count; t++)
-        for (int k = 0; k < KERNELS; k++)
+        for (int k = 0; k < kernels_here(c); k++)
             for (c->budget = 0; c->budget < c->layer.B; c->budget++) {
                 struct fm_kernelbench_row *r = &b->row[b->rows++];
                 *r = (struct fm_kernelbench_row){.kernel = kernels[k].name, .tokens = tokens[t]};
@@ -98,7 +110,9 @@ static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int 
                 r->error = NAN;
                 count_work(r, c, rows);
                 r->ideal = r->flops > 0 ? r[-c->budget].flops / r->flops : 1;
-                r->roofline = fmax(r->flops / b->peak, r->bytes / b->bandwidth);
+                r->roofline = kernels[k].gpu ? fmax(b->gpu_peak > 0 ? r->flops / b->gpu_peak : 0,
+                                                    r->bytes / b->gpu_bandwidth)
+                                             : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
             }
     free(rows);
     return FM_OK;
@@ -119,11 +133,11 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
         return err->code;
     for (int round = -1; round < repeat; round++)
         for (int i = 0; i < b->rows; i++) {
-            const struct kernel *k = &kernels[i / c->layer.B % KERNELS];
+            const struct kernel *k = &kernels[i / c->layer.B % kernels_here(c)];
             c->budget = i % c->layer.B;
             fm_kernelcase_flush(c);
             double took = k->run(c, b->row[i].tokens);
-            if (round < 0 && k->checked)
+            if (round < 0 && k->checked && took > 0)
                 b->row[i].error = measure_error(c, b->row[i].tokens);
             else if (round >= 0)
                 seconds[i * repeat + round] = took;
@@ -184,6 +198,11 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
             snprintf(result->path, sizeof result->path, "%s", fm_clip_name(c.clip));
             result->bandwidth = fm_kernelcase_bandwidth(&c);
             result->peak = fm_kernelcase_peak(&c);
+            if (c.gpu) {
+                snprintf(result->gpu, sizeof result->gpu, "%s", fm_clip_gpu_name(c.gpu));
+                result->gpu_bandwidth = fm_clip_gpu_bandwidth();
+                result->gpu_peak = fm_clip_gpu_peak();
+            }
             code = lay_out(result, &c, tokens, count, err);
         }
         if (code == FM_OK)

@@ -30,7 +30,7 @@ struct fm_kernelbench_options {
 
 /* One implementation at one number of tokens and one budget. */
 struct fm_kernelbench_row {
-    const char *kernel;    /* "oneDNN" (the products alone), "cpu" */
+    const char *kernel;    /* "oneDNN" (the products alone), "cpu"; "gpu naive" ... "gpu hopper" */
     int tokens, experts;   /* experts: with at least one token */
     double budget;         /* share of the layer's channels removed */
     double seconds;        /* median; 0: this case could not run */
@@ -43,10 +43,12 @@ struct fm_kernelbench_row {
 struct fm_kernelbench {
     int H, I, E, K, threads;
     const char *dtype;
-    char path[64];          /* what libfm_clip chose */
-    char dnnl[64], cpu[96]; /* version, name of the processor */
-    double bandwidth, peak; /* bytes/s read, flop/s of oneDNN's product, all threads */
-    uint64_t bytes;         /* of the weights */
+    char path[64];                  /* what libfm_clip chose */
+    char dnnl[64], cpu[96];         /* version, name of the processor */
+    double bandwidth, peak;         /* bytes/s read, flop/s of oneDNN's product, all threads */
+    char gpu[256];                  /* its name, or "": then it has no rows */
+    double gpu_bandwidth, gpu_peak; /* the same of the GPU; the product is cuBLAS's */
+    uint64_t bytes;                 /* of the weights */
     int rows;
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */
 };

@@ -318,7 +318,37 @@ int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
     c->layer.down = c->down;
     if (fm_clip_prepare(&c->clip, &c->layer, &error) != FM_CLIP_OK)
         return fm_fail(err, error.code, "%s", error.text);
+    if (fm_clip_gpu_open(&c->gpu, &c->layer, &error) != FM_CLIP_OK)
+        c->gpu = NULL; /* its rows are left out */
     return FM_OK;
+}
+
+/* The paths of a GPU; mma stands for the plain path too, which float32 takes. */
+static double run_on_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
+{
+    struct fm_clip_call call = fm_kernelcase_call(c, tokens);
+    return c->gpu ? fm_clip_gpu_run(c->gpu, path, &call, c->budget) : 0;
+}
+
+double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens)
+{
+    return run_on_gpu(c, tokens, FM_CLIP_NAIVE);
+}
+
+double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens)
+{
+    return run_on_gpu(c, tokens, FM_CLIP_BUCKET);
+}
+
+double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens)
+{
+    bool plain = c->layer.type == FM_CLIP_F32;
+    return run_on_gpu(c, tokens, plain ? FM_CLIP_PORTABLE : FM_CLIP_MMA);
+}
+
+double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens)
+{
+    return run_on_gpu(c, tokens, FM_CLIP_HOPPER);
 }
 
 void fm_kernelcase_release(struct fm_kernelcase *c)
@@ -326,6 +356,7 @@ void fm_kernelcase_release(struct fm_kernelcase *c)
     void *block[] = {c->row0, c->cap, c->widths,  c->gate_up, c->down, c->hidden,
                      c->out,  c->ids, c->weights, c->other,   c->sums, c->workspace};
     fm_clip_release(c->clip);
+    fm_clip_gpu_close(c->gpu);
     for (size_t i = 0; i < sizeof block / sizeof *block; i++)
         free(block[i]);
     *c = (struct fm_kernelcase){0};

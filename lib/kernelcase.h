@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "kernels/clip.h"
+#include "kernels/clip_gpu.h"
 #include "lib/kernelbench.h"
 
 /* A layer with random weights, B rows of widths, and the tokens of the longest call. */
@@ -24,6 +25,7 @@ struct fm_kernelcase {
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
+    struct fm_clip_gpu *gpu; /* NULL: no GPU */
 };
 
 /* Sizes and masks; then memory and numbers. */
@@ -46,6 +48,10 @@ void fm_kernelcase_flush(struct fm_kernelcase *c);
 /* Implementations: seconds of one run at c->budget, or 0 where it cannot. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens);
 
 /* What the machine can do: bytes/s read, flop/s. */
 double fm_kernelcase_bandwidth(struct fm_kernelcase *c);

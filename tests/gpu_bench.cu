@@ -6,8 +6,7 @@
  */
 #include "tests/gpu_check.h"
 
-#include <cublas_v2.h>
-#include <dlfcn.h>
+#include "kernels/clip_gpu.h"
 
 static const path_name kernels[] = {{FM_CLIP_NAIVE, "naive"},
                                     {FM_CLIP_BUCKET, "bucket"},
@@ -61,78 +60,6 @@ template <typename F> static double seconds_of(F work, int rounds)
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
     return median(seconds);
-}
-
-static __global__ void read_all(const uint4 *from, int64_t n, uint32_t *to)
-{
-    uint32_t sum = 0;
-    int64_t step = (int64_t)gridDim.x * blockDim.x,
-            i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    for (; i + 3 * step < n; i += 4 * step) {
-        uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
-        sum ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w;
-        sum ^= c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
-    }
-    if (sum == 1) /* never, and the compiler cannot know */
-        *to = sum;
-}
-
-/* Bytes a second that a kernel can read. */
-static double read_bandwidth()
-{
-    const size_t bytes = (size_t)4 << 30;
-    device_array<uint8_t> memory(bytes);
-    device_array<uint32_t> sink(1);
-    fill(memory.p, FM_CLIP_BF16, (int64_t)(bytes / 2), 1);
-    int processors = 0;
-    MUST(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
-    double best = 0;
-    for (int blocks : {4, 8, 16})
-        best =
-            std::max(best, (double)bytes /
-                               seconds_of(
-                                   [&]() {
-                                       read_all<<<processors * blocks, 512, 0, stream>>>(
-                                           (const uint4 *)memory.p, (int64_t)(bytes / 16), sink.p);
-                                   },
-                                   9));
-    return best;
-}
-
-/* Operations a second of cuBLAS in bf16 on random numbers, 0 where it cannot be loaded. */
-static double cublas_peak()
-{
-    typedef cublasStatus_t (*gemm_function)(
-        cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void *,
-        const void *, cudaDataType, int, const void *, cudaDataType, int, const void *, void *,
-        cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
-    void *library = nullptr;
-    for (const char *name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"})
-        if (!library)
-            library = dlopen(name, RTLD_NOW);
-    if (!library)
-        return 0;
-    auto create = (decltype(&cublasCreate_v2))dlsym(library, "cublasCreate_v2");
-    auto set_stream = (decltype(&cublasSetStream_v2))dlsym(library, "cublasSetStream_v2");
-    auto gemm = (gemm_function)dlsym(library, "cublasGemmEx");
-    cublasHandle_t handle;
-    if (!create || !set_stream || !gemm || create(&handle) != CUBLAS_STATUS_SUCCESS ||
-        set_stream(handle, stream) != CUBLAS_STATUS_SUCCESS)
-        return 0;
-    const int n = 8192;
-    const float one = 1, zero = 0;
-    device_array<uint8_t> a((size_t)n * n * 2), b(a.n), c(a.n);
-    fill(a.p, FM_CLIP_BF16, (int64_t)n * n, 1);
-    fill(b.p, FM_CLIP_BF16, (int64_t)n * n, 1);
-    double seconds = seconds_of(
-        [&]() {
-            gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a.p, CUDA_R_16BF, n, b.p,
-                 CUDA_R_16BF, n, &zero, c.p, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F,
-                 CUBLAS_GEMM_DEFAULT);
-        },
-        15);
-    MUST(cudaGetLastError());
-    return 2.0 * n * n * n / seconds;
 }
 
 struct limits {
@@ -275,7 +202,7 @@ int run_bench(const char *json_file, bool quick)
     MUST(cudaMalloc((void **)&flushed, flush_bytes));
     cudaDeviceProp device;
     MUST(cudaGetDeviceProperties(&device, 0));
-    limits lim = {read_bandwidth(), cublas_peak()};
+    limits lim = {fm_clip_gpu_bandwidth(), fm_clip_gpu_peak()};
     printf("%s, %d processors; reads %.2f TB/s, cuBLAS bf16 8192^3 %.0f TFLOP/s\n", device.name,
            device.multiProcessorCount, lim.bandwidth / 1e12, lim.peak / 1e12);
     std::vector<measured> rows;
