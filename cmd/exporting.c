@@ -1,0 +1,68 @@
+#include "cmd/exporting.h"
+
+#include "lib/report.h"
+
+static void size_line(FILE *out, const char *name, uint64_t bytes)
+{
+    char text[32];
+    fm_cli_bytes(text, bytes);
+    fprintf(out, "%-9s%12s\n", name, text);
+}
+
+static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
+                          const struct fm_export_report *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "tool", "fm-pack");
+    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
+    cJSON_AddStringToObject(o, "layout", fm_layout_name(r->layout));
+    if (r->layout == FM_LAYOUT_LAYER)
+        cJSON_AddStringToObject(o, "for", options->vllm ? "vllm" : "any");
+    fm_report_uint(o, "index", (uint64_t)r->index);
+    fm_report_double(o, "budget", r->budget);
+    fm_report_uint(o, "width_uniform", r->width_uniform);
+    fm_report_uint(o, "channels_layout", r->channels_layout);
+    fm_report_uint(o, "bytes_layout", r->bytes_layout);
+    fm_report_uint(o, "channels_pad", r->channels_pad);
+    fm_report_uint(o, "bytes_pad", r->bytes_pad);
+    fm_report_uint(o, "bytes_weights", r->bytes_weights);
+    fm_report_uint(o, "bytes_out", r->bytes_out);
+    fm_report_uint(o, "bytes_memory", r->bytes_memory);
+    fm_report_uint(o, "bytes_free", r->bytes_free);
+    fm_report_uint(o, "files", (uint64_t)r->files);
+    fm_report_double(o, "seconds", r->seconds);
+    return o;
+}
+
+static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64_t bytes,
+                          const char *why)
+{
+    if (channels)
+        fprintf(out, "%-9s%12llu bytes  of %llu channels more than the mask keeps: %s\n", name,
+                (unsigned long long)bytes, (unsigned long long)channels, why);
+}
+
+static void export_text(FILE *out, const struct fm_export_report *r)
+{
+    fprintf(out, "export   %s, budget %.4f (mask %d)\n", fm_layout_name(r->layout), r->budget,
+            r->index);
+    if (r->layout == FM_LAYOUT_UNIFORM)
+        fprintf(out, "width    %u channels in every expert\n", r->width_uniform);
+    rounding_line(out, "layout", r->channels_layout, r->bytes_layout,
+                  r->layout == FM_LAYOUT_LAYER ? "one width per layer" : "one width for all");
+    rounding_line(out, "padding", r->channels_pad, r->bytes_pad, "--pad-multiple");
+    size_line(out, "weights", r->bytes_weights);
+    size_line(out, "all", r->bytes_out);
+}
+
+int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,
+                 struct fm_err *err)
+{
+    struct fm_export_report r = {0};
+    struct fm_cli_text text;
+    if ((cli->dry_run ? fm_export_plan : fm_export)(&cli->run, options, &r, err) != FM_OK ||
+        fm_cli_text_open(&text, err) != FM_OK)
+        return err->code;
+    export_text(text.out, &r);
+    return fm_cli_result(cli, &text, export_json(cli, options, &r), err);
+}

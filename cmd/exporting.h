@@ -1,0 +1,13 @@
+/*
+ * fm-pack --export: make the export, or with --dry-run plan it, and say what it is.
+ */
+#ifndef FM_EXPORTING_H
+#define FM_EXPORTING_H
+
+#include "cmd/cli.h"
+#include "lib/export.h"
+
+int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,
+                 struct fm_err *err);
+
+#endif
