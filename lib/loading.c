@@ -29,7 +29,7 @@ struct conversion {
     struct fm_model *m;
     struct fm_layer_plan *plan;
     struct fm_layer_slot *slot;
-    int l;
+    int l, pieces; /* tasks of a tensor: E where one holds all experts of a layer */
     pthread_mutex_t lock;
     int failed; /* lowest task that failed, INT_MAX: none */
     struct fm_err err;
@@ -206,18 +206,19 @@ static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     return FM_OK;
 }
 
-/* Task i converts expert i % E of tensor i / E; a tensor without experts has one piece alone. */
+/* Task i converts piece i % pieces of tensor i / pieces: an expert of a tensor that holds all of
+ * them; any other tensor has one piece alone. */
 static void convert_task(void *arg, int i)
 {
     struct conversion *v = arg;
     struct fm_model *m = v->m;
     const struct fm_config *c = &m->config;
-    const struct fm_model_tensor *p = &v->plan->place[i / c->E];
+    const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
     const struct fm_layer *y = &v->slot->layer;
     enum fm_weight_part role = p->weight->part;
     bool flat = role == FM_PART_GATE_UP || role == FM_PART_DOWN_T;
-    int e = flat ? i % c->E : p->expert, H = c->H, mlp = fm_config_mlp(c, v->l);
-    if (!flat && i % c->E != 0)
+    int e = flat ? i % v->pieces : p->expert, H = c->H, mlp = fm_config_mlp(c, v->l);
+    if (!flat && i % v->pieces != 0)
         return;
     size_t n = (size_t)fm_tensor_count(p->tensor), first = 0;
     size_t row0 = e < 0 ? 0 : (size_t)y->row0[e], width = (size_t)H;
@@ -298,9 +299,10 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
                            .plan = plan,
                            .slot = s,
                            .l = l,
+                           .pieces = m->tensors.source == FM_SOURCE_STOCK ? 1 : m->config.E,
                            .failed = INT_MAX,
                            .lock = PTHREAD_MUTEX_INITIALIZER};
-    fm_pool_for((int)plan->places * m->config.E, convert_task, &v);
+    fm_pool_for((int)plan->places * v.pieces, convert_task, &v);
     pthread_mutex_destroy(&v.lock);
     if (v.failed != INT_MAX) {
         *err = v.err;
