@@ -153,7 +153,6 @@ static const struct fm_model_family families[] = {
     {.name = "phimoe",
      .class_name = "Phimoe",
      .served_as = "PhiMoEForCausalLM",
-     .not_gguf = true,
      .width_key = "intermediate_size",
      .bias_key = "attention_bias",
      .o_bias = true,

@@ -64,7 +64,6 @@ struct fm_model_family {
     const char *class_name; /* "Mixtral": class prefix in transformers 5; ours is Fm in front */
     const char *served_as;  /* architecture that servers know, where transformers 5 saves class_name
                                ForCausalLM and they do not know that; NULL: they do */
-    bool not_gguf;          /* llama.cpp computes another function under this architecture's name */
     const char *width_key;  /* of the experts' channels */
     const char *bias_key;   /* attention biases; NULL: the family has none */
     bool bias, o_bias;      /* bias_key where config.json lacks it; o_proj obeys it as well */
