@@ -308,18 +308,8 @@ def budget_tensors(config, budget):
 
 
 def budget_message(config, budget):
-    """The same for POST /update_weights_from_tensor of SGLang: pickled by value, so that it may
-    come from another process or machine, base64."""
-
-    class ByValue:
-        def __init__(self, tensor):
-            self.values = tensor.tolist()
-
-        def __reduce__(self):
-            return torch.FloatTensor, (self.values,)
-
-    pairs = [(name, ByValue(tensor)) for name, tensor in budget_tensors(config, budget)]
-    return base64.b64encode(pickle.dumps(pairs)).decode()
+    """The same as POST /update_weights_from_tensor of SGLang takes it from another process."""
+    return base64.b64encode(pickle.dumps(budget_tensors(config, budget))).decode()
 
 
 class FmWorker:

@@ -11,6 +11,7 @@ sequence.
 
 import json
 import os
+import signal
 import sys
 import traceback
 
@@ -41,12 +42,17 @@ def run_cell(cell, ids, open_model):
 
 
 def run_apart(*arguments):
-    """A cell in a process of its own, which finds everything imported; True where it ended well."""
-    child = os.fork()
-    if child == 0:
-        run_cell(*arguments)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
+    """A cell in a process of its own, which finds everything imported; True where it ended well.
+    Once more where it crashed: a process forked off threads that load libraries may."""
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            run_cell(*arguments)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGKILL:
+            break
+    return status == 0
 
 
 def run(version, open_model, apart=False):

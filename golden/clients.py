@@ -298,6 +298,8 @@ class Table:
 def main(vllm, sglang, names):
     torch.set_num_threads(1)
     pythons = dict(zip(CLIENTS, (sys.executable, vllm, sglang, sglang), strict=True))
+    for client in set(CLIENTS) - set(os.environ.get("FM_CLIENTS", ",".join(CLIENTS)).split(",")):
+        del pythons[client]
     families, versions, table = [], {}, Table()
     with tempfile.TemporaryDirectory(prefix="fm-clients-") as top:
         for name in names or ("mixtral", *FAMILIES):

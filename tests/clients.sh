@@ -5,6 +5,7 @@
 #
 #   BUILD=build tests/clients.sh [FAMILY...]    mixtral phimoe qwen2_moe qwen3_moe olmoe; all
 #
+# FM_CLIENTS: which of them, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
 # FM_CLIENTS_LOGS: a directory that keeps every export and what each client printed.
 set -eu
 cd "$(dirname "$0")/.."
