@@ -335,21 +335,32 @@ static int append_from(struct fm_family *f, const struct fm_family *from, int b,
     return rc;
 }
 
-int fm_family_best(struct fm_family *f, const struct fm_family *a, const struct fm_family *b,
+int fm_family_best(struct fm_family *f, const struct fm_family *from, int count,
                    const struct fm_decimal *step, struct fm_err *err)
 {
-    assert(f->count == 0 && a->count > 0 && b->count > 0);
-    /* The full mask is the same in both, and always the first. */
-    int rc = append_from(f, a, 0, err), at[2] = {1, 1};
-    while (rc == FM_OK && (at[0] < a->count || at[1] < b->count)) {
+    int at[FM_METHODS];
+    assert(f->count == 0 && count > 0 && count <= FM_METHODS);
+    for (int i = 0; i < count; i++)
+        at[i] = 1;
+    /* The full mask is the same in all, and always the first. */
+    int rc = append_from(f, &from[0], 0, err);
+    while (rc == FM_OK) {
         uint64_t bin = UINT64_MAX;
-        if (at[0] < a->count)
-            bin = bin_of(a, at[0], step);
-        if (at[1] < b->count && bin_of(b, at[1], step) < bin)
-            bin = bin_of(b, at[1], step);
-        int i = best_in_bin(a, &at[0], bin, step), j = best_in_bin(b, &at[1], bin, step);
-        bool take_a = j < 0 || (i >= 0 && a->mask[i].quality.ce <= b->mask[j].quality.ce);
-        rc = take_a ? append_from(f, a, i, err) : append_from(f, b, j, err);
+        for (int i = 0; i < count; i++)
+            if (at[i] < from[i].count && bin_of(&from[i], at[i], step) < bin)
+                bin = bin_of(&from[i], at[i], step);
+        if (bin == UINT64_MAX)
+            break;
+        int winner = -1, mask = -1;
+        for (int i = 0; i < count; i++) {
+            int b = best_in_bin(&from[i], &at[i], bin, step);
+            if (b >= 0 &&
+                (winner < 0 || from[i].mask[b].quality.ce < from[winner].mask[mask].quality.ce)) {
+                winner = i;
+                mask = b;
+            }
+        }
+        rc = append_from(f, &from[winner], mask, err);
     }
     return rc;
 }

@@ -22,7 +22,7 @@ enum fm_method {
     FM_METHOD_UNIFORM,
     FM_METHOD_SHUFFLE_LAYER, /* controls: of a family that the input stream has */
     FM_METHOD_SHUFFLE_GLOBAL,
-    FM_METHOD_BEST, /* learned or walk, at each budget the lower held-out loss */
+    FM_METHOD_BEST, /* of learned, walk and saliency, at each budget the lowest held-out loss */
     FM_METHODS
 };
 
@@ -91,9 +91,9 @@ int fm_family_uniform(struct fm_family *f, const struct fm_actions *actions,
 int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool global, uint64_t seed,
                       struct fm_err *err);
 
-/* At each budget, in steps of `step`, the mask of a or b with the lower held-out cross-entropy;
- * masks of both must have been measured. */
-int fm_family_best(struct fm_family *f, const struct fm_family *a, const struct fm_family *b,
+/* At each budget, in steps of `step`, the mask of from[0..count) with the lowest held-out
+ * cross-entropy, the first of equals; all masks have been measured.  count <= FM_METHODS. */
+int fm_family_best(struct fm_family *f, const struct fm_family *from, int count,
                    const struct fm_decimal *step, struct fm_err *err);
 
 /* lost (M, E, A): the sum of the scores of the channels that each action drops. */

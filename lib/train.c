@@ -139,15 +139,20 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
     return fm_task_params(&t->task, &t->params, text, err);
 }
 
+static int make_saliency(struct fm_trainer *t, struct fm_family *f, struct fm_err *err)
+{
+    const struct fm_ranking *r = &t->task.ranking;
+    return fm_family_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
+                              t->options->granularity, err);
+}
+
 /* The families that need no gradient: whole at once. */
 static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
 {
     struct fm_family *f = &t->family[0];
-    const struct fm_ranking *r = &t->task.ranking;
     switch (t->options->method) {
     case FM_METHOD_SALIENCY:
-        return fm_family_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
-                                  t->options->granularity, err);
+        return make_saliency(t, f, err);
     case FM_METHOD_UNIFORM:
         return fm_family_uniform(f, &t->actions, &t->until, err);
     default:
@@ -174,7 +179,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     const struct fm_config *c = t->task.config;
     struct fm_budgets from = {0};
     int rc = FM_OK, count = t->task.calib.count, want = t->options->walk_sequences;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_family_init(&t->family[i], c->M, c->E, c->I);
     t->walk = (struct fm_walk){.task = &t->task,
                                .actions = &t->actions,
@@ -194,6 +199,8 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
         rc = prepare_learn(t, err);
     if (rc == FM_OK && t->walks)
         rc = fm_family_full(&t->family[1], FM_METHOD_WALK, err);
+    if (rc == FM_OK && t->learns && t->walks)
+        rc = make_saliency(t, &t->family[2], err);
     if (rc == FM_OK && !t->learns && !t->walks)
         rc = make_at_once(t, &from, err);
     fm_budgets_release(&from);
@@ -282,8 +289,8 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
         rc = run_walk(t, err);
     int steps = (int)t->learn.taken + (t->walks ? t->family[1].count - 1 : 0) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_journal_now() - began) / steps : 0;
-    for (int i = 0; rc == FM_OK && i < 2; i++)
-        rc = run_measure(t, &t->family[i], err);
+    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+        rc = t->family[i].count ? run_measure(t, &t->family[i], err) : FM_OK;
     if (rc != FM_ESAVED || !t->task.run->state)
         return rc;
     int saved = fm_trainstate_save(t, err);
@@ -297,7 +304,7 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     int rc = FM_OK;
     if (t->learns && t->walks) {
         fm_family_init(&report->family, c->M, c->E, c->I);
-        rc = fm_family_best(&report->family, &t->family[0], &t->family[1], &t->step, err);
+        rc = fm_family_best(&report->family, t->family, FM_TRAIN_FAMILIES, &t->step, err);
     } else {
         struct fm_family *f = &t->family[t->walks ? 1 : 0];
         report->family = *f;
@@ -343,6 +350,17 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
     cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
 }
 
+/* What masks were chosen on: their losses there are no longer those of data never looked at. */
+static void record_choice(cJSON *result, const struct fm_calib *held)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *o = cJSON_AddObjectToObject(result, "chosen_on");
+    fm_digest_hex(hex, &held->digest);
+    cJSON_AddStringToObject(o, "digest", hex);
+    fm_json_add_uint(o, "sequences", (uint64_t)held->count);
+    fm_json_add_uint(o, "seq_len", (uint64_t)held->T);
+}
+
 static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
                   struct fm_err *err)
 {
@@ -356,6 +374,8 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
     record_options(options, t);
     fm_json_add_uint(result, "masks", (uint64_t)report->family.count);
     fm_json_add_uint(result, "steps", (uint64_t)report->steps);
+    if (t->options->method == FM_METHOD_BEST)
+        record_choice(result, &t->task.held);
     return fm_stage_history(manifest, "fm-train", options, fm_stage_tokens(&t->task.calib), result,
                             err);
 }
@@ -418,7 +438,8 @@ static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, s
         fm_plan_add(plan, task->model, &sweep, memory);
     }
     group = group < masks ? group : masks;
-    sweep.count = (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? 2 : 1);
+    sweep.count =
+        (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? FM_TRAIN_FAMILIES : 1);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
@@ -456,8 +477,8 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
     if (rc == FM_OK)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
-    fm_family_release(&t.family[0]);
-    fm_family_release(&t.family[1]);
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
+        fm_family_release(&t.family[i]);
     fm_task_close(&t.task);
     return rc;
 }

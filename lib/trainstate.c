@@ -52,11 +52,11 @@ static void unpack_family(struct fm_family *f, const struct packed *p)
 }
 
 static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
-                         struct packed packed[2])
+                         struct packed packed[FM_TRAIN_FAMILIES])
 {
-    static const char *const widths[2] = {"learned.widths", "walk.widths"};
-    static const char *const steps[2] = {"learned.steps", "walk.steps"};
-    static const char *const quality[2] = {"learned.quality", "walk.quality"};
+    static const char *const widths[] = {"learned.widths", "walk.widths", "saliency.widths"};
+    static const char *const steps[] = {"learned.steps", "walk.steps", "saliency.steps"};
+    static const char *const quality[] = {"learned.quality", "walk.quality", "saliency.quality"};
     struct fm_learn *n = &t->learn;
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
@@ -69,7 +69,7 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
         add_item(item, &items, "v", FM_F64, logits, n->logits.v);
         add_item(item, &items, "q", FM_F64, X, n->q);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         uint64_t count = (uint64_t)t->family[i].count;
         if (count == 0)
             continue;
@@ -83,15 +83,15 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
 int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    struct packed packed[2] = {{0}};
+    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
     double began = fm_journal_now();
     int rc = FM_OK;
-    for (int i = 0; rc == FM_OK && i < 2; i++)
+    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
     if (rc == FM_OK)
         rc = fm_journal_save(t->task.run->state, TOOL, &t->params, item,
                              list_state(item, t, packed), err);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         free(packed[i].steps);
         free(packed[i].quality);
     }
@@ -102,9 +102,9 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
 /* Make room in the families for what the state file has. */
 static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
-    const char *const names[2] = {"learned.steps", "walk.steps"};
+    const char *const names[] = {"learned.steps", "walk.steps", "saliency.steps"};
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         struct fm_family *f = &t->family[i];
         uint64_t count = fm_journal_count(j, names[i]);
         if ((count > 0) != (f->count > 0) || count > FM_BUDGETS_MAX)
@@ -129,7 +129,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
 static int check_widths(const struct fm_trainer *t, struct fm_err *err)
 {
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         for (size_t x = 0; x < X * (size_t)t->family[i].count; x++) {
             if (fm_actions_find(&t->actions, t->family[i].widths[x]) < 0)
                 return fm_fail(err, FM_EFORMAT, "state file '%s': a width of %u is no action",
@@ -142,15 +142,15 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
 static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    struct packed packed[2] = {{0}};
+    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
     int rc = size_families(t, j, err);
-    for (int i = 0; rc == FM_OK && i < 2; i++)
+    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
     if (rc == FM_OK)
         rc = fm_journal_read(j, item, list_state(item, t, packed), err);
     if (rc == FM_OK)
         rc = check_widths(t, err);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         if (rc == FM_OK)
             unpack_family(&t->family[i], &packed[i]);
         free(packed[i].steps);

@@ -10,6 +10,8 @@
 #include "lib/train.h"
 #include "lib/walk.h"
 
+#define FM_TRAIN_FAMILIES 3
+
 struct fm_trainer {
     struct fm_task task;
     const struct fm_train_options *options;
@@ -18,7 +20,8 @@ struct fm_trainer {
     struct fm_learn learn; /* in use if `learns` */
     struct fm_walk walk;
     bool learns, walks;
-    struct fm_family family[2]; /* by walk: the second; by anything else: the first */
+    /* By learning, by walking; of best by the scores too.  What is made at once is the first. */
+    struct fm_family family[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed; /* steps and budgets that came from the state file */

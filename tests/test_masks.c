@@ -260,29 +260,34 @@ static void the_nearest_mask_is_found_and_ties_go_down(void **state)
 static void best_takes_the_lower_loss_at_every_budget(void **state)
 {
     (void)state;
-    struct fm_family a, b, f;
+    struct fm_family from[3], *a = &from[0], *b = &from[1], *c = &from[2], f;
     struct fm_err err = {0};
     struct fm_decimal step = decimal("0.05");
-    make_family(&a);
-    make_family(&b);
+    for (int i = 0; i < 3; i++)
+        make_family(&from[i]);
     fm_family_init(&f, L, E, I);
-    for (int i = 0; i < a.count; i++) {
-        a.mask[i].quality = (struct fm_quality){.ce = 2 + 0.1 * i, .positions = 9};
-        b.mask[i].quality = (struct fm_quality){.ce = 2.2 + 0.05 * i * i, .positions = 9};
-        b.mask[i].method = FM_METHOD_WALK;
+    for (int i = 0; i < a->count; i++) {
+        a->mask[i].quality = (struct fm_quality){.ce = 2 + 0.1 * i, .positions = 9};
+        b->mask[i].quality = (struct fm_quality){.ce = 2.2 + 0.05 * i * i, .positions = 9};
+        c->mask[i].quality = (struct fm_quality){.ce = 9, .positions = 9};
+        b->mask[i].method = FM_METHOD_WALK;
+        c->mask[i].method = FM_METHOD_SALIENCY;
     }
-    b.mask[2].quality.ce = 0;
-    assert_int_equal(fm_family_best(&f, &a, &b, &step, &err), FM_OK);
+    b->mask[2].quality.ce = 0;
+    c->mask[3].quality.ce = 0;
+    assert_int_equal(fm_family_best(&f, from, 3, &step, &err), FM_OK);
     assert_true(f.count >= 4 && f.count <= 6);
     for (int i = 1; i < f.count; i++) {
         assert_true(f.mask[i].removed > f.mask[i - 1].removed);
-        int from = f.mask[i].step;
-        enum fm_method want = from == 2 ? FM_METHOD_WALK : FM_METHOD_LEARNED;
+        int at = f.mask[i].step;
+        enum fm_method want = at == 2   ? FM_METHOD_WALK
+                              : at == 3 ? FM_METHOD_SALIENCY
+                                        : FM_METHOD_LEARNED;
         assert_int_equal(f.mask[i].method, want);
-        assert_int_equal(f.mask[i].removed, a.mask[from].removed);
+        assert_int_equal(f.mask[i].removed, a->mask[at].removed);
     }
-    fm_family_release(&a);
-    fm_family_release(&b);
+    for (int i = 0; i < 3; i++)
+        fm_family_release(&from[i]);
     fm_family_release(&f);
 }
 

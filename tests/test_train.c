@@ -213,6 +213,44 @@ static void every_method_makes_a_family(void **state)
     }
 }
 
+/* The budget step that a mask is nearest to, in integers: masks compete inside one. */
+static uint64_t bin_of(const struct fm_family *f, int b)
+{
+    uint64_t channels = fm_family_channels(f); /* steps of 0.1 */
+    return (20 * f->mask[b].removed + channels) / (2 * channels);
+}
+
+static void the_best_is_nowhere_worse_and_says_what_it_was_chosen_on(void **state)
+{
+    (void)state;
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK};
+    struct fm_train_report best = {0}, other = {0};
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    must_train("ranked.fm", "best.fm", FM_METHOD_BEST, &best);
+    for (int i = 0; i < 3; i++) {
+        must_train("ranked.fm", "other.fm", methods[i], &other);
+        for (int m = 1; m < other.family.count; m++) {
+            int k = 1;
+            while (k < best.family.count && bin_of(&best.family, k) != bin_of(&other.family, m))
+                k++;
+            assert_true(k < best.family.count);
+            assert_true(best.family.mask[k].quality.ce <= other.family.mask[m].quality.ce);
+        }
+        fm_train_report_release(&other);
+    }
+    fm_train_report_release(&best);
+    char path[512];
+    assert_int_equal(fm_stage_open(&b, runs_path(path, "best.fm"), FM_MEMBER_MASKS, &err), FM_OK);
+    const cJSON *result =
+        cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(&b, "fm-train"), "result");
+    const cJSON *on = cJSON_GetObjectItemCaseSensitive(result, "chosen_on");
+    assert_int_equal(strlen(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(on, "digest"))),
+                     32);
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(on, "sequences")) > 0);
+    fm_bundle_close(&b);
+}
+
 static void shuffles_follow_the_family_of_the_stream(void **state)
 {
     (void)state;
@@ -372,6 +410,7 @@ int main(void)
         cmocka_unit_test(mask_gradients_are_the_golden_ones),
         cmocka_unit_test(the_walk_takes_the_cheapest_channels),
         cmocka_unit_test(every_method_makes_a_family),
+        cmocka_unit_test(the_best_is_nowhere_worse_and_says_what_it_was_chosen_on),
         cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
         cmocka_unit_test(two_threads_make_the_same_bytes),
