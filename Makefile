@@ -9,6 +9,7 @@
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
+#   bench-kernels  fm-bench kernels on a quiet machine, into README.md and golden/kernels.*
 #   install, uninstall, clean
 #
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR, V=1 (show commands),
@@ -157,6 +158,9 @@ gpu-check:
 bench: all
 	@$(BUILD)/bin/fm-bench io && $(BUILD)/bin/fm-bench engine
 
+bench-kernels: all
+	@BUILD="$(BUILD)" bash tests/bench.sh
+
 # clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/base lib formats kernels cmd tests) \
 	kernels/*.cu kernels/*.cuh tests/*.cc tests/*.cu)
@@ -190,5 +194,5 @@ uninstall:
 clean:
 	rm -rf build
 
-.PHONY: all demo check judge clients gpu-check lint golden bench install uninstall clean \
+.PHONY: all demo check judge clients gpu-check lint golden bench bench-kernels install uninstall clean \
 	deps-build deps-check

@@ -129,13 +129,18 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
                    struct fm_err *err)
 {
     double *seconds = fm_alloc((size_t)(b->rows * repeat), sizeof *seconds, "times", err);
-    if (!seconds)
+    int *cut = fm_alloc((size_t)b->rows, sizeof *cut, "cuts", err);
+    if (!seconds || !cut) {
+        free(seconds);
+        free(cut);
         return err->code;
+    }
     for (int round = -1; round < repeat; round++)
         for (int i = 0; i < b->rows; i++) {
             const struct kernel *k = &kernels[i / c->layer.B % kernels_here(c)];
             c->budget = i % c->layer.B;
             fm_kernelcase_flush(c);
+            c->cut = &cut[i];
             double took = k->run(c, b->row[i].tokens);
             if (round < 0 && k->checked && took > 0)
                 b->row[i].error = measure_error(c, b->row[i].tokens);
@@ -149,6 +154,7 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
         b->row[i].speedup = b->row[i].seconds > 0 ? full / b->row[i].seconds : 0;
     }
     free(seconds);
+    free(cut);
     return FM_OK;
 }
 

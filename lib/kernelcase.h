@@ -25,6 +25,7 @@ struct fm_kernelcase {
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
+    int *cut; /* what an implementation found best for the case at hand; 0: the first time */
     struct fm_clip_gpu *gpu; /* NULL: no GPU */
 };
 
