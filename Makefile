@@ -36,7 +36,7 @@ VERSION := 0.1.0
 MAKEFLAGS += -r
 comma := ,
 CUDA_SOURCES := $(wildcard kernels/*.cu)
-HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && echo 1)),$(CUDA)))
+HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && command -v $(CXX) >/dev/null 2>&1 && echo 1)),$(CUDA)))
 BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
 
 CFLAGS ?= -O2 -g

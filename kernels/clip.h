@@ -20,7 +20,9 @@
  * Weights are flat, so ragged and elastic exports are one thing.  Channel c of local expert e
  * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up`
  * (2 channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so
- * a caller may load each expert to the widest width its budgets use and free the tail.
+ * a caller may load each expert to the widest width its budgets use and free the tail.  (Hopper's
+ * copy engine may fetch up to 63 rows past a width, never past `channels`, and what it fetched
+ * there is not used: experts lie densely or with mapped memory between them.)
  *
  * One header serves CPU and CUDA: `device` in the layer says which, and then every pointer of
  * that layer and of its calls (descriptors themselves excepted) is memory of that device.

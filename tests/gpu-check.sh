@@ -5,8 +5,8 @@
 #
 #   tests/gpu-check.sh [PART...]      parts: host small torch sanitize real bench quick
 #
-# Without a part: all but `quick` (a short bench).  Each part prints its seconds; the whole takes some
-# minutes on an H100.  JSON and logs go to $OUT (or build/gpu-check).  Status 0; 1 where something is
+# Without a part: all but `quick` (a short bench).  Each part prints its seconds.  Where a command may
+# last ten minutes only, give the parts in turn: `small torch`, `sanitize`, `real`, `bench`.  JSON and logs go to $OUT (or build/gpu-check).  Status 0; 1 where something is
 # wrong; 77 where there is no GPU: then the parts that need none have run, and nothing is proven
 # about the others.
 set -u
