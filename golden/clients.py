@@ -79,6 +79,10 @@ SWITCHES = (0.0, BUDGET, 0.0)
 # says why.  None stands for every one.
 KNOWN = {
     (None, "layer fused", "sglang"),  # one width for all layers: fm_sglang is for that
+    # The servers' own PhiMoE gives other losses than transformers; SGLang's Transformers backend
+    # has no bias of the head: fm_sglang has.
+    *(("phimoe", row, "vllm") for row in STOCK),
+    ("phimoe", None, "sglang"),
 }
 
 

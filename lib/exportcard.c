@@ -218,9 +218,13 @@ static void say_servers(struct fm_text *t, const struct fm_exporter *x)
     const char *trust = ours ? " --trust-remote-code" : "";
     fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s%s\n\n", trust,
                    elastic ? " --no-enable-prefix-caching" : "");
-    if (x->options->vllm)
-        fm_text_printf(t, "SGLang does not read this form: its kernels take one width for all "
-                          "layers.\n\n");
+    if (ours && (x->options->vllm || x->config.head_bias))
+        fm_text_printf(t,
+                       "SGLang, with the suite's package for it (fm-clients(7); its own code has "
+                       "one width\nfor all layers, and no bias of the head):\n\n"
+                       "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang \\\n"
+                       "        python -m sglang.launch_server --model-path DIR%s%s\n\n",
+                       trust, elastic ? " --disable-radix-cache" : "");
     else
         fm_text_printf(t, "SGLang:\n\n    python -m sglang.launch_server --model-path DIR%s%s\n\n",
                        trust, elastic ? " --disable-radix-cache" : "");
@@ -234,7 +238,8 @@ static void say_switch(struct fm_text *t)
            "at any\ntime.  A server changes it by writing the budget's index to the tensor\n"
            "`experts.budget` of every layer (vLLM: `LLM.apply_model`, SGLang:\n"
            "`update_weights_from_tensor`).  Prefixes cached at one budget do not belong to\n"
-           "another: caching is off in the commands above.\n\n");
+           "another: caching is off in the commands above.  fm-clients(7) has the calls, also\n"
+           "over HTTP, and how to leave caches on.\n\n");
 }
 
 static void say_gguf(struct fm_text *t)
