@@ -21,7 +21,7 @@
 #include "formats/text.h"
 #include "lib/base/err.h"
 
-#define SECONDS_MAX "30"
+#define SECONDS_MAX "60"
 #define ARGS_MAX 24
 
 static char bin[4096], golden[4096], work[4096];
@@ -235,6 +235,8 @@ static long next_of(long n, long last)
     return next > last && n < last ? last : next;
 }
 
+/* How many calls there are may hang on the time, where states are saved: it ends where none came.
+ */
 static void sweep(const struct course *c, const char *call, const char *kind, long last)
 {
     bool harmless = *kind == 'i' || *kind == 's';
@@ -245,9 +247,11 @@ static void sweep(const struct course *c, const char *call, const char *kind, lo
         char *told = slurp("told", 512);
         bool hit = strncmp(told, "hit", 3) == 0 || status >= 1000 || status == FM_ENOMEM;
         free(told);
-        if (!hit)
+        if (!hit && n == 1)
             complain(c, fault, status, "never came");
         check(c, fault, status, harmless);
+        if (!hit)
+            break;
     }
 }
 
@@ -262,6 +266,9 @@ static void try_course(const struct course *c)
         long n = 0;
         sscanf(line, "%15s %ld", call, &n);
         bool io = strstr("read pread write pwrite", call) != NULL;
+        /* Where the CUDA runtime is linked into fm-bench, its own lack of memory ends it. */
+        if (strcmp(c->tool, "fm-bench") == 0 && strcmp(call, "malloc") == 0)
+            continue;
         if (n > 0)
             sweep(c, call, "fail", n);
         if (n > 0 && io) {
