@@ -46,6 +46,7 @@ CHANNELS_AT_ONCE = 16384  # bounds what every_expert() keeps: so many activation
 
 ATTENTION_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in "qkv"}
 ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
+GATHERED = ("colwise_gather_output", "rowwise_split_input")
 
 
 # --- experts ----------------------------------------------------------------------------------
@@ -397,14 +398,16 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
         members |= {"__module__": __name__, "__qualname__": f"Fm{name}{kind}"}
         return type(f"Fm{name}{kind}", bases, members)
 
-    # Attention and dense parts split over devices as in the stock model; experts stay whole.
-    plan = (base.base_model_tp_plan or {}).items()
-    plan = {key: how for key, how in plan if ".experts" not in key}
+    # Attention and dense parts split over devices as in the stock model; experts stay whole, and
+    # so does what would have to be gathered again (OLMoE's attention), which SGLang refuses.
+    plan = base.base_model_tp_plan or {}
+    split = {k: how for k, how in plan.items() if ".experts" not in k and how not in GATHERED}
+    attends = any(".self_attn." in key for key in plan)
     members = {
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
-        "base_model_tp_plan": plan or ATTENTION_PLAN,
+        "base_model_tp_plan": split if attends else ATTENTION_PLAN,
         "base_model_ep_plan": {},
     }
     ours = make("Config", (base,), **members)

@@ -52,7 +52,8 @@ def open_model(cell):
         disable_overlap_schedule=True,
         grammar_backend="none",
         context_length=256,
-        mem_fraction_static=0.2,
+        mem_fraction_static=0.6,  # of what is free, which others change; the tokens bound it
+        max_total_tokens=8192,
         trust_remote_code=True,
         log_level="error",
     )
