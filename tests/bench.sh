@@ -8,7 +8,7 @@ BUILD=${BUILD:-build}
 table=$(mktemp)
 trap 'rm -f "$table" "$table.md"' EXIT
 "$BUILD/bin/fm-bench" kernels --dtype "${FM_BENCH_DTYPE:-f32}" --tokens "${FM_BENCH_TOKENS:-64,512}" \
-    --repeat "${FM_BENCH_REPEAT:-9}" --report golden/kernels.json --plot golden/kernels.svg >"$table"
+    --repeat "${FM_BENCH_REPEAT:-41}" --report golden/kernels.json --plot golden/kernels.svg >"$table"
 awk -v table="$table" '
     /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
     /^<!-- end of kernels -->$/ { skip = 0 }

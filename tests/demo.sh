@@ -31,7 +31,7 @@ fm-rank "${data[@]}" |
     fm-pack --model "$model" -o "$dir/family.fm"
 
 say "exports at budget 0.40"
-for layout in ragged uniform padded native; do
+for layout in ragged elastic layer uniform padded native; do
     fm-pack --export "$dir/$layout" --budget 0.40 --layout "$layout" "$dir/family.fm"
 done
 
@@ -46,7 +46,7 @@ paste -d ' ' <(rows "$dir/trained.stage") <(rows "$dir/family.fm") | awk '
 
 say "verified"
 fm-verify "$dir/family.fm"
-for layout in ragged uniform padded native; do
+for layout in ragged elastic layer uniform padded native; do
     fm-verify "$dir/$layout" --against "$dir/family.fm"
 done
 printf '\nThe results are in %s; look around: fm-pack --list %s/family.fm\n' "$dir" "$dir"
