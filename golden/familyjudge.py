@@ -52,8 +52,17 @@ class Row:
     def ours(self, path):
         return our_logprobs(path, self.tokens, self.T)
 
-    def theirs(self, judge, path, **options):
-        return their_logprobs(stock_model(judge, path, **EAGER, **options), self.ids)
+    def theirs(self, judge, path, size=None, **options):
+        model = stock_model(judge, path, **EAGER, **options)
+        if size is not None:
+            judge.say(held(model) == size, f"{path.name} holds {held(model)} of {size} bytes")
+        return their_logprobs(model, self.ids)
+
+
+def held(model):
+    """Bytes of what a loaded model keeps, in the type that the files have."""
+    kept = {x.data_ptr(): x.numel() for x in model.state_dict().values()}
+    return sum(kept.values()) * torch.bfloat16.itemsize
 
 
 def make_family(row):
@@ -68,14 +77,17 @@ def make_family(row):
     return family
 
 
-def judge_budget(judge, row, family, budget, beside):
-    """Every layout at one budget, and the budget beside it, which must not pass for it."""
+def judge_budget(judge, row, family, here, beside):
+    """Every layout at one budget, of the bytes that the list says, and the budget beside it, which
+    must not pass for it."""
+    budget = here["budget"]
     native = row.ours(export(family, budget, "native", row.folder))
     for layout in LAYOUTS:
         path = export(family, budget, layout, row.folder)
         ours = row.ours(path) if layout in OTHER_WIDTHS else native
         options = {} if layout in STOCK else {"trust_remote_code": True}
-        judge.close(f"log-probabilities, {path.name}", ours, row.theirs(judge, path, **options))
+        theirs = row.theirs(judge, path, here["layouts"][layout]["tensors"], **options)
+        judge.close(f"log-probabilities, {path.name}", ours, theirs)
     other = row.ours(export(family, beside, "native", row.folder))
     judge.apart(f"the neighbour at {beside:.4f} is another model", native, other)
 
@@ -95,7 +107,7 @@ def judge_family(judge, row):
     rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]
     for budget in BUDGETS:
         here = nearest(rows, budget)[0]
-        judge_budget(judge, row, family, here["budget"], neighbour(rows, here)["budget"])
+        judge_budget(judge, row, family, here, neighbour(rows, here)["budget"])
 
 
 def main(names):
