@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/unicode_tables.h"
+#include "formats/unicode_classes.h"
+#include "formats/unicode_nfc.h"
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 #define POINTS 0x110000

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make formats/unicode_tables.h by asking the `tokenizers` library itself.
+"""Make formats/unicode_classes.h and formats/unicode_nfc.h by asking the `tokenizers` library.
 
-    .../judge/bin/python golden/unicode.py > formats/unicode_tables.h
+    .../judge/bin/python golden/unicode.py
 
 The tables are what tokenizers 0.23.3 does: its regular expressions (Oniguruma) know Unicode 16,
 what stands beside an added token is looked at with the classes of the Rust regex crate, and its
@@ -9,6 +9,7 @@ NFC is that of Unicode 9.  Python's own unicodedata is another version and is no
 Whatever the library says of each code point is taken; nothing is assumed but the algorithm of
 canonical ordering and composition, and Hangul.
 """
+import os
 import sys
 
 import tokenizers
@@ -107,49 +108,61 @@ def ranges(points):
     return out
 
 
-def put(declaration, numbers, comment):
-    print(f"\n/* {comment} */\n{declaration}[] = {{")
-    line = "   "
+def table(name, numbers, comment):
+    """The text of one array."""
+    lines, line = [f"\n/* {comment} */\nstatic const uint32_t {name}[] = {{"], "   "
     for n in numbers:
         word = f" {n:#x}," if n > 9 else f" {n},"
         if len(line) + len(word) > 99:
-            print(line)
+            lines.append(line)
             line = "   "
         line += word
-    print(line + "\n};")
+    return "\n".join(lines + [line, "};\n"])
 
 
-def main():
+def write(name, holds, *tables):
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with open(os.path.join(root, "formats", name), "w") as f:
+        f.write(f"""/*
+ * Made by golden/unicode.py from tokenizers {tokenizers.__version__}: {holds}.
+ * Included by unicode.c alone.
+ */
+// clang-format off
+""" + "".join(tables))
+
+
+def flat(points):
+    return [x for r in ranges(points) for x in r]
+
+
+def write_classes():
     letters, numbers, spaces, word = (matching(r"\p{L}"), matching(r"\p{N}"), matching(r"\s"),
                                       words())
     assert stripped() == spaces, "two kinds of white space"
+    write("unicode_classes.h", "classes of code points as in Unicode 16",
+          table("letters", flat(letters), "\\p{L}: first and last of each range"),
+          table("numbers", flat(numbers), "\\p{N}"),
+          table("spaces", flat(spaces), "\\s"),
+          table("words", flat(word), "\\w, beside a single_word token"))
+    print(f"letters {len(letters)} numbers {len(numbers)} spaces {len(spaces)} words {len(word)}",
+          file=sys.stderr)
+
+
+def write_nfc():
     order = orders()
     pairs, others = compositions()
     seconds = {b for _, b in pairs.values()} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     unstable = set(order) | set(others) | seconds
     assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
-    print(f"""/*
- * Made by golden/unicode.py from tokenizers {tokenizers.__version__}: classes as in Unicode 16 (its
- * regular expressions), normal form C as in Unicode 9.  Included by unicode.c alone.
- */
-// clang-format off""")
-    flat = lambda points: [x for r in ranges(points) for x in r]
-    put("static const uint32_t letters", flat(letters), "\\p{L}: first and last of each range")
-    put("static const uint32_t numbers", flat(numbers), "\\p{N}")
-    put("static const uint32_t spaces", flat(spaces), "\\s")
-    put("static const uint32_t words", flat(word), "\\w, beside a single_word token")
-    put("static const uint32_t unstable", flat(unstable), "what may be another text in form C")
-    classes = sorted(ranges_with(order))
-    put("static const uint32_t orders", [x for r in classes for x in r],
-        "combining marks: first, last, and the place of their class")
-    put("static const uint32_t pairs", [x for c in sorted(pairs, key=lambda c: pairs[c])
-                                        for x in (*pairs[c], c)],
-        "a, b and what they compose to, sorted by a and b")
-    put("static const uint32_t others", [x for c in sorted(others)
-                                         for x in [c, len(others[c])] + others[c]],
-        "c, n and the n it decomposes to, never to compose again")
-    print(f"letters {len(letters)} numbers {len(numbers)} spaces {len(spaces)} words {len(word)} "
-          f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
+    write("unicode_nfc.h", "normal form C as in Unicode 9",
+          table("unstable", flat(unstable), "what may be another text in form C"),
+          table("orders", [x for r in sorted(ranges_with(order)) for x in r],
+                "combining marks: first, last, and the place of their class"),
+          table("pairs", [x for c in sorted(pairs, key=lambda c: pairs[c]) for x in (*pairs[c], c)],
+                "a, b and what they compose to, sorted by a and b"),
+          table("others", [x for c in sorted(others) for x in [c, len(others[c])] + others[c]],
+                "c, n and the n it decomposes to, never to compose again"))
+    print(f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
           f"{len(others)}", file=sys.stderr)
 
 
@@ -164,4 +177,5 @@ def ranges_with(order):
 
 
 if __name__ == "__main__":
-    main()
+    write_classes()
+    write_nfc()
