@@ -158,8 +158,7 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
     return FM_OK;
 }
 
-/* What the processor calls itself. */
-static void name_cpu(char *text, size_t size)
+void fm_kernelbench_cpu(char *text, size_t size)
 {
     snprintf(text, size, "unknown");
 #if defined(__x86_64__)
@@ -182,7 +181,7 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     b->threads = c->threads;
     b->bytes = fm_kernelcase_bytes(c);
     fm_ops_dnnl_version(b->dnnl, sizeof b->dnnl);
-    name_cpu(b->cpu, sizeof b->cpu);
+    fm_kernelbench_cpu(b->cpu, sizeof b->cpu);
 }
 
 int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,

@@ -56,6 +56,9 @@ struct fm_kernelbench {
 /* "mixtral-8x7b, ..." */
 const char *fm_kernelbench_shapes(void);
 
+/* What the processor calls itself, or "unknown". */
+void fm_kernelbench_cpu(char *text, size_t size);
+
 /* With `plan` sizes are found and nothing is measured.  FM_EUSAGE, FM_ENOMEM; what opening a family
  * may say.  Release in any case. */
 int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool plan,

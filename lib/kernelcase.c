@@ -80,7 +80,7 @@ static void draw_mask(struct fm_kernelcase *c, int b, double share)
     c->share[b] = removed_share(c, b);
 }
 
-static int parse_budgets(double *budget, int *count, const char *text, struct fm_err *err)
+int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct fm_err *err)
 {
     *count = 1;
     budget[0] = 0;
@@ -119,7 +119,7 @@ static int draw_masks(struct fm_kernelcase *c, const char *budgets, struct fm_er
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     int count;
-    if (parse_budgets(budget, &count, budgets, err) != FM_OK)
+    if (fm_kernelcase_budgets(budget, &count, budgets, err) != FM_OK)
         return err->code;
     c->layer.B = count;
     if (take_tables(c, err) != FM_OK)
@@ -135,7 +135,7 @@ static int copy_masks(struct fm_kernelcase *c, const struct fm_family *f, const 
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     int count;
-    if (parse_budgets(budget, &count, budgets, err) != FM_OK)
+    if (fm_kernelcase_budgets(budget, &count, budgets, err) != FM_OK)
         return err->code;
     c->layer.B = count;
     if (take_tables(c, err) != FM_OK)

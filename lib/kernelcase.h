@@ -1,4 +1,5 @@
-/* Private to lib/kernelbench*.c: the data of a measurement, and how one case runs. */
+/* Private to lib/kernelbench*.c and lib/serve*.c: the data of a measurement, and how one case
+ * runs. */
 #ifndef FM_KERNELCASE_H
 #define FM_KERNELCASE_H
 
@@ -28,6 +29,9 @@ struct fm_kernelcase {
     int *cut; /* what an implementation found best for the case at hand; 0: the first time */
     struct fm_clip_gpu *gpu; /* NULL: no GPU */
 };
+
+/* "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
+int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct fm_err *err);
 
 /* Sizes and masks; then memory and numbers. */
 int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *options,
