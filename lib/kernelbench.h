@@ -10,6 +10,7 @@
 #define FM_KERNELBENCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lib/base/err.h"
