@@ -45,7 +45,8 @@ INLINE void transpose(__m256 v[8])
         v[i] = t[i];
 }
 
-INLINE void pack_rows_of(float *panel, const char *src, int64_t ld, int lanes, int terms, int type)
+INLINE void pack_rows_of(const int type, float *panel, const char *src, int64_t ld, int lanes,
+                         int terms)
 {
     const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
     for (int l = 0; l < FM_CLIP_LANES; l += 8)
@@ -64,12 +65,7 @@ INLINE void pack_rows_of(float *panel, const char *src, int64_t ld, int lanes, i
 
 AVX2 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, int terms, int type)
 {
-    if (type == FM_CLIP_F32)
-        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_F32);
-    else if (type == FM_CLIP_F16)
-        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_F16);
-    else
-        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_BF16);
+    FM_CLIP_OF_TYPE(pack_rows_of, type, panel, src, ld, lanes, terms);
 }
 
 AVX2 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,
@@ -117,18 +113,7 @@ AVX2 static void product(float *c, int ldc, const void *const *rows_of_x, int ro
     (void)ahead;
     for (int l = 0; l < FM_CLIP_LANES; l += 16) {
         const float *b = (const float *)panel + l;
-        if (rows == 6)
-            product_of(6, c + l, ldc, x, b, terms, first);
-        else if (rows == 5)
-            product_of(5, c + l, ldc, x, b, terms, first);
-        else if (rows == 4)
-            product_of(4, c + l, ldc, x, b, terms, first);
-        else if (rows == 3)
-            product_of(3, c + l, ldc, x, b, terms, first);
-        else if (rows == 2)
-            product_of(2, c + l, ldc, x, b, terms, first);
-        else
-            product_of(1, c + l, ldc, x, b, terms, first);
+        FM_CLIP_OF_ROWS(product_of, rows, c + l, ldc, x, b, terms, first);
     }
 }
 

@@ -18,7 +18,8 @@ INLINE __m512 load(const void *src, int n, int type)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-INLINE void pack_rows_of(float *panel, const char *src, int64_t ld, int lanes, int terms, int type)
+INLINE void pack_rows_of(const int type, float *panel, const char *src, int64_t ld, int lanes,
+                         int terms)
 {
     const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
     for (int l = 0; l < FM_CLIP_LANES; l += 16)
@@ -41,16 +42,11 @@ INLINE void pack_rows_of(float *panel, const char *src, int64_t ld, int lanes, i
 AVX512 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, int terms,
                              int type)
 {
-    if (type == FM_CLIP_F32)
-        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_F32);
-    else if (type == FM_CLIP_F16)
-        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_F16);
-    else
-        pack_rows_of(panel, src, ld, lanes, terms, FM_CLIP_BF16);
+    FM_CLIP_OF_TYPE(pack_rows_of, type, panel, src, ld, lanes, terms);
 }
 
-INLINE void pack_columns_of(float *panel, const char *src, int64_t ld, int lanes, int terms,
-                            int type)
+INLINE void pack_columns_of(const int type, float *panel, const char *src, int64_t ld, int lanes,
+                            int terms)
 {
     const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
     for (int k = 0; k < terms; k++)
@@ -66,12 +62,7 @@ INLINE void pack_columns_of(float *panel, const char *src, int64_t ld, int lanes
 AVX512 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,
                                 int type)
 {
-    if (type == FM_CLIP_F32)
-        pack_columns_of(panel, src, ld, lanes, terms, FM_CLIP_F32);
-    else if (type == FM_CLIP_F16)
-        pack_columns_of(panel, src, ld, lanes, terms, FM_CLIP_F16);
-    else
-        pack_columns_of(panel, src, ld, lanes, terms, FM_CLIP_BF16);
+    FM_CLIP_OF_TYPE(pack_columns_of, type, panel, src, ld, lanes, terms);
 }
 
 INLINE void product_of(const int rows, float *c, int ldc, const float *const *x, const float *panel,
@@ -81,11 +72,7 @@ INLINE void product_of(const int rows, float *c, int ldc, const float *const *x,
     const char *at = ahead->at;
     const int64_t ld = ahead->ld;
     const int mask = ahead->mask, shift = ahead->shift;
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            sum[r][i] = _mm512_setzero_ps();
+    fm_clip_sums_clear(sum, rows);
     for (int k = 0; k < terms; k++) {
         __m512 b[4];
         _mm_prefetch(at + (k & mask) * ld + ((k >> shift) << 6), _MM_HINT_T1);
@@ -100,13 +87,7 @@ INLINE void product_of(const int rows, float *c, int ldc, const float *const *x,
                 sum[r][i] = _mm512_fmadd_ps(a, b[i], sum[r][i]);
         }
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            float *to = c + (size_t)r * ldc + 16 * i;
-            _mm512_storeu_ps(to, first ? sum[r][i] : _mm512_add_ps(_mm512_loadu_ps(to), sum[r][i]));
-        }
+    fm_clip_sums_store(c, ldc, sum, rows, first);
 }
 
 AVX512 static void product(float *c, int ldc, const void *const *rows_of_x, int rows,
@@ -114,26 +95,7 @@ AVX512 static void product(float *c, int ldc, const void *const *rows_of_x, int 
                            const struct fm_clip_ahead *ahead)
 {
     const float *const *x = (const float *const *)rows_of_x;
-    switch (rows) {
-    case 1:
-        product_of(1, c, ldc, x, panel, terms, first, ahead);
-        break;
-    case 2:
-        product_of(2, c, ldc, x, panel, terms, first, ahead);
-        break;
-    case 3:
-        product_of(3, c, ldc, x, panel, terms, first, ahead);
-        break;
-    case 4:
-        product_of(4, c, ldc, x, panel, terms, first, ahead);
-        break;
-    case 5:
-        product_of(5, c, ldc, x, panel, terms, first, ahead);
-        break;
-    default:
-        product_of(6, c, ldc, x, panel, terms, first, ahead);
-        break;
-    }
+    FM_CLIP_OF_ROWS(product_of, rows, c, ldc, x, panel, terms, first, ahead);
 }
 
 const struct fm_clip_tile *fm_clip_tile_avx512(void)

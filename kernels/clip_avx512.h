@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include "kernels/clip_tile.h"
+
 #define FM_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c")))
 #define FM_AVX512_INLINE FM_AVX512 static inline __attribute__((always_inline))
 
@@ -31,6 +33,29 @@ FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
         v[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
         v[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
     }
+}
+
+/* Sums of a tile: rows times 64 lanes. */
+FM_AVX512_INLINE void fm_clip_sums_clear(__m512 sum[][4], const int rows)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            sum[r][i] = _mm512_setzero_ps();
+}
+
+/* Into c, or added to what is there. */
+FM_AVX512_INLINE void fm_clip_sums_store(float *c, int ldc, __m512 sum[][4], const int rows,
+                                         bool first)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            float *to = c + (size_t)r * ldc + 16 * i;
+            _mm512_storeu_ps(to, first ? sum[r][i] : _mm512_add_ps(_mm512_loadu_ps(to), sum[r][i]));
+        }
 }
 
 #endif

@@ -66,11 +66,7 @@ INLINE void product_of(const int rows, float *c, int ldc, const void *const *x, 
                        int pairs, bool first, const struct fm_clip_ahead *ahead)
 {
     __m512 sum[FM_CLIP_TILE_ROWS][4];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            sum[r][i] = _mm512_setzero_ps();
+    fm_clip_sums_clear(sum, rows);
     for (int k = 0; k < pairs; k++) {
         __m512bh b[4];
         for (int j = 2 * k; j < 2 * k + 2; j++)
@@ -89,39 +85,14 @@ INLINE void product_of(const int rows, float *c, int ldc, const void *const *x, 
                 sum[r][i] = _mm512_dpbf16_ps(sum[r][i], a, b[i]);
         }
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            float *to = c + (size_t)r * ldc + 16 * i;
-            _mm512_storeu_ps(to, first ? sum[r][i] : _mm512_add_ps(_mm512_loadu_ps(to), sum[r][i]));
-        }
+    fm_clip_sums_store(c, ldc, sum, rows, first);
 }
 
 BF16 static void product(float *c, int ldc, const void *const *x, int rows, const void *panel,
                          int terms, bool first, const struct fm_clip_ahead *ahead)
 {
     int pairs = (terms + 1) / 2;
-    switch (rows) {
-    case 1:
-        product_of(1, c, ldc, x, panel, pairs, first, ahead);
-        break;
-    case 2:
-        product_of(2, c, ldc, x, panel, pairs, first, ahead);
-        break;
-    case 3:
-        product_of(3, c, ldc, x, panel, pairs, first, ahead);
-        break;
-    case 4:
-        product_of(4, c, ldc, x, panel, pairs, first, ahead);
-        break;
-    case 5:
-        product_of(5, c, ldc, x, panel, pairs, first, ahead);
-        break;
-    default:
-        product_of(6, c, ldc, x, panel, pairs, first, ahead);
-        break;
-    }
+    FM_CLIP_OF_ROWS(product_of, rows, c, ldc, x, panel, pairs, first, ahead);
 }
 
 const struct fm_clip_tile *fm_clip_tile_bf16(void)

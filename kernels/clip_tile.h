@@ -48,6 +48,20 @@ struct fm_clip_tile {
                     bool first, const struct fm_clip_ahead *ahead);
 };
 
+/* of(n, ...) where n is `rows`, of(t, ...) where t is `type`: a constant in each branch, so that an
+ * inline function is compiled for it alone. */
+#define FM_CLIP_OF_ROWS(of, rows, ...)                                                             \
+    ((rows) == 1   ? of(1, __VA_ARGS__)                                                            \
+     : (rows) == 2 ? of(2, __VA_ARGS__)                                                            \
+     : (rows) == 3 ? of(3, __VA_ARGS__)                                                            \
+     : (rows) == 4 ? of(4, __VA_ARGS__)                                                            \
+     : (rows) == 5 ? of(5, __VA_ARGS__)                                                            \
+                   : of(FM_CLIP_TILE_ROWS, __VA_ARGS__))
+#define FM_CLIP_OF_TYPE(of, type, ...)                                                             \
+    ((type) == FM_CLIP_F32   ? of(FM_CLIP_F32, __VA_ARGS__)                                        \
+     : (type) == FM_CLIP_F16 ? of(FM_CLIP_F16, __VA_ARGS__)                                        \
+                             : of(FM_CLIP_BF16, __VA_ARGS__))
+
 /* NULL where compiler or CPU lack it. */
 const struct fm_clip_tile *fm_clip_tile_portable(void);
 const struct fm_clip_tile *fm_clip_tile_avx2(void);
