@@ -1,19 +1,12 @@
 #include "cmd/exporting.h"
 
+#include "cmd/show.h"
 #include "lib/report.h"
-
-static void size_line(FILE *out, const char *name, uint64_t bytes)
-{
-    char text[32];
-    fm_cli_bytes(text, bytes);
-    fprintf(out, "%-9s%12s\n", name, text);
-}
 
 static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
                           const struct fm_export_report *r)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-pack");
+    cJSON *o = fm_report_begin("fm-pack");
     cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
     cJSON_AddStringToObject(o, "layout", fm_layout_name(r->layout));
     if (r->layout == FM_LAYOUT_LAYER)
@@ -51,8 +44,8 @@ static void export_text(FILE *out, const struct fm_export_report *r)
     rounding_line(out, "layout", r->channels_layout, r->bytes_layout,
                   r->layout == FM_LAYOUT_LAYER ? "one width per layer" : "one width for all");
     rounding_line(out, "padding", r->channels_pad, r->bytes_pad, "--pad-multiple");
-    size_line(out, "weights", r->bytes_weights);
-    size_line(out, "all", r->bytes_out);
+    fm_show_bytes(out, "weights", r->bytes_weights, "");
+    fm_show_bytes(out, "all", r->bytes_out, "");
 }
 
 int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,

@@ -25,8 +25,7 @@ void fm_figures_quality(FILE *out, const struct fm_bench_quality *q)
 
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-bench quality");
+    cJSON *o = fm_report_begin("fm-bench quality");
     fm_report_uint(o, "sequences", (uint64_t)q->sequences);
     fm_report_uint(o, "seq_len", (uint64_t)q->T);
     cJSON *rows = cJSON_AddArrayToObject(o, "rows");
@@ -110,8 +109,7 @@ void fm_figures_io(FILE *out, const struct fm_bench_io *io)
 cJSON *fm_figures_io_json(const struct fm_bench_io *io)
 {
     struct io_row row[IO_ROWS];
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-bench io");
+    cJSON *o = fm_report_begin("fm-bench io");
     fm_report_uint(o, "repeat", (uint64_t)io->repeat);
     cJSON *list = cJSON_AddArrayToObject(o, "rows");
     io_rows(row, io);
@@ -189,8 +187,7 @@ static cJSON *engine_json(const struct fm_bench_engine_run *r)
 
 cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-bench engine");
+    cJSON *o = fm_report_begin("fm-bench engine");
     fm_report_uint(o, "bytes", e->bytes);
     fm_report_uint(o, "threads", (uint64_t)e->threads);
     cJSON_AddItemToObject(o, "rank", engine_json(&e->rank));

@@ -63,8 +63,7 @@ static cJSON *row_json(const struct fm_kernelbench_row *r)
 
 cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-bench kernels");
+    cJSON *o = fm_report_begin("fm-bench kernels");
     fm_report_uint(o, "hidden", (uint64_t)b->H);
     fm_report_uint(o, "channels", (uint64_t)b->I);
     fm_report_uint(o, "experts", (uint64_t)b->E);

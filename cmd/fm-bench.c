@@ -47,8 +47,7 @@ static int plan(const struct fm_cli *cli, const char *what, uint64_t bytes, stru
         return err->code;
     fm_cli_bytes(text, bytes);
     fprintf(result.out, "%s: a synthetic checkpoint of %s\n", what, text);
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-bench");
+    cJSON *o = fm_report_begin("fm-bench");
     cJSON_AddBoolToObject(o, "dry_run", 1);
     fm_report_uint(o, "bytes", bytes);
     return fm_cli_result(cli, &result, o, err);

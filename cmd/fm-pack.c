@@ -2,15 +2,9 @@
 #include "cmd/cli.h"
 #include "cmd/exporting.h"
 #include "cmd/offer.h"
+#include "cmd/show.h"
 #include "lib/pack.h"
 #include "lib/report.h"
-
-static void size_line(FILE *out, const char *name, uint64_t bytes, const char *what)
-{
-    char text[32];
-    fm_cli_bytes(text, bytes);
-    fprintf(out, "%-9s%12s%s%s\n", name, text, *what ? "  " : "", what);
-}
 
 static int pack(const struct fm_cli *cli, struct fm_err *err)
 {
@@ -21,13 +15,12 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     if ((cli->dry_run ? fm_pack_plan : fm_pack)(&cli->run, &r, err) != FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
-    size_line(text.out, "weights", r.bytes_in, "read");
-    size_line(text.out, "bundle", r.bytes_out, r.adapter ? "adapter merged" : "no adapter");
-    size_line(text.out, "memory", r.bytes_memory, "at the most");
+    fm_show_bytes(text.out, "weights", r.bytes_in, "read");
+    fm_show_bytes(text.out, "bundle", r.bytes_out, r.adapter ? "adapter merged" : "no adapter");
+    fm_show_bytes(text.out, "memory", r.bytes_memory, "at the most");
     fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r.budgets, r.layers,
             r.experts);
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-pack");
+    cJSON *o = fm_report_begin("fm-pack");
     cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
     fm_report_uint(o, "bytes_in", r.bytes_in);
     fm_report_uint(o, "bytes_out", r.bytes_out);

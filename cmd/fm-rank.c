@@ -36,8 +36,7 @@ static void describe(FILE *out, const void *report)
 static cJSON *describe_json(const void *report)
 {
     const struct fm_rank_report *r = report;
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-rank");
+    cJSON *o = fm_report_begin("fm-rank");
     fm_report_uint(o, "layers", (uint64_t)r->L);
     cJSON *moe = r->M < r->L ? cJSON_AddArrayToObject(o, "moe_layers") : NULL;
     for (int m = 0; moe && m < r->M; m++)
@@ -67,22 +66,16 @@ static cJSON *describe_json(const void *report)
     return o;
 }
 
-static int plan(const struct fm_run_options *run, const void *options, struct fm_plan *to,
-                struct fm_err *err)
-{
-    return fm_rank_plan(run, options, to, err);
-}
-
 static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_err *err)
+               struct fm_plan *plan, struct fm_err *err)
 {
-    return fm_rank(run, options, report, err);
+    return plan ? fm_rank_plan(run, options, plan, err) : fm_rank(run, options, report, err);
 }
 
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
                 struct fm_rank_report *report, struct fm_err *err)
 {
-    const struct fm_show_course course = {options, report, plan, run, describe, describe_json};
+    const struct fm_show_course course = {options, report, run, describe, describe_json};
     return fm_show_course(cli, &course, err);
 }
 

@@ -16,8 +16,7 @@ static void describe(FILE *out, const void *report)
 static cJSON *describe_json(const void *report)
 {
     const struct fm_recover_report *r = report;
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-recover");
+    cJSON *o = fm_report_begin("fm-recover");
     fm_report_uint(o, "mask", (uint64_t)r->mask);
     fm_report_double(o, "budget", fm_family_budget(&r->family, r->mask));
     fm_report_uint(o, "steps", (uint64_t)r->steps);
@@ -30,22 +29,16 @@ static cJSON *describe_json(const void *report)
     return o;
 }
 
-static int plan(const struct fm_run_options *run, const void *options, struct fm_plan *to,
-                struct fm_err *err)
-{
-    return fm_recover_plan(run, options, to, err);
-}
-
 static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_err *err)
+               struct fm_plan *plan, struct fm_err *err)
 {
-    return fm_recover(run, options, report, err);
+    return plan ? fm_recover_plan(run, options, plan, err) : fm_recover(run, options, report, err);
 }
 
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_show_course course = {options, report, plan, run, describe, describe_json};
+    const struct fm_show_course course = {options, report, run, describe, describe_json};
     if (options->strategy == FM_RECOVER_CROSS &&
         fm_cli_refuse(cli, "with --strategy cross", 0, "budget", err) != FM_OK)
         return err->code;

@@ -17,8 +17,7 @@ static void describe(FILE *out, const void *report)
 static cJSON *describe_json(const void *report)
 {
     const struct fm_train_report *r = report;
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-train");
+    cJSON *o = fm_report_begin("fm-train");
     fm_report_uint(o, "steps", (uint64_t)r->steps);
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);
     cJSON_AddBoolToObject(o, "reached", r->reached);
@@ -51,22 +50,16 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
                : FM_OK;
 }
 
-static int plan(const struct fm_run_options *run, const void *options, struct fm_plan *to,
-                struct fm_err *err)
-{
-    return fm_train_plan(run, options, to, err);
-}
-
 static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_err *err)
+               struct fm_plan *plan, struct fm_err *err)
 {
-    return fm_train(run, options, report, err);
+    return plan ? fm_train_plan(run, options, plan, err) : fm_train(run, options, report, err);
 }
 
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_course course = {options, report, plan, run, describe, describe_json};
+    const struct fm_show_course course = {options, report, run, describe, describe_json};
     if (check_method(cli, options, err) != FM_OK)
         return err->code;
     return fm_show_course(cli, &course, err);

@@ -39,8 +39,7 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
 
 static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, int code)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-verify");
+    cJSON *o = fm_report_begin("fm-verify");
     cJSON_AddBoolToObject(o, "ok", code == FM_OK);
     cJSON_AddStringToObject(o, "kind", r->kind);
     if (r->index >= 0) {
@@ -73,8 +72,7 @@ static int plan(const struct fm_cli *cli, const struct fm_verify_options *option
     if (code == FM_OK) {
         fprintf(text.out, "stage %s, %d budgets: would be read and checked\n", list.stage,
                 list.rows);
-        cJSON *o = cJSON_CreateObject();
-        cJSON_AddStringToObject(o, "tool", "fm-verify");
+        cJSON *o = fm_report_begin("fm-verify");
         cJSON_AddBoolToObject(o, "dry_run", 1);
         cJSON_AddStringToObject(o, "stage", list.stage);
         code = fm_cli_result(cli, &text, o, err);

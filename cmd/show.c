@@ -4,11 +4,11 @@
 
 #include "lib/report.h"
 
-static void plan_line(FILE *out, const char *name, uint64_t bytes, const char *what)
+void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what)
 {
     char text[32];
     fm_cli_bytes(text, bytes);
-    fprintf(out, "%-9s%12s  %s\n", name, text, what);
+    fprintf(out, "%-9s%12s%s%s\n", name, text, *what ? "  " : "", what);
 }
 
 static void plan_text(FILE *out, const struct fm_plan *p)
@@ -16,10 +16,10 @@ static void plan_text(FILE *out, const struct fm_plan *p)
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);
-    plan_line(out, "memory", p->memory, "resident at the most");
-    plan_line(out, "spill", p->spill, "temporary files");
-    plan_line(out, "read", p->read, "weights read");
-    plan_line(out, "output", p->disk, "written");
+    fm_show_bytes(out, "memory", p->memory, "resident at the most");
+    fm_show_bytes(out, "spill", p->spill, "temporary files");
+    fm_show_bytes(out, "read", p->read, "weights read");
+    fm_show_bytes(out, "output", p->disk, "written");
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products\n", "flops", p->flops);
     fprintf(out, "%-9s%10.0f s  at the %.3g GFLOP/s of a short probe\n", "time", p->seconds,
@@ -28,8 +28,7 @@ static void plan_text(FILE *out, const struct fm_plan *p)
 
 static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", cli->tool);
+    cJSON *o = fm_report_begin(cli->tool);
     cJSON_AddBoolToObject(o, "dry_run", 1);
     fm_report_uint(o, "memory", p->memory);
     fm_report_uint(o, "spill", p->spill);
@@ -63,11 +62,11 @@ int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course
     struct fm_plan plan = {0};
     struct fm_cli_text text;
     if (cli->dry_run)
-        return course->plan(&cli->run, course->options, &plan, err) == FM_OK
+        return course->run(&cli->run, course->options, course->report, &plan, err) == FM_OK
                    ? show_plan(cli, &plan, err)
                    : err->code;
     if (fm_run_check_output(&cli->run, err) != FM_OK ||
-        course->run(&cli->run, course->options, course->report, err) != FM_OK ||
+        course->run(&cli->run, course->options, course->report, NULL, err) != FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
     course->text(text.out, course->report);

@@ -1,5 +1,5 @@
 /*
- * What more than one tool prints: plans of --dry-run, and a family's held-out loss in a line.
+ * What more than one tool prints: sizes, plans of --dry-run, a family's held-out loss in a line.
  */
 #ifndef FM_SHOW_H
 #define FM_SHOW_H
@@ -14,13 +14,15 @@
 struct fm_show_course {
     const void *options;
     void *report;
-    int (*plan)(const struct fm_run_options *run, const void *options, struct fm_plan *plan,
-                struct fm_err *err);
+    /* The plan alone where there is one to fill. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_err *err);
+               struct fm_plan *plan, struct fm_err *err);
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
+
+/* A line "memory        1.5 GB  at the most"; `what` may be "". */
+void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what);
 
 /* With --dry-run the plan; else the output looked at, the run, its result. */
 int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course,

@@ -6,6 +6,13 @@
 #include "formats/file.h"
 #include "formats/json.h"
 
+cJSON *fm_report_begin(const char *tool)
+{
+    cJSON *report = cJSON_CreateObject();
+    cJSON_AddStringToObject(report, "tool", tool);
+    return report;
+}
+
 void fm_report_uint(cJSON *object, const char *key, uint64_t value)
 {
     fm_json_add_uint(object, key, value);

@@ -11,6 +11,9 @@
 
 #include "lib/base/err.h"
 
+/* An object that begins with the tool's name; the caller's. */
+cJSON *fm_report_begin(const char *tool);
+
 /* Members of an object, printed exactly. */
 void fm_report_uint(cJSON *object, const char *key, uint64_t value);
 void fm_report_double(cJSON *object, const char *key, double value);
