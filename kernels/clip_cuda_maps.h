@@ -1,9 +1,8 @@
 /*
  * Where numbers lie: shared-memory swizzle, matrix descriptors, and the registers in which the
  * matrix instructions keep their fragments.  Integer functions for the host
- * (tests/test_clip_cuda_maps.c holds them against the layouts that the PTX ISA documents,
- * tests/test_clip_cuda_emulator.c runs whole products with them) and for the device, from this one
- * source.
+ * (tests/test_clip_cuda_emulated.cc runs whole products with them, on the layouts that the PTX ISA
+ * documents) and for the device, from this one source.
  *
  * Both GPU paths keep a tile of the sum's FM_CUDA_STEP (64) elements of 16 bits, 128 bytes a row,
  * swizzled in atoms of 8 rows (1024 bytes, aligned so).  A block is 64 rows, 8192 bytes.

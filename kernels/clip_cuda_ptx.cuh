@@ -1,6 +1,6 @@
 /*
  * The instructions that C++ has no words for, as functions in plain PTX, and nothing else: the
- * kernels are written against these, and tests/cuda_emulator.h has the same functions for the
+ * kernels are written against these, and tests/cuda_emulator_ptx.h has the same functions for the
  * host.  First sm_80's asynchronous copies, ldmatrix and mma; then Hopper's (sm_90a) mbarriers,
  * bulk tensor copies and warpgroup products.
  */

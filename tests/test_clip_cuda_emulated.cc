@@ -6,7 +6,7 @@
  *
  * This proves the arithmetic of indices, layouts and phases as the PTX ISA tells them, not a GPU.
  */
-#include "tests/cuda_emulator.h"
+#include "tests/cuda_emulator_ptx.h"
 
 #include "kernels/clip_cuda_hopper.cuh"
 #include "kernels/clip_cuda_mma.cuh"
