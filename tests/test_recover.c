@@ -13,7 +13,7 @@
 #include "lib/train.h"
 #include "lib/tune.h"
 #include "tests/golden.h"
-#include "tests/runs.h"
+#include "tests/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, H = 48, T = 23, STEPS = 3 };
 
@@ -218,30 +218,20 @@ static void loss_falls_with_either_strategy(void **state)
 }
 
 /* A stream with a family, to recover. */
-static int trained(void **state)
+static int trained(void **unused)
 {
-    (void)state;
     struct runs r;
-    struct fm_err err = {0};
-    struct fm_rank_options rank;
-    struct fm_train_options train;
-    struct fm_rank_report ranked = {0};
+    struct fm_train_options options;
     struct fm_train_report report = {0};
-    fm_rank_defaults(&rank);
-    fm_train_defaults(&train);
-    train.method = FM_METHOD_SALIENCY;
-    train.budget_step = "0.1";
-    runs_init(&r, NULL, "ranked.fm");
-    runs_tokens(&r, 40, 11);
-    int rc = fm_rank(&r.run, &rank, &ranked, &err);
+    training_ranked(unused);
+    fm_train_defaults(&options);
+    options.method = FM_METHOD_SALIENCY;
+    options.budget_step = "0.1";
     runs_init(&r, "ranked.fm", "family.fm");
     runs_tokens(&r, 40, 11);
-    rc = rc ? rc : fm_train(&r.run, &train, &report, &err);
-    if (rc)
-        fprintf(stderr, "%s\n", err.text);
-    fm_rank_report_release(&ranked);
+    training_must(&r, &options, &report);
     fm_train_report_release(&report);
-    return rc;
+    return 0;
 }
 
 static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)

@@ -10,7 +10,7 @@
 #include "lib/rank.h"
 #include "lib/train.h"
 #include "lib/walk.h"
-#include "tests/runs.h"
+#include "tests/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, A = 4 };
 
@@ -80,38 +80,6 @@ static void the_gradient_of_tied_logits_is_the_sum(void **unused)
 
 /* ---- whole runs ---- */
 
-static int ranked(void **unused)
-{
-    (void)unused;
-    struct runs r;
-    struct fm_err err = {0};
-    struct fm_rank_options options;
-    struct fm_rank_report report = {0};
-    fm_rank_defaults(&options);
-    runs_init(&r, NULL, "ranked.fm");
-    runs_tokens(&r, 40, 11);
-    if (fm_rank(&r.run, &options, &report, &err))
-        fail_msg("%s", err.text);
-    fm_rank_report_release(&report);
-    return 0;
-}
-
-static void set_up(struct runs *r, struct fm_train_options *o, const char *out,
-                   enum fm_method method, enum fm_granularity granularity)
-{
-    fm_train_defaults(o);
-    o->method = method;
-    o->granularity = granularity;
-    o->budget_step = "0.1";
-    o->until = "0.5";
-    o->steps = 30;
-    o->lr = 0.2;
-    o->walk_sequences = 3;
-    runs_init(r, "ranked.fm", out);
-    runs_tokens(r, 40, 11);
-    r->run.batch = 4;
-}
-
 static void every_method_keeps_tied_experts_together(void **unused)
 {
     (void)unused;
@@ -121,13 +89,12 @@ static void every_method_keeps_tied_experts_together(void **unused)
         bool layers_differ = false;
         for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
             struct runs r;
-            struct fm_err err = {0};
             struct fm_train_options o;
             struct fm_train_report report = {0};
             size_t size = (size_t)fm_ties_size((enum fm_granularity)g, L, E);
-            set_up(&r, &o, "tied.fm", methods[i], (enum fm_granularity)g);
-            if (fm_train(&r.run, &o, &report, &err))
-                fail_msg("%s", err.text);
+            training_init(&r, &o, "ranked.fm", "tied.fm", methods[i]);
+            o.granularity = (enum fm_granularity)g;
+            training_must(&r, &o, &report);
             assert_true(report.family.count >= 4 && report.reached);
             for (int b = 0; b < report.family.count; b++) {
                 const uint32_t *k = fm_family_widths(&report.family, b);
@@ -151,29 +118,21 @@ static void a_stopped_run_goes_on_to_the_same_bytes(void **unused)
         struct fm_err err = {0};
         struct fm_train_options o;
         struct fm_train_report report = {0};
-        set_up(&r, &o, "straight.fm", FM_METHOD_BEST, (enum fm_granularity)g);
-        if (fm_train(&r.run, &o, &report, &err))
-            fail_msg("%s", err.text);
+        training_init(&r, &o, "ranked.fm", "straight.fm", FM_METHOD_BEST);
+        o.granularity = (enum fm_granularity)g;
+        training_must(&r, &o, &report);
         int steps = report.steps;
         fm_train_report_release(&report);
         for (int at = 5; at <= steps + 2; at += steps - 3) {
-            set_up(&r, &o, "resumed.fm", FM_METHOD_BEST, (enum fm_granularity)g);
-            r.run.state = runs_path(r.state, "train.state");
-            r.countdown = at;
-            assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ESAVED);
-            fm_train_report_release(&report);
-            r.stop = 0;
+            training_init(&r, &o, "ranked.fm", "resumed.fm", FM_METHOD_BEST);
+            o.granularity = (enum fm_granularity)g;
+            training_stop(&r, &o, at);
             /* The state is of this granularity and of no other. */
             o.granularity = FM_PER_EXPERT;
             assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ECONFIG);
             fm_train_report_release(&report);
             o.granularity = (enum fm_granularity)g;
-            if (fm_train(&r.run, &o, &report, &err))
-                fail_msg("%s", err.text);
-            assert_true(report.resumed > 0);
-            fm_train_report_release(&report);
-            assert_true(runs_same("straight.fm", "resumed.fm"));
-            unlink(r.run.output);
+            training_go_on(&r, &o, "resumed.fm", "straight.fm");
         }
     }
 }
@@ -186,5 +145,5 @@ int main(void)
         cmocka_unit_test(every_method_keeps_tied_experts_together),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
     };
-    return cmocka_run_group_tests(tests, ranked, NULL);
+    return cmocka_run_group_tests(tests, training_ranked, NULL);
 }

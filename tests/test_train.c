@@ -14,7 +14,7 @@
 #include "lib/train.h"
 #include "lib/walk.h"
 #include "tests/golden.h"
-#include "tests/runs.h"
+#include "tests/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, A = 4, T = 23, S = 2 };
 
@@ -105,57 +105,13 @@ static void the_walk_takes_the_cheapest_channels(void **state)
     assert_int_equal(widths[1], 2);
 }
 
-static void make_ranking(void)
-{
-    struct runs r;
-    struct fm_err err = {0};
-    struct fm_rank_options options;
-    struct fm_rank_report report = {0};
-    fm_rank_defaults(&options);
-    runs_init(&r, NULL, "ranked.fm");
-    runs_tokens(&r, 40, 11);
-    if (fm_rank(&r.run, &options, &report, &err))
-        fail_msg("%s", err.text);
-    fm_rank_report_release(&report);
-}
-
-static int ranked(void **state)
-{
-    (void)state;
-    make_ranking();
-    return 0;
-}
-
-static void set_options(struct fm_train_options *o, enum fm_method method)
-{
-    fm_train_defaults(o);
-    o->method = method;
-    o->budget_step = "0.1";
-    o->until = "0.5";
-    o->steps = 30;
-    o->lr = 0.2;
-    o->prior = 1;
-    o->walk_sequences = 3;
-}
-
-static int train(struct runs *r, const char *in, const char *out, enum fm_method method,
-                 struct fm_train_report *report, struct fm_err *err)
-{
-    struct fm_train_options options;
-    set_options(&options, method);
-    runs_init(r, in, out);
-    runs_tokens(r, 40, 11);
-    r->run.batch = 4;
-    return fm_train(&r->run, &options, report, err);
-}
-
 static void must_train(const char *in, const char *out, enum fm_method method,
                        struct fm_train_report *report)
 {
     struct runs r;
-    struct fm_err err = {0};
-    if (train(&r, in, out, method, report, &err))
-        fail_msg("%s", err.text);
+    struct fm_train_options options;
+    training_init(&r, &options, in, out, method);
+    training_must(&r, &options, report);
 }
 
 /* The stream reads back, with what the report says. */
@@ -257,6 +213,7 @@ static void shuffles_follow_the_family_of_the_stream(void **state)
     struct fm_train_report learned = {0}, shuffled = {0};
     struct runs r;
     struct fm_err err = {0};
+    struct fm_train_options options;
     must_train("ranked.fm", "learned.fm", FM_METHOD_LEARNED, &learned);
     for (int m = FM_METHOD_SHUFFLE_LAYER; m <= FM_METHOD_SHUFFLE_GLOBAL; m++) {
         must_train("learned.fm", "shuffled.fm", (enum fm_method)m, &shuffled);
@@ -268,8 +225,8 @@ static void shuffles_follow_the_family_of_the_stream(void **state)
         fm_train_report_release(&shuffled);
     }
     fm_train_report_release(&learned);
-    assert_int_equal(train(&r, "ranked.fm", "no.fm", FM_METHOD_SHUFFLE_LAYER, &shuffled, &err),
-                     FM_ECONFIG);
+    training_init(&r, &options, "ranked.fm", "no.fm", FM_METHOD_SHUFFLE_LAYER);
+    assert_int_equal(fm_train(&r.run, &options, &shuffled, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "fm-train"));
     fm_train_report_release(&shuffled);
 }
@@ -278,27 +235,10 @@ static void shuffles_follow_the_family_of_the_stream(void **state)
 static void assert_resumes(enum fm_method method, int reports)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_train_options options;
-    struct fm_train_report report = {0};
-    set_options(&options, method);
-    runs_init(&r, "ranked.fm", "resumed.fm");
-    runs_tokens(&r, 40, 11);
-    r.run.batch = 4;
-    r.run.state = runs_path(r.state, "train.state");
-    r.countdown = reports;
-    unlink(r.run.output);
-    assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_ESAVED);
-    assert_int_equal(access(r.run.state, F_OK), 0);
-    assert_int_equal(access(r.run.output, F_OK), -1);
-    fm_train_report_release(&report);
-    r.stop = 0;
-    if (fm_train(&r.run, &options, &report, &err))
-        fail_msg("%s", err.text);
-    assert_true(report.resumed > 0);
-    assert_int_equal(access(r.run.state, F_OK), -1);
-    fm_train_report_release(&report);
-    assert_true(runs_same("straight.fm", "resumed.fm"));
+    training_init(&r, &options, "ranked.fm", "resumed.fm", method);
+    training_stop(&r, &options, reports);
+    training_go_on(&r, &options, "resumed.fm", "straight.fm");
 }
 
 static void a_stopped_run_goes_on_to_the_same_bytes(void **state)
@@ -322,17 +262,14 @@ static void two_threads_make_the_same_bytes(void **state)
     struct fm_err err = {0};
     struct fm_train_options options;
     struct fm_train_report report = {0};
-    set_options(&options, FM_METHOD_BEST);
-    options.samples = 2;
     for (int threads = 1; threads <= 2; threads++) {
-        runs_init(&r, "ranked.fm", threads == 1 ? "one.fm" : "two.fm");
-        runs_tokens(&r, 40, 11);
+        training_init(&r, &options, "ranked.fm", threads == 1 ? "one.fm" : "two.fm",
+                      FM_METHOD_BEST);
+        options.samples = 2;
         r.run.device = "cpu";
-        r.run.batch = 4;
         r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 200 << 10;
         assert_int_equal(fm_pool_start(threads, &err), FM_OK);
-        if (fm_train(&r.run, &options, &report, &err))
-            fail_msg("%s", err.text);
+        training_must(&r, &options, &report);
         fm_pool_stop();
         fm_train_report_release(&report);
     }
@@ -346,16 +283,12 @@ static void options_shape_the_run(void **state)
     struct fm_err err = {0};
     struct fm_train_options options;
     struct fm_train_report report = {0};
-    set_options(&options, FM_METHOD_LEARNED);
-    runs_init(&r, "ranked.fm", "options.fm");
-    runs_tokens(&r, 40, 11);
-    r.run.batch = 4;
+    training_init(&r, &options, "ranked.fm", "options.fm", FM_METHOD_LEARNED);
     options.schedule = FM_LAMBDA_LINEAR;
     options.lambda_last = 40;
     options.width_multiple = 10;
     options.prior = 0;
-    if (fm_train(&r.run, &options, &report, &err))
-        fail_msg("%s", err.text);
+    training_must(&r, &options, &report);
     /* 10 20 30 37 of ten: six were merged, and the user was told. */
     assert_int_equal(report.actions.count, 4);
     assert_int_equal(report.actions.merged, 6);
@@ -389,15 +322,13 @@ static void options_that_make_no_sense_are_refused(void **state)
         struct fm_err err = {0};
         struct fm_train_options options;
         struct fm_train_report report = {0};
-        set_options(&options, FM_METHOD_LEARNED);
+        training_init(&r, &options, "ranked.fm", "no.fm", FM_METHOD_LEARNED);
         options.budget_step = bad[i].step;
         options.until = bad[i].until;
         options.actions = bad[i].actions;
         options.steps = bad[i].steps;
         options.samples = bad[i].samples;
         options.prior = bad[i].prior;
-        runs_init(&r, "ranked.fm", "no.fm");
-        runs_tokens(&r, 40, 11);
         assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_EUSAGE);
         assert_non_null(strstr(err.text, bad[i].says));
         fm_train_report_release(&report);
@@ -417,5 +348,5 @@ int main(void)
         cmocka_unit_test(options_shape_the_run),
         cmocka_unit_test(options_that_make_no_sense_are_refused),
     };
-    return cmocka_run_group_tests(tests, ranked, NULL);
+    return cmocka_run_group_tests(tests, training_ranked, NULL);
 }
