@@ -52,7 +52,7 @@ portable="-gencode arch=compute_$arch,code=sm_$arch -gencode arch=compute_80,cod
 hopper="-gencode arch=compute_90a,code=sm_90a"
 
 build() {
-    local source object objects=() jobs=()
+    local source object objects=() checker=() jobs=()
     for source in kernels/clip*.c lib/base/dtype.c; do
         object=$work/$(basename "$source").o
         objects+=("$object")
@@ -60,21 +60,20 @@ build() {
         $CC $flags -DFM_CUDA -DFM_VERSION="\"$version\"" -c -o "$object" "$source" &
         jobs+=($!)
     done
-    for source in kernels/clip_cuda*.cu tests/gpu_check.cu tests/gpu_bench.cu; do
+    for source in kernels/clip_cuda*.cu tests/gpu_*.cu; do
         object=$work/$(basename "$source").o
         local code=$portable
         [ "$source" = kernels/clip_cuda_hopper.cu ] && code=$hopper
         # shellcheck disable=SC2086
         "$NVCC" -I. -O3 -std=c++17 $code -lineinfo -Xcompiler -Wall,-Wextra,-fPIC -c -o "$object" "$source" &
         jobs+=($!)
-        [[ $source == tests/* ]] || objects+=("$object")
+        if [[ $source == tests/* ]]; then checker+=("$object"); else objects+=("$object"); fi
     done
     for job in "${jobs[@]}"; do
         wait "$job" || return 1
     done
     "$NVCC" -cudart static -shared -o "$work/libfm_clip.so" "${objects[@]}" -lpthread -ldl &&
-        "$NVCC" -cudart static -o "$work/gpu_check" "$work/gpu_check.cu.o" "$work/gpu_bench.cu.o" \
-            "${objects[@]}" -lpthread -ldl
+        "$NVCC" -cudart static -o "$work/gpu_check" "${checker[@]}" "${objects[@]}" -lpthread -ldl
 }
 began=$SECONDS
 build || {

@@ -1,6 +1,6 @@
 /*
  * What the check and the bench of the GPU paths share: a layer with random weights on the device,
- * calls on it, the definition in double on the device, and the machine's limits.
+ * calls on it, and the definition in double for tokens of a call.
  */
 #ifndef TESTS_GPU_CHECK_H
 #define TESTS_GPU_CHECK_H
@@ -262,6 +262,25 @@ struct test_call {
         return e < 0 || e >= l.E ? 0 : l.widths[(size_t)(b * l.E + e)];
     }
 };
+
+/* What the listed tokens must give (tokens, H), and the same sums of absolute values. */
+struct definition {
+    std::vector<int> tokens;
+    std::vector<double> out, size;
+};
+
+/* gpu_define.cu. */
+definition define(const test_layer &l, const test_call &c, const std::vector<int> &tokens,
+                  int32_t budget);
+
+/*
+ * Largest error over what its roundings allow: h is rounded once (u times the sum of absolute
+ * terms) and so is out (u |out|); sums in float32 and the fast exponential are far below.  The
+ * baselines round gate and up products and each expert's result as well.  Also the relative root
+ * mean square, which a wrong number among many right ones cannot hide in.
+ */
+std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
+                    bool *good);
 
 /* One of the implementations, by path. */
 struct path_name {
