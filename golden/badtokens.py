@@ -1,0 +1,232 @@
+"""Calibration input that must be refused: cd token files, tk tokenizer.json, tx text."""
+import json
+import struct
+
+from badfile import put
+
+
+def npy(descr, shape, data, version=1, length=None, order="False"):
+    text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}".encode()
+    size = 2 if version == 1 else 4
+    text += b" " * (-(8 + size + len(text) + 1) % 64) + b"\n"
+    n = len(text) if length is None else length
+    return b"\x93NUMPY" + bytes([version, 0]) + n.to_bytes(size, "little") + text + data
+
+
+def tokens():
+    def u16(*ids):
+        return struct.pack(f"<{len(ids)}H", *ids)
+
+    def llmc(magic, version, count, data):
+        return struct.pack("<256i", *([magic, version, count] + [0] * 253)) + data
+
+    four = u16(1, 2, 3, 4)
+    put("cd-empty.npy", b"")
+    put("good-cd-one-token.npy", npy("<u2", "(1,)", u16(7)))
+    put("good-cd-rows.npy", npy("<u2", "(2, 2)", four))
+    put("cd-no-tokens.npy", npy("<u2", "(0,)", b""))
+    put("cd-id-100-of-100.npy", npy("<u2", "(4,)", u16(1, 2, 100, 3)))
+    put("cd-id-negative.npy", npy("<i4", "(2,)", struct.pack("<2i", 1, -1)))
+    put("cd-id-2-40.npy", npy("<i8", "(2,)", struct.pack("<2q", 1, 2**40)))
+    put("cd-pickle.npy", npy("|O", "(4,)", four))
+    put("cd-floats.npy", npy("<f4", "(2,)", four))
+    put("cd-big-endian.npy", npy(">u2", "(4,)", four))
+    put("cd-fortran-order.npy", npy("<u2", "(2, 2)", four, order="True"))
+    put("cd-version-3.npy", npy("<u2", "(4,)", four, version=3))
+    put("cd-header-2-32-less-1.npy", npy("<u2", "(4,)", four, version=2, length=2**32 - 1))
+    put("cd-header-past-the-end.npy", npy("<u2", "(4,)", b"", length=600))
+    put("cd-magic-alone.npy", b"\x93NUMPY")
+    put("cd-three-dimensions.npy", npy("<u2", "(1, 2, 2)", four))
+    put("cd-no-dimension.npy", npy("<u2", "()", four))
+    put("cd-shape-overflows.npy", npy("<u2", "(4294967296, 4294967296)", four))
+    put("cd-shape-larger.npy", npy("<u2", "(5,)", four))
+    put("cd-shape-smaller.npy", npy("<u2", "(3,)", four))
+    put("good-cd-gpt2.llmc", llmc(20240520, 1, 4, four))
+    put("cd-llmc-version-2.llmc", llmc(20240520, 2, 4, four))
+    put("cd-llmc-count-larger.llmc", llmc(20240520, 1, 5, four))
+    put("cd-llmc-count-negative.llmc", llmc(20240801, 7, -4, four))
+    put("cd-llmc-cut.llmc", llmc(20240520, 1, 4, four)[:900])
+    put("cd-llmc-magic-wrong.llmc", llmc(20240521, 1, 4, four))
+    put("cd-odd-bytes.u16", four[:-1])
+    put("cd-odd-bytes.u32", four[:-1])
+    put("good-cd-raw.u16", four)
+    put("cd-id-too-large.u32", struct.pack("<2I", 1, 2**32 - 1))
+    put("cd-npy-called-raw.u16", npy("<u2", "(4,)", four))
+    pairs()
+    tokenizers()
+    texts_of_people()
+
+
+def pairs():
+    """Token files with an index beside them; EXPECT names the file that the user would name."""
+    def megatron(why, named="bin", words=None, prefix="cd-megatron-", tail=b"", cut=None, **fields):
+        f = dict(magic=b"MMIDIDX\0\0", version=1, type=8, sizes=[3, 1], pointers=[0, 6],
+                 documents=[0, 1, 2])
+        f.update(fields)
+        idx = f["magic"] + struct.pack("<QBQQ", f["version"], f["type"],
+                                       f.get("sequences", len(f["sizes"])),
+                                       f.get("bounds", len(f["documents"])))
+        idx += struct.pack(f"<{len(f['sizes'])}i", *f["sizes"])
+        idx += struct.pack(f"<{len(f['pointers'])}q", *f["pointers"])
+        idx += struct.pack(f"<{len(f['documents'])}q", *f["documents"]) + tail
+        put(f"{prefix}{why}/t.idx", idx[:cut])
+        if words != b"":
+            put(f"{prefix}{why}/t.bin", struct.pack("<4H", 1, 2, 3, 4) if words is None else words)
+
+    def datatrove(why, index, words=struct.pack("<4H", 1, 2, 3, 4), prefix="cd-datatrove-"):
+        put(f"{prefix}{why}/t.ds", words)
+        put(f"{prefix}{why}/t.ds.index", index)
+
+    megatron("u16", prefix="good-cd-megatron-")
+    megatron("modes", prefix="good-cd-megatron-", tail=b"\0\0")
+    megatron("i32", prefix="good-cd-megatron-", type=4, sizes=[1, 1], pointers=[0, 4],
+             words=struct.pack("<2i", 5, 6))
+    megatron("bytes", prefix="good-cd-megatron-", type=1, sizes=[0, 8], pointers=[0, 0])
+    megatron("negative-i8", type=2, sizes=[8], pointers=[0], documents=[0, 1],
+             words=bytes([1, 2, 3, 4, 5, 6, 7, 0xfe]))
+    megatron("magic-wrong", magic=b"MMIDIDX\0\1")
+    megatron("version-2", version=2)
+    megatron("floats", type=6)
+    megatron("type-9", type=9)
+    megatron("type-0", type=0)
+    megatron("size-negative", sizes=[3, -1])
+    megatron("pointers-decrease", pointers=[0, -2])
+    megatron("pointer-past-the-end", pointers=[0, 2**40])
+    megatron("hole", sizes=[2, 1])
+    megatron("past-the-end", sizes=[3, 2**31 - 1])
+    megatron("words-cut", words=b"\1\0\2\0\3\0\4")
+    megatron("words-too-many", words=struct.pack("<5H", 1, 2, 3, 4, 5))
+    megatron("no-words", words=b"")
+    megatron("documents-end-early", documents=[0, 1])
+    megatron("documents-decrease", documents=[0, 2, 1, 2])
+    megatron("documents-begin-late", documents=[1, 2])
+    megatron("document-past-the-end", documents=[0, 3])
+    megatron("no-documents", documents=[])
+    megatron("sequences-2-63", sequences=2**63)
+    megatron("bounds-2-62", bounds=2**62)
+    megatron("cut", cut=60)
+    megatron("header-cut", cut=20)
+    megatron("images", tail=b"\0\1")
+    datatrove("u16", struct.pack("<2Q", 3, 4), prefix="good-cd-datatrove-")
+    datatrove("u32", struct.pack("<2Q", 0, 2), struct.pack("<2I", 7, 8), prefix="good-cd-datatrove-")
+    datatrove("index-empty", b"")
+    datatrove("index-odd", b"\4\0\0\0")
+    datatrove("ends-decrease", struct.pack("<3Q", 3, 2, 4))
+    datatrove("end-past-the-end", struct.pack("<2Q", 2**63, 4))
+    datatrove("words-too-many", struct.pack("<1Q", 3))
+    datatrove("no-tokens", struct.pack("<1Q", 0))
+
+
+def tokenizers():
+    """A small tokenizer.json with one thing wrong."""
+    def tk(why, prefix="tk-", cut=None, text=None, **changes):
+        model = dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None,
+                     end_of_word_suffix=None, fuse_unk=True, byte_fallback=False,
+                     vocab={"<unk>": 0, "a": 1, "b": 2, "ab": 3}, merges=[["a", "b"]])
+        j = dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None,
+                 pre_tokenizer=None, post_processor=None, decoder=None, model=model)
+        for key, value in changes.items():
+            (model if key in model or key == "ignore_merges" else j)[key] = value
+        put(f"{prefix}{why}.json", (json.dumps(j) if text is None else text)[:cut])
+
+    def split(regex, behavior="Isolated", **more):
+        return {"type": "Sequence", "pretokenizers": [
+            dict(type="Split", pattern={"Regex": regex}, behavior=behavior, invert=False),
+            dict(dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True,
+                      use_regex=False), **more)]}
+
+    def added(content, id, **flags):
+        return dict(id=id, content=content, **flags)
+
+    def template(*single, tokens=None):
+        return {"type": "TemplateProcessing", "single": list(single), "pair": [],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+                if tokens is None else tokens}
+
+    text, start = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    qwen = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"
+            "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")
+    tk("plain", prefix="good-tk-")
+    tk("merge-as-text", prefix="good-tk-", merges=["#version: 0.2", "a b"])
+    tk("template", prefix="good-tk-", post_processor=template(start, text))
+    tk("cut", cut=200)
+    tk("empty", text="")
+    tk("not-an-object", text="[]")
+    tk("no-model", text='{"version": "1.0"}')
+    tk("version-2", version="2.0")
+    tk("key-unknown", surprise=1)
+    tk("model-key-twice", text='{"model": {"vocab": {}, "vocab": {}, "merges": []}}')
+    tk("truncation", truncation={"max_length": 512})
+    tk("model-unigram", type="Unigram")
+    tk("dropout", dropout=0.1)
+    tk("subword-prefix", continuing_subword_prefix="##")
+    tk("vocabulary-empty", vocab={}, merges=[], unk_token=None)
+    tk("id-twice", vocab={"<unk>": 0, "a": 1, "b": 1}, merges=[])
+    tk("id-2-31", vocab={"<unk>": 0, "a": 2**31}, merges=[])
+    tk("id-negative", vocab={"<unk>": 0, "a": -1}, merges=[])
+    tk("token-twice", text='{"model": {"vocab": {"a": 0, "a": 1}, "merges": []}}')
+    tk("merge-names-an-absent-token", merges=[["a", "c"]])
+    tk("merge-makes-an-absent-token", merges=[["b", "a"]])
+    tk("merge-of-three", merges=["a b a"])
+    tk("merge-is-a-number", merges=[1])
+    tk("unknown-absent", unk_token="<nope>")
+    tk("fuse-is-a-number", fuse_unk=1)
+    tk("normalizer-unknown", normalizer={"type": "BertNormalizer"})
+    tk("normalizer-replaces-a-pattern", normalizer={
+        "type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""})
+    tk("pre-tokenizer-unknown", pre_tokenizer={"type": "Whitespace"})
+    tk("pattern-that-backtracks", pre_tokenizer=split("(a+)+$"))
+    tk("pattern-of-one-space-more", pre_tokenizer=split(qwen + " "))
+    tk("split-removed", pre_tokenizer=split(qwen, "Removed"))
+    tk("byte-level-regex-behind-split", pre_tokenizer=split(qwen, use_regex=True))
+    tk("byte-without-character", pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False,
+                                                "trim_offsets": True, "use_regex": True})
+    tk("metaspace-scheme", pre_tokenizer={"type": "Metaspace", "replacement": "_",
+                                          "prepend_scheme": "sometimes", "split": True})
+    tk("post-processor-unknown", post_processor={"type": "RobertaProcessing"})
+    tk("template-names-an-absent-token", post_processor=template(start, text, tokens={}))
+    tk("template-without-a-text", post_processor=template(start))
+    tk("template-id-of-no-token", post_processor=template(
+        start, text, tokens={"<s>": {"id": "<s>", "ids": [99], "tokens": ["<s>"]}}))
+    tk("added-id-of-another", added_tokens=[added("ab", 2)])
+    tk("added-leaves-a-gap", added_tokens=[added("<x>", 9)])
+    tk("added-twice", added_tokens=[added("ab", 3), added("ab", 3)])
+    tk("added-empty", added_tokens=[added("", 4)])
+    tk("added-flag-unknown", added_tokens=[added("<x>", 4, magic=True)])
+
+
+def texts_of_people():
+    """Text files; the field is `text`."""
+    def tx(why, data, ext="jsonl", prefix="tx-"):
+        put(f"{prefix}{why}.{ext}", data)
+
+    tx("rows", '{"id": 1, "text": "one"}\r\n\n{"text": "two", "meta": {"a": [1]}}', prefix="good-tx-")
+    tx("plain", "one\r\ntwo\n\nthree", "txt", prefix="good-tx-")
+    tx("empty", "", "txt")
+    tx("no-rows", "\n  \r\n")
+    tx("no-text", '{"text": "a"}\n{"body": "b"}\n')
+    tx("messages", '{"messages": [{"role": "user", "content": "a"}]}\n')
+    tx("text-is-a-list", '{"text": ["a"]}\n')
+    tx("text-twice", '{"text": "a", "text": "b"}\n')
+    tx("row-is-an-array", '["a"]\n')
+    tx("cut", '{"text": "a"}\n{"text": "b')
+    tx("two-in-a-line", '{"text": "a"}{"text": "b"}\n')
+    tx("not-utf8", b'{"text": "a\xff"}\n')
+    tx("lone-surrogate", '{"text": "\\ud800"}\n')
+    tx("escaped-nul", '{"text": "a\\u0000"}\n')
+    tx("raw-nul", '{"text": "a\0"}\n')
+    tx("not-utf8", b"abc\xe2\x28", "txt")
+    tx("nul", b"ab\0c", "txt")
+    tx("utf-16", "{}".encode("utf-16"))
+    tx("gzip", b"\x1f\x8b\x08\0\0\0", "txt")
+    tx("zstd", b"\x28\xb5\x2f\xfd\0", "jsonl")
+    tx("parquet", b"PAR1\0\0", "json")
+    tx("array", '[{"text": "a"}]\n', "json")
+    tx("null", '{"text": null}\n')
+    tx("nested-17", '{"x": ' + 17 * "[" + 17 * "]" + ', "text": "a"}\n')
+    tx("not-a-number", '{"text": "a", "x": NaN}\n')
+    tx("surrogates-swapped", '{"text": "\\ude00\\ud83d"}\n')
+    tx("byte-order-mark", b'\xef\xbb\xbf{"text": "a"}\n', prefix="good-tx-")
+    tx("blank-lines", '\n\r\n \n{"text": "a"}\n\n\n{"text": ""}', prefix="good-tx-")
+    tx("odd-keys", '{"%s": 1, "a\\nb": {"c\\td": 2}, "": 3, "x": 4, "x": 5, "text": "a"}\n' %
+       (300 * "k"), "json", prefix="good-tx-")
