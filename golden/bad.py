@@ -5,8 +5,9 @@
 
 Each is named by what is wrong with it, after the class of the test list that badcheckpoint.py,
 badtokens.py or badstream.py makes.  golden/bad/EXPECT, kept by hand, says for each which reader it
-is for, the exit code and the sentence; tests/test_bad.c holds the readers to it.  Large files (a header of 100 MB, 8 TB of hole, a million tensors), FIFOs and links
-are made by the tests themselves while they run.
+is for, the exit code and the sentence; tests/test_bad.c holds the readers to it.  Large files (a
+header of 100 MB, 8 TB of hole, a million tensors), FIFOs and links are made by the tests themselves
+while they run.
 """
 import os
 import shutil
