@@ -88,6 +88,7 @@ $(BUILD)/kernels/cpu%.c.o: FLAGS += -O3
 $(BUILD)/kernels/clip%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/modeling.c.o: formats/modeling_fm.py
+$(BUILD)/lib/pytorch.c.o: formats/torch_experts.py
 
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)
@@ -183,13 +184,13 @@ install: all
 		kernels/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang
-	$(INSTALL) -m 644 formats/modeling_fm.py $(DESTDIR)$(DATADIR)
+	$(INSTALL) -m 644 formats/modeling_fm.py formats/torch_experts.py $(DESTDIR)$(DATADIR)
 	$(INSTALL) -m 644 formats/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
 uninstall:
 	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
 	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so pkgconfig/fm_clip.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
-	rm -rf $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/modeling_fm.py
+	rm -rf $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/modeling_fm.py $(DESTDIR)$(DATADIR)/torch_experts.py
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done
 clean:
 	rm -rf build

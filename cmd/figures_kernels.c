@@ -18,6 +18,10 @@ void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b)
         return;
     fprintf(out, "%s, %d threads; libfm_clip: %s; oneDNN %s\n", b->cpu, b->threads, b->path,
             b->dnnl);
+    if (*b->torch)
+        fprintf(out, "PyTorch %s\n", b->torch);
+    if (*b->torch_missing)
+        fprintf(out, "no rows of PyTorch: %s\n", b->torch_missing);
     fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n", 1e-9 * b->bandwidth,
             1e-9 * b->peak);
     if (*b->gpu)
@@ -76,6 +80,10 @@ cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b)
     fm_report_uint(o, "threads", (uint64_t)b->threads);
     cJSON_AddStringToObject(o, "path", b->path);
     cJSON_AddStringToObject(o, "onednn", b->dnnl);
+    if (*b->torch)
+        cJSON_AddStringToObject(o, "pytorch", b->torch);
+    if (*b->torch_missing)
+        cJSON_AddStringToObject(o, "pytorch_missing", b->torch_missing);
     fm_report_double(o, "read_bytes_per_second", b->bandwidth);
     fm_report_double(o, "peak_flops_per_second", b->peak);
     if (*b->gpu) {
@@ -90,44 +98,82 @@ cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b)
     return o;
 }
 
-/* Rows of one curve: libfm_clip at one number of tokens, or its ideal. */
-static int add_series(struct fm_plot *plot, char name[32], double *v,
-                      const struct fm_kernelbench_row *row, int count, bool ideal)
+enum { NAME_BYTES = 48 };
+
+struct drawing {
+    struct fm_plot plot;
+    char name[FM_PLOT_SERIES_MAX][NAME_BYTES];
+    double *v; /* numbers of all curves */
+    size_t used;
+};
+
+/* One curve: `count` rows of a kernel at one number of tokens, or their ideal. */
+static void add_curve(struct drawing *d, const struct fm_kernelbench_row *row, int count,
+                      const char *what)
 {
-    snprintf(name, 32, ideal ? "ideal, %d tokens" : "%d tokens", row->tokens);
+    double *x = d->v + d->used, *y = x + count;
+    char *name = d->name[d->plot.count];
+    bool ideal = strcmp(what, "ideal") == 0;
+    snprintf(name, NAME_BYTES, "%s%s%d tokens", what, *what ? ", " : "", row->tokens);
     for (int i = 0; i < count; i++) {
-        v[i] = row[i].budget;
-        v[count + i] = ideal ? row[i].ideal : row[i].speedup;
+        x[i] = row[i].budget;
+        y[i] = ideal ? row[i].ideal : row[i].speedup;
     }
-    plot->series[plot->count++] = (struct fm_plot_series){name, v, v + count, count};
-    return 2 * count;
+    d->used += 2 * (size_t)count;
+    d->plot.series[d->plot.count++] = (struct fm_plot_series){name, x, y, count};
+}
+
+static bool is_torch(const char *kernel)
+{
+    return strncmp(kernel, "torch-", 6) == 0;
+}
+
+/* Rows of the same curve from i on. */
+static int curve_length(const struct fm_kernelbench *b, int i)
+{
+    int n = 1;
+    while (i + n < b->rows && b->row[i + n].kernel == b->row[i].kernel &&
+           b->row[i + n].tokens == b->row[i].tokens)
+        n++;
+    return n;
+}
+
+static bool curve_ran(const struct fm_kernelbench_row *row, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!(row[i].seconds > 0))
+            return false;
+    return true;
+}
+
+/* The curves of ours, or of PyTorch, while there is room for one more. */
+static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool torch, bool named)
+{
+    for (int i = 0, n; i < b->rows; i += n) {
+        const char *kernel = b->row[i].kernel;
+        n = curve_length(b, i);
+        if (is_torch(kernel) == torch && strcmp(kernel, "oneDNN") != 0 &&
+            curve_ran(&b->row[i], n) && d->plot.count + 1 < FM_PLOT_SERIES_MAX)
+            add_curve(d, &b->row[i], n, named ? kernel : "");
+    }
 }
 
 int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, struct fm_err *err)
 {
-    struct fm_plot plot = {.title = "Speed-up of a clipped layer over its full width",
-                           .x_label = "share of the layer's channels removed",
-                           .y_label = "speed-up"};
-    char name[FM_PLOT_SERIES_MAX][32];
-    double *v = calloc(4 * (size_t)b->rows + 1, sizeof *v);
-    int used = 0, last = 0;
-    if (!v)
+    struct drawing d = {.plot = {.title = "Speed-up of a clipped layer over its full width",
+                                 .x_label = "share of the layer's channels removed",
+                                 .y_label = "speed-up"}};
+    d.v = calloc(4 * (size_t)b->rows + 1, sizeof *d.v);
+    if (!d.v)
         return fm_fail(err, FM_ENOMEM, "no memory for the plot");
-    for (int i = 0, n; i < b->rows; i += n) {
-        for (n = 1; i + n < b->rows && b->row[i + n].kernel == b->row[i].kernel &&
-                    b->row[i + n].tokens == b->row[i].tokens;)
-            n++;
-        if (strcmp(b->row[i].kernel, "oneDNN") == 0 || !(b->row[i].seconds > 0) ||
-            plot.count + 1 >= FM_PLOT_SERIES_MAX)
-            continue;
-        used += add_series(&plot, name[plot.count], v + used, &b->row[i], n, false);
-        last = i;
+    bool named = *b->gpu || *b->torch;
+    add_curves(&d, b, false, named);
+    add_curves(&d, b, true, named);
+    if (d.plot.count > 0) { /* every kernel has the same ideal: of the most tokens, the last */
+        int last = b->rows - d.plot.series[0].count;
+        add_curve(&d, &b->row[last], d.plot.series[0].count, "ideal");
     }
-    if (plot.count > 0) {
-        int n = plot.series[0].count;
-        add_series(&plot, name[plot.count], v + used, &b->row[last], n, true);
-    }
-    int code = fm_plot_write(&plot, path, err);
-    free(v);
+    int code = fm_plot_write(&d.plot, path, err);
+    free(d.v);
     return code;
 }

@@ -11,7 +11,7 @@ struct options {
     const char *budgets, *plot;        /* quality */
     uint64_t size;                     /* io */
     int repeat;                        /* io, kernels; 0: theirs */
-    const char *family;                /* kernels */
+    const char *family, *python;       /* kernels */
     struct fm_bench_engine_options on; /* engine; dir is io's too */
     int dtype;
 };
@@ -96,6 +96,8 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.dtype = dtypes[o->dtype];
     k.repeat = o->repeat ? o->repeat : 7;
     k.threads = cli->run.threads;
+    k.python_needed = o->python != NULL;
+    k.python = !o->python ? "python3" : strcmp(o->python, "none") == 0 ? NULL : o->python;
     k.seed = cli->run.seed;
     if (k.shape && k.family)
         return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
@@ -123,13 +125,13 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
     if (strcmp(what, "io") == 0)
         return fm_cli_refuse(cli, "in io", inputs,
                              "device precision memory budgets plot shape dtype sequences steps "
-                             "keep family",
+                             "keep family python",
                              err);
     if (strcmp(what, "engine") == 0)
         return fm_cli_refuse(cli, "in engine", FM_CLI_MODEL,
                              "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
                              "eval-tokens eval-text token-dtype seq-len budgets plot size repeat "
-                             "family",
+                             "family python",
                              err);
     if (strcmp(what, "kernels") == 0)
         return fm_cli_refuse(cli, "in kernels", FM_CLI_EVAL,
@@ -143,7 +145,7 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
         return err->code;
     return fm_cli_refuse(cli, "in quality", 0,
                          "batch size repeat dir shape dtype sequences steps "
-                         "keep family",
+                         "keep family python",
                          err);
 }
 
@@ -188,6 +190,9 @@ int main(int argc, char **argv)
         {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
          "io: rounds, the best counts (default: 3); kernels: the median (default: 7)", 1, 100},
         {"family", 0, FM_CLI_TEXT, &o.family, "BUNDLE", "kernels: its shape and masks", 0, 0},
+        {"python", 0, FM_CLI_TEXT, &o.python, "PROGRAM",
+         "kernels: Python with PyTorch, beside ours; or none (default: python3, if it has it)", 0,
+         0},
         {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
          "io, engine: where data are made (default: TMPDIR or /var/tmp)", 0, 0},
         {"shape", 0, FM_CLI_TEXT, &o.on.shape, "H,I,E,K,L,V,T",

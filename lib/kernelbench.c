@@ -13,26 +13,33 @@
 #include "lib/base/dtype.h"
 #include "lib/base/mem.h"
 #include "lib/kernelcase.h"
+#include "lib/pytorch.h"
 
 /* Implementations, in the order they are shown. */
 static const struct kernel {
     const char *name;
     double (*run)(struct fm_kernelcase *c, int tokens); /* seconds, 0: cannot */
     bool checked;                                       /* its result is a layer's output */
-    bool gpu;
-} kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, false},
-               {"cpu", fm_kernelcase_clip, true, false},
-               {"gpu naive", fm_kernelcase_naive, true, true},
-               {"gpu bucket", fm_kernelcase_bucket, true, true},
-               {"gpu mma", fm_kernelcase_mma, true, true},
-               {"gpu hopper", fm_kernelcase_hopper, true, true}};
+    enum { CPU, TORCH, GPU } by;
+} kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, CPU},
+               {"cpu", fm_kernelcase_clip, true, CPU},
+               {"torch-loop", fm_kernelcase_torch_loop, true, TORCH},
+               {"torch-grouped", fm_kernelcase_torch_grouped, true, TORCH},
+               {"gpu naive", fm_kernelcase_naive, true, GPU},
+               {"gpu bucket", fm_kernelcase_bucket, true, GPU},
+               {"gpu mma", fm_kernelcase_mma, true, GPU},
+               {"gpu hopper", fm_kernelcase_hopper, true, GPU}};
 
-enum { KERNELS = sizeof kernels / sizeof *kernels, CPU_KERNELS = 2, CHECKED_TOKENS = 3 };
+enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* The first of them, without a GPU. */
-static int kernels_here(const struct fm_kernelcase *c)
+/* Those that can run here. */
+static int choose_kernels(const struct kernel *chosen[KERNELS], const struct fm_kernelcase *c)
 {
-    return c->gpu ? KERNELS : CPU_KERNELS;
+    int count = 0;
+    for (int k = 0; k < KERNELS; k++)
+        if (kernels[k].by == CPU || (kernels[k].by == TORCH ? c->torch != NULL : c->gpu != NULL))
+            chosen[count++] = &kernels[k];
+    return count;
 }
 
 static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err *err)
@@ -68,7 +75,7 @@ static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase 
 /* The largest error of some tokens, of the output that is there. */
 static double measure_error(struct fm_kernelcase *c, int tokens)
 {
-    int n = tokens < CHECKED_TOKENS ? tokens : CHECKED_TOKENS;
+    int n = tokens < FM_KERNELCASE_CHECKED ? tokens : FM_KERNELCASE_CHECKED;
     size_t H = (size_t)c->layer.H;
     double *want = malloc((size_t)n * H * 2 * sizeof *want), worst = NAN;
     struct fm_clip_call call = fm_kernelcase_call(c, n);
@@ -94,25 +101,28 @@ static double measure_error(struct fm_kernelcase *c, int tokens)
 static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int *tokens, int count,
                    struct fm_err *err)
 {
+    const struct kernel *here[KERNELS];
+    int n = choose_kernels(here, c);
     int *rows = fm_alloc((size_t)c->layer.E, sizeof *rows, "rows of experts", err);
-    b->row = fm_alloc((size_t)(count * kernels_here(c) * c->layer.B), sizeof *b->row, "rows", err);
+    b->row = fm_alloc((size_t)(count * n * c->layer.B), sizeof *b->row, "rows", err);
     if (!rows || !b->row) {
         free(rows);
         return err->code;
     }
     for (int t = 0; t < count; t++)
-        for (int k = 0; k < kernels_here(c); k++)
+        for (int k = 0; k < n; k++)
             for (c->budget = 0; c->budget < c->layer.B; c->budget++) {
                 struct fm_kernelbench_row *r = &b->row[b->rows++];
-                *r = (struct fm_kernelbench_row){.kernel = kernels[k].name, .tokens = tokens[t]};
+                *r = (struct fm_kernelbench_row){.kernel = here[k]->name, .tokens = tokens[t]};
                 r->budget = c->share[c->budget];
                 r->experts = fm_kernelcase_rows(c, tokens[t], rows);
                 r->error = NAN;
                 count_work(r, c, rows);
                 r->ideal = r->flops > 0 ? r[-c->budget].flops / r->flops : 1;
-                r->roofline = kernels[k].gpu ? fmax(b->gpu_peak > 0 ? r->flops / b->gpu_peak : 0,
-                                                    r->bytes / b->gpu_bandwidth)
-                                             : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
+                r->roofline = here[k]->by == GPU
+                                  ? fmax(b->gpu_peak > 0 ? r->flops / b->gpu_peak : 0,
+                                         r->bytes / b->gpu_bandwidth)
+                                  : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
             }
     free(rows);
     return FM_OK;
@@ -128,6 +138,8 @@ static int by_size(const void *a, const void *b)
 static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat,
                    struct fm_err *err)
 {
+    const struct kernel *here[KERNELS];
+    int n = choose_kernels(here, c);
     double *seconds = fm_alloc((size_t)(b->rows * repeat), sizeof *seconds, "times", err);
     int *cut = fm_alloc((size_t)b->rows, sizeof *cut, "cuts", err);
     if (!seconds || !cut) {
@@ -137,7 +149,7 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
     }
     for (int round = -1; round < repeat; round++)
         for (int i = 0; i < b->rows; i++) {
-            const struct kernel *k = &kernels[i / c->layer.B % kernels_here(c)];
+            const struct kernel *k = here[i / c->layer.B % n];
             c->budget = i % c->layer.B;
             fm_kernelcase_flush(c);
             c->cut = &cut[i];
@@ -149,7 +161,8 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
         }
     for (int i = 0; i < b->rows; i++) {
         qsort(seconds + (size_t)i * (size_t)repeat, (size_t)repeat, sizeof *seconds, by_size);
-        b->row[i].seconds = seconds[i * repeat + repeat / 2];
+        bool always = seconds[i * repeat] > 0;
+        b->row[i].seconds = always ? seconds[i * repeat + repeat / 2] : 0;
         double full = b->row[i - i % c->layer.B].seconds;
         b->row[i].speedup = b->row[i].seconds > 0 ? full / b->row[i].seconds : 0;
     }
@@ -184,6 +197,49 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     fm_kernelbench_cpu(b->cpu, sizeof b->cpu);
 }
 
+/* PyTorch where it is there; where it is not, that is said. */
+static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                      const struct fm_kernelbench_options *o, struct fm_err *err)
+{
+    struct fm_err why = {0};
+    if (!o->python || fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, &why) == FM_OK)
+        return FM_OK;
+    if (o->python_needed)
+        return fm_fail(err, why.code, "%s", why.text);
+    snprintf(b->torch_missing, sizeof b->torch_missing, "%s", why.text);
+    return FM_OK;
+}
+
+/* The machine's limits, and who takes part. */
+static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c)
+{
+    snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));
+    b->bandwidth = fm_kernelcase_bandwidth(c);
+    b->peak = fm_kernelcase_peak(c);
+    if (c->gpu) {
+        snprintf(b->gpu, sizeof b->gpu, "%s", fm_clip_gpu_name(c->gpu));
+        b->gpu_bandwidth = fm_clip_gpu_bandwidth();
+        b->gpu_peak = fm_clip_gpu_peak();
+    }
+    if (c->torch)
+        snprintf(b->torch, sizeof b->torch, "%s", fm_pytorch_version(c->torch));
+}
+
+static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                   const struct fm_kernelbench_options *o, const int *tokens, int count,
+                   struct fm_err *err)
+{
+    if (fm_kernelcase_fill(c, err) != FM_OK || find_torch(b, c, o, err) != FM_OK)
+        return err->code;
+    survey(b, c);
+    int code = lay_out(b, c, tokens, count, err);
+    if (code == FM_OK)
+        code = measure(b, c, o->repeat, err);
+    if (code == FM_OK && c->torch)
+        snprintf(b->torch_missing, sizeof b->torch_missing, "%s", fm_pytorch_why(c->torch));
+    return code;
+}
+
 int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
                        struct fm_kernelbench *result, struct fm_err *err)
 {
@@ -197,22 +253,8 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
         c.tokens_max = tokens[i] > c.tokens_max ? tokens[i] : c.tokens_max;
     if (code == FM_OK)
         describe(result, &c);
-    if (code == FM_OK && !plan) {
-        code = fm_kernelcase_fill(&c, err);
-        if (code == FM_OK) {
-            snprintf(result->path, sizeof result->path, "%s", fm_clip_name(c.clip));
-            result->bandwidth = fm_kernelcase_bandwidth(&c);
-            result->peak = fm_kernelcase_peak(&c);
-            if (c.gpu) {
-                snprintf(result->gpu, sizeof result->gpu, "%s", fm_clip_gpu_name(c.gpu));
-                result->gpu_bandwidth = fm_clip_gpu_bandwidth();
-                result->gpu_peak = fm_clip_gpu_peak();
-            }
-            code = lay_out(result, &c, tokens, count, err);
-        }
-        if (code == FM_OK)
-            code = measure(result, &c, o->repeat, err);
-    }
+    if (code == FM_OK && !plan)
+        code = run_all(result, &c, o, tokens, count, err);
     fm_kernelcase_release(&c);
     return code;
 }

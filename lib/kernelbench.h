@@ -24,6 +24,8 @@ struct fm_kernelbench_options {
     const char *budgets; /* "0,0.2,0.4"; 0 comes first in any case */
     const char *family;  /* a bundle or stage stream whose shape and masks are taken, or NULL */
     const char *dtype;   /* "f32", "f16", "bf16": of the weights */
+    const char *python;  /* a program that may have PyTorch, or NULL: no rows of it */
+    bool python_needed;  /* it must have */
     int repeat;          /* rounds, the median counts */
     int threads;         /* 0: all */
     uint64_t seed;
@@ -31,7 +33,7 @@ struct fm_kernelbench_options {
 
 /* One implementation at one number of tokens and one budget. */
 struct fm_kernelbench_row {
-    const char *kernel;    /* "oneDNN" (the products alone), "cpu"; "gpu naive" ... "gpu hopper" */
+    const char *kernel;    /* "oneDNN" (the products alone), "cpu", "torch-loop" ... "gpu hopper" */
     int tokens, experts;   /* experts: with at least one token */
     double budget;         /* share of the layer's channels removed */
     double seconds;        /* median; 0: this case could not run */
@@ -47,6 +49,8 @@ struct fm_kernelbench {
     char path[64];                  /* what libfm_clip chose */
     char dnnl[64], cpu[96];         /* version, name of the processor */
     double bandwidth, peak;         /* bytes/s read, flop/s of oneDNN's product, all threads */
+    char torch[64];                 /* PyTorch's version, or "": then it has no rows */
+    char torch_missing[1024];       /* why it has none, or not all, or "" */
     char gpu[256];                  /* its name, or "": then it has no rows */
     double gpu_bandwidth, gpu_peak; /* the same of the GPU; the product is cuBLAS's */
     uint64_t bytes;                 /* of the weights */
@@ -61,7 +65,7 @@ const char *fm_kernelbench_shapes(void);
 void fm_kernelbench_cpu(char *text, size_t size);
 
 /* With `plan` sizes are found and nothing is measured.  FM_EUSAGE, FM_ENOMEM; what opening a family
- * may say.  Release in any case. */
+ * may say; FM_ENOENT, FM_EIO where PyTorch is needed and not there.  Release in any case. */
 int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool plan,
                        struct fm_kernelbench *result, struct fm_err *err);
 void fm_kernelbench_release(struct fm_kernelbench *result);

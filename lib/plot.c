@@ -12,10 +12,19 @@
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54 };
 
 /* Told apart also where colours are not. */
-static const char *const colour[FM_PLOT_SERIES_MAX] = {"#1b5e9e", "#d1701a", "#3a8a3d",
-                                                       "#9c2f6b", "#6b6b6b", "#8a6d00"};
-static const char *const dash[FM_PLOT_SERIES_MAX] = {"none",    "7 3",  "2 3",
-                                                     "7 3 2 3", "none", "4 4"};
+static const char *const colours[] = {"#1b5e9e", "#d1701a", "#3a8a3d", "#9c2f6b",
+                                      "#6b6b6b", "#8a6d00", "#157a7a"};
+static const char *const dashes[] = {"none", "7 3", "2 3", "7 3 2 3", "12 3", "4 4"};
+
+static const char *colour_of(int series)
+{
+    return colours[(size_t)series % (sizeof colours / sizeof *colours)];
+}
+
+static const char *dash_of(int series)
+{
+    return dashes[(size_t)series % (sizeof dashes / sizeof *dashes)];
+}
 
 struct axis {
     double low, high, step; /* multiples of step */
@@ -111,17 +120,17 @@ static void draw_series(FILE *out, const struct fm_plot_series *s, int index, co
     fprintf(out,
             "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\" "
             "points=\"",
-            colour[index], dash[index]);
+            colour_of(index), dash_of(index));
     for (int i = 0; i < s->count; i++)
         fprintf(out, "%s%.1f,%.1f", i ? " " : "", at_x(x, s->x[i]), at_y(y, s->y[i]));
     fputs("\"/>\n", out);
     for (int i = 0; i < s->count && s->count <= 24; i++)
         fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"/>\n", at_x(x, s->x[i]),
-                at_y(y, s->y[i]), colour[index]);
+                at_y(y, s->y[i]), colour_of(index));
     double row = TOP + 14 + 18 * index; /* the legend: losses grow, so the upper left is empty */
     fprintf(out,
             "<path d=\"M%d %.1fh28\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n",
-            LEFT + 12, row - 4, colour[index], dash[index]);
+            LEFT + 12, row - 4, colour_of(index), dash_of(index));
     put_label(out, LEFT + 48, row, "", s->name);
 }
 

@@ -6,7 +6,7 @@
 
 #include "lib/base/err.h"
 
-#define FM_PLOT_SERIES_MAX 6
+#define FM_PLOT_SERIES_MAX 20
 
 struct fm_plot_series {
     const char *name;

@@ -7,8 +7,11 @@ cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
 table=$(mktemp)
 trap 'rm -f "$table" "$table.md"' EXIT
-"$BUILD/bin/fm-bench" kernels --dtype "${FM_BENCH_DTYPE:-f32}" --tokens "${FM_BENCH_TOKENS:-64,512}" \
-    --repeat "${FM_BENCH_REPEAT:-41}" --report golden/kernels.json --plot golden/kernels.svg >"$table"
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, where that ran
+[ -x "$venv" ] || venv=none
+"$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
+    --tokens "${FM_BENCH_TOKENS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
+    --report golden/kernels.json --plot golden/kernels.svg >"$table"
 awk -v table="$table" '
     /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
     /^<!-- end of kernels -->$/ { skip = 0 }

@@ -93,6 +93,31 @@ static void one_point_and_none_can_be_drawn(void **state)
     }
 }
 
+/* A full chart: every series is there, and no two look alike. */
+static void as_many_series_as_there_may_be_are_told_apart(void **state)
+{
+    (void)state;
+    struct fm_plot plot = example("", 4);
+    char name[FM_PLOT_SERIES_MAX][24], look[FM_PLOT_SERIES_MAX][96];
+    for (plot.count = 0; plot.count < FM_PLOT_SERIES_MAX; plot.count++) {
+        snprintf(name[plot.count], sizeof name[0], "series %d", plot.count);
+        plot.series[plot.count] = (struct fm_plot_series){name[plot.count], budget, loss, 4};
+    }
+    char *text = draw(&plot), *p = text;
+    for (int i = 0; i < FM_PLOT_SERIES_MAX; i++) {
+        char legend[32];
+        snprintf(legend, sizeof legend, ">series %d</text>", i);
+        assert_non_null(strstr(text, legend));
+        p = strstr(p + 1, "<polyline");
+        assert_non_null(p);
+        assert_int_equal(sscanf(p, "<polyline fill=\"none\" %95[^>]", look[i]), 1);
+        *strstr(look[i], " points") = '\0';
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(look[i], look[j]);
+    }
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -101,6 +126,7 @@ int main(void)
         cmocka_unit_test(names_cannot_break_the_document),
         cmocka_unit_test(every_point_lies_in_the_field),
         cmocka_unit_test(one_point_and_none_can_be_drawn),
+        cmocka_unit_test(as_many_series_as_there_may_be_are_told_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

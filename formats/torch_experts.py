@@ -1,0 +1,153 @@
+"""PyTorch's side of `fm-bench kernels`: one layer of experts, as a loop and as grouped products.
+
+fm-bench starts this program (`python3 -c`, it is built in) with a socket as standard input and
+talks to it in lines:
+
+    here        torch VERSION                   or: error SENTENCE
+    fm-bench    H I E K B N TYPE THREADS        then raw: for each expert gate and up rows in turn
+                                                (2 I, H); all down rows (E I, H); hidden (N, H);
+                                                ids (N, K) int32, weights (N, K) f32, widths (B, E)
+                                                int32
+    here        ready
+    fm-bench    KERNEL TOKENS BUDGET ROWS       again and again, until it hangs up
+    here        SECONDS                         then raw: ROWS rows of the result; or: cannot SENTENCE
+
+Both kernels do what transformers does with whole experts, on the first channels of each: gate, up
+and down are (E, I, H), so that a narrower expert is a slice.
+"""
+
+import ctypes
+import signal
+import socket
+import sys
+import time
+
+TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+OTHER_BYTES = 128 << 20  # written between two runs, as fm-bench does, so that no cache helps
+
+
+class Layer:
+    """What fm-bench sent."""
+
+    def __init__(self, torch, channel):
+        *sizes, dtype, threads = channel.readline().split()
+        H, I, E, self.K, B, N = map(int, sizes)
+        torch.set_num_threads(int(threads))
+        dtype = getattr(torch, TYPES[dtype.decode()])
+        self.gate, self.up = torch.empty(E, I, H, dtype=dtype), torch.empty(E, I, H, dtype=dtype)
+        for gate, up in zip(self.gate, self.up):
+            both = receive(channel, torch.empty(I, 2, H, dtype=dtype))
+            gate.copy_(both[:, 0])
+            up.copy_(both[:, 1])
+        self.down = receive(channel, torch.empty(E, I, H, dtype=dtype))
+        self.hidden = receive(channel, torch.empty(N, H, dtype=dtype))
+        self.ids = receive(channel, torch.empty(N, self.K, dtype=torch.int32)).long()
+        self.weights = receive(channel, torch.empty(N, self.K, dtype=torch.float32))
+        self.widths = receive(channel, torch.empty(B, E, dtype=torch.int32)).tolist()
+        self.other = torch.empty(OTHER_BYTES, dtype=torch.uint8)
+
+
+def run_loop(torch, layer, hidden, ids, weights, widths):
+    """Every expert on its own rows; results are added in the type of the weights."""
+    F, out = torch.nn.functional, torch.zeros_like(hidden)
+    for e, k in enumerate(widths):
+        row, slot = torch.where(ids == e)
+        if not k or not row.numel():
+            continue
+        x = hidden[row]
+        inner = F.silu(F.linear(x, layer.gate[e, :k])) * F.linear(x, layer.up[e, :k])
+        y = (inner @ layer.down[e, :k]) * weights[row, slot, None]
+        out.index_add_(0, row, y.to(out.dtype))
+    return out
+
+
+def run_grouped(torch, layer, hidden, ids, weights, widths):
+    """Rows sorted by expert, one product for all experts.  It knows one width for all of them: the
+    widest one that has rows; what a narrower expert must not use is set to zero."""
+    product = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+    F, (N, K) = torch.nn.functional, ids.shape
+    expert, order = torch.sort(ids.reshape(-1))
+    rows = torch.bincount(expert, minlength=len(widths))
+    ends = rows.cumsum(0, dtype=torch.int32)
+    widest = max(width for width, n in zip(widths, rows.tolist()) if n)
+    k = min(-(-widest // 8) * 8, layer.gate.shape[1])  # it wants rows of whole 16 bytes
+    x = hidden[order // K]
+    gate, up = (product(x, w[:, :k].transpose(1, 2), offs=ends) for w in (layer.gate, layer.up))
+    inner = F.silu(gate) * up
+    if min(widths) < k:
+        inner *= torch.arange(k) < torch.tensor(widths)[expert][:, None]
+    y = product(inner, layer.down[:, :k], offs=ends) * weights.reshape(-1)[order][:, None]
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order))
+    return y[back].view(N, K, -1).sum(1).to(hidden.dtype)
+
+
+KERNELS = {"torch-loop": run_loop, "torch-grouped": run_grouped}
+
+
+def memory(tensor):
+    size = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def receive(channel, tensor):
+    room = memory(tensor)
+    while room:
+        n = channel.readinto(room)
+        if not n:
+            raise EOFError("fm-bench hung up")
+        room = room[n:]
+    return tensor
+
+
+def measure(torch, layer, request):
+    """Seconds, and the result."""
+    kernel, tokens, budget = request[0].decode(), int(request[1]), int(request[2])
+    arguments = layer.hidden[:tokens], layer.ids[:tokens], layer.weights[:tokens]
+    layer.other.fill_(tokens % 251)
+    begin = time.perf_counter()
+    out = KERNELS[kernel](torch, layer, *arguments, layer.widths[budget])
+    return time.perf_counter() - begin, out
+
+
+def sentence(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def serve(torch, channel):
+    def say(text, raw=b""):
+        channel.write(text.encode() + b"\n")
+        channel.write(raw)
+        channel.flush()
+
+    say(f"torch {torch.__version__}")
+    layer = Layer(torch, channel)
+    say("ready")
+    for line in channel:
+        request = line.split()
+        try:
+            with torch.inference_mode():
+                seconds, out = measure(torch, layer, request)
+            say(f"{seconds:.9f}", bytes(memory(out[: int(request[3])].contiguous())))
+        except Exception as error:
+            say(f"cannot {sentence(error)}")
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # fm-bench decides, and then hangs up
+    channel = socket.socket(fileno=0).makefile("rwb")
+    try:
+        import torch
+
+        serve(torch, channel)
+    except (EOFError, BrokenPipeError):
+        sys.exit(0)
+    except Exception as error:
+        channel.write(f"error {sentence(error)}\n".encode())
+        channel.flush()
+        while channel.read(1 << 20):  # fm-bench reads that when it has sent what it is sending
+            pass
+
+
+if __name__ == "__main__":
+    main()
