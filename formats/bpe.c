@@ -162,8 +162,9 @@ static struct fm_bpe_merge *find_cell(const struct fm_bpe *b, uint64_t pair)
     return &b->table[at];
 }
 
-/* Printable Latin-1 stands for itself, the other 68 bytes follow from U+0100. */
-uint32_t fm_bpe_level(unsigned char byte)
+/* The character that stands for a byte in byte-level vocabularies: printable Latin-1 for itself,
+ * the other 68 bytes follow from U+0100. */
+static uint32_t level_of(unsigned char byte)
 {
     uint32_t c = byte;
     if ((c >= 0x21 && c <= 0x7e) || (c >= 0xa1 && c <= 0xac) || c >= 0xae)
@@ -176,7 +177,7 @@ static int find_bytes(struct fm_bpe *b, struct fm_err *err)
     for (int i = 0; i < 256; i++) {
         char name[8];
         int n = snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-        b->of_byte[i] = b->byte_level      ? b->of_point[fm_bpe_level((unsigned char)i)]
+        b->of_byte[i] = b->byte_level      ? b->of_point[level_of((unsigned char)i)]
                         : b->byte_fallback ? fm_bpe_find(b, name, (size_t)n)
                                            : -1;
         if (b->byte_level && b->of_byte[i] < 0)
@@ -432,7 +433,7 @@ static int32_t find_word(const struct fm_bpe *b, struct fm_bpe_work *w, const ch
     w->level.size = 0;
     for (size_t i = 0; i < size; i++) {
         char c[4];
-        int n = fm_unicode_put(c, fm_bpe_level((unsigned char)word[i]));
+        int n = fm_unicode_put(c, level_of((unsigned char)word[i]));
         fm_text_add(&w->level, c, (size_t)n);
     }
     w->failed = w->failed || w->level.failed;

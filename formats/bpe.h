@@ -73,7 +73,4 @@ void fm_bpe_push(struct fm_bpe_work *work, int32_t id);
 void fm_bpe_encode(const struct fm_bpe *bpe, struct fm_bpe_work *work, const char *word,
                    size_t size);
 
-/* The character that stands for a byte in byte-level vocabularies. */
-uint32_t fm_bpe_level(unsigned char byte);
-
 #endif

@@ -64,11 +64,6 @@ int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *
     return rc;
 }
 
-uint32_t fm_tokenizer_size(const struct fm_tokenizer *t)
-{
-    return (uint32_t)t->last + 1;
-}
-
 struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t)
 {
     return t->digest;

@@ -30,8 +30,7 @@ int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *
 int fm_tokenizer_parse(struct fm_tokenizer **t, const char *text, size_t size, struct fm_err *err);
 void fm_tokenizer_close(struct fm_tokenizer *t);
 
-/* One more than the largest id; and the digest of the file. */
-uint32_t fm_tokenizer_size(const struct fm_tokenizer *t);
+/* Of the file. */
 struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
 /* Ids that its template puts in front of a text and behind it. */
 void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,

@@ -147,8 +147,6 @@ int fm_exporter_add_text(struct fm_exporter *x, const char *name, struct fm_text
                          struct fm_err *err);
 /* True for layouts that come with modeling_fm.py; false: stock names, or native. */
 bool fm_exporter_models(const struct fm_exporter *x);
-/* True for names that an export writes itself, whatever the checkpoint carried. */
-bool fm_exporter_owns(const char *name);
 
 /* ---- from beginning to end ---- */
 

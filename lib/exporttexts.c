@@ -10,7 +10,8 @@
 #include "formats/hfwriter.h"
 #include "formats/modeling.h"
 
-bool fm_exporter_owns(const char *name)
+/* True for names that an export writes itself, whatever the checkpoint carried. */
+static bool is_own(const char *name)
 {
     static const char *const own[] = {"config.json", FM_EXPORT_JSON, FM_EXPORT_CARD,
                                       FM_EXPORT_MODELING, FM_HFWRITER_INDEX};
@@ -83,7 +84,7 @@ static int add_export_json(struct fm_exporter *x, struct fm_err *err)
 static int add_carried(struct fm_exporter *x, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    if (fm_exporter_owns(name))
+    if (is_own(name))
         return FM_OK;
     int rc = fm_exporter_add_file(x, name, NULL, m->size, m->size, false, err);
     if (rc == FM_OK)

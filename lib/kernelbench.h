@@ -19,7 +19,7 @@
 #define FM_KERNELBENCH_TOKENS_MAX 16
 
 struct fm_kernelbench_options {
-    const char *shape;   /* a name of fm_kernelbench_shapes, or "H,I,E,K"; NULL: "1024,3584,8,2" */
+    const char *shape;   /* "mixtral-8x7b" and others, or "H,I,E,K"; NULL: "1024,3584,8,2" */
     const char *tokens;  /* "1,16,64" */
     const char *budgets; /* "0,0.2,0.4"; 0 comes first in any case */
     const char *family;  /* a bundle or stage stream whose shape and masks are taken, or NULL */
@@ -57,9 +57,6 @@ struct fm_kernelbench {
     int rows;
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */
 };
-
-/* "mixtral-8x7b, ..." */
-const char *fm_kernelbench_shapes(void);
 
 /* What the processor calls itself, or "unknown". */
 void fm_kernelbench_cpu(char *text, size_t size);

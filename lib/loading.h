@@ -55,8 +55,6 @@ struct fm_model {
     struct fm_model_tensor end[8];
     int ends_count;
     struct fm_ends ends;
-    const char **unknown;
-    size_t unknowns;
     int pinned;                 /* layers [0, pinned) stay; the others take turns in one slot */
     struct fm_layer_slot *slot; /* (pinned + 1) */
     char *raw;                  /* bytes of layer raw_l as the file has them */

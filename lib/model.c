@@ -194,26 +194,20 @@ static bool is_switch(const struct fm_model *m, const char *name)
     return m->tensors.source == FM_SOURCE_RAGGED && len > n && strcmp(name + len - n, end) == 0;
 }
 
-static int list_unknown(struct fm_model *m, struct fm_err *err)
+/* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not.
+ */
+static int refuse_strays(const struct fm_model *m, struct fm_err *err)
 {
     int l, e;
-    size_t all = 0;
-    for (size_t i = 0; i < m->tensors.files; i++)
-        all += m->tensors.file[i].st->count;
-    m->unknown = fm_alloc(all, sizeof *m->unknown, "a list of tensors", err);
-    if (!m->unknown)
-        return err->code;
     for (size_t i = 0; i < m->tensors.files; i++) {
         const struct fm_safetensors *st = m->tensors.file[i].st;
         for (size_t t = 0; t < st->count; t++) {
             const char *name = st->tensor[t].name;
-            if (fm_weights_find(&m->config, m->tensors.source, name, &l, &e) || is_switch(m, name))
-                continue;
-            if (is_stray(&m->config, name))
+            if (!fm_weights_find(&m->config, m->tensors.source, name, &l, &e) &&
+                !is_switch(m, name) && is_stray(&m->config, name))
                 return fm_fail(err, FM_EFORMAT,
                                "%s: tensor '%s' belongs to no layer or expert of config.json",
                                m->path, name);
-            m->unknown[m->unknowns++] = name;
         }
     }
     return FM_OK;
@@ -290,7 +284,7 @@ int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, st
     for (int l = 0; !rc && l < m->config.L; l++)
         rc = plan_layer(m, l, err);
     if (!rc)
-        rc = list_unknown(m, err);
+        rc = refuse_strays(m, err);
     if (!rc)
         rc = plan_slots(m, memory, err);
     if (rc)
@@ -316,7 +310,6 @@ void fm_model_close(struct fm_model *m)
     free(m->plan);
     free(m->raw);
     free(m->caps);
-    free(m->unknown);
     for (int i = 0; i < m->ends_count; i++)
         free(*(float **)((char *)&m->ends + m->end[i].weight->field));
     fm_source_close(&m->tensors);
@@ -337,12 +330,6 @@ enum fm_dtype fm_model_dtype(const struct fm_model *m)
 const uint32_t *fm_model_caps(const struct fm_model *m)
 {
     return m->caps;
-}
-
-size_t fm_model_unknown(const struct fm_model *m, const char *const **names)
-{
-    *names = m->unknown;
-    return m->unknowns;
 }
 
 void fm_model_rank(struct fm_model *m, const int32_t *order)

@@ -132,10 +132,6 @@ enum fm_dtype fm_model_dtype(const struct fm_model *model);
 /* Channels each expert has on disk, (M, E); I everywhere in a full model. Borrowed. */
 const uint32_t *fm_model_caps(const struct fm_model *model);
 
-/* Tensors of the files that the model does not use (old buffers, heads of other tasks): fm-pack
- * carries them.  *names and their texts live as long as the model. */
-size_t fm_model_unknown(const struct fm_model *model, const char *const **names);
-
 /* Read experts in ranked order from now on: channel j in memory is channel order[(l E + e) I + j]
  * of the file.  Borrows `order` (M, E, I), checked to be permutations by the caller; NULL: the
  * file's order again.  For stock checkpoints alone: all others are ranked already. */

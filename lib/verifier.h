@@ -47,9 +47,7 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
 /* n items, `bytes` of them, were looked at. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 
-/* Tell the user everything found so far, in order, and forget it; forget it untold, and the counts
- * with it. */
-void fm_verifier_tell(struct fm_verifier *v);
+/* Forget everything found so far, and the counts with it. */
 void fm_verifier_forget(struct fm_verifier *v);
 
 /*

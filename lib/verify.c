@@ -68,7 +68,8 @@ static void free_findings(struct fm_verifier *v)
     v->findings = 0;
 }
 
-void fm_verifier_tell(struct fm_verifier *v)
+/* Tell the user everything found, in order. */
+static void tell_findings(struct fm_verifier *v)
 {
     if (v->findings)
         qsort(v->finding, v->findings, sizeof *v->finding, compare_findings);
@@ -205,7 +206,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     rc = directory ? fm_verify_export(&v, err) : fm_verify_bundle(&v, err);
     if (rc == FM_OK && options->function && report->failed == 0)
         rc = fm_verify_function(&v, err);
-    fm_verifier_tell(&v);
+    tell_findings(&v);
     free(v.finding);
     free(v.served);
     pthread_mutex_destroy(&v.lock);
