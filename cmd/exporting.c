@@ -18,6 +18,11 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_report_uint(o, "bytes_layout", r->bytes_layout);
     fm_report_uint(o, "channels_pad", r->channels_pad);
     fm_report_uint(o, "bytes_pad", r->bytes_pad);
+    if (r->layout == FM_LAYOUT_ELASTIC) {
+        fm_report_uint(o, "members", (uint64_t)r->members);
+        fm_report_uint(o, "channels_freed", r->channels_freed);
+        fm_report_uint(o, "bytes_freed", r->bytes_freed);
+    }
     fm_report_uint(o, "bytes_weights", r->bytes_weights);
     fm_report_uint(o, "bytes_out", r->bytes_out);
     fm_report_uint(o, "bytes_memory", r->bytes_memory);
@@ -35,7 +40,8 @@ static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64
                 (unsigned long long)bytes, (unsigned long long)channels, why);
 }
 
-static void export_text(FILE *out, const struct fm_export_report *r)
+static void export_text(FILE *out, const struct fm_export_options *options,
+                        const struct fm_export_report *r)
 {
     fprintf(out, "export   %s, budget %.4f (mask %d)\n", fm_layout_name(r->layout), r->budget,
             r->index);
@@ -43,6 +49,10 @@ static void export_text(FILE *out, const struct fm_export_report *r)
         fprintf(out, "width    %u channels in every expert\n", r->width_uniform);
     rounding_line(out, "layout", r->channels_layout, r->bytes_layout,
                   r->layout == FM_LAYOUT_LAYER ? "one width per layer" : "one width for all");
+    if (options->load_cap)
+        fprintf(out, "%-9s%12llu bytes  of %llu channels that no budget in it uses (budgets: %d)\n",
+                "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
+                r->members);
     rounding_line(out, "padding", r->channels_pad, r->bytes_pad, "--pad-multiple");
     fm_show_bytes(out, "weights", r->bytes_weights, "");
     fm_show_bytes(out, "all", r->bytes_out, "");
@@ -56,6 +66,6 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
     if ((cli->dry_run ? fm_export_plan : fm_export)(&cli->run, options, &r, err) != FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
-    export_text(text.out, &r);
+    export_text(text.out, options, &r);
     return fm_cli_result(cli, &text, export_json(cli, options, &r), err);
 }

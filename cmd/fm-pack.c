@@ -1,4 +1,7 @@
 /* fm-pack: make the bundle, list what it offers, export one member of the family. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "cmd/cli.h"
 #include "cmd/exporting.h"
 #include "cmd/offer.h"
@@ -44,16 +47,43 @@ static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
     if (given > 1 || (given == 0 && o->layout != FM_LAYOUT_ELASTIC))
         return fm_fail(err, FM_EUSAGE,
                        "--export needs one of --budget R, --fit SIZE and --mask INDEX");
-    o->by = o->fit > 0 ? FM_BY_FIT : o->budget >= 0 ? FM_BY_BUDGET : FM_BY_MASK;
-    o->mask = mask >= 0 ? mask : 0;
+    o->by = o->fit > 0       ? FM_BY_FIT
+            : o->budget >= 0 ? FM_BY_BUDGET
+            : mask >= 0      ? FM_BY_MASK
+                             : FM_BY_DEFAULT;
+    o->mask = mask;
     return FM_OK;
+}
+
+/* R or R:R2, the lowest and the highest share that will be served. */
+static int read_cap(struct fm_export_options *o, const char *text, struct fm_err *err)
+{
+    char *end;
+    if (!text)
+        return FM_OK;
+    o->load_cap = true;
+    o->load_high = 1;
+    o->load_low = strtod(text, &end);
+    bool ok = end > text;
+    if (ok && *end == ':') {
+        const char *second = end + 1;
+        o->load_high = strtod(second, &end);
+        ok = end > second;
+    }
+    ok = ok && !*end && !strpbrk(text, "+ \t\n");
+    ok = ok && o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1;
+    return ok ? FM_OK
+              : fm_fail(err, FM_EUSAGE,
+                        "bad value for --load-cap: %s (use R or R:R2, shares from 0 to 1); see "
+                        "fm-pack --help",
+                        text);
 }
 
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     struct fm_export_options *o, int mask, struct fm_err *err)
 {
-#define EXPORTING "budget fit mask layout for shard-size pad-multiple base-model"
+#define EXPORTING "budget fit mask layout for load-cap shard-size pad-multiple base-model"
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
     if (list) {
@@ -78,6 +108,7 @@ int main(int argc, char **argv)
 {
     bool list = false;
     const char *directory = NULL;
+    const char *cap = NULL;
     int layout = FM_LAYOUT_RAGGED, mask = -1, runtime = 0, pad = 1;
     struct fm_export_options options = {.budget = -1};
     const struct fm_cli_option own[] = {
@@ -95,6 +126,8 @@ int main(int argc, char **argv)
          "form of the export (default: ragged)", 0, 0},
         {"for", 0, FM_CLI_CHOICE, &runtime, "any|vllm", "who reads layout layer (default: any)", 0,
          0},
+        {"load-cap", 0, FM_CLI_TEXT, &cap, "R[:R2]",
+         "of elastic: only budgets from R to R2, experts no wider", 0, 0},
         {"shard-size", 0, FM_CLI_SIZE, &options.shard_bytes, "SIZE",
          "most bytes of tensors in a file (default: 4GiB)", 0, 0},
         {"pad-multiple", 0, FM_CLI_INT, &pad, "M",
@@ -120,6 +153,8 @@ int main(int argc, char **argv)
     options.layout = (enum fm_layout)layout;
     options.vllm = runtime == 1;
     options.pad_multiple = (uint32_t)pad;
-    int code = run_mode(&cli, list, directory, &options, mask, &err);
+    int code = read_cap(&options, cap, &err);
+    if (code == FM_OK)
+        code = run_mode(&cli, list, directory, &options, mask, &err);
     return fm_cli_end(&cli, code, &err);
 }

@@ -41,7 +41,7 @@ static void form_row(FILE *out, const struct fm_list *list, const struct fm_list
     }
     char uniform[FM_DEGREES_TEXT], fused[FM_DEGREES_TEXT];
     fm_degrees_print(uniform, r->form[FM_LAYOUT_UNIFORM].degrees, ",");
-    fm_degrees_print(fused, r->form[FM_LAYOUTS].degrees, ",");
+    fm_degrees_print(fused, r->form[FM_LIST_FUSED].degrees, ",");
     fprintf(out, "  %-12s %s\n", uniform, fused);
 }
 

@@ -10,6 +10,9 @@ config.json:
     fm_budgets  `elastic`: the removed share of each member of the family, increasing
     fm_family   `elastic`: the widths of each member, rows as in fm_widths
     fm_budget   `elastic`: the budget to start with; the environment's FM_BUDGET wins
+    fm_load_cap `elastic`: [R, R2], the shares that will be served; FM_LOAD_CAP=R or R:R2 narrows
+                it.  Members outside are refused, and of each expert only what the widest of the
+                others uses is loaded
     fm_layout   "layer": stock three-dimensional experts, one width per layer; else flat ones
 
 Flat experts are two matrices per layer, one expert after another, channels in order of rank, so
@@ -36,6 +39,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.models.mixtral import configuration_mixtral, modeling_mixtral
 from transformers.models.olmoe import configuration_olmoe, modeling_olmoe
 from transformers.models.phimoe import configuration_phimoe, modeling_phimoe
@@ -175,7 +180,15 @@ def clip_room(size, device):
     return clip_rooms.room
 
 
-@torch.library.custom_op("fm::clip_experts", mutates_args=())
+def clip_operator(name="clip_experts"):
+    """A free name: a process that loads two directories runs two of these files, and an operator
+    registered again under its name is gone for the one who had it."""
+    while hasattr(torch.ops.fm, name):
+        name += "_again"
+    return f"fm::{name}"
+
+
+@torch.library.custom_op(clip_operator(), mutates_args=())
 def clip_experts(
     hidden: torch.Tensor,
     ids: torch.Tensor,
@@ -228,7 +241,7 @@ def experts_forward(hidden, *arguments):
 class FmExperts(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
-        cap = config.fm_widths[layer]
+        cap = loaded_widths(config, layer)
         self.fm_config, self.layer = config, layer
         if CLIP is None:
             clip_say("experts by PyTorch, without libfm_clip")
@@ -241,12 +254,12 @@ class FmExperts(nn.Module):
 
     def tables(self):
         config = self.fm_config
-        cap = torch.tensor(config.fm_widths[self.layer], dtype=torch.int32)
+        cap = torch.tensor(loaded_widths(config, self.layer), dtype=torch.int32)
         family = [member[self.layer] for member in config.fm_family or [config.fm_widths]]
         return {
             "row0": cap.cumsum(0) - cap,
             "cap": cap,
-            "widths": torch.tensor(family, dtype=torch.int32),
+            "widths": torch.tensor(family, dtype=torch.int32).minimum(cap),
             "start": torch.tensor([starting_member(config)], dtype=torch.int64),
         }
 
@@ -258,6 +271,26 @@ class FmExperts(nn.Module):
             init.normal_(weight, mean=0.0, std=self.fm_config.initializer_range)
         if hasattr(self, "budget"):
             init.constant_(self.budget, -1)
+
+    def loaded(self, name, tensor):
+        """A tensor of the file without the rows that fm_load_cap leaves out."""
+        stored, cap = self.fm_config.fm_widths[self.layer], loaded_widths(self.fm_config, self.layer)
+        rows = 2 if name == "gate_up" else 1
+        if tensor.shape != getattr(self, name).shape and len(tensor) == rows * sum(stored):
+            experts = zip(tensor.split([rows * k for k in stored]), cap)
+            tensor = torch.cat([expert[: rows * k] for expert, k in experts])
+        return tensor
+
+    def load_weights(self, weights):
+        """vLLM and SGLang call this with the pairs of name and tensor below this module."""
+        names = set()
+        for name, tensor in weights:
+            room, tensor = getattr(self, name), self.loaded(name, tensor)
+            if tensor.shape != room.shape:
+                raise ValueError(f"experts.{name} is {list(tensor.shape)}, not {list(room.shape)}")
+            room.data.copy_(tensor)
+            names.add(name)
+        return names
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
         index = self.start
@@ -287,18 +320,71 @@ class FmPhimoeRouter(nn.Module):
 # --- budgets ------------------------------------------------------------------------------------
 
 
+def load_cap(given):
+    """The narrower of fm_load_cap and FM_LOAD_CAP as [low, high]; None: all is loaded."""
+    low, _, high = os.environ.get("FM_LOAD_CAP", "").partition(":")
+    if not low:
+        return given
+    first, last = given or (0.0, 1.0)
+    return [max(first, float(low)), min(last, float(high or 1))]
+
+
+def is_loaded(config, budget):
+    low, high = config.fm_load_cap or (0.0, 1.0)
+    return not config.fm_load_cap or low - 1e-9 <= float(budget) <= high + 1e-9
+
+
+def loaded_members(config):
+    members = [i for i, share in enumerate(config.fm_budgets) if is_loaded(config, share)]
+    if not members:
+        raise ValueError(f"no budget of {config.fm_budgets} is within the load cap {config.fm_load_cap}")
+    return members
+
+
+def loaded_widths(config, layer):
+    """How wide each expert of a layer is in memory."""
+    if not config.fm_load_cap:
+        return config.fm_widths[layer]
+    members = [config.fm_family[i][layer] for i in loaded_members(config)]
+    return [max(widths) for widths in zip(*members)]
+
+
+class LoadedRows(ConversionOps):
+    """What transformers puts a tensor of the file through on its way to a parameter."""
+
+    def convert(self, input_dict, source_patterns, target_patterns, full_layer_name, model, **others):
+        (tensor,) = input_dict.values()
+        tensor = tensor[0] if isinstance(tensor, list) else tensor
+        module, _, name = full_layer_name.rpartition(".")
+        return {target_patterns[0]: model.get_submodule(module).loaded(name, tensor)}
+
+    @property
+    def reverse_op(self):
+        return self  # what is saved has these rows alone
+
+
+def pick_rows(model_type):
+    names = "mlp.experts.gate_up", "mlp.experts.down"
+    converters = [WeightConverter(name, name, [LoadedRows()], force_cpu=True) for name in names]
+    register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
+
+
 def nearest_member(config, budget):
-    """The index of the member whose removed share is nearest."""
+    """The index of the loaded member whose removed share is nearest."""
     if not config.fm_family:
         raise ValueError("this directory holds one member of the family, not an elastic one")
-    away = [abs(share - float(budget)) for share in config.fm_budgets]
-    return away.index(min(away))
+    if not is_loaded(config, budget):
+        low, high = config.fm_load_cap
+        raise ValueError(f"budget {budget} is not loaded: the load cap is {low:g} to {high:g}")
+    return min(loaded_members(config), key=lambda i: abs(config.fm_budgets[i] - float(budget)))
 
 
 def starting_member(config):
     if not config.fm_family:
         return 0
-    return nearest_member(config, os.environ.get("FM_BUDGET", config.fm_budget))
+    low, high = config.fm_load_cap or (0.0, 1.0)
+    usual = min(max(config.fm_budget, low), high)
+    return nearest_member(config, os.environ.get("FM_BUDGET", usual))
 
 
 def budget_tensors(config, budget):
@@ -350,6 +436,8 @@ class FmModel:
                 layer.mlp.experts = self.experts(config, index, layer.mlp.experts)
                 if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
                     layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
+        if config.fm_load_cap:
+            pick_rows(config.model_type)
         self.init_weights()
 
     def experts(self, config, layer, stock):
@@ -385,7 +473,9 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
     base = getattr(config, f"{name}Config")
 
     def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
-        budgets = {key: stock.pop(key, None) for key in ("fm_budget", "fm_budgets")}
+        budgets = {key: stock.pop(key, None) for key in ("fm_budget", "fm_budgets", "fm_load_cap")}
+        if fm_family:
+            budgets["fm_load_cap"] = load_cap(budgets["fm_load_cap"])
         if stock.get("sliding_window") == 0 and "use_sliding_window" not in stock:
             stock["sliding_window"] = None  # both mean: no window
         # vLLM reads one width per layer here; the stock class takes no list.

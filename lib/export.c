@@ -35,15 +35,21 @@ static uint64_t piece_memory(const struct fm_exporter *x)
     return most * (uint64_t)fm_pool_threads();
 }
 
-/* What rounding up costs.  Where every expert is stored at full width, it costs no bytes. */
-static void report_rounding(struct fm_export_report *r, const struct fm_exporter *x)
+/* What rounding up costs, nothing where every expert is stored at full width; what a cap frees. */
+static void report_channels(struct fm_export_report *r, const struct fm_exporter *x)
 {
     uint64_t channel = fm_exporter_channel_bytes(x);
-    bool whole = r->layout == FM_LAYOUT_PADDED || r->layout == FM_LAYOUT_ELASTIC;
+    bool elastic = r->layout == FM_LAYOUT_ELASTIC;
+    bool whole = r->layout == FM_LAYOUT_PADDED || (elastic && !x->options->load_cap);
     r->channels_layout = x->channels_layout;
     r->bytes_layout = x->channels_layout * channel;
     r->channels_pad = x->channels_pad;
     r->bytes_pad = whole ? 0 : x->channels_pad * channel;
+    if (!elastic)
+        return;
+    r->members = x->last - x->first + 1;
+    r->channels_freed = fm_exporter_freed(x);
+    r->bytes_freed = r->channels_freed * channel;
 }
 
 static int plan(struct fm_exporter *x, struct fm_export_report *r, struct fm_err *err)
@@ -68,7 +74,7 @@ static int plan(struct fm_exporter *x, struct fm_export_report *r, struct fm_err
                                    .bytes_memory = piece_memory(x),
                                    .files = (int)x->files};
     r->width_uniform = o->layout == FM_LAYOUT_UNIFORM ? (uint32_t)x->rows : 0;
-    report_rounding(r, x);
+    report_channels(r, x);
     if (stream)
         return FM_OK;
     rc = fm_file_free_space(x->run->output, &r->bytes_free, err);

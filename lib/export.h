@@ -7,7 +7,9 @@
  *            per layer, widths in config.json as fm_widths
  *   elastic  the same, at full width, with the widths of every budget: fm_budgets (B), fm_family
  *            (B rows as fm_widths), fm_budget, the one to start with, and in every layer a tensor
- *            experts.budget (1): the index of the member in force, -1 to begin with
+ *            experts.budget (1): the index of the member in force, -1 to begin with.  With a load
+ *            cap (R, R2): the members of these budgets alone, fm_load_cap [R, R2], and every expert
+ *            no wider than its widest in them
  *   layer    as ragged, every expert of a layer as wide as the widest; or, for vLLM's fused
  *            kernels, experts in two tensors of three dimensions, gate_up_proj (E, 2 k, H), gate
  *            rows first, and down_proj (E, H, k), k a multiple of 8 and per layer in config.json
@@ -23,9 +25,10 @@
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
- * "removed", "budget", "pad_multiple", "shard_size" (0 in native), "widths": [[k of layer 0 ..]
- * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's
- * ranking}. No paths, no dates: same bundle, same options, same bytes.
+ * "removed", "budget", "load_cap": [R, R2] (where there is one), "pad_multiple", "shard_size" (0 in
+ * native), "widths": [[k of layer 0 ..] ..], "config": digest of the checkpoint's config.json,
+ * "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same options, same
+ * bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H
@@ -54,7 +57,8 @@ enum fm_choice {
     FM_BY_BUDGET, /* the nearest mask, at most one budget step away */
     FM_BY_FIT,    /* the largest member whose export, every file of the directory or the whole of
                      the stream, takes at most that many bytes; not for elastic */
-    FM_BY_MASK    /* its place in the family */
+    FM_BY_MASK,   /* its place in the family */
+    FM_BY_DEFAULT /* elastic: the widest that it holds */
 };
 
 /* Tensor bytes of a shard where nothing else is asked for: 4 GiB. */
@@ -68,7 +72,9 @@ struct fm_export_options {
     double budget;
     uint64_t fit;
     int mask;
-    uint64_t shard_bytes;   /* of Hugging Face layouts; 0: FM_EXPORT_SHARD_BYTES */
+    uint64_t shard_bytes; /* of Hugging Face layouts; 0: FM_EXPORT_SHARD_BYTES */
+    bool load_cap;        /* elastic: members with budgets from load_low to load_high alone */
+    double load_low, load_high;
     uint32_t pad_multiple;  /* widths are rounded up to it, and to that of the training; 0: 1 */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
 };
@@ -82,6 +88,8 @@ struct fm_export_report {
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because layer and uniform have
                                                one width for many experts */
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */
+    int members;                            /* elastic: budgets that it holds */
+    uint64_t channels_freed, bytes_freed;   /* elastic: of the model, but of no such budget */
     uint64_t bytes_weights;                 /* safetensors files, headers included */
     uint64_t bytes_out;                     /* all files, or the stream */
     uint64_t bytes_memory;                  /* buffers at the peak */

@@ -53,12 +53,12 @@ static int exact_integers(enum fm_dtype dtype)
 
 static int check_index(const struct fm_exporter *x, struct fm_err *err)
 {
-    int most = exact_integers(x->volumes.dtype);
-    if (x->budgets.family.count > most)
+    int most = exact_integers(x->volumes.dtype), budgets = x->last - x->first + 1;
+    if (budgets > most)
         return fm_fail(err, FM_ECONFIG,
                        "layout elastic: %d budgets, and an index in %s counts %d; a larger "
-                       "--budget-step of fm-train gives fewer",
-                       x->budgets.family.count, fm_dtype_name(x->volumes.dtype), most);
+                       "--budget-step of fm-train gives fewer, --load-cap keeps fewer",
+                       budgets, fm_dtype_name(x->volumes.dtype), most);
     return FM_OK;
 }
 

@@ -109,10 +109,13 @@ static const char *describe(const struct fm_export_options *o)
     case FM_LAYOUT_RAGGED:
         return "Layout `ragged`: every expert has a width of its own (`fm_widths` in config.json).";
     case FM_LAYOUT_ELASTIC:
-        return "Layout `elastic`: the whole family in one directory.  The weights are ranked and "
-               "at\n"
-               "full width; a budget is a prefix of every expert, and is chosen at load or while "
-               "serving.";
+        return o->load_cap
+                   ? "Layout `elastic`, capped: some budgets of the family in one directory.  The "
+                     "weights are\nranked, every expert as wide as these need it; a budget is a "
+                     "prefix of every expert, and\nis chosen at load or while serving."
+                   : "Layout `elastic`: the whole family in one directory.  The weights are "
+                     "ranked and at\nfull width; a budget is a prefix of every expert, and is "
+                     "chosen at load or while serving.";
     case FM_LAYOUT_LAYER:
         return o->vllm ? "Layout `layer` for vLLM: one width per layer, experts in the form that\n"
                          "vLLM's fused kernels read."
@@ -194,10 +197,14 @@ static void say_family(struct fm_text *t, const struct fm_exporter *x)
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
                    fm_exporter_weight_bytes(x));
     fm_text_printf(t, "| starts at budget | %.4f |\n", x->budgets.budget[x->index].budget);
+    if (x->options->load_cap)
+        fm_text_printf(t,
+                       "| bytes of channels that no budget here uses, left out | %" PRIu64 " |\n",
+                       fm_exporter_freed(x) * fm_exporter_channel_bytes(x));
     say_degrees(t, x);
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
                       "divergence | same token |\n|---|---|---|---|---|---|\n");
-    for (int b = 0; b < x->budgets.family.count; b++) {
+    for (int b = x->first; b <= x->last; b++) {
         const struct fm_quality *q = &x->budgets.family.mask[b].quality;
         const struct fm_budget *s = &x->budgets.budget[b];
         fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
@@ -283,6 +290,12 @@ static void say_command(struct fm_text *t, const struct fm_exporter *x)
     if (o->layout == FM_LAYOUT_LAYER)
         fm_text_printf(t, " --for %s", o->vllm ? "vllm" : "any");
     fm_text_printf(t, " --mask %d", x->index);
+    if (o->load_cap) {
+        fm_text_printf(t, " --load-cap ");
+        fm_exporter_say_number(t, o->load_low);
+        fm_text_printf(t, ":");
+        fm_exporter_say_number(t, o->load_high);
+    }
     if (o->pad_multiple > 1)
         fm_text_printf(t, " --pad-multiple %" PRIu32, o->pad_multiple);
     if (o->shard_bytes)
@@ -296,14 +309,14 @@ static void say_command(struct fm_text *t, const struct fm_exporter *x)
 int fm_exporter_card(struct fm_exporter *x, struct fm_err *err)
 {
     struct fm_text t = {0};
-    const struct fm_family *f = &x->budgets.family;
+    const struct fm_budget *b = x->budgets.budget;
     say_front_matter(&t, x);
     if (x->options->layout == FM_LAYOUT_ELASTIC)
-        fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets 0 to %.4f\n\n",
-                       x->budgets.budget[f->count - 1].budget);
+        fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
+                       b[x->first].budget, b[x->last].budget);
     else
         fm_text_printf(&t, "\n# A smaller member of a mixture-of-experts family, budget %.4f\n\n",
-                       x->budgets.budget[x->index].budget);
+                       b[x->index].budget);
     fm_text_printf(&t,
                    "The channels of every expert are ranked, and the least important ones\n"
                    "removed; a mask says how many each expert keeps.\n\n%s\n\n",

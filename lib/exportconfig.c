@@ -25,8 +25,7 @@ void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, cons
     fm_text_printf(t, "\n%s]", indent);
 }
 
-/* With the fewest digits that read back the same. */
-static void say_number(struct fm_text *t, double value)
+void fm_exporter_say_number(struct fm_text *t, double value)
 {
     char text[32];
     int digits = 1;
@@ -34,6 +33,15 @@ static void say_number(struct fm_text *t, double value)
         snprintf(text, sizeof text, "%.*g", digits, value);
     while (strtod(text, NULL) != value && digits++ < 17);
     fm_text_printf(t, "%s", text);
+}
+
+void fm_exporter_say_cap(struct fm_text *t, const struct fm_export_options *o)
+{
+    fm_text_printf(t, "[");
+    fm_exporter_say_number(t, o->load_low);
+    fm_text_printf(t, ", ");
+    fm_exporter_say_number(t, o->load_high);
+    fm_text_printf(t, "]");
 }
 
 /* ---- config.json ---- */
@@ -81,11 +89,11 @@ static void say_family(struct fm_text *t, const struct fm_exporter *x)
     uint32_t *widths = malloc(n * sizeof *widths);
     t->failed = t->failed || !widths;
     fm_text_printf(t, "[");
-    for (int b = 0; b < x->budgets.family.count && widths; b++) {
+    for (int b = x->first; b <= x->last && widths; b++) {
         const uint32_t *mask = fm_family_widths(&x->budgets.family, b);
         for (size_t i = 0; i < n; i++)
             widths[i] = fm_exporter_round(x, mask[i]);
-        fm_text_printf(t, "%s\n    ", b ? "," : "");
+        fm_text_printf(t, "%s\n    ", b > x->first ? "," : "");
         fm_exporter_say_widths(t, x, widths, "    ");
     }
     fm_text_printf(t, "\n  ]");
@@ -96,13 +104,17 @@ static void set_elastic(struct edit *e, struct fm_exporter *x)
 {
     struct fm_text t = {0};
     fm_text_printf(&t, "[");
-    for (int b = 0; b < x->budgets.family.count; b++) {
-        fm_text_printf(&t, "%s", b ? ", " : "");
-        say_number(&t, x->budgets.budget[b].budget);
+    for (int b = x->first; b <= x->last; b++) {
+        fm_text_printf(&t, "%s", b > x->first ? ", " : "");
+        fm_exporter_say_number(&t, x->budgets.budget[b].budget);
     }
     fm_text_printf(&t, "]");
     set(e, "fm_budgets", &t);
-    say_number(&t, x->budgets.budget[x->index].budget);
+    if (x->options->load_cap) {
+        fm_exporter_say_cap(&t, x->options);
+        set(e, "fm_load_cap", &t);
+    }
+    fm_exporter_say_number(&t, x->budgets.budget[x->index].budget);
     set(e, "fm_budget", &t);
     /* Last: setting a key reads all that is there, and this is long. */
     if (!x->family) {

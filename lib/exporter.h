@@ -64,6 +64,7 @@ struct fm_exporter {
     struct fm_config config;
     struct fm_volumes volumes;
     struct fm_budgets budgets;
+    int first, last;                        /* budgets that the export may serve */
     int index;                              /* the budget */
     uint32_t *widths;                       /* (M, E): channels of every expert in the files */
     uint64_t channels_layout, channels_pad; /* in widths and not in the mask: struct
@@ -116,6 +117,8 @@ void fm_exporter_widths(struct fm_exporter *x);
 int fm_exporter_check_pad(const struct fm_exporter *x, struct fm_err *err);
 /* A width of a mask as this export has it: rounded up to pad_multiple and to the training's. */
 uint32_t fm_exporter_round(const struct fm_exporter *x, uint32_t width);
+/* Channels of all experts of the model that are not in the files. */
+uint64_t fm_exporter_freed(const struct fm_exporter *x);
 /* Channels that the experts of the l-th layer of experts have together in the files. */
 uint64_t fm_exporter_channels(const struct fm_exporter *x, int l);
 
@@ -142,6 +145,9 @@ int fm_exporter_origin(struct fm_exporter *x, struct fm_err *err);
 /* [[26, 103], [37, 26]], a decoder layer per line, [] where it has no experts. */
 void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
                             const char *indent);
+/* With the fewest digits that read back the same; [0.2, 1] of a load cap. */
+void fm_exporter_say_number(struct fm_text *t, double value);
+void fm_exporter_say_cap(struct fm_text *t, const struct fm_export_options *o);
 /* Add a text as a file; releases it. */
 int fm_exporter_add_text(struct fm_exporter *x, const char *name, struct fm_text *t,
                          struct fm_err *err);
@@ -157,6 +163,8 @@ int fm_exporter_take(struct fm_exporter *x, struct fm_err *err);
 void fm_exporter_release(struct fm_exporter *x);
 /* FM_EUSAGE for options that do not go together. */
 int fm_exporter_check(const struct fm_export_options *options, struct fm_err *err);
+/* Set first and last: the members inside a load cap, or all. */
+int fm_exporter_keep(struct fm_exporter *x, struct fm_err *err);
 /* The index that the options choose. */
 int fm_exporter_choose(struct fm_exporter *x, int *index, struct fm_err *err);
 /* All files, as a new directory or as a tar stream on standard output. */

@@ -139,7 +139,8 @@ static bool is_planned(const struct fm_exporter *x)
     const struct fm_export_options *o = x->options, *p = &x->planned;
     size_t n = (size_t)x->config.M * (size_t)x->config.E;
     if (x->weight_files == 0 || o->layout != p->layout || o->vllm != p->vllm ||
-        o->shard_bytes != p->shard_bytes || o->pad_multiple != p->pad_multiple)
+        o->shard_bytes != p->shard_bytes || o->pad_multiple != p->pad_multiple ||
+        o->load_cap != p->load_cap || o->load_low != p->load_low || o->load_high != p->load_high)
         return false;
     if (o->layout == FM_LAYOUT_UNIFORM || o->layout == FM_LAYOUT_PADDED)
         return x->rows == x->planned_rows;
@@ -245,6 +246,8 @@ int fm_exporter_take(struct fm_exporter *x, struct fm_err *err)
     }
     if (rc == FM_OK)
         rc = fm_exporter_origin(x, err);
+    if (rc == FM_OK)
+        rc = fm_exporter_keep(x, err);
     return rc == FM_OK ? fm_exporter_check_pad(x, err) : rc;
 }
 

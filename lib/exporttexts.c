@@ -68,6 +68,11 @@ static int add_export_json(struct fm_exporter *x, struct fm_err *err)
                    x->index);
     fm_text_printf(&t, "  \"removed\": %" PRIu64 ",\n  \"budget\": %.17g,\n", mask->removed,
                    x->budgets.budget[x->index].budget);
+    if (o->load_cap) {
+        fm_text_printf(&t, "  \"load_cap\": ");
+        fm_exporter_say_cap(&t, o);
+        fm_text_printf(&t, ",\n");
+    }
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
                    o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
     fm_text_printf(&t, "  \"widths\": ");

@@ -87,12 +87,32 @@ static uint32_t round_one(const struct fm_exporter *x, uint32_t width)
     return fm_actions_round(width, fm_actions_both(pad, stock_multiple(x)), x->config.I);
 }
 
+uint64_t fm_exporter_freed(const struct fm_exporter *x)
+{
+    return fm_family_channels(&x->budgets.family) - sum_of(x);
+}
+
+/* Every expert as wide as in the widest of the budgets that are kept. */
+static void cover_budgets(struct fm_exporter *x)
+{
+    size_t n = experts_of(x);
+    memset(x->widths, 0, n * sizeof *x->widths);
+    for (int b = x->first; b <= x->last; b++) {
+        const uint32_t *mask = fm_family_widths(&x->budgets.family, b);
+        for (size_t i = 0; i < n; i++)
+            x->widths[i] = mask[i] > x->widths[i] ? mask[i] : x->widths[i];
+    }
+}
+
 void fm_exporter_widths(struct fm_exporter *x)
 {
     const uint32_t *mask = fm_family_widths(&x->budgets.family, x->index);
     enum fm_layout layout = x->options->layout;
     uint64_t before = 0;
-    memcpy(x->widths, mask, experts_of(x) * sizeof *mask);
+    if (x->options->load_cap)
+        cover_budgets(x);
+    else
+        memcpy(x->widths, mask, experts_of(x) * sizeof *mask);
     before = sum_of(x);
     if (layout == FM_LAYOUT_LAYER)
         level_layers(x);
@@ -104,7 +124,7 @@ void fm_exporter_widths(struct fm_exporter *x)
         x->widths[i] = round_one(x, x->widths[i]);
     x->channels_pad = sum_of(x) - before;
     x->rows = layout == FM_LAYOUT_UNIFORM ? (int)x->widths[0] : x->config.I;
-    if (layout != FM_LAYOUT_ELASTIC)
+    if (layout != FM_LAYOUT_ELASTIC || x->options->load_cap)
         return;
     /* The full model is a member of every family. */
     for (size_t i = 0; i < experts_of(x); i++)

@@ -36,7 +36,9 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
 
 const char *fm_list_form_name(int form)
 {
-    return form == FM_LAYOUTS ? "layer-vllm" : fm_layout_name((enum fm_layout)form);
+    return form == FM_LIST_FUSED    ? "layer-vllm"
+           : form == FM_LIST_CAPPED ? "load-cap"
+                                    : fm_layout_name((enum fm_layout)form);
 }
 
 /* Bytes of the tensors; without experts, each budget removes from the same sum. */
@@ -54,17 +56,29 @@ static uint64_t tensor_bytes(const struct fm_exporter *x)
     return full - (fm_family_channels(&x->budgets.family) - kept) * channel;
 }
 
+static struct fm_export_options options_of(int form)
+{
+    if (form == FM_LIST_FUSED)
+        return (struct fm_export_options){.layout = FM_LAYOUT_LAYER, .vllm = true};
+    if (form == FM_LIST_CAPPED)
+        return (struct fm_export_options){
+            .layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_high = 1};
+    return (struct fm_export_options){.layout = (enum fm_layout)form};
+}
+
 /* One form of every member. */
 static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, struct fm_err *err)
 {
-    struct fm_export_options o = {.layout =
-                                      form == FM_LAYOUTS ? FM_LAYOUT_LAYER : (enum fm_layout)form,
-                                  .vllm = form == FM_LAYOUTS};
+    struct fm_export_options o = options_of(form);
     int rc = FM_OK;
     x->options = &o;
     for (int i = 0; i < list->rows && rc == FM_OK; i++) {
         struct fm_list_form *f = &list->row[i].form[form];
         x->index = i;
+        o.load_low = o.load_cap ? x->budgets.budget[i].budget : 0;
+        rc = fm_exporter_keep(x, err);
+        if (rc != FM_OK)
+            break;
         fm_exporter_widths(x);
         f->tensors = tensor_bytes(x);
         f->degrees = fm_degrees_of(&x->config, o.layout, o.vllm, x->widths);

@@ -12,10 +12,13 @@
 #include "lib/export.h"
 #include "lib/model.h"
 
-/* A form of export: the layouts, and layout layer once more as vLLM reads it. */
-#define FM_LIST_FORMS (FM_LAYOUTS + 1)
+/* A form of export: the layouts, layout layer once more as vLLM reads it, and elastic with a load
+ * cap that begins at the member of the row. */
+#define FM_LIST_FUSED FM_LAYOUTS
+#define FM_LIST_CAPPED (FM_LAYOUTS + 1)
+#define FM_LIST_FORMS (FM_LAYOUTS + 2)
 
-/* "native" and so on; "layer-vllm" is the last. */
+/* "native" and so on, then "layer-vllm" and "load-cap". */
 const char *fm_list_form_name(int form);
 
 struct fm_list_form {

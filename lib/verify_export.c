@@ -42,6 +42,20 @@ static int slurp(const struct fm_verify_job *j, const char *name, size_t limit, 
     return rc;
 }
 
+static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *cap = cJSON_GetObjectItemCaseSensitive(json, "load_cap");
+    const cJSON *low = cJSON_GetArrayItem(cap, 0), *high = cJSON_GetArrayItem(cap, 1);
+    if (!cap)
+        return FM_OK;
+    if (cJSON_GetArraySize(cap) != 2 || !cJSON_IsNumber(low) || !cJSON_IsNumber(high))
+        return fm_fail(err, FM_EFORMAT, "'load_cap' is not two numbers");
+    o->load_cap = true;
+    o->load_low = low->valuedouble;
+    o->load_high = high->valuedouble;
+    return FM_OK;
+}
+
 /* The options that shaped it; those of an export that says nothing of them are the default's. */
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
@@ -51,6 +65,8 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     int rc = fm_json_opt_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
     if (rc == FM_OK)
         rc = fm_json_opt_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
+    if (rc == FM_OK)
+        rc = read_cap(o, json, err);
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
     return rc == FM_OK ? fm_exporter_check(o, err) : rc;
@@ -116,9 +132,10 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_segments_read(&j->seg, &j->x.bundle, &j->x.config, err);
     if (rc == FM_OK)
         rc = stand_in(j, model.dtype, err);
-    if (rc == FM_OK && index >= j->x.budgets.family.count)
-        return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; %s has %d", j->v->options->target,
-                       FM_EXPORT_JSON, (long long)index, j->run.input, j->x.budgets.family.count);
+    if (rc == FM_OK && (index < j->x.first || index > j->x.last))
+        return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
+                       j->v->options->target, FM_EXPORT_JSON, (long long)index, j->run.input,
+                       j->x.first, j->x.last);
     return rc == FM_OK ? fm_exporter_plan(&j->x, (int)index, err) : rc;
 }
 

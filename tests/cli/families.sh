@@ -23,6 +23,12 @@ for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe; do
             fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm out | numbers
         done
     done
+    for budget in 0.4 0.6; do
+        fm-pack -q --export capped --budget $budget --layout elastic --load-cap 0.35:0.65 --force \
+            family.fm | grep -c '^freed *[1-9][0-9]* bytes'
+        fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm capped | numbers
+    done
+    rm -r capped
     grep -E '"(architectures|model_type|intermediate_size|moe_intermediate_size)"' out/config.json
     rm -r family.fm out
 done

@@ -31,6 +31,10 @@ try fm-pack --export x --budget 1.5 y
 try fm-pack --export x --budget 0.4 --layout sparse y
 try fm-pack --export x --budget 0.4 --mask 3 y
 try fm-pack --export x --fit 1GB --layout elastic y
+try fm-pack --export x --layout elastic --load-cap 0.6:0.2 y
+try fm-pack --export x --layout elastic --load-cap 0.2: y
+try fm-pack --export x --budget 0.4 --load-cap 0.2 y
+try fm-pack --list --load-cap 0.2 y
 try fm-pack --export x --budget 0.4 --for vllm y
 try fm-pack --export x --budget 0.4 --layout native --shard-size 1MB y
 try fm-pack --export x --budget 0.4 --pad-multiple 0 y

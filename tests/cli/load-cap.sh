@@ -1,0 +1,34 @@
+# Elastic exports of some budgets: what is there, what is said, what verifies.  The family is one
+# of equal widths, which are the same on every machine.
+odd=$GOLDEN/odd-mixtral
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform --budget-step 0.1 \
+    --until 0.5 -o trained ranked >/dev/null
+fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+show() { # show ARGUMENT...: without what texts with measured figures have a part in
+    echo "\$ fm-pack $*"
+    fm-pack -q "$@" | grep -v '^all \|bytes_memory\|bytes_free"\|bytes_out\|seconds'
+    echo "status ${PIPESTATUS[0]}"
+}
+show --export a --layout elastic --load-cap 0.2:0.4 family.fm
+show --export b --layout elastic --load-cap 0.2 --budget 0.4 --pad-multiple 4 --json family.fm
+show --export c --layout elastic --load-cap 0 family.fm
+show --export d --layout elastic family.fm
+show --export e --layout elastic --load-cap 0.2 --dry-run family.fm
+show --export f --layout elastic --load-cap 0.2 --budget 0.1 family.fm
+show --export f --layout elastic --load-cap 0.2 --mask 1 family.fm
+show --export f --layout elastic --load-cap 0.7 family.fm
+fm-pack -q --export - --layout elastic --load-cap 0.2:0.4 family.fm 2>/dev/null |
+    tar xf - --one-top-level=g && diff -r a g && echo same
+cmp c/model.safetensors d/model.safetensors && echo "a cap of all leaves out nothing"
+tr -d ' \n' <a/config.json | grep -o '"fm_widths.*'
+grep load_cap a/fm-export.json
+grep -A 2 '^## Making\|left out' a/README.md
+for dir in a b c; do
+    fm-verify -q --function --tokens "$odd/tokens.npy" $dir --against family.fm |
+        sed 's/[0-9]* items, .*B:/items:/; s/loss [.0-9]*, want [.0-9]*;/loss:/'
+done
+# What --dry-run counts for a directory is there.
+bytes=$(fm-pack -q --json --dry-run --export x --layout elastic --load-cap 0.2:0.4 family.fm |
+    sed -n 's/.*"bytes_out": \([0-9]*\).*/\1/p')
+echo "$((bytes - $(cat a/* | wc -c))) bytes more than --dry-run says"
