@@ -312,8 +312,11 @@ static void budgets_per_token_equal_a_call_per_budget(void **state)
         for (int t = 0; t < 83; t++)
             budgets[t] = t * 7 % 5 % 3;
         mixed.c.budgets = budgets;
-        *s.budget = 99; /* not looked at */
-        if (run_once(&s, &mixed))
+        *s.budget = 99;                          /* not looked at */
+        struct call cut = copy_call(&s, &mixed); /* a few tokens at a time */
+        cut.c.workspace_bytes = fm_clip_workspace_bytes(&s.l, 10, 2);
+        if (run_once(&s, &mixed) && run_once(&s, &cut)) {
+            expect_same(&s, &mixed, &cut);
             for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
                 struct call all = copy_call(&s, &mixed);
                 all.c.budgets = NULL;
@@ -322,6 +325,7 @@ static void budgets_per_token_equal_a_call_per_budget(void **state)
                     if (budgets[i / 61] == *s.budget)
                         assert_true(out_at(&s, &all, i) == out_at(&s, &mixed, i));
             }
+        }
         free_arrays();
     }
 }
