@@ -80,6 +80,9 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
                        struct fm_err *err);
 /* fsync, close, rename, fsync the directory: the output now exists. */
 int fm_output_commit(struct fm_output *o, struct fm_err *err);
+/* The end: commit where what was written is whole (`rc` FM_OK), else abandon.  The first failure.
+ */
+int fm_output_end(struct fm_output *o, int rc, struct fm_err *err);
 /* A whole text as a file, in the place of an older one: for reports and plots. */
 int fm_output_text(const char *path, const char *text, struct fm_err *err);
 void fm_output_abandon(struct fm_output *o); /* remove the temporary; after commit: nothing */

@@ -195,16 +195,17 @@ void fm_output_abandon(struct fm_output *o)
     *o = (struct fm_output){.fd = -1, .slot = -1};
 }
 
+int fm_output_end(struct fm_output *o, int rc, struct fm_err *err)
+{
+    if (rc == FM_OK)
+        return fm_output_commit(o, err);
+    fm_output_abandon(o);
+    return rc;
+}
+
 int fm_output_text(const char *path, const char *text, struct fm_err *err)
 {
     struct fm_output o;
-    int code = fm_output_open(&o, path, false, true, err);
-    if (code != FM_OK)
-        return code;
-    code = fm_output_write(&o, text, strlen(text), err);
-    if (code == FM_OK)
-        code = fm_output_commit(&o, err);
-    if (code != FM_OK)
-        fm_output_abandon(&o);
-    return code;
+    int rc = fm_output_open(&o, path, false, true, err);
+    return rc == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err) : rc;
 }

@@ -420,9 +420,7 @@ static int take_length(struct header *h, uint64_t base, uint64_t size, struct fm
     int rc = fm_file_read(h->file, base, b, sizeof b, err);
     if (rc != FM_OK)
         return rc;
-    uint64_t n = 0;
-    for (int i = 7; i >= 0; i--)
-        n = n << 8 | b[i];
+    uint64_t n = fm_little_endian(b, sizeof b);
     if (n > FM_ST_HEADER_BYTES_MAX)
         return fm_fail(err, FM_EFORMAT, "a header of %" PRIu64 " bytes (limit %u)", n,
                        FM_ST_HEADER_BYTES_MAX);

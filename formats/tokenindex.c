@@ -11,14 +11,6 @@
 
 static const char idx_magic[9] = "MMIDIDX\0";
 
-static uint64_t little_endian(const unsigned char *b, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = bytes - 1; i >= 0; i--)
-        v = v << 8 | b[i];
-    return v;
-}
-
 /* An array of `count` little-endian integers in a file, read front to back. */
 struct column {
     const struct fm_file *file;
@@ -49,7 +41,7 @@ static int take(struct column *c, uint64_t *value, struct fm_err *err)
         c->at += bytes;
         c->left -= c->have;
     }
-    *value = little_endian(c->chunk + c->used++ * (uint64_t)c->width, c->width);
+    *value = fm_little_endian(c->chunk + c->used++ * (uint64_t)c->width, c->width);
     return FM_OK;
 }
 
@@ -91,13 +83,13 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
         return rc;
     if (memcmp(b, idx_magic, sizeof idx_magic) != 0)
         return fm_fail(err, FM_EFORMAT, "its .idx does not begin with MMIDIDX");
-    if (little_endian(b + 9, 8) != 1)
+    if (fm_little_endian(b + 9, 8) != 1)
         return fm_fail(err, FM_EFORMAT, "its .idx: version %" PRIu64 " (1 is read)",
-                       little_endian(b + 9, 8));
+                       fm_little_endian(b + 9, 8));
     if ((rc = take_type(t, b[17], err)) != FM_OK)
         return rc;
-    m->sequences = little_endian(b + 18, 8);
-    m->documents = little_endian(b + 26, 8);
+    m->sequences = fm_little_endian(b + 18, 8);
+    m->documents = fm_little_endian(b + 26, 8);
     if (__builtin_mul_overflow(m->sequences, (uint64_t)12, &sized) ||
         __builtin_mul_overflow(m->documents, (uint64_t)8, &body) ||
         __builtin_add_overflow(body, sized, &body) ||

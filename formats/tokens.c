@@ -13,14 +13,6 @@
 #define LLMC_HEADER 1024    /* 256 little-endian int32 */
 #define CHUNK_TOKENS 4096
 
-static uint64_t little_endian(const unsigned char *b, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = bytes - 1; i >= 0; i--)
-        v = v << 8 | b[i];
-    return v;
-}
-
 /* The text of a .npy header: a Python dict literal, of which numpy writes one spelling. */
 struct literal {
     const char *at, *end;
@@ -166,7 +158,7 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
         return fm_fail(err, FM_EFORMAT, ".npy version %d.%d (1.0 and 2.0 are read)", version,
                        begin[7]);
     uint64_t at = version == 1 ? 10 : 12;
-    uint64_t length = little_endian(begin + 8, version == 1 ? 2 : 4);
+    uint64_t length = fm_little_endian(begin + 8, version == 1 ? 2 : 4);
     if (length > NPY_HEADER_MAX)
         return fm_fail(err, FM_EFORMAT, "a .npy header of %" PRIu64 " bytes (limit %d)", length,
                        NPY_HEADER_MAX);
@@ -186,15 +178,15 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
 
 static bool is_llmc(const unsigned char *begin)
 {
-    uint64_t magic = little_endian(begin, 4);
+    uint64_t magic = fm_little_endian(begin, 4);
     return magic == 20240520 || magic == 20240801;
 }
 
 /* llm.c: magic, version, count, zeros; GPT-2 tokens as u16, Llama 3 tokens as u32. */
 static int open_llmc(struct fm_tokens *t, const unsigned char *begin, struct fm_err *err)
 {
-    bool wide = little_endian(begin, 4) == 20240801;
-    uint64_t version = little_endian(begin + 4, 4), count = little_endian(begin + 8, 4);
+    bool wide = fm_little_endian(begin, 4) == 20240801;
+    uint64_t version = fm_little_endian(begin + 4, 4), count = fm_little_endian(begin + 8, 4);
     if (version != (wide ? 7 : 1))
         return fm_fail(err, FM_EFORMAT, "llm.c token file of version %" PRIu64 " (%d is read)",
                        version, wide ? 7 : 1);
@@ -298,7 +290,7 @@ int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_
         if (rc != FM_OK)
             return rc;
         for (uint64_t i = 0; i < some; i++, done++) {
-            uint64_t id = little_endian(chunk + i * w, t->width);
+            uint64_t id = fm_little_endian(chunk + i * w, t->width);
             int unused = 64 - 8 * t->width;
             if (t->is_signed)
                 id = (uint64_t)((int64_t)(id << unused) >> unused);

@@ -132,14 +132,8 @@ int fm_journal_save(const char *path, const char *tool, const struct fm_digest *
     rc = fm_output_open(&out, path, true, true, err);
     if (rc != FM_OK)
         return fm_within(err, "state file");
-    rc = write_items(&out, item, items, metadata, err);
-    if (rc == FM_OK)
-        rc = fm_output_commit(&out, err);
-    if (rc != FM_OK) {
-        fm_output_abandon(&out);
-        return fm_within(err, "state file '%s'", path);
-    }
-    return FM_OK;
+    rc = fm_output_end(&out, write_items(&out, item, items, metadata, err), err);
+    return rc == FM_OK ? FM_OK : fm_within(err, "state file '%s'", path);
 }
 
 static int check_metadata(const struct fm_journal *j, const char *path, const char *tool,

@@ -113,22 +113,21 @@ static int take_tables(struct fm_kernelcase *c, struct fm_err *err)
     return FM_OK;
 }
 
-static int draw_masks(struct fm_kernelcase *c, const char *budgets, struct fm_err *err)
+/* The mask nearest to a budget, of the family's middle layer of experts. */
+static void copy_mask(struct fm_kernelcase *c, const struct fm_family *f, int b, double budget)
 {
-    double budget[FM_KERNELBENCH_BUDGETS_MAX];
-    int count;
-    if (fm_kernelcase_budgets(budget, &count, budgets, err) != FM_OK)
-        return err->code;
-    c->layer.B = count;
-    if (take_tables(c, err) != FM_OK)
-        return err->code;
-    for (int b = 0; b < count; b++)
-        draw_mask(c, b, budget[b]);
-    return FM_OK;
+    int best = 0;
+    for (int m = 1; m < f->count; m++)
+        if (fabs(fm_family_budget(f, m) - budget) < fabs(fm_family_budget(f, best) - budget))
+            best = m;
+    const uint32_t *widths = fm_family_widths(f, best) + (size_t)(f->M / 2) * (size_t)f->E;
+    for (int e = 0; e < f->E; e++)
+        c->widths[b * f->E + e] = (int32_t)widths[e];
+    c->share[b] = removed_share(c, b);
 }
 
-/* The masks nearest to the budgets, of the family's middle layer of experts. */
-static int copy_masks(struct fm_kernelcase *c, const struct fm_family *f, const char *budgets,
+/* Of the family, or drawn where it is NULL. */
+static int take_masks(struct fm_kernelcase *c, const struct fm_family *f, const char *budgets,
                       struct fm_err *err)
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
@@ -138,17 +137,11 @@ static int copy_masks(struct fm_kernelcase *c, const struct fm_family *f, const 
     c->layer.B = count;
     if (take_tables(c, err) != FM_OK)
         return err->code;
-    for (int b = 0; b < count; b++) {
-        int best = 0;
-        for (int m = 1; m < f->count; m++)
-            if (fabs(fm_family_budget(f, m) - budget[b]) <
-                fabs(fm_family_budget(f, best) - budget[b]))
-                best = m;
-        const uint32_t *widths = fm_family_widths(f, best) + (size_t)(f->M / 2) * (size_t)f->E;
-        for (int e = 0; e < f->E; e++)
-            c->widths[b * f->E + e] = (int32_t)widths[e];
-        c->share[b] = removed_share(c, b);
-    }
+    for (int b = 0; b < count; b++)
+        if (f)
+            copy_mask(c, f, b, budget[b]);
+        else
+            draw_mask(c, b, budget[b]);
     return FM_OK;
 }
 
@@ -168,7 +161,7 @@ static int open_family(struct fm_kernelcase *c, const struct fm_kernelbench_opti
         c->I = model.I;
         c->layer.E = model.E;
         c->K = model.K;
-        code = copy_masks(c, &masks.family, o->budgets, err);
+        code = take_masks(c, &masks.family, o->budgets, err);
     }
     fm_budgets_release(&masks);
     fm_bundle_close(&bundle);
@@ -189,7 +182,7 @@ int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_opt
     int code = o->family ? open_family(c, o, err)
                          : parse_shape(c, o->shape ? o->shape : "1024,3584,8,2", err);
     if (code == FM_OK && !o->family)
-        code = draw_masks(c, o->budgets, err);
+        code = take_masks(c, NULL, o->budgets, err);
     l->cap_max = c->I;
     l->channels = (int64_t)l->E * c->I;
     l->row0 = c->row0;

@@ -204,14 +204,8 @@ static int write_config(struct fm_outdir *d, const struct fm_synth *s, struct fm
     struct fm_output o;
     config_text(text, sizeof text, s);
     int code = fm_outdir_file(d, &o, "config.json", err);
-    if (code != FM_OK)
-        return code;
-    code = fm_output_write(&o, text, strlen(text), err);
-    if (code == FM_OK)
-        code = fm_output_commit(&o, err);
-    if (code != FM_OK)
-        fm_output_abandon(&o);
-    return code;
+    return code == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err)
+                         : code;
 }
 
 int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_run_options *run,
@@ -228,13 +222,8 @@ int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_r
         code = build_table(&t, s, err);
     if (code == FM_OK)
         code = fm_outdir_file(&d, &o, "model.safetensors", err);
-    if (code == FM_OK) {
-        code = write_weights(&o, s, &t, run, err);
-        if (code == FM_OK)
-            code = fm_output_commit(&o, err);
-        if (code != FM_OK)
-            fm_output_abandon(&o);
-    }
+    if (code == FM_OK)
+        code = fm_output_end(&o, write_weights(&o, s, &t, run, err), err);
     if (code == FM_OK)
         code = fm_outdir_commit(&d, err);
     if (code != FM_OK)
@@ -268,10 +257,7 @@ int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, s
         code = fm_output_write(&o, header, sizeof header, err);
         if (code == FM_OK)
             code = fm_output_write(&o, ids, count * sizeof *ids, err);
-        if (code == FM_OK)
-            code = fm_output_commit(&o, err);
-        if (code != FM_OK)
-            fm_output_abandon(&o);
+        code = fm_output_end(&o, code, err);
     }
     free(ids);
     return code;

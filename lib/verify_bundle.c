@@ -176,14 +176,13 @@ static int layer_of(const struct fm_bundle_job *j, const char *name)
 static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struct fm_err *err)
 {
     unsigned char length[8];
-    uint64_t bytes = 0, at = m->offset;
+    uint64_t at = m->offset;
     if (!j->v->spool || m->size < sizeof length)
         return FM_OK;
     int rc = fm_spool_keep(j->v->spool, at + sizeof length, err);
     if (rc == FM_OK)
         rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
-    for (int i = 7; i >= 0; i--)
-        bytes = bytes << 8 | length[i];
+    uint64_t bytes = rc == FM_OK ? fm_little_endian(length, sizeof length) : 0;
     /* What is no length is refused by the reader. */
     if (rc == FM_OK && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
         rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);

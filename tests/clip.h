@@ -277,6 +277,19 @@ static inline struct layer regroup(const struct layer *s, const int32_t *width)
     return w;
 }
 
+/* Channels [0, cap[e]) of every expert of s into w, as `rank` of tp has them in groups of g. */
+static inline void copy_shards(struct layer *w, const struct layer *s, const int32_t *cap, int g,
+                               int tp, int rank)
+{
+    size_t row = (size_t)s->l.H * bytes_of(s->l.type);
+    for (int e = 0; e < s->l.E; e++)
+        fm_clip_shard_copy((char *)(uintptr_t)w->l.gate_up + 2 * (size_t)w->row0[e] * row,
+                           (char *)(uintptr_t)w->l.down + (size_t)w->row0[e] * row,
+                           (const char *)s->l.gate_up + 2 * (size_t)s->row0[e] * row,
+                           (const char *)s->l.down + (size_t)s->row0[e] * row, cap[e], row, g, tp,
+                           rank);
+}
+
 static inline struct layer free_tails(const struct layer *s)
 {
     int E = s->l.E;
@@ -288,13 +301,7 @@ static inline struct layer free_tails(const struct layer *s)
                 widest[e] = s->widths[b * E + e];
     }
     struct layer w = regroup(s, widest);
-    size_t row = (size_t)s->l.H * bytes_of(s->l.type);
-    for (int e = 0; e < E; e++)
-        fm_clip_shard_copy((char *)(uintptr_t)w.l.gate_up + 2 * (size_t)w.row0[e] * row,
-                           (char *)(uintptr_t)w.l.down + (size_t)w.row0[e] * row,
-                           (const char *)s->l.gate_up + 2 * (size_t)s->row0[e] * row,
-                           (const char *)s->l.down + (size_t)s->row0[e] * row, widest[e], row, 1, 1,
-                           0);
+    copy_shards(&w, s, widest, 1, 1, 0);
     return w;
 }
 
@@ -305,13 +312,7 @@ static inline struct layer shard_layer(const struct layer *s, int g, int tp, int
     for (int e = 0; e < E; e++)
         width[e] = fm_clip_shard_width(s->cap[e], g, tp, rank);
     struct layer w = regroup(s, width);
-    size_t row = (size_t)s->l.H * bytes_of(s->l.type);
-    for (int e = 0; e < E; e++)
-        fm_clip_shard_copy((char *)(uintptr_t)w.l.gate_up + 2 * (size_t)w.row0[e] * row,
-                           (char *)(uintptr_t)w.l.down + (size_t)w.row0[e] * row,
-                           (const char *)s->l.gate_up + 2 * (size_t)s->row0[e] * row,
-                           (const char *)s->l.down + (size_t)s->row0[e] * row, s->cap[e], row, g,
-                           tp, rank);
+    copy_shards(&w, s, s->cap, g, tp, rank);
     w.widths = array((size_t)(s->l.B * E), sizeof *w.widths);
     for (int i = 0; i < s->l.B * E; i++)
         w.widths[i] = fm_clip_shard_width(s->widths[i], g, tp, rank);

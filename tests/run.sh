@@ -38,46 +38,46 @@ wanted() {
     [[ $1 == $pattern ]]
 }
 
+# run NAME COMMAND...: with the guard, and its result.
+run() {
+    local name=$1 began=$SECONDS status
+    timeout -k 10 "$seconds_max" "${@:2}" >"$scratch/log" 2>&1 </dev/null
+    status=$?
+    [ $status != 124 ] || echo "no end after $seconds_max s" >>"$scratch/log"
+    result "$name" $status "$began" "$scratch/log"
+}
+
 unit_tests() {
-    local source name began status
+    local source name
     for source in tests/test_*.c tests/test_*.cc; do
         [ -e "$source" ] || continue
         name=$(basename "$source")
         name=unit/${name%.*}
         wanted "$name" || continue
-        began=$SECONDS
-        timeout -k 10 "$seconds_max" "$BUILD/tests/${name#unit/}" >"$scratch/log" 2>&1 </dev/null
-        status=$?
-        [ $status != 124 ] || echo "no end after $seconds_max s" >>"$scratch/log"
-        result "$name" $status "$began" "$scratch/log"
+        run "$name" "$BUILD/tests/${name#unit/}"
     done
 }
 
 # Facts about what was built, by script; the same statuses as a program's.
 scripts() {
-    local source name began
+    local source name
     for source in tests/test_*.sh; do
         [ -e "$source" ] || continue
         name=unit/$(basename "$source" .sh)
         wanted "$name" || continue
-        began=$SECONDS
-        BUILD=$BUILD timeout -k 10 "$seconds_max" bash "$source" >"$scratch/log" 2>&1 </dev/null
-        result "$name" $? "$began" "$scratch/log"
+        BUILD=$BUILD run "$name" bash "$source"
     done
 }
 
 # Fuzz programs without a fuzzer: every hostile file through every reader, whole and mutated.  They
 # abort where a reader breaks its word.
 replays() {
-    local source name began
+    local source name
     for source in tests/fuzz_*.c; do
         [ -e "$source" ] || continue
         name=fuzz/$(basename "$source" .c)
         wanted "$name" || continue
-        began=$SECONDS
-        timeout -k 10 "$seconds_max" "$BUILD/tests/${name#fuzz/}" -n 100 golden/bad \
-            >"$scratch/log" 2>&1 </dev/null
-        result "$name" $? "$began" "$scratch/log"
+        run "$name" "$BUILD/tests/${name#fuzz/}" -n 100 golden/bad
     done
 }
 

@@ -1,12 +1,14 @@
 /*
  * Memory: overflow-checked sizes and aligned blocks.  Every size that comes
- * from a file or an option goes through fm_mul and fm_add before it is used.
+ * from a file or an option goes through fm_mul and fm_add before it is used.  And integers as files
+ * have them.
  */
 #ifndef FM_BASE_MEM_H
 #define FM_BASE_MEM_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "lib/base/err.h"
 
@@ -44,5 +46,14 @@ char *fm_strdup(const char *text, struct fm_err *err);
 /* Grow *ptr (from malloc, realloc or NULL) to hold n elements of `size` bytes; the old block
  * stays valid on failure. */
 int fm_grow(void **ptr, size_t n, size_t size, const char *what, struct fm_err *err);
+
+/* An unsigned integer of 1 to 8 bytes, the lowest first. */
+static inline uint64_t fm_little_endian(const unsigned char *b, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = bytes - 1; i >= 0; i--)
+        v = v << 8 | b[i];
+    return v;
+}
 
 #endif
