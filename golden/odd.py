@@ -19,19 +19,38 @@ import oracle
 S = 6  # sequences of tokens.npy
 
 
+# What the config.json of all rows say, where a row does not say otherwise.
+CONFIG = {
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 64,
+    "num_key_value_heads": 2,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+}
+
+
 @dataclass(frozen=True)
 class Odd:
     """A row: config.json, tensors, and what shapes the goldens."""
 
     seed: int
     T: int
-    config: dict
+    own: dict  # of config.json, beside CONFIG
     shapes: Callable  # config -> names on disk, each with shape and standard deviation
     dtype: torch.dtype
     shards: int
     recipe: goldens.Recipe
     tweak: Callable = None  # changes the tensors after they are drawn
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
+
+    @property
+    def config(self):
+        """In the order in which transformers writes the keys."""
+        return dict(sorted((CONFIG | self.own).items()))
 
 
 # --- Mixtral --------------------------------------------------------------------------------------
@@ -72,33 +91,25 @@ def unreach(tensors):
 MIXTRAL = Odd(
     seed=20,
     T=23,
-    config={
+    own={
         "architectures": ["MixtralForCausalLM"],
-        "attention_dropout": 0.0,
         "bos_token_id": 1,
         "eos_token_id": 2,
         "head_dim": 10,
-        "hidden_act": "silu",
         "hidden_size": 48,
-        "initializer_range": 0.02,
         "intermediate_size": 37,
-        "max_position_embeddings": 64,
         "model_type": "mixtral",
         "num_attention_heads": 6,
         "num_experts_per_tok": 2,
         "num_hidden_layers": 3,
-        "num_key_value_heads": 2,
         "num_local_experts": 5,
-        "output_router_logits": False,
         "rms_norm_eps": 1e-05,
         "rope_theta": 5000.0,
-        "router_aux_loss_coef": 0.001,
         "router_jitter_noise": 0.0,
         "sliding_window": 7,
         "tie_word_embeddings": True,
         "torch_dtype": "float16",
         "transformers_version": "4.57.0",
-        "use_cache": True,
         "vocab_size": 97,
     },
     shapes=mixtral_shapes,
