@@ -314,7 +314,7 @@ static void budgets_per_token_equal_a_call_per_budget(void **state)
         mixed.c.budgets = budgets;
         *s.budget = 99;                          /* not looked at */
         struct call cut = copy_call(&s, &mixed); /* a few tokens at a time */
-        cut.c.workspace_bytes = fm_clip_workspace_bytes(&s.l, 10, 2);
+        cut.c.workspace_bytes = fm_clip_workspace_bytes(&s.l, 7, 2);
         if (run_once(&s, &mixed) && run_once(&s, &cut)) {
             expect_same(&s, &mixed, &cut);
             for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
@@ -390,6 +390,39 @@ static void faults_are_met_by_the_nearest_end_and_told_once(void **state)
     run(clip, &s, &b);
     for (int i = 0; i < 11 * 30; i++)
         assert_true(out_at(&s, &b, i) == 0);
+    fm_clip_release(clip);
+    free_arrays();
+}
+
+static void a_float_is_the_budget_nearest_to_it(void **state)
+{
+    (void)state;
+    static const struct {
+        float value;
+        int32_t budget, faults;
+    } cases[] = {{0.4f, 0, 0},
+                 {0.6f, 1, 0},
+                 {-0.4f, 0, 0},
+                 {2.4f, 2, 0},
+                 {2.6f, 2, FM_CLIP_FAULT_BUDGET},
+                 {-0.6f, 0, FM_CLIP_FAULT_BUDGET},
+                 {NAN, 0, FM_CLIP_FAULT_BUDGET},
+                 {INFINITY, 2, FM_CLIP_FAULT_BUDGET}};
+    struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
+    struct call want[3], c = make_call(&s, 11, 2);
+    for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
+        want[*s.budget] = copy_call(&s, &c);
+        assert_true(run_once(&s, &want[*s.budget]));
+    }
+    struct fm_clip *clip = NULL;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    c.c.budget_type = FM_CLIP_F32;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.c.budget = &cases[i].value;
+        run(clip, &s, &c);
+        expect_same(&s, &want[cases[i].budget], &c);
+        assert_int_equal(fm_clip_status(clip, NULL), cases[i].faults);
+    }
     fm_clip_release(clip);
     free_arrays();
 }
@@ -514,6 +547,7 @@ int main(void)
         KERNEL_TEST(budgets_per_token_equal_a_call_per_budget),
         KERNEL_TEST(a_switch_is_one_number_of_any_type),
         KERNEL_TEST(faults_are_met_by_the_nearest_end_and_told_once),
+        KERNEL_TEST(a_float_is_the_budget_nearest_to_it),
         KERNEL_TEST(rows_may_be_strided),
         KERNEL_TEST(a_layer_serves_several_threads_at_once),
         KERNEL_TEST(a_child_of_fork_can_call),

@@ -46,11 +46,20 @@ static void channels_limit_where_experts_are_split(void **unused)
 static void dense_layers_and_shared_experts_limit_too(void **unused)
 {
     (void)unused;
-    struct fm_config c = plain;
-    c.dense = 20;
-    c.shared = 8;
-    expect(&c, FM_LAYOUT_PADDED, false, odd, "1 2");
-    expect(&c, FM_LAYOUT_RAGGED, false, odd, "1 2");
+    struct fm_config dense = plain, shared = plain;
+    dense.dense = 20;
+    shared.shared = 9;
+    expect(&dense, FM_LAYOUT_PADDED, false, odd, "1 2");
+    expect(&dense, FM_LAYOUT_RAGGED, false, odd, "1 2");
+    expect(&shared, FM_LAYOUT_PADDED, false, odd, "1 3");
+    expect(&shared, FM_LAYOUT_RAGGED, false, odd, "1 3");
+}
+
+static void the_largest_degree_is_printed_too(void **unused)
+{
+    (void)unused;
+    struct fm_config c = {.L = 2, .M = 2, .Q = 128, .G = 128, .E = E, .I = 48};
+    expect(&c, FM_LAYOUT_RAGGED, false, odd, "1 2 4 8 16 32 64");
 }
 
 int main(void)
@@ -59,6 +68,7 @@ int main(void)
         cmocka_unit_test(attention_alone_limits_where_experts_stay_whole),
         cmocka_unit_test(channels_limit_where_experts_are_split),
         cmocka_unit_test(dense_layers_and_shared_experts_limit_too),
+        cmocka_unit_test(the_largest_degree_is_printed_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

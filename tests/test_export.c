@@ -325,6 +325,26 @@ static void an_elastic_export_holds_every_member(void **unused)
     fm_file_close(&f);
 }
 
+static void every_member_of_an_elastic_export_is_padded(void **unused)
+{
+    (void)unused;
+    enum { PAD = 7 };
+    struct fm_export_options o = form(FM_LAYOUT_ELASTIC);
+    o.pad_multiple = PAD;
+    export_as(scratch("elastic"), o);
+    cJSON *config = read_json(scratch("elastic"), "config.json");
+    const uint32_t *widths = given_widths();
+    const cJSON *member, *row, *k;
+    cJSON_ArrayForEach(member, cJSON_GetObjectItemCaseSensitive(config, "fm_family"))
+        cJSON_ArrayForEach(row, member) cJSON_ArrayForEach(k, row)
+    {
+        uint32_t up = (*widths++ + PAD - 1) / PAD * PAD;
+        assert_int_equal(k->valuedouble, up < GIVEN_I ? up : GIVEN_I);
+    }
+    assert_true(widths == given_widths() + GIVEN_BUDGETS * GIVEN_L * GIVEN_E);
+    cJSON_Delete(config);
+}
+
 /* ---- the model card ---- */
 
 static void a_card_names_license_and_base_model_and_no_path(void **unused)
@@ -361,6 +381,7 @@ int main(void)
         cmocka_unit_test(a_padded_width_needs_the_whole_bundle_and_every_byte_counts),
         cmocka_unit_test(a_layer_is_as_wide_as_its_widest_expert),
         cmocka_unit_test(an_elastic_export_holds_every_member),
+        cmocka_unit_test(every_member_of_an_elastic_export_is_padded),
         cmocka_unit_test(a_card_names_license_and_base_model_and_no_path),
     };
     return cmocka_run_group_tests(tests, make_bundle, NULL);
