@@ -317,6 +317,22 @@ class FmPhimoeRouter(nn.Module):
         return logits, *modeling_phimoe.sparsemixer(logits, self.jitter, self.training)
 
 
+class FmPhimoeRotaryEmbedding(modeling_phimoe.PhimoeRotaryEmbedding):
+    """The stock rotation: always the short factors, and a scale that goes by the last position.
+    The stock code branches on that position, which stops a compiler; here it stays a tensor."""
+
+    @torch.no_grad()
+    def forward(self, x, position_ids=None):
+        angles = position_ids[..., None].float() * self.inv_freq.to(x.device, torch.float)
+        angles = torch.cat((angles, angles), dim=-1)
+        rope, scale = self.config.rope_parameters, self.attention_scaling
+        if rope["rope_type"] != "default":
+            long = position_ids.max() >= rope["original_max_position_embeddings"]
+            scale = torch.full_like(angles[..., :1], rope["short_mscale"])
+            scale = scale.masked_fill(long, rope["long_mscale"])
+        return (angles.cos() * scale).to(x.dtype), (angles.sin() * scale).to(x.dtype)
+
+
 # --- budgets ------------------------------------------------------------------------------------
 
 
@@ -438,6 +454,9 @@ class FmModel:
                     layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
         if config.fm_load_cap:
             pick_rows(config.model_type)
+        rotary = self.base_model.rotary_emb
+        if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
+            rotary.__class__ = FmPhimoeRotaryEmbedding
         self.init_weights()
 
     def experts(self, config, layer, stock):

@@ -51,7 +51,21 @@ SIZES = {
     "eos_token_id": 2,
 }
 FAMILIES = {
-    "phimoe": {"num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True},
+    "phimoe": {  # as the published one: scaled positions, and a window that never closes
+        "num_experts_per_tok": 2,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "sliding_window": 512,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1 + i / 20 for i in range(16)],
+            "long_factor": [1.5 + i * 0.75 for i in range(16)],
+            "short_mscale": 1.243163121016122,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 256,
+        },
+    },
     "qwen2_moe": {
         "intermediate_size": 160,
         "shared_expert_intermediate_size": 96,
@@ -79,8 +93,8 @@ SWITCHES = (0.0, BUDGET, 0.0)
 # says why.  None stands for every one.
 KNOWN = {
     (None, "layer fused", "sglang"),  # one width for all layers: fm_sglang is for that
-    # The servers' own PhiMoE gives other losses than transformers; SGLang's Transformers backend
-    # has no bias of the head: fm_sglang has.
+    # The servers' own PhiMoE never adds the bias of the head; SGLang's Transformers backend stops
+    # where there is one: fm_sglang is for that.
     *(("phimoe", row, "vllm") for row in STOCK),
     ("phimoe", None, "sglang"),
 }
@@ -183,7 +197,7 @@ def asked(name, row, client):
     """Is that cell worth a run?  Our package for SGLang is asked for what it adds, and for the
     switch; SGLang alone knows one width of fused experts for all layers."""
     if client == "sglang + fm_sglang":
-        more = ("ragged", "layer") if name == "phimoe" else ()
+        more = (*STOCK, "ragged", "layer") if name == "phimoe" else ()
         return row in ("layer fused", "elastic", *more)
     return client == "vllm" or row != "elastic compiled"
 

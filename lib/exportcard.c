@@ -218,23 +218,43 @@ static void say_family(struct fm_text *t, const struct fm_exporter *x)
 
 /* ---- how to use it ---- */
 
+/* What keeps servers from running this directory by their own code is said before their commands.
+ */
+static void say_headless(struct fm_text *t)
+{
+    fm_text_printf(
+        t, "vLLM and SGLang: their own code for this architecture (vLLM 0.32, SGLang "
+           "0.5.23) loads the\nbias of the head and never adds it, without a word: do not "
+           "serve this directory by it.\nExport `--layout ragged`, or `--layout layer --for "
+           "vllm` for fused kernels, for vLLM.\n\n");
+}
+
+static void say_sglang(struct fm_text *t, const char *options, const char *why)
+{
+    fm_text_printf(t, "SGLang%s:\n\n", why);
+    if (why[0])
+        fm_text_printf(t, "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang "
+                          "\\\n    ");
+    fm_text_printf(t, "    python -m sglang.launch_server --model-path DIR%s\n\n", options);
+}
+
 static void say_servers(struct fm_text *t, const struct fm_exporter *x)
 {
-    enum fm_layout layout = x->options->layout;
-    bool ours = fm_exporter_models(x), elastic = layout == FM_LAYOUT_ELASTIC;
-    const char *trust = ours ? " --trust-remote-code" : "";
-    fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s%s\n\n", trust,
-                   elastic ? " --no-enable-prefix-caching" : "");
+    bool ours = fm_exporter_models(x), elastic = x->options->layout == FM_LAYOUT_ELASTIC;
+    const char *trust = ours ? " --trust-remote-code" : "", *why = "";
+    char options[64];
+    snprintf(options, sizeof options, "%s%s", trust, elastic ? " --disable-radix-cache" : "");
     if (ours && (x->options->vllm || x->config.head_bias))
-        fm_text_printf(t,
-                       "SGLang, with the suite's package for it (fm-clients(7); its own code has "
-                       "one width\nfor all layers, and no bias of the head):\n\n"
-                       "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang \\\n"
-                       "        python -m sglang.launch_server --model-path DIR%s%s\n\n",
-                       trust, elastic ? " --disable-radix-cache" : "");
+        why = ", with the suite's package for it (fm-clients(7); its own code has one width\n"
+              "for all layers, and no bias of the head)";
+    else if (x->config.head_bias)
+        why = ", with the suite's package for it (fm-clients(7)), which adds that bias";
+    if (!ours && x->config.head_bias)
+        say_headless(t);
     else
-        fm_text_printf(t, "SGLang:\n\n    python -m sglang.launch_server --model-path DIR%s%s\n\n",
-                       trust, elastic ? " --disable-radix-cache" : "");
+        fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s%s\n\n", trust,
+                       elastic ? " --no-enable-prefix-caching" : "");
+    say_sglang(t, options, why);
 }
 
 static void say_switch(struct fm_text *t)

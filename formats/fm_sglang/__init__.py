@@ -2,5 +2,6 @@
 
 An external model package: put the directory that holds this one on PYTHONPATH and start the
 server with SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.  Directories whose experts are flat
-(`ragged`, `elastic`, `layer` for any) need it for PhiMoE only.  Written for SGLang 0.5.23.
+(`ragged`, `elastic`, `layer` for any) need it for PhiMoE only, and so do stock names (`uniform`,
+`padded`).  Written for SGLang 0.5.23.
 """

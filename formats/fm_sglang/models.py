@@ -1,10 +1,13 @@
-"""SGLang's Transformers backend with one width of experts per layer, and a bias of the head."""
+"""SGLang's Transformers backend with one width of experts per layer, and a bias of the head; its
+own PhiMoE with that bias, too."""
 
 from contextlib import contextmanager
+from functools import partial
 
 from sglang.srt.configs import update_config
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
+from sglang.srt.models import phimoe
 from sglang.srt.models import transformers as backend
 
 
@@ -73,6 +76,27 @@ class FmForCausalLM(backend.TransformersMoEForCausalLM):
         return super().load_weights(one_by_one(weights))
 
 
+def route(hidden_states, gating_output, topk, renormalize, threshold):
+    return phimoe.sparsemixer(gating_output, threshold)
+
+
+class PhiMoEForCausalLM(phimoe.PhiMoEForCausalLM):
+    """SGLang's own loads the bias of the head and never adds it, and takes the router's threshold
+    for 0.01.  Attention over a window it has not."""
+
+    def __init__(self, config, quant_config=None, prefix=""):
+        if config.sliding_window and config.sliding_window < config.max_position_embeddings:
+            raise ValueError(f"sliding_window {config.sliding_window}: SGLang's PhiMoE has none")
+        super().__init__(config, quant_config=quant_config, prefix=prefix)
+        if config.lm_head_bias:
+            self.logits_processor = BiasedLogits(config)
+        for layer in self.model.layers:
+            layer.block_sparse_moe.topk.topk_config.custom_routing_function = partial(
+                route, threshold=config.router_jitter_noise
+            )
+
+
 # The names that config.json has under "architectures".
 STOCK = ("Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe")
 EntryClass = [type(f"Fm{name}ForCausalLM", (FmForCausalLM,), {}) for name in STOCK]
+EntryClass.append(PhiMoEForCausalLM)
