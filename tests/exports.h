@@ -34,6 +34,20 @@ static inline int make_bundle(void **unused)
     return 0;
 }
 
+/* head.fm in the scratch directory: the bundle up to its checksums, without weights. */
+static inline void write_head(void)
+{
+    struct fm_bundle b = {0};
+    char command[1024];
+    GIVEN_TRY(fm_bundle_open(&b, bundle, &given_err));
+    const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_SEGMENTS);
+    snprintf(command, sizeof command, "head -c %llu %s > %s",
+             (unsigned long long)(m->offset + (m->size + 511) / 512 * 512), bundle,
+             scratch("head.fm"));
+    scratch_check(system(command) == 0, command);
+    fm_bundle_close(&b);
+}
+
 static inline struct fm_run_options run_to(const char *path)
 {
     return (struct fm_run_options){.input = bundle, .output = path, .device = "ref", .force = true};

@@ -420,20 +420,28 @@ static void digests_that_are_none_are_refused(void **unused)
     expect_manifest_refused(key, other, "has no digest");
 }
 
+/* Write `bytes` to path_a with an empty member before position `at`; they move. */
+static void spew_with_member(char *bytes, size_t size, size_t at, const char *name)
+{
+    char header[FM_ARCHIVE_HEADER_MAX];
+    size_t header_bytes;
+    struct fm_err err = {0};
+    assert_int_equal(fm_archive_header(header, &header_bytes, name, 0, &err), FM_OK);
+    memmove(bytes + at + 512, bytes + at, size - at);
+    memcpy(bytes + at, header, 512);
+    spew(path_a, bytes, size + 512);
+}
+
 /* Move one member's bytes: the manifest second, a stranger, an order that is wrong. */
 static void streams_in_the_wrong_order_are_refused(void **unused)
 {
     (void)unused;
-    char header[FM_ARCHIVE_HEADER_MAX];
-    size_t size, header_bytes;
+    size_t size;
     struct fm_bundle b;
     struct fm_err err = {0};
     write_stage(path_a);
     char *bytes = slurp(path_a, &size);
-    assert_int_equal(fm_archive_header(header, &header_bytes, FM_MEMBER_BUILD "x", 0, &err), FM_OK);
-    memmove(bytes + 512, bytes, size);
-    memcpy(bytes, header, 512);
-    spew(path_a, bytes, size + 512);
+    spew_with_member(bytes, size, 0, FM_MEMBER_BUILD "x");
     assert_int_equal(fm_bundle_open(&b, path_a, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "manifest.json is member 2"));
     spew(path_a, bytes, 512);
@@ -445,8 +453,7 @@ static void streams_in_the_wrong_order_are_refused(void **unused)
 static void a_member_that_is_not_listed_is_refused(void **unused)
 {
     (void)unused;
-    char header[FM_ARCHIVE_HEADER_MAX];
-    size_t size, header_bytes;
+    size_t size;
     struct fm_bundle b;
     struct fm_err err = {0};
     write_stage(path_a);
@@ -454,10 +461,7 @@ static void a_member_that_is_not_listed_is_refused(void **unused)
     assert_int_equal(fm_bundle_open(&b, path_a, &err), FM_OK);
     size_t at = (size_t)b.member[5].offset - 512;
     fm_bundle_close(&b);
-    assert_int_equal(fm_archive_header(header, &header_bytes, ".pad/0001", 0, &err), FM_OK);
-    memmove(bytes + at + 512, bytes + at, size - at);
-    memcpy(bytes + at, header, 512);
-    spew(path_a, bytes, size + 512);
+    spew_with_member(bytes, size, at, ".pad/0001");
     assert_int_equal(fm_bundle_open(&b, path_a, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "'.pad/0001' is not in the manifest"));
     free(bytes);

@@ -1,10 +1,13 @@
-# Sourced by tests that need a small family: ranked, trained and family.fm of the odd model, in
-# the test's own folder, made without an iteration.
+# Sourced by tests that need a small family of the odd model.
 odd=$GOLDEN/odd-mixtral
-fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
-fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget-step 0.1 \
-    -o trained ranked >/dev/null
-fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+
+# family METHOD OPTION...: ranked, trained and family.fm in the test's own folder
+family() {
+    fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
+    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method "$1" --budget-step 0.1 \
+        "${@:2}" -o trained ranked >/dev/null
+    fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+}
 
 # flip FILE OFFSET: change one byte
 flip() {

@@ -1,6 +1,7 @@
 # Exports against their bundle, or its first members: what is wrong is named.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
+family saliency
 for layout in native ragged elastic layer uniform padded; do
     fm-pack -q --export $layout --budget 0.4 --layout $layout family.fm >/dev/null
     check "$layout" $layout --against family.fm

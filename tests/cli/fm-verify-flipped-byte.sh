@@ -2,6 +2,7 @@
 # in the middle: the member is named.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
+family saliency
 check whole family.fm
 tar -tRf family.fm | sed -n 's/^block \([0-9]*\): \([^*].*\)/\1 \2/p' >members
 flipped() { # flipped NAME OFFSET WHERE

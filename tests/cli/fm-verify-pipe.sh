@@ -2,6 +2,7 @@
 # gives: whole, cut off, with a byte flipped, and in two parts.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
+family saliency
 say() { # say COMMAND...: both streams without the name of the input, and the status
     "$@" 2>&1 | sed 's/standard input/INPUT/; s/t\.fm/INPUT/; s/fm-verify: -/fm-verify: INPUT/'
     echo "status ${PIPESTATUS[0]}"

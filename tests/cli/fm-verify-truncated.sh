@@ -1,6 +1,7 @@
 # A stream that ends early is never taken for a whole one, in a file or a pipe.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
+family saliency
 size=$(stat -c %s family.fm)
 for keep in 0 511 512 5000 $((size / 2)) $((size - 1024)) $((size - 512)) $((size - 1)); do
     head -c "$keep" family.fm >t.fm

@@ -1,10 +1,8 @@
 # Elastic exports of some budgets: what is there, what is said, what verifies.  The family is one
 # of equal widths, which are the same on every machine.
-odd=$GOLDEN/odd-mixtral
-fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
-fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform --budget-step 0.1 \
-    --until 0.5 -o trained ranked >/dev/null
-fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+# shellcheck source=tests/cli/family.bash
+. "$(dirname "$0")/family.bash"
+family uniform --until 0.5
 show() { # show ARGUMENT...: without what texts with measured figures have a part in
     echo "\$ fm-pack $*"
     fm-pack -q "$@" | grep -v '^all \|bytes_memory\|bytes_free"\|bytes_out\|seconds'

@@ -1,6 +1,7 @@
 # Nothing replaces what it is made from, --force or not; and an export is no checkpoint.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
+family saliency
 cp -r "$odd" model
 cp model/tokens.npy tokens.npy
 try() {

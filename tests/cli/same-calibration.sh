@@ -1,12 +1,7 @@
 # One calibration, given in every way there is, gives one ranking, byte for byte.
 tiny=$GOLDEN/tiny-mixtral
-le() { # le BYTES VALUE...: little-endian integers
-    local bytes=$1 value i
-    shift
-    for value; do
-        for ((i = 0; i < bytes; i++)); do printf '%b' "\\0$(printf %o $((value >> 8 * i & 255)))"; done
-    done
-}
+# shellcheck source=tests/cli/bytes.bash
+. "$(dirname "$0")/bytes.bash"
 rank() { # rank NAME OPTION...
     local name=$1
     shift

@@ -1,12 +1,7 @@
 # The same tokens in five kinds of file give the same ranking, byte for byte; a mixture is recorded.
 odd=$GOLDEN/odd-mixtral
-le() { # le BYTES VALUE...: little-endian integers
-    local bytes=$1 value i
-    shift
-    for value; do
-        for ((i = 0; i < bytes; i++)); do printf '%b' "\\0$(printf %o $((value >> 8 * i & 255)))"; done
-    done
-}
+# shellcheck source=tests/cli/bytes.bash
+. "$(dirname "$0")/bytes.bash"
 tail -c 552 "$odd/tokens.npy" >words.u32
 { le 4 20240801 7 138 && head -c 1012 /dev/zero && cat words.u32; } >llmc.bin
 cp words.u32 pair.bin
