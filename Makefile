@@ -5,6 +5,7 @@
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
 #   gpu-check  all that needs a GPU: correctness, sanitizers, times (status 77 where there is none)
+#   judge-clip tokens per second with libfm_clip and without, in transformers and vLLM, on a quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
@@ -150,6 +151,8 @@ check: deps-check all $(TESTS)
 
 judge: all
 	@BUILD="$(BUILD)" bash tests/judge.sh
+judge-clip: all
+	@BUILD="$(BUILD)" bash tests/clients.sh --clip
 clients: all
 	@BUILD="$(BUILD)" bash tests/clients.sh
 golden:
@@ -195,5 +198,5 @@ uninstall:
 clean:
 	rm -rf build
 
-.PHONY: all demo check judge clients gpu-check lint golden bench bench-kernels install uninstall clean \
+.PHONY: all demo check judge judge-clip clients gpu-check lint golden bench bench-kernels install uninstall clean \
 	deps-build deps-check

@@ -1,10 +1,12 @@
 #include "kernels/clip_pool.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 enum { SPINS = 4000 }; /* some ten microseconds: the time between two loops of one call */
 
@@ -103,8 +105,32 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget_helpers);
 }
 
+/* Servers bind each OpenMP thread to a CPU, and a new thread inherits what binds the one that makes
+ * it: all helpers would share one CPU.  Where the caller's CPUs are too few, theirs are those of
+ * the other threads that are bound as narrowly. */
+static bool find_other_cpus(cpu_set_t *others, int threads)
+{
+    cpu_set_t own, one;
+    CPU_ZERO(others);
+    if (sched_getaffinity(0, sizeof own, &own) != 0 || CPU_COUNT(&own) >= threads)
+        return false;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *d; tasks && (d = readdir(tasks));) {
+        int thread = atoi(d->d_name); /* 0, the caller, for . and .. */
+        if (sched_getaffinity(thread, sizeof one, &one) == 0 && CPU_COUNT(&one) <= CPU_COUNT(&own))
+            CPU_OR(others, others, &one);
+    }
+    if (tasks)
+        closedir(tasks);
+    CPU_AND(&one, others, &own);
+    CPU_XOR(others, others, &one);
+    return CPU_COUNT(others) > 0;
+}
+
 void fm_clip_pool_want(int threads)
 {
+    cpu_set_t others;
+    bool bound = pool.helpers < threads - 1 && find_other_cpus(&others, threads);
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     sigset_t all, old;
     pthread_once(&once, watch_forks);
@@ -115,6 +141,8 @@ void fm_clip_pool_want(int threads)
         pthread_t thread;
         if (pthread_create(&thread, NULL, help, NULL) != 0)
             break;
+        if (bound)
+            pthread_setaffinity_np(thread, sizeof others, &others);
         pthread_detach(thread);
         pool.helpers++;
     }

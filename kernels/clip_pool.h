@@ -8,7 +8,9 @@
 /* CPUs this process may use. */
 int fm_clip_pool_cpus(void);
 
-/* See to it that `threads` can work, the caller's counted; fewer where the system gives fewer. */
+/* See to it that `threads` can work, the caller's counted; fewer where the system gives fewer. They
+ * run where the caller may, or, where that is on fewer CPUs, where its process has bound its
+ * others. */
 void fm_clip_pool_want(int threads);
 
 /*

