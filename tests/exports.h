@@ -89,23 +89,13 @@ static inline void expect_whole(const char *path)
         fail_msg("%s: %s %s", path, err.text, found);
 }
 
-static inline char *slurp(const char *path, size_t *size)
-{
-    struct fm_file f;
-    char *text;
-    GIVEN_TRY(fm_file_open(&f, path, &given_err));
-    GIVEN_TRY(fm_file_slurp(&f, 1u << 30, &text, size, &given_err));
-    fm_file_close(&f);
-    return text;
-}
-
 static inline cJSON *read_json(const char *dir, const char *name)
 {
     char path[1024];
     size_t size;
     cJSON *tree;
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    char *text = slurp(path, &size);
+    char *text = scratch_read(path, &size);
     GIVEN_TRY(fm_json_tree(&tree, text, size, &given_err));
     free(text);
     return tree;

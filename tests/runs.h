@@ -74,28 +74,10 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     r->run.seq_len = T;
 }
 
-/* The file's bytes; free() them. */
-static inline char *runs_bytes(const char *path, size_t *size)
-{
-    FILE *f = fopen(path, "rb");
-    scratch_check(f && fseek(f, 0, SEEK_END) == 0, path);
-    *size = (size_t)ftell(f);
-    rewind(f);
-    char *bytes = malloc(*size + 1);
-    scratch_check(bytes && fread(bytes, 1, *size, f) == *size, path);
-    fclose(f);
-    return bytes;
-}
-
 /* Whether two files of the scratch directory have the same bytes. */
-static inline int runs_same(const char *a, const char *b)
+static inline bool runs_same(const char *a, const char *b)
 {
-    size_t m, n;
-    char *x = runs_bytes(scratch(a), &m), *y = runs_bytes(scratch(b), &n);
-    int same = m == n && memcmp(x, y, m) == 0;
-    free(x);
-    free(y);
-    return same;
+    return scratch_same(scratch(a), scratch(b));
 }
 
 #endif

@@ -6,6 +6,7 @@
 #define FM_TESTS_SCRATCH_H
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +70,30 @@ static inline const char *scratch_safetensors(const char *name, const char *json
     scratch_check(fwrite(json, 1, size, f) == size && fclose(f) == 0, path);
     scratch_check(truncate(path, (off_t)(8 + size + data)) == 0, path);
     return path;
+}
+
+/* A file's bytes and a NUL; free() them. */
+static inline char *scratch_read(const char *path, size_t *size)
+{
+    FILE *f = fopen(path, "rb");
+    scratch_check(f && fseek(f, 0, SEEK_END) == 0, path);
+    *size = (size_t)ftell(f);
+    rewind(f);
+    char *bytes = calloc(*size + 1, 1);
+    scratch_check(bytes && fread(bytes, 1, *size, f) == *size, path);
+    fclose(f);
+    return bytes;
+}
+
+/* Whether two files have the same bytes. */
+static inline bool scratch_same(const char *a, const char *b)
+{
+    size_t m, n;
+    char *x = scratch_read(a, &m), *y = scratch_read(b, &n);
+    bool same = m == n && memcmp(x, y, m) == 0;
+    free(x);
+    free(y);
+    return same;
 }
 
 static inline void scratch_mkdir(const char *name)

@@ -12,6 +12,7 @@
 
 #include "formats/archive.h"
 #include "formats/bundle.h"
+#include "tests/scratch.h"
 #include "formats/json.h"
 #include "lib/base/pool.h"
 
@@ -101,16 +102,6 @@ static void spew(const char *path, const void *bytes, size_t size)
     assert_int_equal(fclose(f), 0);
 }
 
-static void expect_same_files(const char *a, const char *b)
-{
-    size_t n, m;
-    char *x = slurp(a, &n), *y = slurp(b, &m);
-    assert_int_equal(n, m);
-    assert_memory_equal(x, y, n);
-    free(x);
-    free(y);
-}
-
 /* Open and read every member. */
 static int read_all(const char *path, struct fm_err *err)
 {
@@ -162,7 +153,7 @@ static void the_same_parts_give_the_same_bytes_and_the_planned_size(void **unuse
     struct fm_err err = {0};
     write_stage(path_a);
     write_stage(path_b);
-    expect_same_files(path_a, path_b);
+    assert_true(scratch_same(path_a, path_b));
     cJSON *manifest = new_manifest("rank");
     assert_int_equal(fm_bundle_size(&planned, manifest, stage_parts, 3, &err), FM_OK);
     cJSON_Delete(manifest);
@@ -198,7 +189,7 @@ static void a_pipe_gets_the_bytes_that_a_file_gets(void **unused)
     FILE *p = open_pipe_on_stdout(path_b);
     write_stage("-");
     close_pipe_on_stdout(p);
-    expect_same_files(path_a, path_b);
+    assert_true(scratch_same(path_a, path_b));
 }
 
 /* fm-pack's order: everything of the input copied, late segments, weights appended. */
@@ -261,11 +252,11 @@ static void late_members_threads_and_pipes_give_the_same_bundle(void **unused)
     assert_int_equal(fm_pool_start(3, &err), FM_OK);
     write_pack(path_b, &in, true, true);
     fm_pool_stop();
-    expect_same_files(path_a, path_b);
+    assert_true(scratch_same(path_a, path_b));
     FILE *p = open_pipe_on_stdout(path_b);
     write_pack("-", &in, false, false);
     close_pipe_on_stdout(p);
-    expect_same_files(path_a, path_b);
+    assert_true(scratch_same(path_a, path_b));
     fm_bundle_close(&in);
     if (read_all(path_a, &err) || fm_bundle_open(&b, path_a, &err))
         fail_msg("%s", err.text);

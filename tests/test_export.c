@@ -69,7 +69,7 @@ static void a_stream_is_counted_as_a_stream(void **unused)
     for (int i = 0; i <= FM_LAYOUTS; i++) {
         size_t size;
         struct fm_export_report r = stream_as(scratch("export.tar"), form(i));
-        free(slurp(scratch("export.tar"), &size));
+        free(scratch_read(scratch("export.tar"), &size));
         assert_int_equal(r.bytes_out, size);
         struct fm_export_options o = form(i);
         o.by = FM_BY_FIT;
@@ -347,7 +347,7 @@ static void a_card_names_license_and_base_model_and_no_path(void **unused)
         size_t size;
         o.base_model = "some-org/some-model";
         export_as(scratch("card"), o);
-        char *card = slurp(scratch("card/README.md"), &size);
+        char *card = scratch_read(scratch("card/README.md"), &size);
         assert_memory_equal(card, "---\n", 4);
         assert_non_null(strstr(card, "\nbase_model: some-org/some-model\n"));
         assert_non_null(strstr(card, "\npipeline_tag: text-generation\n"));

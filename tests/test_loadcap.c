@@ -178,7 +178,7 @@ static void a_stream_and_its_shards_hold_the_same_files(void **unused)
     export_as(scratch("cap"), o);
     expect_whole(scratch("cap"));
     struct fm_export_report r = stream_as(scratch("cap.tar"), o);
-    free(slurp(scratch("cap.tar"), &size));
+    free(scratch_read(scratch("cap.tar"), &size));
     assert_int_equal(r.bytes_out, size);
     snprintf(command, sizeof command,
              "cd %s && rm -rf un && mkdir un && tar xf cap.tar -C un && diff -r un cap && "

@@ -27,27 +27,6 @@ static void pack(const char *stage, const char *output)
         golden_die(&err);
 }
 
-static char *slurp(const char *path, size_t *size)
-{
-    struct fm_file f;
-    struct fm_err err = {0};
-    char *text;
-    if (fm_file_open(&f, path, &err) || fm_file_slurp(&f, 1u << 30, &text, size, &err))
-        golden_die(&err);
-    fm_file_close(&f);
-    return text;
-}
-
-static bool same_bytes(const char *a, const char *b)
-{
-    size_t n, m;
-    char *x = slurp(a, &n), *y = slurp(b, &m);
-    bool same = n == m && memcmp(x, y, n) == 0;
-    free(x);
-    free(y);
-    return same;
-}
-
 /* Standard output goes to a file, through a pipe's rules: "-" is never seeked. */
 static int run_to_stdout(const struct fm_run_options *run, const char *output, struct fm_err *err)
 {
@@ -78,7 +57,7 @@ static void a_file_and_a_pipe_get_the_same_bytes(void **unused)
         const char *stage = given_stage("in.fm", adapter);
         pack(stage, scratch("file.fm"));
         pack_to_stdout(stage, scratch("pipe.fm"));
-        assert_true(same_bytes(scratch("file.fm"), scratch("pipe.fm")));
+        assert_true(scratch_same(scratch("file.fm"), scratch("pipe.fm")));
     }
 }
 
@@ -132,8 +111,8 @@ static void one_thread_and_three_give_the_same_bytes(void **unused)
     pack(stage, scratch("three.fm"));
     pack_to_stdout(stage, scratch("pipe.fm"));
     fm_pool_stop();
-    assert_true(same_bytes(scratch("one.fm"), scratch("three.fm")));
-    assert_true(same_bytes(scratch("one.fm"), scratch("pipe.fm")));
+    assert_true(scratch_same(scratch("one.fm"), scratch("three.fm")));
+    assert_true(scratch_same(scratch("one.fm"), scratch("pipe.fm")));
 }
 
 /* ---- the bytes that every machine makes ---- */
@@ -194,9 +173,9 @@ static void sum_directory(const char *folder, const char *path)
         snprintf(file, sizeof file, "%s/%s", path, entry[i]->d_name);
         /* The modelling file is that of the tree; it need not be listed again. */
         if (strcmp(entry[i]->d_name, "modeling_fm.py") == 0) {
-            assert_true(same_bytes(file, "formats/modeling_fm.py"));
+            assert_true(scratch_same(file, "formats/modeling_fm.py"));
         } else if (entry[i]->d_name[0] != '.') {
-            char *data = slurp(file, &size);
+            char *data = scratch_read(file, &size);
             add_sum(folder, entry[i]->d_name, data, size);
             free(data);
         }
@@ -240,7 +219,7 @@ static void bundle_and_exports_have_the_bytes_of_every_machine(void **unused)
         scratch_check(f && fputs(sums, f) >= 0 && fclose(f) == 0, CHECKSUMS);
     }
     size_t size;
-    char *want = slurp(CHECKSUMS, &size);
+    char *want = scratch_read(CHECKSUMS, &size);
     assert_string_equal(sums, want);
     free(want);
 }
