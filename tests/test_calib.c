@@ -102,6 +102,11 @@ static void most_tokens_cut_whole_sequences(void **state)
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.count, 5);
     fm_calib_close(&c);
+    struct fm_err err = {0};
+    run.eval_tokens = run.tokens; /* what is measured on keeps its length */
+    assert_int_equal(fm_calib_open(&c, &run, &config, true, &err), FM_OK);
+    assert_int_equal(c.count, 100);
+    fm_calib_close(&c);
     run.max_tokens = 9;
     expect(&run, &config, FM_EUSAGE, "--max-tokens 9");
 }

@@ -35,10 +35,11 @@ static void init_arrays(struct arrays *x, int value)
 
 static size_t list(struct fm_journal_item *item, struct arrays *x)
 {
-    item[0] = (struct fm_journal_item){.name = "a", .dtype = FM_F64, .count = N, .data = x->a};
-    item[1] = (struct fm_journal_item){.name = "b", .dtype = FM_I64, .count = 1, .data = &x->b};
-    item[2] = (struct fm_journal_item){
+    /* Not the order of the file, where eight bytes come before four and names are sorted. */
+    item[0] = (struct fm_journal_item){
         .name = "store", .dtype = FM_F32, .count = RECORDS * RECORD / 4, .store = &x->store};
+    item[1] = (struct fm_journal_item){.name = "b", .dtype = FM_I64, .count = 1, .data = &x->b};
+    item[2] = (struct fm_journal_item){.name = "a", .dtype = FM_F64, .count = N, .data = x->a};
     return 3;
 }
 
