@@ -8,6 +8,7 @@
 
 #include "formats/json.h"
 #include "lib/degrees.h"
+#include "lib/gguf.h"
 
 #define WORD_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
@@ -292,7 +293,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exporter *x)
     say_servers(t, x);
     if (layout == FM_LAYOUT_ELASTIC)
         say_switch(t);
-    if (layout == FM_LAYOUT_UNIFORM && !x->config.family->not_gguf)
+    if (layout == FM_LAYOUT_UNIFORM && fm_gguf_same(&x->config))
         say_gguf(t);
     fm_text_printf(t,
                    "Measuring it:\n\n    lm_eval --model hf --model_args "

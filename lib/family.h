@@ -75,7 +75,7 @@ struct fm_model_family {
     bool clip;                  /* clip_qkv */
     bool norm_bias, head_bias;  /* norms are LayerNorms; lm_head_bias is obeyed */
     bool sparsemixer, longrope; /* its router; its rotation is known */
-    bool not_gguf;              /* llama.cpp computes another function by that name */
+    int gguf_router;            /* enum fm_router that llama.cpp has built in; -1: another */
     enum fm_qk_norm qk_norm;
     double rope_theta, eps; /* where config.json has none */
     int positions;
