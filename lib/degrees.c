@@ -2,9 +2,12 @@
 
 #include <stdio.h>
 
+#include "lib/family.h"
+
 static bool splits_heads(const struct fm_config *c, int d, bool stock)
 {
-    bool repeats = stock && d > c->G && d % c->G == 0;
+    bool whole = c->family->qk_norm == FM_QK_NORM_FULL;
+    bool repeats = stock && !whole && d > c->G && d % c->G == 0;
     return c->Q % d == 0 && (c->G % d == 0 || repeats);
 }
 

@@ -4,8 +4,10 @@
  *
  *   all layouts       a device gets whole query heads and whole key/value heads; where there are
  *                     fewer of the latter than devices, stock code repeats them (devices must be
- *                     a multiple of them), code of our modelling file does not; dense layers and
- *                     shared experts are split by their channels
+ *                     a multiple of them), code of our modelling file does not, nor stock code
+ *                     that gathers the keys again for one norm over all heads (OLMoE: vLLM alone
+ *                     splits it, SGLang norms a part by the weights of all and stops); dense
+ *                     layers and shared experts are split by their channels
  *   uniform, padded   the width of an expert is a multiple of the degree
  *   layer for vLLM    so is the width of every layer
  *   ragged, elastic,  every device has all experts whole: no more rules, and no less memory

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "lib/degrees.h"
+#include "lib/family.h"
 
 enum { E = 2 };
 
@@ -14,7 +15,9 @@ static void expect(const struct fm_config *c, enum fm_layout layout, bool vllm,
                    const uint32_t *widths, const char *want)
 {
     char text[FM_DEGREES_TEXT];
-    fm_degrees_print(text, fm_degrees_of(c, layout, vllm, widths), " ");
+    struct fm_config config = *c;
+    config.family = c->family ? c->family : fm_families_find("mixtral");
+    fm_degrees_print(text, fm_degrees_of(&config, layout, vllm, widths), " ");
     assert_string_equal(text, want);
 }
 
@@ -55,6 +58,17 @@ static void dense_layers_and_shared_experts_limit_too(void **unused)
     expect(&shared, FM_LAYOUT_RAGGED, false, odd, "1 3");
 }
 
+/* OLMoE's keys are gathered again for one norm: copies would be gathered, too. */
+static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
+{
+    (void)unused;
+    struct fm_config c = plain;
+    c.family = fm_families_find("olmoe");
+    expect(&c, FM_LAYOUT_PADDED, false, odd, "1 2 3 6");
+    c.family = fm_families_find("qwen3_moe"); /* a norm of each head */
+    expect(&c, FM_LAYOUT_PADDED, false, odd, "1 2 3 6 12");
+}
+
 static void the_largest_degree_is_printed_too(void **unused)
 {
     (void)unused;
@@ -68,6 +82,7 @@ int main(void)
         cmocka_unit_test(attention_alone_limits_where_experts_stay_whole),
         cmocka_unit_test(channels_limit_where_experts_are_split),
         cmocka_unit_test(dense_layers_and_shared_experts_limit_too),
+        cmocka_unit_test(a_norm_over_all_key_heads_takes_no_copies),
         cmocka_unit_test(the_largest_degree_is_printed_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
