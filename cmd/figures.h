@@ -5,6 +5,7 @@
 #include "cmd/cli.h"
 #include "lib/bench.h"
 #include "lib/kernelbench.h"
+#include "lib/servebench.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
@@ -22,5 +23,10 @@ cJSON *fm_figures_engine_json(const struct fm_bench_engine *e);
 void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b);
 int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, struct fm_err *err);
+
+/* The same for a serving loop. */
+void fm_figures_serve(FILE *out, const struct fm_servebench *s);
+cJSON *fm_figures_serve_json(const struct fm_servebench *s);
+int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, struct fm_err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* fm-bench: measure what a family is worth, what the files cost, how fast the engine is. */
 #include "cmd/cli.h"
 #include "cmd/figures.h"
+#include "cmd/serving.h"
 
 #include <string.h>
 
@@ -14,6 +15,7 @@ struct options {
     const char *family, *python;       /* kernels */
     struct fm_bench_engine_options on; /* engine; dir is io's too */
     int dtype;
+    struct fm_serving serve; /* what is serve's alone */
 };
 
 static int quality(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
@@ -118,6 +120,18 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     return code;
 }
 
+static int serve(const struct fm_cli *cli, struct options *o, struct fm_err *err)
+{
+    if (o->dtype > 1)
+        return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in serve");
+    o->serve.budgets = o->budgets;
+    o->serve.family = o->family;
+    o->serve.dtype = o->dtype ? "f32" : "bf16";
+    o->serve.plot = o->plot;
+    o->serve.repeat = o->repeat;
+    return fm_serving_run(cli, &o->serve, err);
+}
+
 /* Options of the other things to measure. */
 static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *err)
 {
@@ -125,19 +139,25 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
     if (strcmp(what, "io") == 0)
         return fm_cli_refuse(cli, "in io", inputs,
                              "device precision memory budgets plot shape dtype sequences steps "
-                             "keep family python",
+                             "keep family python layers prompt decode",
                              err);
     if (strcmp(what, "engine") == 0)
         return fm_cli_refuse(cli, "in engine", FM_CLI_MODEL,
                              "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
                              "eval-tokens eval-text token-dtype seq-len budgets plot size repeat "
-                             "family python",
+                             "family python layers prompt decode",
                              err);
     if (strcmp(what, "kernels") == 0)
         return fm_cli_refuse(cli, "in kernels", FM_CLI_EVAL,
                              "text text-field split-blank-lines tokenizer tokenizer-cmd "
                              "token-dtype seq-len batch max-tokens shuffle device precision memory "
-                             "size dir shape sequences steps keep",
+                             "size dir shape sequences steps keep layers prompt decode",
+                             err);
+    if (strcmp(what, "serve") == 0)
+        return fm_cli_refuse(cli, "in serve", FM_CLI_EVAL,
+                             "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
+                             "token-dtype seq-len max-tokens shuffle size dir shape sequences "
+                             "steps keep python",
                              err);
     if (fm_run_evaluates(&cli->run) &&
         fm_cli_refuse(cli, "in quality with --eval-tokens or --eval-text", 0, "tokens text shuffle",
@@ -145,7 +165,7 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
         return err->code;
     return fm_cli_refuse(cli, "in quality", 0,
                          "batch size repeat dir shape dtype sequences steps "
-                         "keep family python",
+                         "keep family python layers prompt decode",
                          err);
 }
 
@@ -165,13 +185,16 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return engine(cli, o, err);
     if (strcmp(what, "kernels") == 0 && alone)
         return kernels(cli, o, err);
+    if (strcmp(what, "serve") == 0 && alone)
+        return serve(cli, o, err);
     if (!alone)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "say what to measure: quality BUNDLE, io, engine or kernels");
+                       "say what to measure: quality BUNDLE, io, engine, kernels or serve");
     return fm_fail(err, FM_EUSAGE,
-                   "'%s' is nothing to measure; use quality BUNDLE, io, engine or kernels", what);
+                   "'%s' is nothing to measure; use quality BUNDLE, io, engine, kernels or serve",
+                   what);
 }
 
 int main(int argc, char **argv)
@@ -179,17 +202,21 @@ int main(int argc, char **argv)
     struct options o = {
         .size = 256u << 20,
         .on = {.shape = "256,896,8,2,4,1024,256", .sequences = 8, .steps = 2},
+        .serve = {.prompt = 64, .decode = 32},
     };
     const struct fm_cli_option own[] = {
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
-         "quality: the masks nearest to these, or all (default: tenths); kernels: shares removed",
+         "quality: the masks nearest to these, or all (default: tenths); kernels, serve: shares "
+         "removed",
          0, 0},
         {"plot", 0, FM_CLI_TEXT, &o.plot, "FILE",
-         "quality, kernels: draw the losses, the speed-ups, as SVG", 0, 0},
+         "quality, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0},
         {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0},
         {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
-         "io: rounds, the best counts (default: 3); kernels: the median (default: 7)", 1, 100},
-        {"family", 0, FM_CLI_TEXT, &o.family, "BUNDLE", "kernels: its shape and masks", 0, 0},
+         "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1,
+         100},
+        {"family", 0, FM_CLI_TEXT, &o.family, "BUNDLE", "kernels, serve: its shape and masks", 0,
+         0},
         {"python", 0, FM_CLI_TEXT, &o.python, "PROGRAM",
          "kernels: Python with PyTorch, beside ours; or none (default: python3, if it has it)", 0,
          0},
@@ -198,12 +225,18 @@ int main(int argc, char **argv)
         {"shape", 0, FM_CLI_TEXT, &o.on.shape, "H,I,E,K,L,V,T",
          "engine: the checkpoint (default: 256,896,8,2,4,1024,256)", 0, 0},
         {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
-         "engine, kernels: of the weights (default: bf16; f16: kernels alone)", 0, 0},
+         "engine, kernels, serve: of the weights (default: bf16; f16: kernels alone)", 0, 0},
         {"sequences", 0, FM_CLI_INT, &o.on.sequences, "N", "engine: to rank (default: 8)", 1,
          1 << 20},
         {"steps", 0, FM_CLI_INT, &o.on.steps, "N", "engine: training steps, 0: none (default: 2)",
          0, 1 << 20},
         {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: leave the checkpoint there", 0, 0},
+        {"layers", 0, FM_CLI_INT, &o.serve.layers, "N",
+         "serve: decoder layers (default: the model's, or what fits --memory)", 1, 1024},
+        {"prompt", 0, FM_CLI_INT, &o.serve.prompt, "N",
+         "serve: tokens of each sequence that go in (default: 64)", 1, 1 << 20},
+        {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
+         "serve: tokens of each sequence that come out (default: 32)", 1, 1 << 20},
     };
     struct fm_cli cli = {
         .tool = "fm-bench",
@@ -211,7 +244,9 @@ int main(int argc, char **argv)
             "quality [--eval-tokens FILE] [options] BUNDLE\n"
             "       fm-bench io [--size SIZE]\n"
             "       fm-bench engine [--shape H,I,E,K,L,V,T]\n"
-            "       fm-bench kernels [--model SHAPE] [--tokens N,N,...] [--budgets R,R,...]",
+            "       fm-bench kernels [--model SHAPE] [--tokens N,N,...] [--budgets R,R,...]\n"
+            "       fm-bench serve [--model SHAPE] [--layers N] [--batch N] [--prompt N] [--decode "
+            "N]",
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
         .run = {.input = "-"},

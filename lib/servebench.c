@@ -187,6 +187,7 @@ static void describe(struct fm_servebench *s, const struct fm_servecase *c,
     s->bytes = (uint64_t)g->L * fm_servecase_layer_bytes(c);
     s->token_bytes = (uint64_t)g->L * fm_servecase_cache_bytes(c);
     fm_kernelbench_cpu(s->cpu, sizeof s->cpu);
+    s->budgets = c->B;
     for (int b = 0; b < c->B; b++) {
         s->row[b].budget = c->share[b];
         s->row[b].freed = freed_bytes(c, b);

@@ -45,6 +45,7 @@ struct fm_servebench {
     uint64_t bytes, token_bytes; /* of all weights; of one token in the cache */
     double switched, held;       /* seconds of `decode` steps, medians: the budget changes at
                                     every step; the same steps with each budget held */
+    int budgets;                 /* rows with budget and freed */
     int rows;                    /* 0 with `plan` */
     struct fm_servebench_row row[FM_KERNELBENCH_BUDGETS_MAX];
 };

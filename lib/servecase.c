@@ -12,7 +12,7 @@
 #include "lib/layer.h"
 #include "lib/servemask.h"
 
-enum { VOCABULARY = 1024, ROWS = 4096, FILL = 1 << 16 };
+enum { VOCABULARY = 1024, ROWS = 4096, FILL = 1 << 16, TOKENS_MAX = 1 << 28 };
 
 /* What kernelcase's shapes leave out. */
 static const struct {
@@ -122,8 +122,8 @@ static int count_layers(struct fm_servecase *c, int asked, const struct fm_run_o
         return fm_fail(err, FM_EUSAGE, "--layers %d: the model has %d", asked, most);
     if ((uint64_t)(asked ? asked : 1) > room)
         return fm_fail(err, FM_ENOMEM,
-                       "%d layers of %.2f GB and %.2f GB beside them do not go into --memory of "
-                       "%.2f GB",
+                       "--layers %d: each takes %.2f GB, and %.2f GB go beside them: that is more "
+                       "than --memory of %.2f GB",
                        asked ? asked : 1, 1e-9 * (double)one, 1e-9 * (double)fixed,
                        1e-9 * (double)memory);
     c->config.L = asked ? asked : room < (uint64_t)most ? (int)room : most;
@@ -156,6 +156,9 @@ int fm_servecase_shape(struct fm_servecase *c, const struct fm_servebench_option
                        const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_servemask masks = {0};
+    if ((int64_t)o->batch * (o->prompt + o->decode) > TOKENS_MAX)
+        return fm_fail(err, FM_EUSAGE, "%d sequences of %d tokens: at most %d tokens together",
+                       o->batch, o->prompt + o->decode, TOKENS_MAX);
     c->batch = o->batch;
     c->prompt = o->prompt;
     c->decode = o->decode;

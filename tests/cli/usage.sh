@@ -66,6 +66,12 @@ try fm-verify --function "${o[@]}" --batch 2 x
 try fm-verify --function "${o[@]}" --against y x
 try fm-bench io --memory 1GiB
 try fm-bench engine --repeat 2
+try fm-bench kernels --layers 2
+try fm-bench serve --dtype f16
+try fm-bench serve --dir x
+try fm-bench serve --model x --family y
+try fm-bench serve --batch 65536 --prompt 65536
+try fm-bench serve --model mixtral-8x7b --memory 1GB
 try fm-bench engine "${o[@]}"
 try fm-bench quality --eval-tokens x --shape 1 y
 try fm-bench quality --eval-tokens x --tokens y z

@@ -1,0 +1,32 @@
+#include "cmd/serving.h"
+
+#include "cmd/figures.h"
+#include "lib/servebench.h"
+
+int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct fm_err *err)
+{
+    struct fm_servebench result;
+    struct fm_cli_text text;
+    struct fm_servebench_options s = {.shape = cli->run.model, .family = o->family};
+    s.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
+    s.dtype = o->dtype;
+    s.layers = o->layers;
+    s.batch = cli->run.batch ? cli->run.batch : 8;
+    s.prompt = o->prompt;
+    s.decode = o->decode;
+    s.repeat = o->repeat ? o->repeat : 3;
+    if (s.shape && s.family)
+        return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
+    if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
+        return err->code;
+    int code = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
+    if (code == FM_OK && o->plot && !cli->dry_run)
+        code = fm_figures_serve_plot(&result, o->plot, err);
+    if (code == FM_OK)
+        code = fm_cli_text_open(&text, err);
+    if (code == FM_OK) {
+        fm_figures_serve(text.out, &result);
+        code = fm_cli_result(cli, &text, fm_figures_serve_json(&result), err);
+    }
+    return code;
+}
