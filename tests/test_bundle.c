@@ -12,9 +12,9 @@
 
 #include "formats/archive.h"
 #include "formats/bundle.h"
-#include "tests/scratch.h"
 #include "formats/json.h"
 #include "lib/base/pool.h"
+#include "tests/scratch.h"
 
 static char folder[] = "/tmp/fm-test-bundle-XXXXXX";
 static char path_a[64], path_b[64], path_c[64];
