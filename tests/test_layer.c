@@ -302,6 +302,29 @@ static void the_fast_table_agrees_with_the_definition(void **state)
     }
 }
 
+/* Router logits so far apart that the second weight of most tokens is 0 in float32. */
+static void a_weight_that_underflows_has_a_gradient_of_zero(void **state)
+{
+    (void)state;
+    const struct fm_ops *ops[2] = {fm_ops_ref()};
+    struct fm_err err = {0};
+    struct fm_layer steep = layer;
+    assert_int_equal(fm_ops_cpu(&ops[1], FM_PRECISION_F32, &err), FM_OK);
+    steep.router = draw(E * H, 400);
+    for (int i = 0; i < 2; i++) {
+        struct fm_pass pass = pass_with(ops[i], NULL);
+        struct fm_expert_view where = {0};
+        float *x = draw(FLOATS, 1), *dx = draw(FLOATS, 1);
+        pass.layer = &steep;
+        fm_layer_backward(&pass, dx, true, x, NULL, &where);
+        for (int at = 0; at < FLOATS; at++)
+            assert_true(isfinite(dx[at]));
+        free(x);
+        free(dx);
+    }
+    free(steep.router);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +334,7 @@ int main(void)
         cmocka_unit_test(micro_batches_of_a_pass_are_seen_apart),
         cmocka_unit_test(a_visitor_sees_every_row_once),
         cmocka_unit_test(the_fast_table_agrees_with_the_definition),
+        cmocka_unit_test(a_weight_that_underflows_has_a_gradient_of_zero),
     };
     struct fm_err err = {0};
     if (fm_pool_start(2, &err))

@@ -170,6 +170,16 @@ static void make_family(struct fm_family *f)
     }
 }
 
+/* Are a's n numbers in the order of b's? */
+static bool same_order(const uint32_t *a, const uint32_t *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if ((a[i] < a[j]) != (b[i] < b[j]))
+                return false;
+    return true;
+}
+
 static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
 {
     (void)state;
@@ -197,6 +207,10 @@ static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
             qsort(b, (size_t)span, sizeof *b, compare_u32);
             assert_memory_equal(a, b, sizeof *a * (size_t)span);
         }
+        /* Every mask is moved in a way of its own: no two widths of these are equal. */
+        const uint32_t *fourth = fm_family_widths(&f, 4), *last = fm_family_widths(&f, 5);
+        assert_true(same_order(fm_family_widths(&from, 4), fm_family_widths(&from, 5), X));
+        assert_false(same_order(fourth, last, span));
         fm_family_release(&from);
         fm_family_release(&f);
         fm_family_release(&again);
@@ -291,6 +305,33 @@ static void best_takes_the_lower_loss_at_every_budget(void **state)
     fm_family_release(&f);
 }
 
+/* Steps so large that three masks of a family fall into one. */
+static void best_takes_the_best_of_a_step_and_the_first_of_equals(void **state)
+{
+    (void)state;
+    struct fm_family from[2], f;
+    struct fm_err err = {0};
+    struct fm_decimal step = decimal("0.2");
+    for (int i = 0; i < 2; i++) {
+        make_family(&from[i]);
+        for (int b = 0; b < from[i].count; b++) {
+            from[i].mask[b].quality = (struct fm_quality){.ce = b == 3 ? 1 : 2, .positions = 9};
+            from[i].mask[b].method = i ? FM_METHOD_WALK : FM_METHOD_LEARNED;
+        }
+    }
+    fm_family_init(&f, L, E, I);
+    assert_int_equal(fm_family_best(&f, from, 2, &step, &err), FM_OK);
+    assert_int_equal(f.count, 4);
+    static const int steps[] = {0, 1, 3, 5};
+    for (int b = 0; b < 4; b++) {
+        assert_int_equal(f.mask[b].step, steps[b]);
+        assert_int_equal(f.mask[b].method, FM_METHOD_LEARNED);
+    }
+    fm_family_release(&from[0]);
+    fm_family_release(&from[1]);
+    fm_family_release(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +343,7 @@ int main(void)
         cmocka_unit_test(a_mask_is_exported_once_it_has_grown_enough),
         cmocka_unit_test(the_nearest_mask_is_found_and_ties_go_down),
         cmocka_unit_test(best_takes_the_lower_loss_at_every_budget),
+        cmocka_unit_test(best_takes_the_best_of_a_step_and_the_first_of_equals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

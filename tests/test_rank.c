@@ -5,6 +5,9 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
+#include <sys/time.h>
+
 #include "lib/base/pool.h"
 #include "lib/quality.h"
 #include "lib/rank.h"
@@ -297,6 +300,53 @@ static void a_stopped_run_goes_on(void **state)
     assert_true(runs_same("straight.fm", "resumed.fm"));
 }
 
+static int stop_now;
+
+static void on_alarm(int signal_number)
+{
+    stop_now = signal_number;
+}
+
+/* Wherever the signal comes, in the middle of a group, too, nothing of it is counted twice. */
+static void a_run_stopped_at_any_moment_goes_on(void **state)
+{
+    (void)state;
+    enum { MOMENTS = 24 };
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    int stopped = 0;
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "straight.fm");
+    runs_tokens(&r, 16, 11); /* one group */
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    int moment = (int)(report.seconds * 1e6 / MOMENTS);
+    fm_rank_report_release(&report);
+    signal(SIGALRM, on_alarm);
+    for (int i = 1; i <= MOMENTS; i++) {
+        runs_init(&r, NULL, "resumed.fm");
+        runs_tokens(&r, 16, 11);
+        r.run.state = runs_path(r.state, "rank.state");
+        r.run.stop = &stop_now;
+        stop_now = 0;
+        long us = 1 + (long)i * moment;
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {us / 1000000, us % 1000000}}, NULL);
+        int rc = fm_rank(&r.run, &options, &report, &err);
+        setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+        assert_true(rc == FM_OK || rc == FM_ESAVED);
+        fm_rank_report_release(&report);
+        stop_now = 0;
+        if (rc == FM_ESAVED) {
+            rank_to(&r, FM_ORDER_SCORE, &report);
+            fm_rank_report_release(&report);
+            stopped++;
+        }
+        assert_true(runs_same("straight.fm", "resumed.fm"));
+    }
+    assert_true(stopped > 0);
+}
+
 static void what_cannot_be_ranked_is_refused(void **state)
 {
     (void)state;
@@ -349,6 +399,7 @@ int main(void)
         cmocka_unit_test(the_original_order_can_be_kept),
         cmocka_unit_test(threads_and_memory_change_nothing),
         cmocka_unit_test(a_stopped_run_goes_on),
+        cmocka_unit_test(a_run_stopped_at_any_moment_goes_on),
         cmocka_unit_test(what_cannot_be_ranked_is_refused),
         cmocka_unit_test(a_plan_counts_sweeps_and_products),
     };

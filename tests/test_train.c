@@ -103,6 +103,12 @@ static void the_walk_takes_the_cheapest_channels(void **state)
     assert_int_equal(widths[1], 4);
     assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 99, &err), FM_OK);
     assert_int_equal(widths[1], 2);
+    /* What is free behind 4 channels of 5 each makes them cheaper than 4 of the other's at 4. */
+    const double bridged[] = {100, 0, 20, 100, 40, 16};
+    widths[0] = widths[1] = 8;
+    assert_int_equal(fm_walk_lower(widths, bridged, &a, 2, 1, &err), FM_OK);
+    assert_int_equal(widths[0], 2);
+    assert_int_equal(widths[1], 8);
 }
 
 static void must_train(const char *in, const char *out, enum fm_method method,
