@@ -4,7 +4,8 @@
  *
  *   all layouts       a device gets whole query heads and whole key/value heads; where there are
  *                     fewer of the latter than devices, stock code repeats them (devices must be
- *                     a multiple of them), code of our modelling file does not, nor stock code
+ *                     a multiple of them); with our modelling file vLLM does, SGLang does not,
+ *                     and what one of them does not is not listed; nor does stock code
  *                     that gathers the keys again for one norm over all heads (OLMoE: vLLM alone
  *                     splits it, SGLang norms a part by the weights of all and stops); dense
  *                     layers and shared experts are split by their channels
