@@ -107,8 +107,7 @@ static cJSON *row_json(const struct fm_servebench *s, int b)
 
 cJSON *fm_figures_serve_json(const struct fm_servebench *s)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tool", "fm-bench serve");
+    cJSON *o = fm_report_begin("fm-bench serve");
     fm_report_uint(o, "hidden", (uint64_t)s->H);
     fm_report_uint(o, "channels", (uint64_t)s->I);
     fm_report_uint(o, "experts", (uint64_t)s->E);
