@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -37,16 +38,23 @@ SEQUENCES, LENGTH, STEPS = 4, 128, 8
 COLUMNS = ("runtime", "mode", "tokens", "budget", "loss", "clip tok/s", "own tok/s", "ratio", "loss off")
 
 
+def run(*command):
+    """A tool; what it says counts only where it fails."""
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"clipspeed.py: {command[0]} failed: {done.stderr.strip()}")
+
+
 def export(folder):
     """An elastic export of a model that fm-bench makes, with the masks that it makes."""
-    command = ["fm-bench", "engine", "--shape", SHAPE, "--dtype", "f32", "--sequences", "1", "--steps", "0"]
-    command += ["--keep", "--dir", folder, "--json", "--quiet"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    made = next(Path(folder).rglob("config.json")).parent
-    family, out = Path(folder) / "family.fm", Path(folder) / "elastic"
-    quiet = {"check": True, "stdout": subprocess.DEVNULL}
-    subprocess.run(["fm-pack", "--quiet", "--model", made, "-o", family, made.parent / "stage"], **quiet)
-    subprocess.run(["fm-pack", "--quiet", "--export", out, "--layout", "elastic", family], **quiet)
+    shape = ("--shape", SHAPE, "--dtype", "f32", "--sequences", 1, "--steps", 0)
+    run("fm-bench", "engine", *shape, "--keep", "--dir", folder, "--quiet")
+    made = next(folder.rglob("config.json")).parent
+    family, out = folder / "family.fm", folder / "elastic"
+    run("fm-pack", "--quiet", "--model", made, "-o", family, made.parent / "stage")
+    run("fm-pack", "--quiet", "--export", out, "--layout", "elastic", family)
+    shutil.rmtree(made.parent)
+    family.unlink()
     return out
 
 
@@ -139,7 +147,7 @@ def main():
     pythons = {"transformers": sys.executable, "vllm": vllm}
     rows, ok = [COLUMNS], True
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as scratch:
-        folder = export(scratch)
+        folder = export(Path(scratch))
         vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
         draw = random.Random(1)
         ids = [[draw.randrange(3, vocabulary) for _ in range(LENGTH)] for _ in range(SEQUENCES)]
