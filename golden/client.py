@@ -3,9 +3,10 @@
     python client_NAME.py JOB      (a JSON file)
 
 A job is {"ids": [[...], ...], "cells": [{"name", "path", "budgets": null or [...], ...}]}:
-sequences of token ids, and directories to load.  For each cell one line is printed, "FM-CELL "
-and JSON: {"name", "logprobs": one list per budget (one list where budgets is null)} or {"name",
-"error"}; before them {"version"}.  logprobs are those of every next token, sequence after
+sequences of token ids, and directories to load; a cell may have "environment", to load it in, and
+"channels", how many of experts are to be in memory then.  For each cell one line is printed,
+"FM-CELL " and JSON: {"name", "logprobs": one list per budget (one list where budgets is null)} or
+{"name", "error"}; before them {"version"}.  logprobs are those of every next token, sequence after
 sequence.
 """
 
@@ -27,7 +28,16 @@ def short(error):
     return f"{type(error).__name__}: {text}"[:200]
 
 
+def check_channels(cell, model):
+    """A load cap that nobody heard of serves the same numbers: count what is there."""
+    loaded = sum(len(p) for name, p in model.named_parameters() if name.endswith("experts.down"))
+    if loaded != cell.get("channels", loaded):
+        raise ValueError(f"{loaded} channels of experts are loaded, not {cell['channels']}")
+
+
 def run_cell(cell, ids, open_model):
+    environment = cell.get("environment", {})
+    os.environ.update(environment)
     try:
         with open_model(cell) as (score, switch):
             rows = []
@@ -39,6 +49,9 @@ def run_cell(cell, ids, open_model):
     except Exception as error:
         traceback.print_exc()
         say(name=cell["name"], error=short(error))
+    finally:
+        for key in environment:
+            del os.environ[key]
 
 
 def run_apart(*arguments):

@@ -19,6 +19,8 @@ def open_model(cell):
     if any(info.values()):
         raise ValueError(f"tensors do not match: {({k: v for k, v in info.items() if v})}")
 
+    client.check_channels(cell, model)
+
     def score(ids):
         x = torch.tensor(ids)
         with torch.no_grad():

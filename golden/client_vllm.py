@@ -36,6 +36,8 @@ def open_model(cell):
             enable_prefix_caching=True,
         )
 
+        llm.apply_model(lambda model: client.check_channels(cell, model))
+
         def score(ids):
             prompts = [{"prompt_token_ids": row} for row in ids]
             out = llm.generate(prompts, LENGTH, use_tqdm=False)

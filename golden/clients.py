@@ -85,9 +85,12 @@ EXPORTS = {
     "layer fused": ("--layout", "layer", "--pad-multiple", ROUND, "--for", "vllm"),
     "elastic": ("--layout", "elastic"),
 }
-ROWS = ("original", *EXPORTS, "elastic compiled")
+CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
+ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
 SWITCHES = (0.0, BUDGET, 0.0)
+CAP, FURTHER = 0.35, 0.55
+SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
 
 # (family, row, client): cells that the client cannot give, or gives otherwise; man/fm-clients.7
 # says why.  None stands for every one.
@@ -108,6 +111,7 @@ class Family:
     paths: dict = field(default_factory=dict)  # row -> directory
     ours: dict = field(default_factory=dict)  # row -> one array per budget
     cells: dict = field(default_factory=dict)  # (row, client) -> arrays, or a text
+    channels: int = 0  # of all experts that the load cap leaves
 
 
 # --- our side -----------------------------------------------------------------------------------
@@ -157,9 +161,13 @@ def make_exports(family, calib, folder):
         return out
 
     family.paths = {"original": family.model, "native": export("native", BUDGET)}
+    family.paths["further"] = export("further", FURTHER, "--layout", "native")
+    capped = export("capped", BUDGET, "--layout", "elastic", "--load-cap", CAP)
+    widths = json.loads((capped / "fm-export.json").read_text())["widths"]
+    family.channels = sum(map(sum, widths))
     for row, options in EXPORTS.items():
         family.paths[row] = export(row, 0 if row == "elastic" else BUDGET, *options)
-    family.paths["elastic compiled"] = family.paths["elastic"]
+    family.paths["elastic compiled"] = family.paths[CAPPED] = family.paths["elastic"]
 
 
 def measure_ours(family, folder):
@@ -173,6 +181,7 @@ def measure_ours(family, folder):
     family.ours |= {"original": [full], "padded": [member], "ragged": [member]}
     family.ours["layer fused"] = family.ours["layer"]
     family.ours["elastic"] = family.ours["elastic compiled"] = [full, member, full]
+    family.ours[CAPPED] = [member, logprobs("further"), member]
 
 
 # --- their side ---------------------------------------------------------------------------------
@@ -187,6 +196,10 @@ def cells_for(family, client):
         cell["budgets"] = list(SWITCHES) if row.startswith("elastic") else None
         if row == "elastic compiled":
             cell["compiled"] = True
+        if row == CAPPED:
+            cell["budgets"] = SWITCHES_CAPPED
+            cell["environment"] = {"FM_LOAD_CAP": str(CAP)}
+            cell["channels"] = family.channels
         if client == "sglang" and row in STOCK and family.name == "qwen2_moe":
             # Its own code stops on a CPU, in a Triton kernel of the shared expert's gate.
             cell["implementation"] = "transformers"
@@ -198,7 +211,7 @@ def asked(name, row, client):
     switch; SGLang alone knows one width of fused experts for all layers."""
     if client == "sglang + fm_sglang":
         more = (*STOCK, "ragged", "layer") if name == "phimoe" else ()
-        return row in ("layer fused", "elastic", *more)
+        return row in ("layer fused", "elastic", CAPPED, *more)
     return client == "vllm" or row != "elastic compiled"
 
 
