@@ -282,6 +282,40 @@ static void two_threads_make_the_same_bytes(void **state)
     assert_true(runs_same("one.fm", "two.fm"));
 }
 
+/* The logits in the state of a run stopped after so many steps. */
+static double *logits_after(int steps, double tau_last, double entropy_last, size_t *n)
+{
+    struct runs r;
+    struct fm_train_options options;
+    struct golden g;
+    training_init(&r, &options, "ranked.fm", "annealed.fm", FM_METHOD_LEARNED);
+    options.tau_last = tau_last;
+    options.entropy_last = entropy_last;
+    training_stop(&r, &options, steps);
+    golden_open(&g, r.run.state);
+    double *logits = golden_read(&g, "alpha", FM_F64, n);
+    golden_close(&g);
+    unlink(r.run.state);
+    return logits;
+}
+
+/* The first step is taken with the first values; by the third the last ones show. */
+static void temperature_and_entropy_go_from_first_to_last(void **state)
+{
+    (void)state;
+    for (int steps = 1; steps <= 3; steps += 2) {
+        size_t n = 0;
+        double *plain = logits_after(steps, 0.5, 0, &n);
+        double *cold = logits_after(steps, 0.1, 0, &n);
+        double *even = logits_after(steps, 0.5, 1, &n);
+        assert_true((memcmp(plain, cold, n * sizeof *plain) == 0) == (steps == 1));
+        assert_true((memcmp(plain, even, n * sizeof *plain) == 0) == (steps == 1));
+        free(plain);
+        free(cold);
+        free(even);
+    }
+}
+
 static void options_shape_the_run(void **state)
 {
     (void)state;
@@ -351,6 +385,7 @@ int main(void)
         cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
         cmocka_unit_test(two_threads_make_the_same_bytes),
+        cmocka_unit_test(temperature_and_entropy_go_from_first_to_last),
         cmocka_unit_test(options_shape_the_run),
         cmocka_unit_test(options_that_make_no_sense_are_refused),
     };

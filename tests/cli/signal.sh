@@ -34,3 +34,24 @@ fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --steps 300 --until 0.3 --
 echo "a state of other options: status $?"
 rm state
 ls -A
+# A second signal before the first is heeded: at once, and what is half written goes.  The tool is
+# frozen while its temporary is there, and tried again where that was missed.
+mv straight trained && rm stopped
+frozen=
+state() { sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null; }
+until [ "$frozen" ]; do
+    rm -f out
+    fm-pack -q -T 1 --model "$odd" -o out trained >/dev/null 2>&1 &
+    while [ ! "$frozen" ] && kill -0 $! 2>/dev/null; do
+        compgen -G '.out.*' >/dev/null || continue
+        kill -STOP $! 2>/dev/null
+        until [[ $(state $!) != [RSD] ]]; do :; done
+        frozen=$(compgen -G '.out.*') || kill -CONT $! 2>/dev/null
+    done
+done
+kill -INT $!
+kill -TERM $!
+kill -CONT $!
+wait $! 2>/dev/null
+[ $? -gt 128 ] && echo "ended by a signal"
+ls -A
