@@ -78,7 +78,7 @@ MAN := $(wildcard man/*.[1-7])
 # libfm_clip.so: kernels/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
 CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip*.c) lib/base/dtype.c) \
-	$(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
+	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip%,$(CUDA_SOURCES))))
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip.map -Wl,-z,nodelete
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
@@ -120,7 +120,7 @@ $(BUILD)/%.cu.o: %.cu
 	@grep -iE 'warning|error' $@.ptxas >&2 || true
 $(BUILD)/kernels/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/kernels/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
-$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/$(f).c.o $(BUILD)/pic/kernels/$(f).c.o)): DEFINES += -DFM_CUDA
+$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu serve_gpu,$(BUILD)/kernels/$(f).c.o $(BUILD)/pic/kernels/$(f).c.o)): DEFINES += -DFM_CUDA
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<

@@ -55,13 +55,14 @@ struct fm_cli_given {
  * --version, which all take. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
-    FM_CLI_MODEL = 1 << 1,   /* --model, required */
-    FM_CLI_TOKENS = 1 << 2,  /* --tokens and what belongs to it, required */
-    FM_CLI_EVAL = 1 << 3,    /* --eval-tokens --eval-text */
-    FM_CLI_MACHINE = 1 << 4, /* --device --precision --memory --threads */
-    FM_CLI_OUTPUT = 1 << 5,  /* --output --force */
-    FM_CLI_STATE = 1 << 6,   /* --state */
-    FM_CLI_OPTIONAL = 1 << 7 /* --model and --tokens may be absent */
+    FM_CLI_MODEL = 1 << 1,    /* --model, required */
+    FM_CLI_TOKENS = 1 << 2,   /* --tokens and what belongs to it, required */
+    FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text */
+    FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --threads */
+    FM_CLI_OUTPUT = 1 << 5,   /* --output --force */
+    FM_CLI_STATE = 1 << 6,    /* --state */
+    FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
+    FM_CLI_CUDA = 1 << 8      /* --device may be cuda */
 };
 
 struct fm_cli {

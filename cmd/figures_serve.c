@@ -1,6 +1,8 @@
 /* What fm-bench serve measured, as a table, JSON and a plot. */
 #include "cmd/figures.h"
 
+#include <math.h>
+
 #include "lib/plot.h"
 #include "lib/report.h"
 
@@ -28,7 +30,7 @@ static double whole_rate(const struct fm_servebench *s, int b)
 static double bound(const struct fm_servebench *s, int b)
 {
     const struct fm_servebench_row *full = &s->row[0], *r = &s->row[b];
-    double prefill = full->prefill_experts, decode = full->decode_experts;
+    double prefill = full->prefill_experts, decode = full->decode_experts; /* NaN: no bound */
     double seconds = full->prefill * (1 - prefill + prefill / r->prefill_ideal) +
                      full->decode * (1 - decode + decode / r->decode_ideal);
     return (full->prefill + full->decode) / seconds;
@@ -51,26 +53,37 @@ static void describe(FILE *out, const struct fm_servebench *s)
                  "and sampling\n");
 }
 
+/* A share or ratio; nothing where it is not known. */
+static const char *figure(char text[32], double v)
+{
+    snprintf(text, 32, isnan(v) ? "" : "%.2f", v);
+    return text;
+}
+
 void fm_figures_serve(FILE *out, const struct fm_servebench *s)
 {
     describe(out, s);
     if (s->rows == 0)
         return;
-    fprintf(out, "%s, %d threads; libfm_clip: %s\n\n", s->cpu, s->threads, s->path);
+    if (*s->gpu)
+        fprintf(out, "%s; libfm_clip: %s\n\n", s->gpu, s->path);
+    else
+        fprintf(out, "%s, %d threads; libfm_clip: %s\n\n", s->cpu, s->threads, s->path);
     fprintf(out,
             "| removed | prefill tokens/s | speed-up | ideal | experts | decode tokens/s | "
             "speed-up | ideal | experts | all tokens/s | speed-up | bound | frees |\n"
             "| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n");
     for (int b = 0; b < s->rows; b++) {
         const struct fm_servebench_row *r = &s->row[b];
-        char freed[32];
+        char freed[32], share[32], most[32];
         fm_cli_bytes(freed, r->freed);
-        fprintf(out, "| %.3f | %.1f | %.2f | %.2f | %.2f | %.1f | %.2f | %.2f | %.2f |", r->budget,
-                prefill_rate(s, b), s->row[0].prefill / r->prefill, r->prefill_ideal,
-                r->prefill_experts, decode_rate(s, b), s->row[0].decode / r->decode,
-                r->decode_ideal, r->decode_experts);
-        fprintf(out, " %.1f | %.2f | %.2f | %s |\n", whole_rate(s, b),
-                whole_rate(s, b) / whole_rate(s, 0), bound(s, b), freed);
+        fprintf(out, "| %.3f | %.1f | %.2f | %.2f | %s |", r->budget, prefill_rate(s, b),
+                s->row[0].prefill / r->prefill, r->prefill_ideal,
+                figure(share, r->prefill_experts));
+        fprintf(out, " %.1f | %.2f | %.2f | %s |", decode_rate(s, b), s->row[0].decode / r->decode,
+                r->decode_ideal, figure(share, r->decode_experts));
+        fprintf(out, " %.1f | %.2f | %s | %s |\n", whole_rate(s, b),
+                whole_rate(s, b) / whole_rate(s, 0), figure(most, bound(s, b)), freed);
     }
     fprintf(out,
             "\nbudget changed at every step: %.3f s for %d steps; the same steps with it held: "
@@ -78,6 +91,12 @@ void fm_figures_serve(FILE *out, const struct fm_servebench *s)
             s->switched, s->decode, s->held, 100 * (s->switched / s->held - 1));
     fprintf(out, "FlexMoE, whole Mixtral-8x7B online on one H200, 64 in, 256 out: speed-up 1.12, "
                  "1.25, 1.47 at 0.2, 0.4, 0.6\n");
+}
+
+static void add_known(cJSON *o, const char *key, double v)
+{
+    if (!isnan(v))
+        fm_report_double(o, key, v);
 }
 
 static cJSON *row_json(const struct fm_servebench *s, int b)
@@ -93,15 +112,15 @@ static cJSON *row_json(const struct fm_servebench *s, int b)
     fm_report_double(o, "prefill_tokens_per_second", prefill_rate(s, b));
     fm_report_double(o, "prefill_speedup", s->row[0].prefill / r->prefill);
     fm_report_double(o, "prefill_ideal", r->prefill_ideal);
-    fm_report_double(o, "prefill_experts", r->prefill_experts);
+    add_known(o, "prefill_experts", r->prefill_experts);
     fm_report_double(o, "decode_seconds", r->decode);
     fm_report_double(o, "decode_tokens_per_second", decode_rate(s, b));
     fm_report_double(o, "decode_speedup", s->row[0].decode / r->decode);
     fm_report_double(o, "decode_ideal", r->decode_ideal);
-    fm_report_double(o, "decode_experts", r->decode_experts);
+    add_known(o, "decode_experts", r->decode_experts);
     fm_report_double(o, "tokens_per_second", whole_rate(s, b));
     fm_report_double(o, "speedup", whole_rate(s, b) / whole_rate(s, 0));
-    fm_report_double(o, "bound", bound(s, b));
+    add_known(o, "bound", bound(s, b));
     return o;
 }
 
@@ -127,6 +146,8 @@ cJSON *fm_figures_serve_json(const struct fm_servebench *s)
     if (s->rows > 0) {
         cJSON_AddStringToObject(o, "cpu", s->cpu);
         fm_report_uint(o, "threads", (uint64_t)s->threads);
+        if (*s->gpu)
+            cJSON_AddStringToObject(o, "gpu", s->gpu);
         cJSON_AddStringToObject(o, "path", s->path);
         fm_report_double(o, "switched_seconds", s->switched);
         fm_report_double(o, "held_seconds", s->held);

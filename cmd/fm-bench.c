@@ -248,7 +248,8 @@ int main(int argc, char **argv)
             "       fm-bench serve [--model SHAPE] [--layers N] [--batch N] [--prompt N] [--decode "
             "N]",
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
-        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
+                  FM_CLI_CUDA,
         .run = {.input = "-"},
         .operands_max = 2,
     };

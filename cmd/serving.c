@@ -1,5 +1,7 @@
 #include "cmd/serving.h"
 
+#include <string.h>
+
 #include "cmd/figures.h"
 #include "lib/servebench.h"
 
@@ -17,6 +19,9 @@ int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct 
     s.repeat = o->repeat ? o->repeat : 3;
     if (s.shape && s.family)
         return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
+    if (strcmp(cli->run.device, "cuda") == 0 &&
+        fm_cli_refuse(cli, "with --device cuda", 0, "memory precision", err) != FM_OK)
+        return err->code;
     if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
         return err->code;
     int code = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);

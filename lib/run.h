@@ -40,7 +40,7 @@ struct fm_run_options {
     uint64_t max_tokens; /* 0: all */
     bool shuffle;
     uint64_t seed;
-    const char *device; /* "auto", "ref", "cpu" */
+    const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
     enum fm_precision precision;
     const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */
     uint64_t memory;          /* bytes; 0: half of the machine's */

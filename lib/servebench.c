@@ -1,5 +1,6 @@
 #include "lib/servebench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,6 +138,11 @@ static void summarise(struct fm_servebench *s, const struct fm_servecase *c, str
         r->prefill = median(t->prefill + b * t->rounds, t->rounds);
         for (int i = 0; i < t->steps; i++)
             r->decode += median(step_times(t, b, i), t->rounds);
+        if (c->on_gpu) { /* all experts alike; how long they take is not seen inside a graph */
+            r->prefill_ideal = r->decode_ideal = 1 / (1 - r->budget);
+            r->prefill_experts = r->decode_experts = NAN;
+            continue;
+        }
         r->prefill_experts = share[b].prefill.seconds / share[b].prefill_seconds;
         r->decode_experts = share[b].decode.seconds / share[b].decode_seconds;
         r->prefill_ideal = share[0].prefill.channels / share[b].prefill.channels;
@@ -207,7 +213,10 @@ int fm_servebench_run(const struct fm_run_options *run, const struct fm_serveben
     if (code == FM_OK && !plan)
         code = fm_servecase_fill(c, err);
     if (code == FM_OK && !plan) {
-        snprintf(result->path, sizeof result->path, "%s", fm_clip_name(c->layer[0].clip));
+        snprintf(result->path, sizeof result->path, "%s",
+                 c->gpu ? fm_serve_gpu_path(c->gpu) : fm_clip_name(c->layer[0].clip));
+        if (c->gpu)
+            snprintf(result->gpu, sizeof result->gpu, "%s", fm_serve_gpu_name(c->gpu));
         code = measure(result, c, run, o->repeat, err);
     }
     fm_servecase_release(c);

@@ -29,7 +29,7 @@ struct fm_servebench_options {
 struct fm_servebench_row {
     double budget;                          /* share of all channels removed */
     double prefill, decode;                 /* seconds, median */
-    double prefill_experts, decode_experts; /* shares of that inside libfm_clip */
+    double prefill_experts, decode_experts; /* shares of that inside libfm_clip; NaN: unknown */
     double prefill_ideal, decode_ideal; /* speed-ups were experts all there is: by the channels of
                                            the routed rows, by the channels that were read */
     uint64_t freed; /* bytes, were only the channels resident that this and higher budgets use */
@@ -42,6 +42,7 @@ struct fm_servebench {
     bool shared; /* the model has a shared expert, which is not here */
     const char *dtype;
     char path[64], cpu[96];      /* what libfm_clip chose; the processor */
+    char gpu[256];               /* its name; \"\": the CPU ran */
     uint64_t bytes, token_bytes; /* of all weights; of one token in the cache */
     double switched, held;       /* seconds of `decode` steps, medians: the budget changes at
                                     every step; the same steps with each budget held */

@@ -13,6 +13,7 @@
 #include "lib/servemask.h"
 
 enum { VOCABULARY = 1024, ROWS = 4096, FILL = 1 << 16, TOKENS_MAX = 1 << 28 };
+enum { GPU_BYTES = 512 << 20 }; /* for kernels and cuBLAS */
 
 /* What kernelcase's shapes leave out. */
 static const struct {
@@ -94,7 +95,8 @@ static struct fm_clip_layer layer_shape(const struct fm_servecase *c)
     s.B = c->B;
     s.cap_max = g->I;
     s.channels = (int64_t)g->E * g->I;
-    s.threads = c->threads;
+    s.threads = c->on_gpu ? 0 : c->threads;
+    s.device = c->on_gpu ? FM_CLIP_CUDA : FM_CLIP_CPU;
     return s;
 }
 
@@ -105,15 +107,17 @@ static uint64_t fixed_bytes(const struct fm_servecase *c)
     struct fm_clip_layer shape = layer_shape(c);
     uint64_t row = 6 * (uint64_t)g->H + 2 * (uint64_t)(g->Q + g->G) * (uint64_t)g->C +
                    (uint64_t)g->E + 4 * (uint64_t)g->K;
+    uint64_t gpu = 4 * (uint64_t)(c->rows + 8 * c->batch) * (uint64_t)g->Q * (uint64_t)(g->C + 2);
     return fm_clip_workspace_bytes(&shape, c->rows, g->K) + 4 * (uint64_t)c->rows * row +
-           4 * (uint64_t)g->H * VOCABULARY;
+           4 * (uint64_t)g->H * VOCABULARY + (c->on_gpu ? gpu + GPU_BYTES : 0);
 }
 
 /* How many layers: those asked for, or those of the model that memory takes. */
 static int count_layers(struct fm_servecase *c, int asked, const struct fm_run_options *run,
                         int family_layers, struct fm_err *err)
 {
-    uint64_t memory = fm_run_memory(run), fixed = fixed_bytes(c), tokens;
+    uint64_t memory = c->on_gpu ? fm_serve_gpu_memory() : fm_run_memory(run);
+    uint64_t fixed = fixed_bytes(c), tokens;
     int most = family_layers ? family_layers : c->model_layers ? c->model_layers : 32;
     tokens = (uint64_t)c->batch * (uint64_t)(c->prompt + c->decode);
     uint64_t one = fm_servecase_layer_bytes(c) + tokens * fm_servecase_cache_bytes(c);
@@ -123,9 +127,9 @@ static int count_layers(struct fm_servecase *c, int asked, const struct fm_run_o
     if ((uint64_t)(asked ? asked : 1) > room)
         return fm_fail(err, FM_ENOMEM,
                        "--layers %d: each takes %.2f GB, and %.2f GB go beside them: that is more "
-                       "than --memory of %.2f GB",
+                       "than %s of %.2f GB",
                        asked ? asked : 1, 1e-9 * (double)one, 1e-9 * (double)fixed,
-                       1e-9 * (double)memory);
+                       c->on_gpu ? "the GPU's free memory" : "--memory", 1e-9 * (double)memory);
     c->config.L = asked ? asked : room < (uint64_t)most ? (int)room : most;
     return FM_OK;
 }
@@ -152,6 +156,19 @@ static int take_layers(struct fm_servecase *c, struct fm_err *err)
     return FM_OK;
 }
 
+/* The table of operations, or a GPU. */
+static int choose_device(struct fm_servecase *c, const struct fm_run_options *run,
+                         struct fm_err *err)
+{
+    struct fm_clip_error error = {0};
+    c->on_gpu = run->device && strcmp(run->device, "cuda") == 0;
+    if (!c->on_gpu)
+        return fm_run_ops(&c->ops, run, err);
+    if (fm_clip_available(FM_CLIP_CUDA, &error) != FM_CLIP_OK)
+        return fm_fail(err, error.code, "--device cuda: %s", error.text);
+    return FM_OK;
+}
+
 int fm_servecase_shape(struct fm_servecase *c, const struct fm_servebench_options *o,
                        const struct fm_run_options *run, struct fm_err *err)
 {
@@ -168,7 +185,7 @@ int fm_servecase_shape(struct fm_servecase *c, const struct fm_servebench_option
     int together = ROWS / c->prompt < 1 ? 1 : ROWS / c->prompt; /* prompts */
     together = together < c->batch ? together : c->batch;
     c->rows = together * c->prompt > c->batch ? together * c->prompt : c->batch;
-    int code = fm_run_ops(&c->ops, run, err);
+    int code = choose_device(c, run, err);
     if (code == FM_OK)
         code = fm_servemask_open(&masks, o, c->seed, &c->config, err);
     c->B = masks.B;
@@ -232,16 +249,23 @@ static void *take(size_t count, size_t size, const char *what, struct fm_err *er
     return err->code == FM_OK ? fm_alloc(count, size, what, err) : NULL;
 }
 
+/* What goes in: it is the same for every device. */
+static int take_tokens(struct fm_servecase *c, struct fm_err *err)
+{
+    size_t T = (size_t)(c->prompt + c->decode), H = (size_t)c->config.H, f = sizeof(float);
+    c->table = take(VOCABULARY * H, f, "embeddings", err);
+    c->tokens = take((size_t)c->batch * T, sizeof *c->tokens, "tokens", err);
+    c->cos = take(T * (size_t)c->config.C / 2, f, "angles", err);
+    c->sin = take(T * (size_t)c->config.C / 2, f, "angles", err);
+    return err->code;
+}
+
 static int take_rows(struct fm_servecase *c, struct fm_err *err)
 {
     const struct fm_config *g = &c->config;
     size_t N = (size_t)c->rows, H = (size_t)g->H, QC = (size_t)g->Q * (size_t)g->C;
-    size_t GC = (size_t)g->G * (size_t)g->C, T = (size_t)(c->prompt + c->decode), f = sizeof(float);
+    size_t GC = (size_t)g->G * (size_t)g->C, f = sizeof(float);
     struct fm_clip_layer shape = layer_shape(c);
-    c->table = take(VOCABULARY * H, f, "embeddings", err);
-    c->tokens = take((size_t)c->batch * T, sizeof *c->tokens, "tokens", err);
-    c->cos = take(T * (size_t)g->C / 2, f, "angles", err);
-    c->sin = take(T * (size_t)g->C / 2, f, "angles", err);
     c->x = take(N * H, f, "hidden states", err);
     c->xn = take(N * H, f, "hidden states", err);
     c->q = take(N * QC, f, "queries", err);
@@ -270,8 +294,7 @@ static int take_layer(struct fm_servecase *c, struct fm_serve_layer *w, struct f
     const struct fm_config *g = &c->config;
     size_t H = (size_t)g->H, heads = (size_t)(g->Q + 2 * g->G) * (size_t)g->C,
            size = element_bytes(c);
-    size_t channels = (size_t)g->E * (size_t)g->I, T = (size_t)(c->prompt + c->decode);
-    size_t cached = (size_t)c->batch * T * (size_t)g->G * (size_t)g->C;
+    size_t channels = (size_t)g->E * (size_t)g->I;
     w->input_norm = take(H, sizeof(float), "norms", err);
     w->post_norm = take(H, sizeof(float), "norms", err);
     w->router = take((size_t)g->E * H, sizeof(float), "a router", err);
@@ -279,16 +302,28 @@ static int take_layer(struct fm_servecase *c, struct fm_serve_layer *w, struct f
     w->o = take((size_t)g->Q * (size_t)g->C * H, size, "projections", err);
     w->gate_up = take(2 * channels * H, size, "experts", err);
     w->down = take(channels * H, size, "experts", err);
-    w->cache = (struct fm_serve_cache){c->dtype, (int)T, g->G, g->C, NULL, NULL};
-    w->cache.k = take(cached, size, "the cache of keys", err);
-    w->cache.v = take(cached, size, "the cache of values", err);
     return err->code;
 }
 
-static void fill_layer(struct fm_servecase *c, int l)
+static int take_cache(struct fm_servecase *c, struct fm_serve_layer *w, struct fm_err *err)
 {
     const struct fm_config *g = &c->config;
-    struct fm_serve_layer *w = &c->layer[l];
+    size_t T = (size_t)(c->prompt + c->decode), size = element_bytes(c);
+    size_t cached = (size_t)c->batch * T * (size_t)g->G * (size_t)g->C;
+    w->cache = (struct fm_serve_cache){c->dtype, (int)T, g->G, g->C, NULL, NULL};
+    w->cache.k = take(cached, size, "the cache of keys", err);
+    w->cache.v = take(cached, size, "the cache of values", err);
+    if (err->code == FM_OK) { /* pages are there before the clock runs */
+        memset(w->cache.k, 0, cached * size);
+        memset(w->cache.v, 0, cached * size);
+    }
+    return err->code;
+}
+
+/* Numbers of layer l. */
+static void fill_layer(const struct fm_servecase *c, struct fm_serve_layer *w, int l)
+{
+    const struct fm_config *g = &c->config;
     size_t H = (size_t)g->H, QC = (size_t)g->Q * (size_t)g->C, GC = (size_t)g->G * (size_t)g->C;
     size_t channels = (size_t)g->E * (size_t)g->I;
     double in = 2 / sqrt((double)H);
@@ -300,9 +335,6 @@ static void fill_layer(struct fm_servecase *c, int l)
     fill(c, w->router, FM_F32, (size_t)g->E * H, in, which + 2);
     fill(c, w->gate_up, c->dtype, 2 * channels * H, in, which + 3);
     fill(c, w->down, c->dtype, channels * H, 2 / sqrt((double)g->I), which + 4);
-    size_t cached = (size_t)c->batch * (size_t)w->cache.T * GC * element_bytes(c);
-    memset(w->cache.k, 0, cached); /* pages are there */
-    memset(w->cache.v, 0, cached);
 }
 
 static int prepare_layer(struct fm_servecase *c, struct fm_serve_layer *w, struct fm_err *err)
@@ -320,25 +352,73 @@ static int prepare_layer(struct fm_servecase *c, struct fm_serve_layer *w, struc
     return FM_OK;
 }
 
+static int make_layers(struct fm_servecase *c, struct fm_err *err)
+{
+    for (int l = 0; l < c->config.L; l++) {
+        struct fm_serve_layer *w = &c->layer[l];
+        if (take_layer(c, w, err) != FM_OK || take_cache(c, w, err) != FM_OK ||
+            prepare_layer(c, w, err) != FM_OK)
+            return err->code;
+        fill_layer(c, w, l);
+    }
+    return FM_OK;
+}
+
+static void drop_weights(struct fm_serve_layer *w)
+{
+    void *own[] = {w->input_norm, w->post_norm, w->qkv, w->o, w->router, w->gate_up, w->down};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        free(own[i]);
+}
+
+static int open_gpu(struct fm_servecase *c, struct fm_clip_error *error)
+{
+    const struct fm_config *g = &c->config;
+    struct fm_serve_gpu_shape s = {.type = c->dtype == FM_F32 ? FM_CLIP_F32 : FM_CLIP_BF16};
+    s.L = g->L, s.H = g->H, s.I = g->I, s.E = g->E, s.K = g->K;
+    s.Q = g->Q, s.G = g->G, s.C = g->C, s.B = c->B, s.V = g->V;
+    s.batch = c->batch;
+    s.prompt = c->prompt;
+    s.decode = c->decode;
+    s.rows = c->rows;
+    s.eps = g->eps;
+    s.table = c->table;
+    s.tokens = c->tokens;
+    s.cos = c->cos;
+    s.sin = c->sin;
+    return fm_serve_gpu_open(&c->gpu, &s, error);
+}
+
+/* Layer by layer through one layer's memory. */
+static int move_layers(struct fm_servecase *c, struct fm_err *err)
+{
+    struct fm_serve_layer w = {0};
+    struct fm_clip_error error = {0};
+    int32_t code = open_gpu(c, &error);
+    if (code == FM_CLIP_OK && take_layer(c, &w, err) != FM_OK)
+        code = err->code;
+    for (int l = 0; l < c->config.L && code == FM_CLIP_OK; l++) {
+        fill_layer(c, &w, l);
+        struct fm_serve_gpu_weights from = {w.input_norm, w.post_norm, w.qkv,  w.o,
+                                            w.router,     w.gate_up,   w.down, c->layer[l].widths};
+        code = fm_serve_gpu_layer(c->gpu, l, &from, &error);
+    }
+    drop_weights(&w);
+    return code == FM_CLIP_OK || err->code != FM_OK ? err->code
+                                                    : fm_fail(err, error.code, "%s", error.text);
+}
+
 int fm_servecase_fill(struct fm_servecase *c, struct fm_err *err)
 {
     int T = c->prompt + c->decode;
-    int code = take_rows(c, err);
-    for (int l = 0; l < c->config.L && code == FM_OK; l++) {
-        code = take_layer(c, &c->layer[l], err);
-        if (code == FM_OK)
-            code = prepare_layer(c, &c->layer[l], err);
-        if (code == FM_OK)
-            fill_layer(c, l);
-    }
-    if (code != FM_OK)
-        return code;
+    if (take_tokens(c, err) != FM_OK || (!c->on_gpu && take_rows(c, err) != FM_OK))
+        return err->code;
     fill(c, c->table, FM_F32, (size_t)VOCABULARY * (size_t)c->config.H, 1.7, 0);
     for (int i = 0; i < c->batch * T; i++)
         c->tokens[i] = (int32_t)fm_rng_below(c->seed, FM_STREAM_BENCH,
                                              ((uint64_t)1 << 43) + (uint64_t)i, VOCABULARY);
     fm_layer_angles(c->cos, c->sin, &c->config, T);
-    return FM_OK;
+    return c->on_gpu ? move_layers(c, err) : make_layers(c, err);
 }
 
 void fm_servecase_release(struct fm_servecase *c)
@@ -346,13 +426,14 @@ void fm_servecase_release(struct fm_servecase *c)
     void *block[] = {c->cap,  c->row0, c->layer, c->table,  c->tokens, c->cos,     c->sin,
                      c->x,    c->xn,   c->q,     c->k,      c->v,      c->out,     c->logits,
                      c->rstd, c->ids,  c->now,   c->narrow, c->last,   c->weights, c->workspace};
+    fm_serve_gpu_close(c->gpu);
     for (int l = 0; c->layer && l < c->config.L; l++) {
         struct fm_serve_layer *w = &c->layer[l];
-        void *own[] = {w->input_norm, w->post_norm, w->qkv,    w->o,       w->router,
-                       w->gate_up,    w->down,      w->widths, w->cache.k, w->cache.v};
         fm_clip_release(w->clip);
-        for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-            free(own[i]);
+        drop_weights(w);
+        free(w->widths);
+        free(w->cache.k);
+        free(w->cache.v);
     }
     for (size_t i = 0; i < sizeof block / sizeof *block; i++)
         free(block[i]);

@@ -7,12 +7,16 @@
  * Mixtral's, the experts are libfm_clip's with their weights resident: c->budget is the one number
  * that all layers read, and writing it is all that switching takes.  What goes in are random
  * tokens through a table; what comes out are hidden states (no last norm, head or sampling).
+ *
+ * On a GPU (kernels/serve_gpu.h) layers are made here one at a time and copied; c->last stays as it
+ * is, and the experts' work is not counted.
  */
 #ifndef FM_SERVECASE_H
 #define FM_SERVECASE_H
 
 #include "kernels/clip.h"
 #include "kernels/serve.h"
+#include "kernels/serve_gpu.h"
 #include "lib/model.h"
 #include "lib/servebench.h"
 
@@ -60,6 +64,8 @@ struct fm_servecase {
     uint64_t workspace_bytes;
     float *last; /* (batch, H): hidden state of each sequence's newest position */
     struct fm_serve_work work;
+    bool on_gpu;              /* then layers lie there, and only widths here */
+    struct fm_serve_gpu *gpu; /* once filled */
 };
 
 /* Sizes, the number of layers, masks.  Then memory and numbers.  Release in any case. */

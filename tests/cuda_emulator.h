@@ -288,22 +288,21 @@ inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
     emu.blocks = blocks;
     emu.block_dim = {threads, 1, 1};
     emu.shared.assign(shared_bytes + 2048, 0xff);
-    for (unsigned y = 0; y < blocks.y; y++)
-        for (unsigned x = 0; x < blocks.x; x++) {
-            emu.block = {x, y, 0};
-            emu.threads.clear();
-            emu.threads.resize(threads);
-            for (unsigned i = 0; i < threads; i++)
-                emu.threads[i].index = i;
-            emu.warps.clear();
-            emu.halls.clear();
-            emu.barriers.clear();
-            emu_run_block();
-            if (!emu.flying.empty()) {
-                fprintf(stderr, "cuda_emulator: block %u ended with copies under way\n", x);
-                abort();
-            }
+    for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
+        emu.block = {i % blocks.x, i / blocks.x % blocks.y, i / blocks.x / blocks.y};
+        emu.threads.clear();
+        emu.threads.resize(threads);
+        for (unsigned t = 0; t < threads; t++)
+            emu.threads[t].index = t;
+        emu.warps.clear();
+        emu.halls.clear();
+        emu.barriers.clear();
+        emu_run_block();
+        if (!emu.flying.empty()) {
+            fprintf(stderr, "cuda_emulator: block %u ended with copies under way\n", emu.block.x);
+            abort();
         }
+    }
 }
 
 /* --- meetings */

@@ -53,21 +53,21 @@ hopper="-gencode arch=compute_90a,code=sm_90a"
 
 build() {
     local source object objects=() checker=() jobs=()
-    for source in kernels/clip*.c lib/base/dtype.c; do
+    for source in kernels/clip*.c kernels/serve_gpu.c lib/base/dtype.c; do
         object=$work/$(basename "$source").o
         objects+=("$object")
         # shellcheck disable=SC2086 # flags are words
         $CC $flags -DFM_CUDA -DFM_VERSION="\"$version\"" -c -o "$object" "$source" &
         jobs+=($!)
     done
-    for source in kernels/clip_cuda*.cu tests/gpu_*.cu; do
+    for source in kernels/clip_cuda*.cu kernels/serve_cuda.cu tests/gpu_*.cu; do
         object=$work/$(basename "$source").o
         local code=$portable
         [ "$source" = kernels/clip_cuda_hopper.cu ] && code=$hopper
         # shellcheck disable=SC2086
         "$NVCC" -I. -O3 -std=c++17 $code -lineinfo -Xcompiler -Wall,-Wextra,-fPIC -c -o "$object" "$source" &
         jobs+=($!)
-        if [[ $source == tests/* ]]; then checker+=("$object"); else objects+=("$object"); fi
+        if [[ $source == tests/* || $source == kernels/serve* ]]; then checker+=("$object"); else objects+=("$object"); fi
     done
     for job in "${jobs[@]}"; do
         wait "$job" || return 1
@@ -89,6 +89,8 @@ if wants host; then
     if CXX=${CXX:-g++} && command -v "$CXX" >/dev/null; then
         $CXX -std=c++17 -I. -O2 -fno-strict-aliasing -w -Wno-psabi -o "$work/emulated" tests/test_clip_cuda_emulated.cc &&
             run emulated "$work/emulated" || bad=1
+        $CXX -std=c++17 -I. -O2 -fno-strict-aliasing -w -Wno-psabi -o "$work/emulated_serve" tests/test_serve_cuda_emulated.cc &&
+            run emulated_serve "$work/emulated_serve" || bad=1
     fi
 fi
 "$work/gpu_check" probe >"$work/probe.log" 2>&1

@@ -470,9 +470,10 @@ int main(int count, char **words)
         return 0;
     if (mode == "bench" && count > 2)
         return run_bench(words[2], count > 3);
-    if (mode == "small")
+    if (mode == "small") {
         small_cases();
-    else if (mode == "tiny")
+        failures += check_serve(&checks);
+    } else if (mode == "tiny")
         tiny_cases();
     else if (mode == "real")
         real_sizes();

@@ -288,6 +288,9 @@ struct path_name {
     const char *name;
 };
 
+/* gpu_serve.cu.  The failures; adds to *checks. */
+int check_serve(int *checks);
+
 /* gpu_bench.cu.  Returns 0, or 1 where something did not run. */
 int run_bench(const char *json_file, bool quick);
 

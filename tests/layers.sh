@@ -40,7 +40,7 @@ for f in lib/base/*.[ch] formats/*.[ch] kernels/*.[ch] kernels/*.cu kernels/*.cu
         kernels/*) ;;
         *)
             case $inc in
-            kernels/kernels.h | kernels/clip.h | kernels/clip_gpu.h | kernels/serve.h | [!k]*) ;;
+            kernels/kernels.h | kernels/clip.h | kernels/clip_gpu.h | kernels/serve.h | kernels/serve_gpu.h | [!k]*) ;;
             *) [ "$(layer_of "$f")" = tests ] || {
                 echo "$f:$line: \"$inc\" is private to kernels/; include kernels/kernels.h" >&2
                 bad=1

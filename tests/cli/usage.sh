@@ -66,9 +66,11 @@ try fm-verify --function "${o[@]}" --batch 2 x
 try fm-verify --function "${o[@]}" --against y x
 try fm-bench io --memory 1GiB
 try fm-bench engine --repeat 2
+try fm-bench engine --device cuda --shape 8,8,2,1,1,16,4
 try fm-bench kernels --layers 2
 try fm-bench serve --dtype f16
 try fm-bench serve --dir x
+try fm-bench serve --device cuda --memory 1GB
 try fm-bench serve --model x --family y
 try fm-bench serve --batch 65536 --prompt 65536
 try fm-bench serve --model mixtral-8x7b --memory 1GB
