@@ -183,6 +183,42 @@ static void the_budget_that_comes_back_gives_the_same_bits(void **state)
     }
 }
 
+/* The same prompts and steps on both, at every budget; without a GPU a sentence. */
+static void a_gpu_computes_what_the_cpu_does(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_clip_error error = {0};
+    struct fm_run_options there = run;
+    struct fm_servecase *gpu = calloc(1, sizeof *gpu), *c = open_case(&small);
+    there.device = "cuda";
+    assert_non_null(gpu);
+    if (fm_clip_available(FM_CLIP_CUDA, &error) != FM_CLIP_OK) {
+        assert_int_equal(fm_servecase_shape(gpu, &small, &there, &err), FM_EDEVICE);
+        assert_non_null(strstr(err.text, error.text));
+    } else {
+        assert_int_equal(fm_servecase_shape(gpu, &small, &there, &err), FM_OK);
+        assert_int_equal(fm_servecase_fill(gpu, &err), FM_OK);
+        float *last = malloc((size_t)(BATCH * c->config.H) * sizeof *last);
+        assert_non_null(last);
+        for (int i = 0; i < 3 * T; i++) {
+            int t = i % T;
+            gpu->budget = c->budget = i / T;
+            assert_int_equal(
+                t < PROMPT ? fm_servecase_prefill(c, &err) : fm_servecase_step(c, t, &err), FM_OK);
+            assert_int_equal(t < PROMPT ? fm_servecase_prefill(gpu, &err)
+                                        : fm_servecase_step(gpu, t, &err),
+                             FM_OK);
+            assert_int_equal(fm_serve_gpu_last(gpu->gpu, last, &error), FM_CLIP_OK);
+            for (int j = 0; j < BATCH * c->config.H; j++)
+                assert_true(fabsf(last[j] - c->last[j]) <= 1e-4f);
+        }
+        free(last);
+    }
+    close_case(gpu);
+    close_case(c);
+}
+
 static void random_floats(float *x, size_t n, uint64_t which)
 {
     for (size_t i = 0; i < n; i++)
@@ -301,6 +337,7 @@ int main(void)
         cmocka_unit_test(a_step_on_the_cache_is_the_end_of_a_longer_prompt),
         cmocka_unit_test(prompts_in_pieces_are_the_same),
         cmocka_unit_test(the_budget_that_comes_back_gives_the_same_bits),
+        cmocka_unit_test(a_gpu_computes_what_the_cpu_does),
         cmocka_unit_test(attention_over_the_cache_is_the_definitions_last_row),
         cmocka_unit_test(products_widen_their_weights),
         cmocka_unit_test(a_whole_measurement_has_every_figure),
