@@ -76,6 +76,14 @@ static void edit_order(cJSON *m, uint32_t *w)
         w[2 * experts + i] = t;
     }
 }
+static void edit_same(cJSON *m, uint32_t *w)
+{
+    size_t experts = (size_t)stages_config.M * (size_t)stages_config.E;
+    cJSON *again = cJSON_Duplicate(budget_of(m, 1), true);
+    set_number(again, "index", 2);
+    assert_true(cJSON_ReplaceItemInArray(cJSON_GetObjectItemCaseSensitive(m, "budgets"), 2, again));
+    memcpy(w + 2 * experts, w + experts, experts * sizeof *w);
+}
 static void edit_budget(cJSON *m, uint32_t *w)
 {
     (void)w;
@@ -141,6 +149,7 @@ static void families_that_cannot_be_are_refused(void **unused)
         {edit_removed, "budget 2: the widths remove"},
         {edit_width, "budget 2: layer 1, expert 2: width 36 is not in the action set"},
         {edit_order, "budget 2: removes"},
+        {edit_same, "budget 2: removes"},
         {edit_budget, "budget 1: budget is 0.5"},
         {edit_params, "budget 1: params is 1"},
         {edit_summary, "budget 1: the summary"},

@@ -109,6 +109,7 @@ static void the_list_says_what_every_layout_takes(void **unused)
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
     GIVEN_TRY(fm_list_read(&stage, scratch("stage.fm"), true, &given_err));
     assert_true(list.packed && !stage.packed);
+    assert_int_equal(list.params, list.row[0].params); /* of the full model */
     for (int i = 0; i < FM_LIST_FORMS; i++) {
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             struct fm_export_options o = form(i);

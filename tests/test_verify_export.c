@@ -114,6 +114,35 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
     assert_int_equal(verify(to, verify_bundle), FM_OK);
 }
 
+/* The blanks behind the header have room for its name. */
+static void a_tensor_too_many_is_named(void **unused)
+{
+    (void)unused;
+    const char *to = scratch("copy");
+    char file[600], more[128], header[65536] = "";
+    unsigned char length[8];
+    size_t n = 0;
+    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    snprintf(file, sizeof file, "%s/model.safetensors", to);
+    FILE *f = fopen(file, "r+b");
+    scratch_check(f && fread(length, 1, 8, f) == 8, file);
+    for (int i = 7; i >= 0; i--)
+        n = n << 8 | length[i];
+    scratch_check(n < sizeof header && fread(header, 1, n, f) == n, file);
+    scratch_check(fseek(f, 0, SEEK_END) == 0, file);
+    long data = ftell(f) - 8 - (long)n;
+    const char *end = strrchr(header, '}');
+    int size = snprintf(more, sizeof more,
+                        ",\"more\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[%ld,%ld]}}",
+                        data, data + 8);
+    assert_true(end && end + size <= header + n);
+    scratch_check(fwrite("\0\0\0\0\0\0\0", 1, 8, f) == 8, file);
+    scratch_check(fseek(f, 8 + (end - header), SEEK_SET) == 0, file);
+    scratch_check(fputs(more, f) >= 0 && fclose(f) == 0, file);
+    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+    assert_string_equal(verify_found, "more: does not belong in model.safetensors\n");
+}
+
 static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused)
 {
     (void)unused;
@@ -157,6 +186,7 @@ int main(void)
         cmocka_unit_test(a_flipped_byte_in_an_export_is_named),
         cmocka_unit_test(a_tail_of_a_padded_export_must_be_zero),
         cmocka_unit_test(files_that_are_missing_extra_or_edited_are_named),
+        cmocka_unit_test(a_tensor_too_many_is_named),
         cmocka_unit_test(an_export_of_another_budget_does_not_pass_for_this_one),
         cmocka_unit_test(an_export_that_claims_what_cannot_be_is_malformed),
     };
