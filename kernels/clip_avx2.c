@@ -119,7 +119,8 @@ AVX2 static void product(float *c, int ldc, const void *const *rows_of_x, int ro
 
 const struct fm_clip_tile *fm_clip_tile_avx2(void)
 {
-    static const struct fm_clip_tile tile = {"avx2", false, pack_rows, pack_columns, product};
+    static const struct fm_clip_tile tile = {"avx2",  false, pack_rows, pack_columns,
+                                             product, NULL,  NULL};
     bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                 __builtin_cpu_supports("f16c");
     return here ? &tile : NULL;

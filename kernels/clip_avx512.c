@@ -6,18 +6,6 @@
 #define AVX512 FM_AVX512
 #define INLINE FM_AVX512_INLINE
 
-/* 16 elements as float; the lower n where n < 16, the rest zero and not read. */
-INLINE __m512 load(const void *src, int n, int type)
-{
-    __mmask16 mask = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
-    if (type == FM_CLIP_F32)
-        return _mm512_maskz_loadu_ps(mask, src);
-    __m256i half = _mm256_maskz_loadu_epi16(mask, src);
-    if (type == FM_CLIP_F16)
-        return _mm512_cvtph_ps(half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
 INLINE void pack_rows_of(const int type, float *panel, const char *src, int64_t ld, int lanes,
                          int terms)
 {
@@ -29,7 +17,7 @@ INLINE void pack_rows_of(const int type, float *panel, const char *src, int64_t 
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++) {
                 _mm_prefetch(src + (l + 16 + i) * ld + k * size, _MM_HINT_T0);
-                v[i] = l + i < lanes ? load(src + (l + i) * ld + k * size, n, type)
+                v[i] = l + i < lanes ? fm_clip_load(src + (l + i) * ld + k * size, n, type)
                                      : _mm512_setzero_ps();
             }
             fm_clip_transpose(v);
@@ -54,7 +42,7 @@ INLINE void pack_columns_of(const int type, float *panel, const char *src, int64
         for (int l = 0; l < FM_CLIP_LANES; l += 16) {
             _mm_prefetch(src + (k + 12) * ld + l * size, _MM_HINT_T0);
             _mm512_store_ps(panel + (size_t)k * FM_CLIP_LANES + l,
-                            l < lanes ? load(src + k * ld + l * size, lanes - l, type)
+                            l < lanes ? fm_clip_load(src + k * ld + l * size, lanes - l, type)
                                       : _mm512_setzero_ps());
         }
 }
@@ -100,7 +88,8 @@ AVX512 static void product(float *c, int ldc, const void *const *rows_of_x, int 
 
 const struct fm_clip_tile *fm_clip_tile_avx512(void)
 {
-    static const struct fm_clip_tile tile = {"avx512", false, pack_rows, pack_columns, product};
+    static const struct fm_clip_tile tile = {
+        "avx512", false, pack_rows, pack_columns, product, fm_clip_few_rows, fm_clip_few_columns};
     bool here = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     return here ? &tile : NULL;

@@ -9,6 +9,18 @@
 #define FM_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c")))
 #define FM_AVX512_INLINE FM_AVX512 static inline __attribute__((always_inline))
 
+/* 16 elements as float; the lower n where n < 16, the rest zero and not read. */
+FM_AVX512_INLINE __m512 fm_clip_load(const void *src, int n, int type)
+{
+    __mmask16 mask = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+    if (type == FM_CLIP_F32)
+        return _mm512_maskz_loadu_ps(mask, src);
+    __m256i half = _mm256_maskz_loadu_epi16(mask, src);
+    if (type == FM_CLIP_F16)
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
 /* Rows become columns. */
 FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
 {
@@ -57,5 +69,11 @@ FM_AVX512_INLINE void fm_clip_sums_store(float *c, int ldc, __m512 sum[][4], con
             _mm512_storeu_ps(to, first ? sum[r][i] : _mm512_add_ps(_mm512_loadu_ps(to), sum[r][i]));
         }
 }
+
+/* kernels/clip_few.c; see struct fm_clip_tile. */
+void fm_clip_few_rows(float *c, int ldc, const void *const *x, int rows, const void *src,
+                      int64_t ld, int lanes, int terms, int type);
+void fm_clip_few_columns(float *c, int ldc, const void *const *x, int rows, const void *src,
+                         int64_t ld, int lanes, int terms, int type);
 
 #endif

@@ -97,7 +97,8 @@ BF16 static void product(float *c, int ldc, const void *const *x, int rows, cons
 
 const struct fm_clip_tile *fm_clip_tile_bf16(void)
 {
-    static const struct fm_clip_tile tile = {"avx512-bf16", true, pack_rows, pack_columns, product};
+    static const struct fm_clip_tile tile = {"avx512-bf16", true, pack_rows, pack_columns,
+                                             product,       NULL, NULL};
     return fm_clip_tile_avx512() && __builtin_cpu_supports("avx512bf16") ? &tile : NULL;
 }
 

@@ -170,6 +170,11 @@ static void multiply(const struct block *b, const struct fm_clip_tile *tile,
                      const struct scratch *s, int type)
 {
     int64_t size = fm_clip_type_bytes(type);
+    if (b->rows <= FM_CLIP_TILE_ROWS && tile->few_rows) {
+        (b->transposed ? tile->few_rows : tile->few_columns)(
+            s->sums, TASK_LANES, b->x, b->rows, b->weights, b->ld, b->lanes, b->terms, type);
+        return;
+    }
     for (int term = 0; term < b->terms; term += FM_CLIP_DEPTH)
         for (int lane = 0; lane < b->lanes; lane += FM_CLIP_LANES) {
             int terms = b->terms - term < FM_CLIP_DEPTH ? b->terms - term : FM_CLIP_DEPTH;

@@ -42,7 +42,8 @@ static void product(float *c, int ldc, const void *const *x, int rows, const voi
 
 const struct fm_clip_tile *fm_clip_tile_portable(void)
 {
-    static const struct fm_clip_tile tile = {"portable", false, pack_rows, pack_columns, product};
+    static const struct fm_clip_tile tile = {"portable", false, pack_rows, pack_columns,
+                                             product,    NULL,  NULL};
     return &tile;
 }
 

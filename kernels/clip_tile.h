@@ -46,6 +46,14 @@ struct fm_clip_tile {
      * where `first`, else added.  1 <= rows <= FM_CLIP_TILE_ROWS. */
     void (*product)(float *c, int ldc, const void *const *x, int rows, const void *panel, int terms,
                     bool first, const struct fm_clip_ahead *ahead);
+
+    /* The same without a panel, all `terms` at once: c (rows, lanes up to a multiple of
+     * FM_CLIP_LANES) set from weights as pack_rows or pack_columns takes them, lanes and terms of
+     * any number, with the same bits.  1 <= rows <= FM_CLIP_TILE_ROWS.  NULL: there is no such. */
+    void (*few_rows)(float *c, int ldc, const void *const *x, int rows, const void *src, int64_t ld,
+                     int lanes, int terms, int type);
+    void (*few_columns)(float *c, int ldc, const void *const *x, int rows, const void *src,
+                        int64_t ld, int lanes, int terms, int type);
 };
 
 /* of(n, ...) where n is `rows`, of(t, ...) where t is `type`: a constant in each branch, so that an

@@ -1,7 +1,9 @@
 /* libfm_clip on the CPU: what clip.h promises, sentence by sentence. */
+#include "kernels/clip_tile.h"
 #include "tests/clip.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -159,6 +161,55 @@ static void a_row_has_the_bits_it_has_alone(void **state)
             assert_true(out_at(&s, &one, i) == out_at(&s, &all, t * 90 + i));
     }
     free_arrays();
+}
+
+/* What a tile makes of `lanes` columns by panels, to compare with its way for few rows. */
+static void by_panels(const struct fm_clip_tile *tile, bool rows_are_columns, float *c, int ldc,
+                      const float *const *x, int rows, const char *w, int64_t ld, int lanes,
+                      int terms, int type)
+{
+    int64_t size = (int64_t)bytes_of(type);
+    float *panel = workspace(sizeof(float) * FM_CLIP_LANES * FM_CLIP_DEPTH);
+    struct fm_clip_ahead ahead = {w, 0, 0, 31};
+    for (int l = 0; l < lanes; l += FM_CLIP_LANES)
+        for (int k = 0; k < terms; k += FM_CLIP_DEPTH) {
+            int cols = lanes - l < FM_CLIP_LANES ? lanes - l : FM_CLIP_LANES;
+            int deep = terms - k < FM_CLIP_DEPTH ? terms - k : FM_CLIP_DEPTH;
+            const void *from[FM_CLIP_TILE_ROWS];
+            for (int r = 0; r < rows; r++)
+                from[r] = x[r] + k;
+            (rows_are_columns ? tile->pack_rows : tile->pack_columns)(
+                panel, rows_are_columns ? w + l * ld + k * size : w + k * ld + l * size, ld, cols,
+                deep, type);
+            tile->product(c + l, ldc, from, rows, panel, deep, k == 0, &ahead);
+        }
+}
+
+static void few_rows_have_the_bits_of_panels(void **state)
+{
+    (void)state;
+    static const int shapes[][2] = {{1, 1}, {16, 31}, {17, 33}, {100, 255}, {200, 257}, {256, 600}};
+    const struct fm_clip_tile *tile = fm_clip_tile_avx512();
+    if (!tile)
+        skip();
+    for (size_t i = 0; i < 6; i++)
+        for (int t = 0; t < 36; t++) {
+            const int lanes = shapes[i][0], terms = shapes[i][1], rows = 1 + t % 6, type = t / 12;
+            bool first = t / 6 % 2;
+            void *w = numbers((size_t)lanes * (size_t)terms, type, 1);
+            float *got = array(6 * 256, sizeof *got), *want = array(6 * 256, sizeof *want);
+            const float *x[FM_CLIP_TILE_ROWS];
+            for (int r = 0; r < rows; r++)
+                x[r] = normals((size_t)terms, 1);
+            int64_t ld = (int64_t)bytes_of(type) * (first ? terms : lanes);
+            (first ? tile->few_rows : tile->few_columns)(got, 256, (const void *const *)x, rows, w,
+                                                         ld, lanes, terms, type);
+            by_panels(tile, first, want, 256, x, rows, w, ld, lanes, terms, type);
+            for (int r = 0; r < rows; r++)
+                assert_memory_equal(got + 256 * r, want + 256 * r, (size_t)lanes * sizeof *got);
+            check_guards();
+            free_arrays();
+        }
 }
 
 static void a_nan_stays_in_its_row(void **state)
@@ -513,6 +564,7 @@ int main(void)
         KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once),
         KERNEL_TEST(threads_and_workspace_change_no_bit),
         KERNEL_TEST(a_row_has_the_bits_it_has_alone),
+        KERNEL_TEST(few_rows_have_the_bits_of_panels),
         KERNEL_TEST(a_nan_stays_in_its_row),
         KERNEL_TEST(one_expert_may_get_all_tokens_and_another_none),
         KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work),
