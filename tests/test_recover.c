@@ -218,6 +218,54 @@ static void loss_falls_with_either_strategy(void **state)
 }
 
 /* A stream with a family, to recover. */
+/* The adapter after two steps of strategy cross. */
+static float *cross_values(double w_kl, double balance_eps, size_t *n)
+{
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, fm_ops_ref());
+    f.options.strategy = FM_RECOVER_CROSS;
+    f.options.w_kl = w_kl;
+    f.options.balance_eps = balance_eps;
+    start_tune(&tune, &f);
+    for (int i = 0; i < 2; i++)
+        if (fm_tune_step(&tune, &err))
+            fail_msg("%s", err.text);
+    *n = count_of(&tune);
+    float *values = malloc(*n * sizeof *values);
+    assert_non_null(values);
+    memcpy(values, tune.adapter.values, *n * sizeof *values);
+    fm_tune_release(&tune);
+    close_fixture(&f);
+    return values;
+}
+
+static double largest_difference(const float *a, const float *b, size_t n)
+{
+    double most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    return most;
+}
+
+/* A subnet's share is |L_full| / (|L_sub| + eps): with an eps without end there is none of it. */
+static void cross_weighs_a_subnet_by_its_loss(void **state)
+{
+    (void)state;
+    const double lr = 1e-4;
+    size_t n;
+    float *without = cross_values(0, 1e-6, &n), *none = cross_values(1, 1e30, &n);
+    float *usual = cross_values(1, 1e-6, &n);
+    double same = largest_difference(without, none, n),
+           other = largest_difference(without, usual, n);
+    assert_true(same <= 1e-3 * lr);
+    assert_true(other >= 0.1 * lr);
+    free(without);
+    free(none);
+    free(usual);
+}
+
 static int trained(void **unused)
 {
     struct runs r;
@@ -418,6 +466,7 @@ int main(void)
         cmocka_unit_test(moments_in_a_file_change_nothing),
         cmocka_unit_test(only_kept_channels_are_touched_and_the_start_is_neutral),
         cmocka_unit_test(loss_falls_with_either_strategy),
+        cmocka_unit_test(cross_weighs_a_subnet_by_its_loss),
         cmocka_unit_test(the_stream_gets_the_adapter_and_new_figures),
         cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
         cmocka_unit_test(two_threads_make_the_same_adapter),
