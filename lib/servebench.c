@@ -43,10 +43,18 @@ static void gather_work(struct fm_servecase *c, struct fm_serve_work *to)
     c->work = (struct fm_serve_work){0};
 }
 
+static int check_stop(const struct fm_run_options *run, struct fm_err *err)
+{
+    return run->stop && *run->stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
+}
+
 /* All sequences' next `steps` positions; row B of the times is the one with changing budgets. */
-static int decode(struct fm_servecase *c, struct times *t, int row, int round, struct fm_err *err)
+static int decode(struct fm_servecase *c, struct times *t, int row, int round,
+                  const struct fm_run_options *run, struct fm_err *err)
 {
     for (int i = 0; i < t->steps; i++) {
+        if (check_stop(run, err) != FM_OK)
+            return err->code;
         double begin = now();
         c->budget = row < c->B ? row : i % c->B;
         if (fm_servecase_step(c, c->prompt + i, err) != FM_OK)
@@ -57,7 +65,7 @@ static int decode(struct fm_servecase *c, struct times *t, int row, int round, s
 }
 
 static int serve_budget(struct fm_servecase *c, struct times *t, struct share *s, int b, int round,
-                        struct fm_err *err)
+                        const struct fm_run_options *run, struct fm_err *err)
 {
     c->work = (struct fm_serve_work){0};
     c->budget = b;
@@ -69,7 +77,7 @@ static int serve_budget(struct fm_servecase *c, struct times *t, struct share *s
     s->prefill_seconds += took;
     gather_work(c, &s->prefill);
     begin = now();
-    if (decode(c, t, b, round, err) != FM_OK)
+    if (decode(c, t, b, round, run, err) != FM_OK)
         return err->code;
     s->decode_seconds += now() - begin;
     gather_work(c, &s->decode);
@@ -88,14 +96,12 @@ static int serve(struct fm_servecase *c, struct times *t, struct share *share,
     for (int round = 0; round < t->rounds; round++) {
         for (int i = 0; i < c->B; i++) {
             int b = (round + i) % c->B;
-            if (run->stop && *run->stop)
-                return fm_fail(err, FM_ESAVED, "stopped");
-            if (serve_budget(c, t, &share[b], b, round, err) != FM_OK)
+            if (serve_budget(c, t, &share[b], b, round, run, err) != FM_OK)
                 return err->code;
             fm_run_report(run, "serve", (uint64_t)(round * c->B + i + 1),
                           (uint64_t)(t->rounds * c->B), "runs");
         }
-        if (decode(c, t, c->B, round, err) != FM_OK)
+        if (decode(c, t, c->B, round, run, err) != FM_OK)
             return err->code;
     }
     return FM_OK;

@@ -13,7 +13,11 @@
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
 #include "lib/layer.h"
+#include "lib/budgets.h"
 #include "lib/servecase.h"
+#include "lib/stage.h"
+#include "lib/synth.h"
+#include "tests/scratch.h"
 
 enum { BATCH = 3, PROMPT = 6, DECODE = 5, T = PROMPT + DECODE };
 
@@ -219,6 +223,43 @@ static void a_gpu_computes_what_the_cpu_does(void **state)
     close_case(c);
 }
 
+/* Layers, shape and widths are a family's; budgets that mean one mask are one. */
+static void masks_of_a_family_are_taken_layer_by_layer(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_synth s;
+    struct fm_bundle bundle = {0};
+    struct fm_budgets masks = {0};
+    struct fm_servebench_options o = small;
+    assert_int_equal(fm_synth_parse(&s, "32,24,4,2,3,64,16", &err), FM_OK);
+    assert_int_equal(fm_synth_model(&s, scratch("model"), &run, &err), FM_OK);
+    assert_int_equal(fm_synth_stage(scratch("model"), scratch("stage"), 1, &err), FM_OK);
+    assert_int_equal(fm_stage_open(&bundle, scratch("stage"), FM_MEMBER_MASKS, &err), FM_OK);
+    assert_int_equal(fm_budgets_open(&masks, &bundle, &err), FM_OK);
+    o.shape = NULL;
+    o.family = scratch("stage");
+    o.budgets = "0,0.4,0.401,0.6";
+    o.layers = 2;
+    struct fm_servecase *c = open_case(&o);
+    assert_true(c->config.H == 32 && c->config.I == 24 && c->config.E == 4 && c->config.K == 2);
+    assert_true(c->config.L == 2 && c->model_layers == 3 && c->B == 3);
+    assert_true(fabs(c->share[1] - 0.4) < 0.1 && fabs(c->share[2] - 0.6) < 0.1);
+    for (int b = 0; b < 3; b++) {
+        int mask = fm_family_nearest(&masks.family, &(struct fm_decimal){b ? 2 + 2 * b : 0, 10});
+        const uint32_t *widths = fm_family_widths(&masks.family, mask);
+        for (int i = 0; i < 2 * 4; i++)
+            assert_int_equal(c->layer[i / 4].widths[b * 4 + i % 4], widths[i]);
+    }
+    close_case(c);
+    o.layers = 4;
+    c = calloc(1, sizeof *c);
+    assert_int_equal(fm_servecase_shape(c, &o, &run, &err), FM_EUSAGE);
+    close_case(c);
+    fm_budgets_release(&masks);
+    fm_bundle_close(&bundle);
+}
+
 static void random_floats(float *x, size_t n, uint64_t which)
 {
     for (size_t i = 0; i < n; i++)
@@ -337,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_step_on_the_cache_is_the_end_of_a_longer_prompt),
         cmocka_unit_test(prompts_in_pieces_are_the_same),
         cmocka_unit_test(the_budget_that_comes_back_gives_the_same_bits),
+        cmocka_unit_test(masks_of_a_family_are_taken_layer_by_layer),
         cmocka_unit_test(a_gpu_computes_what_the_cpu_does),
         cmocka_unit_test(attention_over_the_cache_is_the_definitions_last_row),
         cmocka_unit_test(products_widen_their_weights),
