@@ -249,6 +249,10 @@ static void a_directory_with_directories_is_never_replaced(void **state)
     scratch_write("home/" FM_OUTDIR_MARK, "{}", 2);
     scratch_mkdir("home/photos");
     assert_int_equal(fm_outdir_open(&d, scratch("home"), true, &err), FM_ECREATE);
+    scratch_mkdir("links"); /* a link to a file is no file of ours */
+    scratch_write("links/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_check(symlink(FM_OUTDIR_MARK, scratch("links/weights")) == 0, "symlink");
+    assert_int_equal(fm_outdir_open(&d, scratch("links"), true, &err), FM_ECREATE);
     scratch_mkdir("empty");
     assert_int_equal(fm_outdir_open(&d, scratch("empty"), true, &err), FM_OK);
     put(&d, "config.json", "{}");
