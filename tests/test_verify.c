@@ -262,6 +262,22 @@ static void a_nan_under_right_checksums_is_found(void **unused)
     fm_bundle_close(&b);
 }
 
+/* A member without a tensor, under right checksums. */
+static void weights_that_are_not_there_are_found(void **unused)
+{
+    (void)unused;
+    static char empty[] = "\2\0\0\0\0\0\0\0{}";
+    static const char *const names[] = {"weights/rest.safetensors",
+                                        "weights/layers-00001.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        const struct change change = {names[i], empty, sizeof empty - 1};
+        rewrite(&change, 1);
+        assert_int_equal(verify(verify_edited, NULL), FM_EFORMAT);
+        assert_non_null(strstr(verify_found, names[i]));
+        assert_non_null(strstr(verify_found, "holds 0 tensors, the model has "));
+    }
+}
+
 static void what_the_weights_compute_is_compared(void **unused)
 {
     (void)unused;
@@ -320,6 +336,7 @@ int main(void)
         cmocka_unit_test(every_bad_mask_is_found),
         cmocka_unit_test(an_adapter_that_is_not_the_manifest_s_is_found),
         cmocka_unit_test(a_nan_under_right_checksums_is_found),
+        cmocka_unit_test(weights_that_are_not_there_are_found),
         cmocka_unit_test(what_the_weights_compute_is_compared),
         cmocka_unit_test(a_bundle_is_not_compared_with_another_checkpoint),
         cmocka_unit_test(findings_are_the_same_on_any_number_of_threads),
