@@ -41,8 +41,8 @@ struct fm_servebench {
     int batch, prompt, decode, threads;
     bool shared; /* the model has a shared expert, which is not here */
     const char *dtype;
-    char path[64], cpu[96];      /* what libfm_clip chose; the processor */
-    char gpu[256];               /* its name; \"\": the CPU ran */
+    char path[64], cpu[96]; /* what libfm_clip chose; the processor */
+    char gpu[256]; /* its name; or "": the CPU ran; with it all experts count alike in ideals */
     uint64_t bytes, token_bytes; /* of all weights; of one token in the cache */
     double switched, held;       /* seconds of `decode` steps, medians: the budget changes at
                                     every step; the same steps with each budget held */
