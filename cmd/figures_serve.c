@@ -56,7 +56,9 @@ static void describe(FILE *out, const struct fm_servebench *s)
 /* A share or ratio; nothing where it is not known. */
 static const char *figure(char text[32], double v)
 {
-    snprintf(text, 32, isnan(v) ? "" : "%.2f", v);
+    snprintf(text, 32, "%.2f", v);
+    if (isnan(v))
+        *text = '\0';
     return text;
 }
 

@@ -420,8 +420,10 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
     free(r.after);
+    if (rc == FM_OK)
+        rc = fm_journal_remove(run->state, err);
     fm_task_close(&r.task);
-    return rc == FM_OK ? fm_journal_remove(run->state, err) : rc;
+    return rc;
 }
 
 int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_options *options,

@@ -102,7 +102,12 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err)
 {
+    struct fm_lock lock;
+    *task = (struct fm_task){0};
+    if (fm_lock_take(&lock, run->state, err) != FM_OK)
+        return fm_within(err, "state file");
     int rc = fm_task_open_inputs(task, run, needs != NULL, err);
+    task->lock = lock;
     if (rc == FM_OK && needs)
         rc = open_stream(task, needs, err);
     if (rc == FM_OK)
@@ -132,6 +137,7 @@ void fm_task_close(struct fm_task *task)
     fm_ranking_release(&task->ranking);
     fm_bundle_close(&task->in);
     fm_hfdir_close(&task->dir);
+    fm_lock_drop(&task->lock);
     *task = (struct fm_task){0};
 }
 

@@ -10,6 +10,7 @@
 
 #include "formats/bundle.h"
 #include "formats/hfdir.h"
+#include "formats/lock.h"
 #include "lib/calib.h"
 #include "lib/model.h"
 #include "lib/plan.h"
@@ -27,6 +28,7 @@ struct fm_task {
     struct fm_bundle in;         /* the stage stream, where there is one */
     struct fm_ranking ranking;   /* of the stream; the model is read in its order */
     struct fm_digest identity;   /* of the manifest's "model" */
+    struct fm_lock lock;         /* on run->state */
     uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
     double began;                /* fm_journal_now() at open */
     /* The epoch whose order is at hand. */
@@ -37,7 +39,7 @@ struct fm_task {
 /*
  * Open run->model, tokens and, where `needs` names the member that the tool builds on, the
  * stream run->input with its ranking; then sequences are held out too.  The output is tried
- * before anything long begins.
+ * before anything long begins.  FM_ELOCKED where another run has the state file.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);

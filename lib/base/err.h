@@ -24,7 +24,7 @@ enum fm_code {
     FM_ESAVED = 75,  /* interrupted, state saved: run the same command again */
     FM_EPERM = 77,   /* permission denied */
     FM_ECONFIG = 78, /* a model or option that is well formed but not supported */
-    FM_ELOCKED = 79, /* another process works on this output */
+    FM_ELOCKED = 79, /* another process works on this file */
     FM_EPIPE = 141   /* the reader of our output went away */
 };
 

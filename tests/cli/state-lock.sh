@@ -1,0 +1,15 @@
+# Two runs never share a state file; the lock of a run that was killed holds nobody up.
+odd=$GOLDEN/odd-mixtral
+rank() {
+    fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --state state -o "$1" >/dev/null
+    echo "status $?"
+}
+exec 9>state.lock
+flock -n 9
+echo 4711 >&9
+rank first
+exec 9>&- # killed: the lock is still there, and nobody holds it
+rank second
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --state no/such/state -o third
+echo "status $?"
+ls
