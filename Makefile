@@ -94,12 +94,15 @@ $(BUILD)/lib/pytorch.c.o: formats/torch_experts.py
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)
 	$(Q)$(INSTALL) -m 755 $< $@
-$(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(CLI_O) $(BUILD)/libfm.a
+# From archives a tool takes what it calls: the CUDA runtime is for those that compute on a GPU.
+$(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS)
+$(BUILD)/libcli.a: $(CLI_O)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/libfm.a: $(LIB_O)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/$(CLIP_SO): $(CLIP_O) kernels/clip.map
