@@ -111,11 +111,11 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
             const char *row = src + k * ld;
 #pragma GCC unroll 16
             for (int i = 0; i < wide; i++) {
+                if (16 * i >= lanes)
+                    continue; /* other tasks' columns: not even to be fetched */
                 if (16 * i * size % 64 == 0)
                     _mm_prefetch(row + ROWS_AHEAD * ld + (int64_t)16 * i * size, _MM_HINT_T0);
-                __m512 b = 16 * i < lanes
-                               ? fm_clip_load(row + (int64_t)16 * i * size, lanes - 16 * i, type)
-                               : _mm512_setzero_ps();
+                __m512 b = fm_clip_load(row + (int64_t)16 * i * size, lanes - 16 * i, type);
 #pragma GCC unroll 6
                 for (int r = 0; r < rows; r++)
                     sum[r * wide + i] =
@@ -126,6 +126,8 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 16
             for (int i = 0; i < wide; i++) {
+                if (16 * i >= lanes)
+                    continue;
                 float *to = c + (size_t)r * ldc + 16 * i;
                 __m512 s = sum[r * wide + i];
                 _mm512_storeu_ps(to, block ? _mm512_add_ps(_mm512_loadu_ps(to), s) : s);

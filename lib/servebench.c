@@ -116,7 +116,7 @@ static int by_size(const void *a, const void *b)
 static double median(double *seconds, int count)
 {
     qsort(seconds, (size_t)count, sizeof *seconds, by_size);
-    return seconds[count / 2];
+    return (seconds[(count - 1) / 2] + seconds[count / 2]) / 2;
 }
 
 /* Bytes of the channels that no budget from b on uses. */
@@ -156,7 +156,7 @@ static void summarise(struct fm_servebench *s, const struct fm_servecase *c, str
     }
     for (int i = 0; i < t->steps; i++) {
         s->switched += median(step_times(t, c->B, i), t->rounds);
-        s->held += step_times(t, i % c->B, i)[t->rounds / 2]; /* sorted above */
+        s->held += median(step_times(t, i % c->B, i), t->rounds);
     }
 }
 

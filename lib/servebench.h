@@ -39,7 +39,7 @@ struct fm_servebench {
     int H, I, E, K, Q, G, C;
     int layers, model_layers; /* that ran, of how many; 0: a made-up shape */
     int batch, prompt, decode, threads;
-    bool shared; /* the model has a shared expert, which is not here */
+    bool shared; /* the named shape has a shared expert, which is not here */
     const char *dtype;
     char path[64], cpu[96]; /* what libfm_clip chose; the processor */
     char gpu[256]; /* its name; or "": the CPU ran; with it all experts count alike in ideals */

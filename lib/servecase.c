@@ -107,9 +107,11 @@ static uint64_t fixed_bytes(const struct fm_servecase *c)
     struct fm_clip_layer shape = layer_shape(c);
     uint64_t row = 6 * (uint64_t)g->H + 2 * (uint64_t)(g->Q + g->G) * (uint64_t)g->C +
                    (uint64_t)g->E + 4 * (uint64_t)g->K;
+    uint64_t scratch = 512 * (uint64_t)g->H + 64 * (uint64_t)c->prompt; /* a thread's */
     uint64_t gpu = 4 * (uint64_t)(c->rows + 8 * c->batch) * (uint64_t)g->Q * (uint64_t)(g->C + 2);
     return fm_clip_workspace_bytes(&shape, c->rows, g->K) + 4 * (uint64_t)c->rows * row +
-           4 * (uint64_t)g->H * VOCABULARY + (c->on_gpu ? gpu + GPU_BYTES : 0);
+           4 * (uint64_t)g->H * VOCABULARY +
+           (c->on_gpu ? gpu + GPU_BYTES : 4 * (uint64_t)c->threads * scratch);
 }
 
 /* How many layers: those asked for, or those of the model that memory takes. */
@@ -205,7 +207,7 @@ int fm_servecase_shape(struct fm_servecase *c, const struct fm_servebench_option
         c->share[b] = 1 - kept / all;
     }
     if (code == FM_OK && masks.layers)
-        c->model_layers = masks.layers;
+        c->model_layers = masks.model_layers;
     fm_servemask_close(&masks);
     return code;
 }

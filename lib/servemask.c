@@ -68,6 +68,7 @@ static int open_family(struct fm_servemask *m, struct fm_config *config, struct 
         config->E = model.E;
         config->K = model.K;
         m->layers = model.M;
+        m->model_layers = model.L;
     }
     fm_bundle_close(&bundle);
     return code;

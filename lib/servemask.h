@@ -8,7 +8,8 @@
 
 struct fm_servemask {
     int B;
-    int layers; /* of experts in the family; 0: masks are drawn, for any number of layers */
+    int layers;       /* of experts in the family; 0: masks are drawn, for any number of layers */
+    int model_layers; /* of the family's model, those without experts too */
     const struct fm_servebench_options *options;
     uint64_t seed;
     struct fm_budgets family;
