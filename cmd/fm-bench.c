@@ -101,6 +101,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.python_needed = o->python != NULL;
     k.python = !o->python ? "python3" : strcmp(o->python, "none") == 0 ? NULL : o->python;
     k.seed = cli->run.seed;
+    k.stop = cli->run.stop;
     if (k.shape && k.family)
         return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
     if (cli->run.also_tokens[0])

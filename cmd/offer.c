@@ -36,8 +36,9 @@ static void form_row(FILE *out, const struct fm_list *list, const struct fm_list
     fprintf(out, "%6.4f", r->budget);
     for (int i = 0; i < FM_LIST_FORMS; i++) {
         char bytes[32];
+        bool possible = !list->packed || r->form[i].files > 0;
         fm_cli_bytes(bytes, list->packed ? r->form[i].files : r->form[i].tensors);
-        fprintf(out, " %10s", bytes);
+        fprintf(out, " %10s", possible ? bytes : "-");
     }
     char uniform[FM_DEGREES_TEXT], fused[FM_DEGREES_TEXT];
     fm_degrees_print(uniform, r->form[FM_LAYOUT_UNIFORM].degrees, ",");

@@ -288,6 +288,8 @@ class FmExperts(nn.Module):
             room, tensor = getattr(self, name), self.loaded(name, tensor)
             if tensor.shape != room.shape:
                 raise ValueError(f"experts.{name} is {list(tensor.shape)}, not {list(room.shape)}")
+            if name == "budget" and not (tensor < 0 or int(tensor) in loaded_members(self.fm_config)):
+                raise ValueError(f"budget {int(tensor)} is not among the members that are loaded")
             room.data.copy_(tensor)
             names.add(name)
         return names
@@ -338,11 +340,15 @@ class FmPhimoeRotaryEmbedding(modeling_phimoe.PhimoeRotaryEmbedding):
 
 def load_cap(given):
     """The narrower of fm_load_cap and FM_LOAD_CAP as [low, high]; None: all is loaded."""
-    low, _, high = os.environ.get("FM_LOAD_CAP", "").partition(":")
-    if not low:
+    text = os.environ.get("FM_LOAD_CAP", "")
+    if not text:
         return given
+    low, colon, high = text.partition(":")
+    low, high = float(low or "nan"), float(high if colon else 1)
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"FM_LOAD_CAP={text}: R or R:R2 with 0 <= R <= R2 <= 1 is needed")
     first, last = given or (0.0, 1.0)
-    return [max(first, float(low)), min(last, float(high or 1))]
+    return [max(first, low), min(last, high)]
 
 
 def is_loaded(config, budget):

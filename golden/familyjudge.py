@@ -132,6 +132,16 @@ def refuses(model, budget):
     return False
 
 
+def refuses_whole(model):
+    """What a server writes when it switches, here to budget 0."""
+    experts = next(m for m in model.modules() if type(m).__name__ == "FmExperts")
+    try:
+        experts.load_weights([("budget", torch.zeros(1))])
+    except ValueError:
+        return experts.load_weights([("budget", -torch.ones(1))]) == {"budget"}
+    return False
+
+
 def judge_cap(judge, row, family, rows):
     """Every budget that is kept computes what it does where all is loaded."""
     kept = rows[nearest(rows, CAP)[0]["index"] :]
@@ -145,6 +155,7 @@ def judge_cap(judge, row, family, rows):
         same = np.array_equal(logprobs, found[0])
         judge.close(f"{len(kept)} budgets, {how} with a load cap" + ", same bits" * same, logprobs, found[0])
     judge.apart("the first of them is not the last", found[1][0], found[1][-1])
+    judge.say(refuses_whole(models[2]), "a server's switch to a member that is not loaded is refused")
 
 
 def judge_family(judge, row):

@@ -135,9 +135,10 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Every case once per round; one more round in front, which also checks the results. */
-static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat,
-                   struct fm_err *err)
+static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                   const struct fm_kernelbench_options *o, struct fm_err *err)
 {
+    const int repeat = o->repeat;
     const struct kernel *here[KERNELS];
     int n = choose_kernels(here, c);
     double *seconds = fm_alloc((size_t)(b->rows * repeat), sizeof *seconds, "times", err);
@@ -148,7 +149,7 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
         return err->code;
     }
     for (int round = -1; round < repeat; round++)
-        for (int i = 0; i < b->rows; i++) {
+        for (int i = 0; i < b->rows && !(o->stop && *o->stop); i++) {
             const struct kernel *k = here[i / c->layer.B % n];
             c->budget = i % c->layer.B;
             fm_kernelcase_flush(c);
@@ -168,7 +169,7 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c, int repeat
     }
     free(seconds);
     free(cut);
-    return FM_OK;
+    return o->stop && *o->stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
 }
 
 void fm_kernelbench_cpu(char *text, size_t size)
@@ -202,8 +203,11 @@ static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
                       const struct fm_kernelbench_options *o, struct fm_err *err)
 {
     struct fm_err why = {0};
-    if (!o->python || fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, &why) == FM_OK)
+    if (!o->python ||
+        fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, o->stop, &why) == FM_OK)
         return FM_OK;
+    if (o->stop && *o->stop)
+        return fm_fail(err, FM_ESAVED, "stopped by a signal");
     if (o->python_needed)
         return fm_fail(err, why.code, "%s", why.text);
     snprintf(b->torch_missing, sizeof b->torch_missing, "%s", why.text);
@@ -234,7 +238,7 @@ static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
     survey(b, c);
     int code = lay_out(b, c, tokens, count, err);
     if (code == FM_OK)
-        code = measure(b, c, o->repeat, err);
+        code = measure(b, c, o, err);
     if (code == FM_OK && c->torch)
         snprintf(b->torch_missing, sizeof b->torch_missing, "%s", fm_pytorch_why(c->torch));
     return code;

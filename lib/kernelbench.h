@@ -29,6 +29,7 @@ struct fm_kernelbench_options {
     int repeat;          /* rounds, the median counts */
     int threads;         /* 0: all */
     uint64_t seed;
+    const int *stop; /* set by a signal handler, or NULL: end with FM_ESAVED */
 };
 
 /* One implementation at one number of tokens and one budget. */

@@ -85,6 +85,10 @@ static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, stru
         if (list->packed) {
             rc = fm_exporter_plan(x, i, err);
             f->files = rc == FM_OK ? fm_exporter_bytes(x) : 0;
+            if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
+                *err = (struct fm_err){0};
+                rc = FM_OK;
+            }
         }
     }
     return rc;
@@ -201,13 +205,13 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     cJSON_AddBoolToObject(quality, "recovered", row->recovered);
 }
 
-static void add_forms(cJSON *object, const struct fm_list *list, const struct fm_list_row *row)
+static void add_forms(cJSON *object, const struct fm_list_row *row)
 {
     cJSON *layouts = cJSON_AddObjectToObject(object, "layouts");
     for (int i = 0; i < FM_LIST_FORMS; i++) {
         cJSON *form = cJSON_AddObjectToObject(layouts, fm_list_form_name(i));
         fm_json_add_uint(form, "tensors", row->form[i].tensors);
-        if (list->packed)
+        if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
         cJSON *degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
         for (int d = 1; d <= FM_DEGREES_MAX; d++)
@@ -216,7 +220,7 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
     }
 }
 
-static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
+static void add_row(cJSON *array, const struct fm_list_row *row)
 {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToArray(array, object);
@@ -232,7 +236,7 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
     fm_json_add_uint(object, "params", row->params);
     fm_json_add_uint(object, "params_active", row->params_active);
     add_quality(object, row);
-    add_forms(object, list, row);
+    add_forms(object, row);
 }
 
 char *fm_list_json(const struct fm_list *list)
@@ -258,7 +262,7 @@ char *fm_list_json(const struct fm_list *list)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
     cJSON *budgets = cJSON_AddArrayToObject(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
-        add_row(budgets, list, &list->row[i]);
+        add_row(budgets, &list->row[i]);
     char *text = fm_json_print(tree);
     cJSON_Delete(tree);
     return text;

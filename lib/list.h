@@ -23,7 +23,8 @@ const char *fm_list_form_name(int form);
 
 struct fm_list_form {
     uint64_t tensors; /* bytes of all tensors: what the weights take in memory */
-    uint64_t files;   /* bytes of the whole directory, as --fit counts them; 0 in a stage stream */
+    uint64_t files;   /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
+                         and where the layout cannot count so many members */
     uint64_t degrees; /* of tensor parallelism: lib/degrees.h */
 };
 

@@ -36,7 +36,8 @@ struct fm_pytorch {
     const char *python; /* as it was asked for */
     pid_t child;        /* 0: it has ended */
     int socket, silence;
-    bool lost; /* it is not to be asked any more */
+    const int *stop; /* set by a signal handler, or NULL */
+    bool lost;       /* it is not to be asked any more */
     char version[64], why[FM_ERR_TEXT_BYTES];
 };
 
@@ -102,7 +103,7 @@ static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct 
     const char *at = data;
     while (size > 0) {
         ssize_t n = send(p->socket, at, size, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && errno == EINTR && !(p->stop && *p->stop))
             continue;
         if (n <= 0)
             return fail_silent(p, n < 0 ? errno : 0, err);
@@ -117,7 +118,7 @@ static int receive_all(struct fm_pytorch *p, void *data, size_t size, struct fm_
     char *at = data;
     while (size > 0) {
         ssize_t n = recv(p->socket, at, size, 0);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && errno == EINTR && !(p->stop && *p->stop))
             continue;
         if (n <= 0)
             return fail_silent(p, n < 0 ? errno : 0, err);
@@ -214,13 +215,14 @@ static int start(struct fm_pytorch *p, struct fm_err *err)
 }
 
 int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct fm_kernelcase *c,
-                    int silence, struct fm_err *err)
+                    int silence, const int *stop, struct fm_err *err)
 {
     struct fm_pytorch *p = *result = fm_alloc(1, sizeof *p, "PyTorch", err);
     if (!p)
         return err->code;
     p->python = python;
     p->silence = silence;
+    p->stop = stop;
     p->socket = -1;
     int code = start(p, err);
     if (code == FM_OK)

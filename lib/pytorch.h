@@ -17,10 +17,10 @@ struct fm_kernelcase;
 struct fm_pytorch;
 
 /* Start `python` (found in PATH), let it import torch and give it the layer, which is filled;
- * silent for so many seconds, it is given up.  FM_ENOENT where there is no such program or no
- * torch, FM_EIO where it fails otherwise; *p is NULL then. */
+ * silent for so many seconds, or once *stop (may be NULL) is set, it is given up.  FM_ENOENT where
+ * there is no such program or no torch, FM_EIO where it fails otherwise; *p is NULL then. */
 int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
-                    int silence, struct fm_err *err);
+                    int silence, const int *stop, struct fm_err *err);
 void fm_pytorch_close(struct fm_pytorch *p); /* NULL is fine; ends the process */
 
 /* "2.15.0" */

@@ -211,7 +211,8 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
         return fm_verifier_scan(j->v, &header, err);
     header.size = st.header_bytes;
     rc = fm_verifier_scan(j->v, &header, err);
-    qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
+    if (st.count > 0)
+        qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
     for (size_t t = 0; t < st.count && rc == FM_OK && fm_crew_going(&j->v->crew); t++)
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
     if (p.layer >= 0 ? p.parts != FM_SEGMENT_PARTS : st.count != j->seg.tensors)

@@ -125,7 +125,8 @@ static int check_masks(struct fm_bundle_job *j, struct fm_err *err)
     if (j->masks && j->segments)
         check_boundaries(j, &j->budgets);
     fm_verifier_count(j->v, (uint64_t)j->budgets.family.count, 0);
-    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, notes.count ? FM_OK : rc, err);
+    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, notes.count && rc == FM_EFORMAT ? FM_OK : rc,
+                err);
 }
 
 static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
