@@ -73,7 +73,7 @@ try fm-bench serve --dir x
 try fm-bench serve --device cuda --memory 1GB
 try fm-bench serve --model x --family y
 try fm-bench serve --batch 65536 --prompt 65536
-try fm-bench serve --model mixtral-8x7b --memory 1GB
+try fm-bench serve --model mixtral-8x7b --memory 1GB --threads 2
 try fm-bench engine "${o[@]}"
 try fm-bench quality --eval-tokens x --shape 1 y
 try fm-bench quality --eval-tokens x --tokens y z
