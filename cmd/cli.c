@@ -11,41 +11,8 @@
 #include "cmd/options.h"
 #include "cmd/progress.h"
 #include "lib/base/pool.h"
+#include "lib/base/signals.h"
 #include "lib/report.h"
-
-static int stop_signal;
-
-static void on_signal(int sig)
-{
-    if (stop_signal) { /* the second one: now */
-        fm_run_abandon();
-        signal(sig, SIG_DFL);
-        raise(sig);
-    }
-    stop_signal = sig;
-}
-
-static void catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = on_signal};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a lost reader is an error of write, cleaned up after */
-    signal(SIGXFSZ, SIG_IGN); /* so is a file larger than ulimit -f allows */
-}
-
-/* End by the signal itself; as process 1 of a container its default does nothing. */
-static _Noreturn void end_by(int sig)
-{
-    signal(sig, SIG_DFL);
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, sig);
-    sigprocmask(SIG_UNBLOCK, &set, NULL);
-    raise(sig);
-    _exit(128 + sig);
-}
 
 /* A closed descriptor 0, 1 or 2 would be given to the next file opened, and results printed
  * into it.  An epoll descriptor in its place can be neither read nor written. */
@@ -83,12 +50,11 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fill_standard_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
         exit(fm_cli_end(cli, FM_OK, &err));
-    cli->run.stop = &stop_signal;
+    cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
-    catch_signals();
-    if (fm_cli_check_side(cli, "--report", cli->report, &err) != FM_OK)
-        exit(fm_cli_end(cli, err.code, &err));
-    if (fm_pool_start(cli->run.threads, &err) != FM_OK)
+    if (fm_signals_take(fm_run_abandon, &err) != FM_OK ||
+        fm_cli_check_side(cli, "--report", cli->report, &err) != FM_OK ||
+        fm_pool_start(cli->run.threads, &err) != FM_OK)
         exit(fm_cli_end(cli, err.code, &err));
 }
 
@@ -170,19 +136,21 @@ static int flush_stdout(const struct fm_cli *cli, int code)
 
 int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err)
 {
+    int stop = *fm_signals_stop();
+    bool saved = code == FM_ESAVED && cli->run.state;
+    fm_signals_settle();
     fm_progress_end();
     fm_pool_stop();
-    bool saved = code == FM_ESAVED && cli->run.state;
-    if (code == FM_ESAVED && !saved && stop_signal) {
+    if (code == FM_ESAVED && !saved && stop) {
         fm_run_abandon();
-        end_by(stop_signal);
+        fm_signals_end(stop);
     }
     if (code != FM_OK && code != FM_EPIPE && err->text[0])
         fprintf(stderr, "%s: %s\n", cli->tool, err->text);
     code = flush_stdout(cli, code);
     if (code == FM_EPIPE) {
         fm_run_abandon();
-        end_by(SIGPIPE);
+        fm_signals_end(SIGPIPE);
     }
     return code;
 }

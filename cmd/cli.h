@@ -82,7 +82,7 @@ struct fm_cli {
 #define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
 
 /* Parse; --help and --version print and exit 0, a mistake prints and exits 2.  Then the
- * thread pool, the signal handlers and the progress of cli->run are in place. */
+ * thread pool, the thread that takes signals and the progress of cli->run are in place. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/signals.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
 
@@ -43,17 +44,17 @@ void fm_spool_end(struct fm_spool *s)
 /* The next bytes of the stream, at most size; *got 0 at its end. */
 static int receive(struct fm_spool *s, void *dst, size_t size, size_t *got, struct fm_err *err)
 {
-    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
     *got = 0;
     while (!s->ended) {
+        if (!fm_signals_await(STDIN_FILENO, POLLIN, -1))
+            return fm_fail(err, FM_ESAVED, "stopped while it waited for standard input");
         ssize_t n = read(STDIN_FILENO, dst, size);
         if (n >= 0) {
             s->ended = n == 0;
             *got = (size_t)n;
             return FM_OK;
         }
-        bool again = errno == EAGAIN && (poll(&p, 1, -1) >= 0 || errno == EINTR);
-        if (!again && errno != EINTR)
+        if (errno != EAGAIN && errno != EINTR)
             return fm_fail_errno(err, "cannot read standard input");
     }
     return FM_OK;

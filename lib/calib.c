@@ -269,7 +269,7 @@ int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, stru
 /* Read all of it once: every id is checked, `all` and, where r is not NULL, its sources are
  * hashed. */
 static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
-                          const int *stop, struct fm_err *err)
+                          const atomic_int *stop, struct fm_err *err)
 {
     size_t T = (size_t)c->T;
     int most = T < PIECE_TOKENS ? (int)(PIECE_TOKENS / T) : 1, rc = FM_OK;

@@ -15,6 +15,7 @@
 
 #include "formats/idlines.h"
 #include "lib/base/mem.h"
+#include "lib/base/signals.h"
 #include "lib/journal.h"
 
 #define PIECE 65536 /* bytes read at a time: what a pipe holds */
@@ -42,8 +43,7 @@ static _Noreturn void become(const char *command, int in, int out)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL);
+    fm_signals_forked();
     if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     _exit(127);
@@ -78,7 +78,7 @@ static int start(struct talk *t, struct fm_err *err)
 }
 
 /* Wait for its end, at most so many seconds. */
-static bool has_ended(struct talk *t, double seconds, const int *stop)
+static bool has_ended(struct talk *t, double seconds, const atomic_int *stop)
 {
     const struct timespec nap = {.tv_nsec = 5000000};
     double began = fm_journal_now();

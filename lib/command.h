@@ -6,6 +6,7 @@
 #ifndef FM_COMMAND_H
 #define FM_COMMAND_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,12 +20,12 @@ typedef int fm_command_feed(void *self, const char **lines, size_t *size, uint64
                             struct fm_err *err);
 
 struct fm_command {
-    const char *command;   /* for /bin/sh -c */
-    fm_command_feed *feed; /* the lines */
-    void *self;            /* of feed */
-    uint64_t enough;       /* ids; the line that reaches it is the last that is read.  0: all */
-    int silence;           /* seconds without a byte in or out until the command is given up */
-    const int *stop;       /* run->stop, or NULL */
+    const char *command;    /* for /bin/sh -c */
+    fm_command_feed *feed;  /* the lines */
+    void *self;             /* of feed */
+    uint64_t enough;        /* ids; the line that reaches it is the last that is read.  0: all */
+    int silence;            /* seconds without a byte in or out until the command is given up */
+    const atomic_int *stop; /* run->stop, or NULL */
 };
 
 /*

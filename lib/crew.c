@@ -9,7 +9,7 @@ void fm_crew_init(struct fm_crew *crew, const struct fm_run_options *run, const 
 
 static bool asked_to_stop(const struct fm_crew *crew)
 {
-    return crew->run->stop && *(const volatile int *)crew->run->stop;
+    return crew->run->stop && *crew->run->stop;
 }
 
 bool fm_crew_going(struct fm_crew *crew)

@@ -9,6 +9,7 @@
 #ifndef FM_KERNELBENCH_H
 #define FM_KERNELBENCH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +30,7 @@ struct fm_kernelbench_options {
     int repeat;          /* rounds, the median counts */
     int threads;         /* 0: all */
     uint64_t seed;
-    const int *stop; /* set by a signal handler, or NULL: end with FM_ESAVED */
+    const atomic_int *stop; /* run->stop, or NULL: nonzero ends with FM_ESAVED */
 };
 
 /* One implementation at one number of tokens and one budget. */

@@ -6,6 +6,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/signals.h"
 #include "lib/convert.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
@@ -322,7 +323,7 @@ static void start_prefetch(struct fm_model *m, int l)
 {
     m->raw_l = l;
     m->ahead = (struct fm_prefetch){.running = true};
-    if (pthread_create(&m->ahead.thread, NULL, read_ahead, m) != 0) {
+    if (fm_signals_thread(&m->ahead.thread, read_ahead, m) != 0) {
         m->ahead.running = false; /* then it is read when it is needed */
         m->raw_l = -1;
     }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -11,15 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/signals.h"
 #include "lib/kernelcase.h"
-
-extern char **environ;
 
 /* The assembler puts the program in, so that an installed tool needs nothing beside it. */
 __asm__(".pushsection .rodata\n"
@@ -36,8 +35,8 @@ struct fm_pytorch {
     const char *python; /* as it was asked for */
     pid_t child;        /* 0: it has ended */
     int socket, silence;
-    const int *stop; /* set by a signal handler, or NULL */
-    bool lost;       /* it is not to be asked any more */
+    const atomic_int *stop; /* or NULL */
+    bool lost;              /* it is not to be asked any more */
     char version[64], why[FM_ERR_TEXT_BYTES];
 };
 
@@ -62,11 +61,9 @@ static int reap(struct fm_pytorch *p)
     return status;
 }
 
-/* It did not answer, as errno says, or 0 where it hung up. */
-static int fail_silent(struct fm_pytorch *p, int error, struct fm_err *err)
+/* It hung up. */
+static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
 {
-    if (error == EAGAIN || error == EWOULDBLOCK)
-        return fm_fail(err, FM_EIO, "'%s' said nothing for %d seconds", p->python, p->silence);
     int status = p->child ? reap(p) : 0;
     if (WIFSIGNALED(status))
         return fm_fail(err, FM_EIO, "'%s' was ended by signal %d before it answered", p->python,
@@ -87,7 +84,7 @@ static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO && !failed; fd++)
         failed = posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_WRONLY, 0);
     if (!failed)
-        failed = posix_spawnp(&p->child, p->python, &actions, NULL, argv, environ);
+        failed = fm_signals_spawn(&p->child, &actions, argv);
     posix_spawn_file_actions_destroy(&actions);
     if (failed) {
         p->child = 0;
@@ -98,15 +95,27 @@ static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 
 /* --- lines and numbers --- */
 
+/* Until the socket takes or has bytes; nothing else ends a wait for it. */
+static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
+{
+    if (fm_signals_await(p->socket, events, p->silence * 1000))
+        return FM_OK;
+    if (p->stop && *p->stop)
+        return fm_fail(err, FM_ESAVED, "stopped by a signal");
+    return fm_fail(err, FM_EIO, "'%s' said nothing for %d seconds", p->python, p->silence);
+}
+
 static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct fm_err *err)
 {
     const char *at = data;
     while (size > 0) {
-        ssize_t n = send(p->socket, at, size, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR && !(p->stop && *p->stop))
+        if (await(p, POLLOUT, err) != FM_OK)
+            return err->code;
+        ssize_t n = send(p->socket, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n <= 0)
-            return fail_silent(p, n < 0 ? errno : 0, err);
+            return fail_gone(p, err);
         at += n;
         size -= (size_t)n;
     }
@@ -117,11 +126,13 @@ static int receive_all(struct fm_pytorch *p, void *data, size_t size, struct fm_
 {
     char *at = data;
     while (size > 0) {
-        ssize_t n = recv(p->socket, at, size, 0);
-        if (n < 0 && errno == EINTR && !(p->stop && *p->stop))
+        if (await(p, POLLIN, err) != FM_OK)
+            return err->code;
+        ssize_t n = recv(p->socket, at, size, MSG_DONTWAIT);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n <= 0)
-            return fail_silent(p, n < 0 ? errno : 0, err);
+            return fail_gone(p, err);
         at += n;
         size -= (size_t)n;
     }
@@ -202,20 +213,17 @@ static int load(struct fm_pytorch *p, const struct fm_kernelcase *c, struct fm_e
 
 static int start(struct fm_pytorch *p, struct fm_err *err)
 {
-    struct timeval wait = {.tv_sec = p->silence};
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return fm_fail_errno(err, "no socket for '%s'", p->python);
     p->socket = pair[0];
-    setsockopt(p->socket, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
-    setsockopt(p->socket, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
     int code = spawn(p, pair[1], err);
     close(pair[1]);
     return code;
 }
 
 int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct fm_kernelcase *c,
-                    int silence, const int *stop, struct fm_err *err)
+                    int silence, const atomic_int *stop, struct fm_err *err)
 {
     struct fm_pytorch *p = *result = fm_alloc(1, sizeof *p, "PyTorch", err);
     if (!p)

@@ -9,6 +9,8 @@
 #ifndef FM_PYTORCH_H
 #define FM_PYTORCH_H
 
+#include <stdatomic.h>
+
 #include "lib/base/err.h"
 
 #define FM_PYTORCH_SILENCE 600 /* seconds */
@@ -20,7 +22,7 @@ struct fm_pytorch;
  * silent for so many seconds, or once *stop (may be NULL) is set, it is given up.  FM_ENOENT where
  * there is no such program or no torch, FM_EIO where it fails otherwise; *p is NULL then. */
 int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
-                    int silence, const int *stop, struct fm_err *err);
+                    int silence, const atomic_int *stop, struct fm_err *err);
 void fm_pytorch_close(struct fm_pytorch *p); /* NULL is fine; ends the process */
 
 /* "2.15.0" */

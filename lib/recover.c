@@ -174,7 +174,7 @@ static int prepare(struct recovery *r, struct fm_err *err)
 
 static int check_stop(const struct recovery *r, struct fm_err *err)
 {
-    const int *stop = r->task.run->stop;
+    const atomic_int *stop = r->task.run->stop;
     return stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
 }
 

@@ -6,6 +6,7 @@
 #ifndef FM_RUN_H
 #define FM_RUN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -50,7 +51,7 @@ struct fm_run_options {
     bool force;               /* replace an existing output */
     const char *state;        /* --state FILE, or NULL */
     struct fm_progress progress;
-    const int *stop; /* set by a signal handler; nonzero: save and end with FM_ESAVED */
+    const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
 };
 
 /* The table for run->device and precision. */

@@ -21,6 +21,8 @@
 #ifndef FM_SWEEP_H
 #define FM_SWEEP_H
 
+#include <stdatomic.h>
+
 #include "lib/adapter.h"
 #include "lib/model.h"
 
@@ -92,7 +94,7 @@ struct fm_sweep_options {
     uint64_t memory;                                   /* bytes for boundaries, then inner values */
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
-    const int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */
+    const atomic_int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */
 };
 
 struct fm_sweep;

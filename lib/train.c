@@ -209,7 +209,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
 
 static int check_stop(const struct fm_trainer *t, struct fm_err *err)
 {
-    const int *stop = t->task.run->stop;
+    const atomic_int *stop = t->task.run->stop;
     return stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
 }
 

@@ -14,10 +14,10 @@
 
 struct runs {
     struct fm_run_options run;
-    int stop;       /* what run.stop points to */
-    int countdown;  /* reports until it is set; < 0: never */
-    int warnings;   /* so far */
-    char text[512]; /* the last one */
+    atomic_int stop; /* what run.stop points to */
+    int countdown;   /* reports until it is set; < 0: never */
+    int warnings;    /* so far */
+    char text[512];  /* the last one */
     char input[512], output[512], state[512], tokens[512];
 };
 

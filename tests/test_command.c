@@ -135,7 +135,7 @@ static void one_that_hangs_is_given_up(void **state)
     fails("sleep 60", 10, FM_EIO, "silent for 1 seconds, after 0 lines");
     fails("sed 's/.*/[1]/'; sleep 60", 10, FM_EIO, "silent for 1 seconds, after 10 lines");
     fails("exec >&-; sleep 60", 10, FM_EIO, "did not end");
-    int stop = 1;
+    atomic_int stop = 1;
     struct source source = {.lines = 10, .piece = 10};
     struct fm_command c = {
         .command = "sleep 60", .feed = feed, .self = &source, .silence = 9, .stop = &stop};

@@ -300,7 +300,7 @@ static void a_stopped_run_goes_on(void **state)
     assert_true(runs_same("straight.fm", "resumed.fm"));
 }
 
-static int stop_now;
+static atomic_int stop_now;
 
 static void on_alarm(int signal_number)
 {

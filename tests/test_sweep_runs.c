@@ -146,7 +146,7 @@ static void many_lanes_measure_what_one_lane_does(void **state)
 static void a_stopped_sweep_says_so(void **state)
 {
     struct sweeps u;
-    const int stop = 1;
+    const atomic_int stop = 1;
     struct fm_lane lane = {.teacher = -1, .ce = 1};
     (void)state;
     sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/signals.h"
 
 /* One open loop.  It lives on its caller's stack and in the list of open loops. */
 struct loop {
@@ -81,7 +82,7 @@ int fm_pool_start(int threads, struct fm_err *err)
         return fm_fail(err, FM_EUSAGE, "%d threads (limit %d)", threads, FM_THREADS_MAX);
     stopping = false;
     while (n_helpers < threads - 1) {
-        if (pthread_create(&helpers[n_helpers], NULL, help, NULL) != 0) {
+        if (fm_signals_thread(&helpers[n_helpers], help, NULL) != 0) {
             fm_pool_stop();
             return fm_fail(err, FM_ENOMEM, "cannot start thread %d of %d; use fewer --threads",
                            n_helpers + 2, threads);

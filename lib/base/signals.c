@@ -1,0 +1,172 @@
+/*
+ * Signals: all threads block them but one, which pauses for ever and runs the handlers.  Its stack
+ * is the only one that the kernel may write to (lib/base/signals.h says why).
+ */
+#include "lib/base/signals.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { STACK_BYTES = 256 << 10 };
+
+static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+static const int ignored[] = {
+    SIGPIPE, /* a lost reader is an error of write, cleaned up after */
+    SIGXFSZ, /* so is a file larger than ulimit -f allows */
+};
+enum { STOPPING = sizeof stopping / sizeof *stopping, IGNORED = sizeof ignored / sizeof *ignored };
+
+static atomic_int stop_signal;
+static atomic_bool ending;
+static int stop_event = -1; /* readable once stop_signal is set */
+static void (*before_end)(void);
+
+_Noreturn void fm_signals_end(int sig)
+{
+    sigset_t set;
+    signal(sig, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, sig);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    raise(sig);
+    _exit(128 + sig); /* process 1 of a container has no default actions */
+}
+
+void fm_signals_settle(void)
+{
+    while (atomic_load(&ending))
+        pause();
+}
+
+static void on_signal(int sig)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&stop_signal, &none, sig)) { /* the second one: now */
+        atomic_store(&ending, true);
+        before_end();
+        fm_signals_end(sig);
+    }
+    uint64_t one = 1;
+    (void)!write(stop_event, &one, sizeof one); /* cannot fail: 8 bytes, once */
+}
+
+/* What a thread that computes must not see.  The first seven come from its own instructions, the
+ * last two from its own use of a terminal, and nothing of ours handles those. */
+static void fill_blocked(sigset_t *set)
+{
+    static const int own[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL, SIGTRAP,
+                              SIGSYS,  SIGABRT, SIGTTIN, SIGTTOU};
+    sigfillset(set);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(set, own[i]);
+}
+
+int fm_signals_thread(pthread_t *thread, void *(*body)(void *arg), void *arg)
+{
+    sigset_t set, old;
+    fill_blocked(&set);
+    pthread_sigmask(SIG_BLOCK, &set, &old);
+    int failed = pthread_create(thread, NULL, body, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return failed;
+}
+
+static void *take(void *unused)
+{
+    sigset_t none;
+    (void)unused;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    for (;;)
+        pause();
+    return NULL;
+}
+
+static int start_taker(void)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    int failed = pthread_attr_init(&attr);
+    if (failed)
+        return failed;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    failed = pthread_create(&thread, &attr, take, NULL);
+    pthread_attr_destroy(&attr);
+    return failed;
+}
+
+int fm_signals_take(void (*abandon)(void), struct fm_err *err)
+{
+    struct sigaction action = {.sa_handler = on_signal}, old;
+    sigset_t set;
+    before_end = abandon;
+    stop_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (stop_event < 0)
+        return fm_fail_errno(err, "cannot prepare for signals");
+    fill_blocked(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    sigfillset(&action.sa_mask);
+    for (int i = 0; i < STOPPING; i++)
+        if (stopping[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
+            old.sa_handler != SIG_IGN)
+            sigaction(stopping[i], &action, NULL);
+    for (int i = 0; i < IGNORED; i++)
+        signal(ignored[i], SIG_IGN);
+    int failed = start_taker();
+    return failed ? fm_fail(err, FM_ENOMEM, "cannot start the thread that takes signals: %s",
+                            strerror(failed))
+                  : FM_OK;
+}
+
+const atomic_int *fm_signals_stop(void)
+{
+    return &stop_signal;
+}
+
+bool fm_signals_await(int fd, short events, int milliseconds)
+{
+    struct pollfd p[2] = {{.fd = fd, .events = events}, {.fd = stop_event, .events = POLLIN}};
+    int n;
+    do
+        n = poll(p, 2, milliseconds);
+    while (n < 0 && errno == EINTR);
+    return n != 0 && p[1].revents == 0;
+}
+
+void fm_signals_forked(void)
+{
+    struct sigaction now;
+    sigset_t none;
+    for (int i = 0; i < STOPPING; i++)
+        if (sigaction(stopping[i], NULL, &now) == 0 && now.sa_handler == on_signal)
+            signal(stopping[i], SIG_DFL); /* before they are let in */
+    for (int i = 0; i < IGNORED; i++)
+        signal(ignored[i], SIG_DFL);
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+}
+
+int fm_signals_spawn(pid_t *pid, const posix_spawn_file_actions_t *actions, char *const argv[])
+{
+    posix_spawnattr_t attr;
+    sigset_t none, defaults;
+    int failed = posix_spawnattr_init(&attr);
+    if (failed)
+        return failed;
+    sigemptyset(&none);
+    sigemptyset(&defaults);
+    for (int i = 0; i < IGNORED; i++)
+        sigaddset(&defaults, ignored[i]);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &defaults);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    failed = posix_spawnp(pid, argv[0], actions, &attr, argv, environ);
+    posix_spawnattr_destroy(&attr);
+    return failed;
+}
