@@ -78,7 +78,7 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     if (s == FM_SOURCES_MAX)
         return fm_fail(err, FM_EUSAGE, "more than %d sources of tokens", FM_SOURCES_MAX);
     r->mix.weight[s] = FM_WEIGHT_ONE;
-    if (!r->eval && (rc = fm_mixture_spec(spec, &length, &r->mix.weight[s], err)) != FM_OK)
+    if (!r->eval && (rc = fm_run_parse_source(spec, &length, &r->mix.weight[s], err)) != FM_OK)
         return rc;
     char *path = fm_strdup(spec, err);
     if (!path)

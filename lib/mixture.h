@@ -13,10 +13,7 @@
 
 #include <stdint.h>
 
-#include "lib/base/err.h"
 #include "lib/run.h"
-
-#define FM_WEIGHT_ONE 1000000u /* a weight of 1 */
 
 struct fm_mixture {
     int sources;
@@ -24,13 +21,6 @@ struct fm_mixture {
     uint64_t all[FM_SOURCES_MAX];    /* sequences that each source has */
     uint64_t taken[FM_SOURCES_MAX];  /* 0 at the start */
 };
-
-/*
- * "FILE" or "FILE:WEIGHT" as on the command line; *length becomes the length of FILE.  A colon
- * that no number follows belongs to FILE; a weight has at most six decimals and is at most a
- * million.  FM_EUSAGE for another one, and for 0.
- */
-int fm_mixture_spec(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 
 /* The source of the next sequence, counted as taken; -1: the mixture is over. */
 int fm_mixture_next(struct fm_mixture *m);

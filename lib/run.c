@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include "formats/file.h"
-#include "lib/mixture.h"
+
+#define DECIMALS 6 /* of a weight */
 
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
 {
@@ -68,6 +69,47 @@ int fm_run_check_output(const struct fm_run_options *run, struct fm_err *err)
     return FM_OK;
 }
 
+/* Digits with at most one point, and nothing else. */
+static bool looks_like_a_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789"), more = 0;
+    const char *end = text + digits;
+    if (*end == '.') {
+        more = strspn(end + 1, "0123456789");
+        end += 1 + more;
+    }
+    return *end == '\0' && digits + more > 0;
+}
+
+static bool take_weight(uint64_t *weight, const char *text)
+{
+    uint64_t v = 0;
+    size_t whole = strcspn(text, "."), decimals = text[whole] ? strlen(text) - whole - 1 : 0;
+    if (whole > 7 || decimals > DECIMALS)
+        return false;
+    for (const char *p = text; *p; p++)
+        v = *p == '.' ? v : v * 10 + (uint64_t)(*p - '0');
+    for (size_t i = decimals; i < DECIMALS; i++)
+        v *= 10;
+    *weight = v;
+    return v > 0 && v <= (uint64_t)1000000 * FM_WEIGHT_ONE;
+}
+
+int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err)
+{
+    const char *colon = strrchr(spec, ':');
+    *length = strlen(spec);
+    *weight = FM_WEIGHT_ONE;
+    if (!colon || !looks_like_a_number(colon + 1))
+        return FM_OK;
+    *length = (size_t)(colon - spec);
+    if (*length == 0 || !take_weight(weight, colon + 1))
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s': a weight is above 0, at most a million, with at most %d decimals",
+                       spec, DECIMALS);
+    return FM_OK;
+}
+
 /* Both names lead to one file, or are one name. */
 static bool is_same(const char *a, const char *b)
 {
@@ -84,7 +126,7 @@ static bool is_same_tokens(const char *output, const char *spec)
     size_t length = spec ? strlen(spec) : 0;
     uint64_t weight;
     struct fm_err unused = {0};
-    if (!spec || fm_mixture_spec(spec, &length, &weight, &unused) != FM_OK)
+    if (!spec || fm_run_parse_source(spec, &length, &weight, &unused) != FM_OK)
         return false;
     char *path = strndup(spec, length);
     bool same = is_same(output, path);

@@ -14,7 +14,8 @@
 #include "kernels/kernels.h"
 #include "lib/base/err.h"
 
-#define FM_SOURCES_MAX 16 /* files of calibration data in one run */
+#define FM_SOURCES_MAX 16      /* files of calibration data in one run */
+#define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
 
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
@@ -62,6 +63,13 @@ bool fm_run_evaluates(const struct fm_run_options *run);
 
 /* The first file of calibration data, for messages; NULL: none. */
 const char *fm_run_source(const struct fm_run_options *run);
+
+/*
+ * "FILE" or "FILE:WEIGHT" as on the command line; *length becomes the length of FILE.  A colon
+ * that no number follows belongs to FILE; a weight has at most six decimals and is at most a
+ * million.  FM_EUSAGE for another one, and for 0.
+ */
+int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 
 /* run->memory, or half of the machine's physical memory. */
 uint64_t fm_run_memory(const struct fm_run_options *run);
