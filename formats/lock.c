@@ -31,6 +31,19 @@ static bool is_there(int fd, const char *path)
            mine.st_ino == its.st_ino;
 }
 
+/* Nothing, or the number of a process: no file of somebody else. */
+static bool is_lock(int fd)
+{
+    struct stat st;
+    char text[32];
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= (off_t)sizeof text)
+        return false;
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    size_t digits = strspn(text, "0123456789");
+    return n == 0 || (n > 0 && digits > 0 && strcmp(text + digits, "\n") == 0);
+}
+
 static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *err)
 {
     char who[24] = "";
@@ -56,14 +69,17 @@ int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err)
     *lock = (struct fm_lock){.fd = -1};
     if (!path)
         return FM_OK;
-    if (asprintf(&lock->path, "%s.lock", path) < 0) {
+    if (asprintf(&lock->path, "%s" FM_LOCK_SUFFIX, path) < 0) {
         lock->path = NULL;
-        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s.lock'", path);
+        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s" FM_LOCK_SUFFIX "'", path);
     }
     int rc = FM_OK;
     while (rc == FM_OK) {
         if ((lock->fd = open_lock(lock->path)) < 0)
             rc = fm_temporary_fail(lock->path, err);
+        else if (!is_lock(lock->fd))
+            rc = fm_fail(err, FM_ECREATE, "'%s' is no lock of a run; choose another name",
+                         lock->path);
         else if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
             rc = refuse(lock, path, err);
         else if (is_there(lock->fd, lock->path))

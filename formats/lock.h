@@ -7,6 +7,8 @@
 
 #include "lib/base/err.h"
 
+#define FM_LOCK_SUFFIX ".lock"
+
 struct fm_lock {
     int fd;
     char *path; /* of the lock; NULL: nothing is locked */
@@ -14,7 +16,8 @@ struct fm_lock {
 
 /*
  * Lock `path` (NULL: nothing) for this process, whose number is written into the lock.  FM_ELOCKED
- * where another has it, FM_ECREATE, FM_EPERM, FM_EIO where no lock can be made.  A filesystem
+ * where another has it, FM_ECREATE, FM_EPERM, FM_EIO where no lock can be made, or a file that is
+ * no lock (poetry.lock of a project) has its name: that one stays as it is.  A filesystem
  * without flock(2) locks nothing: two runs then only waste each other's time, since files appear
  * whole.
  */

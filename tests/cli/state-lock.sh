@@ -12,4 +12,9 @@ exec 9>&- # killed: the lock is still there, and nobody holds it
 rank second
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --state no/such/state -o third
 echo "status $?"
+# Another file that has the lock's name stays as it is.
+echo "[metadata]" >poetry.lock
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --state poetry -o fourth 2>&1
+echo "status $?"
+cat poetry.lock
 ls
