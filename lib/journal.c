@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -118,6 +119,33 @@ static int write_items(struct fm_output *out, const struct fm_journal_item *item
     return rc;
 }
 
+bool fm_journal_is_own(const char *path, const char *tool)
+{
+    struct fm_journal j = {.file.fd = -1};
+    struct fm_err unused = {0};
+    if (fm_file_open(&j.file, path, &unused) != FM_OK)
+        return false;
+    bool own = false;
+    if (fm_safetensors_open(&j.st, &j.file, 0, j.file.size, &unused) == FM_OK) {
+        const char *has_tool = fm_safetensors_metadata(&j.st, KEY_TOOL);
+        own = has_tool && strcmp(has_tool, tool) == 0;
+        fm_safetensors_close(&j.st);
+    }
+    fm_file_close(&j.file);
+    return own;
+}
+
+/* Over an older state, and never over another file: one that came meanwhile. */
+static int open_state(struct fm_output *out, const char *path, const char *tool, struct fm_err *err)
+{
+    struct stat st;
+    bool own = fm_journal_is_own(path, tool);
+    if (!own && lstat(path, &st) == 0)
+        return fm_fail(err, FM_ECREATE, "'%s' is there and no state of %s; choose another name",
+                       path, tool);
+    return fm_output_open(out, path, true, own, err);
+}
+
 int fm_journal_save(const char *path, const char *tool, const struct fm_digest *params,
                     const struct fm_journal_item *item, size_t items, struct fm_err *err)
 {
@@ -129,7 +157,7 @@ int fm_journal_save(const char *path, const char *tool, const struct fm_digest *
         return rc;
     const char *metadata[] = {KEY_TOOL, tool, KEY_PARAMS, params_hex, KEY_DATA, data_hex, NULL};
     struct fm_output out;
-    rc = fm_output_open(&out, path, true, true, err);
+    rc = open_state(&out, path, tool, err);
     if (rc != FM_OK)
         return fm_within(err, "state file");
     rc = fm_output_end(&out, write_items(&out, item, items, metadata, err), err);
@@ -237,9 +265,9 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
     return rc;
 }
 
-int fm_journal_remove(const char *path, struct fm_err *err)
+int fm_journal_remove(const char *path, const char *tool, struct fm_err *err)
 {
-    if (path && unlink(path) != 0 && errno != ENOENT)
+    if (path && fm_journal_is_own(path, tool) && unlink(path) != 0 && errno != ENOENT)
         return fm_fail_errno(err, "cannot remove the state file '%s'", path);
     return FM_OK;
 }

@@ -32,7 +32,11 @@ struct fm_journal_item {
 int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *fmt, ...)
     FM_PRINTF(3, 4);
 
-/* Write the state of `tool` ("fm-train"), replacing an older one. */
+/* The file is a state of `tool`, of whatever options. */
+bool fm_journal_is_own(const char *path, const char *tool);
+
+/* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE where another file
+ * came to have that name. */
 int fm_journal_save(const char *path, const char *tool, const struct fm_digest *params,
                     const struct fm_journal_item *item, size_t items, struct fm_err *err);
 
@@ -58,8 +62,8 @@ uint64_t fm_journal_count(const struct fm_journal *j, const char *name);
 int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
                     struct fm_err *err);
 
-/* Remove a state file; NULL, or none there, is fine. */
-int fm_journal_remove(const char *path, struct fm_err *err);
+/* Remove a state of `tool`; NULL, none there, or another file there, is fine. */
+int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
 
 /*
  * When to save: often enough that a kill loses little, rarely enough that saving takes a

@@ -403,7 +403,9 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     if (rc == FM_OK)
         rc = write_stream(s, order, batch, report, err);
     report->seconds = fm_journal_now() - task->began;
-    return rc == FM_OK ? fm_journal_remove(task->run->state, err) : rc;
+    if (rc == FM_OK)
+        fm_task_forget(task, TOOL);
+    return rc;
 }
 
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,

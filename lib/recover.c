@@ -421,7 +421,7 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     fm_budgets_release(&r.budgets);
     free(r.after);
     if (rc == FM_OK)
-        rc = fm_journal_remove(run->state, err);
+        fm_task_forget(&r.task, TOOL);
     fm_task_close(&r.task);
     return rc;
 }

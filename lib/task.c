@@ -126,6 +126,13 @@ int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm
     return FM_OK;
 }
 
+void fm_task_forget(const struct fm_task *task, const char *tool)
+{
+    struct fm_err err = {0};
+    if (fm_journal_remove(task->run->state, tool, &err) != FM_OK)
+        fm_run_warn(task->run, "%s; the run itself is complete", err.text);
+}
+
 void fm_task_close(struct fm_task *task)
 {
     if (!task->run)

@@ -43,6 +43,10 @@ struct fm_task {
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);
+/* The result is there: remove the state of `tool`.  That it cannot be is a warning, since the same
+ * command would now find an output that exists. */
+void fm_task_forget(const struct fm_task *task, const char *tool);
+
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 
 /* The part that needs no stream and no output: model, tokens (held out too where `hold`). */

@@ -462,7 +462,9 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     if (rc == FM_OK)
         rc = write_stream(t, report, err);
     report->seconds = fm_journal_now() - t->task.began;
-    return rc == FM_OK ? fm_journal_remove(t->task.run->state, err) : rc;
+    if (rc == FM_OK)
+        fm_task_forget(&t->task, TOOL);
+    return rc;
 }
 
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,

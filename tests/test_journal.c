@@ -109,10 +109,38 @@ static void no_file_is_no_state(void **state)
     assert_int_equal(fm_journal_open(&j, NULL, "fm-test", &d, &found, &err), FM_OK);
     assert_false(found);
     fm_journal_close(&j);
-    assert_int_equal(fm_journal_remove(scratch("none"), &err), FM_OK);
+    assert_int_equal(fm_journal_remove(scratch("none"), "fm-test", &err), FM_OK);
     const char *path = save_state("gone.state", 1);
-    assert_int_equal(fm_journal_remove(path, &err), FM_OK);
+    assert_int_equal(fm_journal_remove(path, "fm-test", &err), FM_OK);
     assert_int_equal(access(path, F_OK), -1);
+}
+
+/* Neither a stranger's nor another tool's. */
+static void another_file_is_never_replaced(void **state)
+{
+    (void)state;
+    struct arrays x;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct fm_err err = {0};
+    struct fm_digest d = params(1);
+    const char *path = scratch_write("foreign", "notes\n", 6);
+    init_arrays(&x, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fm_journal_save(path, "fm-test", &d, item, list(item, &x), &err),
+                         FM_ECREATE);
+        assert_int_equal(fm_journal_remove(path, "fm-test", &err), FM_OK);
+    }
+    size_t size;
+    char *text = scratch_read(path, &size);
+    assert_int_equal(size, 6);
+    assert_memory_equal(text, "notes\n", 6);
+    free(text);
+    path = save_state("theirs", 1);
+    assert_true(fm_journal_is_own(path, "fm-test"));
+    assert_int_equal(fm_journal_save(path, "fm-other", &d, item, list(item, &x), &err), FM_ECREATE);
+    assert_int_equal(fm_journal_remove(path, "fm-other", &err), FM_OK);
+    assert_true(fm_journal_is_own(path, "fm-test"));
+    fm_store_release(&x.store);
 }
 
 static void the_state_of_another_run_is_refused(void **state)
@@ -185,6 +213,7 @@ int main(void)
         cmocka_unit_test(what_was_saved_comes_back),
         cmocka_unit_test(no_file_is_no_state),
         cmocka_unit_test(the_state_of_another_run_is_refused),
+        cmocka_unit_test(another_file_is_never_replaced),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(saving_waits_longer_where_it_costs_more),
     };
