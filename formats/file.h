@@ -71,6 +71,8 @@ struct fm_output {
  * verb the output is still to be abandoned; after a failed open that does nothing. */
 int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
                    struct fm_err *err);
+/* What that would say of a file now, long before it is opened; nothing is made. */
+int fm_output_check(const char *path, bool force, struct fm_err *err);
 /* Reserve `size` bytes, so that a full disk fails now (FM_EIO names the free space).  The size of
  * the file does not change; nothing happens to a pipe. */
 int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);
@@ -100,6 +102,8 @@ struct fm_outdir {
     int slot;
 };
 int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err);
+/* What that would say now; nothing is made. */
+int fm_outdir_check(const char *path, bool force, struct fm_err *err);
 /* A file inside, `name` a single component; its fm_output_commit fsyncs and renames inside the
  * temporary directory. */
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);

@@ -63,6 +63,18 @@ static char *without_slashes(const char *path, struct fm_err *err)
     return copy;
 }
 
+int fm_outdir_check(const char *path, bool force, struct fm_err *err)
+{
+    char *copy = without_slashes(path, err);
+    if (!copy)
+        return err->code;
+    int rc = check_target(copy, force, err);
+    if (rc == FM_OK)
+        rc = fm_temporary_check(copy, err);
+    free(copy);
+    return rc;
+}
+
 int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err)
 {
     *d = (struct fm_outdir){.fd = -1, .slot = -1, .force = force};

@@ -33,17 +33,19 @@ static int fail_write(const struct fm_output *o, uint64_t wanted, struct fm_err 
     return fm_fail_errno(err, "cannot write '%s'", name_of(o));
 }
 
-static int check_target(const char *path, bool force, struct fm_err *err)
+int fm_output_check(const char *path, bool force, struct fm_err *err)
 {
     struct stat st;
-    if (lstat(path, &st) != 0)
-        return FM_OK; /* making the temporary will say what else is wrong */
-    if (!S_ISREG(st.st_mode))
+    size_t len = strlen(path);
+    bool there = lstat(path, &st) == 0;
+    if (there && !S_ISREG(st.st_mode))
         return fm_fail(err, FM_ECREATE,
                        "'%s' exists and is not a regular file; choose another name", path);
-    if (!force)
+    if (there && !force)
         return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
-    return FM_OK;
+    if (len > 0 && path[len - 1] == '/')
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': a file's name ends in no slash", path);
+    return fm_temporary_check(path, err);
 }
 
 static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
@@ -88,7 +90,7 @@ int fm_output_open(struct fm_output *o, const char *path, bool binary, bool forc
     int rc;
     if (strcmp(path, "-") == 0)
         rc = open_stdout(o, binary, err);
-    else if ((rc = check_target(path, force, err)) == FM_OK)
+    else if ((rc = fm_output_check(path, force, err)) == FM_OK)
         rc = (o->path = fm_strdup(path, err)) ? make_temporary(o, err) : err->code;
     if (rc != FM_OK)
         fm_output_abandon(o);

@@ -61,20 +61,40 @@ static uint32_t draw(void)
     return r;
 }
 
+/* Where the name of `path` begins, and its length; FM_ECREATE where it has none, or a long one. */
+static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
+{
+    *name = last_name(path, len);
+    if (*len == 0 || is_dots(*name, *len) || **name == '/')
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': it does not end in a name", path);
+    if (*len > NAME_MAX || strlen(path) >= PATH_MAX)
+        return fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
+    return FM_OK;
+}
+
+int fm_temporary_check(const char *path, struct fm_err *err)
+{
+    const char *name;
+    size_t len = 0;
+    char home[PATH_MAX + 4];
+    if (find_name(&name, &len, path, err) != FM_OK)
+        return err->code;
+    snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
+    return access(home, W_OK | X_OK) == 0 ? FM_OK : fm_temporary_fail(path, err);
+}
+
 char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
                        struct fm_err *err)
 {
     size_t len = 0;
-    const char *name = last_name(path, &len);
-    if (len == 0 || is_dots(name, len) || name[0] == '/') {
-        fm_fail(err, FM_ECREATE, "cannot create '%s': it does not end in a name", path);
+    const char *name;
+    if (find_name(&name, &len, path, err) != FM_OK)
         return NULL;
-    }
     int kept = (int)(len < NAME_KEPT ? len : NAME_KEPT);
     char made[PATH_MAX];
     int n = snprintf(made, sizeof made, "%.*s.%.*s.%s-%ld-%08x", (int)(name - path), path, kept,
                      name, kind, (long)getpid(), (unsigned)draw());
-    if (len > NAME_MAX || n < 0 || (size_t)n >= sizeof made) {
+    if (n < 0 || (size_t)n >= sizeof made) {
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }

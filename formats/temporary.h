@@ -19,6 +19,8 @@
  */
 char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
                        struct fm_err *err);
+/* Whether a temporary could be made beside `path`, with nothing made: FM_ECREATE, FM_EPERM. */
+int fm_temporary_check(const char *path, struct fm_err *err);
 /* Leave the table; the file stays.  A slot below 0 is fine. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. */

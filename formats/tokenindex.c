@@ -279,6 +279,25 @@ static int open_sibling(struct fm_file *f, bool *there, const char *path, size_t
     return rc;
 }
 
+bool fm_tokens_beside(char name[PATH_MAX], const char *path, int which)
+{
+    static const struct {
+        const char *cut, *end;
+    } pair[] = {{"", ".index"}, {".bin", ".idx"}, {".idx", ".bin"}}; /* what is read below */
+    size_t n = strlen(path);
+    for (int i = 0; i < (int)(sizeof pair / sizeof *pair); i++) {
+        size_t cut = strlen(pair[i].cut), end = strlen(pair[i].end);
+        if (!ends_with(path, pair[i].cut) || which-- > 0)
+            continue;
+        if (n - cut + end >= PATH_MAX)
+            return false;
+        memcpy(name, path, n - cut);
+        memcpy(name + n - cut, pair[i].end, end + 1);
+        return true;
+    }
+    return false;
+}
+
 static bool is_idx(const struct fm_file *f)
 {
     char begin[sizeof idx_magic];

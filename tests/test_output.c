@@ -100,6 +100,28 @@ static void output_names_that_cannot_be(void **state)
     fm_output_abandon(&(struct fm_output){0});
 }
 
+/* What an open would say, said before there is anything to write. */
+static void a_look_ahead_makes_nothing(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    scratch_mkdir("ahead");
+    assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_OK);
+    assert_int_equal(fm_outdir_check(scratch("ahead/dir/"), false, &err), FM_OK);
+    assert_int_equal(scratch_entries(scratch("ahead")), 0);
+    scratch_write("ahead/file", "x", 1);
+    assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_ECREATE);
+    assert_int_equal(fm_output_check(scratch("ahead/file"), true, &err), FM_OK);
+    assert_int_equal(fm_output_check(scratch("ahead/file/in"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_check(scratch("ahead/new/"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_check(scratch("nowhere/file"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("nowhere/dir"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead"), false, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead/file"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead"), true, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "is no export"));
+}
+
 static int write_stdout(void)
 {
     struct fm_output o;
@@ -345,6 +367,7 @@ int main(void)
         cmocka_unit_test(outputs_appear_whole_or_not_at_all),
         cmocka_unit_test(an_output_that_came_meanwhile_stays),
         cmocka_unit_test(output_names_that_cannot_be),
+        cmocka_unit_test(a_look_ahead_makes_nothing),
         cmocka_unit_test(standard_output_fails_with_its_reason),
         cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
         cmocka_unit_test(a_full_disk_is_named_with_its_room),

@@ -284,6 +284,27 @@ static void reads_pairs_with_an_index(void **state)
     fm_tokens_close(&t);
 }
 
+static void a_pair_knows_its_other_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *beside[3];
+    } row[] = {{"a/x.bin", {"a/x.bin.index", "a/x.idx", NULL}},
+               {"x.idx", {"x.idx.index", "x.bin", NULL}},
+               {"x.ds", {"x.ds.index", NULL, NULL}},
+               {".bin", {".bin.index", NULL, NULL}}};
+    char name[PATH_MAX], longest[PATH_MAX];
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        for (int k = 0; k < 3 && (k == 0 || row[i].beside[k - 1]); k++) {
+            assert_int_equal(fm_tokens_beside(name, row[i].path, k), row[i].beside[k] != NULL);
+            if (row[i].beside[k])
+                assert_string_equal(name, row[i].beside[k]);
+        }
+    memset(longest, 'n', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_false(fm_tokens_beside(name, longest, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +316,7 @@ int main(void)
         cmocka_unit_test(long_reads_cross_chunks),
         cmocka_unit_test(reads_the_golden_tokens),
         cmocka_unit_test(reads_pairs_with_an_index),
+        cmocka_unit_test(a_pair_knows_its_other_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
