@@ -23,26 +23,6 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
-int fm_cli_check_side(const struct fm_cli *cli, const char *option, const char *path,
-                      struct fm_err *err)
-{
-    struct fm_run_options run = cli->run;
-    int rc = FM_OK;
-    if (!path)
-        return FM_OK;
-    run.output = path;
-    run.force = true;
-    if (cli->run.output && strcmp(path, cli->run.output) == 0)
-        rc = fm_fail(err, FM_EUSAGE, "%s: the output is there already; choose another", path);
-    if (rc == FM_OK)
-        rc = fm_run_check_output(&run, err);
-    for (int i = 0; i <= cli->operands && rc == FM_OK; i++) {
-        run.input = i < cli->operands ? cli->operand[i] : cli->run.input;
-        rc = fm_run_spare_inputs(&run, err);
-    }
-    return rc == FM_OK ? rc : fm_within(err, "%s", option);
-}
-
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count)
 {
@@ -53,7 +33,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (fm_signals_take(fm_run_abandon, &err) != FM_OK ||
-        fm_cli_check_side(cli, "--report", cli->report, &err) != FM_OK ||
+        fm_guard_check(&cli->guard, &err) != FM_OK ||
         fm_pool_start(cli->run.threads, &err) != FM_OK)
         exit(fm_cli_end(cli, err.code, &err));
 }
@@ -88,7 +68,8 @@ static int print_result(const struct fm_cli *cli, const char *text, const cJSON 
 {
     bool stream = cli->run.output && strcmp(cli->run.output, "-") == 0 && !cli->dry_run;
     FILE *out = stream ? stderr : stdout;
-    if (cli->report && fm_report_write(report, cli->report, err) != FM_OK)
+    if (cli->report &&
+        fm_report_write(report, cli->tool, cli->report, cli->run.force, err) != FM_OK)
         return err->code;
     if (!cli->json) {
         if (!stream || !cli->quiet)

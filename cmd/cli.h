@@ -21,12 +21,19 @@
 #include <cjson/cJSON.h>
 
 #include "lib/base/err.h"
+#include "lib/guard.h"
 #include "lib/run.h"
 
 enum fm_cli_kind {
     FM_CLI_FLAG,    /* bool *: no argument, sets true */
     FM_CLI_TEXT,    /* const char ** */
-    FM_CLI_LIST,    /* const char *[FM_SOURCES_MAX + 1], one each time the option is given */
+    FM_CLI_READ,    /* const char **: a file or directory that the run reads */
+    FM_CLI_SOURCES, /* const char *[FM_SOURCES_MAX + 1]: FILE[:WEIGHT] that it reads, repeated */
+    FM_CLI_RESULT,  /* const char **: the file that it makes */
+    FM_CLI_EXPORT,  /* const char **: the directory that it makes */
+    FM_CLI_REPORT,  /* const char **: beside that, JSON for scripts */
+    FM_CLI_PLOT,    /* const char **: beside that, a picture */
+    FM_CLI_JOURNAL, /* const char **: the state, while it lasts */
     FM_CLI_INT,     /* int *, in [min, max] */
     FM_CLI_COUNT64, /* uint64_t * */
     FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */
@@ -51,7 +58,7 @@ struct fm_cli_given {
 };
 #define FM_CLI_GIVEN_MAX 64
 
-/* Sets of shared options that a tool takes, beside --report --json --dry-run --quiet --help
+/* Sets of shared options that a tool takes, beside --report --force --json --dry-run --quiet --help
  * --version, which all take. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
@@ -59,7 +66,7 @@ enum fm_cli_group {
     FM_CLI_TOKENS = 1 << 2,   /* --tokens and what belongs to it, required */
     FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text */
     FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --threads */
-    FM_CLI_OUTPUT = 1 << 5,   /* --output --force */
+    FM_CLI_OUTPUT = 1 << 5,   /* --output */
     FM_CLI_STATE = 1 << 6,    /* --state */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_CUDA = 1 << 8      /* --device may be cuda */
@@ -75,14 +82,17 @@ struct fm_cli {
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;
+    int words;             /* of the operands that come first: they name no files */
+    struct fm_guard guard; /* every file that the command line names */
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];
     int givens;
 };
 
 #define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
 
-/* Parse; --help and --version print and exit 0, a mistake prints and exits 2.  Then the
- * thread pool, the thread that takes signals and the progress of cli->run are in place. */
+/* Parse; --help and --version print and exit 0, a mistake prints and exits 2, a file that must not
+ * be written exits as lib/guard.h says.  Then the thread pool, the thread that takes signals and the
+ * progress of cli->run are in place. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 
@@ -102,13 +112,6 @@ struct fm_cli_text {
 };
 int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
 void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
-
-/*
- * Before the work: a report or plot (`path`, NULL: none) could be written, and replaces neither
- * what the run reads nor its output.  `option` begins the sentence: "--report".
- */
-int fm_cli_check_side(const struct fm_cli *cli, const char *option, const char *path,
-                      struct fm_err *err);
 
 /*
  * Print the result: `text` for people, or `report` as JSON with --json; on standard output, or

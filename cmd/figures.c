@@ -42,7 +42,8 @@ cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
     return o;
 }
 
-int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, struct fm_err *err)
+int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
+                            struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy over the budget",
                            .x_label = "share of expert channels removed",
@@ -61,7 +62,7 @@ int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, 
         plot.series[k] =
             (struct fm_plot_series){fm_bench_kind_name((enum fm_bench_kind)k), x, y, q->rows};
     }
-    int code = fm_plot_write(&plot, path, err);
+    int code = fm_plot_write(&plot, path, force, err);
     free(v);
     return code;
 }

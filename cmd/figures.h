@@ -11,7 +11,8 @@ void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
 
 /* The family's loss and its controls over the budget, as an SVG file. */
-int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, struct fm_err *err);
+int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
+                            struct fm_err *err);
 
 void fm_figures_io(FILE *out, const struct fm_bench_io *io);
 cJSON *fm_figures_io_json(const struct fm_bench_io *io);
@@ -22,11 +23,13 @@ cJSON *fm_figures_engine_json(const struct fm_bench_engine *e);
 /* A table in Markdown, as README shows it; the speed-ups over the budget as an SVG file. */
 void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b);
-int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, struct fm_err *err);
+int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
+                            struct fm_err *err);
 
 /* The same for a serving loop. */
 void fm_figures_serve(FILE *out, const struct fm_servebench *s);
 cJSON *fm_figures_serve_json(const struct fm_servebench *s);
-int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, struct fm_err *err);
+int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, bool force,
+                          struct fm_err *err);
 
 #endif

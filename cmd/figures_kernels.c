@@ -158,7 +158,8 @@ static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool t
     }
 }
 
-int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, struct fm_err *err)
+int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
+                            struct fm_err *err)
 {
     struct drawing d = {.plot = {.title = "Speed-up of a clipped layer over its full width",
                                  .x_label = "share of the layer's channels removed",
@@ -173,7 +174,7 @@ int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, st
         int last = b->rows - d.plot.series[0].count;
         add_curve(&d, &b->row[last], d.plot.series[0].count, "ideal");
     }
-    int code = fm_plot_write(&d.plot, path, err);
+    int code = fm_plot_write(&d.plot, path, force, err);
     free(d.v);
     return code;
 }

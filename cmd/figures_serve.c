@@ -160,7 +160,8 @@ cJSON *fm_figures_serve_json(const struct fm_servebench *s)
     return o;
 }
 
-int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, struct fm_err *err)
+int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, bool force,
+                          struct fm_err *err)
 {
     enum { MOST = FM_KERNELBENCH_BUDGETS_MAX };
     double x[MOST], prefill[MOST], decode[MOST], whole[MOST], most[MOST];
@@ -181,5 +182,5 @@ int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, struc
         (struct fm_plot_series){"FlexMoE's, on an H200", paper_budget, paper_speedup, 4};
     plot.series[4] = (struct fm_plot_series){"bound of both", x, most, s->rows};
     plot.count = s->gpu[0] ? 4 : 5; /* the experts' share is not known there, nor the bound */
-    return fm_plot_write(&plot, path, err);
+    return fm_plot_write(&plot, path, force, err);
 }

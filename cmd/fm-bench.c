@@ -25,11 +25,9 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!fm_run_source(&cli->run) && !fm_run_evaluates(&cli->run))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
-    if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
-        return err->code;
     int code = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_figures_quality_plot(&q, o->plot, err);
+        code = fm_figures_quality_plot(&q, o->plot, cli->run.force, err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {
@@ -106,11 +104,9 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
         return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
     if (cli->run.also_tokens[0])
         return fm_fail(err, FM_EUSAGE, "in kernels --tokens is one list, 1,16,64");
-    if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
-        return err->code;
     int code = fm_kernelbench_run(&k, cli->dry_run, &result, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_figures_kernels_plot(&result, o->plot, err);
+        code = fm_figures_kernels_plot(&result, o->plot, cli->run.force, err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {
@@ -210,13 +206,13 @@ int main(int argc, char **argv)
          "quality: the masks nearest to these, or all (default: tenths); kernels, serve: shares "
          "removed",
          0, 0},
-        {"plot", 0, FM_CLI_TEXT, &o.plot, "FILE",
+        {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
          "quality, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0},
         {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0},
         {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
          "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1,
          100},
-        {"family", 0, FM_CLI_TEXT, &o.family, "BUNDLE", "kernels, serve: its shape and masks", 0,
+        {"family", 0, FM_CLI_READ, &o.family, "BUNDLE", "kernels, serve: its shape and masks", 0,
          0},
         {"python", 0, FM_CLI_TEXT, &o.python, "PROGRAM",
          "kernels: Python with PyTorch, beside ours; or none (default: python3, if it has it)", 0,
@@ -253,6 +249,7 @@ int main(int argc, char **argv)
                   FM_CLI_CUDA,
         .run = {.input = "-"},
         .operands_max = 2,
+        .words = 1,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     o.on.dtype = o.dtype ? "f32" : "bf16";

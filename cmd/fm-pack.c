@@ -87,7 +87,8 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
     if (list) {
-        if (fm_cli_refuse(cli, "with --list", FM_CLI_MODEL | FM_CLI_OUTPUT, EXPORTING " dry-run",
+        if (fm_cli_refuse(cli, "with --list", FM_CLI_MODEL | FM_CLI_OUTPUT,
+                          cli->report ? EXPORTING " dry-run" : EXPORTING " dry-run force",
                           err) != FM_OK)
             return err->code;
         cli->run.output = NULL;
@@ -114,7 +115,7 @@ int main(int argc, char **argv)
     const struct fm_cli_option own[] = {
         {"list", 'l', FM_CLI_FLAG, &list, NULL, "list the budgets of a bundle or stage stream", 0,
          0},
-        {"export", 'x', FM_CLI_TEXT, &directory, "DIR",
+        {"export", 'x', FM_CLI_EXPORT, &directory, "DIR",
          "make a checkpoint of one member; - is a tar stream", 0, 0},
         {"budget", 'b', FM_CLI_REAL, &options.budget, "R",
          "the member nearest to this share of channels removed", 0, 1},

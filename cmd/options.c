@@ -8,6 +8,8 @@
 
 #include "cmd/value.h"
 #include "lib/base/pool.h"
+#include "lib/plot.h"
+#include "lib/report.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
 
@@ -46,13 +48,13 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
         {FM_CLI_MODEL,
-         {"model", 'm', FM_CLI_TEXT, &run->model, "DIR", "checkpoint: config.json and safetensors",
+         {"model", 'm', FM_CLI_READ, &run->model, "DIR", "checkpoint: config.json and safetensors",
           0, 0}},
         {FM_CLI_TOKENS,
-         {"tokens", 't', FM_CLI_LIST, chosen.tokens, "FILE[:W]",
+         {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
           "tokens: .npy, llm.c, Megatron, datatrove, raw; repeat to mix", 0, 0}},
         {FM_CLI_TOKENS,
-         {"text", 0, FM_CLI_LIST, chosen.texts, "FILE[:W]",
+         {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
           "text instead or beside: .jsonl, .txt, - for standard input", 0, 0}},
         {FM_CLI_TOKENS,
          {"text-field", 0, FM_CLI_TEXT, &run->text_field, "NAME",
@@ -61,16 +63,16 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          {"split-blank-lines", 0, FM_CLI_FLAG, &run->split_blank_lines, NULL,
           "a blank line ends a document of plain text", 0, 0}},
         {FM_CLI_TOKENS,
-         {"tokenizer", 0, FM_CLI_TEXT, &run->tokenizer, "FILE",
+         {"tokenizer", 0, FM_CLI_READ, &run->tokenizer, "FILE",
           "tokenizer.json for text (default: the model's own)", 0, 0}},
         {FM_CLI_TOKENS,
          {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->tokenizer_cmd, "CMD",
           "encode text by a command: JSON string in, JSON ids out, by line", 0, 0}},
         {FM_CLI_EVAL,
-         {"eval-tokens", 0, FM_CLI_TEXT, &run->eval_tokens, "FILE",
+         {"eval-tokens", 0, FM_CLI_READ, &run->eval_tokens, "FILE",
           "tokens that quality is measured on", 0, 0}},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_TEXT, &run->eval_text, "FILE", "a text instead", 0, 0}},
+         {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE", "a text instead", 0, 0}},
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
           "type of a raw token file", 0, 0}},
@@ -112,17 +114,17 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          {"threads", 'T', FM_CLI_INT, &run->threads, "N", "threads (default: one per CPU)", 0,
           FM_THREADS_MAX}},
         {FM_CLI_OUTPUT,
-         {"output", 'o', FM_CLI_TEXT, &run->output, "FILE",
+         {"output", 'o', FM_CLI_RESULT, &run->output, "FILE",
           "where the result goes; - is standard output", 0, 0}},
-        {FM_CLI_OUTPUT,
-         {"force", 'f', FM_CLI_FLAG, &run->force, NULL, "replace an output that exists", 0, 0}},
         {FM_CLI_STATE,
-         {"state", 0, FM_CLI_TEXT, &run->state, "FILE",
+         {"state", 0, FM_CLI_JOURNAL, &run->state, "FILE",
           "save progress here; run the same command again to go on", 0, 0}},
         {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, "print the result as JSON", 0, 0}},
         {FM_CLI_ALL,
-         {"report", 0, FM_CLI_TEXT, &cli->report, "FILE", "write the result as JSON to FILE", 0,
+         {"report", 0, FM_CLI_REPORT, &cli->report, "FILE", "write the result as JSON to FILE", 0,
           0}},
+        {FM_CLI_ALL,
+         {"force", 'f', FM_CLI_FLAG, &run->force, NULL, "replace files that exist", 0, 0}},
         {FM_CLI_ALL,
          {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
           "check everything, print the plan, compute nothing", 0, 0}},
@@ -341,6 +343,9 @@ int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const 
 static void check_needs(const struct fm_cli *cli)
 {
     struct fm_err err = {0};
+    if (cli->guard.writes == 0 &&
+        fm_cli_refuse(cli, "without a file to write", 0, "force", &err) != FM_OK)
+        refuse(cli, err.text, "", "");
     bool needed = !(cli->groups & FM_CLI_OPTIONAL);
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
         refuse(cli, "--model DIR is missing", "", "");
@@ -370,12 +375,61 @@ static void settle_run(struct fm_run_options *run)
     memcpy(run->texts, chosen.texts, sizeof run->texts);
 }
 
+/* One row: the files that it names. */
+static void collect_row(struct fm_guard *g, const struct fm_cli_option *o, const char *what)
+{
+    static const enum fm_guard_kind kind[] = {[FM_CLI_RESULT] = FM_GUARD_RESULT,
+                                              [FM_CLI_EXPORT] = FM_GUARD_DIRECTORY,
+                                              [FM_CLI_REPORT] = FM_GUARD_SIDE,
+                                              [FM_CLI_PLOT] = FM_GUARD_SIDE,
+                                              [FM_CLI_JOURNAL] = FM_GUARD_STATE};
+    const char *const *value = o->value;
+    switch (o->kind) {
+    case FM_CLI_READ:
+        fm_guard_reads(g, what, *value, false);
+        break;
+    case FM_CLI_SOURCES:
+        for (; *value; value++)
+            fm_guard_reads(g, what, *value, true);
+        break;
+    case FM_CLI_RESULT:
+    case FM_CLI_EXPORT:
+    case FM_CLI_REPORT:
+    case FM_CLI_PLOT:
+    case FM_CLI_JOURNAL:
+        fm_guard_writes(g, what, *value, kind[o->kind],
+                        o->kind == FM_CLI_PLOT ? fm_plot_is_own : fm_report_is_own);
+        break;
+    default:
+        break;
+    }
+}
+
+/* All files that the command line names, and standard input. */
+static void collect(struct fm_cli *cli, const struct table *t)
+{
+    static char what[OPTIONS_MAX][32]; /* "--report" */
+    struct fm_guard *g = &cli->guard;
+    *g = (struct fm_guard){.tool = cli->tool, .force = cli->run.force};
+    for (int i = 0; i < t->rows; i++) {
+        const struct fm_cli_option *o = t->row[i];
+        snprintf(what[i], sizeof what[i], "--%s", o->name);
+        if (o->kind == FM_CLI_RESULT && g->writes > 0 && g->write[0].kind == FM_GUARD_DIRECTORY)
+            continue; /* an export is the result, not --output's default */
+        collect_row(g, o, what[i]);
+    }
+    for (int i = cli->words; i < cli->operands && i < cli->operands_max; i++)
+        fm_guard_reads(g, "the operand", cli->operand[i], false);
+    fm_guard_reads(g, "standard input", "-", false);
+}
+
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count)
 {
     struct table t;
     build_table(&t, cli, own, count);
     parse_words(cli, &t, argc, argv);
+    collect(cli, &t);
     if (chosen.help)
         print_help(cli, &t);
     else if (chosen.version)

@@ -22,11 +22,9 @@ int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct 
     if (strcmp(cli->run.device, "cuda") == 0 &&
         fm_cli_refuse(cli, "with --device cuda", 0, "memory precision", err) != FM_OK)
         return err->code;
-    if (fm_cli_check_side(cli, "--plot", o->plot, err) != FM_OK)
-        return err->code;
     int code = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_figures_serve_plot(&result, o->plot, err);
+        code = fm_figures_serve_plot(&result, o->plot, cli->run.force, err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {

@@ -65,7 +65,7 @@ int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course
         return course->run(&cli->run, course->options, course->report, &plan, err) == FM_OK
                    ? show_plan(cli, &plan, err)
                    : err->code;
-    if (fm_run_check_output(&cli->run, err) != FM_OK ||
+    if (fm_run_check_stream(&cli->run, err) != FM_OK ||
         course->run(&cli->run, course->options, course->report, NULL, err) != FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;

@@ -113,9 +113,15 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
         *(bool *)o->value = true;
         return true;
     case FM_CLI_TEXT:
+    case FM_CLI_READ:
+    case FM_CLI_RESULT:
+    case FM_CLI_EXPORT:
+    case FM_CLI_REPORT:
+    case FM_CLI_PLOT:
+    case FM_CLI_JOURNAL:
         *(const char **)o->value = text;
         return *text != '\0';
-    case FM_CLI_LIST:
+    case FM_CLI_SOURCES:
         return append((const char **)o->value, text);
     case FM_CLI_INT:
         return parse_int(o, text);
@@ -138,10 +144,11 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
         snprintf(text, size, "use %s", o->arg);
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
-    else if (o->kind == FM_CLI_LIST)
+    else if (o->kind == FM_CLI_SOURCES)
         snprintf(text, size, "use a name, at most %d times", FM_SOURCES_MAX);
     else if (o->min != 0 || o->max != 0)
         snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);
     else
-        snprintf(text, size, "use a %s", o->kind == FM_CLI_TEXT ? "name" : "whole number");
+        snprintf(text, size, "use a %s",
+                 o->kind == FM_CLI_INT || o->kind == FM_CLI_COUNT64 ? "whole number" : "name");
 }

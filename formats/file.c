@@ -227,13 +227,6 @@ int fm_file_unchanged(const struct fm_file *f, struct fm_err *err)
     return FM_OK;
 }
 
-bool fm_file_is(const struct fm_file *f, const char *path)
-{
-    struct stat st;
-    return f->path && stat(path, &st) == 0 && f->dev == (uint64_t)st.st_dev &&
-           f->ino == (uint64_t)st.st_ino;
-}
-
 const char *fm_file_temp_directory(void)
 {
     const char *dir = getenv("TMPDIR");

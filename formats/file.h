@@ -49,8 +49,6 @@ int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *si
 /* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name is no
  * matter: the old one stays readable and whole.) */
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
-/* True where `path` is there and is the very file f: an output must not be an input. */
-bool fm_file_is(const struct fm_file *f, const char *path);
 
 /* An output file that is not there yet. */
 struct fm_output {
@@ -85,8 +83,8 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err);
 /* The end: commit where what was written is whole (`rc` FM_OK), else abandon.  The first failure.
  */
 int fm_output_end(struct fm_output *o, int rc, struct fm_err *err);
-/* A whole text as a file, in the place of an older one: for reports and plots. */
-int fm_output_text(const char *path, const char *text, struct fm_err *err);
+/* A whole text as a file. */
+int fm_output_text(const char *path, const char *text, bool force, struct fm_err *err);
 void fm_output_abandon(struct fm_output *o); /* remove the temporary; after commit: nothing */
 
 /*

@@ -280,29 +280,3 @@ int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char 
     fm_file_close(&f);
     return rc == FM_OK ? rc : fm_within(err, "%s", dir->path);
 }
-
-/* The path names something that stands in this directory. */
-static bool is_inside(const struct fm_hfdir *dir, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    struct stat it, home, here;
-    if (lstat(path, &it) != 0)
-        return false;
-    char *parent = strndup(slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
-    bool inside = parent && stat(parent, &home) == 0 && fstat(dir->fd, &here) == 0 &&
-                  home.st_dev == here.st_dev && home.st_ino == here.st_ino;
-    free(parent);
-    return inside;
-}
-
-int fm_hfdir_spare(const struct fm_hfdir *dir, const char *path, struct fm_err *err)
-{
-    bool taken = path && is_inside(dir, path);
-    for (size_t i = 0; path && !taken && i < dir->shards; i++)
-        taken = fm_file_is(&dir->shard[i].file, path);
-    if (taken)
-        return fm_fail(err, FM_EUSAGE,
-                       "%s: the output is a file of the model in '%s'; choose another", path,
-                       dir->path);
-    return FM_OK;
-}

@@ -70,8 +70,4 @@ void fm_hfdir_close(struct fm_hfdir *dir);
 int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
                    size_t *size, struct fm_err *err);
 
-/* FM_EUSAGE where `path` ("-" and NULL are fine) is one of the shards or a file that stands in this
- * directory: an output must not replace what it is made from. */
-int fm_hfdir_spare(const struct fm_hfdir *dir, const char *path, struct fm_err *err);
-
 #endif

@@ -205,9 +205,9 @@ int fm_output_end(struct fm_output *o, int rc, struct fm_err *err)
     return rc;
 }
 
-int fm_output_text(const char *path, const char *text, struct fm_err *err)
+int fm_output_text(const char *path, const char *text, bool force, struct fm_err *err)
 {
     struct fm_output o;
-    int rc = fm_output_open(&o, path, false, true, err);
+    int rc = fm_output_open(&o, path, false, force, err);
     return rc == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err) : rc;
 }

@@ -11,6 +11,7 @@
 #include "lib/budgets.h"
 #include "lib/degrees.h"
 #include "lib/exporter.h"
+#include "lib/report.h"
 #include "lib/stage.h"
 
 static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
@@ -241,7 +242,7 @@ static void add_row(cJSON *array, const struct fm_list_row *row)
 
 char *fm_list_json(const struct fm_list *list)
 {
-    cJSON *tree = cJSON_CreateObject();
+    cJSON *tree = fm_report_begin("fm-pack");
     cJSON_AddStringToObject(tree, "stage", list->stage);
     cJSON *model = cJSON_AddObjectToObject(tree, "model");
     cJSON_AddStringToObject(model, "family", list->family);

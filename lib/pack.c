@@ -245,11 +245,7 @@ static int finish_segments(struct fm_packing *p, struct fm_err *err)
 static int begin(struct fm_packing *p, struct fm_err *err)
 {
     cJSON *manifest = NULL;
-    int rc = fm_hfdir_spare(&p->cp.dir, p->run->output, err);
-    if (rc == FM_OK)
-        rc = fm_run_spare_inputs(p->run, err);
-    if (rc == FM_OK)
-        rc = make_manifest(p, &manifest, err);
+    int rc = make_manifest(p, &manifest, err);
     return rc == FM_OK ? fm_bundle_begin(&p->writer, p->run->output, p->run->force, manifest,
                                          p->parts.part, p->parts.parts, err)
                        : rc;

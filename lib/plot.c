@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/file.h"
+#include "lib/guard.h"
+
+#define TOOL "fm-bench"
+/* The second line of a plot, by which it is known. */
+#define MARK "\n<!-- drawn by " TOOL " -->\n"
+#define END "</svg>\n"
 
 /* The page, and the field of the lines in it, in pixels. */
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54 };
@@ -140,7 +145,7 @@ static void draw(FILE *out, const struct fm_plot *plot)
     find_axes(plot, &x, &y);
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n"
+            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">" MARK
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
     draw_grid(out, &x, &y);
@@ -150,7 +155,7 @@ static void draw(FILE *out, const struct fm_plot *plot)
     put_label(out, WIDTH / 2.0, HEIGHT - 14, "text-anchor=\"middle\"", plot->x_label);
     fprintf(out, "<g transform=\"translate(18 %d) rotate(-90)\">\n", HEIGHT / 2);
     put_label(out, 0, 0, "text-anchor=\"middle\"", plot->y_label);
-    fputs("</g>\n</svg>\n", out);
+    fputs("</g>\n" END, out);
 }
 
 char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err)
@@ -169,12 +174,21 @@ char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err)
     return text;
 }
 
-int fm_plot_write(const struct fm_plot *plot, const char *path, struct fm_err *err)
+bool fm_plot_is_own(const char *text, size_t size, const char *tool)
+{
+    const char *line = strchr(text, '\n');
+    size_t end = strlen(END);
+    return strcmp(tool, TOOL) == 0 && strncmp(text, "<svg ", 5) == 0 && line &&
+           strncmp(line, MARK, strlen(MARK)) == 0 && size > end &&
+           strcmp(text + size - end, END) == 0;
+}
+
+int fm_plot_write(const struct fm_plot *plot, const char *path, bool force, struct fm_err *err)
 {
     char *text = fm_plot_svg(plot, err);
     if (!text)
         return err->code;
-    int code = fm_output_text(path, text, err);
+    int code = fm_guard_text(path, text, fm_plot_is_own, TOOL, force, err);
     free(text);
     return code;
 }

@@ -4,6 +4,9 @@
 #ifndef FM_PLOT_H
 #define FM_PLOT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "lib/base/err.h"
 
 #define FM_PLOT_SERIES_MAX 20
@@ -23,7 +26,10 @@ struct fm_plot {
 /* The document as text, the same bytes for the same numbers; free() it.  NULL: FM_ENOMEM. */
 char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err);
 
-/* The same into a file, whole or not at all; an older one is replaced. */
-int fm_plot_write(const struct fm_plot *plot, const char *path, struct fm_err *err);
+/* The text is a whole plot of `tool`, which a comment in its second line names. */
+bool fm_plot_is_own(const char *text, size_t size, const char *tool);
+
+/* The text into a file, by lib/guard.h's fm_guard_text. */
+int fm_plot_write(const struct fm_plot *plot, const char *path, bool force, struct fm_err *err);
 
 #endif

@@ -3,13 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/file.h"
 #include "formats/json.h"
+#include "lib/guard.h"
+
+#define KEY "tool"
 
 cJSON *fm_report_begin(const char *tool)
 {
     cJSON *report = cJSON_CreateObject();
-    cJSON_AddStringToObject(report, "tool", tool);
+    cJSON_AddStringToObject(report, KEY, tool);
     return report;
 }
 
@@ -31,12 +33,29 @@ char *fm_report_json(const cJSON *report, struct fm_err *err)
     return text;
 }
 
-int fm_report_write(const cJSON *report, const char *path, struct fm_err *err)
+/* {"tool": "fm-bench io", ...}, all of it; a log that begins with a report is none. */
+bool fm_report_is_own(const char *text, size_t size, const char *tool)
+{
+    struct fm_json j;
+    struct fm_err unused = {0};
+    char key[sizeof KEY], value[64];
+    fm_json_init(&j, text, size);
+    if (fm_json_expect(&j, '{', &unused) != FM_OK ||
+        fm_json_string(&j, key, sizeof key, &unused) != FM_OK || strcmp(key, KEY) != 0 ||
+        fm_json_expect(&j, ':', &unused) != FM_OK ||
+        fm_json_string(&j, value, sizeof value, &unused) != FM_OK)
+        return false;
+    value[strcspn(value, " ")] = '\0';
+    return strcmp(value, tool) == 0 && fm_json_check(text, size, &unused) == FM_OK;
+}
+
+int fm_report_write(const cJSON *report, const char *tool, const char *path, bool force,
+                    struct fm_err *err)
 {
     char *text = fm_report_json(report, err);
     if (!text)
         return err->code;
-    int code = fm_output_text(path, text, err);
+    int code = fm_guard_text(path, text, fm_report_is_own, tool, force, err);
     free(text);
     return code;
 }

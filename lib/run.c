@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "formats/file.h"
@@ -48,25 +47,12 @@ uint64_t fm_run_memory(const struct fm_run_options *run)
     return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : (uint64_t)4 << 30;
 }
 
-int fm_run_check_output(const struct fm_run_options *run, struct fm_err *err)
+int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)
 {
-    const char *path = run->output;
-    if (strcmp(path, "-") == 0)
-        return isatty(STDOUT_FILENO) ? fm_fail(err, FM_EUSAGE,
-                                               "standard output is a terminal; name an output file "
-                                               "or use a pipe")
-                                     : FM_OK;
-    if (!run->force && access(path, F_OK) == 0)
-        return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
-    const char *slash = strrchr(path, '/');
-    if (slash && slash > path) {
-        char *dir = strndup(path, (size_t)(slash - path));
-        bool there = dir && access(dir, F_OK) == 0;
-        free(dir);
-        if (!there)
-            return fm_fail(err, FM_ECREATE, "cannot create '%s': its directory is not there", path);
-    }
-    return FM_OK;
+    if (strcmp(run->output, "-") != 0 || !isatty(STDOUT_FILENO))
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "standard output is a terminal; name an output file or use a pipe");
 }
 
 /* Digits with at most one point, and nothing else. */
@@ -108,48 +94,6 @@ int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, stru
                        "'%s': a weight is above 0, at most a million, with at most %d decimals",
                        spec, DECIMALS);
     return FM_OK;
-}
-
-/* Both names lead to one file, or are one name. */
-static bool is_same(const char *a, const char *b)
-{
-    struct stat x, y;
-    if (!a || !b || strcmp(a, "-") == 0 || strcmp(b, "-") == 0)
-        return false;
-    return strcmp(a, b) == 0 ||
-           (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
-}
-
-/* The same for FILE[:WEIGHT]; what is no such thing is refused where it is read. */
-static bool is_same_tokens(const char *output, const char *spec)
-{
-    size_t length = spec ? strlen(spec) : 0;
-    uint64_t weight;
-    struct fm_err unused = {0};
-    if (!spec || fm_run_parse_source(spec, &length, &weight, &unused) != FM_OK)
-        return false;
-    char *path = strndup(spec, length);
-    bool same = is_same(output, path);
-    free(path);
-    return same;
-}
-
-int fm_run_spare_inputs(const struct fm_run_options *run, struct fm_err *err)
-{
-    const char *path = run->output;
-    const char *what = is_same(path, run->input)           ? "the stage stream that is read"
-                       : is_same_tokens(path, run->tokens) ? "the tokens"
-                       : is_same(path, run->eval_tokens)   ? "the evaluation tokens"
-                       : is_same(path, run->eval_text)     ? "the evaluation text"
-                       : is_same(path, run->tokenizer)     ? "the tokenizer"
-                       : is_same(path, run->state)         ? "the state file"
-                                                           : NULL;
-    for (int i = 0; !what && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
-        what = is_same_tokens(path, run->also_tokens[i]) ? "a file of tokens" : NULL;
-    for (int i = 0; !what && i < FM_SOURCES_MAX && run->texts[i]; i++)
-        what = is_same_tokens(path, run->texts[i]) ? "a text that is read" : NULL;
-    return what ? fm_fail(err, FM_EUSAGE, "%s: the output is %s too; choose another", path, what)
-                : FM_OK;
 }
 
 void fm_run_abandon(void)

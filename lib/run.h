@@ -74,13 +74,8 @@ int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, stru
 /* run->memory, or half of the machine's physical memory. */
 uint64_t fm_run_memory(const struct fm_run_options *run);
 
-/* Before hours of work: FM_ECREATE where run->output exists without run->force or its directory
- * is not there, FM_EUSAGE where it is a terminal.  The end checks again. */
-int fm_run_check_output(const struct fm_run_options *run, struct fm_err *err);
-
-/* FM_EUSAGE where run->output is a file that the run reads (stage stream, tokens) or its state:
- * even with run->force it is not replaced. */
-int fm_run_spare_inputs(const struct fm_run_options *run, struct fm_err *err);
+/* Before hours of work: FM_EUSAGE where the result would go to a terminal.  Files: lib/guard.h. */
+int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 
 /* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
 void fm_run_abandon(void);

@@ -64,10 +64,6 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
         rc = fm_hfdir_open(&task->dir, run->model, err);
     if (rc == FM_OK)
         rc = fm_model_open(&task->model, run->model, task->memory / 2, err);
-    if (rc == FM_OK)
-        rc = fm_hfdir_spare(&task->dir, run->output, err);
-    if (rc == FM_OK)
-        rc = fm_run_spare_inputs(run, err);
     if (rc != FM_OK)
         return rc;
     task->config = fm_model_config(task->model);
@@ -118,9 +114,7 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
 int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err)
 {
     const char *output = task->run->output;
-    if (output && strcmp(output, "-") != 0 &&
-        (fm_run_check_output(task->run, err) != FM_OK ||
-         fm_plan_check(plan, task->run, 0, err) != FM_OK))
+    if (output && strcmp(output, "-") != 0 && fm_plan_check(plan, task->run, 0, err) != FM_OK)
         return err->code;
     fm_plan_time(plan, task->ops);
     return FM_OK;

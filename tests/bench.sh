@@ -11,7 +11,7 @@ venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, 
 [ -x "$venv" ] || venv=none
 "$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
     --tokens "${FM_BENCH_TOKENS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
-    --report golden/kernels.json --plot golden/kernels.svg >"$table"
+    --report golden/kernels.json --plot golden/kernels.svg --force >"$table"
 awk -v table="$table" '
     /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
     /^<!-- end of kernels -->$/ { skip = 0 }

@@ -63,8 +63,7 @@ static void names_at_a_directory_are_single_components(void **state)
     assert_int_equal(f.size, 3);
     fm_file_close(&f);
     assert_int_equal(fm_file_open_at(&f, dir, "link", true, &err), FM_OK);
-    assert_true(fm_file_is(&f, scratch("plain")));
-    assert_false(fm_file_is(&f, scratch("fifo")));
+    assert_int_equal(f.size, 3);
     fm_file_close(&f);
     assert_int_equal(fm_file_open_at(&f, dir, "link", false, &err), FM_EFORMAT);
     close(dir);

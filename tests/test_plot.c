@@ -39,6 +39,22 @@ static void the_document_is_whole(void **state)
     free(text);
 }
 
+static void a_plot_is_known_as_ours(void **state)
+{
+    (void)state;
+    static const char theirs[] = "<svg width=\"1\">\n<path/>\n</svg>\n";
+    struct fm_plot plot = example("family", 4);
+    char *text = draw(&plot);
+    size_t size = strlen(text);
+    assert_true(fm_plot_is_own(text, size, "fm-bench"));
+    assert_false(fm_plot_is_own(text, size, "fm-rank"));
+    text[size - 1] = '\0'; /* cut */
+    assert_false(fm_plot_is_own(text, size - 1, "fm-bench"));
+    free(text);
+    assert_false(fm_plot_is_own(theirs, sizeof theirs - 1, "fm-bench"));
+    assert_false(fm_plot_is_own("", 0, "fm-bench"));
+}
+
 static void the_same_numbers_give_the_same_bytes(void **state)
 {
     (void)state;
@@ -122,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_document_is_whole),
+        cmocka_unit_test(a_plot_is_known_as_ours),
         cmocka_unit_test(the_same_numbers_give_the_same_bytes),
         cmocka_unit_test(names_cannot_break_the_document),
         cmocka_unit_test(every_point_lies_in_the_field),

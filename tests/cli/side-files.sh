@@ -1,0 +1,148 @@
+# Outputs, reports, plots and states replace nothing: no input by whatever name, nothing among
+# inputs, nothing twice, no file of others.
+# shellcheck disable=SC2086 # $rank and the like are lists of words
+# shellcheck source=tests/cli/family.bash
+. "$(dirname "$0")/family.bash"
+family saliency
+cp -r "$odd" model
+mv model/tokens.npy .
+fm-pack -q --export cut --budget 0.4 family.fm >/dev/null
+cp tokens.npy pair.bin
+echo words >pair.idx
+echo words >trove.ds.index
+cp tokens.npy trove.ds
+mkdir dir cache
+ln -s ../model dir/link
+ln -s model/config.json alias
+ln model/model-00002-of-00002.safetensors second
+mv model/config.json cache/blob
+ln -s ../cache/blob model/config.json
+cp family.fm cut/family.fm
+echo notes >notes
+pristine=$(mktemp -d)
+trap 'rm -rf "$pristine"' EXIT
+cp -a . "$pristine"
+sums() {
+    find . \( -type f -o -type l \) -exec cksum {} + | sort -k 3
+}
+before=$(sums)
+# try COMMAND...: what it says, its status, and whether a byte or a name is another now
+try() {
+    local said status
+    said=$("$@" 2>&1)
+    status=$?
+    echo "\$ $*"
+    head -n 1 <<<"$said" | figures
+    echo "status $status"
+    if [ "$(sums)" != "$before" ]; then
+        echo "CHANGED"
+        find . -mindepth 1 -delete
+        cp -a "$pristine/." .
+    fi
+}
+rank="fm-rank -q --model model --tokens tokens.npy"
+train="fm-train -q --model model --tokens tokens.npy --method uniform --budget-step 0.5"
+recover="fm-recover -q --model model --tokens tokens.npy --steps 1"
+bench="fm-bench -q quality --tokens tokens.npy"
+
+echo "-- an input, by every name"
+for name in model/model-00001-of-00002.safetensors .//model//model-00001-of-00002.safetensors \
+    dir/../model/model-00001-of-00002.safetensors dir/link/model-00001-of-00002.safetensors \
+    "$PWD/model/model-00001-of-00002.safetensors" alias second cache/blob; do
+    try $rank -o out --force --report "$name" | sed "s|$PWD|PWD|"
+    try $rank -o "$name" --force | sed "s|$PWD|PWD|"
+    try $rank -o out --force --state "$name" | sed "s|$PWD|PWD|"
+done
+echo "-- every input of every tool"
+try $rank --force --report ./tokens.npy -o out
+try fm-rank -q --model model --tokens tokens.npy:1 --tokens pair.bin:2 --force --report pair.bin -o out
+try fm-rank -q --model model --tokens tokens.npy --tokenizer notes --text cut/config.json --force --report notes -o out
+try fm-rank -q --model model --text notes --force --report notes -o out
+try $train --eval-tokens pair.bin --force --report pair.bin -o out ranked
+try $train --eval-text notes --force --report notes -o out ranked
+try $train --force --report ranked -o out ranked
+try $recover --force --report trained -o out trained
+try fm-pack -q --model model --force --report trained -o out trained
+try fm-pack -q --list --force --report family.fm family.fm
+try fm-pack -q --force --export out --budget 0.4 --report family.fm family.fm
+try fm-verify -q --force --report family.fm family.fm
+try fm-verify -q cut --against family.fm --force --report family.fm
+try $bench --force --report family.fm family.fm
+try $bench --force --plot tokens.npy family.fm
+try fm-bench -q serve --family family.fm --batch 1 --prompt 1 --decode 1 --repeat 1 --force --plot family.fm
+try fm-bench -q kernels --family family.fm --tokens 1 --repeat 1 --python none --force --report family.fm
+echo "-- what belongs to a token file"
+try fm-rank -q --model model --tokens pair.bin --force --report pair.idx -o out
+try fm-rank -q --model model --tokens pair.idx --force --report pair.bin -o out
+try fm-rank -q --model model --tokens trove.ds --force --report trove.ds.index -o out
+try $rank --report tokens.npy.index -o out
+echo "-- a new file in a directory that is read"
+try $rank -o model/out
+try $rank -o out --report model/report.json
+try $rank -o out --report dir/link/report.json
+try $rank -o out --state model/state
+try $train -o out --report model/report.json ranked
+try $recover -o out --report model/report.json trained
+try fm-pack -q --model model -o model/family.fm trained
+try fm-pack -q --model model -o out --report model/report.json trained
+try fm-verify -q cut --against family.fm --report cut/report.json
+try fm-verify -q cut --against family.fm --force --report cut/config.json
+try $bench --model model --plot model/plot.svg family.fm
+echo "-- an export over the bundle it comes from, and its report inside"
+try fm-pack -q --force --export cut --budget 0.4 cut/family.fm
+try fm-pack -q --force --export cut/ --budget 0.4 --report cut/report.json family.fm
+echo "-- one file twice"
+try $rank -o both --report ./both
+try $rank -o both --state dir/../both
+try $rank -o out --state both --report both
+try $rank -o out --state both --report both.lock
+try $rank -o both.lock --state both
+try $bench --plot both --report both family.fm
+try $bench --plot - --report - family.fm
+try $rank -o out --state -
+echo "-- what the shell opened"
+try sh -c "$train --force -o ranked <ranked"
+try sh -c "fm-pack --list family.fm >>family.fm"
+try sh -c "$rank --report log --force >log; s=\$?; rm -f log; exit \$s"
+echo "-- a file of others"
+for write in "$rank -o out" "$train -o out ranked" "$recover -o out trained" \
+    "fm-pack -q --model model -o out trained" "fm-pack -q --list family.fm" \
+    "fm-pack -q --export out --budget 0.4 family.fm" "fm-verify -q family.fm" "$bench family.fm" \
+    "fm-bench -q serve --model 32,16,4,2 --layers 1 --batch 1 --prompt 1 --decode 1 --repeat 1"; do
+    try $write --report notes
+done
+try $bench --plot notes family.fm
+try fm-bench -q serve --model 32,16,4,2 --layers 1 --batch 1 --prompt 1 --decode 1 --repeat 1 --plot notes
+try fm-bench -q kernels --model 32,16,4,2 --tokens 1 --repeat 1 --python none --plot notes
+try $rank -o out --report /dev/null
+try $rank -o out --report out/
+try $rank -o out --state notes
+try fm-verify --force family.fm
+try fm-pack --list --force family.fm
+
+show() { # show TITLE COMMAND...: its status, without what it says
+    local title=$1 status
+    shift
+    "$@" >/dev/null 2>"$pristine/complained"
+    status=$?
+    grep -v 'saw no token' "$pristine/complained"
+    echo "$title: status $status"
+}
+echo "-- replaced with --force, and then as its own"
+show "forced" fm-verify -q family.fm --force --report notes
+show "own" fm-verify -q family.fm --report notes
+head -n 2 notes
+show "of fm-verify" fm-pack -q --list family.fm --report notes
+show "a list" fm-pack -q --list family.fm --report list.json
+show "a list again" fm-pack -q --list family.fm --report list.json
+cat notes notes >log
+show "a log of reports" fm-verify -q family.fm --report log
+show "a plot" $bench --plot plot.svg --report bench.json family.fm
+show "a plot again" $bench --plot plot.svg --report bench.json family.fm
+sed -i 2d plot.svg
+show "a plot of others" $bench --plot plot.svg family.fm
+show "forced" $bench --plot plot.svg --force family.fm
+show "a report for a plot" $bench --plot bench.json family.fm
+show "a rank's report" $rank -o out --report rank.json
+show "an export's, to standard output" sh -c 'fm-pack -q --export - --budget 0.4 --report pack.json family.fm | cat'
+
