@@ -23,6 +23,17 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
+int fm_cli_settle_side(const struct fm_cli *cli, const char *option, const char *path, int code,
+                       struct fm_err *err)
+{
+    if (code == FM_OK || strcmp(path, "-") == 0)
+        return code;
+    fm_run_warn(&cli->run, "%s: %s; the %s is lost, the run itself is not", option, err->text,
+                option + 2);
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count)
 {
@@ -69,7 +80,9 @@ static int print_result(const struct fm_cli *cli, const char *text, const cJSON 
     bool stream = cli->run.output && strcmp(cli->run.output, "-") == 0 && !cli->dry_run;
     FILE *out = stream ? stderr : stdout;
     if (cli->report &&
-        fm_report_write(report, cli->tool, cli->report, cli->run.force, err) != FM_OK)
+        fm_cli_settle_side(cli, "--report", cli->report,
+                           fm_report_write(report, cli->tool, cli->report, cli->run.force, err),
+                           err) != FM_OK)
         return err->code;
     if (!cli->json) {
         if (!stream || !cli->quiet)

@@ -114,9 +114,18 @@ int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
 void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
 
 /*
+ * What came of writing a report or plot (`option`, `path`): `code` and *err.  The run's result is
+ * what its status is about, so a lost one is a warning, and FM_OK.  On standard output it is a lost
+ * write like any other: `code`.
+ */
+int fm_cli_settle_side(const struct fm_cli *cli, const char *option, const char *path, int code,
+                       struct fm_err *err);
+
+/*
  * Print the result: `text` for people, or `report` as JSON with --json; on standard output, or
  * on standard error where standard output carries the stream (then nothing for people with
- * --quiet).  --report FILE gets the JSON too.  Releases text and takes report over, always.
+ * --quiet).  --report FILE gets the JSON too, or a warning says why not.  Releases text and takes
+ * report over, always.
  */
 int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,
                   struct fm_err *err);

@@ -27,7 +27,8 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
     int code = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_figures_quality_plot(&q, o->plot, cli->run.force, err);
+        code = fm_cli_settle_side(cli, "--plot", o->plot,
+                                  fm_figures_quality_plot(&q, o->plot, cli->run.force, err), err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {
@@ -106,7 +107,9 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
         return fm_fail(err, FM_EUSAGE, "in kernels --tokens is one list, 1,16,64");
     int code = fm_kernelbench_run(&k, cli->dry_run, &result, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_figures_kernels_plot(&result, o->plot, cli->run.force, err);
+        code =
+            fm_cli_settle_side(cli, "--plot", o->plot,
+                               fm_figures_kernels_plot(&result, o->plot, cli->run.force, err), err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {

@@ -24,7 +24,9 @@ int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct 
         return err->code;
     int code = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_figures_serve_plot(&result, o->plot, cli->run.force, err);
+        code =
+            fm_cli_settle_side(cli, "--plot", o->plot,
+                               fm_figures_serve_plot(&result, o->plot, cli->run.force, err), err);
     if (code == FM_OK)
         code = fm_cli_text_open(&text, err);
     if (code == FM_OK) {

@@ -300,5 +300,8 @@ int fm_guard_check(const struct fm_guard *g, struct fm_err *err)
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,
                   bool force, struct fm_err *err)
 {
-    return fm_output_text(path, text, force || is_own(path, own, tool), err);
+    int rc = fm_output_text(path, text, force || is_own(path, own, tool), err);
+    if (rc != FM_OK && is_own(path, own, tool))
+        unlink(path);
+    return rc;
 }

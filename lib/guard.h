@@ -73,7 +73,8 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 
 /*
- * Write a report or plot, whole or not at all, by the last part of the rule.
+ * Write a report or plot, whole or not at all, by the last part of the rule.  Where that fails, its
+ * own earlier one is removed: nobody shall take it for what this run found.
  */
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,
                   bool force, struct fm_err *err);

@@ -1,5 +1,5 @@
 # Outputs, reports, plots and states replace nothing: no input by whatever name, nothing among
-# inputs, nothing twice, no file of others.
+# inputs, nothing twice, no file of others.  And a lost report is no failed run.
 # shellcheck disable=SC2086 # $rank and the like are lists of words
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
@@ -146,3 +146,32 @@ show "a report for a plot" $bench --plot bench.json family.fm
 show "a rank's report" $rank -o out --report rank.json
 show "an export's, to standard output" sh -c 'fm-pack -q --export - --budget 0.4 --report pack.json family.fm | cat'
 
+echo "-- what comes in the way of a run is a warning"
+rank_text() { # rank_text COMMAND OPTION...: the command is run when the checks are over
+    local command=$1
+    shift
+    show "$command" fm-rank -q --model model --text notes.txt --seq-len 4 \
+        --tokenizer-cmd "$command; cat >/dev/null; echo '[1, 2, 3, 4, 5, 6, 7, 8]'" "$@"
+}
+echo text >notes.txt
+mkdir reports
+rank_text "rmdir reports" -o lost --report reports/r.json --force
+rank_text "echo mine >r.json" -o kept --report r.json
+cat r.json
+fm-pack --list lost >/dev/null && fm-pack --list kept >/dev/null && echo "both results are whole"
+rank_text "echo mine >late" -o late
+cat late
+echo "-- a full disk"
+full() {
+    (
+        ulimit -f 0
+        "$@" 2>&1 | cat
+        exit "${PIPESTATUS[0]}"
+    )
+    echo "status $?"
+}
+full fm-verify -q family.fm --report notes | figures
+[ -e notes ] || echo "no earlier report stays"
+full $bench --plot plot.svg family.fm | grep -v '^[ 0-9]'
+flip family.fm 100000
+full fm-verify -q family.fm --report broken.json | grep 'warning\|status'
