@@ -36,7 +36,7 @@ VERSION := 0.1.0
 
 MAKEFLAGS += -r
 comma := ,
-CUDA_SOURCES := $(wildcard kernels/*.cu)
+CUDA_SOURCES := $(wildcard kernels/*/*.cu kernels/*/*/*.cu)
 HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && command -v $(CXX) >/dev/null 2>&1 && echo 1)),$(CUDA)))
 BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
 
@@ -65,31 +65,31 @@ CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -lcudart_static -lrt -ldl -Wl$(comma)-Bstatic -lstdc++ -Wl$(comma)-Bdynamic)
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
-LIB_C := $(wildcard lib/base/*.c lib/*.c formats/*.c kernels/*.c)
-TEST_C := $(wildcard tests/test_*.c tests/fuzz_*.c)
+LIB_C := $(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c)
+TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 SCRIPTS := cmd/fm-chat2text
-TEST_CC := $(wildcard tests/test_*.cc)
+TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
 
-# libfm_clip.so: kernels/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
+# libfm_clip.so: kernels/clip/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
 CLIP_SO := libfm_clip.so.1
-CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip*.c) lib/base/dtype.c) \
-	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip%,$(CUDA_SOURCES))))
-CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip.map -Wl,-z,nodelete
+CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c) \
+	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
+CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
-$(BUILD)/kernels/cpu%.c.o: FLAGS += -O3
-$(BUILD)/kernels/clip%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
+$(BUILD)/kernels/cpu/%.c.o $(BUILD)/kernels/serve/cpu_serve.c.o: FLAGS += -O3
+$(BUILD)/kernels/clip/%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
-$(BUILD)/formats/modeling.c.o: formats/modeling_fm.py
-$(BUILD)/lib/pytorch.c.o: formats/torch_experts.py
+$(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
+$(BUILD)/lib/bench/pytorch.c.o: formats/runtime/torch_experts.py
 
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)
@@ -105,7 +105,7 @@ $(BUILD)/libcli.a: $(CLI_O)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/libfm.a: $(LIB_O)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
-$(BUILD)/$(CLIP_SO): $(CLIP_O) kernels/clip.map
+$(BUILD)/$(CLIP_SO): $(CLIP_O) kernels/clip/clip.map
 	$(Q)$(LINK) $(CLIP_LINK) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(CLIP_O) $(CUDA_LIBS) -lm -lpthread
 $(BUILD)/libfm_clip.so: $(BUILD)/$(CLIP_SO)
 	$(Q)ln -sf $(CLIP_SO) $@
@@ -115,26 +115,26 @@ $(BUILD)/%.c.o: %.c | deps-build
 $(BUILD)/pic/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -o $@ $<
-# What ptxas says of registers and spills stays beside the object: tests/test_cuda_sass.sh reads it.
+# What ptxas says of registers and spills stays beside the object: tests/unit/test_cuda_sass.sh reads it.
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xptxas -v -Xcompiler -Wall,-Wextra,-Wshadow,-fPIC \
 		-MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.ptxas 2>&1 || { cat $@.ptxas >&2; rm -f $@; exit 1; }
 	@grep -iE 'warning|error' $@.ptxas >&2 || true
-$(BUILD)/kernels/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
-$(BUILD)/kernels/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
-$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu serve_gpu,$(BUILD)/kernels/$(f).c.o $(BUILD)/pic/kernels/$(f).c.o)): DEFINES += -DFM_CUDA
+$(BUILD)/kernels/clip/cuda/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
+$(BUILD)/kernels/clip/cuda/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
+$(if $(HAVE_CUDA),$(foreach f,clip/clip clip/clip_gpu serve/serve_gpu,$(BUILD)/kernels/$(f).c.o $(BUILD)/pic/kernels/$(f).c.o)): DEFINES += -DFM_CUDA
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # What test_faults loads before the tools, so that their calls fail.
-$(BUILD)/tests/faults.so: tests/faults.c | deps-check
+$(BUILD)/tests/unit/faults.so: tests/unit/faults.c | deps-check
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
-$(BUILD)/tests/test_faults: | $(BUILD)/tests/faults.so
+$(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
--include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*.d)
+-include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
 DEPS = CC="$(CC)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
@@ -153,29 +153,29 @@ check: deps-check all $(TESTS)
 		$(MAKE) --no-print-directory lint && exit $$status
 
 judge: all
-	@BUILD="$(BUILD)" bash tests/judge.sh
+	@BUILD="$(BUILD)" bash tests/judge/judge.sh
 judge-clip: all
-	@BUILD="$(BUILD)" bash tests/clients.sh --clip
+	@BUILD="$(BUILD)" bash tests/judge/clients.sh --clip
 clients: all
-	@BUILD="$(BUILD)" bash tests/clients.sh
+	@BUILD="$(BUILD)" bash tests/judge/clients.sh
 golden:
-	@bash tests/judge.sh --golden
+	@bash tests/judge/judge.sh --golden
 gpu-check:
-	@CC="$(CC)" CXX="$(CXX)" NVCC="$$(command -v $(NVCC))" bash tests/gpu-check.sh $(PARTS)
+	@CC="$(CC)" CXX="$(CXX)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
 bench: all
 	@$(BUILD)/bin/fm-bench io && $(BUILD)/bin/fm-bench engine
 
 bench-kernels: all
-	@BUILD="$(BUILD)" bash tests/bench.sh
+	@BUILD="$(BUILD)" bash tests/measure/kernels.sh
 
 # clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
-STYLED = $(wildcard $(addsuffix /*.[ch],lib/base lib formats kernels cmd tests) \
-	kernels/*.cu kernels/*.cuh tests/*.cc tests/*.cu)
+STYLED = $(wildcard $(addsuffix /*.[ch],lib/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
+	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc)
 lint: deps-check
 	@bash tests/layers.sh
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
-	@shellcheck -x $(wildcard tests/*.sh golden/*.sh) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
+	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 
 SECTIONS = $(sort $(patsubst .%,%,$(suffix $(MAN))))
@@ -185,13 +185,13 @@ install: all
 	$(INSTALL) -m 755 $(BINS) $(SCRIPTS) $(DESTDIR)$(BINDIR)
 	$(INSTALL) -m 755 $(BUILD)/$(CLIP_SO) $(DESTDIR)$(LIBDIR)
 	ln -sf $(CLIP_SO) $(DESTDIR)$(LIBDIR)/libfm_clip.so
-	$(INSTALL) -m 644 kernels/clip.h $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
+	$(INSTALL) -m 644 kernels/clip/clip.h $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
-		kernels/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
+		kernels/clip/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang
-	$(INSTALL) -m 644 formats/modeling_fm.py formats/torch_experts.py $(DESTDIR)$(DATADIR)
-	$(INSTALL) -m 644 formats/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
+	$(INSTALL) -m 644 formats/runtime/modeling_fm.py formats/runtime/torch_experts.py $(DESTDIR)$(DATADIR)
+	$(INSTALL) -m 644 formats/runtime/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
 uninstall:
 	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
 	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so pkgconfig/fm_clip.pc

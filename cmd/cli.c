@@ -12,7 +12,7 @@
 #include "cmd/progress.h"
 #include "lib/base/pool.h"
 #include "lib/base/signals.h"
-#include "lib/report.h"
+#include "lib/run/report.h"
 
 /* A closed descriptor 0, 1 or 2 would be given to the next file opened, and results printed
  * into it.  An epoll descriptor in its place can be neither read nor written. */

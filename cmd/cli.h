@@ -1,6 +1,6 @@
 /*
  * What the six tools share: options from one table (which also writes --help), the
- * run options of lib/run.h, progress, warnings, signals, and the end of the process.
+ * run options of lib/run/run.h, progress, warnings, signals, and the end of the process.
  *
  *     struct fm_cli cli = {.tool = "fm-rank", .synopsis = "...", .about = "...",
  *                          .groups = FM_CLI_MODEL | ...};
@@ -21,8 +21,8 @@
 #include <cjson/cJSON.h>
 
 #include "lib/base/err.h"
-#include "lib/guard.h"
-#include "lib/run.h"
+#include "lib/run/guard.h"
+#include "lib/run/run.h"
 
 enum fm_cli_kind {
     FM_CLI_FLAG,    /* bool *: no argument, sets true */
@@ -91,8 +91,8 @@ struct fm_cli {
 #define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
 
 /* Parse; --help and --version print and exit 0, a mistake prints and exits 2, a file that must not
- * be written exits as lib/guard.h says.  Then the thread pool, the thread that takes signals and the
- * progress of cli->run are in place. */
+ * be written exits as lib/run/guard.h says.  Then the thread pool, the thread that takes signals
+ * and the progress of cli->run are in place. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 

@@ -1,7 +1,7 @@
 #include "cmd/exporting.h"
 
 #include "cmd/show.h"
-#include "lib/report.h"
+#include "lib/run/report.h"
 
 static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
                           const struct fm_export_report *r)

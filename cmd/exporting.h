@@ -5,7 +5,7 @@
 #define FM_EXPORTING_H
 
 #include "cmd/cli.h"
-#include "lib/export.h"
+#include "lib/export/export.h"
 
 int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,
                  struct fm_err *err);

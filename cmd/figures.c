@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "cmd/show.h"
-#include "lib/plot.h"
-#include "lib/report.h"
+#include "lib/bench/plot.h"
+#include "lib/run/report.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q)
 {

@@ -3,9 +3,9 @@
 #define FM_FIGURES_H
 
 #include "cmd/cli.h"
-#include "lib/bench.h"
-#include "lib/kernelbench.h"
-#include "lib/servebench.h"
+#include "lib/bench/bench.h"
+#include "lib/bench/kernelbench.h"
+#include "lib/bench/servebench.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);

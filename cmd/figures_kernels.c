@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/plot.h"
-#include "lib/report.h"
+#include "lib/bench/plot.h"
+#include "lib/run/report.h"
 
 void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b)
 {

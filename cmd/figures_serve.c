@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "lib/plot.h"
-#include "lib/report.h"
+#include "lib/bench/plot.h"
+#include "lib/run/report.h"
 
 /* FlexMoE's own: online clipping of the whole Mixtral-8x7B in SGLang on one H200, 64 tokens in and
  * 256 out, input and output tokens counted. */

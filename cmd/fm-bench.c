@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#include "lib/report.h"
-#include "lib/synth.h"
+#include "lib/bench/synth.h"
+#include "lib/run/report.h"
 
 struct options {
     const char *budgets, *plot;        /* quality */

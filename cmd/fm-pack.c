@@ -6,8 +6,8 @@
 #include "cmd/exporting.h"
 #include "cmd/offer.h"
 #include "cmd/show.h"
-#include "lib/pack.h"
-#include "lib/report.h"
+#include "lib/pack/pack.h"
+#include "lib/run/report.h"
 
 static int pack(const struct fm_cli *cli, struct fm_err *err)
 {

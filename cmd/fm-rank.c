@@ -1,8 +1,8 @@
 /* fm-rank: score every channel of every expert and put it in order. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
-#include "lib/rank.h"
-#include "lib/report.h"
+#include "lib/learn/rank.h"
+#include "lib/run/report.h"
 
 /* Of each layer the experts that saw the fewest and the most tokens, beside an even share. */
 static void describe_experts(FILE *out, const struct fm_rank_report *r)

@@ -1,8 +1,8 @@
 /* fm-recover: train one low-rank adapter that serves every budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
-#include "lib/recover.h"
-#include "lib/report.h"
+#include "lib/learn/recover.h"
+#include "lib/run/report.h"
 
 static void describe(FILE *out, const void *report)
 {

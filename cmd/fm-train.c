@@ -1,8 +1,8 @@
 /* fm-train: learn a family of masks, one for every budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
-#include "lib/report.h"
-#include "lib/train.h"
+#include "lib/learn/train.h"
+#include "lib/run/report.h"
 
 static void describe(FILE *out, const void *report)
 {

@@ -1,8 +1,8 @@
 /* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong. */
 #include "cmd/cli.h"
-#include "lib/list.h"
-#include "lib/report.h"
-#include "lib/verify.h"
+#include "lib/export/list.h"
+#include "lib/run/report.h"
+#include "lib/verify/verify.h"
 
 /* Findings are lines of the result, and an array of its JSON. */
 struct findings {

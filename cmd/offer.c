@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/degrees.h"
-#include "lib/list.h"
-#include "lib/report.h"
+#include "lib/export/degrees.h"
+#include "lib/export/list.h"
+#include "lib/run/report.h"
 
 static void format_count(char text[32], uint64_t n)
 {

@@ -8,8 +8,8 @@
 
 #include "cmd/value.h"
 #include "lib/base/pool.h"
-#include "lib/plot.h"
-#include "lib/report.h"
+#include "lib/bench/plot.h"
+#include "lib/run/report.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
 

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "lib/run.h"
+#include "lib/run/run.h"
 
 /* Fill *progress.  Warnings are shown even when quiet; `tool` is borrowed. */
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);

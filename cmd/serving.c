@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cmd/figures.h"
-#include "lib/servebench.h"
+#include "lib/bench/servebench.h"
 
 int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct fm_err *err)
 {

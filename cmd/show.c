@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "lib/report.h"
+#include "lib/run/report.h"
 
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what)
 {

@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "cmd/cli.h"
-#include "lib/masks.h"
-#include "lib/plan.h"
+#include "lib/learn/plan.h"
+#include "lib/masks/masks.h"
 
 /* What fm-rank, fm-train and fm-recover do with their options and report. */
 struct fm_show_course {

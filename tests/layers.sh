@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The layers, checked: cmd -> lib -> { formats, kernels } -> lib/base.
-# A file of ours is included from the root ("formats/json.h"), and only downwards.
+# A file of ours is included from the root ("formats/json/json.h"), and only downwards.
 set -u
 bad=0
 allowed() { # layer of the including file -> layers it may include
@@ -40,9 +40,9 @@ for f in lib/base/*.[ch] formats/*.[ch] kernels/*.[ch] kernels/*.cu kernels/*.cu
         kernels/*) ;;
         *)
             case $inc in
-            kernels/kernels.h | kernels/clip.h | kernels/clip_gpu.h | kernels/serve.h | kernels/serve_gpu.h | [!k]*) ;;
+            kernels/ops/kernels.h | kernels/clip/clip.h | kernels/clip/clip_gpu.h | kernels/serve/serve.h | kernels/serve/serve_gpu.h | [!k]*) ;;
             *) [ "$(layer_of "$f")" = tests ] || {
-                echo "$f:$line: \"$inc\" is private to kernels/; include kernels/kernels.h" >&2
+                echo "$f:$line: \"$inc\" is private to kernels/; include kernels/ops/kernels.h" >&2
                 bad=1
             } ;;
             esac

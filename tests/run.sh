@@ -49,19 +49,19 @@ run() {
 
 unit_tests() {
     local source name
-    for source in tests/test_*.c tests/test_*.cc; do
+    for source in tests/unit/test_*.c tests/unit/test_*.cc; do
         [ -e "$source" ] || continue
         name=$(basename "$source")
         name=unit/${name%.*}
         wanted "$name" || continue
-        run "$name" "$BUILD/tests/${name#unit/}"
+        run "$name" "$BUILD/tests/$name"
     done
 }
 
 # Facts about what was built, by script; the same statuses as a program's.
 scripts() {
     local source name
-    for source in tests/test_*.sh; do
+    for source in tests/unit/test_*.sh; do
         [ -e "$source" ] || continue
         name=unit/$(basename "$source" .sh)
         wanted "$name" || continue
@@ -73,11 +73,11 @@ scripts() {
 # abort where a reader breaks its word.
 replays() {
     local source name
-    for source in tests/fuzz_*.c; do
+    for source in tests/fuzz/fuzz_*.c; do
         [ -e "$source" ] || continue
         name=fuzz/$(basename "$source" .c)
         wanted "$name" || continue
-        run "$name" "$BUILD/tests/${name#fuzz/}" -n 100 golden/bad
+        run "$name" "$BUILD/tests/$name" -n 100 golden/bad
     done
 }
 

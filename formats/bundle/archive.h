@@ -1,0 +1,55 @@
+/*
+ * The tar subset that bundles are made of, through libarchive.
+ *
+ * Two tar readers often disagree about one file, and attacks live in the gap.  So the reader here
+ * checks every 512-byte header itself, asks libarchive for the same member, and refuses what is not
+ * exactly this: regular files (type '0'), ustar magic, octal numbers, mode 0644, uid, gid and mtime
+ * 0, no owner names, no links, names of [A-Za-z0-9._/-]+ without empty, "." or ".." components, no
+ * name twice, padding of zeros, two zero blocks and the end of the file right behind them.  A pax
+ * header is accepted only for a member of 8 GiB or more and may hold its size alone.
+ *
+ * The writer's headers are libarchive's, in exactly that subset.
+ */
+#ifndef FM_ARCHIVE_H
+#define FM_ARCHIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/file.h"
+#include "lib/base/err.h"
+
+#define FM_ARCHIVE_BLOCK 512
+#define FM_ARCHIVE_HEADER_MAX 1536              /* pax header, its record, ustar header */
+#define FM_ARCHIVE_PLAIN_MAX ((1ull << 33) - 1) /* larger members need a pax header */
+#define FM_ARCHIVE_SIZE_MAX ((1ull << 36) - 1)  /* 12 octal digits, so pax and ustar agree */
+#define FM_ARCHIVE_END_BYTES 1024
+
+struct fm_archive_member {
+    char *name;
+    uint64_t size;
+    uint64_t offset; /* of the data, absolute */
+};
+
+/*
+ * List the members of a tar file in stream order, at most `limit`; free with fm_archive_release.
+ * Reads headers and padding, not data.  FM_EFORMAT says which member and what about it.  With
+ * `head` the file may be cut off anywhere: the members that are there whole are listed.
+ */
+int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
+                    const struct fm_file *file, bool head, struct fm_err *err);
+void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
+
+/* True for a name that a header of ours may carry: the characters above, at most 100 bytes. */
+bool fm_archive_name_ok(const char *name);
+
+/* The header of a member, 512 bytes, or 1536 from 8 GiB on.  Name and size are ok, else assert. */
+int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
+                      uint64_t size, struct fm_err *err);
+
+/* Bytes that fm_archive_header makes, and data with its padding. */
+uint64_t fm_archive_header_bytes(uint64_t size);
+uint64_t fm_archive_padded(uint64_t size);
+
+#endif

@@ -1,0 +1,455 @@
+#include "formats/bundle/bundle.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/bundle/archive.h"
+#include "formats/bundle/place.h"
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+
+#define CHECKSUM_PREFIX_BYTES 34 /* 32 digits and two spaces */
+
+static const struct {
+    const char *name;
+    bool prefix;
+} places[FM_PLACES] = {
+    [FM_PLACE_MANIFEST] = {FM_MEMBER_MANIFEST, false},
+    [FM_PLACE_BUILD] = {FM_MEMBER_BUILD, false},
+    [FM_PLACE_CARRIED] = {FM_MEMBER_CARRIED, true},
+    [FM_PLACE_RANKING] = {FM_MEMBER_RANKING, false},
+    [FM_PLACE_MASKS] = {FM_MEMBER_MASKS, false},
+    [FM_PLACE_ADAPTER] = {FM_MEMBER_ADAPTER, false},
+    [FM_PLACE_SEGMENTS] = {FM_MEMBER_SEGMENTS, false},
+    [FM_PLACE_WEIGHTS] = {FM_MEMBER_WEIGHTS, true},
+    [FM_PLACE_CHECKSUMS] = {FM_MEMBER_CHECKSUMS, false},
+    [FM_PLACE_PAD] = {FM_MEMBER_PAD, true},
+};
+
+int fm_place_of(const char *name)
+{
+    for (int i = 0; i < FM_PLACES; i++) {
+        size_t len = strlen(places[i].name);
+        if (places[i].prefix ? strncmp(name, places[i].name, len) == 0 && name[len]
+                             : strcmp(name, places[i].name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+bool fm_place_listed(int place)
+{
+    return place != FM_PLACE_MANIFEST && place != FM_PLACE_WEIGHTS && place != FM_PLACE_PAD &&
+           place != FM_PLACE_CHECKSUMS;
+}
+
+bool fm_place_summed(int place)
+{
+    return place != FM_PLACE_PAD && place != FM_PLACE_CHECKSUMS;
+}
+
+/* One entry of the manifest's member list. */
+struct listing {
+    const char *name; /* borrowed from the tree */
+    uint64_t size, offset;
+    bool digested;
+    struct fm_digest digest;
+};
+
+static int find_name(const struct fm_bundle *b, const char *name)
+{
+    for (size_t i = 0; i < b->members; i++)
+        if (strcmp(b->member[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name)
+{
+    int i = find_name(b, name);
+    return i < 0 ? NULL : &b->member[i];
+}
+
+static int list_members(struct fm_bundle *b, bool head, struct fm_err *err)
+{
+    struct fm_archive_member *found = NULL;
+    size_t n = 0;
+    if (fm_archive_list(&found, &n, FM_BUNDLE_MEMBERS_MAX, &b->file, head, err))
+        return err->code;
+    b->member = fm_alloc(n, sizeof *b->member, "bundle members", err);
+    if (!b->member) {
+        fm_archive_release(found, n);
+        return err->code;
+    }
+    for (size_t i = 0; i < n; i++)
+        b->member[i] = (struct fm_member){
+            .name = found[i].name, .size = found[i].size, .offset = found[i].offset};
+    b->members = n;
+    free(found); /* the names live on */
+    return FM_OK;
+}
+
+/* Known names in their order; pads small, between others, and zero. */
+static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
+{
+    char bytes[FM_BUNDLE_ALIGN];
+    const struct fm_member *m = &b->member[i];
+    if (m->size >= FM_BUNDLE_ALIGN)
+        return fm_fail(err, FM_EFORMAT, "pad '%s' is %" PRIu64 " bytes (limit %d)", m->name,
+                       m->size, FM_BUNDLE_ALIGN - 1);
+    if (fm_file_read(&b->file, m->offset, bytes, (size_t)m->size, err))
+        return err->code;
+    for (size_t k = 0; k < m->size; k++)
+        if (bytes[k])
+            return fm_fail(err, FM_EFORMAT, "pad '%s' is not zero at byte %zu", m->name, k);
+    return FM_OK;
+}
+
+static int check_places(const struct fm_bundle *b, struct fm_err *err)
+{
+    int last = -1;
+    for (size_t i = 0; i < b->members; i++) {
+        int place = fm_place_of(b->member[i].name);
+        if (place < 0)
+            return fm_fail(err, FM_EFORMAT, "member '%s' is unknown", b->member[i].name);
+        if (place == FM_PLACE_PAD) {
+            if (check_pad(b, i, err))
+                return err->code;
+            continue;
+        }
+        if (place < last)
+            return fm_fail(err, FM_EFORMAT, "member '%s' comes after '%s...'", b->member[i].name,
+                           places[last].name);
+        last = place;
+    }
+    return FM_OK;
+}
+
+static int check_ends(const struct fm_bundle *b, bool head, struct fm_err *err)
+{
+    if (b->members == 0)
+        return fm_fail(err, FM_EFORMAT, head ? "too short to hold a manifest" : "an empty archive");
+    int at = find_name(b, FM_MEMBER_MANIFEST);
+    if (at > 0)
+        return fm_fail(err, FM_EFORMAT, "%s is member %d of the stream; it must be the first",
+                       FM_MEMBER_MANIFEST, at + 1);
+    if (at < 0)
+        return fm_fail(err, FM_EFORMAT, "the first member is '%s', not %s: not a stream of fm",
+                       b->member[0].name, FM_MEMBER_MANIFEST);
+    const char *last = b->member[b->members - 1].name;
+    if (!head && strcmp(last, FM_MEMBER_CHECKSUMS) != 0)
+        return fm_fail(err, FM_EFORMAT, "ends with '%s' and not with %s: the stream was cut off",
+                       last, FM_MEMBER_CHECKSUMS);
+    return FM_OK;
+}
+
+static int check_title(const cJSON *manifest, struct fm_err *err)
+{
+    static const char *const stages[] = {"rank", "train", "recover", "pack"};
+    int64_t schema = 0;
+    const char *suite, *stage;
+    if (!cJSON_IsObject(manifest))
+        return fm_fail(err, FM_EFORMAT, "is not an object");
+    if (fm_json_get_int(manifest, "schema", INT32_MIN, INT32_MAX, &schema, err) ||
+        fm_json_get_string(manifest, "suite", &suite, err) ||
+        fm_json_get_string(manifest, "stage", &stage, err))
+        return err->code;
+    if (strcmp(suite, "fm") != 0)
+        return fm_fail(err, FM_EFORMAT, "suite is '%s', not 'fm'", suite);
+    if (schema < 1)
+        return fm_fail(err, FM_EFORMAT, "schema %" PRId64 " was never written by this suite",
+                       schema);
+    if (schema > FM_BUNDLE_SCHEMA)
+        return fm_fail(err, FM_EFORMAT,
+                       "schema %" PRId64 " is newer than this program, which reads %d; use a newer "
+                       "fm suite",
+                       schema, FM_BUNDLE_SCHEMA);
+    for (size_t i = 0; i < sizeof stages / sizeof stages[0]; i++)
+        if (strcmp(stage, stages[i]) == 0)
+            return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "stage '%s' is unknown", stage);
+}
+
+static int read_digest(struct listing *l, const cJSON *entry, struct fm_err *err)
+{
+    bool wanted = fm_place_listed(fm_place_of(l->name));
+    const char *hex = NULL;
+    l->digested = cJSON_GetObjectItemCaseSensitive(entry, "digest") != NULL;
+    if (l->digested && !wanted)
+        return fm_fail(err, FM_EFORMAT, "'%s' has a digest, which only %s may state", l->name,
+                       FM_MEMBER_CHECKSUMS);
+    if (!wanted)
+        return FM_OK;
+    if (!l->digested)
+        return fm_fail(err, FM_EFORMAT, "'%s' has no digest", l->name);
+    if (fm_json_get_string(entry, "digest", &hex, err))
+        return fm_within(err, "'%s'", l->name);
+    if (!fm_digest_parse(&l->digest, hex, strlen(hex)))
+        return fm_fail(err, FM_EFORMAT,
+                       "the digest of '%s' is not 32 lower-case hexadecimal digits ('%.40s')",
+                       l->name, hex);
+    return FM_OK;
+}
+
+static int read_listing(struct listing *l, const cJSON *entry, struct fm_err *err)
+{
+    int64_t size = 0, offset = 0, max = ((int64_t)1 << 53) - 1;
+    if (!cJSON_IsObject(entry))
+        return fm_fail(err, FM_EFORMAT, "is not an object");
+    if (fm_json_get_string(entry, "name", &l->name, err) ||
+        fm_json_get_int(entry, "size", 0, max, &size, err) ||
+        fm_json_get_int(entry, "offset", 0, max, &offset, err))
+        return err->code;
+    l->size = (uint64_t)size;
+    l->offset = (uint64_t)offset;
+    return read_digest(l, entry, err);
+}
+
+static int fail_names(const struct fm_bundle *b, const struct listing *list, size_t n, size_t i,
+                      struct fm_err *err)
+{
+    if (i < n && find_name(b, list[i].name) < 0)
+        return fm_fail(err, FM_EFORMAT, "the manifest lists '%s', which the stream lacks",
+                       list[i].name);
+    for (size_t k = 0; k < n && i < b->members; k++)
+        if (strcmp(list[k].name, b->member[i].name) == 0)
+            return fm_fail(err, FM_EFORMAT, "member '%s' stands where the manifest has '%s'",
+                           b->member[i].name, i < n ? list[i].name : "nothing");
+    return fm_fail(err, FM_EFORMAT, "member '%s' is not in the manifest",
+                   i < b->members ? b->member[i].name : "?");
+}
+
+static int fail_offset(const struct fm_bundle *b, const struct listing *l, uint64_t real,
+                       struct fm_err *err)
+{
+    if (l->offset >= b->file.size || l->size > b->file.size - l->offset)
+        return fm_fail(err, FM_EFORMAT,
+                       "the manifest's offset of '%s' (%" PRIu64
+                       ") lies outside the stream (%" PRIu64 " bytes)",
+                       l->name, l->offset, b->file.size);
+    for (size_t i = 0; i < b->members; i++) {
+        const struct fm_member *m = &b->member[i];
+        if (strcmp(m->name, l->name) != 0 && l->offset >= m->offset &&
+            l->offset - m->offset < m->size)
+            return fm_fail(err, FM_EFORMAT,
+                           "the manifest's offset of '%s' (%" PRIu64 ") lies inside member '%s'",
+                           l->name, l->offset, m->name);
+    }
+    return fm_fail(err, FM_EFORMAT, "'%s' begins at byte %" PRIu64 ", the manifest says %" PRIu64,
+                   l->name, real, l->offset);
+}
+
+static int match(struct fm_bundle *b, const struct listing *list, size_t n, bool head,
+                 struct fm_err *err)
+{
+    size_t both = n < b->members ? n : b->members;
+    for (size_t i = 0; i < both; i++) {
+        struct fm_member *m = &b->member[i];
+        if (strcmp(m->name, list[i].name) != 0)
+            return fail_names(b, list, n, i, err);
+        if (m->size != list[i].size)
+            return fm_fail(err, FM_EFORMAT, "'%s' is %" PRIu64 " bytes, the manifest says %" PRIu64,
+                           m->name, m->size, list[i].size);
+        if (m->offset != list[i].offset)
+            return fail_offset(b, &list[i], m->offset, err);
+        m->listed = m->known = list[i].digested;
+        m->digest = list[i].digest;
+    }
+    if (b->members > n || (b->members < n && !head))
+        return fail_names(b, list, n, both, err);
+    return FM_OK;
+}
+
+static int check_members(struct fm_bundle *b, bool head, struct fm_err *err)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
+    if (!cJSON_IsArray(array))
+        return fm_fail(err, FM_EFORMAT, "key 'members' is missing or no array");
+    size_t n = 0, max = (size_t)cJSON_GetArraySize(array);
+    struct listing *list = fm_alloc(max, sizeof *list, "the member list", err);
+    if (!list)
+        return err->code;
+    int code = FM_OK;
+    for (entry = array->child; entry && !code; entry = entry->next, n++)
+        if ((code = read_listing(&list[n], entry, err)))
+            fm_within(err, "member %zu", n + 1);
+    if (!code)
+        code = match(b, list, n, head, err);
+    free(list);
+    return code;
+}
+
+static int read_text(const struct fm_bundle *b, const struct fm_member *m, uint64_t limit,
+                     char **text, struct fm_err *err)
+{
+    *text = NULL;
+    if (m->size > limit)
+        return fm_fail(err, FM_EFORMAT, "'%s' is %" PRIu64 " bytes (limit %" PRIu64 ")", m->name,
+                       m->size, limit);
+    *text = malloc((size_t)m->size + 1);
+    if (!*text)
+        return fm_fail(err, FM_ENOMEM, "no memory for '%s' (%" PRIu64 " bytes)", m->name, m->size);
+    (*text)[m->size] = '\0';
+    int code = fm_file_read(&b->file, m->offset, *text, (size_t)m->size, err);
+    if (code) {
+        free(*text);
+        *text = NULL;
+    }
+    return code;
+}
+
+/* One line: digest, two spaces, the name, newline. */
+static int read_sum(struct fm_member *m, const char **at, const char *end, struct fm_err *err)
+{
+    struct fm_digest digest;
+    const char *line = *at;
+    size_t name = strlen(m->name);
+    if (line == end)
+        return fm_fail(err, FM_EFORMAT, "has no line for '%s'", m->name);
+    if ((size_t)(end - line) < CHECKSUM_PREFIX_BYTES + 1 ||
+        !fm_digest_parse(&digest, line, FM_DIGEST_HEX - 1) || memcmp(line + 32, "  ", 2) != 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "the line for '%s' does not begin with 32 hexadecimal digits and two spaces",
+                       m->name);
+    line += CHECKSUM_PREFIX_BYTES;
+    if ((size_t)(end - line) < name + 1 || memcmp(line, m->name, name) != 0 || line[name] != '\n')
+        return fm_fail(err, FM_EFORMAT, "another name stands where '%s' is due", m->name);
+    if (m->listed && !fm_digest_equal(&digest, &m->digest))
+        return fm_fail(err, FM_EFORMAT, "its digest of '%s' is not the manifest's", m->name);
+    m->digest = digest;
+    m->known = true;
+    *at = line + name + 1;
+    return FM_OK;
+}
+
+static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *err)
+{
+    struct fm_member *sums = &b->member[b->members - 1];
+    if (strcmp(sums->name, FM_MEMBER_CHECKSUMS) != 0)
+        return FM_OK; /* the beginning of a stream */
+    char *text;
+    uint64_t limit = (uint64_t)b->members * (CHECKSUM_PREFIX_BYTES + 101);
+    if (read_text(b, sums, limit, &text, err))
+        return err->code;
+    const char *at = text, *end = text + sums->size;
+    int code = FM_OK;
+    for (size_t i = 0; i + 1 < b->members && !code; i++)
+        if (fm_place_summed(fm_place_of(b->member[i].name)))
+            code = read_sum(&b->member[i], &at, end, err);
+    if (!code && at != end)
+        code = fm_fail(err, FM_EFORMAT, "has more lines than the stream has members");
+    if (code)
+        fm_within(err, "%s", FM_MEMBER_CHECKSUMS);
+    free(text);
+    struct fm_digest digest = fm_digest_of(manifest, (size_t)b->member[0].size);
+    if (!code && !fm_digest_equal(&digest, &b->member[0].digest))
+        code = fm_fail(err, FM_EFORMAT, "%s does not have the digest that %s states",
+                       FM_MEMBER_MANIFEST, FM_MEMBER_CHECKSUMS);
+    return code;
+}
+
+static int check_manifest(struct fm_bundle *b, char **text, bool head, struct fm_err *err)
+{
+    if (read_text(b, &b->member[0], FM_BUNDLE_MANIFEST_BYTES_MAX, text, err))
+        return err->code;
+    if (fm_json_tree(&b->manifest, *text, (size_t)b->member[0].size, err) ||
+        check_title(b->manifest, err) || check_members(b, head, err))
+        return fm_within(err, "%s", FM_MEMBER_MANIFEST);
+    return FM_OK;
+}
+
+/* Takes b->file as it is. */
+static int check_all(struct fm_bundle *b, bool head, struct fm_err *err)
+{
+    char *text = NULL;
+    int code = list_members(b, head, err);
+    if (!code)
+        code = check_ends(b, head, err);
+    if (!code)
+        code = check_manifest(b, &text, head, err);
+    if (!code)
+        code = check_places(b, err);
+    if (!code)
+        code = check_sums(b, text, err);
+    if (code)
+        fm_within(err, "%s", b->file.path);
+    free(text);
+    if (code)
+        fm_bundle_close(b);
+    return code;
+}
+
+int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err)
+{
+    *b = (struct fm_bundle){0};
+    return fm_file_open_input(&b->file, path, err) ? err->code : check_all(b, false, err);
+}
+
+int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err)
+{
+    *b = (struct fm_bundle){0};
+    return fm_file_open_input(&b->file, path, err) ? err->code : check_all(b, true, err);
+}
+
+int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool head,
+                        struct fm_err *err)
+{
+    *b = (struct fm_bundle){0};
+    return fm_file_share(&b->file, file, err) ? err->code : check_all(b, head, err);
+}
+
+int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
+    size_t n = (size_t)cJSON_GetArraySize(array), at = 0;
+    if (n > FM_BUNDLE_MEMBERS_MAX)
+        return fm_fail(err, FM_EFORMAT, "%s: more than %d members", b->file.path,
+                       FM_BUNDLE_MEMBERS_MAX);
+    if (n <= b->members)
+        return FM_OK;
+    if (fm_grow((void **)&b->member, n, sizeof *b->member, "bundle members", err))
+        return err->code;
+    cJSON_ArrayForEach(entry, array)
+    {
+        struct listing l = {0};
+        if (at++ < b->members)
+            continue;
+        if (read_listing(&l, entry, err))
+            return fm_within(err, "%s: member %zu", FM_MEMBER_MANIFEST, at);
+        char *name = fm_strdup(l.name, err);
+        if (!name)
+            return err->code;
+        b->member[b->members++] =
+            (struct fm_member){name, l.size, l.offset, l.digested, l.digested, l.digest};
+    }
+    return FM_OK;
+}
+
+void fm_bundle_close(struct fm_bundle *b)
+{
+    for (size_t i = 0; i < b->members; i++)
+        free(b->member[i].name);
+    free(b->member);
+    cJSON_Delete(b->manifest);
+    fm_file_close(&b->file);
+    *b = (struct fm_bundle){0};
+}
+
+int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **data, size_t *size,
+                   struct fm_err *err)
+{
+    char *bytes;
+    if (read_text(b, m, FM_BUNDLE_READ_BYTES_MAX, &bytes, err))
+        return fm_within(err, "%s", b->file.path);
+    struct fm_digest digest = fm_digest_of(bytes, (size_t)m->size);
+    if (m->known && !fm_digest_equal(&digest, &m->digest)) {
+        free(bytes);
+        return fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not have their digest",
+                       b->file.path, m->name);
+    }
+    *data = bytes;
+    *size = (size_t)m->size;
+    return FM_OK;
+}

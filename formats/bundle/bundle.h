@@ -1,0 +1,125 @@
+/*
+ * The bundle: one tar stream that every stage reads and writes.  Byte layout and
+ * manifest in fm-bundle(5).
+ *
+ * Members, in order: manifest.json, build.json, the carried files under carried/,
+ * ranking.safetensors, masks.zst, adapter.safetensors, segments.safetensors,
+ * weights/..., CHECKSUMS.  A stage stream has those that were made so far; only
+ * fm-pack's output has segments and weights.  Members whose name starts with
+ * ".pad/" are zeros that put the next member's data at a multiple of 4096.
+ *
+ * manifest.json is first and lists every member with its size, absolute offset
+ * and, for all but weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and
+ * has the digest of every member before it but pads.  A stream that ends early therefore
+ * never passes for a whole one.
+ */
+#ifndef FM_BUNDLE_H
+#define FM_BUNDLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/file/digest.h"
+#include "formats/file/file.h"
+#include "lib/base/err.h"
+
+#define FM_BUNDLE_SCHEMA 1
+#define FM_BUNDLE_MEMBERS_MAX 65536
+#define FM_BUNDLE_MANIFEST_BYTES_MAX (4u << 20)
+#define FM_BUNDLE_READ_BYTES_MAX (1ull << 33) /* of a member that is read whole */
+#define FM_BUNDLE_ALIGN 4096
+
+#define FM_MEMBER_MANIFEST "manifest.json"
+#define FM_MEMBER_BUILD "build.json"
+#define FM_MEMBER_CARRIED "carried/" /* prefix */
+#define FM_MEMBER_RANKING "ranking.safetensors"
+#define FM_MEMBER_MASKS "masks.zst"
+#define FM_MEMBER_ADAPTER "adapter.safetensors"
+#define FM_MEMBER_SEGMENTS "segments.safetensors"
+#define FM_MEMBER_WEIGHTS "weights/" /* prefix */
+#define FM_MEMBER_CHECKSUMS "CHECKSUMS"
+#define FM_MEMBER_PAD ".pad/" /* prefix */
+
+struct fm_member {
+    char *name;
+    uint64_t size;
+    uint64_t offset; /* of the data, absolute */
+    bool listed;     /* the manifest has its digest */
+    bool known;      /* digest is set: by the manifest or, for weights and manifest, by CHECKSUMS */
+    struct fm_digest digest;
+};
+
+/* A bundle or stage stream, open for reading. */
+struct fm_bundle {
+    struct fm_file file;
+    struct fm_member *member; /* in stream order, manifest.json first, CHECKSUMS last */
+    size_t members;
+    cJSON *manifest;
+};
+
+/*
+ * Open and check the structure: the strict tar subset, manifest and members agree both ways in
+ * name, order, size and offset, pads are small and zero, the stream ends as it must.  Digests are
+ * checked when a member is read; weights are not touched.  "-" is standard input.
+ * FM_EFORMAT says what is wrong and where.
+ */
+int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
+/*
+ * As fm_bundle_open, for a stream that may be cut off: `member` holds the members that are there
+ * whole; the manifest itself must be one of them.  Enough to verify an export.
+ */
+int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err);
+/* Either of the above, of a file that is open; it stays the caller's. */
+int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool head,
+                        struct fm_err *err);
+/* Behind the members of a head, those that the manifest lists beyond them, at the places it states:
+ * nothing of them was looked at. */
+int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
+void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
+
+const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name);
+
+/* The whole member, its digest checked (weights by CHECKSUMS); free() *data.  A NUL is appended and
+ * not counted. */
+int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **data, size_t *size,
+                   struct fm_err *err);
+
+/* One member of a bundle to be written. */
+struct fm_part {
+    const char *name;
+    uint64_t size;
+    const void *data;             /* the bytes, or NULL: they come through fm_bundle_append */
+    const struct fm_bundle *from; /* or copied from this open bundle */
+    const struct fm_member *member;
+    bool aligned; /* data begins at a multiple of 4096 (weights and ranking) */
+};
+
+struct fm_bundle_writer;
+
+/*
+ * Lay out and begin to write.  `manifest` has everything but "members"; the writer adds that and
+ * takes the tree over, in failure too.  Parts are in bundle order without manifest.json, pads and
+ * CHECKSUMS; what they point to is borrowed until finish, names and the array are copied.
+ * Bytes copied from an open bundle are checked
+ * against their digest.  To a pipe every part but weights has its bytes or its bundle, because
+ * the manifest goes first and has their digests: else assert.
+ */
+int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
+                    const struct fm_part *part, size_t parts, struct fm_err *err);
+/* True where parts may be appended in any order and by several threads, each part by one. */
+bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w);
+/* The next `size` bytes of a part without data; hashed on the way.  To a pipe: part after part. */
+int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, size_t size,
+                     struct fm_err *err);
+/* Every part complete, else assert: checksums, manifest, end blocks, fsync, rename. */
+int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err);
+void fm_bundle_abandon(struct fm_bundle_writer *w); /* NULL is fine */
+
+/* Bytes of the whole bundle with these parts, for plans. */
+int fm_bundle_size(uint64_t *bytes, const cJSON *manifest, const struct fm_part *part, size_t parts,
+                   struct fm_err *err);
+
+#endif

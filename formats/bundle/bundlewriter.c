@@ -1,0 +1,481 @@
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/bundle/archive.h"
+#include "formats/bundle/bundle.h"
+#include "formats/bundle/place.h"
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+
+#define COPY_BYTES ((size_t)1 << 20)
+#define PADDING_MAX FM_BUNDLE_ALIGN
+
+/* One member of the stream: the manifest, pads and CHECKSUMS too. */
+struct slot {
+    char *name;
+    uint64_t size;
+    uint64_t header, offset;
+    enum fm_member_place place;
+    bool aligned;
+    bool known; /* digest is set */
+    struct fm_digest digest;
+    const void *data;
+    const struct fm_bundle *from;
+    const struct fm_member *member;
+    struct fm_hasher *hasher; /* of a part that is appended */
+    uint64_t filled;
+};
+
+struct fm_bundle_writer {
+    struct fm_output out;
+    cJSON *manifest;
+    char *text; /* the manifest as laid out: slot[0].size bytes */
+    struct slot *slot;
+    size_t slots;
+    size_t *slot_of; /* (parts) */
+    size_t next;     /* first slot that is not written */
+    uint64_t end;    /* offset of the two zero blocks */
+    char *copy;      /* COPY_BYTES */
+};
+
+static bool is_appended(const struct slot *s)
+{
+    return !s->data && !s->from && s->place != FM_PLACE_MANIFEST &&
+           s->place != FM_PLACE_CHECKSUMS && s->place != FM_PLACE_PAD;
+}
+
+static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size, struct fm_err *err)
+{
+    if (!fm_archive_name_ok(name))
+        return fm_fail(err, FM_ECONFIG,
+                       "cannot store a member named '%s': at most 100 letters, digits, '.', '_', "
+                       "'-' and '/'",
+                       name);
+    if (size > FM_ARCHIVE_SIZE_MAX)
+        return fm_fail(err, FM_ECONFIG, "cannot store '%s': %" PRIu64 " bytes (limit %llu)", name,
+                       size, FM_ARCHIVE_SIZE_MAX);
+    if (w->slots == FM_BUNDLE_MEMBERS_MAX)
+        return fm_fail(err, FM_ECONFIG, "more than %d members", FM_BUNDLE_MEMBERS_MAX);
+    struct slot *s = &w->slot[w->slots];
+    int place = fm_place_of(name);
+    assert(place >= 0);
+    *s = (struct slot){.size = size, .place = (enum fm_member_place)place};
+    s->name = fm_strdup(name, err);
+    if (!s->name)
+        return err->code;
+    w->slots++;
+    return FM_OK;
+}
+
+/* Bytes or bundle of a part; what is known before the first byte is written. */
+static int bind_part(struct slot *s, const struct fm_part *part, struct fm_err *err)
+{
+    s->data = part->size == 0 && !part->from ? "" : part->data;
+    s->from = part->from;
+    s->member = part->member;
+    s->aligned = part->aligned;
+    if (s->from) {
+        assert(!s->data && s->member && s->member->size == s->size);
+        s->known = s->member->known;
+        s->digest = s->member->digest;
+    } else if (s->data) {
+        s->known = true;
+        s->digest = fm_digest_of(s->data, (size_t)s->size);
+    } else if (!(s->hasher = fm_hasher_new())) {
+        return fm_fail(err, FM_ENOMEM, "no memory to hash '%s'", s->name);
+    }
+    return FM_OK;
+}
+
+/* A pad goes before every aligned part, so that their number does not depend on offsets. */
+static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, size_t parts,
+                     struct fm_err *err)
+{
+    char pad[32];
+    unsigned pads = 0;
+    int last = FM_PLACE_MANIFEST;
+    for (size_t i = 0; i < parts; i++) {
+        if (part[i].aligned) {
+            snprintf(pad, sizeof pad, FM_MEMBER_PAD "%04u", pads++);
+            if (add_slot(w, pad, 0, err))
+                return err->code;
+        }
+        w->slot_of[i] = w->slots;
+        if (add_slot(w, part[i].name, part[i].size, err) ||
+            bind_part(&w->slot[w->slot_of[i]], &part[i], err))
+            return err->code;
+        int place = w->slot[w->slot_of[i]].place;
+        assert(place >= last && place > FM_PLACE_MANIFEST && place < FM_PLACE_CHECKSUMS);
+        last = place;
+    }
+    return FM_OK;
+}
+
+static uint64_t checksums_size(const struct fm_bundle_writer *w)
+{
+    uint64_t size = 0;
+    for (size_t i = 0; i < w->slots; i++)
+        if (fm_place_summed(w->slot[i].place))
+            size += FM_DIGEST_HEX - 1 + 2 + strlen(w->slot[i].name) + 1;
+    return size;
+}
+
+/* Offsets of all slots for a manifest of this size. */
+static void place_slots(struct fm_bundle_writer *w, uint64_t manifest_size)
+{
+    uint64_t at = 0;
+    w->slot[0].size = manifest_size;
+    for (size_t i = 0; i < w->slots; i++) {
+        struct slot *s = &w->slot[i];
+        if (s->place == FM_PLACE_PAD) { /* the next slot is aligned */
+            uint64_t data = at + FM_ARCHIVE_BLOCK + fm_archive_header_bytes(s[1].size);
+            s->size = (FM_BUNDLE_ALIGN - data % FM_BUNDLE_ALIGN) % FM_BUNDLE_ALIGN;
+        }
+        s->header = at;
+        s->offset = at + fm_archive_header_bytes(s->size);
+        at = s->offset + fm_archive_padded(s->size);
+        assert(!s->aligned || s->offset % FM_BUNDLE_ALIGN == 0);
+    }
+    w->end = at;
+}
+
+static cJSON *make_entry(const struct slot *s)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *entry = cJSON_CreateObject();
+    fm_digest_hex(hex, &s->digest);
+    if (!entry || !cJSON_AddStringToObject(entry, "name", s->name) ||
+        !fm_json_add_uint(entry, "size", s->size) ||
+        !fm_json_add_uint(entry, "offset", s->offset) ||
+        (fm_place_listed(s->place) && !cJSON_AddStringToObject(entry, "digest", hex))) {
+        cJSON_Delete(entry);
+        return NULL;
+    }
+    return entry;
+}
+
+/* Text of the manifest with the members as they are placed; digests not yet known are zeros. */
+static char *print_manifest(struct fm_bundle_writer *w)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(w->manifest, "members");
+    cJSON *members = cJSON_AddArrayToObject(w->manifest, "members");
+    for (size_t i = 0; members && i < w->slots; i++) {
+        cJSON *entry = make_entry(&w->slot[i]);
+        if (!entry)
+            return NULL;
+        cJSON_AddItemToArray(members, entry);
+    }
+    return members ? fm_json_print(w->manifest) : NULL;
+}
+
+/* Print at exactly `size` bytes: spaces go before the last newline. */
+static char *print_padded(struct fm_bundle_writer *w, uint64_t size)
+{
+    char *text = print_manifest(w);
+    size_t len = text ? strlen(text) : 0;
+    if (!text || len >= size)
+        return text;
+    char *wide = realloc(text, (size_t)size + 1);
+    if (!wide) {
+        free(text);
+        return NULL;
+    }
+    memset(wide + len - 1, ' ', (size_t)size - len);
+    memcpy(wide + size - 1, "\n", 2);
+    return wide;
+}
+
+/*
+ * The manifest names offsets, and its own length moves them.  Its size grows until what is
+ * printed for it fits: a longer manifest can only make the numbers in it longer, by a few digits.
+ */
+static int lay_out(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    w->slot[w->slots - 1].size = checksums_size(w);
+    for (uint64_t size = 1;;) {
+        place_slots(w, size);
+        free(w->text);
+        w->text = print_padded(w, size);
+        if (!w->text)
+            return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+        uint64_t printed = strlen(w->text);
+        if (printed > FM_BUNDLE_MANIFEST_BYTES_MAX)
+            return fm_fail(err, FM_ECONFIG, "the manifest has %" PRIu64 " bytes (limit %u)",
+                           printed, FM_BUNDLE_MANIFEST_BYTES_MAX);
+        if (printed == size)
+            return FM_OK;
+        size = printed;
+    }
+}
+
+/* Slots and layout, nothing written.  Takes manifest over. */
+static int make_writer(struct fm_bundle_writer **out, cJSON *manifest, const struct fm_part *part,
+                       size_t parts, struct fm_err *err)
+{
+    struct fm_bundle_writer *w = fm_alloc(1, sizeof *w, "a bundle writer", err);
+    if (!w) {
+        cJSON_Delete(manifest);
+        return err->code;
+    }
+    w->manifest = manifest;
+    w->slot = fm_alloc(2 * parts + 2, sizeof *w->slot, "bundle members", err);
+    w->slot_of = fm_alloc(parts, sizeof *w->slot_of, "bundle members", err);
+    if (!w->slot || !w->slot_of || add_slot(w, FM_MEMBER_MANIFEST, 0, err) ||
+        add_parts(w, part, parts, err) || add_slot(w, FM_MEMBER_CHECKSUMS, 0, err) ||
+        lay_out(w, err)) {
+        fm_bundle_abandon(w);
+        return err->code;
+    }
+    *out = w;
+    return FM_OK;
+}
+
+static int put(struct fm_bundle_writer *w, uint64_t offset, const void *src, size_t size,
+               struct fm_err *err)
+{
+    if (w->out.seekable)
+        return fm_output_write_at(&w->out, offset, src, size, err);
+    assert(w->out.at == offset);
+    return fm_output_write(&w->out, src, size, err);
+}
+
+static int put_header(struct fm_bundle_writer *w, const struct slot *s, struct fm_err *err)
+{
+    char header[FM_ARCHIVE_HEADER_MAX];
+    size_t size;
+    if (fm_archive_header(header, &size, s->name, s->size, err))
+        return err->code;
+    return put(w, s->header, header, size, err);
+}
+
+static int put_padding(struct fm_bundle_writer *w, const struct slot *s, struct fm_err *err)
+{
+    static const char zeros[FM_ARCHIVE_BLOCK];
+    size_t pad = (size_t)(fm_archive_padded(s->size) - s->size);
+    return pad ? put(w, s->offset + s->size, zeros, pad, err) : FM_OK;
+}
+
+static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err *err)
+{
+    struct fm_hasher *hasher = fm_hasher_new();
+    if (!w->copy)
+        w->copy = malloc(COPY_BYTES);
+    int code =
+        hasher && w->copy ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory to copy '%s'", s->name);
+    for (uint64_t at = 0; at < s->size && !code;) {
+        size_t part = s->size - at < COPY_BYTES ? (size_t)(s->size - at) : COPY_BYTES;
+        code = fm_file_read(&s->from->file, s->member->offset + at, w->copy, part, err);
+        if (!code)
+            fm_hasher_add(hasher, w->copy, part);
+        if (!code)
+            code = put(w, s->offset + at, w->copy, part, err);
+        at += part;
+    }
+    struct fm_digest digest = {{0}};
+    if (!code)
+        digest = fm_hasher_done(hasher);
+    fm_hasher_free(hasher);
+    if (!code && s->known && !fm_digest_equal(&digest, &s->digest))
+        code = fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not have their digest",
+                       s->from->file.path, s->member->name);
+    if (!code) {
+        s->digest = digest;
+        s->known = true;
+    }
+    return code;
+}
+
+/* Everything of a slot whose bytes are at hand. */
+static int put_slot(struct fm_bundle_writer *w, struct slot *s, struct fm_err *err)
+{
+    static const char zeros[PADDING_MAX];
+    int code = put_header(w, s, err);
+    if (code)
+        return code;
+    if (s->place == FM_PLACE_PAD)
+        code = put(w, s->offset, zeros, (size_t)s->size, err);
+    else if (s->from)
+        code = copy_member(w, s, err);
+    else
+        code = put(w, s->offset, s->data, (size_t)s->size, err);
+    return code ? code : put_padding(w, s, err);
+}
+
+/* To a pipe: write on up to the next part whose bytes must be appended, and its header. */
+static int go_on(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    for (; w->next + 1 < w->slots; w->next++) {
+        struct slot *s = &w->slot[w->next];
+        if (is_appended(s))
+            return put_header(w, s, err);
+        if (put_slot(w, s, err))
+            return err->code;
+    }
+    return FM_OK;
+}
+
+static int begin_pipe(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    for (size_t i = 0; i < w->slots; i++)
+        assert(w->slot[i].known || !fm_place_listed(w->slot[i].place));
+    struct slot *s = &w->slot[0];
+    s->data = w->text;
+    s->digest = fm_digest_of(w->text, (size_t)s->size);
+    s->known = true;
+    return go_on(w, err);
+}
+
+static int begin_file(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    if (fm_output_reserve(&w->out, w->end + FM_ARCHIVE_END_BYTES, err))
+        return err->code;
+    for (size_t i = 1; i + 1 < w->slots; i++) {
+        struct slot *s = &w->slot[i];
+        if (is_appended(s) ? put_header(w, s, err) || put_padding(w, s, err) : put_slot(w, s, err))
+            return err->code;
+    }
+    return FM_OK;
+}
+
+int fm_bundle_begin(struct fm_bundle_writer **out, const char *path, bool force, cJSON *manifest,
+                    const struct fm_part *part, size_t parts, struct fm_err *err)
+{
+    struct fm_bundle_writer *w = NULL;
+    *out = NULL;
+    if (make_writer(&w, manifest, part, parts, err))
+        return err->code;
+    int code = fm_output_open(&w->out, path, true, force, err);
+    if (!code)
+        code = w->out.seekable ? begin_file(w, err) : begin_pipe(w, err);
+    if (code)
+        fm_bundle_abandon(w);
+    else
+        *out = w;
+    return code;
+}
+
+bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w)
+{
+    return w->out.seekable;
+}
+
+int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, size_t size,
+                     struct fm_err *err)
+{
+    struct slot *s = &w->slot[w->slot_of[part]];
+    assert(is_appended(s) && size <= s->size - s->filled);
+    assert(w->out.seekable || w->slot_of[part] == w->next);
+    fm_hasher_add(s->hasher, src, size);
+    if (put(w, s->offset + s->filled, src, size, err))
+        return err->code;
+    s->filled += size;
+    if (s->filled < s->size || w->out.seekable)
+        return FM_OK;
+    if (put_padding(w, s, err))
+        return err->code;
+    w->next++;
+    return go_on(w, err);
+}
+
+static char *print_checksums(const struct fm_bundle_writer *w)
+{
+    const struct slot *sums = &w->slot[w->slots - 1];
+    char *text = malloc((size_t)sums->size + 1), *at = text;
+    for (size_t i = 0; text && i < w->slots; i++) {
+        const struct slot *s = &w->slot[i];
+        if (!fm_place_summed(s->place))
+            continue;
+        assert(s->known);
+        fm_digest_hex(at, &s->digest);
+        at += FM_DIGEST_HEX - 1;
+        *at++ = ' ';
+        *at++ = ' ';
+        size_t len = strlen(s->name);
+        memcpy(at, s->name, len);
+        at += len;
+        *at++ = '\n';
+    }
+    assert(!text || (uint64_t)(at - text) == sums->size);
+    return text;
+}
+
+/* The manifest again, with every digest; it has the size it was laid out with. */
+static int finish_manifest(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    struct slot *s = &w->slot[0];
+    free(w->text);
+    w->text = print_padded(w, s->size);
+    if (!w->text)
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    assert(strlen(w->text) == s->size);
+    s->data = w->text;
+    s->digest = fm_digest_of(w->text, (size_t)s->size);
+    s->known = true;
+    return put_slot(w, s, err);
+}
+
+static int write_ends(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    static const char zeros[FM_ARCHIVE_END_BYTES];
+    struct slot *sums = &w->slot[w->slots - 1];
+    if (w->out.seekable && finish_manifest(w, err))
+        return err->code;
+    char *text = print_checksums(w);
+    if (!text)
+        return fm_fail(err, FM_ENOMEM, "no memory for %s", FM_MEMBER_CHECKSUMS);
+    sums->data = text;
+    int code = put_slot(w, sums, err);
+    free(text);
+    return code ? code : put(w, w->end, zeros, sizeof zeros, err);
+}
+
+int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    for (size_t i = 0; i < w->slots; i++) {
+        struct slot *s = &w->slot[i];
+        if (!is_appended(s))
+            continue;
+        assert(s->filled == s->size);
+        s->digest = fm_hasher_done(s->hasher);
+        s->known = true;
+    }
+    int code = write_ends(w, err);
+    if (!code)
+        code = fm_output_commit(&w->out, err);
+    fm_bundle_abandon(w);
+    return code;
+}
+
+void fm_bundle_abandon(struct fm_bundle_writer *w)
+{
+    if (!w)
+        return;
+    fm_output_abandon(&w->out);
+    for (size_t i = 0; i < w->slots; i++) {
+        free(w->slot[i].name);
+        fm_hasher_free(w->slot[i].hasher);
+    }
+    cJSON_Delete(w->manifest);
+    free(w->slot);
+    free(w->slot_of);
+    free(w->text);
+    free(w->copy);
+    free(w);
+}
+
+int fm_bundle_size(uint64_t *bytes, const cJSON *manifest, const struct fm_part *part, size_t parts,
+                   struct fm_err *err)
+{
+    cJSON *copy = cJSON_Duplicate(manifest, true);
+    struct fm_bundle_writer *w = NULL;
+    if (!copy)
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    if (make_writer(&w, copy, part, parts, err))
+        return err->code;
+    *bytes = w->end + FM_ARCHIVE_END_BYTES;
+    fm_bundle_abandon(w);
+    return FM_OK;
+}

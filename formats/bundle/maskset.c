@@ -1,0 +1,180 @@
+#include "formats/bundle/maskset.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <zstd.h>
+#include <zstd_errors.h>
+
+#include "lib/base/mem.h"
+
+#define LEVEL 19
+#define WINDOW_LOG_MAX 23 /* the library lowers it for smaller inputs */
+#define WINDOW_BYTES_MAX (1u << WINDOW_LOG_MAX)
+
+static int count_bytes(size_t *bytes, size_t count, struct fm_err *err)
+{
+    if (!fm_mul(bytes, count, sizeof(uint32_t)) || *bytes > FM_MASKSET_BYTES_MAX)
+        return fm_fail(err, FM_EFORMAT, "a mask set of %zu widths is too large (limit %zu bytes)",
+                       count, FM_MASKSET_BYTES_MAX);
+    return FM_OK;
+}
+
+static void put_little_endian(uint32_t *dst, const uint32_t *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        dst[i] = htole32(src[i]);
+}
+
+static int compress(ZSTD_CCtx *ctx, void *dst, size_t *size, size_t capacity, const void *src,
+                    size_t bytes, struct fm_err *err)
+{
+    static const struct {
+        ZSTD_cParameter name;
+        int value;
+    } parameter[] = {{ZSTD_c_compressionLevel, LEVEL},
+                     {ZSTD_c_contentSizeFlag, 1},
+                     {ZSTD_c_checksumFlag, 1},
+                     {ZSTD_c_windowLog, WINDOW_LOG_MAX},
+                     {ZSTD_c_nbWorkers, 0}};
+    for (size_t i = 0; i < sizeof parameter / sizeof parameter[0]; i++) {
+        size_t code = ZSTD_CCtx_setParameter(ctx, parameter[i].name, parameter[i].value);
+        assert(!ZSTD_isError(code));
+        (void)code;
+    }
+    *size = ZSTD_compress2(ctx, dst, capacity, src, bytes);
+    if (ZSTD_isError(*size))
+        return fm_fail(err, FM_ENOMEM, "cannot compress %zu bytes of masks: %s", bytes,
+                       ZSTD_getErrorName(*size));
+    return FM_OK;
+}
+
+int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *size,
+                    struct fm_err *err)
+{
+    size_t bytes = 0;
+    if (count_bytes(&bytes, count, err))
+        return err->code;
+    int code = FM_ENOMEM;
+    size_t capacity = ZSTD_compressBound(bytes);
+    uint32_t *raw = fm_alloc(count, sizeof *raw, "masks", err);
+    ZSTD_CCtx *ctx = ZSTD_createCCtx();
+    void *dst = malloc(capacity);
+    if (!raw)
+        goto out;
+    if (!ctx || !dst) {
+        fm_fail(err, FM_ENOMEM, "no memory to compress %zu bytes of masks", bytes);
+        goto out;
+    }
+    put_little_endian(raw, widths, count);
+    code = compress(ctx, dst, size, capacity, raw, bytes, err);
+    if (code)
+        goto out;
+    *frame = dst;
+    dst = NULL;
+out:
+    ZSTD_freeCCtx(ctx);
+    free(raw);
+    free(dst);
+    return code;
+}
+
+static int check_magic(const uint8_t *frame, size_t size, struct fm_err *err)
+{
+    static const uint8_t magic[4] = {0x28, 0xb5, 0x2f, 0xfd};
+    static const uint8_t skippable[3] = {0x2a, 0x4d, 0x18}; /* after 0x50 to 0x5f */
+    if (size < 6)
+        return fm_fail(err, FM_EFORMAT, "masks: %zu bytes are too few for a zstd frame", size);
+    if ((frame[0] & 0xf0) == 0x50 && memcmp(frame + 1, skippable, sizeof skippable) == 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "masks: begin with a skippable zstd frame; exactly one "
+                       "frame of data is accepted");
+    if (memcmp(frame, magic, sizeof magic) != 0)
+        return fm_fail(err, FM_EFORMAT, "masks: not a zstd frame (begins with %02x%02x%02x%02x)",
+                       frame[0], frame[1], frame[2], frame[3]);
+    return FM_OK;
+}
+
+/*
+ * The byte behind the magic number says what the frame promises (RFC 8878, 3.1.1.1): it states its
+ * content size if one of the top two bits or the single-segment bit is set, has a checksum if bit 2
+ * is, wants a dictionary if one of the low two is.  Unless single-segment, the next byte is the
+ * window: 5 bits of exponent, 3 of mantissa.  The library's one-pass decoder ignores the window,
+ * but other readers would allocate it.
+ */
+static int check_descriptor(const uint8_t *frame, struct fm_err *err)
+{
+    uint8_t flags = frame[4];
+    bool single = flags & 0x20;
+    if (!(flags & 0xc0) && !single)
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame does not state its content size");
+    if (!(flags & 0x04))
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame has no checksum");
+    if (flags & 0x18)
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame sets a bit that means nothing");
+    if (flags & 0x03)
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame asks for a dictionary");
+    uint64_t base = 1024ull << (frame[5] >> 3);
+    uint64_t window = base + base / 8 * (frame[5] & 7);
+    if (!single && window > WINDOW_BYTES_MAX)
+        return fm_fail(err, FM_EFORMAT,
+                       "masks: the zstd frame asks for a window of %llu bytes "
+                       "(limit %u)",
+                       (unsigned long long)window, WINDOW_BYTES_MAX);
+    return FM_OK;
+}
+
+static int check_frame(const void *frame, size_t size, size_t bytes, struct fm_err *err)
+{
+    if (check_magic(frame, size, err) || check_descriptor(frame, err))
+        return err->code;
+    unsigned long long stated = ZSTD_getFrameContentSize(frame, size);
+    if (stated == ZSTD_CONTENTSIZE_ERROR || stated == ZSTD_CONTENTSIZE_UNKNOWN)
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame header is broken");
+    if (stated != bytes)
+        return fm_fail(err, FM_EFORMAT, "masks: hold %llu bytes where the manifest makes it %zu",
+                       stated, bytes);
+    size_t length = ZSTD_findFrameCompressedSize(frame, size);
+    if (ZSTD_isError(length))
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame is broken or cut (%zu bytes)", size);
+    if (length != size)
+        return fm_fail(err, FM_EFORMAT, "masks: %zu bytes behind the end of the zstd frame",
+                       size - length);
+    return FM_OK;
+}
+
+int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err *err)
+{
+    size_t bytes = 0;
+    if (count_bytes(&bytes, count, err))
+        return err->code;
+    return check_frame(frame, size, bytes, err);
+}
+
+/* In one pass into exactly the bytes that the manifest asks for: nothing a frame says makes the
+ * decoder allocate. */
+int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t size,
+                      struct fm_err *err)
+{
+    size_t bytes = 0;
+    if (count_bytes(&bytes, count, err) || check_frame(frame, size, bytes, err))
+        return err->code;
+    ZSTD_DCtx *ctx = ZSTD_createDCtx();
+    if (!ctx)
+        return fm_fail(err, FM_ENOMEM, "no memory to decompress masks");
+    size_t done = ZSTD_decompressDCtx(ctx, widths, bytes, frame, size);
+    ZSTD_freeDCtx(ctx);
+    if (ZSTD_isError(done)) /* in words of ours: the library's change with its version */
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame %s",
+                       ZSTD_getErrorCode(done) == ZSTD_error_checksum_wrong
+                           ? "does not have its checksum"
+                           : "is broken");
+    if (done != bytes)
+        return fm_fail(err, FM_EFORMAT, "masks: end after %zu of %zu bytes", done, bytes);
+    for (size_t i = 0; i < count; i++)
+        widths[i] = le32toh(widths[i]);
+    return FM_OK;
+}

@@ -1,0 +1,32 @@
+/*
+ * The order of a bundle's members: the one table that reader and writer of the bundle share.
+ * Private to formats/bundle/bundle.c and formats/bundle/bundlewriter.c.
+ */
+#ifndef FM_PLACE_H
+#define FM_PLACE_H
+
+#include <stdbool.h>
+
+/* Places in stream order; pads may stand anywhere between them. */
+enum fm_member_place {
+    FM_PLACE_MANIFEST,
+    FM_PLACE_BUILD,
+    FM_PLACE_CARRIED,
+    FM_PLACE_RANKING,
+    FM_PLACE_MASKS,
+    FM_PLACE_ADAPTER,
+    FM_PLACE_SEGMENTS,
+    FM_PLACE_WEIGHTS,
+    FM_PLACE_CHECKSUMS,
+    FM_PLACE_PAD,
+    FM_PLACES
+};
+
+/* Place of a name, -1 where no bundle has such a member. */
+int fm_place_of(const char *name);
+
+/* True where the manifest states the digest; true where CHECKSUMS does. */
+bool fm_place_listed(int place);
+bool fm_place_summed(int place);
+
+#endif

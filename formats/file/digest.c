@@ -1,0 +1,115 @@
+#include "formats/file/digest.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+/* On x86-64 the library has faster bodies behind names of their own, chosen at run time; the
+ * header puts them in the place of the plain ones.  Same digests, three times the speed. */
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
+
+/* The library aligns its state to 64 bytes itself, and hides its size from dynamic linkers. */
+struct fm_hasher {
+    XXH3_state_t *state;
+};
+
+_Static_assert(sizeof(XXH128_canonical_t) == sizeof(struct fm_digest), "a digest is 16 bytes");
+
+struct fm_hasher *fm_hasher_new(void)
+{
+    struct fm_hasher *h = malloc(sizeof *h);
+    if (!h)
+        return NULL;
+    h->state = XXH3_createState();
+    if (!h->state) {
+        free(h);
+        return NULL;
+    }
+    fm_hasher_reset(h);
+    return h;
+}
+
+void fm_hasher_free(struct fm_hasher *h)
+{
+    if (!h)
+        return;
+    XXH3_freeState(h->state);
+    free(h);
+}
+
+void fm_hasher_reset(struct fm_hasher *h)
+{
+    XXH_errorcode code = XXH3_128bits_reset(h->state);
+    assert(code == XXH_OK);
+    (void)code;
+}
+
+void fm_hasher_add(struct fm_hasher *h, const void *src, size_t size)
+{
+    if (size == 0)
+        return;
+    XXH_errorcode code = XXH3_128bits_update(h->state, src, size);
+    assert(code == XXH_OK);
+    (void)code;
+}
+
+static struct fm_digest make_canonical(XXH128_hash_t hash)
+{
+    struct fm_digest d;
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, hash);
+    memcpy(d.byte, canonical.digest, sizeof d.byte);
+    return d;
+}
+
+struct fm_digest fm_hasher_done(const struct fm_hasher *h)
+{
+    return make_canonical(XXH3_128bits_digest(h->state));
+}
+
+struct fm_digest fm_digest_of(const void *src, size_t size)
+{
+    return make_canonical(XXH3_128bits(size ? src : "", size));
+}
+
+bool fm_digest_equal(const struct fm_digest *a, const struct fm_digest *b)
+{
+    return memcmp(a->byte, b->byte, sizeof a->byte) == 0;
+}
+
+void fm_digest_hex(char hex[FM_DIGEST_HEX], const struct fm_digest *d)
+{
+    static const char digit[] = "0123456789abcdef";
+    for (size_t i = 0; i < sizeof d->byte; i++) {
+        hex[2 * i] = digit[d->byte[i] >> 4];
+        hex[2 * i + 1] = digit[d->byte[i] & 15];
+    }
+    hex[FM_DIGEST_HEX - 1] = '\0';
+}
+
+static int value_of_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return -1;
+}
+
+bool fm_digest_parse(struct fm_digest *d, const char *hex, size_t len)
+{
+    if (len != FM_DIGEST_HEX - 1)
+        return false;
+    struct fm_digest parsed;
+    for (size_t i = 0; i < sizeof d->byte; i++) {
+        int high = value_of_digit(hex[2 * i]), low = value_of_digit(hex[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return false;
+        parsed.byte[i] = (uint8_t)(high << 4 | low);
+    }
+    *d = parsed;
+    return true;
+}

@@ -1,0 +1,312 @@
+#include "formats/file/file.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "formats/file/spool.h"
+#include "lib/base/mem.h"
+
+/* A descriptor that takes the place of a closed stdin, stdout or stderr would receive what is
+ * meant for those. */
+static int move_above_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return high;
+}
+
+static const char *kind_of(mode_t mode)
+{
+    if (S_ISDIR(mode))
+        return "a directory";
+    if (S_ISFIFO(mode))
+        return "a FIFO";
+    if (S_ISSOCK(mode))
+        return "a socket";
+    return "a device";
+}
+
+static void note_identity(struct fm_file *f, const struct stat *st)
+{
+    f->size = (uint64_t)st->st_size;
+    f->dev = (uint64_t)st->st_dev;
+    f->ino = (uint64_t)st->st_ino;
+    f->mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
+/* Take over fd, the result of an open(2) of `path`. */
+static int adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err)
+{
+    struct stat st;
+    *f = (struct fm_file){.fd = -1};
+    int rc = FM_OK;
+    if (fd < 0 && (errno == ELOOP || errno == ENXIO))
+        return fm_fail(err, FM_EFORMAT, "'%s' is %s; a regular file is needed", path,
+                       errno == ELOOP ? "a symbolic link that is not followed" : "a socket");
+    if (fd < 0)
+        return fm_fail_errno(err, "cannot open '%s'", path);
+    if (fstat(fd, &st) != 0)
+        rc = fm_fail_errno(err, "cannot examine '%s'", path);
+    else if (!S_ISREG(st.st_mode))
+        rc = fm_fail(err, FM_EFORMAT, "'%s' is %s; a regular file is needed", path,
+                     kind_of(st.st_mode));
+    else if (!(f->path = fm_strdup(path, err)))
+        rc = err->code;
+    if (rc != FM_OK) {
+        close(fd);
+        return rc;
+    }
+    f->fd = fd;
+    note_identity(f, &st);
+    return FM_OK;
+}
+
+/* O_NONBLOCK: a FIFO without a writer would block the open. */
+#define INPUT_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+
+int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err)
+{
+    return adopt(f, move_above_standard(open(path, INPUT_FLAGS)), path, err);
+}
+
+int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow, struct fm_err *err)
+{
+    *f = (struct fm_file){.fd = -1};
+    if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+        return fm_fail(err, FM_EFORMAT, "'%s' is not the name of a file in this directory", name);
+    int flags = INPUT_FLAGS | (follow ? 0 : O_NOFOLLOW);
+    return adopt(f, move_above_standard(openat(dirfd, name, flags)), name, err);
+}
+
+int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
+{
+    *fd = move_above_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
+}
+
+/* A pipe becomes a file: all of it, in an unlinked temporary. */
+static int open_spooled(struct fm_file *f, struct fm_err *err)
+{
+    struct stat st;
+    struct fm_spool s;
+    int rc = fm_spool_begin(&s, err);
+    if (rc == FM_OK)
+        rc = fm_spool_keep(&s, UINT64_MAX, err);
+    if (rc == FM_OK && fstat(s.file.fd, &st) != 0)
+        rc = fm_fail_errno(err, "cannot examine the copy of standard input");
+    if (rc != FM_OK) {
+        fm_spool_end(&s);
+        return rc;
+    }
+    *f = s.file;
+    note_identity(f, &st);
+    assert(f->size == s.file.size);
+    return FM_OK;
+}
+
+int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err)
+{
+    if (strcmp(path, "-") != 0)
+        return fm_file_open(f, path, err);
+    struct stat st;
+    *f = (struct fm_file){.fd = -1};
+    if (fstat(STDIN_FILENO, &st) != 0)
+        return fm_fail(err, FM_EUSAGE, "standard input is closed; name an input file");
+    if (isatty(STDIN_FILENO))
+        return fm_fail(err, FM_EUSAGE,
+                       "standard input is a terminal; name an input file or use a pipe");
+    if (fm_spool_needed(path))
+        return open_spooled(f, err);
+    return adopt(f, fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), "standard input", err);
+}
+
+int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err)
+{
+    *f = *from;
+    f->path = fm_strdup(from->path, err);
+    f->fd = f->path ? fcntl(from->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
+    if (f->path && f->fd < 0)
+        fm_fail_errno(err, "cannot open '%s' again", from->path);
+    if (f->fd >= 0)
+        return FM_OK;
+    fm_file_close(f);
+    return err->code;
+}
+
+void fm_file_close(struct fm_file *f)
+{
+    if (f->path && f->fd >= 0)
+        close(f->fd);
+    free(f->path);
+    *f = (struct fm_file){.fd = -1};
+}
+
+/* pread until size bytes or the end; bytes read, or -1 with errno. */
+static ssize_t read_fully(int fd, uint64_t offset, void *dst, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t got = pread(fd, (char *)dst + done, size - done, (off_t)(offset + done));
+        if (got == 0)
+            break;
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t size,
+                 struct fm_err *err)
+{
+    if (offset > INT64_MAX || size > INT64_MAX - offset)
+        return fm_fail(err, FM_EFORMAT, "'%s' ends at byte %" PRIu64 ", %zu at %" PRIu64 " wanted",
+                       f->path, f->size, size, offset);
+    ssize_t got = read_fully(f->fd, offset, dst, size);
+    if (got < 0)
+        return fm_fail_errno(err, "cannot read '%s' at byte %" PRIu64, f->path, offset);
+    if ((size_t)got == size)
+        return FM_OK;
+    if (offset + size <= f->size)
+        return fm_fail(err, FM_EIO,
+                       "'%s' became shorter while it was read (%" PRIu64 " of %" PRIu64 " bytes)",
+                       f->path, offset + (uint64_t)got, f->size);
+    return fm_fail(err, FM_EFORMAT, "'%s' ends at byte %" PRIu64 ", %zu at %" PRIu64 " wanted",
+                   f->path, f->size, size, offset);
+}
+
+int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
+                  struct fm_err *err)
+{
+    *text = NULL;
+    *size = 0;
+    if (f->size > limit)
+        return fm_fail(err, FM_EFORMAT, "'%s' has %" PRIu64 " bytes (limit %zu)", f->path, f->size,
+                       limit);
+    char *t = malloc((size_t)f->size + 1);
+    if (!t)
+        return fm_fail(err, FM_ENOMEM, "no memory for the %" PRIu64 " bytes of '%s'", f->size,
+                       f->path);
+    int rc = fm_file_read(f, 0, t, (size_t)f->size, err);
+    if (rc != FM_OK) {
+        free(t);
+        return rc;
+    }
+    t[f->size] = 0;
+    *text = t;
+    *size = (size_t)f->size;
+    return FM_OK;
+}
+
+int fm_file_unchanged(const struct fm_file *f, struct fm_err *err)
+{
+    struct stat st;
+    struct fm_file now = {0};
+    if (fstat(f->fd, &st) != 0)
+        return fm_fail_errno(err, "cannot examine '%s'", f->path);
+    note_identity(&now, &st);
+    if (now.size != f->size || now.mtime_ns != f->mtime_ns)
+        return fm_fail(err, FM_EIO,
+                       "'%s' was changed while it was read (%" PRIu64 " bytes, now %" PRIu64 ")",
+                       f->path, f->size, now.size);
+    return FM_OK;
+}
+
+const char *fm_file_temp_directory(void)
+{
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/var/tmp";
+}
+
+int fm_file_temp(int *fd, struct fm_err *err)
+{
+    const char *dir = fm_file_temp_directory();
+    *fd = move_above_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (*fd >= 0)
+        return FM_OK;
+    char *name = NULL; /* a filesystem without O_TMPFILE */
+    if (asprintf(&name, "%s/fm-XXXXXX", dir) < 0)
+        return fm_fail(err, FM_ENOMEM, "no memory for the name of a temporary file");
+    int made = mkostemp(name, O_CLOEXEC);
+    if (made >= 0)
+        unlink(name);
+    free(name);
+    *fd = move_above_standard(made);
+    if (*fd >= 0)
+        return FM_OK;
+    int code = fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
+    /* A directory that is not there is no input of ours. */
+    return err->code = code == FM_ENOENT ? FM_ECREATE : code;
+}
+
+int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err)
+{
+    ssize_t got = read_fully(fd, offset, dst, size);
+    if (got < 0)
+        return fm_fail_errno(err, "cannot read back a temporary file at byte %" PRIu64, offset);
+    if ((size_t)got != size)
+        return fm_fail(err, FM_EIO, "a temporary file ends at byte %" PRIu64 ", not %" PRIu64,
+                       offset + (uint64_t)got, offset + size);
+    return FM_OK;
+}
+
+int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t put = pwrite(fd, (const char *)src + done, size - done, (off_t)(offset + done));
+        if (put > 0)
+            done += (size_t)put;
+        else if (put < 0 && errno != EINTR)
+            return fm_fail_errno(err,
+                                 "cannot write a temporary file at byte %" PRIu64
+                                 "; point TMPDIR at a disk with more room",
+                                 offset + done);
+    }
+    return FM_OK;
+}
+
+static int examine_stdout(struct statvfs *v, bool *endless)
+{
+    struct stat st;
+    *endless = fstat(STDOUT_FILENO, &st) != 0 || !S_ISREG(st.st_mode);
+    return *endless ? 0 : fstatvfs(STDOUT_FILENO, v);
+}
+
+int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
+{
+    struct statvfs v;
+    bool stream = strcmp(path, "-") == 0, endless = false;
+    int rc = stream ? examine_stdout(&v, &endless) : statvfs(path, &v);
+    if (rc != 0 && errno == ENOENT) {
+        size_t n = strlen(path);
+        while (n > 1 && path[n - 1] == '/')
+            n--;
+        const char *slash = memrchr(path, '/', n);
+        n = slash == path ? 1 : slash ? (size_t)(slash - path) : 1;
+        char *dir = strndup(slash ? path : ".", n);
+        if (!dir)
+            return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+        rc = statvfs(dir, &v);
+        free(dir);
+    }
+    if (rc != 0)
+        return fm_fail_errno(err, "cannot examine the filesystem of '%s'", path);
+    *bytes = endless ? UINT64_MAX : (uint64_t)v.f_bavail * v.f_frsize;
+    return FM_OK;
+}

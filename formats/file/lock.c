@@ -1,0 +1,107 @@
+#include "formats/file/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/file/temporary.h"
+
+/* Never one of the standard streams, should they be closed. */
+static int open_lock(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return high;
+}
+
+/* The holder before us may have removed what we opened. */
+static bool is_there(int fd, const char *path)
+{
+    struct stat mine, its;
+    return fstat(fd, &mine) == 0 && stat(path, &its) == 0 && mine.st_dev == its.st_dev &&
+           mine.st_ino == its.st_ino;
+}
+
+/* Nothing, or the number of a process: no file of somebody else. */
+static bool is_lock(int fd)
+{
+    struct stat st;
+    char text[32];
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= (off_t)sizeof text)
+        return false;
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    size_t digits = strspn(text, "0123456789");
+    return n == 0 || (n > 0 && digits > 0 && strcmp(text + digits, "\n") == 0);
+}
+
+static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *err)
+{
+    char who[24] = "";
+    ssize_t n = pread(lock->fd, who, sizeof who - 1, 0);
+    size_t digits = n > 0 ? strspn(who, "0123456789") : 0;
+    who[digits] = '\0';
+    return fm_fail(err, FM_ELOCKED,
+                   "'%s' belongs to a run that goes on%s%s; let it end, or stop it", path,
+                   digits ? ", process " : "", who);
+}
+
+/* Who has it, for those who meet it; that it cannot be written is no reason to stop. */
+static void sign(int fd)
+{
+    char text[24];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
+        errno = 0;
+}
+
+int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err)
+{
+    *lock = (struct fm_lock){.fd = -1};
+    if (!path)
+        return FM_OK;
+    if (asprintf(&lock->path, "%s" FM_LOCK_SUFFIX, path) < 0) {
+        lock->path = NULL;
+        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s" FM_LOCK_SUFFIX "'", path);
+    }
+    int rc = FM_OK;
+    while (rc == FM_OK) {
+        if ((lock->fd = open_lock(lock->path)) < 0)
+            rc = fm_temporary_fail(lock->path, err);
+        else if (!is_lock(lock->fd))
+            rc = fm_fail(err, FM_ECREATE, "'%s' is no lock of a run; choose another name",
+                         lock->path);
+        else if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+            rc = refuse(lock, path, err);
+        else if (is_there(lock->fd, lock->path))
+            break;
+        if (lock->fd >= 0)
+            close(lock->fd);
+    }
+    if (rc == FM_OK) {
+        sign(lock->fd);
+        return FM_OK;
+    }
+    free(lock->path);
+    *lock = (struct fm_lock){.fd = -1};
+    return rc;
+}
+
+void fm_lock_drop(struct fm_lock *lock)
+{
+    if (!lock->path)
+        return;
+    unlink(lock->path); /* while it is still ours */
+    close(lock->fd);
+    free(lock->path);
+    *lock = (struct fm_lock){.fd = -1};
+}

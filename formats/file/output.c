@@ -1,0 +1,213 @@
+#include "formats/file/file.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/file/temporary.h"
+#include "lib/base/mem.h"
+
+static const char *name_of(const struct fm_output *o)
+{
+    return o->path ? o->path : "standard output";
+}
+
+/* The sentence for errno of a failed write, with the room that is left where that is the cause. */
+static int fail_write(const struct fm_output *o, uint64_t wanted, struct fm_err *err)
+{
+    uint64_t room = 0;
+    if (errno == ENOSPC && o->temp) {
+        struct fm_err unused = {0};
+        fm_file_free_space(o->temp, &room, &unused);
+        return fm_fail(err, FM_EIO,
+                       "cannot write '%s': no space left for %" PRIu64 " bytes (%" PRIu64 " free)",
+                       name_of(o), wanted, room);
+    }
+    return fm_fail_errno(err, "cannot write '%s'", name_of(o));
+}
+
+int fm_output_check(const char *path, bool force, struct fm_err *err)
+{
+    struct stat st;
+    size_t len = strlen(path);
+    bool there = lstat(path, &st) == 0;
+    if (there && !S_ISREG(st.st_mode))
+        return fm_fail(err, FM_ECREATE,
+                       "'%s' exists and is not a regular file; choose another name", path);
+    if (there && !force)
+        return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
+    if (len > 0 && path[len - 1] == '/')
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': a file's name ends in no slash", path);
+    return fm_temporary_check(path, err);
+}
+
+static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
+{
+    struct stat st;
+    int flags = fcntl(STDOUT_FILENO, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return fm_fail(err, FM_EUSAGE, "standard output is closed; name an output file");
+    if (binary && isatty(STDOUT_FILENO))
+        return fm_fail(err, FM_EUSAGE,
+                       "standard output is a terminal; name an output file or use a pipe");
+    o->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (o->fd < 0 || fstat(o->fd, &st) != 0)
+        return fm_fail_errno(err, "cannot use standard output");
+    o->seekable = S_ISREG(st.st_mode) && st.st_size == 0 && !(flags & O_APPEND) &&
+                  lseek(o->fd, 0, SEEK_CUR) == 0;
+    return FM_OK;
+}
+
+/* Make o->temp beside o->path. */
+static int make_temporary(struct fm_output *o, struct fm_err *err)
+{
+    o->temp = fm_temporary_new(o->path, "fm", false, &o->slot, err);
+    if (!o->temp)
+        return err->code;
+    int fd = open(o->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0)
+        return fm_temporary_fail(o->path, err);
+    o->fd = fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (o->fd != fd)
+        close(fd);
+    if (o->fd < 0)
+        return fm_fail_errno(err, "cannot create '%s'", o->path);
+    o->seekable = true;
+    return FM_OK;
+}
+
+int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
+                   struct fm_err *err)
+{
+    *o = (struct fm_output){.fd = -1, .slot = -1, .force = force};
+    int rc;
+    if (strcmp(path, "-") == 0)
+        rc = open_stdout(o, binary, err);
+    else if ((rc = fm_output_check(path, force, err)) == FM_OK)
+        rc = (o->path = fm_strdup(path, err)) ? make_temporary(o, err) : err->code;
+    if (rc != FM_OK)
+        fm_output_abandon(o);
+    return rc;
+}
+
+int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
+{
+    if (!o->temp || size == 0)
+        return FM_OK;
+    if (size > INT64_MAX)
+        return fm_fail(err, FM_EIO, "cannot write '%s': %" PRIu64 " bytes are too many", name_of(o),
+                       size);
+    int rc;
+    do
+        rc = fallocate(o->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)size);
+    while (rc != 0 && errno == EINTR);
+    if (rc == 0)
+        return FM_OK;
+    if (errno != EOPNOTSUPP && errno != ENOSYS)
+        return fail_write(o, size, err);
+    uint64_t room = 0;
+    rc = fm_file_free_space(o->temp, &room, err);
+    if (rc == FM_OK && room < size) {
+        errno = ENOSPC;
+        return fail_write(o, size, err);
+    }
+    return rc;
+}
+
+int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t put = write(o->fd, (const char *)src + done, size - done);
+        if (put >= 0) {
+            done += (size_t)put;
+            o->at += (uint64_t)put;
+        } else if (errno == EAGAIN) {
+            struct pollfd p = {.fd = o->fd, .events = POLLOUT};
+            poll(&p, 1, -1);
+        } else if (errno != EINTR) {
+            return fail_write(o, size - done, err);
+        }
+    }
+    return FM_OK;
+}
+
+int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, size_t size,
+                       struct fm_err *err)
+{
+    assert(o->seekable && offset <= INT64_MAX && size <= INT64_MAX - offset);
+    size_t done = 0;
+    while (done < size) {
+        ssize_t put = pwrite(o->fd, (const char *)src + done, size - done, (off_t)(offset + done));
+        if (put >= 0)
+            done += (size_t)put;
+        else if (errno != EINTR)
+            return fail_write(o, size - done, err);
+    }
+    return FM_OK;
+}
+
+/* Give the flushed and closed temporary its name. */
+static int appear(struct fm_output *o, struct fm_err *err)
+{
+    if ((o->force ? rename(o->temp, o->path) : fm_temporary_rename(o->temp, o->path)) != 0)
+        return fm_temporary_fail(o->path, err);
+    free(o->temp);
+    o->temp = NULL;
+    if (o->inside)
+        return FM_OK;
+    int rc = fm_temporary_flush_parent(o->path, err);
+    if (rc != FM_OK)
+        unlink(o->path);
+    return rc;
+}
+
+int fm_output_commit(struct fm_output *o, struct fm_err *err)
+{
+    assert(o->fd >= 0);
+    int rc = fm_temporary_flush(o->fd, name_of(o), err);
+    int fd = o->fd;
+    o->fd = -1;
+    if (close(fd) != 0 && rc == FM_OK)
+        rc = fm_fail_errno(err, "cannot close '%s'", name_of(o));
+    if (rc == FM_OK && o->path)
+        rc = appear(o, err);
+    fm_output_abandon(o);
+    return rc;
+}
+
+void fm_output_abandon(struct fm_output *o)
+{
+    if (!o->path && !o->temp && o->fd <= STDERR_FILENO)
+        return; /* zeroed, closed or never open */
+    if (o->fd >= 0)
+        close(o->fd);
+    if (o->temp)
+        unlink(o->temp);
+    fm_temporary_forget(o->slot);
+    free(o->temp);
+    free(o->path);
+    *o = (struct fm_output){.fd = -1, .slot = -1};
+}
+
+int fm_output_end(struct fm_output *o, int rc, struct fm_err *err)
+{
+    if (rc == FM_OK)
+        return fm_output_commit(o, err);
+    fm_output_abandon(o);
+    return rc;
+}
+
+int fm_output_text(const char *path, const char *text, bool force, struct fm_err *err)
+{
+    struct fm_output o;
+    int rc = fm_output_open(&o, path, false, force, err);
+    return rc == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err) : rc;
+}

@@ -1,0 +1,99 @@
+#include "formats/file/spool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/signals.h"
+
+#define PIECE_BYTES ((size_t)1 << 20)
+
+bool fm_spool_needed(const char *path)
+{
+    struct stat st;
+    if (strcmp(path, "-") != 0 || fstat(STDIN_FILENO, &st) != 0)
+        return false;
+    /* A file of which somebody has read the beginning is as good as a pipe. */
+    return S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) ||
+           (S_ISREG(st.st_mode) && lseek(STDIN_FILENO, 0, SEEK_CUR) != 0);
+}
+
+int fm_spool_begin(struct fm_spool *s, struct fm_err *err)
+{
+    *s = (struct fm_spool){.file = {.fd = -1}};
+    int fd = -1, rc = fm_file_temp(&fd, err);
+    if (rc == FM_OK && !(s->file.path = fm_strdup("standard input", err))) {
+        close(fd);
+        return err->code;
+    }
+    s->file.fd = fd;
+    return rc;
+}
+
+void fm_spool_end(struct fm_spool *s)
+{
+    fm_file_close(&s->file);
+}
+
+/* The next bytes of the stream, at most size; *got 0 at its end. */
+static int receive(struct fm_spool *s, void *dst, size_t size, size_t *got, struct fm_err *err)
+{
+    *got = 0;
+    while (!s->ended) {
+        if (!fm_signals_await(STDIN_FILENO, POLLIN, -1))
+            return fm_fail(err, FM_ESAVED, "stopped while it waited for standard input");
+        ssize_t n = read(STDIN_FILENO, dst, size);
+        if (n >= 0) {
+            s->ended = n == 0;
+            *got = (size_t)n;
+            return FM_OK;
+        }
+        if (errno != EAGAIN && errno != EINTR)
+            return fm_fail_errno(err, "cannot read standard input");
+    }
+    return FM_OK;
+}
+
+int fm_spool_keep(struct fm_spool *s, uint64_t until, struct fm_err *err)
+{
+    if (s->ended || s->file.size >= until)
+        return FM_OK;
+    char *piece = malloc(PIECE_BYTES);
+    if (!piece)
+        return fm_fail(err, FM_ENOMEM, "no memory to read standard input");
+    int rc = FM_OK;
+    while (rc == FM_OK && !s->ended && s->file.size < until) {
+        uint64_t left = until - s->file.size;
+        size_t got = 0;
+        rc = receive(s, piece, left < PIECE_BYTES ? (size_t)left : PIECE_BYTES, &got, err);
+        if (rc == FM_OK &&
+            (rc = fm_file_temp_write(s->file.fd, s->file.size, piece, got, err)) != FM_OK)
+            fm_within(err, "copy of standard input");
+        s->file.size += rc == FM_OK ? got : 0;
+    }
+    free(piece);
+    return rc;
+}
+
+int fm_spool_read(struct fm_spool *s, uint64_t offset, void *dst, size_t size, struct fm_err *err)
+{
+    assert(offset <= s->file.size);
+    uint64_t there = s->file.size - offset;
+    size_t done = there < size ? (size_t)there : size;
+    int rc = fm_file_read(&s->file, offset, dst, done, err);
+    while (rc == FM_OK && done < size) {
+        size_t got = 0;
+        rc = receive(s, (char *)dst + done, size - done, &got, err);
+        if (rc == FM_OK && got == 0)
+            rc = fm_fail(err, FM_EFORMAT, "standard input ends at byte %" PRIu64, s->file.size);
+        done += got;
+        s->file.size += got;
+    }
+    return rc;
+}

@@ -1,0 +1,207 @@
+#include "formats/file/temporary.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "formats/file/file.h"
+#include "lib/base/mem.h"
+
+#define NAME_KEPT 180 /* bytes of NAME in the temporary's own name, of NAME_MAX 255 */
+
+enum { FREE, FILLING, LIVE };
+
+static struct {
+    atomic_int state;
+    bool directory;
+    char path[PATH_MAX];
+} table[FM_TEMPORARIES_MAX];
+
+static int take_slot(void)
+{
+    for (int i = 0; i < FM_TEMPORARIES_MAX; i++) {
+        int free_one = FREE;
+        if (atomic_compare_exchange_strong(&table[i].state, &free_one, FILLING))
+            return i;
+    }
+    return -1;
+}
+
+/* Where the last component begins; its length without trailing slashes is put into *len. */
+static const char *last_name(const char *path, size_t *len)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    *len = end - begin;
+    return path + begin;
+}
+
+static bool is_dots(const char *name, size_t len)
+{
+    return (len == 1 && name[0] == '.') || (len == 2 && name[0] == '.' && name[1] == '.');
+}
+
+static uint32_t draw(void)
+{
+    uint32_t r = 0;
+    if (getrandom(&r, sizeof r, GRND_NONBLOCK) != (ssize_t)sizeof r)
+        r = (uint32_t)(uintptr_t)&r ^ (uint32_t)getpid(); /* O_EXCL guards: only ugliness is lost */
+    return r;
+}
+
+/* Where the name of `path` begins, and its length; FM_ECREATE where it has none, or a long one. */
+static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
+{
+    *name = last_name(path, len);
+    if (*len == 0 || is_dots(*name, *len) || **name == '/')
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': it does not end in a name", path);
+    if (*len > NAME_MAX || strlen(path) >= PATH_MAX)
+        return fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
+    return FM_OK;
+}
+
+int fm_temporary_check(const char *path, struct fm_err *err)
+{
+    const char *name;
+    size_t len = 0;
+    char home[PATH_MAX + 4];
+    if (find_name(&name, &len, path, err) != FM_OK)
+        return err->code;
+    snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
+    return access(home, W_OK | X_OK) == 0 ? FM_OK : fm_temporary_fail(path, err);
+}
+
+char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
+                       struct fm_err *err)
+{
+    size_t len = 0;
+    const char *name;
+    if (find_name(&name, &len, path, err) != FM_OK)
+        return NULL;
+    int kept = (int)(len < NAME_KEPT ? len : NAME_KEPT);
+    char made[PATH_MAX];
+    int n = snprintf(made, sizeof made, "%.*s.%.*s.%s-%ld-%08x", (int)(name - path), path, kept,
+                     name, kind, (long)getpid(), (unsigned)draw());
+    if (n < 0 || (size_t)n >= sizeof made) {
+        fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
+        return NULL;
+    }
+    int s = take_slot();
+    if (s < 0) {
+        fm_fail(err, FM_EBUG, "cannot create '%s': %d outputs are open already", path,
+                FM_TEMPORARIES_MAX);
+        return NULL;
+    }
+    memcpy(table[s].path, made, (size_t)n + 1);
+    table[s].directory = directory;
+    char *copy = fm_strdup(made, err);
+    atomic_store(&table[s].state, copy ? LIVE : FREE);
+    *slot = copy ? s : -1;
+    return copy;
+}
+
+void fm_temporary_forget(int slot)
+{
+    if (slot >= 0)
+        atomic_store(&table[slot].state, FREE);
+}
+
+/* readdir allocates; getdents64 into a buffer of ours does not.  Removing while reading may skip
+ * names, so it starts again until a pass removes nothing. */
+void fm_temporary_rmdir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    _Alignas(struct dirent64) char buffer[4096];
+    bool removed = true;
+    while (removed) {
+        removed = false;
+        lseek(fd, 0, SEEK_SET);
+        ssize_t got;
+        while ((got = getdents64(fd, buffer, sizeof buffer)) > 0) {
+            for (ssize_t at = 0; at < got;) {
+                const struct dirent64 *d = (const struct dirent64 *)(buffer + at);
+                at += d->d_reclen;
+                if (!is_dots(d->d_name, strlen(d->d_name)) && unlinkat(fd, d->d_name, 0) == 0)
+                    removed = true;
+            }
+        }
+    }
+    close(fd);
+    rmdir(path);
+}
+
+int fm_temporary_fail(const char *path, struct fm_err *err)
+{
+    if (errno == ENOENT || errno == ENOTDIR)
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': its directory does not exist", path);
+    if (errno == ENAMETOOLONG || errno == ELOOP || errno == EEXIST)
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': %s", path, strerror(errno));
+    return fm_fail_errno(err, "cannot create '%s'", path);
+}
+
+/* After a failed write-back Linux calls the pages clean, so a second fsync would lie: no retry. */
+int fm_temporary_flush(int fd, const char *name, struct fm_err *err)
+{
+    if (fsync(fd) == 0 || errno == EINVAL || errno == EROFS || errno == ENOTSUP)
+        return FM_OK; /* the last three: a pipe, or a filesystem that does not know fsync */
+    int rc = fm_fail_errno(err, "cannot flush '%s' to the disk", name);
+    return rc == FM_EPERM ? (err->code = FM_EIO) : rc;
+}
+
+int fm_temporary_flush_parent(const char *path, struct fm_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash == path ? strdup("/")
+                              : strndup(slash ? path : ".", slash ? (size_t)(slash - path) : 1);
+    if (!dir)
+        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = FM_OK;
+    if (fd >= 0)
+        rc = fm_temporary_flush(fd, dir, err);
+    else if (errno != EACCES) /* a directory that may be written and not read */
+        rc = fm_fail_errno(err, "cannot open '%s'", dir);
+    if (fd >= 0)
+        close(fd);
+    free(dir);
+    return rc;
+}
+
+int fm_temporary_rename(const char *from, const char *to)
+{
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return -1;
+    if (link(from, to) != 0) /* a filesystem without that flag */
+        return -1;
+    return unlink(from);
+}
+
+void fm_file_remove_temporaries(void)
+{
+    int saved = errno;
+    for (int i = 0; i < FM_TEMPORARIES_MAX; i++) {
+        if (atomic_load(&table[i].state) != LIVE)
+            continue;
+        if (table[i].directory)
+            fm_temporary_rmdir(table[i].path);
+        else
+            unlink(table[i].path);
+    }
+    errno = saved;
+}

@@ -1,0 +1,72 @@
+#include "formats/file/text.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+
+#define FIRST_BYTES 1024
+
+/* Room for `more` bytes and the NUL. */
+static bool make_room(struct fm_text *t, size_t more)
+{
+    size_t need = 0, doubled = 0;
+    struct fm_err unused = {0};
+    if (t->failed || !fm_add(&need, t->size, more) || !fm_add(&need, need, 1))
+        return !(t->failed = true);
+    if (need <= t->capacity)
+        return true;
+    if (!fm_mul(&doubled, t->capacity, 2) || doubled < need)
+        doubled = need < FIRST_BYTES ? FIRST_BYTES : need;
+    void *data = t->data;
+    if (fm_grow(&data, doubled, 1, "text", &unused) != FM_OK)
+        return !(t->failed = true);
+    t->data = data;
+    t->capacity = doubled;
+    return true;
+}
+
+void fm_text_add(struct fm_text *t, const char *bytes, size_t size)
+{
+    if (!make_room(t, size))
+        return;
+    memcpy(t->data + t->size, bytes, size);
+    t->size += size;
+    t->data[t->size] = 0;
+}
+
+void fm_text_printf(struct fm_text *t, const char *fmt, ...)
+{
+    char line[512]; /* for numbers and short words; names go through the others */
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    assert(n >= 0 && (size_t)n < sizeof line);
+    fm_text_add(t, line, (size_t)n);
+}
+
+void fm_text_quote(struct fm_text *t, const char *s)
+{
+    static const char letters[0x20] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
+    fm_text_add(t, "\"", 1);
+    const char *plain = s;
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        fm_text_add(t, plain, (size_t)(s - plain));
+        plain = s + 1;
+        if (c >= 0x20)
+            fm_text_printf(t, "\\%c", c);
+        else if (letters[c])
+            fm_text_printf(t, "\\%c", letters[c]);
+        else
+            fm_text_printf(t, "\\u%04x", c);
+    }
+    fm_text_add(t, plain, (size_t)(s - plain));
+    fm_text_add(t, "\"", 1);
+}

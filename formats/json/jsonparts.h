@@ -1,0 +1,32 @@
+/*
+ * Members of a JSON object by their place in its text: for files of which some members are
+ * too large for a tree.
+ */
+#ifndef FM_JSONPARTS_H
+#define FM_JSONPARTS_H
+
+#include <stdbool.h>
+
+#include "formats/json/json.h"
+
+struct fm_jsonpart {
+    const char *key;
+    const char *begin, *end; /* NULL: absent */
+};
+
+/* Take the object at j and note where each of its members stands.  FM_EFORMAT for a member that is
+ * there twice, FM_ECONFIG for one that is not among `part`; `where` names the object. */
+int fm_jsonparts_take(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
+                      struct fm_err *err);
+
+/* A scanner of one member, which is there; positions in errors count from the whole. */
+struct fm_json fm_jsonparts_window(const struct fm_json *whole, const struct fm_jsonpart *p);
+
+/* Its text is this word; it is absent or null. */
+bool fm_jsonparts_is_word(const struct fm_jsonpart *p, const char *word);
+bool fm_jsonparts_is_null(const struct fm_jsonpart *p);
+
+/* An object or array as a tree; NULL where it is null or absent. */
+int fm_jsonparts_tree(cJSON **tree, const struct fm_jsonpart *p, struct fm_err *err);
+
+#endif

@@ -1,0 +1,244 @@
+#include "formats/json/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/text.h"
+#include "lib/base/mem.h"
+
+#define INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* `keys` has room for the keys of any object of the tree.  Depth was bounded by the scanner. */
+static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err)
+{
+    size_t n = 0;
+    const cJSON *c;
+    if (cJSON_IsObject(node)) {
+        for (c = node->child; c; c = c->next)
+            keys[n++] = c->string;
+        qsort(keys, n, sizeof *keys, compare_keys);
+    }
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            return fm_fail(err, FM_EFORMAT, "JSON: key '%s' stands twice", keys[i]);
+    for (c = node->child; c; c = c->next) {
+        int rc = c->child ? refuse_twins(c, keys, err) : FM_OK;
+        if (rc != FM_OK)
+            return rc;
+    }
+    return FM_OK;
+}
+
+int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err)
+{
+    *tree = NULL;
+    int rc = fm_json_check(text, size, err);
+    if (rc != FM_OK)
+        return rc;
+    const char *end = NULL;
+    cJSON *t = cJSON_ParseWithLengthOpts(text, size, &end, 0);
+    const char **keys = malloc(FM_JSON_VALUES_MAX * sizeof *keys);
+    if (!t || !keys)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for a JSON tree of %zu bytes", size);
+    else if (!cJSON_IsObject(t) && !cJSON_IsArray(t))
+        rc = fm_fail(err, FM_EFORMAT, "JSON at byte 0: an object or array was expected");
+    else
+        rc = refuse_twins(t, keys, err);
+    free(keys);
+    if (rc != FM_OK)
+        cJSON_Delete(t);
+    else
+        *tree = t;
+    return rc;
+}
+
+static const cJSON *get(const cJSON *object, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNull(v) ? NULL : v;
+}
+
+static int fail_missing(const char *key, struct fm_err *err)
+{
+    return fm_fail(err, FM_EFORMAT, "key '%s' is missing", key);
+}
+
+int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
+                    struct fm_err *err)
+{
+    const cJSON *v = get(object, key);
+    if (!v)
+        return FM_OK;
+    if (!cJSON_IsNumber(v) || v->valuedouble != trunc(v->valuedouble) ||
+        fabs(v->valuedouble) > (double)INTEGER_MAX)
+        return fm_fail(err, FM_EFORMAT, "key '%s' is not an integer (limit 2^53)", key);
+    int64_t i = (int64_t)v->valuedouble;
+    if (i < min || i > max)
+        return fm_fail(err, FM_EFORMAT,
+                       "key '%s' is %" PRId64 " (limits %" PRId64 " to %" PRId64 ")", key, i, min,
+                       max);
+    *value = i;
+    return FM_OK;
+}
+
+int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
+                    struct fm_err *err)
+{
+    if (!get(object, key))
+        return fail_missing(key, err);
+    return fm_json_opt_int(object, key, min, max, value, err);
+}
+
+int fm_json_opt_double(const cJSON *object, const char *key, double min, double max, double *value,
+                       struct fm_err *err)
+{
+    const cJSON *v = get(object, key);
+    if (!v)
+        return FM_OK;
+    if (!cJSON_IsNumber(v))
+        return fm_fail(err, FM_EFORMAT, "key '%s' is not a number", key);
+    if (!(v->valuedouble >= min && v->valuedouble <= max))
+        return fm_fail(err, FM_EFORMAT, "key '%s' is %g (limits %g to %g)", key, v->valuedouble,
+                       min, max);
+    *value = v->valuedouble;
+    return FM_OK;
+}
+
+int fm_json_opt_bool(const cJSON *object, const char *key, bool *value, struct fm_err *err)
+{
+    const cJSON *v = get(object, key);
+    if (!v)
+        return FM_OK;
+    if (!cJSON_IsBool(v))
+        return fm_fail(err, FM_EFORMAT, "key '%s' is neither true nor false", key);
+    *value = cJSON_IsTrue(v);
+    return FM_OK;
+}
+
+int fm_json_get_string(const cJSON *object, const char *key, const char **value, struct fm_err *err)
+{
+    const cJSON *v = get(object, key);
+    if (!v)
+        return fail_missing(key, err);
+    if (!cJSON_IsString(v))
+        return fm_fail(err, FM_EFORMAT, "key '%s' is not a string", key);
+    *value = v->valuestring;
+    return FM_OK;
+}
+
+/* The fewest digits that read back the same. */
+static void print_double(char text[32], double d)
+{
+    if (!isfinite(d)) {
+        memcpy(text, "null", 5);
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, d);
+        if (strtod(text, NULL) == d)
+            return;
+    }
+}
+
+static cJSON *add_raw(cJSON *to, const char *key, const char *text)
+{
+    cJSON *raw = cJSON_CreateRaw(text);
+    if (raw && !(key ? cJSON_AddItemToObject(to, key, raw) : cJSON_AddItemToArray(to, raw))) {
+        cJSON_Delete(raw);
+        raw = NULL;
+    }
+    return raw;
+}
+
+cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return add_raw(object, key, text);
+}
+
+cJSON *fm_json_add_double(cJSON *object, const char *key, double value)
+{
+    char text[32];
+    print_double(text, value);
+    return add_raw(object, key, text);
+}
+
+static void print_scalar(struct fm_text *t, const cJSON *v)
+{
+    char number[32];
+    if (cJSON_IsString(v)) {
+        fm_text_quote(t, v->valuestring);
+    } else if (cJSON_IsRaw(v)) {
+        fm_text_add(t, v->valuestring, strlen(v->valuestring));
+    } else if (cJSON_IsNumber(v)) {
+        double d = v->valuedouble;
+        if (d == trunc(d) && fabs(d) <= (double)INTEGER_MAX && !(d == 0 && signbit(d)))
+            snprintf(number, sizeof number, "%" PRId64, (int64_t)d);
+        else
+            print_double(number, d);
+        fm_text_add(t, number, strlen(number));
+    } else {
+        fm_text_printf(t, "%s", cJSON_IsTrue(v) ? "true" : cJSON_IsFalse(v) ? "false" : "null");
+    }
+}
+
+static bool is_container(const cJSON *v)
+{
+    return cJSON_IsObject(v) || cJSON_IsArray(v);
+}
+
+static bool fits_one_line(const cJSON *v)
+{
+    const cJSON *c;
+    if (cJSON_IsObject(v))
+        return !v->child;
+    for (c = v->child; c; c = c->next)
+        if (is_container(c))
+            return false;
+    return true;
+}
+
+static void print_node(struct fm_text *t, const cJSON *v, int indent)
+{
+    if (!is_container(v)) {
+        print_scalar(t, v);
+        return;
+    }
+    bool one_line = fits_one_line(v), object = cJSON_IsObject(v);
+    fm_text_add(t, object ? "{" : "[", 1);
+    for (const cJSON *c = v->child; c; c = c->next) {
+        if (!one_line)
+            fm_text_printf(t, "\n%*s", indent + 2, "");
+        if (object) {
+            fm_text_quote(t, c->string);
+            fm_text_add(t, ": ", 2);
+        }
+        print_node(t, c, indent + 2);
+        if (c->next)
+            fm_text_add(t, ", ", one_line ? 2 : 1);
+    }
+    if (!one_line)
+        fm_text_printf(t, "\n%*s", indent, "");
+    fm_text_add(t, object ? "}" : "]", 1);
+}
+
+char *fm_json_print(const cJSON *tree)
+{
+    struct fm_text t = {0};
+    print_node(&t, tree, 0);
+    fm_text_add(&t, "\n", 1);
+    if (t.failed) {
+        free(t.data);
+        return NULL;
+    }
+    return t.data;
+}

@@ -1,0 +1,16 @@
+#include "formats/runtime/modeling.h"
+
+/* The assembler puts the file in, so that an installed tool needs nothing beside it. */
+__asm__(".pushsection .rodata\n"
+        ".globl fm_modeling_begin, fm_modeling_end\n"
+        "fm_modeling_begin: .incbin \"formats/runtime/modeling_fm.py\"\n"
+        "fm_modeling_end: .byte 0\n"
+        ".popsection\n");
+
+extern const char fm_modeling_begin[], fm_modeling_end[];
+
+const char *fm_modeling_text(size_t *size)
+{
+    *size = (size_t)(fm_modeling_end - fm_modeling_begin);
+    return fm_modeling_begin;
+}

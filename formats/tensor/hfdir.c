@@ -1,0 +1,282 @@
+#include "formats/tensor/hfdir.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/tensor/hfindex.h"
+#include "lib/base/mem.h"
+
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+static bool is_there(const struct fm_hfdir *dir, const char *name)
+{
+    struct stat st;
+    return fstatat(dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static int read_config(struct fm_hfdir *dir, struct fm_err *err)
+{
+    struct fm_file f = {0};
+    int rc = fm_file_open_at(&f, dir->fd, "config.json", true, err);
+    if (rc == FM_OK)
+        rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &dir->config, &dir->config_bytes, err);
+    fm_file_close(&f);
+    return rc;
+}
+
+/* Open shard i under that name and index it. */
+static int open_shard(struct fm_hfdir *dir, size_t i, const char *name, struct fm_err *err)
+{
+    struct fm_shard *s = &dir->shard[i];
+    if (!(s->name = fm_strdup(name, err)))
+        return err->code;
+    int rc = fm_file_open_at(&s->file, dir->fd, name, true, err);
+    if (rc != FM_OK)
+        return rc;
+    for (size_t k = 0; k < i; k++)
+        if (dir->shard[k].file.ino == s->file.ino && dir->shard[k].file.dev == s->file.dev)
+            return fm_fail(err, FM_EFORMAT, "shards '%s' and '%s' are the same file",
+                           dir->shard[k].name, name);
+    return fm_safetensors_open(&s->st, &s->file, 0, s->file.size, err);
+}
+
+static int alloc_shards(struct fm_hfdir *dir, size_t n, struct fm_err *err)
+{
+    dir->shard = fm_alloc(n, sizeof *dir->shard, "shards", err);
+    if (!dir->shard)
+        return err->code;
+    dir->shards = n;
+    return FM_OK;
+}
+
+/* Every tensor of the shard is where the index says. */
+static int check_shard(const struct fm_shard *s, const struct fm_hfindex *x, struct fm_err *err)
+{
+    for (size_t i = 0; i < s->st.count; i++) {
+        const char *name = s->st.tensor[i].name;
+        struct fm_hfentry *e = fm_hfindex_find(x, name);
+        if (!e)
+            return fm_fail(err, FM_EFORMAT, "tensor '%s' of '%s' is not in the index", name,
+                           s->name);
+        if (strcmp(e->shard, s->name) != 0)
+            return fm_fail(err, FM_EFORMAT, "tensor '%s' is in '%s', the index says '%s'", name,
+                           s->name, e->shard);
+        e->seen = true;
+    }
+    return FM_OK;
+}
+
+static int open_indexed(struct fm_hfdir *dir, const struct fm_hfindex *x, struct fm_err *err)
+{
+    bool single_named = false;
+    int rc = alloc_shards(dir, x->shards, err);
+    for (size_t i = 0; i < x->shards && rc == FM_OK; i++) {
+        single_named |= strcmp(x->shard[i], SINGLE) == 0;
+        rc = open_shard(dir, i, x->shard[i], err);
+        if (rc == FM_OK)
+            rc = check_shard(&dir->shard[i], x, err);
+    }
+    if (rc != FM_OK)
+        return rc;
+    if (!single_named && is_there(dir, SINGLE))
+        return fm_fail(err, FM_ECONFIG,
+                       "both " SINGLE " and " INDEX " are there; remove the one that is stale");
+    for (size_t i = 0; i < x->count; i++)
+        if (!x->entry[i].seen)
+            return fm_fail(err, FM_EFORMAT, "the index puts tensor '%s' into '%s', which lacks it",
+                           x->entry[i].tensor, x->entry[i].shard);
+    return FM_OK;
+}
+
+static int open_index(struct fm_hfdir *dir, struct fm_err *err)
+{
+    struct fm_file f = {0};
+    struct fm_hfindex x = {0};
+    int rc = fm_file_open_at(&f, dir->fd, INDEX, true, err);
+    if (rc == FM_OK)
+        rc = fm_hfindex_open(&x, &f, err);
+    fm_file_close(&f);
+    if (rc == FM_OK)
+        rc = open_indexed(dir, &x, err);
+    fm_hfindex_close(&x);
+    return rc;
+}
+
+static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
+{
+    if (is_there(dir, INDEX))
+        return open_index(dir, err);
+    if (!is_there(dir, SINGLE))
+        return fm_fail(err, FM_ENOENT,
+                       "neither " SINGLE " nor " INDEX
+                       " is there; convert the model to safetensors");
+    int rc = alloc_shards(dir, 1, err);
+    return rc == FM_OK ? open_shard(dir, 0, SINGLE, err) : rc;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_place *)a)->tensor->name,
+                  ((const struct fm_place *)b)->tensor->name);
+}
+
+static int sort_places(struct fm_hfdir *dir, struct fm_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < dir->shards; i++)
+        n += dir->shard[i].st.count;
+    dir->place = malloc((n + 1) * sizeof *dir->place);
+    if (!dir->place)
+        return fm_fail(err, FM_ENOMEM, "no memory for the places of %zu tensors", n);
+    for (size_t i = 0; i < dir->shards; i++)
+        for (size_t k = 0; k < dir->shard[i].st.count; k++)
+            dir->place[dir->places++] =
+                (struct fm_place){&dir->shard[i].st.tensor[k], &dir->shard[i]};
+    qsort(dir->place, dir->places, sizeof *dir->place, compare_places);
+    return FM_OK;
+}
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), t = strlen(tail);
+    return n >= t && strcmp(s + n - t, tail) == 0;
+}
+
+static bool is_weight_file(const char *name)
+{
+    static const char *const tails[] = {".safetensors", ".bin",  ".pt",       ".pth",
+                                        ".ckpt",        ".gguf", ".h5",       ".msgpack",
+                                        ".onnx",        ".ot",   "index.json"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (ends_with(name, tails[i]))
+            return true;
+    return strncmp(name, "consolidated.", 13) == 0;
+}
+
+static bool is_carried_name(const char *name)
+{
+    static const char harmless[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = strlen(name);
+    return name[0] != '.' && n <= FM_CARRIED_NAME_MAX && strspn(name, harmless) == n &&
+           !is_weight_file(name);
+}
+
+static int add_carried(struct fm_hfdir *dir, const char *name, uint64_t *bytes, struct fm_err *err)
+{
+    struct stat st;
+    if (fstatat(dir->fd, name, &st, 0) != 0)
+        return fm_fail_errno(err, "cannot examine '%s'", name);
+    if (!S_ISREG(st.st_mode))
+        return FM_OK;
+    *bytes += (uint64_t)st.st_size;
+    if (dir->carried_count == FM_CARRIED_MAX || *bytes > FM_CARRIED_BYTES_MAX)
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' is one file too many to carry along (limits %d files, %" PRIu64
+                       " bytes); remove what is not needed",
+                       name, FM_CARRIED_MAX, FM_CARRIED_BYTES_MAX);
+    struct fm_carried *c = &dir->carried[dir->carried_count];
+    if (!(c->name = fm_strdup(name, err)))
+        return err->code;
+    c->size = (uint64_t)st.st_size;
+    dir->carried_count++;
+    return FM_OK;
+}
+
+static int compare_carried(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_carried *)a)->name, ((const struct fm_carried *)b)->name);
+}
+
+static int list_carried(struct fm_hfdir *dir, struct fm_err *err)
+{
+    uint64_t bytes = 0;
+    int rc = FM_OK;
+    dir->carried = fm_alloc(FM_CARRIED_MAX, sizeof *dir->carried, "the carried files", err);
+    if (!dir->carried)
+        return err->code;
+    int fd = fcntl(dir->fd, F_DUPFD_CLOEXEC, 0);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        rc = fm_fail_errno(err, "cannot list the directory");
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    rewinddir(d); /* the position is shared with dir->fd */
+    const struct dirent *e;
+    while (rc == FM_OK && (errno = 0, e = readdir(d)))
+        if (is_carried_name(e->d_name))
+            rc = add_carried(dir, e->d_name, &bytes, err);
+    if (rc == FM_OK && errno != 0)
+        rc = fm_fail_errno(err, "cannot list the directory");
+    closedir(d);
+    if (dir->carried_count > 0)
+        qsort(dir->carried, dir->carried_count, sizeof *dir->carried, compare_carried);
+    return rc;
+}
+
+int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
+{
+    *dir = (struct fm_hfdir){.fd = -1};
+    int rc = (dir->path = fm_strdup(path, err)) ? FM_OK : err->code;
+    if (rc != FM_OK || (rc = fm_file_open_directory(&dir->fd, path, err)) != FM_OK)
+        goto out;
+    rc = read_config(dir, err);
+    if (rc == FM_OK)
+        rc = open_weights(dir, err);
+    if (rc == FM_OK)
+        rc = sort_places(dir, err);
+    if (rc == FM_OK)
+        rc = list_carried(dir, err);
+    if (rc != FM_OK)
+        fm_within(err, "%s", path);
+out:
+    if (rc != FM_OK)
+        fm_hfdir_close(dir);
+    return rc;
+}
+
+void fm_hfdir_close(struct fm_hfdir *dir)
+{
+    if (!dir->path)
+        return;
+    for (size_t i = 0; i < dir->shards; i++) {
+        fm_safetensors_close(&dir->shard[i].st);
+        fm_file_close(&dir->shard[i].file);
+        free(dir->shard[i].name);
+    }
+    for (size_t i = 0; i < dir->carried_count; i++)
+        free(dir->carried[i].name);
+    if (dir->fd >= 0)
+        close(dir->fd);
+    free(dir->shard);
+    free(dir->carried);
+    free(dir->place);
+    free(dir->config);
+    free(dir->path);
+    *dir = (struct fm_hfdir){.fd = -1};
+}
+
+int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
+                   size_t *size, struct fm_err *err)
+{
+    struct fm_file f = {0};
+    int rc = fm_file_open_at(&f, dir->fd, c->name, true, err);
+    if (rc == FM_OK && f.size != c->size)
+        rc = fm_fail(err, FM_EIO, "'%s' was changed (%" PRIu64 " bytes, now %" PRIu64 ")", c->name,
+                     c->size, f.size);
+    if (rc == FM_OK)
+        rc = fm_file_slurp(&f, (size_t)c->size, data, size, err);
+    fm_file_close(&f);
+    return rc == FM_OK ? rc : fm_within(err, "%s", dir->path);
+}

@@ -1,0 +1,73 @@
+/*
+ * A Hugging Face checkpoint directory: config.json, one safetensors file or shards
+ * with an index, and the files beside them that travel along.  And its writer.
+ */
+#ifndef FM_HFDIR_H
+#define FM_HFDIR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/file.h"
+#include "formats/tensor/safetensors.h"
+#include "lib/base/err.h"
+
+#define FM_SHARDS_MAX 4096
+#define FM_INDEX_BYTES_MAX ((size_t)32 << 20)
+#define FM_CARRIED_MAX 64
+#define FM_CARRIED_BYTES_MAX ((uint64_t)256 << 20)
+#define FM_CARRIED_NAME_MAX 90 /* "carried/" and the name fit a plain tar header */
+#define FM_CONFIG_BYTES_MAX ((size_t)16 << 20)
+
+struct fm_shard {
+    char *name;
+    struct fm_file file;
+    struct fm_safetensors st;
+};
+
+struct fm_carried {
+    char *name; /* single component, [A-Za-z0-9._-], at most FM_CARRIED_NAME_MAX */
+    uint64_t size;
+};
+
+/* Where a tensor is; private. */
+struct fm_place {
+    const struct fm_tensor *tensor;
+    const struct fm_shard *shard;
+};
+
+struct fm_hfdir {
+    char *path;
+    int fd;
+    struct fm_shard *shard; /* sorted by name */
+    size_t shards;
+    char *config; /* text of config.json, NUL-terminated */
+    size_t config_bytes;
+    struct fm_carried *carried; /* sorted by name; config.json is among them */
+    size_t carried_count;
+    struct fm_place *place; /* every tensor, sorted by name */
+    size_t places;
+};
+
+/*
+ * Open and cross-check: every tensor of the index in exactly that shard and back; shard names are
+ * single components ending in .safetensors; no two shards are one file; no weight is read.  Links
+ * to regular files are followed, as Hugging Face caches need.  metadata.total_size is not believed
+ * and not looked at.  A model.safetensors beside an index that does not name it is FM_ECONFIG:
+ * which of the two is the model, nobody can tell (transformers takes the single file).
+ *
+ * Carried: every regular file that is not a weight file (safetensors, bin, pt, pth, ckpt, gguf,
+ * onnx, h5, msgpack, ot, index.json, consolidated.*), at most FM_CARRIED_MAX files and
+ * FM_CARRIED_BYTES_MAX together.  Hidden files, directories, and names with other characters or
+ * too long stay behind.
+ *
+ * FM_ENOENT (no directory, config or weights), FM_EPERM, FM_EFORMAT, FM_ECONFIG.
+ */
+int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err);
+void fm_hfdir_close(struct fm_hfdir *dir);
+
+/* Bytes of a carried file; free() *data. */
+int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
+                   size_t *size, struct fm_err *err);
+
+#endif

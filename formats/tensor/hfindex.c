@@ -1,0 +1,193 @@
+#include "formats/tensor/hfindex.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "formats/tensor/hfdir.h"
+#include "lib/base/mem.h"
+
+/* What is made from the text of the file. */
+struct making {
+    struct fm_hfindex *x;
+    struct fm_json j;
+    size_t text, text_capacity;
+    size_t capacity; /* of x->entry */
+};
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), t = strlen(tail);
+    return n > t && strcmp(s + n - t, tail) == 0;
+}
+
+/* A single component, visible, of harmless bytes. */
+static bool is_shard_name(const char *name)
+{
+    static const char harmless[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    return *name != '.' && name[strspn(name, harmless)] == 0 && ends_with(name, ".safetensors");
+}
+
+/* Where `name` is or belongs in the sorted shards. */
+static size_t place_of(const struct fm_hfindex *x, const char *name)
+{
+    size_t low = 0, high = x->shards;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (strcmp(x->shard[mid], name) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* The one copy of a shard's name; *kept says whether `name` became it. */
+static int enter_shard(struct fm_hfindex *x, const char *name, const char **entered, bool *kept,
+                       struct fm_err *err)
+{
+    size_t at = place_of(x, name);
+    *kept = at == x->shards || strcmp(x->shard[at], name) != 0;
+    if (*kept) {
+        if (!is_shard_name(name))
+            return fm_fail(
+                err, FM_EFORMAT,
+                "shard name '%s' is not the name of a .safetensors file in this directory", name);
+        if (x->shards == FM_SHARDS_MAX)
+            return fm_fail(err, FM_EFORMAT, "more than %d shards", FM_SHARDS_MAX);
+        memmove(x->shard + at + 1, x->shard + at, (x->shards - at) * sizeof *x->shard);
+        x->shard[at] = name;
+        x->shards++;
+    }
+    *entered = x->shard[at];
+    return FM_OK;
+}
+
+/* "tensor": "shard" */
+static int take_entry(struct making *m, struct fm_err *err)
+{
+    struct fm_hfindex *x = m->x;
+    if (x->count == m->capacity) {
+        void *grown = x->entry;
+        size_t more = m->capacity ? 2 * m->capacity : 256;
+        int rc = fm_grow(&grown, more, sizeof *x->entry, "the shard index", err);
+        if (rc != FM_OK)
+            return rc;
+        x->entry = grown;
+        m->capacity = more;
+    }
+    struct fm_hfentry *e = &x->entry[x->count];
+    *e = (struct fm_hfentry){.tensor = x->text + m->text};
+    int rc = fm_json_string(&m->j, x->text + m->text, FM_ST_NAME_BYTES_MAX + 1, err);
+    if (rc != FM_OK)
+        return rc;
+    m->text += strlen(e->tensor) + 1;
+    char *name = x->text + m->text;
+    bool kept = false;
+    rc = fm_json_expect(&m->j, ':', err);
+    if (rc == FM_OK)
+        rc = fm_json_string(&m->j, name, NAME_MAX + 1, err);
+    if (rc == FM_OK)
+        rc = enter_shard(x, name, &e->shard, &kept, err);
+    if (rc != FM_OK)
+        return fm_within(err, "tensor '%s'", e->tensor);
+    if (kept)
+        m->text += strlen(name) + 1;
+    x->count++;
+    return FM_OK;
+}
+
+static int take_map(struct making *m, struct fm_err *err)
+{
+    int rc = fm_json_expect(&m->j, '{', err);
+    if (rc != FM_OK || fm_json_accept(&m->j, '}'))
+        return rc;
+    do
+        rc = take_entry(m, err);
+    while (rc == FM_OK && fm_json_accept(&m->j, ','));
+    return rc == FM_OK ? fm_json_expect(&m->j, '}', err) : rc;
+}
+
+/* The keys of the file: weight_map matters, others are checked and skipped. */
+static int take_file(struct making *m, struct fm_err *err)
+{
+    char key[64];
+    bool map = false;
+    int rc = fm_json_expect(&m->j, '{', err);
+    if (rc == FM_OK && !fm_json_accept(&m->j, '}')) {
+        do {
+            rc = fm_json_string(&m->j, key, sizeof key, err);
+            if (rc == FM_OK)
+                rc = fm_json_expect(&m->j, ':', err);
+            if (rc != FM_OK)
+                return rc;
+            bool is_map = strcmp(key, "weight_map") == 0;
+            if (is_map && map)
+                return fm_fail(err, FM_EFORMAT, "key 'weight_map' stands twice");
+            map |= is_map;
+            rc = is_map ? take_map(m, err) : fm_json_skip(&m->j, err);
+        } while (rc == FM_OK && fm_json_accept(&m->j, ','));
+        if (rc == FM_OK)
+            rc = fm_json_expect(&m->j, '}', err);
+    }
+    if (rc == FM_OK)
+        rc = fm_json_end(&m->j, err);
+    if (rc == FM_OK && m->x->count == 0)
+        return fm_fail(err, FM_EFORMAT,
+                       map ? "weight_map is empty" : "key 'weight_map' is missing");
+    return rc;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_hfentry *)a)->tensor, ((const struct fm_hfentry *)b)->tensor);
+}
+
+int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_err *err)
+{
+    char *json = NULL;
+    size_t size = 0;
+    struct making m = {.x = x};
+    *x = (struct fm_hfindex){0};
+    int rc = fm_file_slurp(file, FM_INDEX_BYTES_MAX, &json, &size, err);
+    if (rc != FM_OK)
+        return rc;
+    /* Unescaped names are no longer than their JSON; the slack lets the limits speak first. */
+    m.text_capacity = size + FM_ST_NAME_BYTES_MAX + NAME_MAX + 2;
+    x->text = malloc(m.text_capacity);
+    x->shard = malloc(FM_SHARDS_MAX * sizeof *x->shard);
+    if (!x->text || !x->shard) {
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the shard index of %zu bytes", size);
+        goto out;
+    }
+    fm_json_init(&m.j, json, size);
+    if ((rc = take_file(&m, err)) != FM_OK)
+        goto out;
+    qsort(x->entry, x->count, sizeof *x->entry, compare_entries);
+    for (size_t i = 1; i < x->count && rc == FM_OK; i++)
+        if (strcmp(x->entry[i - 1].tensor, x->entry[i].tensor) == 0)
+            rc = fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", x->entry[i].tensor);
+out:
+    free(json);
+    if (rc != FM_OK) {
+        fm_hfindex_close(x);
+        fm_within(err, "%s", file->path);
+    }
+    return rc;
+}
+
+void fm_hfindex_close(struct fm_hfindex *x)
+{
+    free(x->entry);
+    free(x->shard);
+    free(x->text);
+    *x = (struct fm_hfindex){0};
+}
+
+struct fm_hfentry *fm_hfindex_find(const struct fm_hfindex *x, const char *tensor)
+{
+    struct fm_hfentry key = {.tensor = tensor};
+    return bsearch(&key, x->entry, x->count, sizeof key, compare_entries);
+}

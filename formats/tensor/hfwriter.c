@@ -1,0 +1,138 @@
+#include "formats/tensor/hfwriter.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
+}
+
+/* Bytes of a tensor whose size was not computed yet; false where they do not fit. */
+static bool size_tensor(struct fm_tensor *t)
+{
+    size_t bits = (size_t)fm_dtype_bits(t->dtype);
+    for (int i = 0; i < t->dims; i++)
+        if (!fm_mul(&bits, bits, t->shape[i]))
+            return false;
+    t->size = bits / 8;
+    return bits % 8 == 0;
+}
+
+/* Cut the sorted tensors into files; each needs `first` and `count` only. */
+static int cut(struct fm_hfwriter *w, uint64_t shard_bytes, struct fm_err *err)
+{
+    w->file = fm_alloc(w->tensors ? w->tensors : 1, sizeof *w->file, "the list of shards", err);
+    if (!w->file)
+        return err->code;
+    w->files = 1;
+    uint64_t filled = 0;
+    for (size_t i = 0; i < w->tensors; i++) {
+        struct fm_hfwriter_file *f = &w->file[w->files - 1];
+        if (f->count && w->tensor[i].size > shard_bytes - filled) {
+            f = &w->file[w->files++];
+            f->first = i;
+            filled = 0;
+        }
+        f->count++;
+        filled +=
+            w->tensor[i].size < shard_bytes - filled ? w->tensor[i].size : shard_bytes - filled;
+        if (__builtin_add_overflow(w->tensor_bytes, w->tensor[i].size, &w->tensor_bytes))
+            return fm_fail(err, FM_ECONFIG, "the tensors together pass 2^64 bytes");
+    }
+    return FM_OK;
+}
+
+static int plan_files(struct fm_hfwriter *w, struct fm_err *err)
+{
+    for (size_t i = 0; i < w->files; i++) {
+        struct fm_hfwriter_file *f = &w->file[i];
+        if (w->files == 1)
+            snprintf(f->name, sizeof f->name, "model.safetensors");
+        else
+            snprintf(f->name, sizeof f->name, "model-%05zu-of-%05zu.safetensors", i + 1, w->files);
+        int rc = fm_safetensors_plan(w->tensor + f->first, f->count, NULL, &f->header,
+                                     &f->header_bytes, &f->file_bytes, err);
+        if (rc != FM_OK)
+            return rc;
+        w->file_bytes += f->file_bytes;
+    }
+    return FM_OK;
+}
+
+struct entry {
+    const char *tensor, *file;
+};
+
+static int compare_entries(const void *a, const void *b)
+{
+    return strcmp(((const struct entry *)a)->tensor, ((const struct entry *)b)->tensor);
+}
+
+/* {"metadata": {"total_size": n}, "weight_map": {tensor: file, ...}} */
+static int make_index(struct fm_hfwriter *w, struct fm_err *err)
+{
+    struct entry *entry = fm_alloc(w->tensors, sizeof *entry, "the shard index", err);
+    if (!entry)
+        return err->code;
+    for (size_t f = 0; f < w->files; f++)
+        for (size_t i = 0; i < w->file[f].count; i++)
+            entry[w->file[f].first + i] =
+                (struct entry){w->tensor[w->file[f].first + i].name, w->file[f].name};
+    qsort(entry, w->tensors, sizeof *entry, compare_entries);
+    cJSON *tree = cJSON_CreateObject();
+    cJSON *metadata = cJSON_AddObjectToObject(tree, "metadata");
+    cJSON *map = cJSON_AddObjectToObject(tree, "weight_map");
+    bool ok = metadata && map && fm_json_add_uint(metadata, "total_size", w->tensor_bytes);
+    for (size_t i = 0; i < w->tensors && ok; i++)
+        ok = cJSON_AddStringToObject(map, entry[i].tensor, entry[i].file) != NULL;
+    w->index = ok ? fm_json_print(tree) : NULL;
+    cJSON_Delete(tree);
+    free(entry);
+    if (!w->index)
+        return fm_fail(err, FM_ENOMEM, "no memory for the shard index");
+    w->index_bytes = strlen(w->index);
+    return FM_OK;
+}
+
+int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size_t count,
+                     uint64_t shard_bytes, struct fm_err *err)
+{
+    *w = (struct fm_hfwriter){.tensors = count};
+    w->tensor = fm_alloc(count, sizeof *w->tensor, "the list of tensors", err);
+    if (!w->tensor)
+        return err->code;
+    int rc = FM_OK;
+    memcpy(w->tensor, tensor, count * sizeof *tensor);
+    for (size_t i = 0; i < count && rc == FM_OK; i++)
+        if (!size_tensor(&w->tensor[i]))
+            rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes below 2^64",
+                         tensor[i].name);
+    qsort(w->tensor, count, sizeof *w->tensor, compare_names);
+    if (rc == FM_OK)
+        rc = cut(w, shard_bytes, err);
+    if (rc == FM_OK)
+        rc = plan_files(w, err);
+    if (rc == FM_OK && w->files > 1)
+        rc = make_index(w, err);
+    if (rc != FM_OK)
+        fm_hfwriter_release(w);
+    return rc;
+}
+
+void fm_hfwriter_release(struct fm_hfwriter *w)
+{
+    for (size_t i = 0; i < w->files; i++)
+        free(w->file[i].header);
+    free(w->file);
+    free(w->tensor);
+    free(w->index);
+    *w = (struct fm_hfwriter){0};
+}

@@ -1,0 +1,47 @@
+/*
+ * The weight files of a Hugging Face directory: which tensor goes into which file, the
+ * files' headers, and the index.
+ *
+ * As transformers and huggingface_hub write them: tensors in order of name, a new file where
+ * the next would pass the limit, a tensor larger than the limit alone; one file is
+ * model.safetensors, more are model-00001-of-0000N.safetensors with
+ * model.safetensors.index.json, two-space indented, keys sorted.
+ */
+#ifndef FM_HFWRITER_H
+#define FM_HFWRITER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/tensor/safetensors.h"
+#include "lib/base/err.h"
+
+#define FM_HFWRITER_INDEX "model.safetensors.index.json"
+
+struct fm_hfwriter_file {
+    char name[64];
+    char *header; /* 8 + N bytes */
+    uint64_t header_bytes, file_bytes;
+    size_t first, count; /* its tensors in struct fm_hfwriter, in file order */
+};
+
+struct fm_hfwriter {
+    struct fm_tensor *tensor; /* offset and size are those in the planned file */
+    size_t tensors;
+    struct fm_hfwriter_file *file;
+    size_t files;
+    char *index; /* NULL where one file is enough */
+    size_t index_bytes;
+    uint64_t tensor_bytes, file_bytes; /* sums */
+};
+
+/*
+ * Plan the files for `count` tensors (name, dtype, shape; copied, names borrowed until release).
+ * shard_bytes: of a file's tensors, the header apart.  FM_ENOMEM, FM_ECONFIG for a size that
+ * does not fit 64 bits.
+ */
+int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size_t count,
+                     uint64_t shard_bytes, struct fm_err *err);
+void fm_hfwriter_release(struct fm_hfwriter *w); /* zeroed struct is fine */
+
+#endif

@@ -1,0 +1,75 @@
+/*
+ * safetensors: a sorted index of one file that refuses what the reference refuses
+ * and what only lax readers accept, and a streaming writer.  Knows nothing of
+ * models.
+ *
+ * Refused, with the tensor's name: a header over the limit, unknown or missing or
+ * repeated keys, duplicate names, non-integers, offsets that overlap, leave gaps or
+ * miss the end, shapes that do not fill their span, names with control bytes or that
+ * look like a path.  Memory does not follow the header: it is read through a window,
+ * and the index is bounded by the limits below.
+ */
+#ifndef FM_SAFETENSORS_H
+#define FM_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/file.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+
+#define FM_ST_HEADER_BYTES_MAX 100000000u /* the reference's own limit, decimal */
+#define FM_ST_DIMS_MAX 8
+#define FM_ST_NAME_BYTES_MAX 512
+#define FM_ST_TENSORS_MAX 262144
+#define FM_ST_TEXT_BYTES_MAX ((size_t)32 << 20)   /* names and metadata of one file */
+#define FM_ST_ENTRY_BYTES_MAX ((size_t)256 << 10) /* header text of a tensor or metadata pair */
+#define FM_ST_ALIGN 4096 /* our files begin their data at a multiple of this */
+
+struct fm_tensor {
+    const char *name; /* borrowed from the index, NUL-terminated */
+    enum fm_dtype dtype;
+    int dims;
+    uint64_t shape[FM_ST_DIMS_MAX];
+    uint64_t offset, size; /* bytes, absolute in the file that was opened */
+};
+
+struct fm_safetensors {
+    struct fm_tensor *tensor; /* sorted by name (bytes) */
+    size_t count;
+    uint64_t header_bytes;     /* 8 + N */
+    uint64_t header_digest[2]; /* XXH3-128 of the 8 + N header bytes: high, low word */
+    char *names;               /* all names, and the metadata pairs */
+    const char **metadata;     /* key, value, key, value, ..., NULL; sorted by key */
+};
+
+/* Index the file, or the `size` bytes at `base` inside it (a member of a bundle).  FM_EFORMAT for
+ * everything above; the sentence begins with the file's name. */
+int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, uint64_t base,
+                        uint64_t size, struct fm_err *err);
+void fm_safetensors_close(struct fm_safetensors *st);
+
+/* By exact name, or NULL.  Logarithmic. */
+const struct fm_tensor *fm_safetensors_find(const struct fm_safetensors *st, const char *name);
+/* Value of a metadata key, or NULL. */
+const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char *key);
+
+/* Number of elements; shapes were checked at open. */
+uint64_t fm_tensor_count(const struct fm_tensor *t);
+
+/*
+ * Plan a file: names, dtypes and shapes in, header and offsets out.  Tensors are laid out in
+ * the order of dtype width (widest first), then of name, as the reference writes them, so that
+ * each is aligned to its element; the header is padded with spaces so that data starts at a
+ * multiple of FM_ST_ALIGN.  Then *header (malloc) holds *header_bytes = 8 + N, and every
+ * tensor[i].size and .offset (absolute in the planned file) are set; tensor[] is reordered to
+ * file order.  metadata is key, value, ..., NULL, or NULL; {"format":"pt"} is added where it is
+ * absent.  FM_ECONFIG: a name twice, or more than one file can hold.  Names are ours or a reader's:
+ * their rules are asserted.
+ */
+int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *const *metadata,
+                        char **header, uint64_t *header_bytes, uint64_t *file_bytes,
+                        struct fm_err *err);
+
+#endif

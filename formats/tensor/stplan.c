@@ -1,0 +1,146 @@
+#include "formats/tensor/safetensors.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/text.h"
+#include "lib/base/mem.h"
+
+/* Widest first, so that every tensor is aligned to its element; then by name. */
+static int compare_places(const void *a, const void *b)
+{
+    const struct fm_tensor *s = a, *t = b;
+    int wide = fm_dtype_bits(s->dtype), wider = fm_dtype_bits(t->dtype);
+    return wide != wider ? wider - wide : strcmp(s->name, t->name);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_err *err)
+{
+    const char **names = malloc((count + 1) * sizeof *names);
+    int rc = FM_OK;
+    if (!names)
+        return fm_fail(err, FM_ENOMEM, "no memory for %zu names", count);
+    for (size_t i = 0; i < count; i++)
+        names[i] = tensor[i].name;
+    qsort(names, count, sizeof *names, compare_names);
+    for (size_t i = 1; i < count && rc == FM_OK; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            rc = fm_fail(err, FM_ECONFIG, "tensor '%s' would stand twice in the output", names[i]);
+    free(names);
+    return rc;
+}
+
+static int set_size(struct fm_tensor *t, struct fm_err *err)
+{
+    assert(t->dims >= 0 && t->dims <= FM_ST_DIMS_MAX);
+    assert(t->name[0] && strlen(t->name) <= FM_ST_NAME_BYTES_MAX);
+    size_t bits = (size_t)fm_dtype_bits(t->dtype);
+    for (int d = 0; d < t->dims; d++)
+        if (!fm_mul(&bits, bits, t->shape[d]))
+            return fm_fail(err, FM_ECONFIG, "tensor '%s': its shape is too large", t->name);
+    if (bits % 8 != 0)
+        return fm_fail(err, FM_ECONFIG, "tensor '%s': %zu bits of %s are not whole bytes", t->name,
+                       bits, fm_dtype_name(t->dtype));
+    t->size = bits / 8;
+    return FM_OK;
+}
+
+static void add_metadata(struct fm_text *text, const char *const *metadata)
+{
+    bool format = false;
+    for (const char *const *m = metadata; m && *m; m += 2)
+        format |= strcmp(*m, "format") == 0;
+    fm_text_printf(text, "{\"__metadata__\":{%s", format ? "" : "\"format\":\"pt\"");
+    for (const char *const *m = metadata; m && *m; m += 2) {
+        if (m != metadata || !format)
+            fm_text_add(text, ",", 1);
+        fm_text_quote(text, m[0]);
+        fm_text_add(text, ":", 1);
+        fm_text_quote(text, m[1]);
+    }
+    fm_text_add(text, "}", 1);
+}
+
+static void add_tensor(struct fm_text *text, const struct fm_tensor *t)
+{
+    fm_text_add(text, ",", 1);
+    fm_text_quote(text, t->name);
+    fm_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", fm_dtype_name(t->dtype));
+    for (int d = 0; d < t->dims; d++)
+        fm_text_printf(text, "%s%" PRIu64, d ? "," : "", t->shape[d]);
+    fm_text_printf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset,
+                   t->offset + t->size);
+}
+
+/* Spaces to the alignment, and the length in front. */
+static int close_header(struct fm_text *text, struct fm_err *err)
+{
+    static const char spaces[65] =
+        "                                                                ";
+    fm_text_add(text, "}", 1);
+    while (!text->failed && text->size % FM_ST_ALIGN != 0) {
+        size_t gap = FM_ST_ALIGN - text->size % FM_ST_ALIGN;
+        fm_text_add(text, spaces, gap < 64 ? gap : 64);
+    }
+    if (text->failed)
+        return fm_fail(err, FM_ENOMEM, "no memory for a safetensors header");
+    uint64_t n = text->size - 8;
+    if (n > FM_ST_HEADER_BYTES_MAX)
+        return fm_fail(err, FM_ECONFIG,
+                       "a safetensors header would have %" PRIu64
+                       " bytes (limit %u); use more shards",
+                       n, FM_ST_HEADER_BYTES_MAX);
+    for (int i = 0; i < 8; i++)
+        text->data[i] = (char)(n >> 8 * i & 0xff);
+    return FM_OK;
+}
+
+int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *const *metadata,
+                        char **header, uint64_t *header_bytes, uint64_t *file_bytes,
+                        struct fm_err *err)
+{
+    struct fm_text text = {0};
+    uint64_t at = 0;
+    *header = NULL;
+    int rc = FM_OK;
+    if (count > FM_ST_TENSORS_MAX)
+        return fm_fail(err, FM_ECONFIG,
+                       "%zu tensors in one safetensors file (limit %d); use more shards", count,
+                       FM_ST_TENSORS_MAX);
+    if (count > 0 && (rc = refuse_twins(tensor, count, err)) != FM_OK)
+        return rc;
+    if (count > 0)
+        qsort(tensor, count, sizeof *tensor, compare_places);
+    fm_text_add(&text, "\0\0\0\0\0\0\0\0", 8);
+    add_metadata(&text, metadata);
+    for (size_t i = 0; i < count; i++) {
+        if ((rc = set_size(&tensor[i], err)) != FM_OK)
+            goto out;
+        tensor[i].offset = at;
+        if (!fm_add(&at, at, tensor[i].size) || at > INT64_MAX / 2) {
+            rc = fm_fail(err, FM_ECONFIG, "tensor '%s': the file would be too large",
+                         tensor[i].name);
+            goto out;
+        }
+        add_tensor(&text, &tensor[i]);
+    }
+    if ((rc = close_header(&text, err)) != FM_OK)
+        goto out;
+    for (size_t i = 0; i < count; i++)
+        tensor[i].offset += text.size;
+    *header = text.data;
+    *header_bytes = text.size;
+    *file_bytes = text.size + at;
+out:
+    if (rc != FM_OK)
+        free(text.data);
+    return rc;
+}

@@ -1,0 +1,76 @@
+/*
+ * Byte-pair encoding: a vocabulary, its merges, and a word turned into ids, as the tokenizers
+ * library's BPE model does it, down to the order in which equal merges happen.  A model is
+ * read-only once built and shared by threads; each thread encodes through a struct fm_bpe_work.
+ */
+#ifndef FM_BPE_H
+#define FM_BPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/text.h"
+#include "lib/base/err.h"
+
+struct fm_bpe_entry {
+    size_t at; /* in text */
+    uint32_t size;
+    int32_t id;
+};
+
+struct fm_bpe_merge {
+    uint64_t pair; /* left id << 32 | right id */
+    uint32_t rank;
+    int32_t id;
+};
+
+struct fm_bpe {
+    struct fm_text text;
+    struct fm_bpe_entry *entry;
+    uint32_t *slot; /* open addressing: entry + 1, 0: empty */
+    size_t entries, entry_capacity, slots;
+    struct fm_bpe_merge *merge, *table; /* as listed; hashed, pair UINT64_MAX: empty */
+    size_t merges, merge_capacity, cells;
+    int32_t *of_point;    /* id of each single character, -1: none */
+    int32_t of_byte[256]; /* byte_level: of the character that stands for it; else of <0xNN> */
+    int32_t unknown;      /* -1: none; then an unknown character gives nothing */
+    int32_t last;         /* the largest id */
+    bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
+    bool parted; /* no merge reaches over the beginning of a word: characters, then U+2581 */
+};
+
+/* Add an entry or merge; fm_bpe_index and _finish then check and hash them. */
+int fm_bpe_add(struct fm_bpe *bpe, const char *text, size_t size, uint64_t id, struct fm_err *err);
+/* After the last entry: FM_EFORMAT where a text or an id came twice. */
+int fm_bpe_index(struct fm_bpe *bpe, struct fm_err *err);
+/* The id of a text, or -1. */
+int32_t fm_bpe_find(const struct fm_bpe *bpe, const char *text, size_t size);
+/* The next merge, of two entries into a third; FM_EFORMAT names what is no entry. */
+int fm_bpe_add_merge(struct fm_bpe *bpe, const char *left, size_t left_size, const char *right,
+                     size_t right_size, struct fm_err *err);
+/* After the last merge and with all flags set.  FM_EFORMAT where a byte has no character. */
+int fm_bpe_finish(struct fm_bpe *bpe, struct fm_err *err);
+void fm_bpe_release(struct fm_bpe *bpe);
+
+/* Ids as they come, and what encoding needs beside them. */
+struct fm_bpe_work {
+    int32_t *ids;
+    size_t n, capacity;
+    bool failed; /* no memory */
+    struct fm_bpe_symbol *symbol;
+    uint64_t *heap;
+    size_t symbols, steps;
+    struct fm_bpe_cached *cache;
+    struct fm_text level;
+};
+
+int fm_bpe_work_init(struct fm_bpe_work *work, struct fm_err *err);
+void fm_bpe_work_release(struct fm_bpe_work *work);
+void fm_bpe_push(struct fm_bpe_work *work, int32_t id);
+
+/* Append the ids of one word, which is UTF-8 (byte_level: of whatever bytes). */
+void fm_bpe_encode(const struct fm_bpe *bpe, struct fm_bpe_work *work, const char *word,
+                   size_t size);
+
+#endif

@@ -1,0 +1,244 @@
+#include "formats/text/documents.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+
+#define PIECE (1 << 20)
+
+static bool ends_with(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+    return n > m && strcmp(path + n - m, end) == 0;
+}
+
+static bool is_blank(const char *s, size_t n)
+{
+    while (n > 0 && strchr(" \t\r\n", s[n - 1]) && s[n - 1])
+        n--;
+    return n == 0;
+}
+
+/* More of the file behind what is there; nothing at its end. */
+static int fill(struct fm_documents *d, struct fm_err *err)
+{
+    uint64_t left = d->file.size - d->at;
+    size_t piece = left < PIECE ? (size_t)left : PIECE;
+    if (d->used > 0) {
+        memmove(d->buffer, d->buffer + d->used, d->have - d->used);
+        d->have -= d->used;
+        d->used = 0;
+    }
+    if (d->have + piece > d->capacity) {
+        size_t more = 2 * d->capacity > d->have + piece ? 2 * d->capacity : d->have + piece;
+        int rc = fm_grow((void **)&d->buffer, more, 1, "a document", err);
+        if (rc != FM_OK)
+            return rc;
+        d->capacity = more;
+    }
+    int rc = fm_file_read(&d->file, d->at, d->buffer + d->have, piece, err);
+    if (rc != FM_OK)
+        return rc;
+    d->at += piece;
+    d->have += piece;
+    return FM_OK;
+}
+
+/* What people take for text, by its first bytes. */
+static int check_beginning(const struct fm_documents *d, struct fm_err *err)
+{
+    static const struct {
+        const char *begin;
+        size_t size;
+        const char *what, *advice;
+    } known[] = {
+        {"\x1f\x8b", 2, "compressed with gzip", "decompress it, or pipe it to --text -"},
+        {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", "decompress it, or pipe it to --text -"},
+        {"BZh", 3, "compressed with bzip2", "decompress it, or pipe it to --text -"},
+        {"\xfd"
+         "7zXZ",
+         5, "compressed with xz", "decompress it, or pipe it to --text -"},
+        {"PAR1", 4, "Parquet", "export its rows as JSONL"},
+        {"\xff\xfe", 2, "UTF-16", "convert it to UTF-8"},
+        {"\xfe\xff", 2, "UTF-16", "convert it to UTF-8"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (d->have >= known[i].size && memcmp(d->buffer, known[i].begin, known[i].size) == 0)
+            return fm_fail(err, FM_EFORMAT, "'%s' is %s, not text; %s", d->file.path, known[i].what,
+                           known[i].advice);
+    return FM_OK;
+}
+
+int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err)
+{
+    *d = (struct fm_documents){.file.fd = -1, .blocks = blocks};
+    int rc = fm_file_open_input(&d->file, path, err);
+    if (rc == FM_OK)
+        rc = fill(d, err);
+    if (rc == FM_OK)
+        rc = check_beginning(d, err);
+    if (rc != FM_OK) {
+        fm_documents_close(d);
+        return rc;
+    }
+    if (d->have >= 3 && memcmp(d->buffer, "\xef\xbb\xbf", 3) == 0)
+        d->used = 3; /* a byte-order mark */
+    size_t i = d->used;
+    while (i < d->have && is_blank(d->buffer + i, 1))
+        i++;
+    d->rows = ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json") ||
+              (strcmp(path, "-") == 0 && i < d->have && d->buffer[i] == '{');
+    return FM_OK;
+}
+
+void fm_documents_close(struct fm_documents *d)
+{
+    free(d->buffer);
+    fm_file_close(&d->file);
+    *d = (struct fm_documents){.file.fd = -1};
+}
+
+/* Bytes of the line at `from`, without its end; *next is where the next one begins. */
+static int take_line(struct fm_documents *d, size_t from, size_t *size, size_t *next, bool *there,
+                     struct fm_err *err)
+{
+    size_t seen = from;
+    for (;;) {
+        char *begin = d->buffer + d->used;
+        size_t held = d->have - d->used;
+        char *end = held > seen ? memchr(begin + seen, '\n', held - seen) : NULL;
+        size_t so_far = end ? (size_t)(end - begin) : held;
+        if (so_far > FM_DOCUMENT_BYTES_MAX)
+            return fm_fail(err, FM_EFORMAT, "the document on line %" PRIu64 " is over %d bytes%s",
+                           d->line + 1, FM_DOCUMENT_BYTES_MAX,
+                           d->rows || d->blocks ? "" : "; use --split-blank-lines");
+        if (!end && d->at == d->file.size) {
+            *there = held > from;
+            *size = held - from;
+            *next = held;
+            return FM_OK;
+        }
+        if (end) {
+            *there = true;
+            *size = so_far - from;
+            *next = so_far + 1;
+            return FM_OK;
+        }
+        seen = held;
+        int rc = fill(d, err);
+        if (rc != FM_OK)
+            return rc;
+    }
+}
+
+/* One row, or the lines up to a blank one, or all lines. */
+int fm_documents_next(struct fm_documents *d, const char **record, size_t *size, uint64_t *line,
+                      struct fm_err *err)
+{
+    size_t begin = 0, end = 0, next = 0, n = 0;
+    uint64_t lines = 0;
+    bool there = true, any = false;
+    int rc = FM_OK;
+    *record = NULL;
+    while (there && !(any && d->rows)) {
+        size_t from = next;
+        if ((rc = take_line(d, from, &n, &next, &there, err)) != FM_OK)
+            return rc;
+        if (!there)
+            break;
+        lines++;
+        bool blank = is_blank(d->buffer + d->used + from, n);
+        if (blank && any && d->blocks)
+            break;
+        if (blank && (d->rows || d->blocks)) {
+            d->used += next;
+            d->line += lines;
+            next = lines = 0;
+            continue;
+        }
+        begin = any ? begin : from;
+        end = d->rows || d->blocks ? from + n : next;
+        any = true;
+    }
+    if (any) {
+        *record = d->buffer + d->used + begin;
+        *size = end - begin;
+        *line = d->line + 1;
+    }
+    d->used += next;
+    d->line += lines;
+    return FM_OK;
+}
+
+static int take_field(struct fm_json *j, const char *key, const char *field, bool *found, char *dst,
+                      size_t capacity, struct fm_err *err)
+{
+    if (strcmp(key, field) != 0)
+        return fm_json_skip(j, err);
+    if (*found)
+        return fm_fail(err, FM_EFORMAT, "'%.80s' is there twice", field);
+    *found = true;
+    return fm_json_text(j, dst, capacity, err);
+}
+
+/* A key of any length: one that `key` has no room for is none of ours. */
+static int take_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
+{
+    struct fm_json before = *j;
+    struct fm_err ignored = {0};
+    int rc = FM_OK;
+    if (fm_json_text(j, key, capacity, &ignored) != FM_OK) {
+        *key = '\0';
+        *j = before;
+        if (!fm_json_accept(j, '"'))
+            return fm_json_text(j, key, capacity, err);
+        *j = before;
+        rc = fm_json_skip(j, err);
+    }
+    return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
+}
+
+static int take_row(const char *field, const char *row, size_t size, char *dst, struct fm_err *err)
+{
+    char key[256];
+    bool found = false, chat = false;
+    struct fm_json j;
+    fm_json_init(&j, row, size);
+    j.text_keys = true;
+    int rc = fm_json_expect(&j, '{', err);
+    if (rc == FM_OK && !fm_json_accept(&j, '}')) {
+        do {
+            if ((rc = take_key(&j, key, sizeof key, err)) == FM_OK)
+                rc = take_field(&j, key, field, &found, dst, size + 1, err);
+            chat = chat || strcmp(key, "messages") == 0;
+        } while (rc == FM_OK && fm_json_accept(&j, ','));
+        if (rc == FM_OK)
+            rc = fm_json_expect(&j, '}', err);
+    }
+    if (rc == FM_OK)
+        rc = fm_json_end(&j, err);
+    if (rc == FM_OK && !found)
+        rc = fm_fail(err, FM_EFORMAT, "there is no '%.80s'%s", field,
+                     chat ? "; turn chat messages into text with fm-chat2text"
+                          : "; name the field with --text-field");
+    return rc;
+}
+
+int fm_documents_text(const struct fm_documents *d, const char *field, const char *record,
+                      size_t size, char *dst, size_t *length, struct fm_err *err)
+{
+    if (d->rows) {
+        int rc = take_row(field, record, size, dst, err);
+        *length = rc == FM_OK ? strlen(dst) : 0;
+        return rc;
+    }
+    const char *nul = memchr(record, 0, size);
+    if (nul)
+        return fm_fail(err, FM_EFORMAT, "byte %zu is NUL, which text does not have",
+                       (size_t)(nul - record));
+    memcpy(dst, record, size);
+    *length = size;
+    return FM_OK;
+}

@@ -1,0 +1,44 @@
+/*
+ * Documents in a text file: the rows of JSONL, a plain text as a whole, or its blocks between
+ * blank lines.  Read in pieces, so the file may be larger than memory; a document may not be
+ * larger than FM_DOCUMENT_BYTES_MAX.
+ */
+#ifndef FM_DOCUMENTS_H
+#define FM_DOCUMENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/file.h"
+#include "lib/base/err.h"
+
+#define FM_DOCUMENT_BYTES_MAX (32 << 20)
+
+struct fm_documents {
+    struct fm_file file;
+    bool rows, blocks;
+    uint64_t at;   /* bytes of the file in the buffer so far */
+    uint64_t line; /* lines before the next record */
+    char *buffer;
+    size_t capacity, have, used;
+};
+
+/* Rows where the name ends in .jsonl, .ndjson or .json; on "-", standard input, where the first
+ * byte that is no white space is '{'.  `blocks` splits plain text at blank lines.  A byte-order
+ * mark at the beginning is passed over.  FM_EFORMAT names what is no text: compressed, Parquet,
+ * UTF-16. */
+int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err);
+void fm_documents_close(struct fm_documents *d);
+
+/* The next record, borrowed until the next call, and the line it begins on; *record NULL: the end.
+ * Empty ones are passed over.  FM_EFORMAT where one is over the limit. */
+int fm_documents_next(struct fm_documents *d, const char **record, size_t *size, uint64_t *line,
+                      struct fm_err *err);
+
+/* The text of a record into dst (size + 1 bytes): that of a row is its string `field`.  Safe from
+ * several threads.  FM_EFORMAT where there is none, or a NUL. */
+int fm_documents_text(const struct fm_documents *d, const char *field, const char *record,
+                      size_t size, char *dst, size_t *length, struct fm_err *err);
+
+#endif

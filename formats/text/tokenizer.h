@@ -1,0 +1,51 @@
+/*
+ * tokenizer.json of the Hugging Face tokenizers library: text to ids, the same ids as
+ * Tokenizer.from_file gives, for the pipelines that mixture-of-experts models use:
+ *
+ *     normalizer      none, NFC, Prepend and Replace of plain strings, a Sequence of them
+ *     pre-tokenizer   none, Metaspace, ByteLevel, a Split of a known pattern before ByteLevel
+ *     model           BPE, with byte fallback, fused unknowns and ignore_merges
+ *     added tokens    lstrip, rstrip, single_word, normalized, special
+ *     post-processor  none, ByteLevel, a template, a Sequence of them
+ *
+ * Anything else is refused by its name: another tokenizer's ids would be silently wrong.
+ */
+#ifndef FM_TOKENIZER_H
+#define FM_TOKENIZER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/digest.h"
+#include "lib/base/err.h"
+
+#define FM_TOKENIZER_BYTES_MAX (64 << 20) /* of tokenizer.json */
+#define FM_TOKENIZER_TEXT_MAX (1 << 30)   /* of one text */
+
+struct fm_tokenizer; /* read-only once open: threads share it */
+
+/* FM_EFORMAT with what is malformed, FM_ECONFIG with the name of what is not supported. */
+int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *err);
+/* The same from the text of the file. */
+int fm_tokenizer_parse(struct fm_tokenizer **t, const char *text, size_t size, struct fm_err *err);
+void fm_tokenizer_close(struct fm_tokenizer *t);
+
+/* Of the file. */
+struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
+/* Ids that its template puts in front of a text and behind it. */
+void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,
+                           const int32_t **back, int *backs);
+
+/* What one thread needs to encode. */
+struct fm_encoder;
+int fm_encoder_new(struct fm_encoder **e, const struct fm_tokenizer *t, struct fm_err *err);
+void fm_encoder_free(struct fm_encoder *e);
+
+/*
+ * The ids of a text, with those of the template; *ids lives until the next call.  FM_EFORMAT names
+ * the first byte that is not UTF-8, FM_ENOMEM.
+ */
+int fm_encoder_run(struct fm_encoder *e, const char *text, size_t size, const int32_t **ids,
+                   size_t *n, struct fm_err *err);
+
+#endif

@@ -1,0 +1,478 @@
+/*
+ * The reader of tokenizer.json.  The vocabulary and the merges, which are large, go straight into
+ * the model; the small components become trees.  Every key that changes ids is looked at, and a
+ * value that we do not follow is refused by its name.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/jsonparts.h"
+#include "formats/text/tokenizerparts.h"
+#include "lib/base/mem.h"
+
+#define WORD_MAX FM_TOKENIZER_WORD_MAX
+
+/* --- small things --- */
+
+int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name)
+{
+    return fm_fail(err, FM_ECONFIG,
+                   "%s '%.200s' is not supported; use --tokenizer-cmd, or token files", what, name);
+}
+
+/* The component's "type"; its keys are among `keys` ("type|string|..."). */
+static const char *type_of(const cJSON *component)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(component, "type");
+    return cJSON_IsString(type) ? type->valuestring : "";
+}
+
+static int check_keys(const cJSON *component, const char *keys, struct fm_err *err)
+{
+    for (const cJSON *k = component->child; k; k = k->next) {
+        size_t n = strlen(k->string);
+        bool found = false;
+        for (const char *at = keys; !found && at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+            found = strncmp(at, k->string, n) == 0 && (at[n] == '|' || at[n] == '\0');
+        if (!found)
+            return fm_fail(err, FM_ECONFIG, "%s has a key '%.200s' that is not supported",
+                           *type_of(component) ? type_of(component) : "an added token", k->string);
+    }
+    return FM_OK;
+}
+
+static bool flag(const cJSON *object, const char *key, bool otherwise)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsBool(v) ? cJSON_IsTrue(v) : otherwise;
+}
+
+/* A short string, not empty. */
+static int take_short(char *dst, size_t capacity, const cJSON *object, const char *key,
+                      struct fm_err *err)
+{
+    const char *s;
+    int rc = fm_json_get_string(object, key, &s, err);
+    if (rc != FM_OK)
+        return rc;
+    if (!*s || strlen(s) >= capacity)
+        return fm_fail(err, FM_ECONFIG, "%s with a %s of %zu bytes is not supported (1 to %zu)",
+                       type_of(object), key, strlen(s), capacity - 1);
+    strcpy(dst, s);
+    return FM_OK;
+}
+
+/* --- normaliser --- */
+
+static int take_replace(struct fm_normal *step, const cJSON *o, struct fm_err *err)
+{
+    const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(o, "pattern");
+    const cJSON *content = cJSON_GetObjectItemCaseSensitive(o, "content");
+    if (!cJSON_IsObject(pattern) ||
+        !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(pattern, "String")))
+        return fm_tokenizer_refuse(err, "a normalizer", "Replace of a regular expression");
+    step->kind = FM_NORMAL_REPLACE;
+    int rc = take_short(step->from, sizeof step->from, pattern, "String", err);
+    if (rc != FM_OK)
+        return rc;
+    if (!cJSON_IsString(content) || strlen(content->valuestring) >= sizeof step->to)
+        return fm_tokenizer_refuse(err, "a normalizer", "Replace with a long text");
+    strcpy(step->to, content->valuestring);
+    return check_keys(o, "type|pattern|content", err);
+}
+
+static int take_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    const char *type = type_of(o);
+    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "normalizers");
+    int rc = FM_OK;
+    if (strcmp(type, "Sequence") == 0 && cJSON_IsArray(inner)) {
+        if ((rc = check_keys(o, "type|normalizers", err)) != FM_OK)
+            return rc;
+        for (const cJSON *n = inner->child; rc == FM_OK && n; n = n->next)
+            rc = strcmp(type_of(n), "Sequence")
+                     ? take_normalizer(t, n, err)
+                     : fm_tokenizer_refuse(err, "normalizer", "Sequence in a Sequence");
+        return rc;
+    }
+    if (t->normals == FM_NORMAL_STEPS_MAX)
+        return fm_fail(err, FM_ECONFIG, "more than %d normalizers are not supported",
+                       FM_NORMAL_STEPS_MAX);
+    struct fm_normal *step = &t->normal[t->normals++];
+    if (strcmp(type, "NFC") == 0) {
+        step->kind = FM_NORMAL_NFC;
+        return check_keys(o, "type", err);
+    }
+    if (strcmp(type, "Replace") == 0)
+        return take_replace(step, o, err);
+    if (strcmp(type, "Prepend") != 0)
+        return fm_tokenizer_refuse(err, "normalizer", type);
+    step->kind = FM_NORMAL_PREPEND;
+    rc = check_keys(o, "type|prepend", err);
+    return rc == FM_OK ? take_short(step->to, sizeof step->to, o, "prepend", err) : rc;
+}
+
+/* --- pre-tokenizer --- */
+
+static int take_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    static const char *const schemes[] = {NULL, "always", "first", "never"};
+    const cJSON *scheme = cJSON_GetObjectItemCaseSensitive(o, "prepend_scheme");
+    bool prefix = flag(o, "add_prefix_space", true);
+    const char *name = cJSON_IsString(scheme) ? scheme->valuestring : prefix ? "always" : "never";
+    int rc = check_keys(o, "type|replacement|prepend_scheme|split|add_prefix_space|str_rep", err);
+    if (rc == FM_OK)
+        rc = take_short(t->replacement, sizeof t->replacement, o, "replacement", err);
+    if (rc != FM_OK)
+        return rc;
+    for (int i = 1; i < 4; i++)
+        if (strcmp(schemes[i], name) == 0)
+            t->metaspace = (enum fm_metaspace)i;
+    t->metaspace_split = flag(o, "split", true);
+    if (t->metaspace == FM_METASPACE_NONE)
+        return fm_tokenizer_refuse(err, "Metaspace prepend_scheme", name);
+    if (!prefix && t->metaspace != FM_METASPACE_NEVER)
+        return fm_tokenizer_refuse(
+            err, "Metaspace without add_prefix_space but with prepend_scheme", name);
+    return FM_OK;
+}
+
+static int take_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(o, "pattern");
+    const cJSON *regex = cJSON_GetObjectItemCaseSensitive(pattern, "Regex");
+    const cJSON *behavior = cJSON_GetObjectItemCaseSensitive(o, "behavior");
+    int rc = check_keys(o, "type|pattern|behavior|invert", err);
+    if (rc != FM_OK)
+        return rc;
+    if (!cJSON_IsString(regex))
+        return fm_tokenizer_refuse(err, "pre_tokenizer", "Split of a plain string");
+    if (!cJSON_IsString(behavior) || strcmp(behavior->valuestring, "Isolated") != 0)
+        return fm_tokenizer_refuse(err, "Split behavior",
+                                   cJSON_IsString(behavior) ? behavior->valuestring : "none");
+    if (flag(o, "invert", false))
+        return fm_tokenizer_refuse(err, "pre_tokenizer", "Split with invert");
+    t->pretoken = fm_pretoken_named(regex->valuestring);
+    return t->pretoken == FM_PRETOKEN_NONE
+               ? fm_tokenizer_refuse(err, "Split pattern", regex->valuestring)
+               : FM_OK;
+}
+
+/* `alone`: no Split in front of it. */
+static int take_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, struct fm_err *err)
+{
+    bool regex = flag(o, "use_regex", true);
+    t->bpe.byte_level = true;
+    t->prefix_space = flag(o, "add_prefix_space", true);
+    if (!alone && (regex || t->prefix_space))
+        return fm_tokenizer_refuse(err, "pre_tokenizer",
+                                   regex ? "ByteLevel with use_regex behind a Split"
+                                         : "ByteLevel with add_prefix_space behind a Split");
+    if (alone && regex)
+        t->pretoken = FM_PRETOKEN_GPT2;
+    return check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
+}
+
+static int take_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    const char *type = type_of(o);
+    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "pretokenizers");
+    if (strcmp(type, "Metaspace") == 0 && t->normals > 0)
+        return fm_tokenizer_refuse(err, "a normalizer in front of pre_tokenizer", type);
+    if (strcmp(type, "Metaspace") == 0)
+        return take_metaspace(t, o, err);
+    if (strcmp(type, "ByteLevel") == 0)
+        return take_byte_level(t, o, true, err);
+    if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
+        return fm_tokenizer_refuse(err, "pre_tokenizer", type);
+    const cJSON *first = inner->child, *second = first ? first->next : NULL;
+    int rc = check_keys(o, "type|pretokenizers", err);
+    if (rc != FM_OK)
+        return rc;
+    if (!second || second->next || strcmp(type_of(first), "Split") != 0 ||
+        strcmp(type_of(second), "ByteLevel") != 0)
+        return fm_tokenizer_refuse(err, "pre_tokenizer",
+                                   "Sequence of other than Split and ByteLevel");
+    rc = take_split(t, first, err);
+    return rc == FM_OK ? take_byte_level(t, second, false, err) : rc;
+}
+
+/* --- post-processor --- */
+
+static int take_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJSON *known,
+                             bool behind, struct fm_err *err)
+{
+    const char *id = cJSON_IsString(name) ? name->valuestring : "";
+    const cJSON *token = cJSON_GetObjectItemCaseSensitive(known, id);
+    const cJSON *ids = cJSON_GetObjectItemCaseSensitive(token, "ids");
+    int *n = behind ? &t->backs : &t->fronts;
+    if (!cJSON_IsArray(ids))
+        return fm_fail(err, FM_EFORMAT, "the template names '%.80s', which is not among its tokens",
+                       id);
+    for (const cJSON *v = ids->child; v; v = v->next) {
+        if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < INT32_MAX) ||
+            v->valuedouble != (double)(int32_t)v->valuedouble)
+            return fm_fail(err, FM_EFORMAT, "the template's token '%.80s' has an id that is none",
+                           id);
+        if (*n == FM_TEMPLATE_MAX)
+            return fm_fail(err, FM_ECONFIG, "a template of more than %d tokens is not supported",
+                           FM_TEMPLATE_MAX);
+        (behind ? t->back : t->front)[(*n)++] = (int32_t)v->valuedouble;
+    }
+    return FM_OK;
+}
+
+static int take_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    const cJSON *single = cJSON_GetObjectItemCaseSensitive(o, "single");
+    const cJSON *known = cJSON_GetObjectItemCaseSensitive(o, "special_tokens");
+    bool behind = false;
+    int rc = check_keys(o, "type|single|pair|special_tokens", err);
+    if (rc == FM_OK && (t->fronts || t->backs))
+        rc = fm_tokenizer_refuse(err, "post_processor", "two templates");
+    for (const cJSON *p = cJSON_IsArray(single) ? single->child : NULL; rc == FM_OK && p;
+         p = p->next) {
+        const cJSON *special = cJSON_GetObjectItemCaseSensitive(p, "SpecialToken");
+        if (special)
+            rc = take_template_ids(t, cJSON_GetObjectItemCaseSensitive(special, "id"), known,
+                                   behind, err);
+        else if (behind || !cJSON_GetObjectItemCaseSensitive(p, "Sequence"))
+            rc = fm_fail(err, FM_EFORMAT, "the template has not one Sequence among its tokens");
+        else
+            behind = true;
+    }
+    return rc != FM_OK || behind
+               ? rc
+               : fm_tokenizer_refuse(err, "post_processor", "a template without a text");
+}
+
+static int take_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    const char *type = type_of(o);
+    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "processors");
+    if (strcmp(type, "ByteLevel") == 0) /* moves offsets alone */
+        return check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return take_template(t, o, err);
+    if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
+        return fm_tokenizer_refuse(err, "post_processor", type);
+    int rc = check_keys(o, "type|processors", err);
+    for (const cJSON *p = inner->child; rc == FM_OK && p; p = p->next)
+        rc = strcmp(type_of(p), "Sequence")
+                 ? take_post_processor(t, p, err)
+                 : fm_tokenizer_refuse(err, "post_processor", "Sequence in a Sequence");
+    return rc;
+}
+
+/* --- added tokens --- */
+
+static int take_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
+{
+    const char *content;
+    int64_t id = 0;
+    int rc = cJSON_IsObject(o) ? fm_json_get_string(o, "content", &content, err)
+                               : fm_fail(err, FM_EFORMAT, "added_tokens holds something else");
+    if (rc == FM_OK)
+        rc = fm_json_get_int(o, "id", 0, INT32_MAX - 1, &id, err);
+    if (rc == FM_OK)
+        rc = check_keys(o, "id|content|single_word|lstrip|rstrip|normalized|special", err);
+    if (rc != FM_OK)
+        return rc;
+    if (!*content || strlen(content) >= WORD_MAX)
+        return fm_fail(err, FM_EFORMAT, "an added token has %zu bytes (limit %d)", strlen(content),
+                       WORD_MAX - 1);
+    *a = (struct fm_added){.content = fm_strdup(content, err),
+                           .size = strlen(content),
+                           .id = (int32_t)id,
+                           .single_word = flag(o, "single_word", false),
+                           .lstrip = flag(o, "lstrip", false),
+                           .rstrip = flag(o, "rstrip", false),
+                           .normalized = flag(o, "normalized", true),
+                           .special = flag(o, "special", false)};
+    return a->content ? FM_OK : FM_ENOMEM;
+}
+
+/* The id that the library gives: the vocabulary's, or the next behind all of them. */
+static int check_id(const struct fm_tokenizer *t, const struct fm_added *a, int32_t *next,
+                    struct fm_err *err)
+{
+    int32_t have = fm_bpe_find(&t->bpe, a->content, a->size);
+    int32_t id = have >= 0 ? have : *next;
+    if (a->id != id)
+        return fm_fail(err, FM_EFORMAT, "added token '%.80s' has id %" PRId32 ", not %" PRId32,
+                       a->content, a->id, id);
+    if (id >= *next)
+        *next = id + 1;
+    return FM_OK;
+}
+
+static int by_content(const void *a, const void *b)
+{
+    const struct fm_added *x = a, *y = b;
+    size_t n = x->size < y->size ? x->size : y->size;
+    int order = memcmp(x->content, y->content, n);
+    return order ? order : (x->size > y->size) - (x->size < y->size);
+}
+
+/* By first byte, then the longest, then the one that counts of equal ones. */
+static int by_length(const void *a, const void *b)
+{
+    const struct fm_added *x = a, *y = b;
+    unsigned char p = (unsigned char)x->content[0], q = (unsigned char)y->content[0];
+    if (p != q)
+        return p < q ? -1 : 1;
+    if (x->size != y->size)
+        return x->size > y->size ? -1 : 1;
+    if (x->special != y->special)
+        return x->special ? -1 : 1;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+static void index_matcher(struct fm_matcher *m)
+{
+    int at = 0;
+    if (m->count > 0)
+        qsort(m->token, (size_t)m->count, sizeof *m->token, by_length);
+    for (int b = 0; b <= 256; b++) {
+        while (b > 0 && at < m->count && (unsigned char)m->token[at].content[0] < b)
+            at++;
+        m->first[b] = at;
+    }
+}
+
+/* What a normalized token is looked for as. */
+static int normalise_content(const struct fm_tokenizer *t, struct fm_added *a, struct fm_err *err)
+{
+    struct fm_text out = {0}, other = {0};
+    fm_tokenizer_normalise(t, &out, &other, a->content, a->size);
+    free(other.data);
+    if (out.failed || out.size == 0) {
+        free(out.data);
+        return out.failed ? fm_fail(err, FM_ENOMEM, "no memory for an added token")
+                          : fm_tokenizer_refuse(err, "an added token that is normalized to nothing",
+                                                a->content);
+    }
+    free(a->content);
+    a->content = out.data;
+    a->size = out.size;
+    return FM_OK;
+}
+
+static int place_added(struct fm_tokenizer *t, struct fm_added *a, struct fm_err *err)
+{
+    struct fm_matcher *m = a->normalized ? &t->normalized : &t->raw;
+    int rc = a->normalized ? normalise_content(t, a, err) : FM_OK;
+    if (rc != FM_OK)
+        return rc;
+    m->token[m->count++] = *a;
+    a->content = NULL;
+    return FM_OK;
+}
+
+/* The added tokens of an array of n, each checked and put into its matcher. */
+static int take_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_added *all, int n,
+                          struct fm_err *err)
+{
+    const cJSON *o = list->child;
+    int32_t next = (int32_t)t->bpe.entries;
+    int rc = FM_OK;
+    for (int i = 0; rc == FM_OK && i < n; i++, o = o->next) {
+        if ((rc = take_added(&all[i], o, err)) == FM_OK)
+            rc = check_id(t, &all[i], &next, err);
+        all[i].place = i;
+        t->last = all[i].id > t->last ? all[i].id : t->last;
+    }
+    if (rc != FM_OK)
+        return rc;
+    qsort(all, (size_t)n, sizeof *all, by_content);
+    for (int i = 1; i < n; i++)
+        if (by_content(&all[i - 1], &all[i]) == 0)
+            return fm_fail(err, FM_EFORMAT, "added token '%.80s' is there twice", all[i].content);
+    for (int i = 0; rc == FM_OK && i < n; i++)
+        rc = place_added(t, &all[i], err);
+    return rc;
+}
+
+static int take_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct fm_err *err)
+{
+    int n = list ? cJSON_GetArraySize(list) : 0, rc = FM_OK;
+    if (list && !cJSON_IsArray(list))
+        return fm_fail(err, FM_EFORMAT, "added_tokens is no array");
+    struct fm_added *all = fm_alloc((size_t)n + 1, sizeof *all, "added tokens", err);
+    t->raw.token = fm_alloc((size_t)n + 1, sizeof *all, "added tokens", err);
+    t->normalized.token = fm_alloc((size_t)n + 1, sizeof *all, "added tokens", err);
+    if (!all || !t->raw.token || !t->normalized.token)
+        rc = FM_ENOMEM;
+    else if (n > 0)
+        rc = take_all_added(t, list, all, n, err);
+    for (int i = 0; all && i < n; i++)
+        free(all[i].content);
+    free(all);
+    index_matcher(&t->raw);
+    index_matcher(&t->normalized);
+    return rc;
+}
+
+/* --- all of it --- */
+
+enum { VERSION, TRUNCATION, PADDING, ADDED, NORMALIZER, PRE, POST, DECODER, MODEL, PARTS };
+
+static int check_whole(const struct fm_jsonpart *p, struct fm_err *err)
+{
+    if (!p[MODEL].begin)
+        return fm_fail(err, FM_EFORMAT, "there is no model");
+    if (p[VERSION].begin && !fm_jsonparts_is_word(&p[VERSION], "\"1.0\""))
+        return fm_fail(err, FM_EFORMAT, "version is not \"1.0\"");
+    for (int i = TRUNCATION; i <= PADDING; i++)
+        if (!fm_jsonparts_is_null(&p[i]))
+            return fm_fail(err, FM_ECONFIG, "%s is not supported; set it to null", p[i].key);
+    return FM_OK;
+}
+
+static int take_component(struct fm_tokenizer *t, const struct fm_jsonpart *p,
+                          int (*take)(struct fm_tokenizer *, const cJSON *, struct fm_err *),
+                          struct fm_err *err)
+{
+    cJSON *tree;
+    int rc = fm_jsonparts_tree(&tree, p, err);
+    if (rc == FM_OK && tree)
+        rc = take(t, tree, err);
+    cJSON_Delete(tree);
+    return rc;
+}
+
+int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, struct fm_err *err)
+{
+    struct fm_jsonpart p[PARTS] = {
+        {.key = "version"},        {.key = "truncation"}, {.key = "padding"},
+        {.key = "added_tokens"},   {.key = "normalizer"}, {.key = "pre_tokenizer"},
+        {.key = "post_processor"}, {.key = "decoder"},    {.key = "model"}};
+    struct fm_json j;
+    fm_json_init(&j, text, size);
+    j.text_keys = true; /* the vocabulary's */
+    int rc = fm_jsonparts_take(&j, p, PARTS, "it", err);
+    if (rc == FM_OK)
+        rc = fm_json_end(&j, err);
+    if (rc == FM_OK)
+        rc = check_whole(p, err);
+    if (rc == FM_OK)
+        rc = take_component(t, &p[NORMALIZER], take_normalizer, err);
+    if (rc == FM_OK)
+        rc = take_component(t, &p[PRE], take_pre_tokenizer, err);
+    if (rc == FM_OK)
+        rc = take_component(t, &p[POST], take_post_processor, err);
+    fm_json_init(&j, text, size);
+    if (rc == FM_OK)
+        rc = fm_tokenizer_read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);
+    if (rc != FM_OK)
+        return rc;
+    t->last = t->bpe.last;
+    rc = fm_jsonparts_is_null(&p[ADDED]) ? take_added_tokens(t, NULL, err)
+                                         : take_component(t, &p[ADDED], take_added_tokens, err);
+    for (int i = 0; rc == FM_OK && i < t->fronts + t->backs; i++)
+        if ((i < t->fronts ? t->front[i] : t->back[i - t->fronts]) > t->last)
+            rc = fm_fail(err, FM_EFORMAT, "the template has an id above all tokens (%" PRId32 ")",
+                         t->last);
+    return rc;
+}

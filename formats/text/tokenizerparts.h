@@ -1,0 +1,75 @@
+/*
+ * The inside of a tokenizer: what tokenizerjson.c reads and tokenizer.c runs.
+ */
+#ifndef FM_TOKENIZERPARTS_H
+#define FM_TOKENIZERPARTS_H
+
+#include "formats/json/json.h"
+#include "formats/text/bpe.h"
+#include "formats/text/pretoken.h"
+#include "formats/text/tokenizer.h"
+
+#define FM_TOKENIZER_WORD_MAX 4096 /* bytes of a token */
+#define FM_NORMAL_STEPS_MAX 4
+#define FM_TEMPLATE_MAX 8
+
+/* One step of normalisation. */
+struct fm_normal {
+    enum { FM_NORMAL_NFC, FM_NORMAL_PREPEND, FM_NORMAL_REPLACE } kind;
+    char from[16], to[16]; /* PREPEND: to */
+};
+
+/* An added token, and the text that it is looked for as. */
+struct fm_added {
+    char *content; /* as the file has it; if `normalized`, as its normaliser makes it */
+    size_t size;
+    int32_t id;
+    int place; /* in the file, those that are special first: the earlier of two equal ones counts */
+    bool single_word, lstrip, rstrip, normalized, special;
+};
+
+/* Tokens to look for, by first byte, the longest first. */
+struct fm_matcher {
+    struct fm_added *token;
+    int count;
+    int first[257]; /* tokens that begin with byte b: first[b] to first[b + 1] */
+};
+
+enum fm_metaspace {
+    FM_METASPACE_NONE,
+    FM_METASPACE_ALWAYS,
+    FM_METASPACE_FIRST,
+    FM_METASPACE_NEVER
+};
+
+struct fm_tokenizer {
+    struct fm_digest digest;
+    struct fm_normal normal[FM_NORMAL_STEPS_MAX];
+    int normals;
+    enum fm_pretoken pretoken;
+    bool prefix_space; /* of ByteLevel */
+    enum fm_metaspace metaspace;
+    char replacement[8];
+    bool metaspace_split;
+    struct fm_bpe bpe;
+    struct fm_matcher raw, normalized; /* before and after normalisation */
+    int32_t front[FM_TEMPLATE_MAX], back[FM_TEMPLATE_MAX];
+    int fronts, backs;
+    int32_t last; /* the largest id */
+};
+
+/* Fill *t, which is zeroed, from the text of a tokenizer.json; the caller releases it in any case.
+ */
+int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, struct fm_err *err);
+
+/* The same for its "model", which is all of `whole`. */
+int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct fm_err *err);
+
+/* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */
+int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name);
+
+/* Append text after all steps of normalisation to *out; `other` is room for those between. */
+void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
+                            struct fm_text *other, const char *text, size_t size);
+
+#endif

@@ -1,0 +1,305 @@
+#include "formats/text/tokens.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/text/tokenindex.h"
+#include "lib/base/mem.h"
+
+#define NPY_HEADER_MAX 4096 /* numpy writes 118 bytes */
+#define LLMC_HEADER 1024    /* 256 little-endian int32 */
+#define CHUNK_TOKENS 4096
+
+/* The text of a .npy header: a Python dict literal, of which numpy writes one spelling. */
+struct literal {
+    const char *at, *end;
+};
+
+static void skip_space(struct literal *l)
+{
+    while (l->at < l->end && (*l->at == ' ' || *l->at == '\n'))
+        l->at++;
+}
+
+static bool accept(struct literal *l, const char *word)
+{
+    size_t n = strlen(word);
+    skip_space(l);
+    if ((size_t)(l->end - l->at) < n || memcmp(l->at, word, n) != 0)
+        return false;
+    l->at += n;
+    return true;
+}
+
+static int fail_header(const struct literal *l, struct fm_err *err, const char *wanted)
+{
+    int left = (int)(l->end - l->at < 24 ? l->end - l->at : 24);
+    return fm_fail(err, FM_EFORMAT, "the .npy header has '%.*s' where %s was expected", left, l->at,
+                   wanted);
+}
+
+static int take_number(struct literal *l, uint64_t *value, struct fm_err *err)
+{
+    skip_space(l);
+    const char *begin = l->at;
+    uint64_t v = 0;
+    for (; l->at < l->end && *l->at >= '0' && *l->at <= '9'; l->at++)
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(*l->at - '0'), &v))
+            return fm_fail(err, FM_EFORMAT, "a dimension in the .npy header is too large");
+    if (l->at == begin)
+        return fail_header(l, err, "a dimension");
+    *value = v;
+    return FM_OK;
+}
+
+static int take_descr(struct fm_tokens *t, struct literal *l, struct fm_err *err)
+{
+    static const struct {
+        const char *descr;
+        int width, is_signed;
+    } types[] = {{"'<u2'", 2, 0}, {"'<u4'", 4, 0}, {"'<i4'", 4, 1}, {"'<i8'", 8, 1}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (accept(l, types[i].descr)) {
+            t->width = types[i].width;
+            t->is_signed = types[i].is_signed;
+            return FM_OK;
+        }
+    return fail_header(l, err, "descr '<u2', '<u4', '<i4' or '<i8'");
+}
+
+/* (n,) or (n, m) */
+static int take_shape(struct fm_tokens *t, struct literal *l, struct fm_err *err)
+{
+    uint64_t dim[2] = {0, 0};
+    if (!accept(l, "("))
+        return fail_header(l, err, "a shape");
+    int rc = take_number(l, &dim[0], err);
+    if (rc != FM_OK)
+        return rc;
+    if (!accept(l, ","))
+        return fail_header(l, err, "','");
+    t->count = dim[0];
+    if (accept(l, ")"))
+        return FM_OK;
+    if ((rc = take_number(l, &dim[1], err)) != FM_OK)
+        return rc;
+    if (!accept(l, ")"))
+        return fail_header(l, err, "one or two dimensions");
+    t->rows = dim[0];
+    t->cols = dim[1];
+    if (__builtin_mul_overflow(dim[0], dim[1], &t->count))
+        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " x %" PRIu64 " tokens are too many", dim[0],
+                       dim[1]);
+    return FM_OK;
+}
+
+enum { HAS_DESCR = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
+
+static int take_field(struct fm_tokens *t, struct literal *l, int *has, struct fm_err *err)
+{
+    int bit = accept(l, "'descr'")           ? HAS_DESCR
+              : accept(l, "'fortran_order'") ? HAS_ORDER
+              : accept(l, "'shape'")         ? HAS_SHAPE
+                                             : 0;
+    if (bit == 0 || (*has & bit))
+        return fail_header(l, err, "each of descr, fortran_order and shape once");
+    *has |= bit;
+    if (!accept(l, ":"))
+        return fail_header(l, err, "':'");
+    if (bit == HAS_DESCR)
+        return take_descr(t, l, err);
+    if (bit == HAS_SHAPE)
+        return take_shape(t, l, err);
+    if (accept(l, "True"))
+        return fm_fail(err, FM_EFORMAT, "the array is in Fortran order; save it in C order");
+    return accept(l, "False") ? FM_OK : fail_header(l, err, "fortran_order False");
+}
+
+static int take_dict(struct fm_tokens *t, struct literal *l, struct fm_err *err)
+{
+    int has = 0, rc = FM_OK;
+    if (!accept(l, "{"))
+        return fail_header(l, err, "'{'");
+    do
+        rc = take_field(t, l, &has, err);
+    while (rc == FM_OK && accept(l, ",") && has != HAS_ALL);
+    if (rc != FM_OK)
+        return rc;
+    if (!accept(l, "}") || has != HAS_ALL)
+        return fail_header(l, err, "each of descr, fortran_order and shape once");
+    skip_space(l);
+    return l->at == l->end ? FM_OK : fail_header(l, err, "nothing more");
+}
+
+/* What the file says it holds is what it holds. */
+static int check_length(const struct fm_tokens *t, struct fm_err *err)
+{
+    uint64_t bytes = 0;
+    if (t->count == 0)
+        return fm_fail(err, FM_EFORMAT, "there are no tokens in it");
+    if (__builtin_mul_overflow(t->count, (uint64_t)t->width, &bytes) ||
+        bytes != t->file.size - t->data)
+        return fm_fail(err, FM_EFORMAT,
+                       "%" PRIu64 " tokens of %d bytes are announced, %" PRIu64 " bytes are there",
+                       t->count, t->width, t->file.size - t->data);
+    return FM_OK;
+}
+
+/* begin: the first bytes of the file, 12 at least. */
+static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_err *err)
+{
+    char text[NPY_HEADER_MAX];
+    int version = begin[6];
+    if ((version != 1 && version != 2) || begin[7] != 0)
+        return fm_fail(err, FM_EFORMAT, ".npy version %d.%d (1.0 and 2.0 are read)", version,
+                       begin[7]);
+    uint64_t at = version == 1 ? 10 : 12;
+    uint64_t length = fm_little_endian(begin + 8, version == 1 ? 2 : 4);
+    if (length > NPY_HEADER_MAX)
+        return fm_fail(err, FM_EFORMAT, "a .npy header of %" PRIu64 " bytes (limit %d)", length,
+                       NPY_HEADER_MAX);
+    if (length > t->file.size - at)
+        return fm_fail(err, FM_EFORMAT, "a .npy header of %" PRIu64 " bytes in a file of %" PRIu64,
+                       length, t->file.size);
+    int rc = fm_file_read(&t->file, at, text, (size_t)length, err);
+    if (rc != FM_OK)
+        return rc;
+    struct literal l = {text, text + length};
+    if ((rc = take_dict(t, &l, err)) != FM_OK)
+        return rc;
+    t->data = at + length;
+    t->format = "npy";
+    return check_length(t, err);
+}
+
+static bool is_llmc(const unsigned char *begin)
+{
+    uint64_t magic = fm_little_endian(begin, 4);
+    return magic == 20240520 || magic == 20240801;
+}
+
+/* llm.c: magic, version, count, zeros; GPT-2 tokens as u16, Llama 3 tokens as u32. */
+static int open_llmc(struct fm_tokens *t, const unsigned char *begin, struct fm_err *err)
+{
+    bool wide = fm_little_endian(begin, 4) == 20240801;
+    uint64_t version = fm_little_endian(begin + 4, 4), count = fm_little_endian(begin + 8, 4);
+    if (version != (wide ? 7 : 1))
+        return fm_fail(err, FM_EFORMAT, "llm.c token file of version %" PRIu64 " (%d is read)",
+                       version, wide ? 7 : 1);
+    if (t->file.size < LLMC_HEADER)
+        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes hold no llm.c header (%d bytes)",
+                       t->file.size, LLMC_HEADER);
+    if (count > INT32_MAX)
+        return fm_fail(err, FM_EFORMAT, "llm.c token count %" PRId32 " is negative",
+                       (int32_t)(uint32_t)count);
+    t->width = wide ? 4 : 2;
+    t->count = count;
+    t->data = LLMC_HEADER;
+    t->format = "llm.c";
+    return check_length(t, err);
+}
+
+static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
+{
+    t->width = raw == FM_TOKEN_U16 ? 2 : 4;
+    if (t->file.size % (uint64_t)t->width != 0)
+        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are not whole tokens of %d bytes",
+                       t->file.size, t->width);
+    t->count = t->file.size / (uint64_t)t->width;
+    t->format = "raw";
+    return check_length(t, err);
+}
+
+/* Two files, where an index says what is in the other. */
+static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, struct fm_err *err)
+{
+    int rc = fm_tokenindex_open(t, paired, err);
+    if (rc != FM_OK || !*paired)
+        return rc;
+    if (raw != FM_TOKEN_AUTO)
+        return fm_fail(err, FM_EUSAGE, "its %s file says what it holds; leave --token-dtype out",
+                       t->format);
+    return check_length(t, err);
+}
+
+/* Tell the format by the first bytes. */
+static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
+{
+    unsigned char begin[12] = {0};
+    if (t->file.size == 0)
+        return fm_fail(err, FM_EFORMAT, "the file is empty");
+    size_t n = t->file.size < sizeof begin ? (size_t)t->file.size : sizeof begin;
+    int rc = fm_file_read(&t->file, 0, begin, n, err);
+    if (rc != FM_OK)
+        return rc;
+    bool npy = memcmp(begin, "\x93NUMPY", 6) == 0, paired = false;
+    rc = npy ? FM_OK : open_pair(t, raw, &paired, err);
+    if (rc != FM_OK || paired)
+        return rc;
+    bool llmc = is_llmc(begin);
+    if (raw != FM_TOKEN_AUTO && (npy || llmc))
+        return fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one; leave --token-dtype out",
+                       npy ? ".npy" : "llm.c token");
+    if (npy && n == sizeof begin)
+        return open_npy(t, begin, err);
+    if (llmc && n == sizeof begin)
+        return open_llmc(t, begin, err);
+    if (npy || llmc)
+        return fm_fail(err, FM_EFORMAT, "%zu bytes are too short for a %s file", n,
+                       npy ? ".npy" : "llm.c token");
+    if (raw == FM_TOKEN_AUTO)
+        return fm_fail(err, FM_EUSAGE,
+                       "neither .npy nor an llm.c token file, and no .idx or .index stands beside "
+                       "it; for raw tokens say --token-dtype u16 or u32");
+    return open_raw(t, raw, err);
+}
+
+int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
+                   struct fm_err *err)
+{
+    *t = (struct fm_tokens){.file.fd = -1};
+    int rc = fm_file_open(&t->file, path, err);
+    if (rc != FM_OK)
+        return rc;
+    if ((rc = recognise(t, raw, err)) != FM_OK) {
+        fm_within(err, "%s", path);
+        fm_tokens_close(t);
+    }
+    return rc;
+}
+
+void fm_tokens_close(struct fm_tokens *t)
+{
+    fm_file_close(&t->file);
+    *t = (struct fm_tokens){.file.fd = -1};
+}
+
+int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_t n,
+                   uint32_t vocabulary, struct fm_err *err)
+{
+    unsigned char chunk[CHUNK_TOKENS * 8];
+    assert(at <= t->count && n <= t->count - at && vocabulary <= INT32_MAX);
+    uint64_t w = (uint64_t)t->width;
+    for (uint64_t done = 0; done < n;) {
+        uint64_t some = n - done < CHUNK_TOKENS ? n - done : CHUNK_TOKENS;
+        int rc = fm_file_read(&t->file, t->data + (at + done) * w, chunk, (size_t)(some * w), err);
+        if (rc != FM_OK)
+            return rc;
+        for (uint64_t i = 0; i < some; i++, done++) {
+            uint64_t id = fm_little_endian(chunk + i * w, t->width);
+            int unused = 64 - 8 * t->width;
+            if (t->is_signed)
+                id = (uint64_t)((int64_t)(id << unused) >> unused);
+            if (id >= vocabulary) /* a negative one is larger still */
+                return fm_fail(err, FM_EFORMAT,
+                               "%s: token %" PRIu64 " is %" PRId64 " (vocabulary %" PRIu32 ")",
+                               t->file.path, at + done, (int64_t)id, vocabulary);
+            ids[done] = (int32_t)id;
+        }
+    }
+    return FM_OK;
+}

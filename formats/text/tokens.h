@@ -1,0 +1,44 @@
+/*
+ * Token files: .npy (u2 u4 i4 i8; one or two dimensions), llm.c headered bins, Megatron
+ * pairs (.bin and .idx), datatrove pairs (.ds and .ds.index), raw little-endian u16 or u32.
+ * Told apart by content and, for pairs, by the index beside the file; raw needs the caller's
+ * word.
+ */
+#ifndef FM_TOKENS_H
+#define FM_TOKENS_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/file/file.h"
+#include "lib/base/err.h"
+
+enum fm_token_type { FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32 };
+
+struct fm_tokens {
+    struct fm_file file; /* of a pair: the words */
+    const char *format;  /* "npy", "llm.c", "megatron", "datatrove", "raw" */
+    uint64_t data;       /* offset of the first token */
+    uint64_t count;      /* tokens */
+    uint64_t rows, cols; /* 2-D: a row is a sequence; 1-D: rows 0 */
+    int width;           /* bytes per token: 1, 2, 4, 8 */
+    int is_signed;
+};
+
+/* FM_EFORMAT with the field that is wrong, and for a file without tokens or of another length than
+ * it says; FM_EUSAGE for a raw file without a type, or a type with a file that is not raw.  Either
+ * file of a Megatron pair may be named. */
+int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
+                   struct fm_err *err);
+/* The name, there or not, of a file that would be read beside `path`: X.idx of X.bin and the other
+ * way round, and path.index.  False: there is no such name from `which` (counted from 0) on. */
+bool fm_tokens_beside(char name[PATH_MAX], const char *path, int which);
+void fm_tokens_close(struct fm_tokens *t);
+
+/* n tokens from position `at` (the caller keeps both within count), each checked to be in
+ * [0, vocabulary), which is below 2^31.  FM_EFORMAT names position and id. */
+int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_t n,
+                   uint32_t vocabulary, struct fm_err *err);
+
+#endif

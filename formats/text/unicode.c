@@ -1,0 +1,312 @@
+#include "formats/text/unicode.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/text/unicode_classes.h"
+#include "formats/text/unicode_nfc.h"
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+#define POINTS 0x110000
+#define PAIRS (COUNT(pairs) / 3)
+#define OTHERS_MAX 2048
+#define CLASSES_MAX 64 /* of combining marks */
+
+/* Hangul syllables, by arithmetic. */
+enum { S0 = 0xac00, L0 = 0x1100, V0 = 0x1161, T0 = 0x11a7, LN = 19, VN = 21, TN = 28 };
+
+static unsigned char classes[POINTS];
+static uint16_t pair_by_result[PAIRS], other_at[OTHERS_MAX];
+static size_t others_count;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void mark(const uint32_t *range, size_t n, int bit)
+{
+    for (size_t i = 0; i < n; i += 2)
+        for (uint32_t c = range[i]; c <= range[i + 1]; c++)
+            classes[c] |= (unsigned char)bit;
+}
+
+static int by_result(const void *a, const void *b)
+{
+    uint32_t x = pairs[3 * *(const uint16_t *)a + 2], y = pairs[3 * *(const uint16_t *)b + 2];
+    return (x > y) - (x < y);
+}
+
+static void build(void)
+{
+    mark(letters, COUNT(letters), FM_LETTER);
+    mark(numbers, COUNT(numbers), FM_NUMBER);
+    mark(spaces, COUNT(spaces), FM_SPACE);
+    mark(words, COUNT(words), FM_WORD);
+    mark(unstable, COUNT(unstable), FM_UNSTABLE);
+    classes['\r'] |= FM_NEWLINE;
+    classes['\n'] |= FM_NEWLINE;
+    for (size_t i = 0; i < PAIRS; i++)
+        pair_by_result[i] = (uint16_t)i;
+    qsort(pair_by_result, PAIRS, sizeof *pair_by_result, by_result);
+    for (size_t i = 0; i < COUNT(others) && others_count < OTHERS_MAX; i += 2 + others[i + 1])
+        other_at[others_count++] = (uint16_t)i;
+}
+
+const unsigned char *fm_unicode_classes(void)
+{
+    pthread_once(&once, build);
+    return classes;
+}
+
+static bool is_tail(unsigned char c)
+{
+    return (c & 0xc0) == 0x80;
+}
+
+/* Bytes of the valid character at s, 0: none. */
+static int valid(const unsigned char *s, size_t left)
+{
+    if (s[0] < 0x80)
+        return 1;
+    if (s[0] >= 0xc2 && s[0] < 0xe0)
+        return left >= 2 && is_tail(s[1]) ? 2 : 0;
+    if (s[0] >= 0xe0 && s[0] < 0xf0) {
+        unsigned low = s[0] == 0xe0 ? 0xa0 : 0x80, high = s[0] == 0xed ? 0x9f : 0xbf;
+        return left >= 3 && s[1] >= low && s[1] <= high && is_tail(s[2]) ? 3 : 0;
+    }
+    if (s[0] >= 0xf0 && s[0] < 0xf5) {
+        unsigned low = s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xf4 ? 0x8f : 0xbf;
+        return left >= 4 && s[1] >= low && s[1] <= high && is_tail(s[2]) && is_tail(s[3]) ? 4 : 0;
+    }
+    return 0;
+}
+
+size_t fm_unicode_check(const char *text, size_t size)
+{
+    size_t i = 0;
+    while (i < size) {
+        uint64_t eight;
+        while (size - i >= 8 && (memcpy(&eight, text + i, 8), !(eight & 0x8080808080808080u)))
+            i += 8;
+        if (i == size)
+            break;
+        int n = valid((const unsigned char *)text + i, size - i);
+        if (n == 0)
+            return i;
+        i += (size_t)n;
+    }
+    return i;
+}
+
+int fm_unicode_put(char out[4], uint32_t c)
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (int i = n - 1; i > 0; i--, c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3f));
+    out[0] = (char)(lead[n] | c);
+    return n;
+}
+
+/* --- normal form C --- */
+
+/* A stretch that may change: a character that stands by itself, and those behind it that may
+ * not. */
+struct stretch {
+    uint32_t *point;
+    size_t n, capacity;
+    bool failed;
+};
+
+static void push(struct stretch *s, uint32_t c)
+{
+    if (s->n == s->capacity) {
+        size_t more = s->capacity ? 2 * s->capacity : 64;
+        uint32_t *grown = realloc(s->point, more * sizeof *grown);
+        if (!grown) {
+            s->failed = true;
+            return;
+        }
+        s->point = grown;
+        s->capacity = more;
+    }
+    s->point[s->n++] = c;
+}
+
+/* The place of a mark's class, 0 for what begins a character. */
+static int order_of(uint32_t c)
+{
+    size_t low = 0, high = COUNT(orders) / 3;
+    if (!(classes[c] & FM_UNSTABLE))
+        return 0;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (c > orders[3 * middle + 1])
+            low = middle + 1;
+        else if (c < orders[3 * middle])
+            high = middle;
+        else
+            return (int)orders[3 * middle + 2];
+    }
+    return 0;
+}
+
+static bool push_other(struct stretch *s, uint32_t c)
+{
+    size_t low = 0, high = others_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2, at = other_at[middle];
+        if (c == others[at]) {
+            for (uint32_t i = 0; i < others[at + 1]; i++)
+                push(s, others[at + 2 + i]);
+            return true;
+        }
+        if (c > others[at])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+static void decompose(struct stretch *s, uint32_t c)
+{
+    uint32_t tail[8];
+    int n = 0;
+    if (c >= S0 && c < S0 + LN * VN * TN) {
+        c -= S0;
+        push(s, L0 + c / (VN * TN));
+        push(s, V0 + c / TN % VN);
+        if (c % TN)
+            push(s, T0 + c % TN);
+        return;
+    }
+    /* The first of a pair may be a pair itself; the second never is. */
+    for (size_t low = 0, high = PAIRS; low < high && n < 8;) {
+        size_t middle = (low + high) / 2, at = 3u * pair_by_result[middle];
+        if (c == pairs[at + 2]) {
+            c = pairs[at];
+            tail[n++] = pairs[at + 1];
+            low = 0;
+            high = PAIRS;
+        } else if (c > pairs[at + 2]) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (!push_other(s, c))
+        push(s, c);
+    while (n > 0)
+        push(s, tail[--n]);
+}
+
+/* Marks in the order of their classes, those of one class as they came. */
+static void sort_marks(uint32_t *point, size_t n)
+{
+    bool sorted = true;
+    for (size_t i = 1; i < n; i++)
+        sorted = sorted && order_of(point[i - 1]) <= order_of(point[i]);
+    uint32_t *copy = sorted ? NULL : malloc(n * sizeof *copy);
+    if (!copy)
+        return;
+    memcpy(copy, point, n * sizeof *copy);
+    for (int class = 1; class < CLASSES_MAX; class ++)
+        for (size_t i = 0; i < n; i++)
+            if (order_of(copy[i]) == class)
+                *point++ = copy[i];
+    free(copy);
+}
+
+static void reorder(struct stretch *s)
+{
+    for (size_t i = 0, j; i < s->n; i = j) {
+        for (j = i; j < s->n && order_of(s->point[j]) > 0;)
+            j++;
+        if (j > i + 1)
+            sort_marks(s->point + i, j - i);
+        j += j == i;
+    }
+}
+
+/* What a and b compose to, 0: nothing. */
+static uint32_t compose_pair(uint32_t a, uint32_t b)
+{
+    if (a >= L0 && a < L0 + LN && b >= V0 && b < V0 + VN)
+        return S0 + ((a - L0) * VN + (b - V0)) * TN;
+    if (a >= S0 && a < S0 + LN * VN * TN && (a - S0) % TN == 0 && b > T0 && b < T0 + TN)
+        return a + (b - T0);
+    uint64_t key = (uint64_t)a << 32 | b;
+    size_t low = 0, high = PAIRS;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        uint64_t have = (uint64_t)pairs[3 * middle] << 32 | pairs[3 * middle + 1];
+        if (key == have)
+            return pairs[3 * middle + 2];
+        if (key > have)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return 0;
+}
+
+static void compose(struct stretch *s)
+{
+    size_t n = 0, starter = SIZE_MAX;
+    int last = 0; /* class of what stands behind the starter */
+    for (size_t i = 0; i < s->n; i++) {
+        uint32_t c = s->point[i], one;
+        int class = order_of(c);
+        if (starter != SIZE_MAX && (last == 0 || last < class) &&
+            (one = compose_pair(s->point[starter], c)) != 0) {
+            s->point[starter] = one;
+            continue;
+        }
+        if (class == 0)
+            starter = n;
+        last = class;
+        s->point[n++] = c;
+    }
+    s->n = n;
+}
+
+static void write_stretch(struct fm_text *out, struct stretch *s)
+{
+    char bytes[4];
+    reorder(s);
+    compose(s);
+    out->failed = out->failed || s->failed;
+    for (size_t i = 0; i < s->n; i++)
+        fm_text_add(out, bytes, (size_t)fm_unicode_put(bytes, s->point[i]));
+    s->n = 0;
+}
+
+void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
+{
+    const unsigned char *class = fm_unicode_classes();
+    struct stretch s = {0};
+    size_t copied = 0, before = 0; /* before: the last character that stands by itself */
+    int bytes;
+    for (size_t at = 0; at < size;) {
+        if (!(class[fm_unicode_at(text + at, &bytes)] & FM_UNSTABLE)) {
+            before = at;
+            at += (size_t)bytes;
+            continue;
+        }
+        fm_text_add(out, text + copied, before - copied);
+        for (size_t p = before; p < size; p += (size_t)bytes) {
+            uint32_t c = fm_unicode_at(text + p, &bytes);
+            if (p > before && !(class[c] & FM_UNSTABLE))
+                break;
+            decompose(&s, c);
+            at = p + (size_t)bytes;
+        }
+        write_stretch(out, &s);
+        copied = before = at;
+    }
+    fm_text_add(out, text + copied, size - copied);
+    free(s.point);
+}

@@ -1,0 +1,54 @@
+/*
+ * What the tokenizers library knows of Unicode: classes of code points as in version 16 and
+ * normal form C as in version 9, from tables that golden/make/unicode.py made by asking it.  Text
+ * is UTF-8 that fm_unicode_check has passed.
+ */
+#ifndef FM_UNICODE_H
+#define FM_UNICODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/text.h"
+#include "lib/base/err.h"
+
+enum fm_unicode_class {
+    FM_LETTER = 1,    /* \p{L} */
+    FM_NUMBER = 2,    /* \p{N} */
+    FM_SPACE = 4,     /* \s */
+    FM_WORD = 8,      /* \w */
+    FM_UNSTABLE = 16, /* may be another text in form C, by itself or with what stands beside it */
+    FM_NEWLINE = 32   /* carriage return and line feed */
+};
+
+/* 0x110000 sets of classes, by code point. */
+const unsigned char *fm_unicode_classes(void);
+
+/* The place of the first byte that is no valid UTF-8, or size. */
+size_t fm_unicode_check(const char *text, size_t size);
+
+/* The code point at text, which has one; *bytes becomes its length. */
+static inline uint32_t fm_unicode_at(const char *text, int *bytes)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    if (s[0] < 0x80) {
+        *bytes = 1;
+        return s[0];
+    }
+    *bytes = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (*bytes == 2)
+        return (uint32_t)(s[0] & 0x1f) << 6 | (s[1] & 0x3f);
+    if (*bytes == 3)
+        return (uint32_t)(s[0] & 0x0f) << 12 | (uint32_t)(s[1] & 0x3f) << 6 | (s[2] & 0x3f);
+    return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3f) << 12 |
+           (uint32_t)(s[2] & 0x3f) << 6 | (s[3] & 0x3f);
+}
+
+/* The UTF-8 of a code point; its length. */
+int fm_unicode_put(char out[4], uint32_t c);
+
+/* Append the normal form C of text to *out. */
+void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size);
+
+#endif

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Make what lies under golden/ from seeds.  `make golden` runs it in the judge's environment.
+
+Commands, all of them in this order where none is named:
+    make.py odd        odd-*: weights, tokens and goldens (seconds)
+    make.py odd-NAME   one of them
+    make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
+    make.py tiny       tiny-mixtral: goldens of the model that is there
+    make.py study      does pruning matter on tiny-mixtral?
+    make.py check      hold all goldens against plain.py
+    make.py digests    renew the list of digests at the end of golden/README
+"""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import check
+import families
+import odd
+import study
+import tiny
+
+HERE = Path(__file__).resolve().parent.parent
+ODD = {"odd-mixtral": odd.MIXTRAL} | families.ROWS
+MODELS = [*ODD, "tiny-mixtral"]
+RULE = 78 * "-"  # under README's last heading
+
+
+def make_odd(*names):
+    for name in names or ODD:
+        odd.make(ODD[name], HERE / name)
+        odd.make_goldens(ODD[name], HERE / name)
+
+
+def train_tiny():
+    tiny.make(HERE / "tiny-mixtral")
+
+
+def make_tiny():
+    tiny.make_goldens(HERE / "tiny-mixtral")
+
+
+def study_tiny():
+    study.study(HERE / "tiny-mixtral", tiny.T)
+
+
+def check_all():
+    if sum(check.check(HERE / name) for name in MODELS):
+        raise SystemExit("make.py: goldens and plain.py disagree")
+
+
+def renew_digests():
+    """README's last section: one line for each file in the model folders, as xxhsum prints it."""
+    files = sorted(str(p.relative_to(HERE)) for d in MODELS for p in (HERE / d).iterdir())
+    digests = subprocess.run(
+        ["xxhsum", "-H2", *files], cwd=HERE, check=True, capture_output=True, text=True
+    ).stdout
+    readme = HERE / "README"
+    text, _ = readme.read_text().split("\n" + RULE + "\n")
+    readme.write_text(f"{text}\n{RULE}\n{digests}")
+
+
+COMMANDS = {
+    "odd": make_odd,
+    "train": train_tiny,
+    "tiny": make_tiny,
+    "study": study_tiny,
+    "check": check_all,
+    "digests": renew_digests,
+}
+
+
+def main(names):
+    torch.set_num_threads(1)  # the sums of two threads depend on how they share the work
+    torch.use_deterministic_algorithms(True)
+    commands = COMMANDS | {name: partial(make_odd, name) for name in ODD}
+    for name in names:
+        if name not in commands:
+            raise SystemExit(f"make.py: no command '{name}'; there are: {' '.join(commands)}")
+        commands[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(COMMANDS))

@@ -1,0 +1,313 @@
+"""What METHOD calls a score, a mask gradient or an adapter, from transformers' own autograd.
+
+Nothing here knows how the suite computes: the model is transformers' own in float32 with eager
+attention, and every derivative comes from autograd.  Subnets and adapters need a hook in the
+middle of an expert, so `open_experts` swaps the loop of MixtralExperts, which all families share,
+for the same loop with two places to reach into: the weights that are used and a mask on the
+hidden activation.
+
+Letters as in kernels/ops/kernels.h: L layers, M of them mixtures of experts, E experts, K chosen,
+H hidden, I channels, A actions, S sequences, T positions, V vocabulary.
+"""
+
+import types
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+PARTS = ("gate_A", "gate_B", "up_A", "up_B", "down_A", "down_B")  # enum fm_lora's order
+
+
+def load(path, dtype=torch.float32):
+    """The checkpoint as transformers runs it on a CPU, without any of its faster paths."""
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+    )
+    return model.eval()
+
+
+def save(path, tensors):
+    """A safetensors file as transformers writes it; numbers become tensors of one element."""
+    whole = {n: t.detach().reshape(t.shape or (1,)).contiguous() for n, t in tensors.items()}
+    save_file(whole, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+
+
+def moe_layers(model):
+    """Numbers of the M decoder layers that are mixtures of experts."""
+    return [l for l, x in enumerate(model.model.layers) if hasattr(x.mlp, "experts")]
+
+
+def mixtures_of(model):
+    return [model.model.layers[l].mlp for l in moe_layers(model)]
+
+
+def experts_of(model):
+    """The expert modules of the M layers."""
+    return [mixture.experts for mixture in mixtures_of(model)]
+
+
+def shape_of(model):
+    """M, E, I."""
+    experts = experts_of(model)
+    return len(experts), experts[0].num_experts, experts[0].intermediate_dim
+
+
+# --- losses ---------------------------------------------------------------------------------
+
+
+def logits_of(model, ids):
+    """(S, T, V)."""
+    return model(ids, use_cache=False).logits
+
+
+def cross_entropy(logits, ids):
+    """Mean next-token cross-entropy over the S (T - 1) predictions."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def divergence(logits, teacher):
+    """KL(teacher || student): summed over the vocabulary, mean over the same positions."""
+    student = F.log_softmax(logits[:, :-1], dim=-1)
+    target = F.log_softmax(teacher[:, :-1], dim=-1)
+    return F.kl_div(student, target, log_target=True, reduction="none").sum(-1).mean()
+
+
+def log_probs(logits, ids):
+    """Log-probability of every token that has a predecessor, (S, T - 1)."""
+    table = F.log_softmax(logits[:, :-1], dim=-1)
+    return table.gather(-1, ids[:, 1:, None])[..., 0]
+
+
+# --- the full model ---------------------------------------------------------------------------
+
+
+@contextmanager
+def hooked(hooks):
+    """Forward hooks for the time of a `with`."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def tap_boundaries(model, taps):
+    """A `with` that appends the input of every layer, and of the last norm, to taps."""
+    places = [*model.model.layers, model.model.norm]
+    keep = lambda _module, args: taps.append(args[0])
+    return hooked([place.register_forward_pre_hook(keep) for place in places])
+
+
+def backward_with_taps(model, loss_of):
+    """Run loss_of(model) backward; returns the loss and dx (L + 1, S, T, H) at the layer
+    boundaries: entry l is the gradient at the input of layer l, the last one at the norm."""
+    taps = []
+    with tap_boundaries(model, taps):
+        model.zero_grad(set_to_none=True)
+        loss = loss_of(model)
+        for tap in taps:
+            tap.retain_grad()
+        loss.backward()
+    return loss.detach(), torch.stack([tap.grad for tap in taps])
+
+
+def split_gate_up(tensor):
+    """transformers' fused (E, 2 I, H) as gate (E, I, H) and up (E, I, H)."""
+    return tensor.chunk(2, dim=1)
+
+
+def expert_grads(model):
+    """Per layer: dw1 (E, I, H), dw2 (E, H, I), dw3 (E, I, H), by the names on disk."""
+    grads = []
+    for experts in experts_of(model):
+        gate, up = split_gate_up(experts.gate_up_proj.grad)
+        grads.append({"w1": gate, "w2": experts.down_proj.grad, "w3": up})
+    return grads
+
+
+def channel_squares(experts):
+    """sum over a channel's parameters of (theta dL/dtheta)^2, (E, I) in double."""
+    rows = (experts.gate_up_proj.double() * experts.gate_up_proj.grad.double()).square().sum(-1)
+    cols = (experts.down_proj.double() * experts.down_proj.grad.double()).square().sum(1)
+    return sum(rows.chunk(2, dim=1)) + cols
+
+
+def scores(model, batches):
+    """METHOD 1: (M, E, I) mean over batches of the per-batch squares, and the batch losses."""
+    total, losses = 0.0, []
+    for ids in batches:
+        model.zero_grad(set_to_none=True)
+        loss = cross_entropy(logits_of(model, ids), ids)
+        loss.backward()
+        losses.append(loss.detach().double())
+        with torch.no_grad():
+            total = total + torch.stack([channel_squares(x) for x in experts_of(model)])
+    return total / len(batches), torch.stack(losses)
+
+
+def gap_of_topk(logits, K):
+    """Between the last expert chosen and the first one not."""
+    top = logits.topk(K + 1, dim=-1).values
+    return (top[:, K - 1] - top[:, K]).min()
+
+
+def gap_of_sparsemixer(logits, eps):
+    """The same for the two passes of PhiMoE's router, and how near a quotient comes to the
+    threshold where an expert is dropped."""
+    first, second, third = logits.topk(3, dim=-1).values.T[:, :, None]
+    quotient = lambda top: (top - logits) / logits.abs().clamp(min=top)
+    near = torch.stack([(quotient(x) - 2 * eps).abs().min() for x in (first, second)])
+    return torch.minimum(near.min(), torch.minimum(first - second, second - third).min())
+
+
+def routing(model, ids):
+    """Chosen experts of every token, per layer (M, N, K), and the smallest gap: how far the
+    choice is from another one, in router logits."""
+    chosen, gaps = [], []
+
+    def keep(router, _args, out):
+        logits, _weights, index = out
+        chosen.append(index)
+        if hasattr(router, "router_jitter_noise"):
+            gaps.append(gap_of_sparsemixer(logits, router.router_jitter_noise))
+        else:
+            gaps.append(gap_of_topk(logits, index.shape[-1]))
+
+    routers = [x.router if hasattr(x, "router") else x.gate for x in mixtures_of(model)]
+    with hooked([x.register_forward_hook(keep) for x in routers]), torch.no_grad():
+        logits_of(model, ids)
+    return torch.stack(chosen), torch.stack(gaps).min()
+
+
+def tokens_per_expert(model, ids):
+    """Token slots routed to each expert, (M, E)."""
+    chosen, _ = routing(model, ids)
+    E = shape_of(model)[1]
+    return torch.stack([layer.flatten().bincount(minlength=E) for layer in chosen])
+
+
+# --- ranked order, subnets, adapters ------------------------------------------------------------
+
+
+def order_of(score):
+    """Channels by falling score, ties to the lower original channel."""
+    return torch.argsort(score, dim=-1, descending=True, stable=True)
+
+
+@torch.no_grad()
+def rank_in_place(model, order):
+    """Move the channels of every expert into the order (M, E, I); the function stays."""
+    for experts, layer_order in zip(experts_of(model), order, strict=True):
+        for e, channels in enumerate(layer_order):
+            gate, up = experts.gate_up_proj[e].chunk(2)
+            experts.gate_up_proj[e] = torch.cat([gate[channels], up[channels]])
+            experts.down_proj[e] = experts.down_proj[e][:, channels]
+
+
+def looped_experts(self, hidden_states, top_k_index, top_k_weights):
+    """MixtralExperts.forward with `self.mask` (E, I) on the hidden activation and the weights
+    taken from `self.weights(e)`."""
+    out = torch.zeros_like(hidden_states)
+    for e in range(self.num_experts):
+        token, slot = torch.where(top_k_index == e)
+        if len(token) == 0:
+            continue
+        gate_up, down = self.weights(e)
+        gate, up = F.linear(hidden_states[token], gate_up).chunk(2, dim=-1)
+        h = self.act_fn(gate) * up
+        if self.mask is not None:
+            h = h * self.mask[e]
+        y = F.linear(h, down) * top_k_weights[token, slot, None]
+        out = out.index_add(0, token, y.to(out.dtype))
+    return out
+
+
+def open_experts(model, mask=None, weights=None):
+    """From now on mixture l uses mask[l] (E, I) and weights(l, e); None: neither."""
+    for l, experts in enumerate(experts_of(model)):
+        experts.mask = None if mask is None else mask[l]
+        if weights is None:
+            experts.weights = lambda e, x=experts: (x.gate_up_proj[e], x.down_proj[e])
+        else:
+            experts.weights = lambda e, l=l: weights(l, e)
+        experts.forward = types.MethodType(looped_experts, experts)
+
+
+def prefix_masks(widths, channels):
+    """Widths (...,) to 0/1 masks (..., I)."""
+    return (torch.arange(channels) < widths[..., None]).to(torch.float32)
+
+
+class Adapter:
+    """LoRA on the kept channels with the parametrisation of lib/engine/adapter.h; `parts[l][e]` has the
+    six matrices, `flat` puts them in the order of struct fm_adapter's `values`."""
+
+    def __init__(self, widths, H, rank, alpha):
+        self.widths, self.scale = widths, alpha / rank
+        self.parts = [
+            [self._shapes(int(k), H, rank) for k in layer_widths] for layer_widths in widths
+        ]
+
+    @staticmethod
+    def _shapes(k, H, r):
+        shape = {
+            "gate_A": (r, H), "gate_B": (k, r), "up_A": (r, H), "up_B": (k, r),
+            "down_A": (r, k), "down_B": (H, r),
+        }  # fmt: skip
+        return {name: torch.zeros(shape[name], requires_grad=True) for name in PARTS}
+
+    def parameters(self):
+        return [expert[name] for layer in self.parts for expert in layer for name in PARTS]
+
+    @torch.no_grad()
+    def fill(self, generator, std):
+        for p in self.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * std)
+
+    def zero_grads(self):
+        """Zero, not None: AdamW would skip an expert without tokens, yet decay applies to it."""
+        for p in self.parameters():
+            p.grad = torch.zeros_like(p)
+
+    def flat(self, grad=False):
+        parameters = self.parameters()
+        return torch.cat([(p.grad if grad else p.detach()).flatten() for p in parameters])
+
+    def merged(self, experts, l, e):
+        """gate_up (2 I, H) and down (H, I) of one expert with its adapter added."""
+        part, k, s = self.parts[l][e], int(self.widths[l][e]), self.scale
+        I = experts.intermediate_dim
+        rows = lambda delta: F.pad(delta, (0, 0, 0, I - k))
+        gate, up = experts.gate_up_proj[e].chunk(2)
+        gate = gate + s * rows(part["gate_B"] @ part["gate_A"])
+        up = up + s * rows(part["up_B"] @ part["up_A"])
+        down = experts.down_proj[e] + s * F.pad(part["down_B"] @ part["down_A"], (0, I - k))
+        return torch.cat([gate, up]), down
+
+
+def entropy_mean(alpha):
+    """Mean over experts of the entropy of softmax(alpha)."""
+    logp = F.log_softmax(alpha, dim=-1)
+    return -(logp.exp() * logp).sum(-1).mean()
+
+
+def cost(alpha, share, widths, channels):
+    """sum over (l, e) of q[l,e] sum_a p[l,e,a] k_a / I."""
+    p = F.softmax(alpha, dim=-1)
+    return (share * (p * (widths / channels)).sum(-1)).sum()
+
+
+def straight_through(alpha, noise, tau):
+    """Noisy soft choice and its one-hot argmax; the gradient of the second is the first's."""
+    soft = F.softmax((alpha + noise) / tau, dim=-1)
+    hard = F.one_hot(soft.argmax(-1), alpha.shape[-1]).to(soft.dtype)
+    return soft, hard - soft.detach() + soft
+
+
+def gumbel(shape, generator):
+    uniform = torch.rand(shape, generator=generator).clamp(min=1e-6, max=1 - 1e-6)
+    return -torch.log(-torch.log(uniform))

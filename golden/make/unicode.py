@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Make formats/text/unicode_classes.h and formats/text/unicode_nfc.h by asking the `tokenizers` library.
+
+    .../judge/bin/python golden/make/unicode.py
+
+The tables are what tokenizers 0.23.3 does: its regular expressions (Oniguruma) know Unicode 16,
+what stands beside an added token is looked at with the classes of the Rust regex crate, and its
+NFC is that of Unicode 9.  Python's own unicodedata is another version and is not asked.
+Whatever the library says of each code point is taken; nothing is assumed but the algorithm of
+canonical ordering and composition, and Hangul.
+"""
+import os
+import sys
+
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+ALL = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+NFC, NFD = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
+
+
+def blocks(size=4096):
+    for i in range(0, len(ALL), size):
+        yield ALL[i:i + size]
+
+
+def matching(pattern):
+    """The code points that the library's Split removes."""
+    split = pre_tokenizers.Split(Regex(pattern), "removed")
+    found = set()
+    for block in blocks():
+        left = {c for piece, _ in split.pre_tokenize_str("".join(map(chr, block))) for c in piece}
+        found.update(c for c in block if chr(c) not in left)
+    return found
+
+
+def begins(encoding):
+    """Where the added token was found."""
+    return {begin for (begin, _), i in zip(encoding.offsets, encoding.ids) if i == 1}
+
+
+def words():
+    """The code points beside which a single_word token is not one."""
+    t = Tokenizer(models.BPE({"<u>": 0}, [], unk_token="<u>"))
+    t.add_tokens([AddedToken("\uE000\uE001", single_word=True, normalized=False)])
+    found = set()
+    for block in blocks(512):
+        text = "".join(chr(c) + "\uE000\uE001 " for c in block)
+        spans = begins(t.encode(text))
+        found.update(c for i, c in enumerate(block) if 4 * i + 1 not in spans)
+    return found
+
+
+def stripped():
+    """The code points that lstrip takes."""
+    t = Tokenizer(models.BPE({"<u>": 0}, [], unk_token="<u>"))
+    t.add_tokens([AddedToken("\uE000\uE001", lstrip=True, normalized=False)])
+    found = set()
+    for block in blocks(512):
+        text = "".join("x" + chr(c) + "\uE000\uE001" for c in block)
+        spans = begins(t.encode(text))
+        found.update(c for i, c in enumerate(block) if 4 * i + 1 in spans)
+    return found
+
+
+def orders():
+    """Combining marks by class: {code point: 1, 2, ...} in the order of their classes."""
+    low, high = "\u0334", "\u0345"  # what is reordered around these two has a class
+    marks = [c for c in ALL if c not in (0x334, 0x345) and
+             (NFD("a" + chr(c) + low) == "a" + low + NFD(chr(c)) != "a" + NFD(chr(c)) + low or
+              NFD("a" + high + chr(c)) == "a" + NFD(chr(c)) + high)]
+    marks = [c for c in marks if NFD(chr(c)) == chr(c)] + [0x334, 0x345]
+    before = {}
+    for x in marks:
+        before[x] = sum(NFD("a" + chr(y) + chr(x)) == "a" + chr(x) + chr(y) != "a" + chr(y) + chr(x)
+                        for y in marks if y != x)
+    rank = {n: i + 1 for i, n in enumerate(sorted(set(before.values()), reverse=True))}
+    return {x: rank[n] for x, n in before.items()}
+
+
+def is_hangul(c):
+    return 0xAC00 <= c <= 0xD7A3
+
+
+def compositions():
+    """(pairs: {c: (a, b)} that compose to c; others: {c: full decomposition} that do not)."""
+    pairs, others = {}, {}
+    for c in ALL:
+        d = NFD(chr(c))
+        if d == chr(c) or is_hangul(c):
+            continue
+        first = NFC(d[:-1]) if len(d) > 1 else ""
+        if NFC(chr(c)) == chr(c) and len(first) == 1 and NFC(first + d[-1]) == chr(c):
+            pairs[c] = (ord(first), ord(d[-1]))
+        else:
+            others[c] = [ord(x) for x in d]
+    return pairs, others
+
+
+def ranges(points):
+    points, out = sorted(points), []
+    for p in points:
+        # Surrogates, which no text has, need not part a range.
+        if out and (p == out[-1][1] + 1 or (out[-1][1] == 0xD7FF and p == 0xE000)):
+            out[-1][1] = p
+        else:
+            out.append([p, p])
+    return out
+
+
+def table(name, numbers, comment):
+    """The text of one array."""
+    lines, line = [f"\n/* {comment} */\nstatic const uint32_t {name}[] = {{"], "   "
+    for n in numbers:
+        word = f" {n:#x}," if n > 9 else f" {n},"
+        if len(line) + len(word) > 99:
+            lines.append(line)
+            line = "   "
+        line += word
+    return "\n".join(lines + [line, "};\n"])
+
+
+def write(name, holds, *tables):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with open(os.path.join(root, "formats/text", name), "w") as f:
+        f.write(f"""/*
+ * Made by golden/make/unicode.py from tokenizers {tokenizers.__version__}: {holds}.
+ * Included by unicode.c alone.
+ */
+// clang-format off
+""" + "".join(tables))
+
+
+def flat(points):
+    return [x for r in ranges(points) for x in r]
+
+
+def write_classes():
+    letters, numbers, spaces, word = (matching(r"\p{L}"), matching(r"\p{N}"), matching(r"\s"),
+                                      words())
+    assert stripped() == spaces, "two kinds of white space"
+    write("unicode_classes.h", "classes of code points as in Unicode 16",
+          table("letters", flat(letters), "\\p{L}: first and last of each range"),
+          table("numbers", flat(numbers), "\\p{N}"),
+          table("spaces", flat(spaces), "\\s"),
+          table("words", flat(word), "\\w, beside a single_word token"))
+    print(f"letters {len(letters)} numbers {len(numbers)} spaces {len(spaces)} words {len(word)}",
+          file=sys.stderr)
+
+
+def write_nfc():
+    order = orders()
+    pairs, others = compositions()
+    seconds = {b for _, b in pairs.values()} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
+    unstable = set(order) | set(others) | seconds
+    assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
+    write("unicode_nfc.h", "normal form C as in Unicode 9",
+          table("unstable", flat(unstable), "what may be another text in form C"),
+          table("orders", [x for r in sorted(ranges_with(order)) for x in r],
+                "combining marks: first, last, and the place of their class"),
+          table("pairs", [x for c in sorted(pairs, key=lambda c: pairs[c]) for x in (*pairs[c], c)],
+                "a, b and what they compose to, sorted by a and b"),
+          table("others", [x for c in sorted(others) for x in [c, len(others[c])] + others[c]],
+                "c, n and the n it decomposes to, never to compose again"))
+    print(f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
+          f"{len(others)}", file=sys.stderr)
+
+
+def ranges_with(order):
+    out = []
+    for c in sorted(order):
+        if out and out[-1][1] == c - 1 and out[-1][2] == order[c]:
+            out[-1][1] = c
+        else:
+            out.append([c, c, order[c]])
+    return out
+
+
+if __name__ == "__main__":
+    write_classes()
+    write_nfc()

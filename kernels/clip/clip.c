@@ -1,0 +1,286 @@
+/* The entries of clip.h: arguments are checked here, the work is a device's. */
+#include "kernels/clip/clip_device.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/clip/clip_pool.h"
+
+#define OFFSET(type, field, at)                                                                    \
+    _Static_assert(offsetof(struct type, field) == (at), #type "." #field " moved")
+OFFSET(fm_clip_layer, channels, 40);
+OFFSET(fm_clip_layer, budget, 88);
+OFFSET(fm_clip_layer, reserved, 108);
+OFFSET(fm_clip_call, N, 8);
+OFFSET(fm_clip_call, hidden, 24);
+OFFSET(fm_clip_call, stream, 96);
+OFFSET(fm_clip_call, budget_type, 112);
+_Static_assert(sizeof(struct fm_clip_layer) == 112, "fm_clip_layer changed");
+_Static_assert(sizeof(struct fm_clip_call) == 120, "fm_clip_call changed");
+_Static_assert(sizeof(struct fm_clip_error) == 1024, "fm_clip_error changed");
+
+#ifndef FM_VERSION
+#error "FM_VERSION must be defined"
+#endif
+
+uint32_t fm_clip_abi(void)
+{
+    return FM_CLIP_ABI;
+}
+
+const char *fm_clip_version(void)
+{
+    return FM_VERSION;
+}
+
+int32_t fm_clip_fail(struct fm_clip_error *error, int32_t code, const char *fmt, ...)
+{
+    va_list args;
+    if (!error)
+        return code;
+    error->code = code;
+    va_start(args, fmt);
+    vsnprintf(error->text, sizeof error->text, fmt, args);
+    va_end(args);
+    return code;
+}
+
+int fm_clip_type_bytes(int32_t type)
+{
+    switch (type) {
+    case FM_CLIP_F16:
+    case FM_CLIP_BF16:
+        return 2;
+    case FM_CLIP_I64:
+        return 8;
+    default:
+        return 4;
+    }
+}
+
+static int32_t find_driver(const struct fm_clip_driver **driver, int32_t device,
+                           struct fm_clip_error *error)
+{
+    *driver = NULL;
+    if (device == FM_CLIP_CPU)
+        *driver = &fm_clip_cpu;
+#ifdef FM_CUDA
+    else if (device == FM_CLIP_CUDA)
+        *driver = &fm_clip_cuda;
+#else
+    else if (device == FM_CLIP_CUDA)
+        return fm_clip_fail(error, FM_CLIP_EDEVICE, "this libfm_clip was built without CUDA");
+#endif
+    return *driver ? FM_CLIP_OK
+                   : fm_clip_fail(error, FM_CLIP_EUSAGE, "device %d is not known", (int)device);
+}
+
+int32_t fm_clip_available(int32_t device, struct fm_clip_error *error)
+{
+    const struct fm_clip_driver *driver;
+    int32_t code = find_driver(&driver, device, error);
+    return code == FM_CLIP_OK ? driver->available(error) : code;
+}
+
+/* One number of a descriptor against its limits. */
+static int32_t check(struct fm_clip_error *error, const char *what, int64_t value, int64_t least,
+                     int64_t most)
+{
+    if (value >= least && value <= most)
+        return FM_CLIP_OK;
+    return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s is %lld, but may be %lld to %lld", what,
+                        (long long)value, (long long)least, (long long)most);
+}
+
+struct limit {
+    const char *what;
+    int64_t value, least, most;
+};
+
+static int32_t check_all(const struct limit *limit, int count, struct fm_clip_error *error)
+{
+    for (int i = 0; i < count; i++) {
+        int32_t code = check(error, limit[i].what, limit[i].value, limit[i].least, limit[i].most);
+        if (code != FM_CLIP_OK)
+            return code;
+    }
+    return FM_CLIP_OK;
+}
+
+static int32_t check_sizes(const struct fm_clip_layer *l, struct fm_clip_error *error)
+{
+    if (!l)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "layer is NULL");
+    const struct limit limits[] = {
+        {"layer size", l->size, sizeof *l, sizeof *l},
+        {"device", l->device, FM_CLIP_CPU, FM_CLIP_CUDA},
+        {"type", l->type, FM_CLIP_F32, FM_CLIP_BF16},
+        {"H", l->H, 1, 1 << 20},
+        {"E", l->E, 1, 65536},
+        {"cap_max", l->cap_max, 0, 1 << 24},
+        {"threads", l->threads, 0, l->device == FM_CLIP_CPU ? 1024 : 0},
+    };
+    return check_all(limits, sizeof limits / sizeof *limits, error);
+}
+
+static int32_t check_layer(const struct fm_clip_layer *l, struct fm_clip_error *error)
+{
+    int32_t code = check_sizes(l, error);
+    if (code != FM_CLIP_OK)
+        return code;
+    const struct limit limits[] = {
+        {"ordinal", l->ordinal, 0, l->device == FM_CLIP_CPU ? 0 : INT32_MAX},
+        {"activation", l->activation, FM_CLIP_SILU, FM_CLIP_SILU},
+        {"e0", l->e0, 0, INT32_MAX - l->E},
+        {"B", l->B, 1, 65536},
+        {"channels", l->channels, 0, (int64_t)1 << 40},
+        {"budget_type", l->budget_type, FM_CLIP_F32, FM_CLIP_I64},
+        {"reserved", l->reserved, 0, 0},
+    };
+    if ((code = check_all(limits, sizeof limits / sizeof *limits, error)) != FM_CLIP_OK)
+        return code;
+    if (l->channels > 0 && (!l->gate_up || !l->down))
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "gate_up or down is NULL");
+    if (!l->row0 || !l->cap || !l->widths || !l->budget)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "row0, cap, widths or budget is NULL");
+    return FM_CLIP_OK;
+}
+
+int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row0,
+                           const int32_t *cap, struct fm_clip_error *error)
+{
+    for (int e = 0; e < layer->E; e++) {
+        if (cap[e] < 0 || cap[e] > layer->cap_max)
+            return fm_clip_fail(error, FM_CLIP_EUSAGE, "cap[%d] is %d, but may be 0 to cap_max, %d",
+                                e, (int)cap[e], (int)layer->cap_max);
+        if (row0[e] < 0 || row0[e] > layer->channels - cap[e])
+            return fm_clip_fail(
+                error, FM_CLIP_EUSAGE, "expert %d has channels %lld to %lld, but there are %lld", e,
+                (long long)row0[e], (long long)row0[e] + cap[e], (long long)layer->channels);
+    }
+    return FM_CLIP_OK;
+}
+
+int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
+                        struct fm_clip_error *error)
+{
+    const struct fm_clip_driver *driver;
+    if (!clip)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "no place for the prepared layer");
+    *clip = NULL;
+    int32_t code = check_layer(layer, error);
+    if (code == FM_CLIP_OK)
+        code = find_driver(&driver, layer->device, error);
+    if (code != FM_CLIP_OK)
+        return code;
+    struct fm_clip_layer settled = *layer;
+    if (layer->device == FM_CLIP_CPU && layer->threads == 0)
+        settled.threads = fm_clip_pool_cpus();
+    if ((code = driver->prepare(clip, &settled, error)) != FM_CLIP_OK)
+        return code;
+    (*clip)->driver = driver;
+    (*clip)->layer = settled;
+    return FM_CLIP_OK;
+}
+
+void fm_clip_release(struct fm_clip *clip)
+{
+    if (clip)
+        clip->driver->release(clip);
+}
+
+uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max, int32_t K)
+{
+    const struct fm_clip_driver *driver;
+    if (check_sizes(layer, NULL) != FM_CLIP_OK || N_max < 0 || K < 1 || K > 1024 ||
+        N_max > INT32_MAX / K || find_driver(&driver, layer->device, NULL) != FM_CLIP_OK)
+        return 0;
+    return driver->workspace_bytes(layer, N_max > 0 ? N_max : 1, K);
+}
+
+int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, uint64_t bytes)
+{
+    uint64_t all = fm_clip_workspace_bytes(layer, N, K);
+    if (all > 0 && all <= bytes)
+        return N;
+    int64_t fits = 0, over = (N < INT32_MAX / K ? N : INT32_MAX / K) + 1;
+    while (over - fits > 1) {
+        int64_t middle = fits + (over - fits) / 2;
+        uint64_t needed = fm_clip_workspace_bytes(layer, middle, K);
+        if (needed > 0 && needed <= bytes)
+            fits = middle;
+        else
+            over = middle;
+    }
+    return fits;
+}
+
+/* Whether hidden and out share a byte; rows are whole strides here. */
+static int overlap(const struct fm_clip_call *c, uint64_t element)
+{
+    uintptr_t a = (uintptr_t)c->hidden, b = (uintptr_t)c->out;
+    return a < b + (uint64_t)c->N * (uint64_t)c->out_stride * element &&
+           b < a + (uint64_t)c->N * (uint64_t)c->hidden_stride * element;
+}
+
+static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_call *c,
+                          struct fm_clip_error *error)
+{
+    const struct limit limits[] = {
+        {"call size", c->size, sizeof *c, sizeof *c},
+        {"ids_type", c->ids_type, FM_CLIP_I32, FM_CLIP_I64},
+        {"N", c->N, 0, (int64_t)1 << 40},
+        {"K", c->K, 1, 1024},
+        {"threads", c->threads, 0, l->device == FM_CLIP_CPU ? 1024 : 0},
+        {"hidden_stride", c->hidden_stride, l->H, (int64_t)1 << 20},
+        {"out_stride", c->out_stride, l->H, (int64_t)1 << 20},
+        {"budget_type", c->budget_type, FM_CLIP_F32, c->budget ? FM_CLIP_I64 : 0},
+        {"reserved", c->reserved, 0, 0},
+    };
+    int32_t code = check_all(limits, sizeof limits / sizeof *limits, error);
+    if (code != FM_CLIP_OK || c->N == 0)
+        return code;
+    if (!c->hidden || !c->ids || !c->weights || !c->out || !c->workspace)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE,
+                            "hidden, ids, weights, out or workspace is NULL");
+    if ((uintptr_t)c->workspace % FM_CLIP_ALIGN)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "workspace is not aligned to %d bytes",
+                            FM_CLIP_ALIGN);
+    if (overlap(c, (uint64_t)fm_clip_type_bytes(l->type)))
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "out overlaps hidden");
+    uint64_t least = fm_clip_workspace_bytes(l, 1, c->K);
+    if (c->workspace_bytes < least)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE,
+                            "workspace has %llu bytes, but one token needs %llu",
+                            (unsigned long long)c->workspace_bytes, (unsigned long long)least);
+    return FM_CLIP_OK;
+}
+
+int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
+                        struct fm_clip_error *error)
+{
+    if (!clip || !call)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "no layer or no call");
+    int32_t code = check_call(&clip->layer, call, error);
+    if (code != FM_CLIP_OK || call->N == 0)
+        return code;
+    struct fm_clip_call settled = *call;
+    if (!call->budget) {
+        settled.budget = clip->layer.budget;
+        settled.budget_type = clip->layer.budget_type;
+    }
+    return clip->driver->forward(clip, &settled, error);
+}
+
+int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *error)
+{
+    assert(clip);
+    return clip->driver->status(clip, error);
+}
+
+const char *fm_clip_name(const struct fm_clip *clip)
+{
+    return clip->name;
+}

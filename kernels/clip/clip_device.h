@@ -1,0 +1,55 @@
+/*
+ * Private to kernels/clip: a device behind kernels/clip/clip.h.  clip.c checks arguments and calls
+ * the table of the layer's device; a table never sees a null pointer, a wrong size or a bad type.
+ */
+#ifndef FM_KERNELS_CLIP_DEVICE_H
+#define FM_KERNELS_CLIP_DEVICE_H
+
+#include "kernels/clip/clip.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What every prepared layer begins with; a device's own struct has it as first member. */
+struct fm_clip {
+    const struct fm_clip_driver *driver;
+    struct fm_clip_layer layer;
+    char name[64]; /* fm_clip_name */
+};
+
+struct fm_clip_driver {
+    int32_t (*available)(struct fm_clip_error *error);
+    /* Allocate the device's struct, set its name, return it as *clip (NULL on failure).  driver and
+     * layer are filled in afterwards by clip.c.  Checks row0 and cap with fm_clip_check_rows. */
+    int32_t (*prepare)(struct fm_clip **clip, const struct fm_clip_layer *layer,
+                       struct fm_clip_error *error);
+    void (*release)(struct fm_clip *clip);
+    uint64_t (*workspace_bytes)(const struct fm_clip_layer *layer, int64_t N_max, int32_t K);
+    /* N > 0; call->budget and its type are set: the layer's where the caller gave none. */
+    int32_t (*forward)(struct fm_clip *clip, const struct fm_clip_call *call,
+                       struct fm_clip_error *error);
+    int32_t (*status)(struct fm_clip *clip, struct fm_clip_error *error);
+};
+
+extern const struct fm_clip_driver fm_clip_cpu;
+extern const struct fm_clip_driver fm_clip_cuda; /* where FM_CUDA is defined */
+
+/* Set code and sentence where `error` is not NULL; return code. */
+int32_t fm_clip_fail(struct fm_clip_error *error, int32_t code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* row0 and cap (E), in host memory, against cap_max and channels. */
+int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row0,
+                           const int32_t *cap, struct fm_clip_error *error);
+
+/* The most tokens whose fm_clip_workspace_bytes is at most `bytes`, up to N; 0: not even one. */
+int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, uint64_t bytes);
+
+/* Bytes of an element. */
+int fm_clip_type_bytes(int32_t type);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

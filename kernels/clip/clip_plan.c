@@ -1,0 +1,131 @@
+#include "kernels/clip/clip_plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/clip/clip_tile.h"
+#include "lib/base/dtype.h"
+
+static int32_t clamp_budget(double value, int32_t B, int32_t *faults)
+{
+    if (value > -0.5 && value < B - 0.5)
+        return (int32_t)floor(value + 0.5);
+    *faults |= FM_CLIP_FAULT_BUDGET;
+    return value >= B - 0.5 ? B - 1 : 0; /* NaN: 0 */
+}
+
+/* The row of widths in force. */
+static int32_t read_budget(const struct fm_clip_call *c, int32_t B, int32_t *faults)
+{
+    float value;
+    switch (c->budget_type) {
+    case FM_CLIP_I32:
+        return clamp_budget(*(const int32_t *)c->budget, B, faults);
+    case FM_CLIP_I64:
+        return clamp_budget((double)*(const int64_t *)c->budget, B, faults);
+    default:
+        fm_dtype_to_f32(&value, c->budget, fm_clip_dtype(c->budget_type), 1);
+        return clamp_budget(value, B, faults);
+    }
+}
+
+/* The local expert of an id, or -1. */
+static int32_t local_expert(const struct fm_clip_layer *l, const struct fm_clip_call *c,
+                            int64_t slot)
+{
+    int64_t id = c->ids_type == FM_CLIP_I32 ? ((const int32_t *)c->ids)[slot]
+                                            : ((const int64_t *)c->ids)[slot];
+    return id >= l->e0 && id < (int64_t)l->e0 + l->E ? (int32_t)(id - l->e0) : -1;
+}
+
+static int32_t clamp_width(int32_t k, int32_t cap, int32_t *faults)
+{
+    if (k >= 0 && k <= cap)
+        return k;
+    *faults |= FM_CLIP_FAULT_WIDTH;
+    return k < 0 ? 0 : cap;
+}
+
+/* Widths by slot, experts by slot (for now in `position`), slots per expert. */
+static int32_t find_widths(struct fm_clip_plan *p, const struct fm_clip_layer *l,
+                           const int32_t *cap, const struct fm_clip_call *c, int64_t first,
+                           int32_t n)
+{
+    int32_t faults = 0, all = c->budgets ? 0 : read_budget(c, l->B, &faults);
+    memset(p->count, 0, ((size_t)l->E + 1) * sizeof *p->count);
+    for (int32_t t = 0; t < n; t++) {
+        int32_t b = c->budgets ? clamp_budget(c->budgets[first + t], l->B, &faults) : all;
+        for (int32_t s = t * c->K; s < (t + 1) * c->K; s++) {
+            int32_t e = local_expert(l, c, first * c->K + s);
+            int32_t k = e < 0 ? 0 : clamp_width(l->widths[(int64_t)b * l->E + e], cap[e], &faults);
+            p->width[s] = k;
+            p->position[s] = k > 0 ? e : -1;
+            if (k > 0)
+                p->count[e + 1]++;
+        }
+    }
+    return faults;
+}
+
+static int before(const struct fm_clip_plan *p, int32_t a, int32_t b)
+{
+    return p->width[a] != p->width[b] ? p->width[a] < p->width[b] : a < b;
+}
+
+static void sift(const struct fm_clip_plan *p, int32_t *slot, int32_t root, int32_t n)
+{
+    for (int32_t child; (child = 2 * root + 1) < n; root = child) {
+        if (child + 1 < n && before(p, slot[child], slot[child + 1]))
+            child++;
+        if (!before(p, slot[root], slot[child]))
+            return;
+        int32_t swap = slot[root];
+        slot[root] = slot[child];
+        slot[child] = swap;
+    }
+}
+
+/* The slots of one expert by width: heapsort, which needs no memory. */
+static void sort_by_width(const struct fm_clip_plan *p, int32_t *slot, int32_t n)
+{
+    for (int32_t i = n / 2 - 1; i >= 0; i--)
+        sift(p, slot, i, n);
+    for (int32_t i = n - 1; i > 0; i--) {
+        int32_t swap = slot[0];
+        slot[0] = slot[i];
+        slot[i] = swap;
+        sift(p, slot, 0, i);
+    }
+}
+
+static void find_groups(struct fm_clip_plan *p, int32_t expert, int32_t first, int32_t end)
+{
+    for (int32_t i = first; i < end; i++) {
+        int32_t width = p->width[p->slot[i]];
+        if (i == first || p->group[p->groups - 1].width != width)
+            p->group[p->groups++] = (struct fm_clip_group){expert, width, i, 0, 0};
+        p->group[p->groups - 1].rows++;
+    }
+}
+
+int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,
+                          const int32_t *cap, const struct fm_clip_call *call, int64_t first,
+                          int32_t n)
+{
+    int32_t faults = find_widths(plan, layer, cap, call, first, n), slots = n * call->K;
+    for (int32_t e = 0; e < layer->E; e++)
+        plan->count[e + 1] += plan->count[e];
+    plan->positions = plan->count[layer->E];
+    for (int32_t s = 0; s < slots; s++) /* count[e] moves from the first to the end of e */
+        if (plan->position[s] >= 0)
+            plan->slot[plan->count[plan->position[s]]++] = s;
+    plan->groups = 0;
+    for (int32_t e = 0, begin = 0; e < layer->E; begin = plan->count[e++]) {
+        if (call->budgets)
+            sort_by_width(plan, plan->slot + begin, plan->count[e] - begin);
+        find_groups(plan, e, begin, plan->count[e]);
+    }
+    for (int32_t i = 0; i < plan->positions; i++)
+        plan->position[plan->slot[i]] = i;
+    return faults;
+}

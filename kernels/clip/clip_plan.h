@@ -1,0 +1,35 @@
+/*
+ * Private to kernels/clip/clip_cpu.c: which rows pass through which expert at which width.
+ *
+ * Slots (t, j) are numbered t K + j.  Those that contribute are put in order of expert, then of
+ * width; a run of one expert and one width is a group, and a slot's place in the order is its
+ * position: the row of the inner activations and of the product that belongs to it.
+ */
+#ifndef FM_KERNELS_CLIP_PLAN_H
+#define FM_KERNELS_CLIP_PLAN_H
+
+#include "kernels/clip/clip.h"
+
+struct fm_clip_group {
+    int32_t expert, width;
+    int32_t first, rows; /* positions */
+    int32_t task0;       /* used by the loop that walks the groups */
+};
+
+/* Arrays are the caller's. */
+struct fm_clip_plan {
+    int32_t *count;              /* (E + 1) */
+    int32_t *width;              /* (n K) by slot; 0: contributes nothing */
+    int32_t *position;           /* (n K) by slot; -1: contributes nothing */
+    int32_t *slot;               /* (n K) by position */
+    struct fm_clip_group *group; /* (n K) */
+    int32_t groups, positions;
+};
+
+/* Plan tokens [first, first + n) of a call that has its budget set, cap (E); returns bits of enum
+ * fm_clip_fault. */
+int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,
+                          const int32_t *cap, const struct fm_clip_call *call, int64_t first,
+                          int32_t n);
+
+#endif

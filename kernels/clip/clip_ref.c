@@ -1,0 +1,95 @@
+/* The definition of a clipped forward: plain loops, sums in double. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/clip/clip_device.h"
+#include "kernels/clip/clip_plan.h"
+#include "kernels/clip/clip_tile.h"
+
+/* One token's work: its row of hidden, and rows of weights as float. */
+struct rows {
+    const struct fm_clip_layer *l;
+    const struct fm_clip_call *c;
+    float *x, *gate, *up, *down; /* (H) each */
+};
+
+static void widen(float *to, const void *array, int64_t first, const struct fm_clip_layer *l)
+{
+    const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
+    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)l->H);
+}
+
+/* Adds weight * expert(x) of one channel into out and size. */
+static void add_channel(double *out, double *size, const struct rows *r, int64_t channel,
+                        double weight)
+{
+    int H = r->l->H;
+    double g = 0, u = 0;
+    widen(r->gate, r->l->gate_up, 2 * channel * H, r->l);
+    widen(r->up, r->l->gate_up, (2 * channel + 1) * H, r->l);
+    widen(r->down, r->l->down, channel * H, r->l);
+    for (int i = 0; i < H; i++) {
+        g += (double)r->x[i] * (double)r->gate[i];
+        u += (double)r->x[i] * (double)r->up[i];
+    }
+    double h = g / (1 + exp(-g)) * u;
+    for (int i = 0; i < H; i++) {
+        double term = weight * h * (double)r->down[i];
+        out[i] += term;
+        if (size)
+            size[i] += fabs(term);
+    }
+}
+
+static void add_token(double *out, double *size, const struct rows *r,
+                      const struct fm_clip_plan *plan, int64_t t)
+{
+    const struct fm_clip_call *c = r->c;
+    widen(r->x, c->hidden, t * c->hidden_stride, r->l);
+    for (int32_t j = 0; j < c->K; j++) {
+        int64_t slot = t * c->K + j;
+        if (plan->position[slot] < 0)
+            continue;
+        int64_t id = c->ids_type == FM_CLIP_I32 ? ((const int32_t *)c->ids)[slot]
+                                                : ((const int64_t *)c->ids)[slot];
+        for (int32_t k = 0; k < plan->width[slot]; k++)
+            add_channel(out, size, r, r->l->row0[id - r->l->e0] + k, c->weights[slot]);
+    }
+}
+
+int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
+                          const struct fm_clip_call *call, struct fm_clip_error *error)
+{
+    size_t slots = (size_t)call->N * (size_t)call->K, row = (size_t)layer->H;
+    struct fm_clip_plan plan = {.count = malloc(((size_t)layer->E + 1) * sizeof *plan.count),
+                                .width = malloc((slots + 1) * sizeof *plan.width),
+                                .position = malloc((slots + 1) * sizeof *plan.position),
+                                .slot = malloc((slots + 1) * sizeof *plan.slot),
+                                .group = malloc((slots + 1) * sizeof *plan.group)};
+    float *wide = malloc(4 * row * sizeof *wide);
+    struct rows r = {layer, call, wide, wide + row, wide + 2 * row, wide + 3 * row};
+    int32_t code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
+    if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group || !wide)
+        code = fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for %lld tokens", (long long)call->N);
+    if (code == FM_CLIP_OK) {
+        struct fm_clip_call settled = *call;
+        if (!call->budget) {
+            settled.budget = layer->budget;
+            settled.budget_type = layer->budget_type;
+        }
+        fm_clip_plan_make(&plan, layer, layer->cap, &settled, 0, (int32_t)call->N);
+        memset(out, 0, (size_t)call->N * row * sizeof *out);
+        if (size)
+            memset(size, 0, (size_t)call->N * row * sizeof *size);
+        for (int64_t t = 0; t < call->N; t++)
+            add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, &r, &plan, t);
+    }
+    free(wide);
+    free(plan.count);
+    free(plan.width);
+    free(plan.position);
+    free(plan.slot);
+    free(plan.group);
+    return code;
+}

@@ -1,0 +1,88 @@
+/*
+ * Private to kernels/clip: the innermost loops of a clipped product, one set per instruction
+ * set.
+ *
+ * A product is rows times columns: rows are tokens, columns ("lanes") are gate/up rows in the
+ * first product and hidden elements in the second.  FM_CLIP_LANES columns of FM_CLIP_DEPTH terms
+ * are packed into a panel, term after term, and all rows of the expert pass over it.
+ *
+ * Each sum is made the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH terms
+ * in order with fused multiply-add from zero, and those blocks added in order.  So a token's bits
+ * do not depend on its company, and AVX2 gives the bits of AVX-512.
+ */
+#ifndef FM_KERNELS_CLIP_TILE_H
+#define FM_KERNELS_CLIP_TILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/clip/clip.h"
+#include "lib/base/dtype.h"
+
+enum { FM_CLIP_LANES = 64, FM_CLIP_DEPTH = 256, FM_CLIP_TILE_ROWS = 6 };
+
+/* Memory that the next panel will be packed from: lines at + (i & mask) ld + (i >> shift) 64 bytes,
+ * i counting the terms of a tile, are fetched meanwhile.  Never faults. */
+struct fm_clip_ahead {
+    const char *at;
+    int64_t ld; /* bytes */
+    int mask, shift;
+};
+
+/* Terms of a panel are float, or pairs of bfloat16 (pair set): a row of `x` then holds bfloat16
+ * padded with zero to an even number. */
+struct fm_clip_tile {
+    const char *name;
+    bool pair;
+
+    /* panel from `lanes` rows of `terms` elements of `type`, `ld` bytes apart; lanes up to
+     * FM_CLIP_LANES are zero. */
+    void (*pack_rows)(void *panel, const void *src, int64_t ld, int lanes, int terms, int type);
+    /* panel from `terms` rows of `lanes` elements. */
+    void (*pack_columns)(void *panel, const void *src, int64_t ld, int lanes, int terms, int type);
+
+    /* c (rows, FM_CLIP_LANES), rows ldc floats apart: the product of rows x[] and the panel, set
+     * where `first`, else added.  1 <= rows <= FM_CLIP_TILE_ROWS. */
+    void (*product)(float *c, int ldc, const void *const *x, int rows, const void *panel, int terms,
+                    bool first, const struct fm_clip_ahead *ahead);
+
+    /* The same without a panel, all `terms` at once: c (rows, lanes up to a multiple of
+     * 16) set from weights as pack_rows or pack_columns takes them, lanes and terms of
+     * any number, with the same bits.  1 <= rows <= FM_CLIP_TILE_ROWS.  NULL: there is no such. */
+    void (*few_rows)(float *c, int ldc, const void *const *x, int rows, const void *src, int64_t ld,
+                     int lanes, int terms, int type);
+    void (*few_columns)(float *c, int ldc, const void *const *x, int rows, const void *src,
+                        int64_t ld, int lanes, int terms, int type);
+};
+
+/* of(n, ...) where n is `rows`, of(t, ...) where t is `type`: a constant in each branch, so that an
+ * inline function is compiled for it alone. */
+#define FM_CLIP_OF_ROWS(of, rows, ...)                                                             \
+    ((rows) == 1   ? of(1, __VA_ARGS__)                                                            \
+     : (rows) == 2 ? of(2, __VA_ARGS__)                                                            \
+     : (rows) == 3 ? of(3, __VA_ARGS__)                                                            \
+     : (rows) == 4 ? of(4, __VA_ARGS__)                                                            \
+     : (rows) == 5 ? of(5, __VA_ARGS__)                                                            \
+                   : of(FM_CLIP_TILE_ROWS, __VA_ARGS__))
+#define FM_CLIP_OF_TYPE(of, type, ...)                                                             \
+    ((type) == FM_CLIP_F32   ? of(FM_CLIP_F32, __VA_ARGS__)                                        \
+     : (type) == FM_CLIP_F16 ? of(FM_CLIP_F16, __VA_ARGS__)                                        \
+                             : of(FM_CLIP_BF16, __VA_ARGS__))
+
+/* NULL where compiler or CPU lack it. */
+const struct fm_clip_tile *fm_clip_tile_portable(void);
+const struct fm_clip_tile *fm_clip_tile_avx2(void);
+const struct fm_clip_tile *fm_clip_tile_avx512(void);
+const struct fm_clip_tile *fm_clip_tile_bf16(void);
+
+/* The widest for a weight type, or the one that a path names; NULL where there is none. */
+const struct fm_clip_tile *fm_clip_tile_choose(int32_t path, int32_t type);
+
+/* A floating type of clip.h as lib/base/dtype.h names it. */
+static inline enum fm_dtype fm_clip_dtype(int32_t type)
+{
+    return type == FM_CLIP_F32 ? FM_F32 : type == FM_CLIP_F16 ? FM_F16 : FM_BF16;
+}
+
+#endif

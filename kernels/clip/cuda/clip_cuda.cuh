@@ -1,0 +1,103 @@
+/*
+ * Device helpers of the clipped FFN: number types, the gate, the exchange inside a quad, and the
+ * work items of a block.
+ */
+#ifndef FM_CLIP_CUDA_CUH
+#define FM_CLIP_CUDA_CUH
+
+#include "kernels/clip/cuda/clip_cuda_job.h"
+#include "kernels/clip/cuda/clip_cuda_maps.h"
+#include "kernels/clip/cuda/clip_cuda_ptx.cuh"
+
+__device__ __forceinline__ float to_float(float v)
+{
+    return v;
+}
+__device__ __forceinline__ float to_float(__half v)
+{
+    return __half2float(v);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 v)
+{
+    return __bfloat162float(v);
+}
+
+/* One rounding, to nearest, ties to even. */
+template <typename T> __device__ __forceinline__ T from_float(float v);
+template <> __device__ __forceinline__ float from_float<float>(float v)
+{
+    return v;
+}
+template <> __device__ __forceinline__ __half from_float<__half>(float v)
+{
+    return __float2half_rn(v);
+}
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float v)
+{
+    return __float2bfloat16_rn(v);
+}
+
+/* Two numbers of 16 bits in one register, `low` at the lower address. */
+template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
+template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float high)
+{
+    __half2 v = __floats2half2_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+/* silu(g) u, exactly rounded steps: for results kept in float32. */
+__device__ __forceinline__ float gated(float g, float u)
+{
+    return g / (1.0f + expf(-g)) * u;
+}
+
+/* The same with fast exponential and division (a few units of float32's last place): for results
+ * rounded to 16 bits.  Below -87 the quotient is 0 where the exact one is under 1e-36. */
+__device__ __forceinline__ float gated_fast(float g, float u)
+{
+    return __fdividef(g, 1.0f + __expf(-g)) * u;
+}
+
+/* fm_map_quad_keep: v[c] is this lane's channel of group c of four; returns this lane's four
+ * neighbouring channels. */
+template <typename T>
+__device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
+{
+    uint32_t pair[2];
+    bool odd = fm_map_quad_keep(lane, 0), high = fm_map_quad_keep(lane, 1);
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        float own = odd ? v[2 * p + 1] : v[2 * p], give = odd ? v[2 * p] : v[2 * p + 1];
+        float got = __shfl_xor_sync(0xffffffffu, give, 1);
+        pair[p] = odd ? pack<T>(got, own) : pack<T>(own, got);
+    }
+    uint32_t own = high ? pair[1] : pair[0], give = high ? pair[0] : pair[1];
+    uint32_t got = __shfl_xor_sync(0xffffffffu, give, 2);
+    return high ? make_uint2(got, own) : make_uint2(own, got);
+}
+
+/* The tile of this block's round; false after the last. */
+__device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
+                                          struct fm_cuda_tile *tile, struct fm_cuda_group *group)
+{
+    int32_t items = fm_cuda_items(job.head->tiles[product - 1], job.head->halved[product - 1]);
+    int32_t ctas = job.shape.ctas;
+    if (round * ctas >= items)
+        return false;
+    int32_t item = fm_cuda_item((int32_t)blockIdx.x, ctas, round);
+    if (item >= items) { /* this block sits the last round out */
+        tile->cols = 0;
+        return true;
+    }
+    *tile = fm_cuda_take(&job.shape, product, job.head, job.groups, job.begin[product - 1], item,
+                         job.H);
+    *group = job.groups[tile->group];
+    return true;
+}
+
+#endif

@@ -1,0 +1,61 @@
+/*
+ * Private to the CUDA side of the clipped FFN: the prepared layer, and one function per kernel that
+ * puts it on a stream.  Launches return the CUDA error of the launch itself.
+ */
+#ifndef FM_CLIP_CUDA_H
+#define FM_CLIP_CUDA_H
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "kernels/clip/clip_device.h"
+#include "kernels/clip/cuda/clip_cuda_job.h"
+
+struct fm_clip_blas; /* buffers and handle of the baselines, clip_cuda_blas.cu */
+
+/* A layer on a CUDA device.  row0, cap and faults are device memory of ours; everything else is
+ * read only once prepared, so that calls may run side by side. */
+struct fm_clip_cuda_layer {
+    struct fm_clip clip; /* first: fm_clip is a prefix */
+    struct fm_clip_layer given;
+    int64_t *row0;
+    int32_t *cap, *faults;
+    int64_t *host_row0; /* copies for the baselines */
+    int32_t *host_cap;
+    int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
+    int32_t processors;
+    struct fm_cuda_shape shape;
+    CUtensorMap gate_up, down; /* HOPPER */
+    struct fm_clip_blas *blas; /* NAIVE and BUCKET */
+};
+
+/* Routing: ids -> plan; `whole` where the chunk is the whole call.  Otherwise counts_call holds the
+ * call's rows (fm_clip_cuda_count_call). */
+cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *job, bool whole, cudaStream_t stream);
+cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots,
+                                    cudaStream_t stream);
+/* x = rows of hidden; out = weighted sums of y. */
+cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream);
+cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream);
+
+/* Load the kernels and say how many blocks share the tiles; then both products. */
+cudaError_t fm_clip_cuda_route_prepare(int type);
+cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
+                                     struct fm_cuda_shape *shape);
+cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream);
+
+/* The Hopper path.  maps: of gate_up and down, made once. */
+int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);
+int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
+                            cudaStream_t stream, struct fm_clip_error *error);
+
+/* The baselines of the bench: sizes on the host, cuBLAS loaded at run time. */
+int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);
+void fm_clip_cuda_blas_release(struct fm_clip_blas *blas);
+int32_t fm_clip_cuda_blas(struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
+                          cudaStream_t stream, struct fm_clip_error *error);
+
+/* Set error to "what: <CUDA's words>" and return FM_CLIP_ENOMEM or FM_CLIP_EDEVICE. */
+int32_t fm_clip_cuda_fail(struct fm_clip_error *error, cudaError_t code, const char *what);
+
+#endif

@@ -1,0 +1,309 @@
+/*
+ * The kernels of the Hopper path of the clipped FFN (sm_90a): one persistent kernel per product
+ * over all experts.
+ *
+ * A block is a producer warp, which keeps the copy engine busy, and two consumer warpgroups.  A
+ * stage of the ring holds 64 elements of the sum: up to 128 rows of x or h (16 KB, boxes of 16
+ * rows) and up to 256 columns' worth of weights (32 KB, boxes of 64).  One tensor map over all of
+ * gate_up and one over all of down serve every expert and every width: clipping is a bound of a
+ * loop.
+ *
+ *   large form   d (rows, columns): each consumer takes 64 rows x 256 columns
+ *   small form   d (columns, rows): each consumer takes 64 columns x up to 64 rows, so few rows
+ *                waste nothing and the weights stream past them
+ *
+ * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
+ * 1 drops their columns where it stores; product 2, whose sum they would enter, overwrites them
+ * with zeros in shared memory first.  So no number at or past the width enters a result, NaN or
+ * not.
+ */
+#ifndef FM_CLIP_CUDA_HOPPER_CUH
+#define FM_CLIP_CUDA_HOPPER_CUH
+
+#include "kernels/clip/cuda/clip_cuda.cuh"
+
+#define HOPPER_STAGES 4
+#define HOPPER_ROWS_BYTES (2 * FM_MAP_BLOCK_BYTES)
+#define HOPPER_WEIGHTS_BYTES (4 * FM_MAP_BLOCK_BYTES)
+#define HOPPER_STAGE_BYTES (HOPPER_ROWS_BYTES + HOPPER_WEIGHTS_BYTES)
+#define HOPPER_BARRIERS_AT (HOPPER_STAGES * HOPPER_STAGE_BYTES)
+#define HOPPER_BYTES (HOPPER_BARRIERS_AT + 2 * HOPPER_STAGES * 8 + FM_MAP_ATOM_BYTES)
+#define ROW_BOX 16
+#define ROW_BOX_BYTES (ROW_BOX * FM_MAP_ROW_BYTES)
+#define HOPPER_CONSUMERS 256
+#define HOPPER_THREADS (HOPPER_CONSUMERS + 128)
+#define HOPPER_WARPS_OF_CONSUMERS (HOPPER_CONSUMERS / 32)
+
+/* What a tile copies and how often. */
+struct work {
+    int32_t boxes, row_boxes; /* of weights, of rows */
+    int32_t steps;
+};
+
+template <int PRODUCT>
+static __device__ __forceinline__ struct work work_of(const fm_cuda_tile &tile,
+                                                      const fm_cuda_group &g)
+{
+    int32_t there = PRODUCT == 1 ? fm_cuda_min(tile.cols, 2 * g.width - tile.col) : tile.cols;
+    struct work w;
+    w.boxes = there > 0 ? fm_cuda_ceil(there, 64) : 0;
+    w.row_boxes = fm_cuda_ceil(tile.rows, ROW_BOX);
+    w.steps = w.boxes ? fm_cuda_ceil(tile.to - tile.from, FM_CUDA_STEP) : 0;
+    return w;
+}
+
+static __device__ __forceinline__ uint32_t full_barrier(uint32_t ring, uint32_t stage)
+{
+    return ring + HOPPER_BARRIERS_AT + stage * 8;
+}
+
+static __device__ __forceinline__ uint32_t empty_barrier(uint32_t ring, uint32_t stage)
+{
+    return ring + HOPPER_BARRIERS_AT + (HOPPER_STAGES + stage) * 8;
+}
+
+/* One thread fills the ring with every tile of this block. */
+template <int PRODUCT>
+static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
+                               const CUtensorMap *weights, uint32_t ring)
+{
+    struct fm_cuda_tile tile;
+    struct fm_cuda_group g;
+    uint32_t it = 0;
+    for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
+        if (tile.cols == 0)
+            continue;
+        struct work w = work_of<PRODUCT>(tile, g);
+        int64_t channel = job.row0[g.expert];
+        int32_t row = g.row + tile.row;
+        for (int32_t s = 0; s < w.steps; s++, it++) {
+            int32_t k = tile.from + s * FM_CUDA_STEP;
+            uint32_t stage = fm_map_stage(it, HOPPER_STAGES),
+                     at = ring + stage * HOPPER_STAGE_BYTES;
+            uint32_t full = full_barrier(ring, stage);
+            barrier_wait(empty_barrier(ring, stage), fm_map_parity(it, HOPPER_STAGES) ^ 1);
+            barrier_expect(full,
+                           (uint32_t)(w.boxes * FM_MAP_BLOCK_BYTES + w.row_boxes * ROW_BOX_BYTES));
+            for (int32_t b = 0; b < w.boxes; b++) {
+                uint32_t to = at + HOPPER_ROWS_BYTES + (uint32_t)b * FM_MAP_BLOCK_BYTES;
+                if (PRODUCT == 1)
+                    copy_box(to, weights, k, (int32_t)(2 * channel) + tile.col + b * 64, full);
+                else
+                    copy_box(to, weights, tile.col + b * 64, (int32_t)channel + k, full);
+            }
+            for (int32_t b = 0; b < w.row_boxes; b++)
+                copy_box(at + (uint32_t)b * ROW_BOX_BYTES, rows, k, row + b * ROW_BOX, full);
+        }
+    }
+}
+
+/* Channels [there, 64) of a stage's weights become zeros: the last step of a width. */
+static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t there, int32_t boxes)
+{
+    int32_t chunks = (FM_CUDA_STEP - there) * 8;
+    for (int32_t i = (int32_t)threadIdx.x; i < chunks * boxes; i += HOPPER_CONSUMERS) {
+        uint32_t to = weights + (uint32_t)(i / chunks) * FM_MAP_BLOCK_BYTES +
+                      (uint32_t)there * FM_MAP_ROW_BYTES + (uint32_t)(i % chunks) * 16;
+        shared_clear16(to);
+    }
+    fence_async();
+    named_barrier(1, HOPPER_CONSUMERS);
+}
+
+/* The sum of one tile into d.  A and B start at `a` and `b` in a stage and advance by `a_next` and
+ * `b_next` bytes every 16 elements; a consumer without work only keeps pace.  it: the step of the
+ * ring, advanced past the tile. */
+template <typename T, int PRODUCT, int N, bool SWAP>
+static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring, uint32_t *it,
+                                                const fm_cuda_tile &tile, const struct work &w,
+                                                uint32_t consumer)
+{
+    /* weights of product 2 lie across the sum; they are A in the small form, B in the large */
+    constexpr int across = PRODUCT == 2;
+    constexpr uint32_t w_next = across ? FM_MAP_NEXT_ACROSS : FM_MAP_NEXT_ALONG;
+    bool active = SWAP ? (int32_t)consumer < w.boxes : (int32_t)consumer * 64 < tile.rows;
+    uint32_t rows_at = SWAP ? 0 : consumer * FM_MAP_BLOCK_BYTES;
+    uint32_t weights_at = HOPPER_ROWS_BYTES + (SWAP ? consumer * FM_MAP_BLOCK_BYTES : 0);
+    bool leader = threadIdx.x % 32 == 0;
+    for (int32_t s = 0; s < w.steps; s++, ++*it) {
+        uint32_t stage = fm_map_stage(*it, HOPPER_STAGES), at = ring + stage * HOPPER_STAGE_BYTES;
+        int32_t there = tile.to - tile.from - s * FM_CUDA_STEP;
+        barrier_wait(full_barrier(ring, stage), fm_map_parity(*it, HOPPER_STAGES));
+        if (PRODUCT == 2 && there < FM_CUDA_STEP)
+            clear_tail(at + HOPPER_ROWS_BYTES, there, w.boxes);
+        if (active) {
+            products_begin();
+#pragma unroll
+            for (uint32_t k = 0; k < FM_CUDA_STEP / 16; k++) {
+                uint64_t x = fm_map_descriptor(at + rows_at + k * FM_MAP_NEXT_ALONG,
+                                               FM_MAP_BLOCK_BYTES, FM_MAP_ATOM_BYTES);
+                uint64_t v = fm_map_descriptor(at + weights_at + k * w_next, FM_MAP_BLOCK_BYTES,
+                                               FM_MAP_ATOM_BYTES);
+                if (SWAP)
+                    product<T, N, across, 0>::add(d, v, x, s + (int32_t)k);
+                else
+                    product<T, N, 0, across>::add(d, x, v, s + (int32_t)k);
+            }
+            products_end();
+            products_wait<1>(); /* the step before this one is read */
+        }
+        if (s > 0 && leader)
+            barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
+    }
+    products_wait<0>();
+    if (w.steps > 0 && leader)
+        barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
+}
+
+/* Large form: h of 64 rows x 128 channels, 16 channels of a row at a time. */
+template <typename T>
+static __device__ __forceinline__ void store_h_large(const fm_cuda_job &job, const float *d,
+                                                     const fm_cuda_tile &tile,
+                                                     const fm_cuda_group &g, uint32_t consumer)
+{
+    uint32_t thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t at = 0; at < 16; at++) {
+        uint32_t second = at & 1, quad = at / 2;
+        int32_t row = (int32_t)(consumer * 64 + fm_map_d_row(thread, 2 * second));
+        int32_t channel = tile.col / 2 + (int32_t)quad * 16;
+        float v[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            uint32_t i = (quad * 4 + c) * 4 + 2 * second;
+            bool there = channel + c * 4 + (int32_t)(lane % 4) < g.width;
+            v[c] = there ? gated_fast(d[i], d[i + 1]) : 0.0f;
+        }
+        uint2 four = quad_channels<T>(v, lane);
+        if (row < tile.rows && (int32_t)quad * 32 < tile.cols)
+            *(uint2 *)((T *)job.h + (int64_t)(g.row + tile.row + row) * job.channels_padded +
+                       channel + lane % 4 * 4) = four;
+    }
+}
+
+static __device__ __forceinline__ void store_y_large(const fm_cuda_job &job, const float *d,
+                                                     const fm_cuda_tile &tile,
+                                                     const fm_cuda_group &g, uint32_t consumer)
+{
+    uint32_t thread = threadIdx.x % 128;
+    int64_t first = g.y + (int64_t)tile.split * g.rows + tile.row;
+#pragma unroll
+    for (uint32_t i = 0; i < 128; i += 2) {
+        int32_t row = (int32_t)(consumer * 64 + fm_map_d_row(thread, i));
+        int32_t column = (int32_t)fm_map_d_column(thread, i);
+        if (row < tile.rows && column < tile.cols)
+            *(float2 *)(job.y + (first + row) * job.H + tile.col + column) =
+                make_float2(d[i], d[i + 1]);
+    }
+}
+
+/* Small form: d's rows are gate/up rows, a channel's two in neighbouring groups of four lanes; an
+ * exchange gives each lane both of one channel (fm_map_swap_row). */
+template <typename T, int N>
+static __device__ __forceinline__ void store_h_small(const fm_cuda_job &job, const float *d,
+                                                     const fm_cuda_tile &tile,
+                                                     const fm_cuda_group &g, uint32_t consumer)
+{
+    uint32_t thread = threadIdx.x % 128;
+    bool odd = fm_map_swap_odd(thread);
+    int32_t column = (int32_t)(consumer * 64 + fm_map_swap_row(thread));
+    int32_t channel = (tile.col + column) / 2;
+#pragma unroll
+    for (uint32_t n = 0; n < N / 8; n++)
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) {
+            float low = d[n * 4 + j], high = d[n * 4 + 2 + j];
+            float got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 4);
+            float v = channel < g.width ? gated_fast(odd ? got : low, odd ? high : got) : 0.0f;
+            int32_t row = (int32_t)fm_map_d_column(thread, n * 4 + j);
+            if (row < tile.rows && column < tile.cols)
+                ((T *)job.h)[(int64_t)(g.row + tile.row + row) * job.channels_padded + channel] =
+                    from_float<T>(v);
+        }
+}
+
+template <int N>
+static __device__ __forceinline__ void store_y_small(const fm_cuda_job &job, const float *d,
+                                                     const fm_cuda_tile &tile,
+                                                     const fm_cuda_group &g, uint32_t consumer)
+{
+    uint32_t thread = threadIdx.x % 128;
+    int64_t first = g.y + (int64_t)tile.split * g.rows + tile.row;
+#pragma unroll
+    for (uint32_t i = 0; i < N / 2; i++) {
+        int32_t column = (int32_t)(consumer * 64 + fm_map_d_row(thread, i));
+        int32_t row = (int32_t)fm_map_d_column(thread, i);
+        if (row < tile.rows && column < tile.cols)
+            job.y[(first + row) * job.H + tile.col + column] = d[i];
+    }
+}
+
+template <typename T, int PRODUCT, int N>
+static __device__ __forceinline__ void
+small_tile(const fm_cuda_job &job, uint32_t ring, uint32_t *it, const fm_cuda_tile &tile,
+           const fm_cuda_group &g, const struct work &w, uint32_t consumer)
+{
+    float d[N / 2];
+    sum_tile<T, PRODUCT, N, true>(d, ring, it, tile, w, consumer);
+    if (PRODUCT == 1)
+        store_h_small<T, N>(job, d, tile, g, consumer);
+    else
+        store_y_small<N>(job, d, tile, g, consumer);
+}
+
+template <typename T, int PRODUCT>
+static __device__ void consume(const fm_cuda_job &job, uint32_t ring)
+{
+    struct fm_cuda_tile tile;
+    struct fm_cuda_group g;
+    uint32_t it = 0, consumer = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
+        if (tile.cols == 0)
+            continue;
+        struct work w = work_of<PRODUCT>(tile, g);
+        if (g.large) {
+            float d[128];
+            sum_tile<T, PRODUCT, 256, false>(d, ring, &it, tile, w, consumer);
+            if (PRODUCT == 1)
+                store_h_large<T>(job, d, tile, g, consumer);
+            else
+                store_y_large(job, d, tile, g, consumer);
+        } else if (tile.rows > 16) {
+            small_tile<T, PRODUCT, 64>(job, ring, &it, tile, g, w, consumer);
+        } else {
+            small_tile<T, PRODUCT, 16>(job, ring, &it, tile, g, w, consumer);
+        }
+    }
+}
+
+template <typename T, int PRODUCT>
+static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
+    hopper_product(const __grid_constant__ fm_cuda_job job,
+                   const __grid_constant__ CUtensorMap rows,
+                   const __grid_constant__ CUtensorMap weights)
+{
+    SHARED_MEMORY(memory);
+    uint32_t ring =
+        (shared_address(memory) + FM_MAP_ATOM_BYTES - 1) & ~(uint32_t)(FM_MAP_ATOM_BYTES - 1);
+    if (threadIdx.x == 0) {
+        for (uint32_t s = 0; s < HOPPER_STAGES; s++) {
+            barrier_init(full_barrier(ring, s), 1);
+            barrier_init(empty_barrier(ring, s), HOPPER_WARPS_OF_CONSUMERS);
+        }
+        barrier_inits_end();
+    }
+    __syncthreads();
+    if (threadIdx.x >= HOPPER_CONSUMERS) {
+        registers_give<40>();
+        if (threadIdx.x == HOPPER_CONSUMERS) {
+            prefetch_map(&rows);
+            prefetch_map(&weights);
+            produce<PRODUCT>(job, &rows, &weights, ring);
+        }
+    } else {
+        registers_take<232>();
+        consume<T, PRODUCT>(job, ring);
+    }
+}
+
+#endif

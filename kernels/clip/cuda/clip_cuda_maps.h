@@ -1,0 +1,137 @@
+/*
+ * Where numbers lie: shared-memory swizzle, matrix descriptors, and the registers in which the
+ * matrix instructions keep their fragments.  Integer functions for the host
+ * (tests/unit/test_clip_cuda_emulated.cc runs whole products with them, on the layouts that the PTX
+ * ISA documents) and for the device, from this one source.
+ *
+ * Both GPU paths keep a tile of the sum's FM_CUDA_STEP (64) elements of 16 bits, 128 bytes a row,
+ * swizzled in atoms of 8 rows (1024 bytes, aligned so).  A block is 64 rows, 8192 bytes.
+ *   rows of x or h, rows of gate_up: a row is one row or column of the product, its 64 elements lie
+ *     along the sum ("along the sum", K-major);
+ *   down: a row is one channel, its 64 elements are 64 columns of the product; a block is 64
+ *     channels x 64 columns ("across the sum", MN-major).
+ */
+#ifndef FM_CLIP_CUDA_MAPS_H
+#define FM_CLIP_CUDA_MAPS_H
+
+#include "kernels/clip/cuda/clip_cuda_tiles.h"
+
+#define FM_MAP_ROW_BYTES 128
+#define FM_MAP_ATOM_BYTES 1024
+#define FM_MAP_BLOCK_BYTES 8192
+
+/* The 128-byte swizzle: 16-byte chunk c of row r of an atom lies at chunk c ^ r. */
+FM_HD uint32_t fm_map_swizzle(uint32_t byte)
+{
+    return byte ^ (byte >> 3 & 0x70);
+}
+
+/* Byte of element `column` (0..63) of row `row` in a run of rows that starts on an atom. */
+FM_HD uint32_t fm_map_byte(uint32_t row, uint32_t column)
+{
+    return fm_map_swizzle(row * FM_MAP_ROW_BYTES + column * 2);
+}
+
+/* A wgmma matrix descriptor with the 128-byte swizzle, all in bytes.  Along the sum: `stride` from
+ * 8 rows to the next 8, `leading` unused.  Across the sum: `stride` from 8 elements of the sum to
+ * the next 8, `leading` from 64 columns to the next 64. */
+FM_HD uint64_t fm_map_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
+{
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
+           (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
+}
+
+/* Bytes from the descriptor of one 16-element piece of the sum to the next: along, across. */
+#define FM_MAP_NEXT_ALONG 32
+#define FM_MAP_NEXT_ACROSS 2048
+
+/* Rows and columns that a thread of 128 (wgmma, 64 x n) or of 32 (mma, 16 x 8 n) holds in its
+ * accumulator register `i`: registers come in fours, one four for every 8 columns. */
+FM_HD uint32_t fm_map_d_row(uint32_t thread, uint32_t i)
+{
+    return thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4;
+}
+
+FM_HD uint32_t fm_map_d_column(uint32_t thread, uint32_t i)
+{
+    return i / 4 * 8 + thread % 4 * 2 + (i & 1);
+}
+
+/* ldmatrix x4: the row address that `lane` gives for the four 8 x 8 matrices of a 16 x 16 A
+ * fragment stored along the sum: row and element of the sum. */
+FM_HD uint32_t fm_map_a_row(uint32_t lane)
+{
+    return lane & 15;
+}
+
+FM_HD uint32_t fm_map_a_k(uint32_t lane)
+{
+    return lane / 16 * 8;
+}
+
+/* The same for two neighbouring 16 x 8 B fragments (registers 0,1 and 2,3): column of the product
+ * and element of the sum.  Along the sum the stored row is the column; across (ldmatrix .trans) it
+ * is the element. */
+FM_HD uint32_t fm_map_b_along_column(uint32_t lane)
+{
+    return lane / 16 * 8 + lane % 8;
+}
+
+FM_HD uint32_t fm_map_b_along_k(uint32_t lane)
+{
+    return lane & 8;
+}
+
+FM_HD uint32_t fm_map_b_across_column(uint32_t lane)
+{
+    return lane / 16 * 8;
+}
+
+FM_HD uint32_t fm_map_b_across_k(uint32_t lane)
+{
+    return lane & 15;
+}
+
+/*
+ * A quad (4 lanes) holds, for four neighbouring groups of 8 columns, one channel a lane and group:
+ * lane i has channel 4 c + i of group c.  Two exchanges give lane i the channels 4 i .. 4 i + 3:
+ * first with lane ^ 1, for each pair of groups p: keep group 2 p + (i & 1), give the other;
+ * then with lane ^ 2: keep pair i >> 1, give the other.  What was received goes after one's own
+ * where the lane's bit is 0, before it where it is 1.
+ */
+FM_HD uint32_t fm_map_quad_keep(uint32_t lane, uint32_t round)
+{
+    return lane >> round & 1;
+}
+
+/*
+ * The small form of product 1 (wgmma, 64 gate/up rows x n tokens): the rows of channel c are 2 c
+ * and 2 c + 1, which lie in lanes 4 apart.  One exchange with lane ^ 4: lanes of even rows give
+ * their register pair 2,3 and keep 0,1; lanes of odd rows give 0,1 and keep 2,3.  What a lane then
+ * has is the channel of gate row fm_map_swap_row: its own number is the gate in even lanes, the up
+ * in odd.
+ */
+FM_HD uint32_t fm_map_swap_odd(uint32_t thread)
+{
+    return thread / 4 & 1;
+}
+
+FM_HD uint32_t fm_map_swap_row(uint32_t thread)
+{
+    return thread / 32 * 16 + (thread % 32 / 4 & ~1u) + fm_map_swap_odd(thread) * 8;
+}
+
+/* The pipeline: step `it` (counted over all tiles of a block) uses this stage, and its barriers'
+ * phase has this parity.  The producer waits for `empty` with the opposite parity, which lets its
+ * first round through. */
+FM_HD uint32_t fm_map_stage(uint32_t it, uint32_t stages)
+{
+    return it % stages;
+}
+
+FM_HD uint32_t fm_map_parity(uint32_t it, uint32_t stages)
+{
+    return it / stages & 1;
+}
+
+#endif

@@ -1,0 +1,110 @@
+/*
+ * Launches of routing, gather and combine.  A chunk of few slots is routed by one block in one
+ * launch, since a launch costs as much as the work.
+ */
+#include "kernels/clip/cuda/clip_cuda.h"
+#include "kernels/clip/cuda/clip_cuda_route.cuh"
+
+#define ONE_BLOCK_SLOTS 2048
+#define ONE_BLOCK_EXPERTS 4096
+
+static unsigned blocks_for(int64_t items, int per_block, unsigned most)
+{
+    int64_t n = (items + per_block - 1) / per_block;
+    return n < 1 ? 1 : n > most ? most : (unsigned)n;
+}
+
+cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots,
+                                    cudaStream_t stream)
+{
+    cudaError_t code =
+        cudaMemsetAsync(job->counts_call, 0, (size_t)job->E * sizeof(int32_t), stream);
+    if (code != cudaSuccess)
+        return code;
+    route_count<<<blocks_for(slots, 256, 4096), 256, 0, stream>>>(*job, slots, job->counts_call, 0);
+    return cudaGetLastError();
+}
+
+cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *given, bool whole, cudaStream_t stream)
+{
+    struct fm_cuda_job job = *given;
+    if (whole)
+        job.counts_call = job.counts;
+    if (whole && job.slots <= ONE_BLOCK_SLOTS && job.E <= ONE_BLOCK_EXPERTS) {
+        route_one<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+        return cudaGetLastError();
+    }
+    cudaError_t code = cudaMemsetAsync(job.counts, 0, (size_t)job.E * sizeof(int32_t), stream);
+    if (code != cudaSuccess)
+        return code;
+    route_count<<<blocks_for(job.slots, 256, 4096), 256, 0, stream>>>(job, job.slots, job.counts,
+                                                                      1);
+    route_offsets<<<1, 32, 0, stream>>>(job);
+    route_place<<<blocks_for(job.E, 8, 8192), 256, 0, stream>>>(job);
+    route_plan<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+    return cudaGetLastError();
+}
+
+cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream)
+{
+    int64_t bytes = fm_clip_type_bytes(job->type), row = job->H * bytes;
+    int64_t stride = job->hidden_stride * bytes;
+    unsigned blocks = blocks_for(job->slots, 1, 65536);
+    if (row % 16 == 0 && stride % 16 == 0 && (uintptr_t)job->hidden % 16 == 0)
+        gather_rows<uint4><<<blocks, 256, 0, stream>>>(*job, row / 16, stride / 16);
+    else if (bytes == 4)
+        gather_rows<uint32_t><<<blocks, 256, 0, stream>>>(*job, job->H, job->hidden_stride);
+    else
+        gather_rows<uint16_t><<<blocks, 256, 0, stream>>>(*job, job->H, job->hidden_stride);
+    return cudaGetLastError();
+}
+
+template <typename T> static void combine_as(const struct fm_cuda_job *job, cudaStream_t stream)
+{
+    bool wide =
+        job->H % 4 == 0 && job->out_stride % 4 == 0 && (uintptr_t)job->out % (4 * sizeof(T)) == 0;
+    dim3 grid(blocks_for(job->n, 1, 65536), blocks_for(job->H, wide ? 1024 : 256, 65535));
+    if (wide)
+        combine_rows<T, 4><<<grid, 256, 0, stream>>>(*job);
+    else
+        combine_rows<T, 1><<<grid, 256, 0, stream>>>(*job);
+}
+
+cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream)
+{
+    if (job->type == FM_CLIP_F32)
+        combine_as<float>(job, stream);
+    else if (job->type == FM_CLIP_F16)
+        combine_as<__half>(job, stream);
+    else
+        combine_as<__nv_bfloat16>(job, stream);
+    return cudaGetLastError();
+}
+
+/* Loading a kernel may wait for the device, so it is done before the first call. */
+cudaError_t fm_clip_cuda_route_prepare(int type)
+{
+    const void *kernels[] = {
+        (const void *)route_one,
+        (const void *)route_count,
+        (const void *)route_offsets,
+        (const void *)route_place,
+        (const void *)route_plan,
+        (const void *)gather_rows<uint4>,
+        (const void *)gather_rows<uint32_t>,
+        (const void *)gather_rows<uint16_t>,
+        type == FM_CLIP_F32   ? (const void *)combine_rows<float, 4>
+        : type == FM_CLIP_F16 ? (const void *)combine_rows<__half, 4>
+                              : (const void *)combine_rows<__nv_bfloat16, 4>,
+        type == FM_CLIP_F32   ? (const void *)combine_rows<float, 1>
+        : type == FM_CLIP_F16 ? (const void *)combine_rows<__half, 1>
+                              : (const void *)combine_rows<__nv_bfloat16, 1>,
+    };
+    cudaError_t code = cudaSuccess;
+    for (const void *kernel : kernels) {
+        cudaFuncAttributes attributes;
+        if (code == cudaSuccess)
+            code = cudaFuncGetAttributes(&attributes, kernel);
+    }
+    return code;
+}

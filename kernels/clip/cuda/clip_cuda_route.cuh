@@ -1,0 +1,136 @@
+/*
+ * The kernels of routing, gather and combine.  What the phases of the routing do is in
+ * clip_cuda_route.h; here they are given blocks and warps.
+ */
+#ifndef FM_CLIP_CUDA_ROUTE_CUH
+#define FM_CLIP_CUDA_ROUTE_CUH
+
+#include "kernels/clip/cuda/clip_cuda.cuh"
+#include "kernels/clip/cuda/clip_cuda_route.h"
+
+#define ROUTE_BLOCK 1024
+
+static __device__ struct fm_cuda_team block_team()
+{
+    return {(int32_t)threadIdx.x, (int32_t)blockDim.x, (int32_t)threadIdx.x % 32, 32};
+}
+
+static __device__ struct fm_cuda_team grid_team()
+{
+    struct fm_cuda_team team = block_team();
+    team.thread += (int32_t)(blockIdx.x * blockDim.x);
+    team.threads = (int32_t)(gridDim.x * blockDim.x);
+    return team;
+}
+
+static __global__ void __launch_bounds__(ROUTE_BLOCK)
+    route_one(const __grid_constant__ fm_cuda_job job)
+{
+    struct fm_cuda_team team = block_team();
+    for (int32_t e = team.thread; e < job.E; e += team.threads)
+        job.counts[e] = 0;
+    __syncthreads();
+    fm_cuda_count(&job, team, job.slots, job.counts, 1);
+    __syncthreads();
+    if (team.thread < 32)
+        fm_cuda_sums(job.offsets, job.counts, job.E, team);
+    __syncthreads();
+    for (int32_t e = team.thread / 32; e < job.E; e += ROUTE_BLOCK / 32)
+        fm_cuda_place(&job, e, team);
+    __syncthreads();
+    fm_cuda_plan(&job, team);
+}
+
+static __global__ void __launch_bounds__(256)
+    route_count(const __grid_constant__ fm_cuda_job job, int64_t slots, int32_t *counts, int keep)
+{
+    fm_cuda_count(&job, grid_team(), slots, counts, keep);
+}
+
+static __global__ void __launch_bounds__(32) route_offsets(const __grid_constant__ fm_cuda_job job)
+{
+    fm_cuda_sums(job.offsets, job.counts, job.E, block_team());
+}
+
+static __global__ void __launch_bounds__(256) route_place(const __grid_constant__ fm_cuda_job job)
+{
+    struct fm_cuda_team team = grid_team();
+    for (int32_t e = team.thread / 32; e < job.E; e += team.threads / 32)
+        fm_cuda_place(&job, e, team);
+}
+
+static __global__ void __launch_bounds__(ROUTE_BLOCK)
+    route_plan(const __grid_constant__ fm_cuda_job job)
+{
+    fm_cuda_plan(&job, block_team());
+}
+
+/* x[r] = hidden[token of r], by units of U. */
+template <typename U>
+static __global__ void __launch_bounds__(256)
+    gather_rows(const __grid_constant__ fm_cuda_job job, int64_t units, int64_t stride)
+{
+    for (int64_t r = blockIdx.x; r < job.head->rows; r += gridDim.x) {
+        const U *from = (const U *)job.hidden + (int64_t)(job.row_slot[r] / job.K) * stride;
+        U *to = (U *)job.x + r * units;
+        for (int64_t i = threadIdx.x; i < units; i += blockDim.x)
+            to[i] = from[i];
+    }
+}
+
+template <int V> static __device__ __forceinline__ void load(float v[V], const float *from)
+{
+    if (V == 4) {
+        float4 all = *(const float4 *)from;
+        v[0] = all.x, v[1 % V] = all.y, v[2 % V] = all.z, v[3 % V] = all.w;
+    } else {
+        v[0] = from[0];
+    }
+}
+
+template <typename T, int V> struct alignas(V * sizeof(T)) vector_of {
+    T v[V];
+};
+
+/* V columns of a token: slots in slot order, a slot's splits in split order, one rounding. */
+template <typename T, int V>
+static __device__ void combine_columns(const fm_cuda_job &job, int64_t t, int32_t column)
+{
+    float sum[V] = {};
+    for (int32_t s = 0; s < job.K; s++) {
+        int64_t slot = t * job.K + s;
+        if (job.slot_expert[slot] < 0)
+            continue;
+        struct fm_cuda_group g = job.records[job.slot_record[slot]];
+        const float *y = job.y + (g.y + (int64_t)job.slot_row[slot] - g.row) * job.H + column;
+        float weight = job.weights[slot], z[V], part[V];
+        load<V>(z, y);
+        for (int32_t p = 1; p < g.splits; p++) {
+            load<V>(part, y + (int64_t)p * g.rows * job.H);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                z[v] = __fadd_rn(z[v], part[v]);
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum[v] = __fadd_rn(sum[v], __fmul_rn(weight, z[v]));
+    }
+    vector_of<T, V> rounded;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        rounded.v[v] = from_float<T>(sum[v]);
+    *(vector_of<T, V> *)((T *)job.out + t * job.out_stride + column) = rounded;
+}
+
+/* V is 4 where rows of y and of out allow it, else 1. */
+template <typename T, int V>
+static __global__ void __launch_bounds__(256, 4)
+    combine_rows(const __grid_constant__ fm_cuda_job job)
+{
+    int32_t column = (int32_t)(blockIdx.y * 256 + threadIdx.x) * V;
+    if (column < job.H)
+        for (int64_t t = blockIdx.x; t < job.n; t += gridDim.x)
+            combine_columns<T, V>(job, t, column);
+}
+
+#endif

@@ -1,0 +1,409 @@
+/*
+ * From expert ids to the plan of a chunk: rows sorted by (expert, width), groups in plan order, and
+ * the tile counts of both products.  One source for the device, where a block or a warp shares each
+ * phase, and for the host, where a block is one thread and a warp one lane (tests).
+ *
+ * Phases, with a barrier of all threads between them:
+ *   count   slots -> expert and width of each slot, rows of each expert
+ *   offsets rows of each expert -> first sorted row of each
+ *   place   one warp per expert: its slots in slot order, then by width where tokens have budgets
+ *   plan    groups in order, tiles and rows of y before each
+ * Orders are fixed by the input: the only atomics add integers.
+ */
+#ifndef FM_CLIP_CUDA_ROUTE_H
+#define FM_CLIP_CUDA_ROUTE_H
+
+#include "kernels/clip/cuda/clip_cuda_job.h"
+
+/* The block, the warp and the lane, or one of each. */
+struct fm_cuda_team {
+    int32_t thread, threads; /* of those that share a phase */
+    int32_t lane, lanes;
+};
+
+FM_HD void fm_cuda_join(void)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    __syncthreads();
+#endif
+}
+
+FM_HD uint32_t fm_cuda_ballot(int yes)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    return __ballot_sync(0xffffffffu, yes);
+#else
+    return yes != 0;
+#endif
+}
+
+FM_HD int32_t fm_cuda_bits(uint32_t mask)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    return __popc(mask);
+#else
+    return __builtin_popcount(mask);
+#endif
+}
+
+FM_HD uint32_t fm_cuda_below(int32_t lane)
+{
+    return (1u << lane) - 1u;
+}
+
+/* The sum over this lane and those before it. */
+FM_HD int32_t fm_cuda_running(int32_t value, int32_t lane)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    for (int32_t d = 1; d < 32; d *= 2) {
+        int32_t other = __shfl_up_sync(0xffffffffu, value, d);
+        value += lane >= d ? other : 0;
+    }
+#else
+    (void)lane;
+#endif
+    return value;
+}
+
+FM_HD int32_t fm_cuda_last(int32_t value)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    return __shfl_sync(0xffffffffu, value, 31);
+#else
+    return value;
+#endif
+}
+
+FM_HD int32_t fm_cuda_most(int32_t value)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    for (int32_t d = 16; d > 0; d /= 2) {
+        int32_t other = __shfl_xor_sync(0xffffffffu, value, d);
+        value = other > value ? other : value;
+    }
+#endif
+    return value;
+}
+
+FM_HD void fm_cuda_count_up(int32_t *counter)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    atomicAdd(counter, 1);
+#else
+    ++*counter;
+#endif
+}
+
+FM_HD void fm_cuda_latch(int32_t *faults, int32_t bit)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    atomicOr(faults, bit);
+#else
+    *faults |= bit;
+#endif
+}
+
+/* A 16-bit float as float, by its bits: sign, 5 or 8 bits of exponent.  Subnormals round to 0 or up
+ * by the caller, who wants the nearest integer. */
+FM_HD float fm_cuda_half_float(uint16_t bits, int bf16)
+{
+    union {
+        uint32_t u;
+        float f;
+    } v;
+    if (bf16) {
+        v.u = (uint32_t)bits << 16;
+        return v.f;
+    }
+    uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
+    v.u = (uint32_t)(bits & 0x8000) << 16;
+    if (exponent == 31)
+        v.u |= 0x7f800000u | fraction << 13;
+    else if (exponent)
+        v.u |= (exponent + 112) << 23 | fraction << 13;
+    return v.f;
+}
+
+/* The nearest integer (ties up; indices have none in practice) inside [0, B), a fault where that
+ * had to be forced. */
+FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
+{
+    if (!(value >= -0.5f)) {
+        fm_cuda_latch(faults, FM_CLIP_FAULT_BUDGET);
+        return 0;
+    }
+    if (!(value < (float)B - 0.5f)) {
+        fm_cuda_latch(faults, FM_CLIP_FAULT_BUDGET);
+        return B - 1;
+    }
+    int32_t b = (int32_t)(value + 0.5f);
+    return b < B ? b : B - 1;
+}
+
+/* The row of widths in force for every token. */
+FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
+{
+    int64_t b;
+    switch (job->budget_type) {
+    case FM_CLIP_I32:
+        b = *(const int32_t *)job->budget;
+        break;
+    case FM_CLIP_I64:
+        b = *(const int64_t *)job->budget;
+        break;
+    case FM_CLIP_F32:
+        return fm_cuda_index_of(*(const float *)job->budget, job->B, job->faults);
+    default:
+        return fm_cuda_index_of(
+            fm_cuda_half_float(*(const uint16_t *)job->budget, job->budget_type == FM_CLIP_BF16),
+            job->B, job->faults);
+    }
+    if (b < 0 || b >= job->B) {
+        fm_cuda_latch(job->faults, FM_CLIP_FAULT_BUDGET);
+        b = b < 0 ? 0 : job->B - 1;
+    }
+    return (int32_t)b;
+}
+
+/* Width of expert e under budget b, inside [0, cap]. */
+FM_HD int32_t fm_cuda_width(const struct fm_cuda_job *job, int32_t b, int32_t e)
+{
+    int32_t k = job->widths[(int64_t)b * job->E + e], cap = job->cap[e];
+    if (k < 0 || k > cap) {
+        fm_cuda_latch(job->faults, FM_CLIP_FAULT_WIDTH);
+        k = k < 0 ? 0 : cap;
+    }
+    return k;
+}
+
+/* Local expert of a slot, or -1. */
+FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
+{
+    int64_t id = job->ids_type == FM_CLIP_I64 ? ((const int64_t *)job->ids)[slot]
+                                              : ((const int32_t *)job->ids)[slot];
+    id -= job->e0;
+    return id < 0 || id >= job->E ? -1 : (int32_t)id;
+}
+
+/* Count the rows of each expert among `slots` slots into counts; with `keep`, keep expert and width
+ * of each slot for the phases that follow. */
+FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team, int64_t slots,
+                         int32_t *counts, int keep)
+{
+    int32_t all = job->budgets ? 0 : fm_cuda_budget(job);
+    for (int64_t slot = team.thread; slot < slots; slot += team.threads) {
+        int32_t e = fm_cuda_expert(job, slot), b = all, k = 0;
+        if (e >= 0 && job->budgets) {
+            b = job->budgets[slot / job->K];
+            if (b < 0 || b >= job->B) {
+                fm_cuda_latch(job->faults, FM_CLIP_FAULT_BUDGET);
+                b = b < 0 ? 0 : job->B - 1;
+            }
+        }
+        if (e >= 0)
+            k = fm_cuda_width(job, b, e);
+        if (k > 0)
+            fm_cuda_count_up(&counts[e]);
+        if (keep) {
+            job->slot_expert[slot] = k > 0 ? e : -1;
+            job->slot_width[slot] = k;
+        }
+    }
+}
+
+/* sums[i] = values[0] + .. + values[i-1], i <= n; the whole of one warp, returns the total. */
+FM_HD int32_t fm_cuda_sums(int32_t *sums, const int32_t *values, int32_t n,
+                           struct fm_cuda_team team)
+{
+    int32_t carry = 0;
+    for (int32_t base = 0; base < n; base += team.lanes) {
+        int32_t i = base + team.lane;
+        int32_t value = i < n ? values[i] : 0;
+        int32_t running = fm_cuda_running(value, team.lane);
+        if (i < n)
+            sums[i] = carry + running - value;
+        carry += fm_cuda_last(running);
+    }
+    if (team.lane == 0)
+        sums[n] = carry;
+    return carry;
+}
+
+/* Give the rows of `mine` lanes the sorted rows from `row` on, in lane order; returns how many. */
+FM_HD int32_t fm_cuda_seat(const struct fm_cuda_job *job, int mine, int32_t slot, int32_t row,
+                           int32_t record, struct fm_cuda_team team)
+{
+    uint32_t mask = fm_cuda_ballot(mine);
+    if (mine) {
+        int32_t r = row + fm_cuda_bits(mask & fm_cuda_below(team.lane));
+        job->row_slot[r] = slot;
+        job->slot_row[slot] = r;
+        job->slot_record[slot] = record;
+    }
+    return fm_cuda_bits(mask);
+}
+
+FM_HD void fm_cuda_record(const struct fm_cuda_job *job, int32_t record, int32_t e, int32_t width,
+                          int32_t row, int32_t rows)
+{
+    struct fm_cuda_group *g = &job->records[record];
+    g->expert = e;
+    g->width = width;
+    g->row = row;
+    g->rows = rows;
+    g->large = fm_cuda_is_large(job->counts_call[e]);
+    g->splits = fm_cuda_splits(width, g->large);
+    g->y = 0;
+    g->spare = 0;
+}
+
+/* The slots of expert e, in slot order, to `draft` (tokens with budgets) or to their rows. */
+FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
+{
+    int32_t first = job->offsets[e], found = 0, wanted = job->counts[e];
+    for (int32_t base = 0; base < job->slots && found < wanted; base += 4 * team.lanes) {
+        int32_t expert[4];
+        for (int32_t j = 0; j < 4; j++) {
+            int32_t slot = base + j * team.lanes + team.lane;
+            expert[j] = slot < job->slots ? job->slot_expert[slot] : -1;
+        }
+        for (int32_t j = 0; j < 4; j++) {
+            int32_t slot = base + j * team.lanes + team.lane, mine = expert[j] == e;
+            if (!job->budgets) {
+                found += fm_cuda_seat(job, mine, slot, first + found, first, team);
+                continue;
+            }
+            uint32_t mask = fm_cuda_ballot(mine);
+            if (mine)
+                job->row_draft[first + found + fm_cuda_bits(mask & fm_cuda_below(team.lane))] =
+                    slot;
+            found += fm_cuda_bits(mask);
+        }
+    }
+}
+
+/* Group the drafted rows of expert e by width, widest first; returns the number of groups. */
+FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
+{
+    int32_t first = job->offsets[e], rows = job->counts[e], done = 0, groups = 0;
+    int32_t bound = INT32_MAX;
+    while (done < rows) {
+        int32_t width = 0, begin = done;
+        for (int32_t i = team.lane; i < rows; i += team.lanes) {
+            int32_t k = job->slot_width[job->row_draft[first + i]];
+            width = k < bound && k > width ? k : width;
+        }
+        width = fm_cuda_most(width);
+        for (int32_t base = 0; base < rows; base += team.lanes) {
+            int32_t i = base + team.lane;
+            int32_t slot = i < rows ? job->row_draft[first + i] : 0;
+            int mine = i < rows && job->slot_width[slot] == width;
+            done += fm_cuda_seat(job, mine, slot, first + done, first + groups, team);
+        }
+        if (team.lane == 0)
+            fm_cuda_record(job, first + groups, e, width, first + begin, done - begin);
+        bound = width;
+        groups++;
+    }
+    return groups;
+}
+
+/* Expert e's rows and groups: one warp. */
+FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
+{
+    int32_t rows = job->counts[e], groups = 0;
+    if (rows > 0) {
+        fm_cuda_collect(job, e, team);
+        groups = 1;
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+        __syncwarp();
+#endif
+        if (job->budgets)
+            groups = fm_cuda_regroup(job, e, team);
+        else if (team.lane == 0)
+            fm_cuda_record(job, job->offsets[e], e, job->slot_width[job->row_slot[job->offsets[e]]],
+                           job->offsets[e], rows);
+    }
+    if (team.lane == 0)
+        job->group_counts[e] = groups;
+}
+
+/* Tiles before each group of a product, by one warp; its totals to the plan's head. */
+FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t groups,
+                          struct fm_cuda_team team)
+{
+    int32_t *begin = job->begin[product - 1], carry = 0, large = 0;
+    for (int32_t base = 0; base < groups; base += team.lanes) {
+        int32_t a = base + team.lane;
+        int32_t tiles =
+            a < groups ? fm_cuda_tiles(&job->shape, product, &job->groups[a], job->H) : 0;
+        int32_t running = fm_cuda_running(tiles, team.lane);
+        if (a < groups)
+            begin[a] = carry + running - tiles;
+        large += fm_cuda_last(
+            fm_cuda_running(a < groups && job->groups[a].large ? tiles : 0, team.lane));
+        carry += fm_cuda_last(running);
+    }
+    if (team.lane == 0) {
+        begin[groups] = carry;
+        job->head->tiles[product - 1] = carry;
+        job->head->halved[product - 1] = fm_cuda_halved(&job->shape, carry, carry - large);
+    }
+}
+
+/* Rows of y before each group, by one warp. */
+FM_HD void fm_cuda_y_begins(const struct fm_cuda_job *job, int32_t groups, struct fm_cuda_team team)
+{
+    int32_t carry = 0;
+    for (int32_t base = 0; base < groups; base += team.lanes) {
+        int32_t a = base + team.lane;
+        int32_t rows = a < groups ? job->groups[a].rows * job->groups[a].splits : 0;
+        int32_t running = fm_cuda_running(rows, team.lane);
+        if (a < groups) {
+            job->groups[a].y = carry + running - rows;
+            job->records[job->order[a]].y = carry + running - rows;
+        }
+        carry += fm_cuda_last(running);
+    }
+}
+
+/* The active groups in order; all threads of one block, warps of `team.lanes` lanes. */
+FM_HD void fm_cuda_plan(const struct fm_cuda_job *job, struct fm_cuda_team team)
+{
+    int32_t warp = team.thread / team.lanes, warps = team.threads / team.lanes;
+    if (warp == 0)
+        fm_cuda_sums(job->group_bases, job->group_counts, job->E, team);
+    fm_cuda_join();
+    int32_t groups = job->group_bases[job->E];
+    for (int32_t e = team.thread; e < job->E; e += team.threads)
+        for (int32_t j = 0; j < job->group_counts[e]; j++)
+            job->active[job->group_bases[e] + j] = job->offsets[e] + j;
+    fm_cuda_join();
+    for (int32_t a = warp; a < groups; a += warps) {
+        struct fm_cuda_group g = job->records[job->active[a]];
+        int32_t rank = 0;
+        for (int32_t base = 0; base < groups; base += team.lanes) {
+            int32_t b = base + team.lane;
+            const struct fm_cuda_group *o = &job->records[job->active[b < groups ? b : a]];
+            rank += fm_cuda_bits(fm_cuda_ballot(
+                b < groups && fm_cuda_before(o->large, o->width, b, g.large, g.width, a)));
+        }
+        if (team.lane == 0) {
+            job->groups[rank] = g;
+            job->order[rank] = job->active[a];
+        }
+    }
+    fm_cuda_join();
+    if (warp == 0)
+        fm_cuda_y_begins(job, groups, team);
+    if (warp == 1 % warps)
+        fm_cuda_begins(job, 1, groups, team);
+    if (warp == 2 % warps)
+        fm_cuda_begins(job, 2, groups, team);
+    if (team.thread == 0) {
+        job->head->groups = groups;
+        job->head->rows = job->offsets[job->E];
+    }
+}
+
+#endif

@@ -1,0 +1,226 @@
+/*
+ * The tile map of the clipped expert FFN on a GPU: which tile reads which rows, for which widths.
+ * Plain integer functions, compiled for the host (tests, the emulator in tests/) and for the
+ * device from this one source.  Nothing here touches numbers or pointers to weights.
+ *
+ * Words.  A slot is one (token, choice) pair.  A group is a set of slots with the same expert and
+ * the same width; without budgets per token there is one group per expert.  Rows are slots sorted
+ * by group, in slot order inside a group, so that a group is rows [row, row + rows).  An active
+ * group has rows and a width; groups stand in the plan in the order of fm_cuda_before.
+ *
+ * Product 1 makes h (rows, channels) from x and gate/up rows; its columns are gate/up rows, two per
+ * channel, interleaved.  Product 2 makes y (rows, H) from h and the down rows; its columns are H,
+ * its sum runs over channels [0, width): clipping is the bound of that loop and nothing else.
+ *
+ * Two forms.  `large`: many rows, the whole sum in one tile.  `small` (at most FM_CUDA_SMALL_ROWS
+ * rows): weights stream past all rows of the group, and a long sum is cut into equal splits, whose
+ * partial results are added in split order by the combine.  The form of a group follows from the
+ * group's rows in the whole call, never from a chunk of it, and the splits from its width: bits of
+ * a row depend on its input, its width and its form.
+ *
+ * Invariants (tests/unit/test_clip_cuda_tiles.c): the tiles of a product cover every (row, column,
+ * split) exactly once; the channels a tile uses are below the width, so below the resident
+ * channels; tiles of the second product come longest first inside a form.
+ */
+#ifndef FM_CLIP_CUDA_TILES_H
+#define FM_CLIP_CUDA_TILES_H
+
+#include <stdint.h>
+
+#if defined(__CUDACC__)
+#define FM_HD static __host__ __device__ __forceinline__
+#else
+#define FM_HD static inline
+#endif
+
+#define FM_CUDA_SMALL_ROWS 64       /* up to here a group takes the small form */
+#define FM_CUDA_STEP 64             /* elements of the sum that one pipeline stage holds */
+#define FM_CUDA_SPLIT_CHANNELS 2048 /* a split of the small form's second product is no longer */
+
+/* Tile sizes of an implementation: rows x columns, per form. */
+struct fm_cuda_shape {
+    int32_t rows[2], cols[2]; /* [0] small, [1] large */
+    int32_t ctas;             /* blocks that share the tiles */
+    int32_t halves;           /* 1: the last round of small tiles may be cut in two */
+};
+
+/* A group as the plan keeps it. */
+struct fm_cuda_group {
+    int32_t expert;
+    int32_t width;  /* channels in use, at most the expert's resident ones */
+    int32_t row;    /* first sorted row */
+    int32_t rows;   /* rows in this chunk, at least 1 */
+    int32_t large;  /* the form */
+    int32_t splits; /* partial results of a row in the second product */
+    int32_t y;      /* first row of its results: split s, row r is at y + s * rows + r */
+    int32_t spare;
+};
+
+/* One tile.  Columns are gate/up rows (product 1) or H columns (product 2). */
+struct fm_cuda_tile {
+    int32_t group;     /* index in the plan */
+    int32_t row, rows; /* first row inside the group, rows (>= 1) */
+    int32_t col, cols; /* first column, columns (>= 1) */
+    int32_t from, to;  /* the sum: elements [from, to), from a multiple of FM_CUDA_STEP */
+    int32_t split;     /* which partial result */
+};
+
+FM_HD int32_t fm_cuda_ceil(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+FM_HD int32_t fm_cuda_min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Channels with their padding: h is written (with zeros) up to here, so that the second product may
+ * take whole steps. */
+FM_HD int32_t fm_cuda_padded(int32_t channels)
+{
+    return fm_cuda_ceil(channels, FM_CUDA_STEP) * FM_CUDA_STEP;
+}
+
+/* The form of a group with this many rows in the whole call. */
+FM_HD int32_t fm_cuda_is_large(int32_t rows_of_call)
+{
+    return rows_of_call > FM_CUDA_SMALL_ROWS;
+}
+
+/* Channels of a split of the second product but the last: a multiple of the step, so that no split
+ * is empty. */
+FM_HD int32_t fm_cuda_split_channels(int32_t width, int32_t large)
+{
+    int32_t parts = large ? 1 : fm_cuda_ceil(width, FM_CUDA_SPLIT_CHANNELS);
+    return fm_cuda_padded(fm_cuda_ceil(width, parts > 0 ? parts : 1));
+}
+
+/* Splits of a width of at least 1. */
+FM_HD int32_t fm_cuda_splits(int32_t width, int32_t large)
+{
+    return fm_cuda_ceil(width, fm_cuda_split_channels(width, large));
+}
+
+/* True where group a (its index ia) stands before group b in the plan: large before small, then
+ * wide before narrow, which puts the longest sums of the second product first. */
+FM_HD int fm_cuda_before(int32_t large_a, int32_t width_a, int32_t ia, int32_t large_b,
+                         int32_t width_b, int32_t ib)
+{
+    if (large_a != large_b)
+        return large_a > large_b;
+    if (width_a != width_b)
+        return width_a > width_b;
+    return ia < ib;
+}
+
+/* Columns of a product: product 1 covers the padding of h too. */
+FM_HD int32_t fm_cuda_columns(int product, int32_t width, int32_t H)
+{
+    return product == 1 ? 2 * fm_cuda_padded(width) : H;
+}
+
+/* Tiles of a group in a product. */
+FM_HD int32_t fm_cuda_tiles(const struct fm_cuda_shape *shape, int product,
+                            const struct fm_cuda_group *g, int32_t H)
+{
+    int32_t m = fm_cuda_ceil(g->rows, shape->rows[g->large]);
+    int32_t n = fm_cuda_ceil(fm_cuda_columns(product, g->width, H), shape->cols[g->large]);
+    return m * n * (product == 1 ? 1 : g->splits);
+}
+
+/* How many of the last tiles are cut into halves: those of a last round that fill at most half of
+ * the blocks, where all of them are small.  `tiles` in all, `small` of them (the last) small. */
+FM_HD int32_t fm_cuda_halved(const struct fm_cuda_shape *shape, int32_t tiles, int32_t small)
+{
+    int32_t rest = tiles % shape->ctas;
+    return shape->halves && 2 * rest <= shape->ctas && rest <= small ? rest : 0;
+}
+
+/* Work items of a product: tiles, with the halved ones counted twice. */
+FM_HD int32_t fm_cuda_items(int32_t tiles, int32_t halved)
+{
+    return tiles + halved;
+}
+
+/* The item that block `cta` takes in its round `round`, every second round backwards so that the
+ * block with the longest tile of one round has the shortest of the next. */
+FM_HD int32_t fm_cuda_item(int32_t cta, int32_t ctas, int32_t round)
+{
+    return round * ctas + (round & 1 ? ctas - 1 - cta : cta);
+}
+
+/* The group of tile t: the last a < groups with begin[a] <= t.  begin[0] is 0. */
+FM_HD int32_t fm_cuda_find(const int32_t *begin, int32_t groups, int32_t t)
+{
+    int32_t low = 0, high = groups;
+    while (high - low > 1) {
+        int32_t middle = (low + high) / 2;
+        if (begin[middle] <= t)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Tile number `t` of group g (index a in the plan), counted from the group's first.  Rows run
+ * fastest, so that neighbours share weights; then columns; then splits. */
+FM_HD struct fm_cuda_tile fm_cuda_tile_of(const struct fm_cuda_shape *shape, int product,
+                                          const struct fm_cuda_group *g, int32_t a, int32_t t,
+                                          int32_t H)
+{
+    struct fm_cuda_tile tile;
+    int32_t height = shape->rows[g->large], breadth = shape->cols[g->large];
+    int32_t m = fm_cuda_ceil(g->rows, height);
+    int32_t columns = fm_cuda_columns(product, g->width, H);
+    int32_t n = fm_cuda_ceil(columns, breadth);
+    tile.group = a;
+    tile.row = t % m * height;
+    tile.rows = fm_cuda_min(height, g->rows - tile.row);
+    tile.col = t / m % n * breadth;
+    tile.cols = fm_cuda_min(breadth, columns - tile.col);
+    tile.split = t / m / n;
+    tile.from = 0;
+    tile.to = H;
+    if (product == 2) {
+        int32_t part = fm_cuda_split_channels(g->width, g->large);
+        tile.from = tile.split * part;
+        tile.to = fm_cuda_min(tile.from + part, g->width);
+    }
+    return tile;
+}
+
+/* Half `which` (0, 1) of a small tile; a half may have no columns (cols 0). */
+FM_HD struct fm_cuda_tile fm_cuda_half(struct fm_cuda_tile tile, int32_t breadth, int32_t which)
+{
+    int32_t first = fm_cuda_min(breadth / 2, tile.cols);
+    tile.cols = which ? tile.cols - first : first;
+    tile.col += which ? first : 0;
+    return tile;
+}
+
+/* The plan of one chunk, as the device keeps it; arrays of `groups` (begin: + 1) entries. */
+struct fm_cuda_plan_head {
+    int32_t groups;    /* active ones */
+    int32_t rows;      /* sorted rows, all groups */
+    int32_t tiles[2];  /* of product 1 and 2 */
+    int32_t halved[2]; /* the last of these are cut in two */
+    int32_t spare[2];
+};
+
+/* Work item `item` of a product (1 or 2): begin[] is that product's. */
+FM_HD struct fm_cuda_tile fm_cuda_take(const struct fm_cuda_shape *shape, int product,
+                                       const struct fm_cuda_plan_head *head,
+                                       const struct fm_cuda_group *groups, const int32_t *begin,
+                                       int32_t item, int32_t H)
+{
+    int32_t whole = head->tiles[product - 1] - head->halved[product - 1];
+    int32_t over = item - whole;
+    int32_t t = over < 0 ? item : whole + over / 2;
+    int32_t a = fm_cuda_find(begin, head->groups, t);
+    struct fm_cuda_tile tile = fm_cuda_tile_of(shape, product, &groups[a], a, t - begin[a], H);
+    return over < 0 ? tile : fm_cuda_half(tile, shape->cols[0], over & 1);
+}
+
+#endif

@@ -1,0 +1,157 @@
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dnnl.h"
+#include "kernels/ops/ops.h"
+#include "lib/base/pool.h"
+
+struct gather {
+    float *y;
+    const float *x;
+    const int32_t *rows;
+    const float *scale;
+    int H;
+};
+
+FM_CLONES static void gather_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct gather *a = args;
+    int H = a->H;
+    for (int64_t r = first; r < last; r++) {
+        const float *restrict x = a->x + (int64_t)a->rows[r] * H;
+        float *restrict y = a->y + r * H;
+        if (!a->scale) {
+            memcpy(y, x, (size_t)H * sizeof *y);
+            continue;
+        }
+        float scale = a->scale[r];
+        for (int i = 0; i < H; i++)
+            y[i] = scale * x[i];
+    }
+}
+
+void cpu_gather(float *y, const float *x, const int32_t *rows, const float *scale, int n, int H)
+{
+    fm_cpu_rows(n, H, gather_rows, &(struct gather){y, x, rows, scale, H});
+}
+
+struct combine {
+    float *y;
+    const float *z;
+    const int32_t *where;
+    const float *weights;
+    int K, H;
+};
+
+FM_CLONES static void combine_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct combine *a = args;
+    int H = a->H;
+    for (int64_t t = first; t < last; t++) {
+        float *restrict y = a->y + t * H;
+        for (int64_t slot = t * a->K; slot < (t + 1) * a->K; slot++) {
+            const float *restrict z = a->z + (int64_t)a->where[slot] * H;
+            float w = a->weights ? a->weights[slot] : 1;
+            for (int i = 0; i < H; i++)
+                y[i] += w * z[i];
+        }
+    }
+}
+
+void cpu_combine(float *y, const float *z, const int32_t *where, const float *weights, int N, int K,
+                 int H)
+{
+    fm_cpu_rows(N, (K + 1) * (int64_t)H, combine_rows,
+                &(struct combine){y, z, where, weights, K, H});
+}
+
+struct swiglu {
+    float *out;
+    const float *dh, *gu;
+    int I, k;
+};
+
+FM_CLONES static void swiglu_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct swiglu *a = args;
+    const float *restrict gu = a->gu + 2 * first;
+    float *restrict h = a->out + first;
+    for (int64_t i = 0; i < last - first; i++) {
+        float g = gu[2 * i], u = gu[2 * i + 1];
+        h[i] = g / (1 + fm_expf(-g)) * u;
+    }
+}
+
+/* Elementwise, so rows and columns are one long row. */
+void cpu_swiglu(float *h, const float *gu, int n, int I)
+{
+    fm_cpu_rows((int64_t)n * I, 4, swiglu_rows, &(struct swiglu){.out = h, .gu = gu});
+}
+
+FM_CLONES static void swiglu_back_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct swiglu *a = args;
+    for (int64_t r = first; r < last; r++) {
+        const float *restrict gu = a->gu + 2 * r * a->I, *restrict dh = a->dh + r * a->I;
+        float *restrict dgu = a->out + 2 * r * a->k;
+        for (int j = 0; j < a->k; j++) {
+            float g = gu[2 * j], u = gu[2 * j + 1];
+            float s = 1 / (1 + fm_expf(-g));
+            dgu[2 * j] = dh[j] * u * (s * (1 + g * (1 - s)));
+            dgu[2 * j + 1] = dh[j] * (g * s);
+        }
+    }
+}
+
+void cpu_swiglu_back(float *dgu, const float *dh, const float *gu, int n, int I, int k)
+{
+    fm_cpu_rows(n, 8 * (int64_t)k, swiglu_back_rows, &(struct swiglu){dgu, dh, gu, I, k});
+}
+
+struct dot_rows {
+    float *g;
+    const float *a, *b;
+    int I, k;
+};
+
+FM_CLONES static void dot_each(const void *args, int64_t first, int64_t last)
+{
+    const struct dot_rows *a = args;
+    for (int64_t r = first; r < last; r++)
+        a->g[r] = (float)fm_dot(a->a + r * a->I, a->b + r * a->I, a->k);
+}
+
+void cpu_dot_rows(float *g, const float *a, const float *b, int n, int I, int k)
+{
+    fm_cpu_rows(n, 2 * (int64_t)k, dot_each, &(struct dot_rows){g, a, b, I, k});
+}
+
+/* Columns are the tasks here, in blocks of SUMS_COLS; rows are added in order. */
+enum { SUMS_COLS = 512 };
+
+struct sums {
+    double *c;
+    const float *h, *dh;
+    int n, I;
+};
+
+FM_CLONES static void sum_columns(const struct sums *a, int first, int last)
+{
+    double *restrict c = a->c;
+    for (int r = 0; r < a->n; r++) {
+        const float *restrict h = a->h + (int64_t)r * a->I, *restrict dh =
+                                                                a->dh + (int64_t)r * a->I;
+        for (int j = first; j < last; j++)
+            c[j] += (double)h[j] * (double)dh[j];
+    }
+}
+
+static void sum_block(void *arg, int index)
+{
+    const struct sums *a = arg;
+    int first = index * SUMS_COLS, last = first + SUMS_COLS;
+    sum_columns(a, first, last < a->I ? last : a->I);
+}
+
+void cpu_channel_sums(double *c, const float *h, const float *dh, int n, int I)
+{
+    fm_pool_for((I + SUMS_COLS - 1) / SUMS_COLS, sum_block, &(struct sums){c, h, dh, n, I});
+}

@@ -1,0 +1,39 @@
+#include "kernels/cpu/cpu.h"
+#include "kernels/ops/ops.h"
+
+/* Routing is a few exponentials a token: the definition, on blocks of rows. */
+struct route {
+    int32_t *ids_out;
+    float *out;
+    const float *in, *weights;
+    const int32_t *ids;
+    int E, K;
+};
+
+static void route_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct route *a = args;
+    ref_route(a->ids_out + first * a->K, a->out + first * a->K, a->in + first * a->E,
+              (int)(last - first), a->E, a->K);
+}
+
+void cpu_route(int32_t *ids, float *weights, const float *logits, int N, int E, int K)
+{
+    fm_cpu_rows(N, 64 * (int64_t)E, route_rows,
+                &(struct route){.ids_out = ids, .out = weights, .in = logits, .E = E, .K = K});
+}
+
+static void route_back_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct route *a = args;
+    int64_t chosen = first * a->K;
+    ref_route_back(a->out + first * a->E, a->in + chosen, a->ids + chosen, a->weights + chosen,
+                   (int)(last - first), a->E, a->K);
+}
+
+void cpu_route_back(float *dlogits, const float *dweights, const int32_t *ids, const float *weights,
+                    int N, int E, int K)
+{
+    fm_cpu_rows(N, 16 * (int64_t)E, route_back_rows,
+                &(struct route){NULL, dlogits, dweights, weights, ids, E, K});
+}

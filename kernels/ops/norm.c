@@ -1,0 +1,49 @@
+#include "kernels/ops/ops.h"
+
+#include <math.h>
+
+/* What is taken from every x: their mean where there is a bias. */
+static double centre(const float *x, const float *b, int H)
+{
+    double sum = 0;
+    for (int i = 0; b && i < H; i++)
+        sum += x[i];
+    return sum / H;
+}
+
+/* rstd = 1 / sqrt(mean(x^2) + eps), y = w x rstd + b. */
+void ref_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N, int H,
+              float eps)
+{
+    for (int t = 0; t < N; t++) {
+        const float *xt = x + (size_t)t * H;
+        float *yt = y + (size_t)t * H;
+        double mean = centre(xt, b, H), sum = 0;
+        for (int i = 0; i < H; i++)
+            sum += (xt[i] - mean) * (xt[i] - mean);
+        double r = 1 / sqrt(sum / H + eps);
+        rstd[t] = (float)r;
+        for (int i = 0; i < H; i++)
+            yt[i] = (float)(w[i] * ((xt[i] - mean) * r) + (b ? b[i] : 0));
+    }
+}
+
+/* dx += rstd (w dy) - x rstd^3 / H sum(w dy x): the second term is the gradient through rstd.
+ * Where x was centred, so is w dy: the gradient through the mean. */
+void ref_norm_back(float *dx, const float *dy, const float *x, const float *w, const float *b,
+                   const float *rstd, int N, int H)
+{
+    for (int t = 0; t < N; t++) {
+        const float *xt = x + (size_t)t * H, *dyt = dy + (size_t)t * H;
+        float *dxt = dx + (size_t)t * H;
+        double r = rstd[t], mean = centre(xt, b, H), sum = 0, through = 0;
+        for (int i = 0; i < H; i++) {
+            sum += (double)w[i] * dyt[i] * (xt[i] - mean);
+            through += b ? (double)w[i] * dyt[i] / H : 0;
+        }
+        double along = r * r * r / H * sum;
+        for (int i = 0; i < H; i++)
+            dxt[i] =
+                (float)(dxt[i] + (r * ((double)w[i] * dyt[i] - through) - along * (xt[i] - mean)));
+    }
+}

@@ -1,0 +1,59 @@
+#include "kernels/ops/ops.h"
+
+#include <math.h>
+
+static bool is_chosen(const int32_t *ids, int n, int e)
+{
+    for (int i = 0; i < n; i++)
+        if (ids[i] == e)
+            return true;
+    return false;
+}
+
+/* The largest logit that is not among ids[0..n), the lower index on ties. */
+static int largest_left(const float *logits, const int32_t *ids, int n, int E)
+{
+    int best = -1;
+    for (int e = 0; e < E; e++)
+        if (!is_chosen(ids, n, e) && (best < 0 || logits[e] > logits[best]))
+            best = e;
+    return best;
+}
+
+/*
+ * p = softmax(logits); w_i = p_i / sum over the chosen of p.  The sum over all E cancels, and
+ * is kept so that a NaN in any logit shows in the weights.
+ */
+void ref_route(int32_t *ids, float *weights, const float *logits, int N, int E, int K)
+{
+    for (int t = 0; t < N; t++) {
+        const float *l = logits + (size_t)t * E;
+        int32_t *id = ids + (size_t)t * K;
+        double all = 0, chosen = 0;
+        for (int i = 0; i < K; i++)
+            id[i] = largest_left(l, id, i, E);
+        for (int e = 0; e < E; e++)
+            all += exp((double)l[e] - l[id[0]]);
+        for (int i = 0; i < K; i++)
+            chosen += exp((double)l[id[i]] - l[id[0]]) / all;
+        for (int i = 0; i < K; i++)
+            weights[(size_t)t * K + i] = (float)(exp((double)l[id[i]] - l[id[0]]) / all / chosen);
+    }
+}
+
+/* dlogits[ids[i]] = w_i (g_i - sum_j w_j g_j); logits not chosen have no gradient. */
+void ref_route_back(float *dlogits, const float *dweights, const int32_t *ids, const float *weights,
+                    int N, int E, int K)
+{
+    for (int t = 0; t < N; t++) {
+        const float *w = weights + (size_t)t * K, *g = dweights + (size_t)t * K;
+        float *d = dlogits + (size_t)t * E;
+        double mean = 0;
+        for (int e = 0; e < E; e++)
+            d[e] = 0;
+        for (int i = 0; i < K; i++)
+            mean += (double)w[i] * g[i];
+        for (int i = 0; i < K; i++)
+            d[ids[(size_t)t * K + i]] = (float)(w[i] * (g[i] - mean));
+    }
+}

@@ -1,0 +1,35 @@
+/*
+ * What a serving loop needs beside the table of operations and libfm_clip: products with weights
+ * that stay in bfloat16, a cache of keys and values, and attention of one new position over it.
+ * The letters and the contract are those of kernels/ops/kernels.h; the bits of a row do not depend
+ * on the threads.
+ */
+#ifndef FM_SERVE_KERNELS_H
+#define FM_SERVE_KERNELS_H
+
+#include "kernels/ops/kernels.h"
+#include "lib/base/dtype.h"
+
+/* Keys and values of one layer. */
+struct fm_serve_cache {
+    enum fm_dtype dtype; /* F32 or BF16 */
+    int T, G, C;         /* positions that there is room for */
+    void *k, *v;         /* (S, T, G, C) each */
+};
+
+/* y (N, M) = x (N, H) w^T + beta y, beta 0 or 1; w (M, H) of `dtype`, F32 or BF16, is widened a
+ * few rows at a time. */
+void fm_serve_product(const struct fm_ops *ops, float *y, const float *x, const void *w,
+                      enum fm_dtype dtype, int N, int M, int H, float beta);
+
+/* k, v (S, n, G, C) become positions [t0, t0 + n) of sequences [s0, s0 + S).  Both are rounded in
+ * place to what the cache holds, so that whoever goes on with them sees what later steps will. */
+void fm_serve_store(const struct fm_serve_cache *cache, float *k, float *v, int s0, int S, int t0,
+                    int n);
+
+/* o (S, Q, C): one position q (S, Q, C) of each of the first S sequences looks at the first
+ * `length` in the cache; query head h on key head h / (Q / G), scores times C^-0.5. */
+void fm_serve_attend(float *o, const float *q, const struct fm_serve_cache *cache, int S, int Q,
+                     int length);
+
+#endif

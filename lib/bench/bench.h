@@ -1,0 +1,90 @@
+/*
+ * Measurements: what a family is worth (quality), what the files cost (io), and how much of the
+ * machine the engine uses (engine).  Results are structs; fm-bench prints them.
+ */
+#ifndef FM_BENCH_H
+#define FM_BENCH_H
+
+#include <stdint.h>
+
+#include "lib/bench/meter.h"
+#include "lib/learn/quality.h"
+#include "lib/run/run.h"
+
+/* --- quality: held-out loss per budget, beside masks that cost nothing to make --- */
+
+enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH_GLOBAL };
+#define FM_BENCH_KINDS 4
+
+struct fm_bench_row {
+    int mask;                                  /* index in the family */
+    double budget[FM_BENCH_KINDS];             /* really removed; uniform may fall short */
+    struct fm_quality quality[FM_BENCH_KINDS]; /* family, uniform, shuffle-layer, shuffle-global */
+};
+
+struct fm_bench_quality {
+    int rows, sequences, T;
+    struct fm_bench_row *row;
+};
+
+/* "family", "uniform", "shuffle-layer", "shuffle-global". */
+const char *fm_bench_kind_name(enum fm_bench_kind kind);
+
+/*
+ * Measure run->input, a bundle, or a stage stream with masks and run->model, on run->eval_tokens
+ * or else on the last FM_QUALITY_SEQUENCES sequences of run->tokens.  budgets: "0.2,0.4", "all",
+ * or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from run->seed.  KL
+ * and agreement are to the full width of what was opened.  With `plan` rows are chosen and
+ * nothing is measured.  Release in any case.
+ */
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool plan,
+                     struct fm_bench_quality *result, struct fm_err *err);
+void fm_bench_quality_release(struct fm_bench_quality *result);
+
+/* --- io: pack, export and verify beside cp and xxhsum --- */
+
+struct fm_bench_io {
+    uint64_t checkpoint, bundle, export; /* bytes */
+    /* Seconds, the best of `repeat`; cp and xxhsum run on the bundle, cp and export end with an
+     * fsync. */
+    double pack, export_native, verify, verify_export, cp, xxhsum;
+    int repeat;
+};
+
+/* Make synthetic data of about `size` bytes in a new directory inside `dir` and time them; the
+ * directory is removed.  FM_ENOENT where cp or xxhsum is not there. */
+int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
+                struct fm_bench_io *result, struct fm_err *err);
+
+/* --- engine: tokens per second, and the share of the products' own speed --- */
+
+struct fm_bench_engine_run {
+    double seconds;       /* of the run */
+    double tokens_second; /* calibration tokens */
+    double flops;         /* of its matrix products */
+    double products;      /* seconds that these take alone */
+    int stages;           /* operations, longest first; seconds summed over threads */
+    struct fm_meter_stage stage[FM_METER_STAGES];
+};
+
+struct fm_bench_engine {
+    uint64_t bytes;  /* of the checkpoint */
+    char kept[4096]; /* the directory that was left; "" without `keep` */
+    int threads;
+    struct fm_bench_engine_run rank, train;
+};
+
+struct fm_bench_engine_options {
+    const char *shape; /* "H,I,E,K,L,V,T" */
+    const char *dtype; /* "bf16", "f32" */
+    const char *dir;   /* where the checkpoint is made */
+    int sequences;     /* to rank */
+    int steps;         /* to train; 0: rank only */
+    bool keep;         /* leave the checkpoint, its tokens and stage streams */
+};
+
+/* run gives batch, memory, device and threads. */
+int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engine_options *options,
+                    struct fm_bench_engine *result, struct fm_err *err);
+
+#endif

@@ -1,0 +1,117 @@
+#include "lib/bench/bench.h"
+
+#include <string.h>
+
+#include "lib/base/pool.h"
+#include "lib/bench/synth.h"
+#include "lib/bench/workdir.h"
+#include "lib/learn/rank.h"
+#include "lib/learn/train.h"
+
+/* Where everything lies. */
+struct place {
+    struct fm_workdir work;
+    char model[4096], tokens[4096], stage[4096], out[4096];
+};
+
+static int make_data(struct place *p, const struct fm_synth *s, int sequences,
+                     const struct fm_run_options *run, struct fm_err *err)
+{
+    fm_workdir_at(&p->work, "model", p->model);
+    fm_workdir_at(&p->work, "tokens.npy", p->tokens);
+    fm_workdir_at(&p->work, "stage", p->stage);
+    fm_workdir_at(&p->work, "out", p->out);
+    if (fm_synth_model(s, p->model, run, err) != FM_OK ||
+        fm_synth_tokens(s, sequences, p->tokens, err) != FM_OK)
+        return err->code;
+    return fm_synth_stage(p->model, p->stage, s->seed, err);
+}
+
+static int settle(struct fm_bench_engine_run *r, double seconds, double tokens, struct fm_err *err)
+{
+    r->seconds = seconds;
+    r->tokens_second = tokens / seconds;
+    r->flops = fm_meter_flops();
+    r->stages = fm_meter_stages(r->stage);
+    return fm_meter_products(&r->products, err);
+}
+
+static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run,
+                        const struct fm_ops *ops, struct fm_err *err)
+{
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    run.ops = fm_meter_begin(ops);
+    double begin = fm_workdir_clock();
+    int code = fm_rank(&run, &options, &report, err);
+    double seconds = fm_workdir_clock() - begin;
+    if (code == FM_OK)
+        code = settle(r, seconds, (double)report.sequences * report.T, err);
+    fm_rank_report_release(&report);
+    return code;
+}
+
+/* Tokens of the training steps alone; products and seconds also of measuring the masks. */
+static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options run,
+                         const struct fm_ops *ops, int steps, struct fm_err *err)
+{
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    fm_train_defaults(&options);
+    options.steps = steps;
+    options.budget_step = "0.10";
+    options.until = "0.10";
+    run.ops = fm_meter_begin(ops);
+    double begin = fm_workdir_clock();
+    int code = fm_train(&run, &options, &report, err);
+    double seconds = fm_workdir_clock() - begin;
+    if (code == FM_OK)
+        code = settle(r, seconds, 0, err);
+    if (code == FM_OK && report.seconds_step > 0)
+        r->tokens_second = (double)(run.batch ? run.batch : 8) * run.seq_len / report.seconds_step;
+    fm_train_report_release(&report);
+    return code;
+}
+
+static int measure(struct fm_bench_engine *result, const struct place *p, int T,
+                   const struct fm_run_options *base, int steps, struct fm_err *err)
+{
+    struct fm_run_options run = *base;
+    const struct fm_ops *ops;
+    if (fm_run_ops(&ops, base, err) != FM_OK)
+        return err->code;
+    run.model = p->model;
+    run.tokens = p->tokens;
+    run.seq_len = T;
+    run.output = p->out;
+    run.force = true;
+    int code = measure_rank(&result->rank, run, ops, err);
+    run.input = p->stage;
+    if (code == FM_OK && steps > 0)
+        code = measure_train(&result->train, run, ops, steps, err);
+    return code;
+}
+
+int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engine_options *options,
+                    struct fm_bench_engine *result, struct fm_err *err)
+{
+    struct fm_synth s;
+    struct place p = {0};
+    *result = (struct fm_bench_engine){.threads = fm_pool_threads()};
+    if (fm_synth_parse(&s, options->shape, err) != FM_OK)
+        return err->code;
+    s.dtype = strcmp(options->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
+    s.seed = run->seed;
+    result->bytes = fm_synth_bytes(&s);
+    int code = fm_workdir_open(&p.work, options->dir, err);
+    if (code == FM_OK)
+        code = make_data(&p, &s, options->sequences, run, err);
+    if (code == FM_OK)
+        code = measure(result, &p, s.T, run, options->steps, err);
+    if (options->keep)
+        memcpy(result->kept, p.work.path, sizeof result->kept);
+    else
+        fm_workdir_close(&p.work);
+    return code;
+}

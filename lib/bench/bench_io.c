@@ -1,0 +1,164 @@
+#include "lib/bench/bench.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "lib/bench/synth.h"
+#include "lib/bench/workdir.h"
+#include "lib/export/export.h"
+#include "lib/export/list.h"
+#include "lib/pack/pack.h"
+#include "lib/verify/verify.h"
+
+struct place {
+    struct fm_workdir work;
+    char model[4096], stage[4096], bundle[4096], copy[4096], export[4096];
+};
+
+/* The widest of a few shapes that still has four layers in `size` bytes. */
+static void choose_shape(struct fm_synth *s, uint64_t size)
+{
+    for (int H = 1024; H >= 64; H /= 2) {
+        *s = (struct fm_synth){.H = H,
+                               .I = 7 * H / 2,
+                               .E = 8,
+                               .K = 2,
+                               .V = 1024,
+                               .T = 128,
+                               .Q = H / 64,
+                               .G = 1,
+                               .C = 64,
+                               .dtype = FM_BF16,
+                               .L = 1};
+        uint64_t one = fm_synth_bytes(s);
+        s->L = 2;
+        uint64_t layer = fm_synth_bytes(s) - one;
+        s->L = size > one ? 1 + (int)((size - one) / layer) : 1;
+        if (s->L >= 4)
+            return;
+    }
+}
+
+static void take_best(double *best, double seconds)
+{
+    *best = *best > 0 ? fmin(*best, seconds) : seconds;
+}
+
+static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run_options run,
+                     struct fm_err *err)
+{
+    struct fm_pack_report report = {0};
+    run.model = p->model;
+    run.input = p->stage;
+    run.output = p->bundle;
+    run.force = false;
+    fm_workdir_remove(&p->work, "bundle");
+    double begin = fm_workdir_clock();
+    if (fm_pack(&run, &report, err) != FM_OK)
+        return err->code;
+    take_best(&r->pack, fm_workdir_clock() - begin);
+    r->checkpoint = report.bytes_in;
+    r->bundle = report.bytes_out;
+    return FM_OK;
+}
+
+/* The budget of the family that is nearest to 0.40; a small family has wide steps. */
+static int find_budget(double *budget, const char *bundle, struct fm_err *err)
+{
+    struct fm_list list;
+    int code = fm_list_read(&list, bundle, false, err);
+    *budget = 0;
+    for (int i = 0; code == FM_OK && i < list.rows; i++)
+        if (fabs(list.row[i].budget - 0.4) < fabs(*budget - 0.4))
+            *budget = list.row[i].budget;
+    fm_list_release(&list);
+    return code;
+}
+
+static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_run_options run,
+                       struct fm_err *err)
+{
+    struct fm_export_report report = {0};
+    struct fm_export_options options = {.layout = FM_LAYOUT_NATIVE};
+    if (find_budget(&options.budget, p->bundle, err) != FM_OK)
+        return err->code;
+    run.input = p->bundle;
+    run.output = p->export;
+    run.force = false;
+    fm_workdir_remove(&p->work, "export");
+    double begin = fm_workdir_clock();
+    if (fm_export(&run, &options, &report, err) != FM_OK)
+        return err->code;
+    take_best(&r->export_native, fm_workdir_clock() - begin);
+    r->export = report.bytes_out;
+    return FM_OK;
+}
+
+static int time_verify(double *best, const char *target, const char *against,
+                       const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_verify_report report = {0};
+    const struct fm_verify_options options = {.target = target, .against = against};
+    double begin = fm_workdir_clock();
+    if (fm_verify(run, &options, &report, err) != FM_OK)
+        return err->code;
+    take_best(best, fm_workdir_clock() - begin);
+    return FM_OK;
+}
+
+static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm_err *err)
+{
+    char *cp[] = {"cp", (char *)p->bundle, (char *)p->copy, NULL};
+    char *sync[] = {"sync", (char *)p->copy, NULL};
+    char *xxhsum[] = {"xxhsum", "-q", "-H2", (char *)p->bundle, NULL};
+    double copied = 0, hashed = 0;
+    fm_workdir_remove(&p->work, "copy");
+    if (fm_workdir_run(cp, &copied, err) != FM_OK || fm_workdir_run(sync, &copied, err) != FM_OK ||
+        fm_workdir_run(xxhsum, &hashed, err) != FM_OK)
+        return err->code;
+    take_best(&r->cp, copied);
+    take_best(&r->xxhsum, hashed);
+    return FM_OK;
+}
+
+/* All of them in turn, so that a slow minute of the machine hits all of them. */
+static int time_round(struct fm_bench_io *r, const struct place *p,
+                      const struct fm_run_options *run, struct fm_err *err)
+{
+    int code = time_pack(r, p, *run, err);
+    if (code == FM_OK)
+        code = time_programs(r, p, err);
+    if (code == FM_OK)
+        code = time_export(r, p, *run, err);
+    if (code == FM_OK)
+        code = time_verify(&r->verify, p->bundle, NULL, run, err);
+    if (code == FM_OK)
+        code = time_verify(&r->verify_export, p->export, p->bundle, run, err);
+    return code;
+}
+
+int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
+                struct fm_bench_io *result, struct fm_err *err)
+{
+    struct fm_synth s;
+    struct place p = {0};
+    *result = (struct fm_bench_io){.repeat = repeat};
+    choose_shape(&s, size);
+    int code = fm_workdir_open(&p.work, dir, err);
+    if (code != FM_OK)
+        return code;
+    fm_workdir_at(&p.work, "model", p.model);
+    fm_workdir_at(&p.work, "stage", p.stage);
+    fm_workdir_at(&p.work, "bundle", p.bundle);
+    fm_workdir_at(&p.work, "copy", p.copy);
+    fm_workdir_at(&p.work, "export", p.export);
+    code = fm_synth_model(&s, p.model, run, err);
+    if (code == FM_OK)
+        code = fm_synth_stage(p.model, p.stage, run->seed, err);
+    for (int i = 0; code == FM_OK && i < repeat; i++) {
+        fm_run_report(run, "rounds", (uint64_t)i, (uint64_t)repeat, "rounds");
+        code = time_round(result, &p, run, err);
+    }
+    fm_workdir_close(&p.work);
+    return code;
+}

@@ -1,0 +1,196 @@
+#include "lib/bench/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/bundle/bundle.h"
+#include "lib/base/mem.h"
+#include "lib/data/calib.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+
+const char *fm_bench_kind_name(enum fm_bench_kind kind)
+{
+    static const char *const name[] = {"family", "uniform", "shuffle-layer", "shuffle-global"};
+    return kind < FM_BENCH_KINDS ? name[kind] : NULL;
+}
+
+/* What is measured: the stream, and the model in the order its masks cut. */
+struct subject {
+    struct fm_bundle bundle;
+    struct fm_budgets budgets;
+    struct fm_ranking ranking;
+    struct fm_adapter adapter;
+    bool adapted;
+    struct fm_model *model;
+    struct fm_calib train, held;
+};
+
+/* A bundle has its own weights, with the adapter in them; a stage stream needs --model. */
+static int open_model(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
+{
+    uint64_t memory = fm_run_memory(run);
+    const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
+    if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
+        return run->model ? fm_fail(err, FM_EUSAGE,
+                                    "'%s' is a bundle and has its own weights; leave --model out",
+                                    run->input)
+                          : fm_model_open(&s->model, run->input, memory, err);
+    if (!run->model)
+        return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
+                       run->input);
+    if (fm_stage_origin_check(&s->bundle, run->model, err) != FM_OK ||
+        fm_ranking_open(&s->ranking, &s->bundle, err) != FM_OK)
+        return err->code;
+    s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
+    if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err) != FM_OK)
+        return err->code;
+    if (fm_model_open(&s->model, run->model, memory, err) == FM_OK)
+        fm_model_rank(s->model, s->ranking.order);
+    return err->code;
+}
+
+static int open_subject(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
+{
+    if (fm_stage_open(&s->bundle, run->input, FM_MEMBER_MASKS, err) != FM_OK ||
+        fm_budgets_open(&s->budgets, &s->bundle, err) != FM_OK || open_model(s, run, err) != FM_OK)
+        return err->code;
+    const struct fm_config *config = fm_model_config(s->model);
+    const struct fm_family *f = &s->budgets.family;
+    if (config->M != f->M || config->E != f->E || config->I != f->I)
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
+                       "%d and %d",
+                       run->input, f->M, f->E, f->I, config->M, config->E, config->I);
+    if (fm_run_evaluates(run))
+        return fm_calib_open(&s->held, run, config, true, err);
+    return fm_quality_open(&s->train, &s->held, run, config, err);
+}
+
+static void close_subject(struct subject *s)
+{
+    fm_calib_close(&s->held);
+    fm_calib_close(&s->train);
+    fm_model_close(s->model);
+    if (s->adapted)
+        fm_adapter_release(&s->adapter);
+    fm_ranking_release(&s->ranking);
+    fm_budgets_release(&s->budgets);
+    fm_bundle_close(&s->bundle);
+}
+
+/* Append the mask nearest to a budget, once. */
+static int add_row(struct fm_bench_quality *q, const struct fm_family *f, const char *text,
+                   struct fm_err *err)
+{
+    struct fm_decimal budget;
+    if (fm_decimal_parse(&budget, text, "--budgets", err) != FM_OK)
+        return err->code;
+    int mask = fm_family_nearest(f, &budget);
+    if (q->rows == 0 || q->row[q->rows - 1].mask < mask)
+        q->row[q->rows++].mask = mask;
+    return FM_OK;
+}
+
+static int choose_rows(struct fm_bench_quality *q, const struct fm_family *f, const char *budgets,
+                       struct fm_err *err)
+{
+    char text[24];
+    q->row = fm_alloc((size_t)f->count, sizeof *q->row, "the rows of the table", err);
+    if (!q->row)
+        return err->code;
+    if (budgets && strcmp(budgets, "all") == 0) {
+        for (; q->rows < f->count; q->rows++)
+            q->row[q->rows].mask = q->rows;
+        return FM_OK;
+    }
+    if (!budgets)
+        budgets = "0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9";
+    while (*budgets) {
+        size_t len = strcspn(budgets, ",");
+        if (len >= sizeof text)
+            return fm_fail(err, FM_EUSAGE, "--budgets: '%s' is no budget", budgets);
+        memcpy(text, budgets, len);
+        text[len] = '\0';
+        if (add_row(q, f, text, err) != FM_OK)
+            return err->code;
+        budgets += len + (budgets[len] == ',');
+    }
+    return FM_OK;
+}
+
+/* widths (rows, kinds, M, E), and what they really remove. */
+static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
+                       uint64_t seed, struct fm_err *err)
+{
+    const struct fm_family *f = &s->budgets.family;
+    struct fm_family layer, global;
+    size_t experts = (size_t)f->M * (size_t)f->E;
+    fm_family_init(&layer, f->M, f->E, f->I);
+    fm_family_init(&global, f->M, f->E, f->I);
+    int code = fm_family_shuffle(&layer, f, false, seed, err);
+    if (code == FM_OK)
+        code = fm_family_shuffle(&global, f, true, seed, err);
+    const struct fm_family *from[FM_BENCH_KINDS] = {f, NULL, &layer, &global};
+    for (int r = 0; code == FM_OK && r < q->rows; r++)
+        for (int k = 0; k < FM_BENCH_KINDS; k++) {
+            int mask = q->row[r].mask;
+            uint32_t *w = widths + (size_t)(r * FM_BENCH_KINDS + k) * experts;
+            uint32_t same = fm_actions_uniform(f->mask[mask].removed, f->M, f->E, f->I,
+                                               s->budgets.actions.multiple);
+            for (size_t i = 0; i < experts; i++)
+                w[i] = from[k] ? fm_family_widths(from[k], mask)[i] : same;
+            q->row[r].budget[k] = (double)fm_family_removed(f, w) / (double)fm_family_channels(f);
+        }
+    fm_family_release(&layer);
+    fm_family_release(&global);
+    return code;
+}
+
+static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_run_options *run,
+                   struct fm_err *err)
+{
+    const struct fm_family *f = &s->budgets.family;
+    const struct fm_ops *ops;
+    int masks = q->rows * FM_BENCH_KINDS;
+    size_t experts = (size_t)f->M * (size_t)f->E;
+    uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
+    struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
+    int code = widths && quality ? fm_run_ops(&ops, run, err) : err->code;
+    if (code == FM_OK)
+        code = fill_widths(widths, q, s, run->seed, err);
+    if (code == FM_OK)
+        code = fm_quality_measure(quality, s->model, ops, &s->held, widths, masks,
+                                  s->adapted ? &s->adapter : NULL, run, err);
+    for (int i = 0; code == FM_OK && i < masks; i++)
+        q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
+    free(widths);
+    free(quality);
+    return code;
+}
+
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool plan,
+                     struct fm_bench_quality *result, struct fm_err *err)
+{
+    struct subject s = {0};
+    *result = (struct fm_bench_quality){0};
+    int code = open_subject(&s, run, err);
+    if (code == FM_OK)
+        code = choose_rows(result, &s.budgets.family, budgets, err);
+    if (code == FM_OK) {
+        result->sequences = s.held.count;
+        result->T = s.held.T;
+        if (!plan)
+            code = measure(result, &s, run, err);
+    }
+    close_subject(&s);
+    return code;
+}
+
+void fm_bench_quality_release(struct fm_bench_quality *result)
+{
+    free(result->row);
+    *result = (struct fm_bench_quality){0};
+}

@@ -1,0 +1,270 @@
+#include "lib/bench/kernelbench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "kernels/ops/kernels.h"
+#include "lib/base/dtype.h"
+#include "lib/base/mem.h"
+#include "lib/bench/kernelcase.h"
+#include "lib/bench/pytorch.h"
+
+/* Implementations, in the order they are shown. */
+static const struct kernel {
+    const char *name;
+    double (*run)(struct fm_kernelcase *c, int tokens); /* seconds, 0: cannot */
+    bool checked;                                       /* its result is a layer's output */
+    enum { CPU, TORCH, GPU } by;
+} kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, CPU},
+               {"cpu", fm_kernelcase_clip, true, CPU},
+               {"torch-loop", fm_kernelcase_torch_loop, true, TORCH},
+               {"torch-grouped", fm_kernelcase_torch_grouped, true, TORCH},
+               {"gpu naive", fm_kernelcase_naive, true, GPU},
+               {"gpu bucket", fm_kernelcase_bucket, true, GPU},
+               {"gpu mma", fm_kernelcase_mma, true, GPU},
+               {"gpu hopper", fm_kernelcase_hopper, true, GPU}};
+
+enum { KERNELS = sizeof kernels / sizeof *kernels };
+
+/* Those that can run here. */
+static int choose_kernels(const struct kernel *chosen[KERNELS], const struct fm_kernelcase *c)
+{
+    int count = 0;
+    for (int k = 0; k < KERNELS; k++)
+        if (kernels[k].by == CPU || (kernels[k].by == TORCH ? c->torch != NULL : c->gpu != NULL))
+            chosen[count++] = &kernels[k];
+    return count;
+}
+
+static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err *err)
+{
+    *count = 0;
+    for (const char *p = text; *p;) {
+        char *end;
+        long v = strtol(p, &end, 10);
+        if (end == p || v < 1 || v > 65536 || (*end && *end != ',') ||
+            *count == FM_KERNELBENCH_TOKENS_MAX)
+            return fm_fail(
+                err, FM_EUSAGE,
+                "--tokens %s: in kernels these are numbers of tokens, at most %d, each 1 "
+                "to 65536",
+                text, FM_KERNELBENCH_TOKENS_MAX);
+        tokens[(*count)++] = (int)v;
+        p = *end ? end + 1 : end;
+    }
+    return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--tokens names no number");
+}
+
+/* FLOPs and bytes of the rows that were routed: PERF's arithmetic. */
+static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase *c, const int *rows)
+{
+    double size = c->layer.type == FM_CLIP_F32 ? 4 : 2, H = c->layer.H;
+    for (int e = 0; e < c->layer.E; e++) {
+        double k = c->widths[(int64_t)c->budget * c->layer.E + e], n = rows[e];
+        r->flops += 6 * n * H * k;
+        r->bytes += n > 0 ? size * (3 * H * k + n * (2 * H + 2 * k)) : 0;
+    }
+}
+
+/* The largest error of some tokens, of the output that is there. */
+static double measure_error(struct fm_kernelcase *c, int tokens)
+{
+    int n = tokens < FM_KERNELCASE_CHECKED ? tokens : FM_KERNELCASE_CHECKED;
+    size_t H = (size_t)c->layer.H;
+    double *want = malloc((size_t)n * H * 2 * sizeof *want), worst = NAN;
+    struct fm_clip_call call = fm_kernelcase_call(c, n);
+    if (want && fm_clip_reference(want, want + (size_t)n * H, &c->layer, &call, NULL) == 0) {
+        worst = 0;
+        for (size_t i = 0; i < (size_t)n * H; i++) {
+            float got;
+            size_t size = c->layer.type == FM_CLIP_F32 ? 4 : 2;
+            fm_dtype_to_f32(&got, c->out + i * size,
+                            c->layer.type == FM_CLIP_F32   ? FM_F32
+                            : c->layer.type == FM_CLIP_F16 ? FM_F16
+                                                           : FM_BF16,
+                            1);
+            double error = fabs((double)got - want[i]) / want[(size_t)n * H + i];
+            worst = error > worst || isnan(error) ? error : worst;
+        }
+    }
+    free(want);
+    return worst;
+}
+
+/* Rows without their times. */
+static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int *tokens, int count,
+                   struct fm_err *err)
+{
+    const struct kernel *here[KERNELS];
+    int n = choose_kernels(here, c);
+    int *rows = fm_alloc((size_t)c->layer.E, sizeof *rows, "rows of experts", err);
+    b->row = fm_alloc((size_t)(count * n * c->layer.B), sizeof *b->row, "rows", err);
+    if (!rows || !b->row) {
+        free(rows);
+        return err->code;
+    }
+    for (int t = 0; t < count; t++)
+        for (int k = 0; k < n; k++)
+            for (c->budget = 0; c->budget < c->layer.B; c->budget++) {
+                struct fm_kernelbench_row *r = &b->row[b->rows++];
+                *r = (struct fm_kernelbench_row){.kernel = here[k]->name, .tokens = tokens[t]};
+                r->budget = c->share[c->budget];
+                r->experts = fm_kernelcase_rows(c, tokens[t], rows);
+                r->error = NAN;
+                count_work(r, c, rows);
+                r->ideal = r->flops > 0 ? r[-c->budget].flops / r->flops : 1;
+                r->roofline = here[k]->by == GPU
+                                  ? fmax(b->gpu_peak > 0 ? r->flops / b->gpu_peak : 0,
+                                         r->bytes / b->gpu_bandwidth)
+                                  : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
+            }
+    free(rows);
+    return FM_OK;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Every case once per round; one more round in front, which also checks the results. */
+static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                   const struct fm_kernelbench_options *o, struct fm_err *err)
+{
+    const int repeat = o->repeat;
+    const struct kernel *here[KERNELS];
+    int n = choose_kernels(here, c);
+    double *seconds = fm_alloc((size_t)(b->rows * repeat), sizeof *seconds, "times", err);
+    int *cut = fm_alloc((size_t)b->rows, sizeof *cut, "cuts", err);
+    if (!seconds || !cut) {
+        free(seconds);
+        free(cut);
+        return err->code;
+    }
+    for (int round = -1; round < repeat; round++)
+        for (int i = 0; i < b->rows && !(o->stop && *o->stop); i++) {
+            const struct kernel *k = here[i / c->layer.B % n];
+            c->budget = i % c->layer.B;
+            fm_kernelcase_flush(c);
+            c->cut = &cut[i];
+            double took = k->run(c, b->row[i].tokens);
+            if (round < 0 && k->checked && took > 0)
+                b->row[i].error = measure_error(c, b->row[i].tokens);
+            else if (round >= 0)
+                seconds[i * repeat + round] = took;
+        }
+    for (int i = 0; i < b->rows; i++) {
+        qsort(seconds + (size_t)i * (size_t)repeat, (size_t)repeat, sizeof *seconds, by_size);
+        bool always = seconds[i * repeat] > 0;
+        b->row[i].seconds = always ? seconds[i * repeat + repeat / 2] : 0;
+        double full = b->row[i - i % c->layer.B].seconds;
+        b->row[i].speedup = b->row[i].seconds > 0 ? full / b->row[i].seconds : 0;
+    }
+    free(seconds);
+    free(cut);
+    return o->stop && *o->stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
+}
+
+void fm_kernelbench_cpu(char *text, size_t size)
+{
+    snprintf(text, size, "unknown");
+#if defined(__x86_64__)
+    unsigned word[13] = {0}, most = __get_cpuid_max(0x80000000, NULL);
+    for (unsigned i = 0; i < 3 && most >= 0x80000004; i++)
+        __get_cpuid(0x80000002 + i, &word[4 * i], &word[4 * i + 1], &word[4 * i + 2],
+                    &word[4 * i + 3]);
+    const char *name = (const char *)word;
+    if (*name)
+        snprintf(text, size, "%s", name + strspn(name, " "));
+#endif
+}
+
+static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
+{
+    b->H = c->layer.H;
+    b->I = c->I;
+    b->E = c->layer.E;
+    b->K = c->K;
+    b->threads = c->threads;
+    b->bytes = fm_kernelcase_bytes(c);
+    fm_ops_dnnl_version(b->dnnl, sizeof b->dnnl);
+    fm_kernelbench_cpu(b->cpu, sizeof b->cpu);
+}
+
+/* PyTorch where it is there; where it is not, that is said. */
+static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                      const struct fm_kernelbench_options *o, struct fm_err *err)
+{
+    struct fm_err why = {0};
+    if (!o->python ||
+        fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, o->stop, &why) == FM_OK)
+        return FM_OK;
+    if (o->stop && *o->stop)
+        return fm_fail(err, FM_ESAVED, "stopped by a signal");
+    if (o->python_needed)
+        return fm_fail(err, why.code, "%s", why.text);
+    snprintf(b->torch_missing, sizeof b->torch_missing, "%s", why.text);
+    return FM_OK;
+}
+
+/* The machine's limits, and who takes part. */
+static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c)
+{
+    snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));
+    b->bandwidth = fm_kernelcase_bandwidth(c);
+    b->peak = fm_kernelcase_peak(c);
+    if (c->gpu) {
+        snprintf(b->gpu, sizeof b->gpu, "%s", fm_clip_gpu_name(c->gpu));
+        b->gpu_bandwidth = fm_clip_gpu_bandwidth();
+        b->gpu_peak = fm_clip_gpu_peak();
+    }
+    if (c->torch)
+        snprintf(b->torch, sizeof b->torch, "%s", fm_pytorch_version(c->torch));
+}
+
+static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                   const struct fm_kernelbench_options *o, const int *tokens, int count,
+                   struct fm_err *err)
+{
+    if (fm_kernelcase_fill(c, err) != FM_OK || find_torch(b, c, o, err) != FM_OK)
+        return err->code;
+    survey(b, c);
+    int code = lay_out(b, c, tokens, count, err);
+    if (code == FM_OK)
+        code = measure(b, c, o, err);
+    if (code == FM_OK && c->torch)
+        snprintf(b->torch_missing, sizeof b->torch_missing, "%s", fm_pytorch_why(c->torch));
+    return code;
+}
+
+int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
+                       struct fm_kernelbench *result, struct fm_err *err)
+{
+    struct fm_kernelcase c = {0};
+    int tokens[FM_KERNELBENCH_TOKENS_MAX], count;
+    *result = (struct fm_kernelbench){.dtype = o->dtype};
+    int code = parse_tokens(tokens, &count, o->tokens, err);
+    if (code == FM_OK)
+        code = fm_kernelcase_shape(&c, o, err);
+    for (int i = 0; i < count && code == FM_OK; i++)
+        c.tokens_max = tokens[i] > c.tokens_max ? tokens[i] : c.tokens_max;
+    if (code == FM_OK)
+        describe(result, &c);
+    if (code == FM_OK && !plan)
+        code = run_all(result, &c, o, tokens, count, err);
+    fm_kernelcase_release(&c);
+    return code;
+}
+
+void fm_kernelbench_release(struct fm_kernelbench *result)
+{
+    free(result->row);
+    *result = (struct fm_kernelbench){0};
+}

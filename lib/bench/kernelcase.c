@@ -1,0 +1,397 @@
+#include "lib/bench/kernelcase.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/bundle/bundle.h"
+#include "lib/base/dtype.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/base/rng.h"
+#include "lib/bench/pytorch.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/stage.h"
+
+enum { OTHER_BYTES = 128 << 20, FILL = 1 << 16 };
+
+static const struct {
+    const char *name;
+    int H, I, E, K;
+} shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
+              {"phi-3.5-moe", 4096, 6400, 16, 2},
+              {"qwen2-57b-a14b", 3584, 2560, 64, 8},
+              {"qwen3-30b-a3b", 2048, 768, 128, 8}};
+
+static int parse_shape(struct fm_kernelcase *c, const char *text, struct fm_err *err)
+{
+    char end;
+    struct fm_clip_layer *l = &c->layer;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (strcmp(text, shapes[i].name) == 0) {
+            l->H = shapes[i].H;
+            c->I = shapes[i].I;
+            l->E = shapes[i].E;
+            c->K = shapes[i].K;
+            return FM_OK;
+        }
+    if (sscanf(text, "%d,%d,%d,%d%c", &l->H, &c->I, &l->E, &c->K, &end) != 4 || l->H < 1 ||
+        c->I < 1 || l->E < 1 || c->K < 1 || l->H > 1 << 16 || c->I > 1 << 20 || l->E > 4096 ||
+        c->K > l->E)
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s' is no shape; use H,I,E,K or one of mixtral-8x7b, phi-3.5-moe, "
+                       "qwen2-57b-a14b, qwen3-30b-a3b",
+                       text);
+    return FM_OK;
+}
+
+/* --- masks --- */
+
+static double uniform(const struct fm_kernelcase *c, uint64_t counter)
+{
+    return fm_rng_uniform(c->seed, FM_STREAM_BENCH, counter);
+}
+
+static double removed_share(const struct fm_kernelcase *c, int b)
+{
+    int64_t kept = 0;
+    for (int e = 0; e < c->layer.E; e++)
+        kept += c->widths[(int64_t)b * c->layer.E + e];
+    return 1 - (double)kept / ((double)c->layer.E * c->I);
+}
+
+/* Experts lose a tenth at a time, some far more often than others, until `share` is gone. */
+static void draw_mask(struct fm_kernelcase *c, int b, double share)
+{
+    int E = c->layer.E;
+    int32_t *widths = c->widths + (int64_t)b * E;
+    for (int e = 0; e < E; e++)
+        widths[e] = c->I;
+    for (uint64_t i = 0; removed_share(c, b) < share - 1e-9 && i < 1000000; i++) {
+        int e = (int)(uniform(c, 1 + 2 * i) * E);
+        double patience = 0.15 + 0.85 * uniform(c, ((uint64_t)1 << 40) + (uint64_t)e);
+        int tenths = (int)(10 * (double)widths[e] / c->I + 0.01);
+        if (uniform(c, 2 + 2 * i) < patience && tenths > 1)
+            widths[e] = (int32_t)(((int64_t)(tenths - 1) * c->I + 9) / 10);
+    }
+    c->share[b] = removed_share(c, b);
+}
+
+int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct fm_err *err)
+{
+    *count = 1;
+    budget[0] = 0;
+    for (const char *p = text; *p;) {
+        char *end;
+        double v = strtod(p, &end);
+        if (end == p || !(v >= 0 && v < 0.9) || (*end && *end != ','))
+            return fm_fail(err, FM_EUSAGE, "--budgets %s: shares from 0 to 0.9 are needed", text);
+        p = *end ? end + 1 : end;
+        if (v == 0)
+            continue;
+        if (v <= budget[*count - 1] || *count == FM_KERNELBENCH_BUDGETS_MAX)
+            return fm_fail(err, FM_EUSAGE, "--budgets %s: at most %d, increasing", text,
+                           FM_KERNELBENCH_BUDGETS_MAX);
+        budget[(*count)++] = v;
+    }
+    return FM_OK;
+}
+
+static int take_tables(struct fm_kernelcase *c, struct fm_err *err)
+{
+    size_t E = (size_t)c->layer.E, B = (size_t)c->layer.B;
+    c->row0 = fm_alloc(E, sizeof *c->row0, "rows of experts", err);
+    c->cap = fm_alloc(E, sizeof *c->cap, "caps of experts", err);
+    c->widths = fm_alloc(B * E, sizeof *c->widths, "widths", err);
+    if (!c->row0 || !c->cap || !c->widths)
+        return err->code;
+    for (size_t e = 0; e < E; e++) {
+        c->row0[e] = (int64_t)e * c->I;
+        c->cap[e] = c->I;
+    }
+    return FM_OK;
+}
+
+/* The mask nearest to a budget, of the family's middle layer of experts. */
+static void copy_mask(struct fm_kernelcase *c, const struct fm_family *f, int b, double budget)
+{
+    int best = 0;
+    for (int m = 1; m < f->count; m++)
+        if (fabs(fm_family_budget(f, m) - budget) < fabs(fm_family_budget(f, best) - budget))
+            best = m;
+    const uint32_t *widths = fm_family_widths(f, best) + (size_t)(f->M / 2) * (size_t)f->E;
+    for (int e = 0; e < f->E; e++)
+        c->widths[b * f->E + e] = (int32_t)widths[e];
+    c->share[b] = removed_share(c, b);
+}
+
+/* Of the family, or drawn where it is NULL. */
+static int take_masks(struct fm_kernelcase *c, const struct fm_family *f, const char *budgets,
+                      struct fm_err *err)
+{
+    double budget[FM_KERNELBENCH_BUDGETS_MAX];
+    int count;
+    if (fm_kernelcase_budgets(budget, &count, budgets, err) != FM_OK)
+        return err->code;
+    c->layer.B = count;
+    if (take_tables(c, err) != FM_OK)
+        return err->code;
+    for (int b = 0; b < count; b++)
+        if (f)
+            copy_mask(c, f, b, budget[b]);
+        else
+            draw_mask(c, b, budget[b]);
+    return FM_OK;
+}
+
+static int open_family(struct fm_kernelcase *c, const struct fm_kernelbench_options *o,
+                       struct fm_err *err)
+{
+    struct fm_bundle bundle = {0};
+    struct fm_budgets masks = {0};
+    struct fm_stage_model model;
+    int code = fm_stage_open(&bundle, o->family, FM_MEMBER_MASKS, err);
+    if (code == FM_OK)
+        code = fm_stage_model_read(&model, &bundle, err);
+    if (code == FM_OK)
+        code = fm_budgets_open(&masks, &bundle, err);
+    if (code == FM_OK) {
+        c->layer.H = model.H;
+        c->I = model.I;
+        c->layer.E = model.E;
+        c->K = model.K;
+        code = take_masks(c, &masks.family, o->budgets, err);
+    }
+    fm_budgets_release(&masks);
+    fm_bundle_close(&bundle);
+    return code;
+}
+
+int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *o,
+                        struct fm_err *err)
+{
+    struct fm_clip_layer *l = &c->layer;
+    *l = (struct fm_clip_layer){.size = sizeof *l, .budget_type = FM_CLIP_I32};
+    l->type = strcmp(o->dtype, "f32") == 0   ? FM_CLIP_F32
+              : strcmp(o->dtype, "f16") == 0 ? FM_CLIP_F16
+                                             : FM_CLIP_BF16;
+    c->seed = o->seed;
+    c->threads = o->threads ? o->threads : fm_pool_threads();
+    l->threads = c->threads;
+    int code = o->family ? open_family(c, o, err)
+                         : parse_shape(c, o->shape ? o->shape : "1024,3584,8,2", err);
+    if (code == FM_OK && !o->family)
+        code = take_masks(c, NULL, o->budgets, err);
+    l->cap_max = c->I;
+    l->channels = (int64_t)l->E * c->I;
+    l->row0 = c->row0;
+    l->cap = c->cap;
+    l->widths = c->widths;
+    l->budget = &c->budget;
+    return code;
+}
+
+/* --- numbers --- */
+
+static size_t element_bytes(const struct fm_kernelcase *c)
+{
+    return c->layer.type == FM_CLIP_F32 ? 4 : 2;
+}
+
+uint64_t fm_kernelcase_bytes(const struct fm_kernelcase *c)
+{
+    return 3 * (uint64_t)c->layer.channels * (uint64_t)c->layer.H * element_bytes(c);
+}
+
+struct fill {
+    const struct fm_kernelcase *c;
+    char *to;
+    size_t count;
+    double scale;
+    uint64_t counter;
+};
+
+static void fill_block(void *arg, int i)
+{
+    const struct fill *f = arg;
+    const enum fm_dtype dtype = f->c->layer.type == FM_CLIP_F32   ? FM_F32
+                                : f->c->layer.type == FM_CLIP_F16 ? FM_F16
+                                                                  : FM_BF16;
+    size_t first = (size_t)i * FILL, n = f->count - first < FILL ? f->count - first : FILL;
+    struct fm_mark mark = fm_scratch_mark();
+    float *x = fm_scratch(n * sizeof *x);
+    uint32_t w[4];
+    for (size_t j = 0; j < n; j++) { /* uniform numbers cost less, products do not care */
+        if (j % 4 == 0)
+            fm_rng_words(w, f->c->seed, FM_STREAM_BENCH, f->counter + (first + j) / 4);
+        x[j] = (float)(f->scale * ((double)w[j % 4] * 0x1p-31 - 1));
+    }
+    fm_dtype_from_f32(f->to + first * element_bytes(f->c), x, dtype, n);
+    fm_scratch_release(mark);
+}
+
+static void fill(const struct fm_kernelcase *c, char *to, size_t count, double scale, int which)
+{
+    struct fill f = {c, to, count, scale, (uint64_t)which << 50};
+    fm_pool_for((int)((count + FILL - 1) / FILL), fill_block, &f);
+}
+
+/* Experts differ in popularity by a log-normal factor; K distinct ones per token. */
+static void route(struct fm_kernelcase *c)
+{
+    int E = c->layer.E, K = c->K;
+    for (int t = 0; t < c->tokens_max; t++)
+        for (int j = 0; j < K; j++) {
+            double best = -INFINITY;
+            int chosen = 0;
+            for (int e = 0; e < E; e++) {
+                double liked = 0.35 * fm_rng_normal(c->seed, FM_STREAM_BENCH,
+                                                    ((uint64_t)1 << 41) + (uint64_t)e);
+                double v = liked + fm_rng_gumbel(c->seed, FM_STREAM_BENCH,
+                                                 ((uint64_t)1 << 42) + (uint64_t)t * (uint64_t)E +
+                                                     (uint64_t)e);
+                bool taken = false;
+                for (int i = 0; i < j; i++)
+                    taken = taken || c->ids[t * K + i] == e;
+                if (!taken && v > best) {
+                    best = v;
+                    chosen = e;
+                }
+            }
+            c->ids[t * K + j] = chosen;
+            c->weights[t * K + j] = 1.0f / (float)K;
+        }
+}
+
+static void *take(size_t count, size_t size, const char *what, struct fm_err *err)
+{
+    size_t bytes = count * size;
+    if (err->code != FM_OK)
+        return NULL;
+    void *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
+    if (!p)
+        fm_fail(err, FM_ENOMEM, "no memory for %s of %zu bytes", what, bytes);
+    return p;
+}
+
+static int take_memory(struct fm_kernelcase *c, struct fm_err *err)
+{
+    size_t H = (size_t)c->layer.H, N = (size_t)c->tokens_max, K = (size_t)c->K;
+    size_t channels = (size_t)c->layer.channels, size = element_bytes(c);
+    c->gate_up = take(2 * channels * H, size, "weights", err);
+    c->down = take(channels * H, size, "weights", err);
+    c->hidden = take(N * H, size, "hidden states", err);
+    c->out = take(N * H, size, "results", err);
+    c->ids = take(N * K, sizeof *c->ids, "ids", err);
+    c->weights = take(N * K, sizeof *c->weights, "weights of ids", err);
+    c->other = take(OTHER_BYTES, 1, "other memory", err);
+    c->sums = take(N * K * (3 * (size_t)c->I + H), sizeof *c->sums, "products", err);
+    c->workspace_bytes = fm_clip_workspace_bytes(&c->layer, c->tokens_max, c->K);
+    c->workspace = take(c->workspace_bytes, 1, "the workspace", err);
+    return err->code;
+}
+
+int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
+{
+    struct fm_clip_error error = {0};
+    if (take_memory(c, err) != FM_OK)
+        return err->code;
+    size_t H = (size_t)c->layer.H, channels = (size_t)c->layer.channels;
+    fill(c, c->gate_up, 2 * channels * H, 2 / sqrt((double)H), 1);
+    fill(c, c->down, channels * H, 2 / sqrt((double)c->I), 2);
+    fill(c, c->hidden, (size_t)c->tokens_max * H, 1.7, 3);
+    memset(c->workspace, 1, c->workspace_bytes); /* pages are there before the clock runs */
+    memset(c->out, 0, (size_t)c->tokens_max * H * element_bytes(c));
+    memset(c->sums, 0, (size_t)c->tokens_max * (size_t)c->K * (3 * (size_t)c->I + H) * 4);
+    route(c);
+    c->layer.gate_up = c->gate_up;
+    c->layer.down = c->down;
+    if (fm_clip_prepare(&c->clip, &c->layer, &error) != FM_CLIP_OK)
+        return fm_fail(err, error.code, "%s", error.text);
+    if (fm_clip_gpu_open(&c->gpu, &c->layer, &error) != FM_CLIP_OK)
+        c->gpu = NULL; /* its rows are left out */
+    return FM_OK;
+}
+
+/* The paths of a GPU; mma stands for the plain path too, which float32 takes. */
+static double run_on_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
+{
+    struct fm_clip_call call = fm_kernelcase_call(c, tokens);
+    return c->gpu ? fm_clip_gpu_run(c->gpu, path, &call, c->budget) : 0;
+}
+
+double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens)
+{
+    return run_on_gpu(c, tokens, FM_CLIP_NAIVE);
+}
+
+double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens)
+{
+    return run_on_gpu(c, tokens, FM_CLIP_BUCKET);
+}
+
+double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens)
+{
+    bool plain = c->layer.type == FM_CLIP_F32;
+    return run_on_gpu(c, tokens, plain ? FM_CLIP_PORTABLE : FM_CLIP_MMA);
+}
+
+double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens)
+{
+    return run_on_gpu(c, tokens, FM_CLIP_HOPPER);
+}
+
+double fm_kernelcase_torch_loop(struct fm_kernelcase *c, int tokens)
+{
+    return fm_pytorch_run(c->torch, c, "torch-loop", tokens);
+}
+
+double fm_kernelcase_torch_grouped(struct fm_kernelcase *c, int tokens)
+{
+    return fm_pytorch_run(c->torch, c, "torch-grouped", tokens);
+}
+
+void fm_kernelcase_release(struct fm_kernelcase *c)
+{
+    void *block[] = {c->row0, c->cap, c->widths,  c->gate_up, c->down, c->hidden,
+                     c->out,  c->ids, c->weights, c->other,   c->sums, c->workspace};
+    fm_clip_release(c->clip);
+    fm_clip_gpu_close(c->gpu);
+    fm_pytorch_close(c->torch);
+    for (size_t i = 0; i < sizeof block / sizeof *block; i++)
+        free(block[i]);
+    *c = (struct fm_kernelcase){0};
+}
+
+struct fm_clip_call fm_kernelcase_call(struct fm_kernelcase *c, int tokens)
+{
+    struct fm_clip_call call = {.size = sizeof call, .ids_type = FM_CLIP_I32};
+    call.N = tokens;
+    call.K = c->K;
+    call.hidden = c->hidden;
+    call.hidden_stride = call.out_stride = c->layer.H;
+    call.ids = c->ids;
+    call.weights = c->weights;
+    call.out = c->out;
+    call.workspace = c->workspace;
+    call.workspace_bytes = c->workspace_bytes;
+    return call;
+}
+
+int fm_kernelcase_rows(const struct fm_kernelcase *c, int tokens, int *rows)
+{
+    int experts = 0;
+    memset(rows, 0, (size_t)c->layer.E * sizeof *rows);
+    for (int i = 0; i < tokens * c->K; i++)
+        rows[c->ids[i]]++;
+    for (int e = 0; e < c->layer.E; e++)
+        experts += rows[e] > 0;
+    return experts;
+}
+
+void fm_kernelcase_flush(struct fm_kernelcase *c)
+{
+    static int value;
+    memset(c->other, ++value & 0xff, OTHER_BYTES);
+}

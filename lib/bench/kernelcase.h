@@ -1,0 +1,71 @@
+/* Private to lib/kernelbench*.c and lib/serve*.c: the data of a measurement, and how one case
+ * runs. */
+#ifndef FM_KERNELCASE_H
+#define FM_KERNELCASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/clip/clip.h"
+#include "kernels/clip/clip_gpu.h"
+#include "lib/bench/kernelbench.h"
+
+/* Tokens whose results are held to the definition. */
+#define FM_KERNELCASE_CHECKED 3
+
+/* A layer with random weights, B rows of widths, and the tokens of the longest call. */
+struct fm_kernelcase {
+    struct fm_clip_layer layer;
+    int I, K, tokens_max, threads;
+    uint64_t seed;
+    int64_t *row0;
+    int32_t *cap, *widths, budget;
+    double share[FM_KERNELBENCH_BUDGETS_MAX]; /* removed, of each row of widths */
+    char *gate_up, *down, *hidden, *out;
+    int32_t *ids;   /* (tokens_max, K) */
+    float *weights; /* (tokens_max, K) */
+    char *other;    /* memory that takes the caches */
+    float *sums;    /* scratch of the oneDNN row */
+    void *workspace;
+    uint64_t workspace_bytes;
+    struct fm_clip *clip;
+    int *cut; /* what an implementation found best for the case at hand; 0: the first time */
+    struct fm_clip_gpu *gpu;  /* NULL: no GPU */
+    struct fm_pytorch *torch; /* NULL: no PyTorch */
+};
+
+/* "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
+int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct fm_err *err);
+
+/* Sizes and masks; then memory and numbers. */
+int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *options,
+                        struct fm_err *err);
+int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err);
+void fm_kernelcase_release(struct fm_kernelcase *c); /* zeroed struct is fine */
+
+uint64_t fm_kernelcase_bytes(const struct fm_kernelcase *c); /* of the weights */
+
+/* The call of the first `tokens` tokens. */
+struct fm_clip_call fm_kernelcase_call(struct fm_kernelcase *c, int tokens);
+
+/* Rows of each expert among them; experts with at least one. */
+int fm_kernelcase_rows(const struct fm_kernelcase *c, int tokens, int *rows);
+
+/* Take the caches. */
+void fm_kernelcase_flush(struct fm_kernelcase *c);
+
+/* Implementations: seconds of one run at c->budget, or 0 where it cannot. */
+double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_torch_loop(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_torch_grouped(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens);
+
+/* What the machine can do: bytes/s read, flop/s. */
+double fm_kernelcase_bandwidth(struct fm_kernelcase *c);
+double fm_kernelcase_peak(struct fm_kernelcase *c);
+
+#endif

@@ -1,0 +1,36 @@
+/*
+ * A measuring table of operations: calls go to another table, and time, calls and the shapes of
+ * matrix products are counted by operation.  One per process.
+ */
+#ifndef FM_METER_H
+#define FM_METER_H
+
+#include <stdint.h>
+
+#include "kernels/ops/kernels.h"
+
+#define FM_METER_STAGES 32
+
+/* Time of one operation, summed over the threads that called it. */
+struct fm_meter_stage {
+    const char *name;
+    uint64_t calls;
+    double seconds;
+};
+
+/* The table that measures `base`; counters are zero from here on. */
+const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
+
+/* Stages that were called, longest first; their number. */
+int fm_meter_stages(struct fm_meter_stage stage[FM_METER_STAGES]);
+
+/* FLOPs of all matrix products: gemm, and those inside channel_scores. */
+double fm_meter_flops(void);
+
+/*
+ * Seconds that these products take when nothing but products runs: each shape seen (sizes within
+ * an eighth of each other count as one) is timed with every thread at work on products of it.
+ */
+int fm_meter_products(double *seconds, struct fm_err *err);
+
+#endif

@@ -1,0 +1,35 @@
+/*
+ * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.
+ */
+#ifndef FM_PLOT_H
+#define FM_PLOT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/base/err.h"
+
+#define FM_PLOT_SERIES_MAX 20
+
+struct fm_plot_series {
+    const char *name;
+    const double *x, *y; /* (count), finite, x increasing */
+    int count;
+};
+
+struct fm_plot {
+    const char *title, *x_label, *y_label;
+    struct fm_plot_series series[FM_PLOT_SERIES_MAX];
+    int count;
+};
+
+/* The document as text, the same bytes for the same numbers; free() it.  NULL: FM_ENOMEM. */
+char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err);
+
+/* The text is a whole plot of `tool`, which a comment in its second line names. */
+bool fm_plot_is_own(const char *text, size_t size, const char *tool);
+
+/* The text into a file, by lib/run/guard.h's fm_guard_text. */
+int fm_plot_write(const struct fm_plot *plot, const char *path, bool force, struct fm_err *err);
+
+#endif

@@ -1,0 +1,305 @@
+#include "lib/bench/pytorch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/signals.h"
+#include "lib/bench/kernelcase.h"
+
+/* The assembler puts the program in, so that an installed tool needs nothing beside it. */
+__asm__(".pushsection .rodata\n"
+        ".globl fm_pytorch_program\n"
+        "fm_pytorch_program: .incbin \"formats/runtime/torch_experts.py\"\n"
+        ".byte 0\n"
+        ".popsection\n");
+
+extern const char fm_pytorch_program[];
+
+enum { LINE_BYTES = 512, GRACE_MS = 1000, TICK_MS = 10 };
+
+struct fm_pytorch {
+    const char *python; /* as it was asked for */
+    pid_t child;        /* 0: it has ended */
+    int socket, silence;
+    const atomic_int *stop; /* or NULL */
+    bool lost;              /* it is not to be asked any more */
+    char version[64], why[FM_ERR_TEXT_BYTES];
+};
+
+/* --- the process --- */
+
+/* Its end, waited for a moment, then made. */
+static int reap(struct fm_pytorch *p)
+{
+    const struct timespec tick = {0, TICK_MS * 1000000};
+    int status = 0;
+    for (int ms = 0; ms < GRACE_MS; ms += TICK_MS) {
+        if (waitpid(p->child, &status, WNOHANG) != 0) {
+            p->child = 0;
+            return status;
+        }
+        nanosleep(&tick, NULL);
+    }
+    kill(p->child, SIGKILL);
+    while (waitpid(p->child, &status, 0) < 0 && errno == EINTR) {
+    }
+    p->child = 0;
+    return status;
+}
+
+/* It hung up. */
+static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
+{
+    int status = p->child ? reap(p) : 0;
+    if (WIFSIGNALED(status))
+        return fm_fail(err, FM_EIO, "'%s' was ended by signal %d before it answered", p->python,
+                       WTERMSIG(status));
+    return fm_fail(err, FM_EIO, "'%s' ended with status %d before it answered", p->python,
+                   WEXITSTATUS(status));
+}
+
+/* Its standard input is the socket; what it or PyTorch prints is dropped. */
+static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
+{
+    char program[] = "-c", *text = (char *)fm_pytorch_program;
+    char *argv[] = {(char *)p->python, program, text, NULL};
+    posix_spawn_file_actions_t actions;
+    if (posix_spawn_file_actions_init(&actions) != 0)
+        return fm_fail(err, FM_ENOMEM, "no memory to run '%s'", p->python);
+    int failed = posix_spawn_file_actions_adddup2(&actions, theirs, STDIN_FILENO);
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO && !failed; fd++)
+        failed = posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_WRONLY, 0);
+    if (!failed)
+        failed = fm_signals_spawn(&p->child, &actions, argv);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed) {
+        p->child = 0;
+        return fm_fail(err, FM_ENOENT, "cannot run '%s': %s", p->python, strerror(failed));
+    }
+    return FM_OK;
+}
+
+/* --- lines and numbers --- */
+
+/* Until the socket takes or has bytes; nothing else ends a wait for it. */
+static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
+{
+    if (fm_signals_await(p->socket, events, p->silence * 1000))
+        return FM_OK;
+    if (p->stop && *p->stop)
+        return fm_fail(err, FM_ESAVED, "stopped by a signal");
+    return fm_fail(err, FM_EIO, "'%s' said nothing for %d seconds", p->python, p->silence);
+}
+
+static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct fm_err *err)
+{
+    const char *at = data;
+    while (size > 0) {
+        if (await(p, POLLOUT, err) != FM_OK)
+            return err->code;
+        ssize_t n = send(p->socket, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n <= 0)
+            return fail_gone(p, err);
+        at += n;
+        size -= (size_t)n;
+    }
+    return FM_OK;
+}
+
+static int receive_all(struct fm_pytorch *p, void *data, size_t size, struct fm_err *err)
+{
+    char *at = data;
+    while (size > 0) {
+        if (await(p, POLLIN, err) != FM_OK)
+            return err->code;
+        ssize_t n = recv(p->socket, at, size, MSG_DONTWAIT);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n <= 0)
+            return fail_gone(p, err);
+        at += n;
+        size -= (size_t)n;
+    }
+    return FM_OK;
+}
+
+FM_PRINTF(3, 4)
+static int send_line(struct fm_pytorch *p, struct fm_err *err, const char *fmt, ...)
+{
+    char line[LINE_BYTES];
+    va_list list;
+    va_start(list, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, list);
+    va_end(list);
+    return send_all(p, line, (size_t)n, err);
+}
+
+/* A line without its end; one that says "error" is a failure. */
+static int receive_line(struct fm_pytorch *p, char line[LINE_BYTES], struct fm_err *err)
+{
+    size_t n = 0;
+    for (; n + 1 < LINE_BYTES; n++) {
+        if (receive_all(p, line + n, 1, err) != FM_OK)
+            return err->code;
+        if (line[n] == '\n')
+            break;
+    }
+    line[n] = '\0';
+    if (strncmp(line, "error ", 6) == 0)
+        return fm_fail(err, FM_ENOENT, "'%s': %s", p->python, line + 6);
+    return FM_OK;
+}
+
+static int fail_strange(const struct fm_pytorch *p, const char *line, struct fm_err *err)
+{
+    return fm_fail(err, FM_EIO, "'%s' answered '%.40s', which makes no sense", p->python, line);
+}
+
+/* --- what it is asked --- */
+
+static int greet(struct fm_pytorch *p, struct fm_err *err)
+{
+    char line[LINE_BYTES];
+    if (receive_line(p, line, err) != FM_OK)
+        return err->code;
+    if (sscanf(line, "torch %63s", p->version) != 1)
+        return fail_strange(p, line, err);
+    return FM_OK;
+}
+
+/* Give it the layer. */
+static int load(struct fm_pytorch *p, const struct fm_kernelcase *c, struct fm_err *err)
+{
+    const struct fm_clip_layer *l = &c->layer;
+    const char *type = l->type == FM_CLIP_F16 ? "f16" : l->type == FM_CLIP_F32 ? "f32" : "bf16";
+    size_t weights = (size_t)(fm_kernelcase_bytes(c) / 3), N = (size_t)c->tokens_max;
+    size_t slots = N * (size_t)c->K;
+    const struct {
+        const void *data;
+        size_t size;
+    } part[] = {{c->gate_up, 2 * weights},
+                {c->down, weights},
+                {c->hidden, N * (size_t)l->H * (l->type == FM_CLIP_F32 ? 4 : 2)},
+                {c->ids, slots * sizeof *c->ids},
+                {c->weights, slots * sizeof *c->weights},
+                {c->widths, (size_t)l->B * (size_t)l->E * sizeof *c->widths}};
+    char line[LINE_BYTES];
+    int code = send_line(p, err, "%d %d %d %d %d %zu %s %d\n", l->H, c->I, l->E, c->K, l->B, N,
+                         type, c->threads);
+    for (size_t i = 0; i < sizeof part / sizeof *part && code == FM_OK; i++)
+        code = send_all(p, part[i].data, part[i].size, err);
+    if (code == FM_OK)
+        code = receive_line(p, line, err);
+    if (code == FM_OK && strcmp(line, "ready") != 0)
+        code = fail_strange(p, line, err);
+    return code;
+}
+
+static int start(struct fm_pytorch *p, struct fm_err *err)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return fm_fail_errno(err, "no socket for '%s'", p->python);
+    p->socket = pair[0];
+    int code = spawn(p, pair[1], err);
+    close(pair[1]);
+    return code;
+}
+
+int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct fm_kernelcase *c,
+                    int silence, const atomic_int *stop, struct fm_err *err)
+{
+    struct fm_pytorch *p = *result = fm_alloc(1, sizeof *p, "PyTorch", err);
+    if (!p)
+        return err->code;
+    p->python = python;
+    p->silence = silence;
+    p->stop = stop;
+    p->socket = -1;
+    int code = start(p, err);
+    if (code == FM_OK)
+        code = greet(p, err);
+    if (code == FM_OK)
+        code = load(p, c, err);
+    if (code != FM_OK) {
+        fm_pytorch_close(p);
+        *result = NULL;
+    }
+    return code;
+}
+
+void fm_pytorch_close(struct fm_pytorch *p)
+{
+    if (!p)
+        return;
+    if (p->socket >= 0)
+        close(p->socket);
+    if (p->child) {
+        kill(p->child, SIGKILL);
+        reap(p);
+    }
+    free(p);
+}
+
+const char *fm_pytorch_version(const struct fm_pytorch *p)
+{
+    return p->version;
+}
+
+const char *fm_pytorch_why(const struct fm_pytorch *p)
+{
+    return p->why;
+}
+
+/* One question and its answer; *seconds 0: it cannot, and says why. */
+static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel, int tokens,
+               double *seconds, struct fm_err *err)
+{
+    int rows = tokens < FM_KERNELCASE_CHECKED ? tokens : FM_KERNELCASE_CHECKED;
+    size_t size = c->layer.type == FM_CLIP_F32 ? 4 : 2;
+    char line[LINE_BYTES], *end;
+    if (send_line(p, err, "%s %d %d %d\n", kernel, tokens, c->budget, rows) != FM_OK ||
+        receive_line(p, line, err) != FM_OK)
+        return err->code;
+    if (strncmp(line, "cannot ", 7) == 0) {
+        if (!*p->why)
+            snprintf(p->why, sizeof p->why, "%s: %s", kernel, line + 7);
+        return FM_OK;
+    }
+    double took = strtod(line, &end);
+    if (end == line || *end || !(took > 0) || !isfinite(took))
+        return fail_strange(p, line, err);
+    *seconds = took;
+    return receive_all(p, c->out, (size_t)rows * (size_t)c->layer.H * size, err);
+}
+
+double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
+                      int tokens)
+{
+    struct fm_err err = {0};
+    double seconds = 0;
+    if (p->lost)
+        return 0;
+    if (ask(p, c, kernel, tokens, &seconds, &err) != FM_OK) {
+        p->lost = true;
+        snprintf(p->why, sizeof p->why, "%s", err.text);
+        return 0;
+    }
+    return seconds;
+}

@@ -1,0 +1,40 @@
+/*
+ * PyTorch beside our kernels: formats/runtime/torch_experts.py in a process of its own, which
+ * computes the layer of a measurement (lib/bench/kernelcase.h) when it is asked to.  Private to
+ * lib/kernelbench*.c.
+ *
+ * It gets the layer's numbers over a socket and keeps a copy of them, so that twice the memory of
+ * the weights is needed.  Whatever becomes of it is one sentence in fm_pytorch_why: after the first
+ * such it is no longer asked.
+ */
+#ifndef FM_PYTORCH_H
+#define FM_PYTORCH_H
+
+#include <stdatomic.h>
+
+#include "lib/base/err.h"
+
+#define FM_PYTORCH_SILENCE 600 /* seconds */
+
+struct fm_kernelcase;
+struct fm_pytorch;
+
+/* Start `python` (found in PATH), let it import torch and give it the layer, which is filled;
+ * silent for so many seconds, or once *stop (may be NULL) is set, it is given up.  FM_ENOENT where
+ * there is no such program or no torch, FM_EIO where it fails otherwise; *p is NULL then. */
+int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
+                    int silence, const atomic_int *stop, struct fm_err *err);
+void fm_pytorch_close(struct fm_pytorch *p); /* NULL is fine; ends the process */
+
+/* "2.15.0" */
+const char *fm_pytorch_version(const struct fm_pytorch *p);
+
+/* Seconds of one run of "torch-loop" or "torch-grouped" at c->budget, with the caches taken there,
+ * too; the first rows of c->out are its result.  0: it cannot, or could not before. */
+double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
+                      int tokens);
+
+/* The first thing that it could not do, or "". */
+const char *fm_pytorch_why(const struct fm_pytorch *p);
+
+#endif

@@ -1,0 +1,353 @@
+#include "lib/bench/synth.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/file.h"
+#include "formats/tensor/hfdir.h"
+#include "formats/tensor/safetensors.h"
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+
+#define BLOCK (1 << 16) /* elements generated at a time */
+#define NAME_BYTES 96
+
+int fm_synth_parse(struct fm_synth *s, const char *shape, struct fm_err *err)
+{
+    char rest;
+    *s = (struct fm_synth){.dtype = FM_BF16};
+    if (sscanf(shape, "%d,%d,%d,%d,%d,%d,%d%c", &s->H, &s->I, &s->E, &s->K, &s->L, &s->V, &s->T,
+               &rest) != 7)
+        return fm_fail(err, FM_EUSAGE, "shape '%s' is not seven numbers H,I,E,K,L,V,T", shape);
+    const int value[] = {s->H, s->I, s->E, s->K, s->L, s->V, s->T};
+    const int limit[] = {1 << 16, 1 << 20, 1 << 10, s->E, 1 << 10, 1 << 20, 1 << 20};
+    for (int i = 0; i < 7; i++)
+        if (value[i] < 1 || value[i] > limit[i])
+            return fm_fail(err, FM_EUSAGE, "shape '%s': %c is %d (limit %d)", shape, "HIEKLVT"[i],
+                           value[i], limit[i]);
+    s->C = 64;
+    while (s->H % s->C)
+        s->C /= 2;
+    if (s->C < 2)
+        return fm_fail(err, FM_EUSAGE, "shape '%s': H is odd; heads need an even width", shape);
+    s->Q = s->H / s->C;
+    s->G = s->Q % 4 ? s->Q : s->Q / 4;
+    return FM_OK;
+}
+
+/* --- the tensors --- */
+
+struct table {
+    struct fm_tensor *tensor;
+    size_t count;
+    char (*name)[NAME_BYTES];
+    enum fm_dtype dtype;
+};
+
+/* cols 0: a vector.  Names are those of the layer where l >= 0. */
+static void add_tensor(struct table *t, int l, const char *name, int rows, int cols)
+{
+    char *full = t->name[t->count];
+    if (l >= 0)
+        snprintf(full, NAME_BYTES, "model.layers.%d.%s", l, name);
+    else
+        snprintf(full, NAME_BYTES, "%s", name);
+    struct fm_tensor *x = &t->tensor[t->count++];
+    *x = (struct fm_tensor){.name = full, .dtype = t->dtype, .dims = cols ? 2 : 1};
+    x->shape[0] = (uint64_t)rows;
+    x->shape[1] = (uint64_t)cols;
+}
+
+static void add_expert(struct table *t, const struct fm_synth *s, int l, int e)
+{
+    static const char *const part[] = {"w1", "w2", "w3"};
+    for (int p = 0; p < 3; p++) {
+        char name[NAME_BYTES / 2];
+        snprintf(name, sizeof name, "block_sparse_moe.experts.%d.%s.weight", e, part[p]);
+        add_tensor(t, l, name, p == 1 ? s->H : s->I, p == 1 ? s->I : s->H);
+    }
+}
+
+static void add_layer(struct table *t, const struct fm_synth *s, int l)
+{
+    add_tensor(t, l, "input_layernorm.weight", s->H, 0);
+    add_tensor(t, l, "post_attention_layernorm.weight", s->H, 0);
+    add_tensor(t, l, "self_attn.q_proj.weight", s->Q * s->C, s->H);
+    add_tensor(t, l, "self_attn.k_proj.weight", s->G * s->C, s->H);
+    add_tensor(t, l, "self_attn.v_proj.weight", s->G * s->C, s->H);
+    add_tensor(t, l, "self_attn.o_proj.weight", s->H, s->Q * s->C);
+    add_tensor(t, l, "block_sparse_moe.gate.weight", s->E, s->H);
+    for (int e = 0; e < s->E; e++)
+        add_expert(t, s, l, e);
+}
+
+static size_t tensors_of(const struct fm_synth *s)
+{
+    return 3 + (size_t)s->L * (7 + 3 * (size_t)s->E);
+}
+
+static int build_table(struct table *t, const struct fm_synth *s, struct fm_err *err)
+{
+    size_t n = tensors_of(s);
+    t->dtype = s->dtype;
+    t->tensor = fm_alloc(n, sizeof *t->tensor, "the synthetic tensors", err);
+    t->name = t->tensor ? fm_alloc(n, NAME_BYTES, "the synthetic names", err) : NULL;
+    if (!t->name)
+        return err->code;
+    add_tensor(t, -1, "model.embed_tokens.weight", s->V, s->H);
+    add_tensor(t, -1, "model.norm.weight", s->H, 0);
+    add_tensor(t, -1, "lm_head.weight", s->V, s->H);
+    for (int l = 0; l < s->L; l++)
+        add_layer(t, s, l);
+    return FM_OK;
+}
+
+uint64_t fm_synth_bytes(const struct fm_synth *s)
+{
+    uint64_t H = (uint64_t)s->H, heads = 2 * (uint64_t)(s->Q + s->G) * (uint64_t)s->C;
+    uint64_t experts = 3 * (uint64_t)s->E * (uint64_t)s->I * H;
+    uint64_t layer = experts + heads * H + (uint64_t)s->E * H + 2 * H;
+    uint64_t count = (uint64_t)s->L * layer + 2 * (uint64_t)s->V * H + H;
+    return count * (uint64_t)fm_dtype_bits(s->dtype) / 8;
+}
+
+/* --- their values --- */
+
+/* Block `b` of tensor `t`: uniform, scaled so that a product keeps the size of its input; norms
+ * are 1. */
+static void fill_block(float *x, const struct fm_tensor *tensor, uint64_t t, uint64_t b,
+                       uint64_t seed)
+{
+    float scale = tensor->dims == 2 ? sqrtf(3.0f / (float)tensor->shape[1]) / 32768.0f : 0;
+    for (uint64_t i = 0; i < BLOCK; i += 8) {
+        uint32_t w[4];
+        fm_rng_words(w, seed + t, FM_STREAM_BENCH, b * BLOCK + i);
+        for (int j = 0; j < 4; j++) {
+            x[i + 2 * (uint64_t)j] = (float)((int)(w[j] & 0xffff) - 32768) * scale;
+            x[i + 2 * (uint64_t)j + 1] = (float)((int)(w[j] >> 16) - 32768) * scale;
+        }
+    }
+    for (int i = 0; tensor->dims == 1 && i < BLOCK; i++)
+        x[i] = 1;
+}
+
+static int write_tensor(struct fm_output *o, const struct fm_tensor *tensor, uint64_t t,
+                        uint64_t seed, float *x, void *bytes, struct fm_err *err)
+{
+    uint64_t left = fm_tensor_count(tensor);
+    size_t width = (size_t)fm_dtype_bits(tensor->dtype) / 8;
+    for (uint64_t b = 0; left > 0; b++) {
+        size_t n = left < BLOCK ? (size_t)left : BLOCK;
+        fill_block(x, tensor, t, b, seed);
+        fm_dtype_from_f32(bytes, x, tensor->dtype, n);
+        if (fm_output_write(o, bytes, n * width, err) != FM_OK)
+            return err->code;
+        left -= n;
+    }
+    return FM_OK;
+}
+
+static int write_weights(struct fm_output *o, const struct fm_synth *s, struct table *t,
+                         const struct fm_run_options *run, struct fm_err *err)
+{
+    char *header = NULL;
+    uint64_t header_bytes, file_bytes, done;
+    float *x = fm_alloc(BLOCK, 2 * sizeof *x, "a block of weights", err);
+    if (!x)
+        return err->code;
+    int code =
+        fm_safetensors_plan(t->tensor, t->count, NULL, &header, &header_bytes, &file_bytes, err);
+    if (code == FM_OK)
+        code = fm_output_reserve(o, file_bytes, err);
+    if (code == FM_OK)
+        code = fm_output_write(o, header, header_bytes, err);
+    done = header_bytes;
+    for (size_t i = 0; code == FM_OK && i < t->count; i++) {
+        code = write_tensor(o, &t->tensor[i], i, s->seed, x, x + BLOCK, err);
+        done += t->tensor[i].size;
+        fm_run_report(run, "synthesise", done, file_bytes, "bytes");
+        if (code == FM_OK && run->stop && *run->stop)
+            code = fm_fail(err, FM_ESAVED, "interrupted");
+    }
+    free(header);
+    free(x);
+    return code;
+}
+
+static void config_text(char *text, size_t size, const struct fm_synth *s)
+{
+    const char *dtype = s->dtype == FM_F32   ? "float32"
+                        : s->dtype == FM_F16 ? "float16"
+                                             : "bfloat16";
+    snprintf(text, size,
+             "{\n  \"architectures\": [\"MixtralForCausalLM\"],\n  \"hidden_act\": \"silu\",\n"
+             "  \"head_dim\": %d,\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"
+             "  \"max_position_embeddings\": %d,\n  \"model_type\": \"mixtral\",\n"
+             "  \"num_attention_heads\": %d,\n  \"num_experts_per_tok\": %d,\n"
+             "  \"num_hidden_layers\": %d,\n  \"num_key_value_heads\": %d,\n"
+             "  \"num_local_experts\": %d,\n  \"rms_norm_eps\": 1e-05,\n"
+             "  \"rope_theta\": 10000.0,\n  \"sliding_window\": null,\n"
+             "  \"tie_word_embeddings\": false,\n  \"torch_dtype\": \"%s\",\n"
+             "  \"vocab_size\": %d\n}\n",
+             s->C, s->H, s->I, s->T, s->Q, s->K, s->L, s->G, s->E, dtype, s->V);
+}
+
+/* One file of the directory, from bytes (config) or from the table. */
+static int write_config(struct fm_outdir *d, const struct fm_synth *s, struct fm_err *err)
+{
+    char text[1024];
+    struct fm_output o;
+    config_text(text, sizeof text, s);
+    int code = fm_outdir_file(d, &o, "config.json", err);
+    return code == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err)
+                         : code;
+}
+
+int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_run_options *run,
+                   struct fm_err *err)
+{
+    struct table t = {0};
+    struct fm_outdir d;
+    struct fm_output o;
+    int code = fm_outdir_open(&d, path, false, err);
+    if (code != FM_OK)
+        return code;
+    code = write_config(&d, s, err);
+    if (code == FM_OK)
+        code = build_table(&t, s, err);
+    if (code == FM_OK)
+        code = fm_outdir_file(&d, &o, "model.safetensors", err);
+    if (code == FM_OK)
+        code = fm_output_end(&o, write_weights(&o, s, &t, run, err), err);
+    if (code == FM_OK)
+        code = fm_outdir_commit(&d, err);
+    if (code != FM_OK)
+        fm_outdir_abandon(&d);
+    free(t.tensor);
+    free(t.name);
+    return code;
+}
+
+/* --- tokens and stages --- */
+
+int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, struct fm_err *err)
+{
+    char header[128];
+    struct fm_output o;
+    size_t count = (size_t)sequences * (size_t)s->T;
+    int32_t *ids = fm_alloc(count, sizeof *ids, "the synthetic tokens", err);
+    if (!ids)
+        return err->code;
+    for (size_t i = 0; i < count; i++)
+        ids[i] = (int32_t)fm_rng_below(s->seed, FM_STREAM_BENCH, i, (uint64_t)s->V);
+    memset(header, ' ', sizeof header);
+    memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10);
+    int n =
+        snprintf(header + 10, 117, "{'descr': '<i4', 'fortran_order': False, 'shape': (%d, %d), }",
+                 sequences, s->T);
+    header[10 + n] = ' ';
+    header[127] = '\n';
+    int code = fm_output_open(&o, path, false, false, err);
+    if (code == FM_OK) {
+        code = fm_output_write(&o, header, sizeof header, err);
+        if (code == FM_OK)
+            code = fm_output_write(&o, ids, count * sizeof *ids, err);
+        code = fm_output_end(&o, code, err);
+    }
+    free(ids);
+    return code;
+}
+
+static int draw_ranking(struct fm_ranking *r, const struct fm_config *config, uint64_t seed,
+                        struct fm_err *err)
+{
+    if (fm_ranking_init(r, config->M, config->E, config->I, err) != FM_OK)
+        return err->code;
+    size_t experts = (size_t)r->M * (size_t)r->E;
+    for (size_t i = 0; i < experts * (size_t)r->I; i++)
+        r->scores[i] = fm_rng_uniform(seed, FM_STREAM_BENCH, i);
+    for (size_t i = 0; i < experts; i++)
+        r->tokens[i] = 1;
+    fm_ranking_sort(r);
+    return FM_OK;
+}
+
+struct stage {
+    struct fm_hfdir dir;
+    struct fm_config config;
+    struct fm_ranking ranking;
+    struct fm_actions actions;
+    struct fm_family family;
+    cJSON *manifest;
+    void *data[2]; /* ranking, masks */
+    size_t size[2];
+};
+
+static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
+{
+    const struct fm_decimal step = {1, 10}, until = {8, 10};
+    const struct fm_config *c = &g->config;
+    int code = draw_ranking(&g->ranking, c, seed, err);
+    if (code == FM_OK)
+        code = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
+    fm_family_init(&g->family, c->M, c->E, c->I);
+    if (code == FM_OK)
+        code = fm_family_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order,
+                                  &step, &until, FM_PER_EXPERT, err);
+    return code;
+}
+
+static int make_manifest(struct stage *g, struct fm_err *err)
+{
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    cJSON *model;
+    /* All weights have one type, that of any tensor. */
+    enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
+    int code = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, err);
+    if (code == FM_OK)
+        code = fm_stage_manifest(&g->manifest, FM_STAGE_TRAIN, NULL, model, dropped, err);
+    if (code == FM_OK)
+        code = fm_stage_history(g->manifest, "fm-rank", cJSON_CreateObject(), NULL, NULL, err);
+    if (code == FM_OK)
+        code = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
+    if (code == FM_OK)
+        code = fm_budgets_pack(&g->family, &g->actions, &g->config, fm_stage_tensor_bytes(&g->dir),
+                               dtype, g->manifest, &g->data[1], &g->size[1], err);
+    if (code == FM_OK)
+        code = fm_stage_history(g->manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, err);
+    return code;
+}
+
+int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm_err *err)
+{
+    struct stage g = {0};
+    int code = fm_hfdir_open(&g.dir, model, err);
+    if (code != FM_OK)
+        return code;
+    code = fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err);
+    if (code == FM_OK)
+        code = make_family(&g, seed, err);
+    if (code == FM_OK)
+        code = make_manifest(&g, err);
+    if (code == FM_OK) {
+        const struct fm_stage_member member[] = {
+            {FM_MEMBER_RANKING, g.data[0], g.size[0]},
+            {FM_MEMBER_MASKS, g.data[1], g.size[1]},
+        };
+        code =
+            fm_stage_write(path, false, FM_STAGE_TRAIN, g.manifest, NULL, &g.dir, member, 2, err);
+        g.manifest = NULL;
+    }
+    cJSON_Delete(g.manifest);
+    free(g.data[0]);
+    free(g.data[1]);
+    fm_family_release(&g.family);
+    fm_ranking_release(&g.ranking);
+    fm_hfdir_close(&g.dir);
+    return code;
+}

@@ -1,0 +1,398 @@
+#include "lib/data/calib.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+
+#define SEQ_LEN_DEFAULT 2048
+#define PIECE_TOKENS 65536 /* hashed at a time, or one sequence */
+
+/* Open sources, and where in them each sequence lies. */
+struct fm_calib_files {
+    struct fm_tokens tokens[FM_SOURCES_MAX];
+    uint64_t stride[FM_SOURCES_MAX]; /* tokens from one sequence to the next */
+    int count;
+    uint32_t V;
+    uint8_t *source; /* of sequence i, and which of its sequences it is; NULL: 0 and i */
+    uint32_t *place;
+};
+
+/* What is known while they are opened. */
+struct reading {
+    const struct fm_run_options *run;
+    const struct fm_config *config;
+    bool eval;
+    struct fm_mixture mix;
+    struct fm_calib_files *files;
+    struct fm_corpus corpus[FM_SOURCES_MAX];
+    struct fm_hasher *hasher[FM_SOURCES_MAX], *all;
+};
+
+/* The type of raw files does not speak of the others of a mixture. */
+static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
+                       struct fm_err *err)
+{
+    enum fm_token_type raw = r->run->token_dtype;
+    bool alone = r->eval || (!r->run->also_tokens[0] && !r->run->texts[0]);
+    struct fm_err mine = {0};
+    if (raw == FM_TOKEN_AUTO || alone)
+        return fm_tokens_open(t, path, raw, err);
+    int rc = fm_tokens_open(t, path, FM_TOKEN_AUTO, &mine);
+    if (rc == FM_EUSAGE)
+        return fm_tokens_open(t, path, raw, err);
+    if (rc != FM_OK)
+        *err = mine;
+    return rc;
+}
+
+/* Standard input is read once: as a text, as what to measure on, or as the stage stream. */
+static int check_standard_input(const struct fm_run_options *run, struct fm_err *err)
+{
+    bool stage = run->input && strcmp(run->input, "-") == 0;
+    int times = run->eval_text && strcmp(run->eval_text, "-") == 0;
+    for (int i = 0; i < FM_SOURCES_MAX && run->texts[i]; i++)
+        times += strcmp(run->texts[i], "-") == 0 || strncmp(run->texts[i], "-:", 2) == 0;
+    if (times > 0 && stage)
+        return fm_fail(err, FM_EUSAGE, "a text and the stage stream are both standard input");
+    return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
+}
+
+/* Without a shuffle no source gives more than all that is wanted. */
+static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
+{
+    int rc = check_standard_input(r->run, err);
+    return rc != FM_OK ? rc
+                       : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
+                                          r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
+}
+
+static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
+{
+    int s = r->mix.sources, rc;
+    size_t length = strlen(spec);
+    if (s == FM_SOURCES_MAX)
+        return fm_fail(err, FM_EUSAGE, "more than %d sources of tokens", FM_SOURCES_MAX);
+    r->mix.weight[s] = FM_WEIGHT_ONE;
+    if (!r->eval && (rc = fm_run_parse_source(spec, &length, &r->mix.weight[s], err)) != FM_OK)
+        return rc;
+    char *path = fm_strdup(spec, err);
+    if (!path)
+        return FM_ENOMEM;
+    path[length] = '\0';
+    rc = text ? open_text(r, s, path, err) : open_tokens(&r->files->tokens[s], path, r, err);
+    if (rc == FM_OK)
+        r->files->count = ++r->mix.sources;
+    free(path);
+    return rc;
+}
+
+static int open_sources(struct reading *r, struct fm_err *err)
+{
+    const struct fm_run_options *run = r->run;
+    if (r->eval && run->eval_tokens && run->eval_text)
+        return fm_fail(err, FM_EUSAGE,
+                       "--eval-tokens and --eval-text are two things to measure on; "
+                       "give one");
+    if (r->eval)
+        return add_source(r, run->eval_text ? run->eval_text : run->eval_tokens,
+                          run->eval_text != NULL, err);
+    int rc = run->tokens ? add_source(r, run->tokens, false, err) : FM_OK;
+    for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
+        rc = add_source(r, run->also_tokens[i], false, err);
+    for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->texts[i]; i++)
+        rc = add_source(r, run->texts[i], true, err);
+    return rc;
+}
+
+static void close_files(struct fm_calib_files *f)
+{
+    for (int s = 0; f && s < f->count; s++)
+        fm_tokens_close(&f->tokens[s]);
+    if (f) {
+        free(f->source);
+        free(f->place);
+    }
+    free(f);
+}
+
+/* Tokens per sequence: what was asked for, or the default. */
+static int choose_T(int *T, const struct reading *r, struct fm_err *err)
+{
+    const struct fm_run_options *run = r->run;
+    const struct fm_config *config = r->config;
+    uint64_t most = SEQ_LEN_DEFAULT;
+    const struct fm_tokens *t = r->files->tokens;
+    const char *narrow = t->file.path;
+    if (most > (uint64_t)config->T_max)
+        most = (uint64_t)config->T_max;
+    for (int s = 0; s < r->mix.sources; s++)
+        if (t[s].rows > 0 && most > t[s].cols) {
+            most = t[s].cols;
+            narrow = t[s].file.path;
+        }
+    *T = run->seq_len ? run->seq_len : (int)most;
+    if (*T > config->T_max)
+        return fm_fail(err, FM_EUSAGE, "--seq-len %d is more than the model's positions (%d%s)", *T,
+                       config->T_max,
+                       config->longrope ? ", as far as longrope's short factors go" : "");
+    if (run->seq_len && *T < 2)
+        return fm_fail(err, FM_EUSAGE, "--seq-len %d: a sequence has at least 2 tokens", *T);
+    if (*T < 2)
+        return fm_fail(err, FM_EFORMAT, "%s: sequences of %d tokens predict nothing", narrow, *T);
+    return FM_OK;
+}
+
+/* Whole sequences of T tokens in the file. */
+static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, struct fm_err *err)
+{
+    bool rows = t->rows > 0;
+    *count = rows ? (t->cols >= (uint64_t)T ? t->rows : 0) : t->count / (uint64_t)T;
+    if (*count == 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: %" PRIu64 " tokens%s are not one sequence of %d; use a smaller "
+                       "--seq-len",
+                       t->file.path, rows ? t->cols : t->count, rows ? " in a row" : "", T);
+    if (*count > INT_MAX)
+        return fm_fail(err, FM_ECONFIG, "%s: %" PRIu64 " sequences (limit %d); use --max-tokens",
+                       t->file.path, *count, INT_MAX);
+    return FM_OK;
+}
+
+/* A mixture that ends with a source while most of the others is left. */
+static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, uint64_t n)
+{
+    uint64_t all = 0;
+    const char *ended = NULL;
+    for (int s = 0; s < m->sources; s++) {
+        all += m->all[s];
+        if (m->taken[s] == m->all[s])
+            ended = r->files->tokens[s].file.path;
+    }
+    if (m->sources > 1 && ended && n < all / 2)
+        fm_run_warn(r->run,
+                    "the mixture ends with '%s': %" PRIu64 " of %" PRIu64
+                    " sequences are used; its weight may be too large",
+                    ended, n, all);
+}
+
+/* Sequences of the whole mixture, which --max-tokens may cut. */
+static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_err *err)
+{
+    struct fm_mixture dry = r->mix;
+    uint64_t most = INT_MAX, n = 0;
+    if (!r->eval && r->run->max_tokens > 0) {
+        most = r->run->max_tokens / (uint64_t)c->T;
+        if (most == 0)
+            return fm_fail(err, FM_EUSAGE, "--max-tokens %" PRIu64 " is less than a sequence of %d",
+                           r->run->max_tokens, c->T);
+        most = most < INT_MAX ? most : INT_MAX;
+    }
+    while (n < most && fm_mixture_next(&dry) >= 0)
+        n++;
+    c->count = (int)n;
+    if (n < most)
+        warn_of_rest(r, &dry, n);
+    return FM_OK;
+}
+
+/* A permutation of each source where the user asked for one, and of a mixture the order in which
+ * its sources take turns. */
+static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
+{
+    struct fm_calib_files *f = r->files;
+    bool shuffle = !r->eval && r->run->shuffle;
+    uint32_t *order[FM_SOURCES_MAX] = {NULL};
+    size_t n = (size_t)c->count;
+    int rc = FM_OK;
+    if (!shuffle && r->mix.sources == 1) {
+        r->mix.taken[0] = n;
+        return FM_OK;
+    }
+    f->source = fm_alloc(n, sizeof *f->source, "the order of sequences", err);
+    f->place = fm_alloc(n, sizeof *f->place, "the order of sequences", err);
+    rc = f->source && f->place ? FM_OK : FM_ENOMEM;
+    for (int s = 0; rc == FM_OK && shuffle && s < r->mix.sources; s++) {
+        order[s] = fm_alloc((size_t)r->mix.all[s], sizeof **order, "the order of sequences", err);
+        rc = order[s] ? FM_OK : FM_ENOMEM;
+        if (order[s])
+            fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->seed, FM_STREAM_SHUFFLE,
+                               (uint32_t)s);
+    }
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        int s = fm_mixture_next(&r->mix);
+        uint64_t at = r->mix.taken[s] - 1;
+        f->source[i] = (uint8_t)s;
+        f->place[i] = order[s] ? order[s][at] : (uint32_t)at;
+    }
+    for (int s = 0; s < r->mix.sources; s++)
+        free(order[s]);
+    return rc;
+}
+
+/* --- reading --- */
+
+/* A text's tokens are a temporary file of ours; any other may have been written to since. */
+static int check_unchanged(const struct fm_calib_files *f, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int s = 0; rc == FM_OK && s < f->count; s++)
+        if (strcmp(f->tokens[s].format, FM_CORPUS_FORMAT) != 0)
+            rc = fm_file_unchanged(&f->tokens[s].file, err);
+    return rc;
+}
+
+int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, struct fm_err *err)
+{
+    const struct fm_calib_files *f = c->files;
+    uint64_t T = (uint64_t)c->T;
+    assert(first >= 0 && n >= 0 && n <= c->count - first);
+    if (c->ids) {
+        memcpy(ids, c->ids + (size_t)first * T, (size_t)n * T * sizeof *ids);
+        return FM_OK;
+    }
+    int rc = check_unchanged(f, err);
+    if (rc == FM_OK && !f->place && f->stride[0] == T)
+        return fm_tokens_read(f->tokens, (uint64_t)first * T, ids, (uint64_t)n * T, f->V, err);
+    for (int i = 0; rc == FM_OK && i < n; i++) {
+        int s = f->place ? f->source[first + i] : 0;
+        uint64_t place = f->place ? f->place[first + i] : (uint64_t)(first + i);
+        rc = fm_tokens_read(&f->tokens[s], place * f->stride[s], ids + (size_t)i * T, T, f->V, err);
+    }
+    return rc;
+}
+
+/* Read all of it once: every id is checked, `all` and, where r is not NULL, its sources are
+ * hashed. */
+static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
+                          const atomic_int *stop, struct fm_err *err)
+{
+    size_t T = (size_t)c->T;
+    int most = T < PIECE_TOKENS ? (int)(PIECE_TOKENS / T) : 1, rc = FM_OK;
+    int32_t *ids = fm_alloc((size_t)most * T, sizeof *ids, "tokens", err);
+    if (!ids)
+        return FM_ENOMEM;
+    for (int at = 0, n; rc == FM_OK && at < c->count; at += n) {
+        n = c->count - at < most ? c->count - at : most;
+        rc = stop && *stop ? fm_fail(err, FM_ESAVED, "interrupted while reading tokens")
+                           : fm_calib_read(c, at, n, ids, err);
+        if (rc == FM_OK)
+            fm_hasher_add(all, ids, (size_t)n * T * sizeof *ids);
+        for (int i = 0; rc == FM_OK && r && i < n; i++)
+            fm_hasher_add(r->hasher[c->files->place ? c->files->source[at + i] : 0],
+                          ids + (size_t)i * T, T * sizeof *ids);
+    }
+    free(ids);
+    return rc;
+}
+
+static void describe_sources(struct fm_calib *c, const struct reading *r)
+{
+    c->sources = r->mix.sources;
+    for (int s = 0; s < c->sources; s++)
+        c->source[s] = (struct fm_calib_source){.format = r->files->tokens[s].format,
+                                                .rows = r->files->tokens[s].rows > 0,
+                                                .weight = r->mix.weight[s],
+                                                .tokens = r->files->tokens[s].count,
+                                                .corpus = r->corpus[s],
+                                                .sequences = r->mix.taken[s],
+                                                .digest = fm_hasher_done(r->hasher[s])};
+}
+
+static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)
+{
+    struct fm_calib_files *f = r->files;
+    int rc = choose_T(&c->T, r, err);
+    r->all = fm_hasher_new();
+    bool room = r->all != NULL;
+    for (int s = 0; rc == FM_OK && s < f->count; s++) {
+        rc = count_sequences(&r->mix.all[s], &f->tokens[s], c->T, err);
+        f->stride[s] = f->tokens[s].rows > 0 ? f->tokens[s].cols : (uint64_t)c->T;
+        r->hasher[s] = fm_hasher_new();
+        room = room && r->hasher[s];
+    }
+    if (rc == FM_OK && !room)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (rc == FM_OK)
+        rc = count_mixture(c, r, err);
+    if (rc == FM_OK)
+        rc = place_sequences(c, r, err);
+    if (rc == FM_OK)
+        rc = hash_sequences(c, r->all, r, r->run->stop, err);
+    if (rc != FM_OK)
+        return rc;
+    c->digest = fm_hasher_done(r->all);
+    describe_sources(c, r);
+    return FM_OK;
+}
+
+int fm_calib_open(struct fm_calib *c, const struct fm_run_options *run,
+                  const struct fm_config *config, bool eval, struct fm_err *err)
+{
+    *c = (struct fm_calib){0};
+    struct reading *r = fm_alloc(1, sizeof *r, "sources of tokens", err);
+    c->files = fm_alloc(1, sizeof *c->files, "sources of tokens", err);
+    int rc = r && c->files ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK) {
+        *r = (struct reading){.run = run, .config = config, .eval = eval, .files = c->files};
+        c->files->V = (uint32_t)config->V;
+        rc = open_sources(r, err);
+    }
+    if (rc == FM_OK)
+        rc = read_all(c, r, err);
+    for (int s = 0; r && s < FM_SOURCES_MAX; s++)
+        fm_hasher_free(r->hasher[s]);
+    if (r)
+        fm_hasher_free(r->all);
+    free(r);
+    if (rc)
+        fm_calib_close(c);
+    return rc;
+}
+
+void fm_calib_close(struct fm_calib *c)
+{
+    close_files(c->files);
+    free(c->ids);
+    *c = (struct fm_calib){0};
+}
+
+/* The digest of what is left, once the last sequences are gone. */
+static int digest_again(struct fm_calib *c, struct fm_err *err)
+{
+    struct fm_hasher *h = fm_hasher_new();
+    int rc = h ? hash_sequences(c, h, NULL, NULL, err)
+               : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (rc == FM_OK)
+        c->digest = fm_hasher_done(h);
+    fm_hasher_free(h);
+    return rc;
+}
+
+int fm_calib_hold_out(struct fm_calib *c, struct fm_calib *held, int sequences, struct fm_err *err)
+{
+    int n = sequences <= c->count / 2 ? sequences : c->count / 2;
+    *held = (struct fm_calib){0};
+    if (n < 1)
+        return fm_fail(err, FM_EFORMAT,
+                       "%d sequence cannot be split into training and held-out ones; use "
+                       "--eval-tokens, more tokens or a smaller --seq-len",
+                       c->count);
+    held->ids = fm_alloc((size_t)n, (size_t)c->T * sizeof *held->ids, "held-out tokens", err);
+    if (!held->ids)
+        return err->code;
+    held->T = c->T;
+    held->count = n;
+    int rc = fm_calib_read(c, c->count - n, n, held->ids, err);
+    if (rc != FM_OK) {
+        fm_calib_close(held);
+        return rc;
+    }
+    held->digest = fm_digest_of(held->ids, (size_t)n * (size_t)c->T * sizeof *held->ids);
+    c->count -= n;
+    return digest_again(c, err);
+}

@@ -1,0 +1,68 @@
+/*
+ * Calibration sequences, from one source or several.  Sequence i of a 1-D token file is tokens
+ * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
+ * order unless shuffled (seeded; each source by itself).  Several sources are interleaved by
+ * weight as lib/data/mixture.h says, in the order run->tokens, run->also_tokens, run->texts.  Texts
+ * are encoded (lib/data/corpus.h) and then one-dimensional token files.
+ *
+ * The files stay open and sequences are read when they are wanted, so memory does not grow with
+ * the tokens: five bytes a sequence where a mixture or a shuffle orders them, else nothing.  All
+ * ids are read once at the start, checked against the vocabulary and hashed.
+ */
+#ifndef FM_CALIB_H
+#define FM_CALIB_H
+
+#include <stdint.h>
+
+#include "formats/file/digest.h"
+#include "lib/data/corpus.h"
+#include "lib/data/mixture.h"
+#include "lib/engine/sweep.h"
+#include "lib/run/run.h"
+
+/* What the manifest tells of a source. */
+struct fm_calib_source {
+    const char *format;      /* fm_tokens.format */
+    bool rows;               /* a sequence is a row; else documents follow one another */
+    uint64_t weight;         /* millionths */
+    uint64_t tokens;         /* in the file */
+    uint64_t sequences;      /* that were taken of it, held-out ones too */
+    struct fm_digest digest; /* of their ids as little-endian int32 */
+    struct fm_corpus corpus; /* of a text */
+};
+
+struct fm_calib_files;
+
+struct fm_calib {
+    int T;                   /* tokens per sequence */
+    int count;               /* sequences */
+    int32_t *ids;            /* (count, T) where they are in memory (held out); else NULL */
+    struct fm_digest digest; /* of all ids as little-endian int32, in the order asked for */
+    struct fm_calib_files *files;
+    int sources;
+    struct fm_calib_source source[FM_SOURCES_MAX];
+};
+
+/*
+ * Open run->tokens, run->also_tokens and run->texts (eval: run->eval_tokens or
+ * eval_text) for a model.  T =
+ * run->seq_len or its default.  run->shuffle permutes all sequences of each file, then
+ * run->max_tokens keeps the first whole ones of the mixture; neither touches evaluation tokens.
+ * FM_EFORMAT where a file has not one whole sequence; FM_EUSAGE where seq_len is under 2 or over
+ * the model's positions, a weight is none, or max_tokens is less than a sequence.
+ */
+int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
+                  const struct fm_config *config, bool eval, struct fm_err *err);
+void fm_calib_close(struct fm_calib *calib);
+
+/* Sequences [first, first + n) to ids (n, T).  FM_EIO where a file was changed since it was
+ * opened. */
+int fm_calib_read(const struct fm_calib *calib, int first, int n, int32_t *ids, struct fm_err *err);
+
+/* Move the last `sequences` of calib to *held (fewer where calib has fewer than twice that:
+ * half): kept out of training, quality is measured on them.  Both digests are made again, both
+ * are closed separately.  FM_EFORMAT where calib has one sequence alone. */
+int fm_calib_hold_out(struct fm_calib *calib, struct fm_calib *held, int sequences,
+                      struct fm_err *err);
+
+#endif

@@ -1,0 +1,267 @@
+#include "lib/data/command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "formats/text/idlines.h"
+#include "lib/base/mem.h"
+#include "lib/base/signals.h"
+#include "lib/run/journal.h"
+
+#define PIECE 65536 /* bytes read at a time: what a pipe holds */
+#define TICK_MS 100 /* how often *stop and the clock are looked at */
+#define GRACE 1.0   /* seconds between SIGTERM and SIGKILL */
+
+/* A run: the process, its two pipes (-1: closed), what it gets and what it gave. */
+struct talk {
+    const struct fm_command *c;
+    struct fm_idlines *heard;
+    pid_t child; /* 0: it has ended */
+    int status, to, from;
+    const char *lines; /* still to be written */
+    size_t size;
+    uint64_t given;     /* lines that the feed gave */
+    bool fed;           /* the feed is over */
+    double moved;       /* when a byte last moved */
+    struct fm_err late; /* of the feed: counts once all lines before it were answered */
+};
+
+/* --- the process --- */
+
+/* A group of its own: what the shell starts ends with it. */
+static _Noreturn void become(const char *command, int in, int out)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    fm_signals_forked();
+    if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+}
+
+static void close_end(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static int start(struct talk *t, struct fm_err *err)
+{
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, rc = FM_OK;
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 ||
+        fcntl(in[1], F_SETFL, O_NONBLOCK) != 0 || (t->child = fork()) < 0) {
+        rc = fm_fail_errno(err, "cannot start --tokenizer-cmd");
+        t->child = 0;
+        close_end(&in[1]);
+        close_end(&out[0]);
+    } else if (t->child == 0) {
+        become(t->c->command, in[0], out[1]);
+    } else {
+        setpgid(t->child, t->child);
+    }
+    close_end(&in[0]);
+    close_end(&out[1]);
+    t->to = in[1];
+    t->from = out[0];
+    return rc;
+}
+
+/* Wait for its end, at most so many seconds. */
+static bool has_ended(struct talk *t, double seconds, const atomic_int *stop)
+{
+    const struct timespec nap = {.tv_nsec = 5000000};
+    double began = fm_journal_now();
+    while (t->child > 0) {
+        pid_t got = waitpid(t->child, &t->status, WNOHANG);
+        if (got == t->child || (got < 0 && errno != EINTR))
+            t->child = 0;
+        else if (fm_journal_now() - began > seconds || (stop && *stop))
+            return false;
+        else
+            nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+/* Where it runs on, it and what it has started are stopped. */
+static void end_process(struct talk *t)
+{
+    pid_t group = t->child;
+    close_end(&t->to);
+    close_end(&t->from);
+    if (group <= 0)
+        return;
+    kill(-group, SIGTERM);
+    bool ended = has_ended(t, GRACE, NULL);
+    kill(-group, SIGKILL);
+    while (!ended && waitpid(group, &t->status, 0) < 0 && errno == EINTR)
+        ;
+    t->child = 0;
+}
+
+static int judge_status(const struct talk *t, struct fm_err *err)
+{
+    int status = WIFSIGNALED(t->status) ? 128 + WTERMSIG(t->status) : WEXITSTATUS(t->status);
+    if (status > 128 && status < 128 + SIGRTMAX) /* so the shell speaks of signals too */
+        return fm_fail(err, FM_EIO, "--tokenizer-cmd was stopped by signal %d", status - 128);
+    if (status == 126 || status == 127)
+        return fm_fail(err, FM_ENOENT, "--tokenizer-cmd: the shell cannot run '%.80s'",
+                       t->c->command);
+    return status ? fm_fail(err, FM_EFORMAT, "--tokenizer-cmd ended with status %d", status)
+                  : FM_OK;
+}
+
+/* --- the talk --- */
+
+static void fetch_lines(struct talk *t)
+{
+    uint64_t n = 0;
+    int rc = t->c->feed(t->c->self, &t->lines, &t->size, &n, &t->late);
+    t->given += n;
+    t->fed = rc != FM_OK || !t->lines;
+}
+
+static int say(struct talk *t, struct fm_err *err)
+{
+    while (t->size == 0 && !t->fed)
+        fetch_lines(t);
+    if (t->size == 0) {
+        close_end(&t->to);
+        return FM_OK;
+    }
+    ssize_t put = write(t->to, t->lines, t->size);
+    if (put > 0) {
+        t->lines += put;
+        t->size -= (size_t)put;
+    } else if (put < 0 && errno == EPIPE) {
+        close_end(&t->to); /* with lines left; conclude sees that */
+    } else if (put < 0 && errno != EINTR && errno != EAGAIN) {
+        return fm_fail_errno(err, "cannot write to --tokenizer-cmd");
+    }
+    t->moved = fm_journal_now();
+    return FM_OK;
+}
+
+static int listen(struct talk *t, char *piece, struct fm_err *err)
+{
+    ssize_t got = read(t->from, piece, PIECE);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN))
+        return FM_OK;
+    if (got < 0)
+        return fm_fail_errno(err, "cannot read from --tokenizer-cmd");
+    t->moved = fm_journal_now();
+    if (got == 0)
+        close_end(&t->from);
+    int rc = fm_idlines_take(t->heard, piece, (size_t)got, err);
+    if (rc == FM_OK && t->heard->lines > t->given)
+        rc = fm_fail(err, FM_EFORMAT, "--tokenizer-cmd gave more lines than it was given");
+    return rc;
+}
+
+static int check_clock(const struct talk *t, struct fm_err *err)
+{
+    if (t->c->stop && *t->c->stop)
+        return fm_fail(err, FM_ESAVED, "interrupted while --tokenizer-cmd encoded");
+    if (fm_journal_now() - t->moved > t->c->silence)
+        return fm_fail(err, FM_EIO,
+                       "--tokenizer-cmd was silent for %d seconds, after %" PRIu64 " lines",
+                       t->c->silence, t->heard->lines);
+    return FM_OK;
+}
+
+/* Until its output ends or there is enough of it.  With no limit an error of the feed is the end
+ * too. */
+static int converse(struct talk *t, char *piece, struct fm_err *err)
+{
+    int rc = FM_OK;
+    t->moved = fm_journal_now();
+    while (rc == FM_OK && t->from >= 0 && !t->heard->done) {
+        struct pollfd p[2] = {{.fd = t->from, .events = POLLIN}, {.fd = t->to, .events = POLLOUT}};
+        int ready = poll(p, 2, TICK_MS);
+        if (ready < 0 && errno != EINTR)
+            return fm_fail_errno(err, "cannot talk to --tokenizer-cmd");
+        if (ready > 0 && p[0].revents)
+            rc = listen(t, piece, err);
+        if (rc == FM_OK && ready > 0 && t->to >= 0 && p[1].revents && !t->heard->done)
+            rc = say(t, err);
+        if (rc == FM_OK && t->late.code != FM_OK && !t->c->enough)
+            return FM_OK;
+        if (rc == FM_OK)
+            rc = check_clock(t, err);
+    }
+    return rc;
+}
+
+static int check_end(struct talk *t, struct fm_err *err)
+{
+    bool ended = has_ended(t, t->c->silence, t->c->stop);
+    if (!ended && t->c->stop && *t->c->stop)
+        return fm_fail(err, FM_ESAVED, "interrupted while --tokenizer-cmd encoded");
+    if (!ended)
+        return fm_fail(err, FM_EIO,
+                       "--tokenizer-cmd closed its output and did not end in %d seconds",
+                       t->c->silence);
+    return judge_status(t, err);
+}
+
+/* It closed its output, or the feed failed: everything must have been answered. */
+static int conclude(struct talk *t, struct fm_err *err)
+{
+    int rc = FM_OK;
+    close_end(&t->to);
+    while (t->size == 0 && !t->fed)
+        fetch_lines(t);
+    if (t->late.code == FM_OK)
+        rc = check_end(t, err);
+    if (rc == FM_OK && t->from < 0)
+        rc = fm_idlines_end(t->heard, err);
+    if (rc != FM_OK || t->heard->done)
+        return rc;
+    if (t->late.code != FM_OK) {
+        *err = t->late;
+        return err->code;
+    }
+    if (t->size > 0 || t->heard->lines != t->given)
+        return fm_fail(err, FM_EFORMAT,
+                       "--tokenizer-cmd gave %" PRIu64 " lines, and there are more documents",
+                       t->heard->lines);
+    return FM_OK;
+}
+
+int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, uint64_t *lines,
+                      struct fm_err *err)
+{
+    struct fm_idlines *heard = fm_alloc(1, sizeof *heard, "ids", err);
+    char *piece = fm_alloc(PIECE, 1, "ids", err);
+    struct talk t = {.c = command, .heard = heard, .to = -1, .from = -1};
+    int rc = heard && piece ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK) {
+        heard->name = "the output of --tokenizer-cmd";
+        heard->fd = fd;
+        heard->enough = command->enough;
+        rc = start(&t, err);
+    }
+    if (rc == FM_OK)
+        rc = converse(&t, piece, err);
+    if (rc == FM_OK)
+        rc = heard->done ? fm_idlines_end(heard, err) : conclude(&t, err);
+    end_process(&t);
+    if (rc == FM_OK) {
+        *size = heard->ids * sizeof(int32_t);
+        *lines = heard->lines;
+    }
+    free(heard);
+    free(piece);
+    return rc;
+}

@@ -1,0 +1,356 @@
+#include "lib/data/corpus.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/file/text.h"
+#include "formats/text/documents.h"
+#include "formats/text/unicode.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/data/command.h"
+
+#define BATCH 1024             /* documents encoded together */
+#define BATCH_BYTES (4u << 20) /* or so many bytes */
+
+struct item {
+    char *record, *text;
+    size_t size, n;
+    uint64_t line;
+    int32_t *ids;
+    struct fm_err err;
+};
+
+struct encoding {
+    const struct fm_run_options *run;
+    struct fm_documents documents;
+    const char *field;
+    struct fm_tokenizer *tokenizer; /* NULL: a command encodes */
+    struct fm_encoder **spare;      /* those that no thread uses */
+    int spares;
+    pthread_mutex_t lock;
+    struct item *item;
+    int items;
+    bool end, full;        /* no more documents; enough tokens */
+    uint64_t enough, seen; /* tokens; documents */
+    struct fm_err late;    /* what is wrong behind the items that were read */
+    struct fm_text lines;  /* for a command */
+    int out;               /* the temporary file */
+    uint64_t at;
+};
+
+/* --- one batch --- */
+
+static struct fm_encoder *borrow(struct encoding *e, struct fm_err *err)
+{
+    struct fm_encoder *encoder = NULL;
+    pthread_mutex_lock(&e->lock);
+    if (e->spares > 0)
+        encoder = e->spare[--e->spares];
+    pthread_mutex_unlock(&e->lock);
+    if (!encoder)
+        fm_encoder_new(&encoder, e->tokenizer, err);
+    return encoder;
+}
+
+static void give_back(struct encoding *e, struct fm_encoder *encoder)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->spares < FM_THREADS_MAX)
+        e->spare[e->spares++] = encoder;
+    else
+        fm_encoder_free(encoder);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void encode_text(struct encoding *e, struct item *it, size_t length)
+{
+    const int32_t *ids;
+    struct fm_encoder *encoder = borrow(e, &it->err);
+    if (encoder && fm_encoder_run(encoder, it->text, length, &ids, &it->n, &it->err) == FM_OK) {
+        it->ids = fm_alloc(it->n, sizeof *ids, "the tokens of a document", &it->err);
+        if (it->ids)
+            memcpy(it->ids, ids, it->n * sizeof *ids);
+    }
+    if (encoder)
+        give_back(e, encoder);
+}
+
+/* The text of a document and, where we encode, its ids. */
+static void take_item(void *arg, int i)
+{
+    struct encoding *e = arg;
+    struct item *it = &e->item[i];
+    size_t length = 0;
+    it->text = fm_alloc(it->size + 1, 1, "a document", &it->err);
+    if (!it->text || fm_documents_text(&e->documents, e->field, it->record, it->size, it->text,
+                                       &length, &it->err) != FM_OK)
+        return;
+    size_t valid = fm_unicode_check(it->text, length);
+    if (valid < length)
+        fm_fail(&it->err, FM_EFORMAT, "byte %zu of the text is not UTF-8", valid);
+    else if (e->tokenizer)
+        encode_text(e, it, length);
+}
+
+static void drop_items(struct encoding *e)
+{
+    for (int i = 0; i < e->items; i++) {
+        free(e->item[i].record);
+        free(e->item[i].text);
+        free(e->item[i].ids);
+        e->item[i] = (struct item){0};
+    }
+    e->items = 0;
+}
+
+/* Up to a batch; what goes wrong behind its first document is told by the next call. */
+static int read_items(struct encoding *e, struct fm_err *err)
+{
+    size_t bytes = 0;
+    int rc = FM_OK;
+    if (e->run->stop && *e->run->stop)
+        return fm_fail(err, FM_ESAVED, "interrupted while encoding '%s'", e->documents.file.path);
+    if (e->late.code != FM_OK) {
+        *err = e->late;
+        return err->code;
+    }
+    while (rc == FM_OK && !e->end && e->items < BATCH && bytes < BATCH_BYTES) {
+        struct item *it = &e->item[e->items];
+        const char *record;
+        rc = fm_documents_next(&e->documents, &record, &it->size, &it->line, &e->late);
+        if (rc != FM_OK)
+            rc = fm_within(&e->late, "%s", e->documents.file.path);
+        e->end = rc == FM_OK && record == NULL;
+        if (rc != FM_OK || e->end)
+            break;
+        it->record = fm_alloc(it->size + 1, 1, "a document", err);
+        if (!it->record)
+            return FM_ENOMEM;
+        memcpy(it->record, record, it->size);
+        bytes += it->size;
+        e->items++;
+    }
+    if (rc != FM_OK && e->items == 0) {
+        *err = e->late;
+        return rc;
+    }
+    fm_pool_for(e->items, take_item, e);
+    fm_run_report(e->run, "text", e->documents.at - (e->documents.have - e->documents.used),
+                  e->documents.file.size, "bytes");
+    return FM_OK;
+}
+
+static int name_line(const struct encoding *e, const struct item *it, struct fm_err *err)
+{
+    *err = it->err;
+    return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
+}
+
+/* In the order of the documents: the first that failed is the error. */
+static int write_items(struct encoding *e, struct fm_err *err)
+{
+    for (int i = 0; i < e->items && !e->full; i++) {
+        const struct item *it = &e->item[i];
+        if (it->err.code != FM_OK)
+            return name_line(e, it, err);
+        int rc = fm_file_temp_write(e->out, e->at, it->ids, it->n * sizeof *it->ids, err);
+        if (rc != FM_OK)
+            return rc;
+        e->at += it->n * sizeof *it->ids;
+        e->seen++;
+        e->full = e->enough && e->at / sizeof *it->ids >= e->enough;
+    }
+    return FM_OK;
+}
+
+static int encode_all(struct encoding *e, struct fm_err *err)
+{
+    int rc = FM_OK;
+    while (rc == FM_OK && !e->end && !e->full) {
+        rc = read_items(e, err);
+        if (rc == FM_OK)
+            rc = write_items(e, err);
+        drop_items(e);
+    }
+    return rc;
+}
+
+/* --- by a command --- */
+
+/* The lines of a batch, up to the first document that is wrong: that is told behind them. */
+static uint64_t quote_items(struct encoding *e)
+{
+    int n = 0;
+    e->lines.size = 0;
+    for (; n < e->items && e->item[n].err.code == FM_OK; n++) {
+        fm_text_quote(&e->lines, e->item[n].text);
+        fm_text_add(&e->lines, "\n", 1);
+    }
+    if (n < e->items)
+        name_line(e, &e->item[n], &e->late);
+    return (uint64_t)n;
+}
+
+/* The next batch for the command: fm_command_feed. */
+static int feed_lines(void *self, const char **lines, size_t *size, uint64_t *count,
+                      struct fm_err *err)
+{
+    struct encoding *e = self;
+    *lines = NULL;
+    *size = *count = 0;
+    if (e->end && e->late.code == FM_OK)
+        return FM_OK;
+    int rc = read_items(e, err);
+    if (rc == FM_OK)
+        *count = quote_items(e);
+    drop_items(e);
+    if (rc == FM_OK && e->lines.failed)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for documents");
+    if (rc == FM_OK) {
+        *lines = *count ? e->lines.data : "";
+        *size = e->lines.size;
+    }
+    return rc;
+}
+
+static int run_command(struct encoding *e, struct fm_err *err)
+{
+    const struct fm_command command = {.command = e->run->tokenizer_cmd,
+                                       .feed = feed_lines,
+                                       .self = e,
+                                       .enough = e->enough,
+                                       .silence = FM_COMMAND_SILENCE,
+                                       .stop = e->run->stop};
+    return fm_command_tokens(&command, e->out, &e->at, &e->seen, err);
+}
+
+/* --- all of it --- */
+
+/* A bundle has that of its checkpoint. */
+static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err *err)
+{
+    struct fm_bundle b;
+    void *text = NULL;
+    size_t size = 0;
+    if (!path || strcmp(path, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "a text needs --tokenizer FILE here");
+    int rc = fm_bundle_open(&b, path, err);
+    if (rc != FM_OK)
+        return rc;
+    const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_CARRIED "tokenizer.json");
+    if (!m || m->size > FM_TOKENIZER_BYTES_MAX)
+        rc = fm_fail(err, FM_EUSAGE, "'%s' carries no tokenizer.json; give --tokenizer FILE", path);
+    if (rc == FM_OK)
+        rc = fm_bundle_read(&b, m, &text, &size, err);
+    if (rc == FM_OK && (rc = fm_tokenizer_parse(t, text, size, err)) != FM_OK)
+        fm_within(err, "%s: %s", path, m->name);
+    free(text);
+    fm_bundle_close(&b);
+    return rc;
+}
+
+static int open_file(struct fm_tokenizer **t, const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_text path = {0};
+    if (run->tokenizer)
+        fm_text_printf(&path, "%s", run->tokenizer);
+    else
+        fm_text_printf(&path, "%s/tokenizer.json", run->model);
+    int rc = path.failed ? fm_fail(err, FM_ENOMEM, "no memory for a path")
+                         : fm_tokenizer_open(t, path.data, err);
+    free(path.data);
+    return rc;
+}
+
+static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err *err)
+{
+    const struct fm_run_options *run = e->run;
+    int rc = run->tokenizer || run->model ? open_file(&e->tokenizer, run, err)
+                                          : open_carried(&e->tokenizer, run->input, err);
+    if (rc != FM_OK)
+        return rc;
+    const int32_t *front, *back;
+    fm_tokenizer_template(e->tokenizer, &front, &c->fronts, &back, &c->backs);
+    memcpy(c->front, front, (size_t)c->fronts * sizeof *front);
+    memcpy(c->back, back, (size_t)c->backs * sizeof *back);
+    c->tokenizer = fm_tokenizer_digest(e->tokenizer);
+    return FM_OK;
+}
+
+static void release(struct encoding *e)
+{
+    drop_items(e);
+    while (e->spares > 0)
+        fm_encoder_free(e->spare[--e->spares]);
+    free(e->spare);
+    free(e->item);
+    free(e->lines.data);
+    fm_documents_close(&e->documents);
+    fm_tokenizer_close(e->tokenizer);
+    pthread_mutex_destroy(&e->lock);
+    if (e->out >= 0)
+        close(e->out);
+}
+
+static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
+{
+    if (e->run->tokenizer_cmd && e->run->tokenizer)
+        return fm_fail(err, FM_EUSAGE, "--tokenizer and --tokenizer-cmd both encode; give one");
+    int rc = e->run->tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
+    if (rc == FM_OK)
+        rc = fm_documents_open(&e->documents, path, e->run->split_blank_lines, err);
+    e->item = rc == FM_OK ? fm_alloc(BATCH, sizeof *e->item, "documents", err) : NULL;
+    e->spare = rc == FM_OK ? fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err) : NULL;
+    if (rc == FM_OK && (!e->item || !e->spare))
+        rc = FM_ENOMEM;
+    return rc == FM_OK ? fm_file_temp(&e->out, err) : rc;
+}
+
+/* The temporary file becomes the token file. */
+static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, struct fm_err *err)
+{
+    *t = (struct fm_tokens){.file = {.fd = e->out, .size = e->at},
+                            .format = FM_CORPUS_FORMAT,
+                            .count = e->at / sizeof(int32_t),
+                            .width = sizeof(int32_t),
+                            .is_signed = 1};
+    e->out = -1;
+    t->file.path = fm_strdup(path, err);
+    if (t->file.path && t->count > 0)
+        return FM_OK;
+    int rc =
+        t->file.path ? fm_fail(err, FM_EFORMAT, "%s: there is no text in it", path) : FM_ENOMEM;
+    fm_tokens_close(t);
+    return rc;
+}
+
+int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_run_options *run,
+                     const char *path, uint64_t enough, struct fm_err *err)
+{
+    struct encoding e = {.run = run,
+                         .enough = enough,
+                         .field = run->text_field ? run->text_field : "text",
+                         .out = -1,
+                         .documents.file.fd = -1,
+                         .lock = PTHREAD_MUTEX_INITIALIZER};
+    *c = (struct fm_corpus){0};
+    int rc = prepare(&e, c, path, err);
+    if (rc == FM_OK)
+        rc = run->tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
+    if (rc == FM_OK && run->tokenizer_cmd) {
+        c->command = true;
+        c->tokenizer = fm_digest_of(run->tokenizer_cmd, strlen(run->tokenizer_cmd));
+    }
+    if (rc == FM_OK)
+        rc = fm_file_unchanged(&e.documents.file, err);
+    c->documents = e.seen;
+    if (rc == FM_OK)
+        rc = hand_over(&e, t, e.documents.file.path, err);
+    release(&e);
+    return rc;
+}

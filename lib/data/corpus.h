@@ -1,0 +1,39 @@
+/*
+ * Text as calibration tokens.  Documents are encoded one by one, on all cores and in their
+ * order, each with what the tokenizer's template puts in front and behind; their ids go to an
+ * unlinked temporary file, one document behind the other, and are then read as any token file.
+ * So neither a long file nor its tokens have to fit into memory.
+ */
+#ifndef FM_CORPUS_H
+#define FM_CORPUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/file/digest.h"
+#include "formats/text/tokenizer.h"
+#include "formats/text/tokens.h"
+#include "lib/run/run.h"
+
+#define FM_CORPUS_FORMAT "text" /* fm_tokens.format */
+
+/* What the manifest records of a text. */
+struct fm_corpus {
+    uint64_t documents;
+    bool command;               /* run->tokenizer_cmd made the ids */
+    struct fm_digest tokenizer; /* of tokenizer.json, or of the command */
+    int32_t front[8], back[8];  /* the template */
+    int fronts, backs;
+};
+
+/*
+ * Encode the text at `path` ("-": standard input) by run->tokenizer_cmd, run->tokenizer, or the
+ * tokenizer.json of run->model or, without one, of the bundle run->input; with enough != 0 only
+ * until there are so many tokens.  *t is then an open token file, to be closed.  FM_EFORMAT names
+ * file, line and what is wrong with it, and a command that fails.
+ */
+int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
+                     const struct fm_run_options *run, const char *path, uint64_t enough,
+                     struct fm_err *err);
+
+#endif

@@ -1,0 +1,186 @@
+#include "lib/engine/adapter.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/base/rng.h"
+#include "lib/engine/sweep.h"
+
+static size_t expert_index(const struct fm_adapter *a, int l, int e)
+{
+    assert(l >= 0 && l < a->M && e >= 0 && e < a->E);
+    return (size_t)l * (size_t)a->E + (size_t)e;
+}
+
+/* Floats of one part of an expert of width k. */
+static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora part)
+{
+    size_t r = (size_t)a->r;
+    switch (part) {
+    case FM_GATE_A:
+    case FM_UP_A:
+    case FM_DOWN_B:
+        return r * (size_t)a->H;
+    case FM_GATE_B:
+    case FM_UP_B:
+    case FM_DOWN_A:
+        return r * (size_t)k;
+    case FM_LORA_PARTS:
+        break;
+    }
+    assert(!"a part of an adapter");
+    return 0;
+}
+
+int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
+                    const uint32_t *widths, struct fm_err *err)
+{
+    size_t n = (size_t)M * (size_t)E, total = 0;
+    *a = (struct fm_adapter){.M = M, .E = E, .H = H, .r = r, .alpha = alpha};
+    a->widths = fm_alloc(n, sizeof *a->widths, "adapter widths", err);
+    a->offset = fm_alloc(n + 1, sizeof *a->offset, "adapter offsets", err);
+    if (!a->widths || !a->offset)
+        goto out;
+    memcpy(a->widths, widths, n * sizeof *widths);
+    for (size_t i = 0; i < n; i++) {
+        size_t per_rank = 3 * ((size_t)H + widths[i]), floats = 0;
+        if (!fm_mul(&floats, per_rank, (size_t)r) || !fm_add(&total, total, floats)) {
+            fm_fail(err, FM_ENOMEM, "an adapter of rank %d is too large", r);
+            goto out;
+        }
+        a->offset[i + 1] = total;
+    }
+    a->values = fm_alloc(total, sizeof *a->values, "the adapter", err);
+    if (a->values)
+        return FM_OK;
+out:
+    fm_adapter_release(a);
+    return err->code;
+}
+
+void fm_adapter_release(struct fm_adapter *a)
+{
+    free(a->widths);
+    free(a->offset);
+    free(a->values);
+    *a = (struct fm_adapter){0};
+}
+
+void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
+{
+    memset(a->values, 0, a->offset[(size_t)a->M * (size_t)a->E] * sizeof *a->values);
+    for (int l = 0; l < a->M; l++)
+        for (int e = 0; e < a->E; e++)
+            for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {
+                float *p = fm_adapter_part(a, a->values, l, e, (enum fm_lora)part);
+                size_t n = part_count(a, a->widths[expert_index(a, l, e)], (enum fm_lora)part);
+                uint64_t at = (uint64_t)(p - a->values);
+                for (size_t i = 0; i < n; i++)
+                    p[i] = (float)(fm_rng_normal(seed, FM_STREAM_LORA, at + i) / a->r);
+            }
+}
+
+/* Offset of a part inside its expert's block. */
+static size_t part_offset(const struct fm_adapter *a, uint32_t k, enum fm_lora part)
+{
+    size_t offset = 0;
+    for (int p = 0; p < (int)part; p++)
+        offset += part_count(a, k, (enum fm_lora)p);
+    return offset;
+}
+
+float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, enum fm_lora part)
+{
+    size_t i = expert_index(a, l, e);
+    return block + a->offset[i] + part_offset(a, a->widths[i], part);
+}
+
+void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
+                      float *down, int l, int e)
+{
+    int k = (int)a->widths[expert_index(a, l, e)], r = a->r, H = a->H;
+    float s = a->alpha / (float)r;
+    if (k == 0)
+        return;
+    const float *gate_A = fm_adapter_part(a, a->values, l, e, FM_GATE_A);
+    const float *gate_B = fm_adapter_part(a, a->values, l, e, FM_GATE_B);
+    const float *up_A = fm_adapter_part(a, a->values, l, e, FM_UP_A);
+    const float *up_B = fm_adapter_part(a, a->values, l, e, FM_UP_B);
+    const float *down_A = fm_adapter_part(a, a->values, l, e, FM_DOWN_A);
+    const float *down_B = fm_adapter_part(a, a->values, l, e, FM_DOWN_B);
+    /* Gate rows are every other row: a leading dimension of two rows picks them. */
+    if (gate_up) {
+        ops->gemm(false, false, k, H, r, s, gate_B, r, gate_A, H, 1, gate_up, 2 * H);
+        ops->gemm(false, false, k, H, r, s, up_B, r, up_A, H, 1, gate_up + H, 2 * H);
+    }
+    if (down)
+        ops->gemm(true, true, k, H, r, s, down_A, k, down_B, r, 1, down, H);
+}
+
+/* dA (r, H) += s (dy B)^T x and dB (k, r) += s dy^T (x A^T), for y = x (W + s B A)^T with
+ * x (n, H) and dy (n, k): gate and up. */
+static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const float *A,
+                         const float *B, const float *x, const float *dy, int n, int k, int H,
+                         int r, float s)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *t = fm_scratch((size_t)n * (size_t)r * sizeof *t);
+    ops->gemm(false, true, n, r, H, 1, x, H, A, H, 0, t, r);
+    ops->gemm(true, false, k, r, n, s, dy, k, t, r, 1, dB, r);
+    ops->gemm(false, false, n, r, k, 1, dy, k, B, r, 0, t, r);
+    ops->gemm(true, false, r, H, n, s, t, r, x, H, 1, dA, H);
+    fm_scratch_release(mark);
+}
+
+/* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); h (n, ld) is read up to kk. */
+static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, const float *A,
+                              const float *B, const struct fm_expert_view *v, int kk, int k, int H,
+                              int r, float s)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *t = fm_scratch((size_t)v->n * (size_t)r * sizeof *t);
+    ops->gemm(false, true, v->n, r, kk, 1, v->h, v->cap, A, k, 0, t, r);
+    ops->gemm(true, false, H, r, v->n, s, v->dy, H, t, r, 1, dB, r);
+    ops->gemm(false, false, v->n, r, H, 1, v->dy, H, B, r, 0, t, r);
+    ops->gemm(true, false, r, kk, v->n, s, t, r, v->h, v->cap, 1, dA, k);
+    fm_scratch_release(mark);
+}
+
+void fm_adapter_gradient(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                         const struct fm_expert_view *v)
+{
+    size_t i = expert_index(a, v->layer, v->expert);
+    int k = (int)a->widths[i], kk = v->width < k ? v->width : k;
+    int r = a->r, H = a->H;
+    float s = a->alpha / (float)r;
+    if (kk == 0)
+        return;
+    struct fm_mark mark = fm_scratch_mark();
+    size_t each = (size_t)v->n * (size_t)kk;
+    float *dgate = fm_scratch(each * sizeof *dgate), *dup = fm_scratch(each * sizeof *dup);
+    for (int t = 0; t < v->n; t++)
+        for (int j = 0; j < kk; j++) {
+            const float *pair = v->dgu + ((size_t)t * (size_t)v->width + (size_t)j) * 2;
+            dgate[(size_t)t * (size_t)kk + (size_t)j] = pair[0];
+            dup[(size_t)t * (size_t)kk + (size_t)j] = pair[1];
+        }
+    const float *expert = a->values + a->offset[i];
+    const float *value[FM_LORA_PARTS];
+    float *grad[FM_LORA_PARTS];
+    for (int p = 0; p < FM_LORA_PARTS; p++) {
+        size_t at = part_offset(a, (uint32_t)k, (enum fm_lora)p);
+        value[p] = expert + at;
+        grad[p] = gradient + at;
+    }
+    add_gradient(ops, grad[FM_GATE_A], grad[FM_GATE_B], value[FM_GATE_A], value[FM_GATE_B], v->x,
+                 dgate, v->n, kk, H, r, s);
+    add_gradient(ops, grad[FM_UP_A], grad[FM_UP_B], value[FM_UP_A], value[FM_UP_B], v->x, dup, v->n,
+                 kk, H, r, s);
+    add_gradient_down(ops, grad[FM_DOWN_A], grad[FM_DOWN_B], value[FM_DOWN_A], value[FM_DOWN_B], v,
+                      kk, k, H, r, s);
+    fm_scratch_release(mark);
+}

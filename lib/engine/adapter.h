@@ -1,0 +1,57 @@
+/*
+ * LoRA adapters on gate, up and down of every expert, only on the channels that a
+ * mask keeps (METHOD.md 4), and their merge into the online layout.
+ *
+ * Expert of width k, rank r, s = alpha / r:
+ *     gate row j  += s * gate_B[j,:] gate_A          gate_A (r, H), gate_B (k, r)
+ *     up   row j  += s * up_B[j,:] up_A              up_A   (r, H), up_B   (k, r)
+ *     down row j  += s * (down_B down_A)[:, j]       down_A (r, k), down_B (H, r)
+ * (down is stored transposed, so its row j is column j of the usual matrix).
+ */
+#ifndef FM_ADAPTER_H
+#define FM_ADAPTER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/ops/kernels.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+
+enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_LORA_PARTS };
+
+struct fm_expert_view; /* lib/engine/sweep.h */
+
+struct fm_adapter {
+    int M, E, H, r;
+    float alpha;
+    uint32_t *widths; /* (M, E): channels with an adapter */
+    uint64_t *offset; /* (M E + 1): floats before expert (l, e) */
+    float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora */
+};
+
+/* Sizes from widths (M, E), copied; values zero.  release() takes a zeroed struct too. */
+int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
+                    const uint32_t *widths, struct fm_err *err);
+void fm_adapter_release(struct fm_adapter *a);
+
+/* Start values: A normal with standard deviation 1/r, B zero; a function of seed alone. */
+void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
+
+/* A part of expert (l, e) inside a block laid out as `values` (so gradients and moments too) */
+float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, enum fm_lora part);
+
+/* Add the adapter of (l, e) to gate_up (2 cap, H) and down (cap, H), which the caller copied from
+ * the base; rows [width, cap) are not touched.  Either may be NULL: not wanted. */
+void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
+                      float *down, int l, int e);
+
+/*
+ * Adds to `gradient`, laid out as the parts of one expert are in `values` (offset[i + 1] -
+ * offset[i] floats), the loss's gradient at the adapter of (view->layer, view->expert).  The
+ * view's weights hold the merged adapter; its lane may be narrower than the adapter, or wider.
+ */
+void fm_adapter_gradient(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                         const struct fm_expert_view *view);
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * Inner values of layers, kept from the forward to the backward where memory is left, so that
+ * they need not be computed again.  Records of one size, one for each block of micro-batches, lane
+ * with a gradient and layer; where not all fit the last layers have them, whose turn comes first
+ * on the way back.  How to find them is in lib/engine/sweeping.h.
+ */
+#ifndef FM_KEEP_H
+#define FM_KEEP_H
+
+#include <stddef.h>
+
+struct fm_keep {
+    size_t record; /* bytes of one, a multiple of FM_ALIGN */
+    size_t count;  /* records that this run may use */
+    size_t held;   /* records that block has room for */
+    char *block;
+};
+
+void fm_keep_release(struct fm_keep *keep); /* a zeroed one is fine */
+
+#endif

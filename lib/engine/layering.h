@@ -1,0 +1,52 @@
+/*
+ * What the parts of one layer's computation share; private to lib/engine/layer.c,
+ * lib/engine/attend.c and lib/engine/mlp.c.
+ */
+#ifndef FM_LAYERING_H
+#define FM_LAYERING_H
+
+#include "lib/base/pool.h"
+#include "lib/engine/layer.h"
+
+/* N tokens' inner values of a layer, in the thread's scratch or where the pass keeps them.  What
+ * the model or the layer does not need is NULL. */
+struct fm_inner {
+    float *x1;              /* (N, H); of a forward, only where it is kept */
+    float *gu;              /* (R, 2 I): gate and up, rows of an expert at their width; NULL: not
+                               kept */
+    float *mlp_gu;          /* (N, 2 D): the same of the MLP that all tokens go through */
+    float *xn, *rstd;       /* (N, H), (N): first norm */
+    float *q, *k, *v;       /* (N, Q C), (N, G C) twice: after rope */
+    float *q_raw, *k_raw;   /* as q, k: before their norms */
+    float *v_raw;           /* as v: before it is clamped */
+    float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
+    float *o;               /* (N, Q C) */
+    float *xm, *rstd_m;     /* (N, H), (N): second norm */
+    int32_t *ids;           /* (N, K) chosen experts */
+    float *weights;         /* (N, K) */
+    float *p;               /* (N, E): what the router's backward needs of all experts */
+    /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
+    int32_t *first; /* (E + 1): expert e has rows [first[e], first[e + 1]) */
+    int32_t *rows;  /* (R): token of a row */
+    float *scale;   /* (R): its router weight */
+    int32_t *where; /* (N, K): row of a choice */
+    int32_t *order; /* (E): experts, most rows first, so that the pool ends evenly */
+};
+
+static inline float *fm_floats(size_t n)
+{
+    return fm_scratch(n * sizeof(float));
+}
+
+/* x1 (N, H), which holds x, += attention of its norm. */
+void fm_attend(const struct fm_pass *pass, struct fm_inner *a, float *x1);
+/* dx (N, H) holds the gradient at x1 and receives the one at x. */
+void fm_attend_back(const struct fm_pass *pass, const struct fm_inner *a, float *dx,
+                    const float *x);
+
+/* y (N, H) += the MLP of a->xm: a dense layer's, or the shared expert's with its share. */
+void fm_mlp(const struct fm_pass *pass, const struct fm_inner *a, float *y);
+/* Adds into dxm (N, H), the gradient at a->xm; dy (N, H) is the one at y. */
+void fm_mlp_back(const struct fm_pass *pass, const struct fm_inner *a, float *dxm, const float *dy);
+
+#endif

@@ -1,0 +1,492 @@
+#include "lib/engine/sweep.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/engine/layer.h"
+#include "lib/engine/sweeping.h"
+
+void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    if (task < r->failed) {
+        r->failed = task;
+        r->err = *err;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
+{
+    if (r->failed == INT_MAX)
+        return FM_OK;
+    *err = r->err;
+    return err->code;
+}
+
+/* What is used most often has the lowest numbers and stays in memory. */
+size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l)
+{
+    int L = r->sweep->config->L, nth = r->nth[lane];
+    if (nth < 0 || l == L)
+        return (size_t)block * (size_t)r->lanes + (size_t)lane;
+    size_t above = (size_t)(L - 1 - l) * (size_t)r->blocks + (size_t)block;
+    return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
+}
+
+/* Floats of one micro-batch's boundary. */
+static size_t boundary_count(const struct fm_sweeping *r, int b)
+{
+    return (size_t)r->batch[b].S * (size_t)r->batch[b].T * (size_t)r->sweep->config->H;
+}
+
+static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
+{
+    const struct fm_sweep *s = r->sweep;
+    const struct fm_block *k = &s->block[block];
+    const uint32_t *widths = r->lane[lane].widths;
+    return (struct fm_pass){
+        .ops = s->ops,
+        .config = s->config,
+        .l = r->l,
+        .layer = fm_merge_find(r, lane),
+        .widths = widths && r->m >= 0 ? widths + (size_t)r->m * (size_t)s->config->E : NULL,
+        .cos = s->cos,
+        .sin = s->sin,
+        .S = k->count * r->batch[k->first].S,
+        .T = r->batch[k->first].T,
+        .parts = k->count,
+        .kept = fm_keep_find(r, block, lane),
+        .kept_gu = fm_keep_gu(r, lane),
+    };
+}
+
+static int check_finite(const struct fm_sweeping *r, const float *x, int block, int lane,
+                        const char *what, struct fm_err *err)
+{
+    const struct fm_block *k = &r->sweep->block[block];
+    size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
+    size_t bad = fm_dtype_nonfinite(x, FM_F32, n);
+    if (bad == n)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "layer %d: %s of lane %d, batch %d, token %zu is not finite; check the weights",
+                   r->l, what, lane, k->first + (int)(bad / one),
+                   bad % one / (size_t)r->sweep->config->H);
+}
+
+static void embed_block(const struct fm_sweeping *r, int block, float *x)
+{
+    const struct fm_block *k = &r->sweep->block[block];
+    size_t one = boundary_count(r, k->first);
+    for (int i = 0; i < k->count; i++) {
+        const struct fm_batch *batch = &r->batch[k->first + i];
+        r->sweep->ops->embed(x + (size_t)i * one, batch->ids, r->ends->embed, batch->S * batch->T,
+                             r->sweep->config->H);
+    }
+}
+
+static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err)
+{
+    const struct fm_sweep *s = r->sweep;
+    int block = task / r->lanes, lane = task % r->lanes;
+    struct fm_pass pass = pass_of(r, block, lane);
+    size_t in = fm_sweeping_record(r, block, lane, r->l);
+    size_t out = fm_sweeping_record(r, block, lane, r->l + 1);
+    size_t count = (size_t)pass.parts * boundary_count(r, s->block[block].first);
+    size_t bytes = count * sizeof(float);
+    float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
+    void *x = NULL;
+    int rc = FM_OK;
+    if (r->l == 0) {
+        x = fm_store_place(&s->store, in, spare);
+        embed_block(r, block, x);
+        if (in != out)
+            rc = fm_store_put(&s->store, in, 0, bytes, x, err);
+    } else {
+        rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
+    }
+    if (rc)
+        return rc;
+    float *y = in == out ? x : fm_store_place(&s->store, out, spare_out);
+    fm_layer_forward(&pass, y, x, s->routed + (size_t)task * (size_t)s->config->E);
+    rc = check_finite(r, y, block, lane, "an activation", err);
+    return rc ? rc : fm_store_put(&s->store, out, 0, bytes, y, err);
+}
+
+static void forward_task(void *arg, int i)
+{
+    struct fm_sweeping *r = arg;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_err err = {0};
+    if (forward_one(r, i, &err))
+        fm_sweeping_fail(r, i, &err);
+    fm_scratch_release(mark);
+}
+
+/* Place of a batch and the nth lane with a gradient in the order of commits. */
+static int turn_of(const struct fm_sweeping *r, int b, int nth)
+{
+    return b * r->backs + nth;
+}
+
+/* The gradient of boundary L of a lane as its visitor wants it. */
+static void scale_gradient(const struct fm_sweeping *r, int lane, float *dx, size_t count)
+{
+    float scale = r->sweep->scale[lane];
+    for (size_t i = 0; scale != 1 && i < count; i++)
+        dx[i] *= scale;
+}
+
+static int backward_one(const struct fm_sweeping *r, int block, int lane, struct fm_err *err)
+{
+    const struct fm_sweep *s = r->sweep;
+    const struct fm_block *k = &s->block[block];
+    struct fm_pass pass = pass_of(r, block, lane);
+    size_t one = boundary_count(r, k->first), count = (size_t)k->count * one;
+    size_t bytes = count * sizeof(float);
+    size_t in = fm_sweeping_record(r, block, lane, r->l);
+    size_t out = fm_sweeping_record(r, block, lane, s->config->L);
+    float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
+    struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
+    void *x = NULL, *dx = NULL;
+    int rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
+    if (!rc)
+        rc = fm_store_get(&s->store, out, 0, bytes, &dx, spare_out, err);
+    if (rc)
+        return rc;
+    for (int i = 0; i < k->count; i++)
+        where[i] =
+            (struct fm_expert_view){.layer = r->m,
+                                    .lane = lane,
+                                    .batch = k->first + i,
+                                    .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
+    float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
+    if (r->l == s->config->L - 1) {
+        scale_gradient(r, lane, dx, count);
+        if (tap)
+            memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
+    }
+    bool wanted = r->l > r->lowest || tap;
+    fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
+    if (!wanted)
+        return FM_OK;
+    if (tap)
+        memcpy(tap + (size_t)r->l * one, dx, one * sizeof *tap);
+    rc = check_finite(r, dx, block, lane, "a gradient", err);
+    return rc ? rc : fm_store_put(&s->store, out, 0, bytes, dx, err);
+}
+
+/*
+ * Turn i may use its slot once the turn that had it before is committed.  That one and all older
+ * turns belong to tasks that other threads took earlier, or to this task's lane and block, for all
+ * of which there are slots; so waiting ends.
+ */
+static void wait_for_slot(struct fm_sweeping *r, int i)
+{
+    pthread_mutex_lock(&r->lock);
+    while (i - r->commits >= r->sweep->slots)
+        pthread_cond_wait(&r->committed, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* The block's turns are computed: commit what is next in order, one at a time, without holding
+ * the lock. */
+static void commit_ready(struct fm_sweeping *r, const struct fm_block *k, int nth)
+{
+    struct fm_sweep *s = r->sweep;
+    const struct fm_visitor *v = r->visitor;
+    pthread_mutex_lock(&r->lock);
+    for (int i = 0; i < k->count; i++)
+        s->computed[turn_of(r, k->first + i, nth)] = true;
+    bool mine = !r->committing;
+    r->committing = true;
+    while (mine && r->commits < r->batches * r->backs && s->computed[r->commits]) {
+        int i = r->commits;
+        bool call = v && v->commit && r->m >= 0 && r->failed == INT_MAX;
+        pthread_mutex_unlock(&r->lock);
+        if (call)
+            v->commit(v->self, r->m, i / r->backs, r->back[i % r->backs], i % s->slots);
+        pthread_mutex_lock(&r->lock);
+        r->commits++;
+        pthread_cond_broadcast(&r->committed);
+    }
+    if (mine)
+        r->committing = false;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void backward_task(void *arg, int i)
+{
+    struct fm_sweeping *r = arg;
+    struct fm_err err = {0};
+    int block = i / r->backs, nth = i % r->backs;
+    const struct fm_block *k = &r->sweep->block[block];
+    wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
+    struct fm_mark mark = fm_scratch_mark();
+    if (backward_one(r, block, r->back[nth], &err))
+        fm_sweeping_fail(r, i, &err);
+    fm_scratch_release(mark);
+    commit_ready(r, k, nth);
+}
+
+/* The next layer of a direction is resident, with every adapter's copy. */
+static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
+{
+    struct fm_sweep *s = r->sweep;
+    if (s->options.stop && *s->options.stop)
+        return fm_fail(err, FM_ESAVED, "interrupted before layer %d", l);
+    int rc = fm_model_layer(s->model, l, next, &r->layer, err);
+    if (rc)
+        return rc;
+    r->l = l;
+    r->m = fm_config_moe(s->config, l);
+    fm_merge_layer(r);
+    return FM_OK;
+}
+
+static void leave_layer(struct fm_sweeping *r)
+{
+    const struct fm_sweep_options *o = &r->sweep->options;
+    r->done++;
+    if (o->progress)
+        o->progress(o->progress_self, r->done, r->total);
+}
+
+static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *err)
+{
+    struct fm_sweep *s = r->sweep;
+    int L = s->config->L, E = s->config->E, n = r->blocks * r->lanes;
+    size_t M = (size_t)s->config->M;
+    for (int l = 0; l < L; l++) {
+        int rc = enter_layer(r, l, l + 1 < L ? l + 1 : -1, err);
+        if (rc)
+            return rc;
+        fm_pool_for(n, forward_task, r);
+        if ((rc = fm_sweeping_settle(r, err)) != FM_OK)
+            return rc;
+        for (int i = 0; counts && r->m >= 0 && i < n; i++)
+            for (int e = 0; e < E; e++)
+                counts[((size_t)(i % r->lanes) * M + (size_t)r->m) * (size_t)E + (size_t)e] +=
+                    s->routed[(size_t)i * (size_t)E + (size_t)e];
+        leave_layer(r);
+    }
+    return FM_OK;
+}
+
+static int run_backward(struct fm_sweeping *r, struct fm_err *err)
+{
+    struct fm_sweep *s = r->sweep;
+    const struct fm_visitor *v = r->visitor;
+    for (int l = s->config->L - 1; l >= r->lowest; l--) {
+        int rc = enter_layer(r, l, l > r->lowest ? l - 1 : -1, err);
+        bool seen = v && r->m >= 0;
+        if (!rc && seen && v->layer_begin)
+            rc = v->layer_begin(v->self, r->m, err);
+        if (rc)
+            return rc;
+        r->commits = 0;
+        memset(s->computed, 0, (size_t)r->batches * (size_t)r->backs * sizeof *s->computed);
+        fm_pool_for(r->blocks * r->backs, backward_task, r);
+        rc = fm_sweeping_settle(r, err);
+        if (!rc && seen && v->layer_end)
+            rc = v->layer_end(v->self, r->m, err);
+        if (rc)
+            return rc;
+        leave_layer(r);
+    }
+    return FM_OK;
+}
+
+/* Which lanes go back, which teach. */
+static void sort_lanes(struct fm_sweeping *r)
+{
+    for (int i = 0; i < r->lanes; i++) {
+        int teacher = r->lane[i].teacher;
+        assert(teacher < i);
+        r->teaches[i] = false;
+        r->nth[i] = r->lane[i].backward ? r->backs : -1;
+        if (r->lane[i].backward)
+            r->back[r->backs++] = i;
+        if (teacher >= 0)
+            r->teaches[teacher] = true;
+    }
+}
+
+/* Consecutive micro-batches of one shape, `together` at most, make a block. */
+static void sort_batches(struct fm_sweeping *r)
+{
+    struct fm_sweep *s = r->sweep;
+    for (int b = 0; b < r->batches; b++) {
+        const struct fm_batch *batch = &r->batch[b];
+        int rows = batch->S * batch->T, chunks = (rows + FM_HEAD_ROWS - 1) / FM_HEAD_ROWS;
+        assert(batch->S > 0 && batch->T > 1 && batch->T <= s->T && rows <= s->rows);
+        r->chunks = chunks > r->chunks ? chunks : r->chunks;
+        const struct fm_block *last = r->blocks > 0 ? &s->block[r->blocks - 1] : NULL;
+        if (r->blocks == 0 || last->count == s->together || r->batch[last->first].S != batch->S ||
+            r->batch[last->first].T != batch->T)
+            s->block[r->blocks++] = (struct fm_block){b, 0};
+        s->block[r->blocks - 1].count++;
+        s->block_of[b] = r->blocks - 1;
+    }
+}
+
+/* Records for the boundaries of this run; the store of the last run is kept where it is enough. */
+static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
+{
+    struct fm_sweep *s = r->sweep;
+    size_t blocks = (size_t)r->blocks, row = (size_t)s->config->H * sizeof(float), bytes = 0;
+    size_t want = blocks * ((size_t)r->lanes + (size_t)r->backs * (size_t)s->config->L);
+    if (want <= s->store.count)
+        return FM_OK;
+    if (!fm_mul(&bytes, (size_t)s->together * (size_t)s->rows, row))
+        return fm_fail(err, FM_ENOMEM, "a boundary of %d tokens is too large", s->rows);
+    fm_keep_release(&s->keep);
+    fm_store_release(&s->store);
+    return fm_store_init(&s->store, bytes, want, s->options.memory, err);
+}
+
+int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
+                 const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,
+                 struct fm_measure *measure, int64_t *counts, struct fm_err *err)
+{
+    const struct fm_config *c = s->config;
+    assert(batches > 0 && batches <= s->batches && lanes > 0 && lanes <= s->lanes);
+    struct fm_sweeping r = {.sweep = s,
+                            .batch = batch,
+                            .batches = batches,
+                            .lane = lane,
+                            .lanes = lanes,
+                            .visitor = visitor,
+                            .failed = INT_MAX,
+                            .lock = PTHREAD_MUTEX_INITIALIZER,
+                            .committed = PTHREAD_COND_INITIALIZER};
+    sort_lanes(&r);
+    sort_batches(&r);
+    r.lowest = s->taps.dx ? 0 : c->moe[0];
+    r.total = r.backs > 0 ? 2 * c->L - r.lowest : c->L;
+    if (counts)
+        memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
+    for (int i = 0; i < lanes; i++)
+        s->scale[i] = 1;
+    int rc = fm_merge_prepare(&r, err);
+    if (!rc)
+        rc = prepare_store(&r, err);
+    if (!rc)
+        fm_keep_prepare(&r);
+    if (!rc)
+        rc = fm_model_ends(s->model, &r.ends, err);
+    if (!rc)
+        rc = run_forward(&r, counts, err);
+    if (!rc)
+        rc = fm_head_run(&r, measure, err);
+    if (!rc && visitor && visitor->losses)
+        visitor->losses(visitor->self, measure, s->scale);
+    if (!rc && r.backs > 0)
+        rc = run_backward(&r, err);
+    pthread_mutex_destroy(&r.lock);
+    pthread_cond_destroy(&r.committed);
+    return rc;
+}
+
+/* Turns in flight: of one block in every lane, and of as many more as other threads may take. */
+static int count_slots(const struct fm_sweep *s)
+{
+    size_t pairs = (size_t)s->batches * (size_t)s->lanes;
+    size_t block = (size_t)s->together * (size_t)s->lanes;
+    size_t more = (size_t)(fm_pool_threads() + s->lanes - 2) / (size_t)s->lanes;
+    size_t slots = block * (1 + more);
+    return (int)(slots < pairs ? slots : pairs);
+}
+
+static int take_buffers(struct fm_sweep *s, struct fm_err *err)
+{
+    const struct fm_config *c = s->config;
+    size_t pairs = (size_t)s->batches * (size_t)s->lanes;
+    size_t angles = (size_t)s->T * (size_t)c->C / 2, chunks = (size_t)s->rows / FM_HEAD_ROWS + 1;
+    s->cos = fm_alloc(angles, sizeof *s->cos, "rotary angles", err);
+    s->sin = fm_alloc(angles, sizeof *s->sin, "rotary angles", err);
+    s->block = fm_alloc((size_t)s->batches, sizeof *s->block, "blocks of batches", err);
+    s->block_of = fm_alloc((size_t)s->batches, sizeof *s->block_of, "blocks of batches", err);
+    s->routed = fm_alloc(pairs * (size_t)c->E, sizeof *s->routed, "token counts", err);
+    s->partial = fm_alloc(pairs * chunks, sizeof *s->partial, "losses", err);
+    s->scale = fm_alloc((size_t)s->lanes, sizeof *s->scale, "loss factors", err);
+    s->computed = fm_alloc(pairs, sizeof *s->computed, "a commit list", err);
+    s->merged = fm_alloc((size_t)s->lanes, sizeof *s->merged, "merged weights", err);
+    bool all = s->cos && s->sin && s->block && s->block_of && s->routed && s->partial && s->scale &&
+               s->computed && s->merged;
+    return all ? FM_OK : err->code;
+}
+
+int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
+                 int batches, int rows, int T, int lanes, const struct fm_sweep_options *options,
+                 struct fm_err *err)
+{
+    const struct fm_config *c = fm_model_config(model);
+    assert(batches > 0 && rows >= T && T > 1 && lanes > 0 && lanes <= FM_LANES_MAX);
+    *sweep = NULL;
+    if (rows > INT_MAX / c->K || FM_SWEEP_BLOCK_TOKENS > INT_MAX / c->K ||
+        batches > INT_MAX / lanes / (rows / FM_HEAD_ROWS + 1))
+        return fm_fail(err, FM_EUSAGE, "%d batches of %d tokens are too many; use a smaller batch",
+                       batches, rows);
+    struct fm_sweep *s = fm_alloc(1, sizeof *s, "a sweep", err);
+    if (!s)
+        return err->code;
+    *s = (struct fm_sweep){.model = model,
+                           .ops = ops,
+                           .f32 = ops,
+                           .config = c,
+                           .options = *options,
+                           .taps = {.lane = -1},
+                           .batches = batches,
+                           .rows = rows,
+                           .T = T,
+                           .lanes = lanes,
+                           .together =
+                               rows < FM_SWEEP_BLOCK_TOKENS ? FM_SWEEP_BLOCK_TOKENS / rows : 1};
+    if (s->together > batches)
+        s->together = batches;
+    s->slots = count_slots(s);
+    int rc = take_buffers(s, err);
+    if (!rc && ops != fm_ops_ref())
+        rc = fm_ops_cpu(&s->f32, FM_PRECISION_F32, err);
+    if (rc) {
+        fm_sweep_free(s);
+        return rc;
+    }
+    fm_layer_angles(s->cos, s->sin, c, T);
+    *sweep = s;
+    return FM_OK;
+}
+
+void fm_sweep_free(struct fm_sweep *s)
+{
+    if (!s)
+        return;
+    fm_merge_release(s);
+    free(s->computed);
+    free(s->scale);
+    free(s->partial);
+    free(s->routed);
+    free(s->block_of);
+    free(s->block);
+    free(s->cos);
+    free(s->sin);
+    fm_keep_release(&s->keep);
+    fm_store_release(&s->store);
+    free(s);
+}
+
+int fm_sweep_slots(const struct fm_sweep *s)
+{
+    return s->slots;
+}
+
+void fm_sweep_tap(struct fm_sweep *s, const struct fm_sweep_taps *taps)
+{
+    s->taps = *taps;
+}

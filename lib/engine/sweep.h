@@ -1,0 +1,133 @@
+/*
+ * The one sweep: micro-batches go through the model one layer at a time, forward,
+ * then backward with recomputation from the stored layer boundaries.  Each layer's
+ * weights are read once per direction whatever the number of micro-batches.
+ *
+ * Several networks ride in one sweep, as lanes over the same weights: the full
+ * model (the teacher), subnets of it (students: a width per expert), a subnet with
+ * an adapter.  Rank, train, walk, recover and quality are visitors of this sweep;
+ * they see each expert's rows on the way back and know nothing about layers.
+ *
+ * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and
+ * for lanes with a gradient one per layer; the last go to an unlinked temporary file
+ * beyond `memory`.  For every adapter among the lanes, its merged copy of one layer's experts.
+ * What the boundaries leave of `memory` keeps inner values of the last layers, which the backward
+ * then need not compute again, unless a lane has an adapter.
+ *
+ * Same bytes for any thread count and memory: what goes through a layer together depends
+ * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
+ * Callers therefore cut their data into sweeps by sizes, never by memory or threads.
+ */
+#ifndef FM_SWEEP_H
+#define FM_SWEEP_H
+
+#include <stdatomic.h>
+
+#include "lib/engine/adapter.h"
+#include "lib/model/model.h"
+
+#define FM_LANES_MAX 128
+
+/* Micro-batches go through a layer together up to this many tokens: with top-2 of 8 experts that
+ * is 512 rows an expert, where products reach their full speed. */
+#define FM_SWEEP_BLOCK_TOKENS 2048
+
+/* S sequences of T tokens; each predicts its own T - 1 next tokens.  ids are borrowed. */
+struct fm_batch {
+    const int32_t *ids; /* (S, T) */
+    int S, T;
+};
+
+/* One network in the sweep. */
+struct fm_lane {
+    const uint32_t *widths;           /* (M, E), NULL: every channel the model has */
+    const struct fm_adapter *adapter; /* NULL: none; merged into the weights on the fly, f32 */
+    bool round;                       /* merged weights rounded to the stored dtype */
+    bool backward;                    /* gradients wanted */
+    int teacher;                      /* lane whose logits the KL compares with, -1: none;
+                                         a lower index than this lane's */
+    float ce, kl;                     /* loss = ce * CE + kl * KL, means over the micro-batch */
+};
+
+/* What the head measured for one lane on one micro-batch; sums over its positions. */
+struct fm_measure {
+    double ce, kl; /* sums; divide by n */
+    int64_t agree; /* positions whose most probable token is the teacher's */
+    int64_t n;     /* positions, S (T - 1) */
+};
+
+/* One expert of one lane and micro-batch on the way back; pointers die with the call. */
+struct fm_expert_view {
+    int layer; /* the m-th of those that have experts */
+    int expert, lane, batch;
+    int slot;                    /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
+    int n;                       /* rows routed here, > 0 */
+    const int32_t *rows;         /* (n) token index in the micro-batch, ascending */
+    int width, cap;              /* channels the lane uses, channels in memory */
+    const float *gate_up, *down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
+    const float *x;              /* (n, H) input of the expert */
+    const float *h;              /* (n, cap) silu(gate) * up, full width */
+    const float *dy;             /* (n, H) gradient at the expert's output, router weight in it */
+    const float *dh;             /* (n, cap) dy down^T: gradient at the masked h, full width */
+    const float *dgu;            /* (n, 2 width) gradient at gate and up of the kept channels */
+};
+
+struct fm_visitor {
+    void *self;
+    /*
+     * All losses of the sweep are known: measure is (batches, lanes).  May set
+     * scale (lanes), 1 before, which multiplies that lane's gradient.  NULL: not wanted.
+     */
+    void (*losses)(void *self, const struct fm_measure *measure, float *scale);
+    /* The backward comes to the m-th layer of experts; the last call before these. */
+    int (*layer_begin)(void *self, int m, struct fm_err *err);
+    /* Called by many threads at once for different experts, batches and lanes; heavy work here.
+     * Writes only to what belongs to (view->slot, view->expert). */
+    void (*expert)(void *self, const struct fm_expert_view *view);
+    /* After all experts of (m, batch, lane), one call at a time, in order of batch then lane:
+     * fold the slot into the total and clear the slot. */
+    void (*commit)(void *self, int m, int batch, int lane, int slot);
+    int (*layer_end)(void *self, int m, struct fm_err *err);
+};
+
+struct fm_sweep_options {
+    uint64_t memory;                                   /* bytes for boundaries, then inner values */
+    void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
+    void *progress_self;
+    const atomic_int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */
+};
+
+struct fm_sweep;
+
+/* Buffers for up to `batches` micro-batches of up to `rows` tokens and T positions, `lanes` lanes.
+ * Borrows model and ops. */
+int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
+                 int batches, int rows, int T, int lanes, const struct fm_sweep_options *options,
+                 struct fm_err *err);
+void fm_sweep_free(struct fm_sweep *sweep);
+
+/* Slots that visitors need scratch for: constant over the life of the sweep. */
+int fm_sweep_slots(const struct fm_sweep *sweep);
+
+/*
+ * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), where not NULL, receives the
+ * token slots routed to each expert, summed over batches.  Without a lane that has `backward`
+ * only the forward runs.  visitor may be NULL.
+ * FM_EFORMAT where an activation or loss is not finite: the sentence names layer and lane.
+ */
+int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
+                 const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,
+                 struct fm_measure *measure, int64_t *counts, struct fm_err *err);
+
+/* For tests and tools that need them: per-token log-probabilities of the next token, one lane,
+ * logprob (S, T-1) of batch 0, and/or logits (S, T, V), and dx at every boundary
+ * ((L + 1), N, H) of a lane with backward.  Any pointer may be NULL. */
+struct fm_sweep_taps {
+    int lane;
+    float *logprob;
+    float *logits;
+    float *dx;
+};
+void fm_sweep_tap(struct fm_sweep *sweep, const struct fm_sweep_taps *taps);
+
+#endif

@@ -1,0 +1,109 @@
+/*
+ * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/keep.c,
+ * lib/engine/head.c and lib/engine/merge.c.
+ *
+ * A block is a few consecutive micro-batches of one shape that go through a layer together,
+ * because products with more rows run faster.  How many depends on sizes alone.
+ */
+#ifndef FM_SWEEPING_H
+#define FM_SWEEPING_H
+
+#include <pthread.h>
+
+#include "lib/engine/keep.h"
+#include "lib/engine/sweep.h"
+#include "lib/run/store.h"
+
+struct fm_block {
+    int first, count; /* micro-batches [first, first + count) */
+};
+
+/* A layer whose experts hold an adapter, shared by all lanes that name it. */
+struct fm_merged {
+    const struct fm_adapter *adapter;
+    bool round;
+    float *gate_up, *down;
+    struct fm_layer layer;
+};
+
+struct fm_sweep {
+    struct fm_model *model;
+    const struct fm_ops *ops, *f32; /* f32: adapters are merged in float32 whatever ops rounds */
+    const struct fm_config *config;
+    struct fm_sweep_options options;
+    struct fm_sweep_taps taps;
+    int batches, rows, T, lanes, slots;
+    int together; /* micro-batches of a block at most */
+    float *cos, *sin;
+    struct fm_store store;
+    struct fm_keep keep;
+    struct fm_block *block;     /* (batches) */
+    int *block_of;              /* (batches) */
+    int64_t *routed;            /* (blocks, lanes, E) of one layer */
+    struct fm_measure *partial; /* (batches, chunks, lanes) */
+    float *scale;               /* (lanes) */
+    bool *computed;             /* (batches, lanes): waiting for their commit */
+    struct fm_merged *merged;   /* (lanes) */
+    int merges;
+};
+
+/* One fm_sweep_run, shared by all its tasks. */
+struct fm_sweeping {
+    struct fm_sweep *sweep;
+    const struct fm_batch *batch;
+    int batches, blocks;
+    const struct fm_lane *lane;
+    int lanes;
+    const struct fm_visitor *visitor;
+    const struct fm_ends *ends;
+    const struct fm_layer *layer;
+    int l, m;   /* the layer at hand, its place among those with experts or -1 */
+    int lowest; /* the backward ends with this layer: below it nobody reads gradients */
+    int done, total;
+    int chunks;                 /* of the largest batch */
+    int back[FM_LANES_MAX];     /* lanes with a gradient */
+    int nth[FM_LANES_MAX];      /* index of a lane in back, or -1 */
+    bool teaches[FM_LANES_MAX]; /* some other lane names it */
+    int backs;
+    pthread_mutex_t lock;
+    pthread_cond_t committed;
+    int commits; /* (batch, lane) pairs of this layer committed: [0, commits) */
+    bool committing;
+    int failed; /* lowest task that failed, INT_MAX: none */
+    struct fm_err err;
+};
+
+/* Rows of one head task: fixed, so that results depend on nothing else. */
+#define FM_HEAD_ROWS 128
+
+/* Keep the error of the lowest task; afterwards, it or FM_OK. */
+void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err);
+int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
+
+/*
+ * Record of boundary l (the input of layer l; L: of the head) of a block and lane, rows of its
+ * micro-batches one after another.  Lanes without a gradient need the newest alone.  The gradient
+ * of the others takes the place of boundary L.
+ */
+size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
+
+/* Memory for inner values of this run, in what the boundaries leave; and the place of a block and
+ * lane of the layer at hand, NULL where they are not kept. */
+void fm_keep_prepare(struct fm_sweeping *r);
+void *fm_keep_find(const struct fm_sweeping *r, int block, int lane);
+
+/* Does this lane keep gate and up of its experts?  Only where the backward reads no channels that
+ * the forward did not compute. */
+bool fm_keep_gu(const struct fm_sweeping *r, int lane);
+
+/* Final norm, logits and losses of every batch and lane; gradients at boundary L in its place. */
+int fm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
+
+/* Memory for one merged copy per adapter and rounding that the lanes name; it stays for the next
+ * run.  Then the copies of the resident layer; and the layer that a lane computes with. */
+int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err);
+void fm_merge_layer(struct fm_sweeping *r);
+const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane);
+void fm_merge_release(struct fm_sweep *s);
+
+#endif

@@ -1,0 +1,270 @@
+#include "lib/export/list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/export/degrees.h"
+#include "lib/export/exporter.h"
+#include "lib/run/report.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/stage.h"
+
+static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
+{
+    const struct fm_mask *m = &b->family.mask[i];
+    const struct fm_budget *s = &b->budget[i];
+    *row = (struct fm_list_row){.index = i,
+                                .budget = s->budget,
+                                .removed = m->removed,
+                                .width_min = s->width_min,
+                                .width_max = s->width_max,
+                                .width_mean = s->width_mean,
+                                .bytes = s->bytes,
+                                .params = s->params,
+                                .params_active = s->params_active,
+                                .measured = m->quality.positions > 0,
+                                .ce = m->quality.ce,
+                                .kl = m->quality.kl,
+                                .agree = m->quality.agree,
+                                .recovered = m->quality.recovered};
+    snprintf(row->method, sizeof row->method, "%s", fm_method_name(m->method));
+}
+
+const char *fm_list_form_name(int form)
+{
+    return form == FM_LIST_FUSED    ? "layer-vllm"
+           : form == FM_LIST_CAPPED ? "load-cap"
+                                    : fm_layout_name((enum fm_layout)form);
+}
+
+/* Bytes of the tensors; without experts, each budget removes from the same sum. */
+static uint64_t tensor_bytes(const struct fm_exporter *x)
+{
+    const struct fm_mask *mask = &x->budgets.family.mask[x->index];
+    uint64_t channel = fm_exporter_channel_bytes(x), kept = 0;
+    uint64_t full = x->budgets.budget[x->index].bytes + mask->removed * channel;
+    for (int m = 0; m < x->config.M; m++)
+        kept += fm_exporter_channels(x, m);
+    if (x->options->layout == FM_LAYOUT_PADDED)
+        return full;
+    if (x->options->layout == FM_LAYOUT_ELASTIC)
+        full += (uint64_t)x->config.M * (uint64_t)fm_dtype_bits(x->volumes.dtype) / 8;
+    return full - (fm_family_channels(&x->budgets.family) - kept) * channel;
+}
+
+static struct fm_export_options options_of(int form)
+{
+    if (form == FM_LIST_FUSED)
+        return (struct fm_export_options){.layout = FM_LAYOUT_LAYER, .vllm = true};
+    if (form == FM_LIST_CAPPED)
+        return (struct fm_export_options){
+            .layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_high = 1};
+    return (struct fm_export_options){.layout = (enum fm_layout)form};
+}
+
+/* One form of every member. */
+static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, struct fm_err *err)
+{
+    struct fm_export_options o = options_of(form);
+    int rc = FM_OK;
+    x->options = &o;
+    for (int i = 0; i < list->rows && rc == FM_OK; i++) {
+        struct fm_list_form *f = &list->row[i].form[form];
+        x->index = i;
+        o.load_low = o.load_cap ? x->budgets.budget[i].budget : 0;
+        rc = fm_exporter_keep(x, err);
+        if (rc != FM_OK)
+            break;
+        fm_exporter_widths(x);
+        f->tensors = tensor_bytes(x);
+        f->degrees = fm_degrees_of(&x->config, o.layout, o.vllm, x->widths);
+        if (list->packed) {
+            rc = fm_exporter_plan(x, i, err);
+            f->files = rc == FM_OK ? fm_exporter_bytes(x) : 0;
+            if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
+                *err = (struct fm_err){0};
+                rc = FM_OK;
+            }
+        }
+    }
+    return rc;
+}
+
+static int fill_rows(struct fm_list *list, struct fm_exporter *x, bool forms, struct fm_err *err)
+{
+    int n = x->budgets.family.count, rc = FM_OK;
+    list->row = fm_alloc((size_t)n, sizeof *list->row, "the list of budgets", err);
+    if (!list->row)
+        return err->code;
+    list->rows = n;
+    for (int i = 0; i < n; i++)
+        fill_row(&list->row[i], &x->budgets, i);
+    for (int form = 0; form < FM_LIST_FORMS && forms && rc == FM_OK; form++)
+        rc = fill_form(list, x, form, err);
+    return rc;
+}
+
+/* Manifest facts that are words: cut to their room, the tables have their own words for these. */
+static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
+{
+    const char *stage, *family;
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(bundle->manifest, "model");
+    int rc = fm_json_get_string(bundle->manifest, "stage", &stage, err);
+    if (rc == FM_OK)
+        rc = fm_json_get_string(model, "family", &family, err);
+    if (rc != FM_OK)
+        return fm_within(err, "%s: %s", bundle->file.path, FM_MEMBER_MANIFEST);
+    snprintf(list->stage, sizeof list->stage, "%s", stage);
+    snprintf(list->family, sizeof list->family, "%s", family);
+    return FM_OK;
+}
+
+static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
+{
+    const cJSON *adapter = cJSON_GetObjectItemCaseSensitive(bundle->manifest, "adapter");
+    int64_t index = -1;
+    list->adapter_budget = -1;
+    if (!adapter)
+        return FM_OK;
+    int rc = fm_json_get_int(adapter, "budget_index", 0, list->rows - 1, &index, err);
+    if (rc != FM_OK)
+        return fm_within(err, "%s: %s: adapter", bundle->file.path, FM_MEMBER_MANIFEST);
+    list->adapter_budget = list->row[index].budget;
+    return FM_OK;
+}
+
+static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundle)
+{
+    const cJSON *train = fm_stage_history_of(bundle, "fm-train");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+    const char *text =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "granularity"));
+    for (int g = 0; text && g < FM_GRANULARITIES; g++)
+        if (strcmp(text, fm_ties_name((enum fm_granularity)g)) == 0)
+            snprintf(list->granularity, sizeof list->granularity, "%s", text);
+}
+
+int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
+{
+    *list = (struct fm_list){.adapter_budget = -1};
+    const struct fm_export_options plain = {0};
+    const struct fm_run_options run = {.output = ""};
+    struct fm_exporter x = {.run = &run, .options = &plain};
+    struct fm_stage_model model;
+    int rc = fm_stage_open(&x.bundle, path, NULL, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_read(&model, &x.bundle, err);
+    if (rc == FM_OK)
+        rc = fill_words(list, &x.bundle, err);
+    list->packed = rc == FM_OK && fm_bundle_find(&x.bundle, FM_MEMBER_SEGMENTS);
+    x.head = !list->packed || !forms;
+    if (rc == FM_OK && fm_bundle_find(&x.bundle, FM_MEMBER_MASKS)) {
+        fill_granularity(list, &x.bundle);
+        rc = fm_exporter_take(&x, err);
+        if (rc == FM_OK)
+            rc = fill_rows(list, &x, forms, err);
+    }
+    if (rc == FM_OK)
+        rc = fill_adapter(list, &x.bundle, err);
+    if (rc == FM_OK) {
+        list->layers = model.L;
+        list->M = model.M;
+        memcpy(list->moe, model.moe, sizeof list->moe);
+        list->experts = model.E;
+        list->experts_per_token = model.K;
+        list->hidden = model.H;
+        list->channels = model.I;
+        list->vocabulary = model.V;
+        list->params = model.params;
+        snprintf(list->dtype, sizeof list->dtype, "%s", fm_dtype_name(model.dtype));
+    }
+    fm_exporter_release(&x);
+    return rc;
+}
+
+void fm_list_release(struct fm_list *list)
+{
+    free(list->row);
+    *list = (struct fm_list){0};
+}
+
+static void add_quality(cJSON *object, const struct fm_list_row *row)
+{
+    if (!row->measured) {
+        cJSON_AddNullToObject(object, "quality");
+        return;
+    }
+    cJSON *quality = cJSON_AddObjectToObject(object, "quality");
+    fm_json_add_double(quality, "ce", row->ce);
+    fm_json_add_double(quality, "kl", row->kl);
+    fm_json_add_double(quality, "agree", row->agree);
+    cJSON_AddBoolToObject(quality, "recovered", row->recovered);
+}
+
+static void add_forms(cJSON *object, const struct fm_list_row *row)
+{
+    cJSON *layouts = cJSON_AddObjectToObject(object, "layouts");
+    for (int i = 0; i < FM_LIST_FORMS; i++) {
+        cJSON *form = cJSON_AddObjectToObject(layouts, fm_list_form_name(i));
+        fm_json_add_uint(form, "tensors", row->form[i].tensors);
+        if (row->form[i].files > 0)
+            fm_json_add_uint(form, "files", row->form[i].files);
+        cJSON *degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
+        for (int d = 1; d <= FM_DEGREES_MAX; d++)
+            if (row->form[i].degrees >> (d - 1) & 1)
+                fm_json_add_uint(degrees, NULL, (uint64_t)d);
+    }
+}
+
+static void add_row(cJSON *array, const struct fm_list_row *row)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToArray(array, object);
+    fm_json_add_uint(object, "index", (uint64_t)row->index);
+    fm_json_add_double(object, "budget", row->budget);
+    fm_json_add_uint(object, "removed", row->removed);
+    cJSON_AddStringToObject(object, "method", row->method);
+    cJSON *widths = cJSON_AddObjectToObject(object, "widths");
+    fm_json_add_uint(widths, "min", row->width_min);
+    fm_json_add_double(widths, "mean", row->width_mean);
+    fm_json_add_uint(widths, "max", row->width_max);
+    fm_json_add_uint(object, "bytes", row->bytes);
+    fm_json_add_uint(object, "params", row->params);
+    fm_json_add_uint(object, "params_active", row->params_active);
+    add_quality(object, row);
+    add_forms(object, row);
+}
+
+char *fm_list_json(const struct fm_list *list)
+{
+    cJSON *tree = fm_report_begin("fm-pack");
+    cJSON_AddStringToObject(tree, "stage", list->stage);
+    cJSON *model = cJSON_AddObjectToObject(tree, "model");
+    cJSON_AddStringToObject(model, "family", list->family);
+    cJSON_AddStringToObject(model, "dtype", list->dtype);
+    fm_json_add_uint(model, "layers", (uint64_t)list->layers);
+    cJSON *moe = list->M < list->layers ? cJSON_AddArrayToObject(model, "moe_layers") : NULL;
+    for (int m = 0; moe && m < list->M; m++)
+        fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
+    fm_json_add_uint(model, "experts", (uint64_t)list->experts);
+    fm_json_add_uint(model, "experts_per_token", (uint64_t)list->experts_per_token);
+    fm_json_add_uint(model, "hidden", (uint64_t)list->hidden);
+    fm_json_add_uint(model, "channels", (uint64_t)list->channels);
+    fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
+    fm_json_add_uint(model, "params", list->params);
+    if (list->granularity[0])
+        cJSON_AddStringToObject(tree, "granularity", list->granularity);
+    if (list->adapter_budget >= 0)
+        fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
+    cJSON *budgets = cJSON_AddArrayToObject(tree, "budgets");
+    for (int i = 0; i < list->rows; i++)
+        add_row(budgets, &list->row[i]);
+    char *text = fm_json_print(tree);
+    cJSON_Delete(tree);
+    return text;
+}

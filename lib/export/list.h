@@ -1,0 +1,68 @@
+/*
+ * What a bundle or stage stream offers: one row per budget of its family, and in it what every
+ * layout makes of that member.
+ */
+#ifndef FM_LIST_H
+#define FM_LIST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+#include "lib/export/export.h"
+#include "lib/model/model.h"
+
+/* A form of export: the layouts, layout layer once more as vLLM reads it, and elastic with a load
+ * cap that begins at the member of the row. */
+#define FM_LIST_FUSED FM_LAYOUTS
+#define FM_LIST_CAPPED (FM_LAYOUTS + 1)
+#define FM_LIST_FORMS (FM_LAYOUTS + 2)
+
+/* "native" and so on, then "layer-vllm" and "load-cap". */
+const char *fm_list_form_name(int form);
+
+struct fm_list_form {
+    uint64_t tensors; /* bytes of all tensors: what the weights take in memory */
+    uint64_t files;   /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
+                         and where the layout cannot count so many members */
+    uint64_t degrees; /* of tensor parallelism: lib/export/degrees.h */
+};
+
+struct fm_list_row {
+    int index;
+    double budget;    /* fraction of routed-expert channels removed */
+    uint64_t removed; /* that many channels */
+    char method[32];  /* what chose the mask */
+    uint32_t width_min, width_max;
+    double width_mean;
+    uint64_t bytes; /* weights of a ragged or native export */
+    uint64_t params, params_active;
+    bool measured; /* the quality fields are set */
+    double ce, kl, agree;
+    bool recovered; /* measured on the recovered weights */
+    struct fm_list_form form[FM_LIST_FORMS];
+};
+
+struct fm_list {
+    char stage[16]; /* "rank", "train", "recover" or "pack" */
+    char family[32], dtype[16];
+    int layers, experts, experts_per_token, hidden, channels, vocabulary;
+    int M;                      /* layers that have experts */
+    int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
+    uint64_t params;
+    char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
+    double adapter_budget; /* where the adapter was trained, -1: there is none */
+    bool packed;           /* it has weights: `files` are set */
+    struct fm_list_row *row;
+    int rows; /* 0 before fm-train */
+};
+
+/* path: a bundle or stage stream, "-" for standard input; `forms`: fill those too, which plans
+ * every export.  Release in every case. */
+int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err);
+void fm_list_release(struct fm_list *list);
+
+/* The same as JSON text with a newline at the end; free() it.  NULL: no memory. */
+char *fm_list_json(const struct fm_list *list);
+
+#endif

@@ -1,0 +1,253 @@
+#include "lib/learn/learn.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+
+static int alloc_scratch(struct fm_learn *n, size_t X, struct fm_err *err)
+{
+    size_t samples = (size_t)n->options->samples, T = (size_t)n->task->calib.T;
+    n->q = fm_alloc(X, sizeof *n->q, "loads", err);
+    n->floored = fm_alloc(X, sizeof *n->floored, "loads", err);
+    n->widths = fm_alloc((samples + 2) * X, sizeof *n->widths, "sampled widths", err);
+    n->ids = fm_alloc((size_t)n->batch * T, sizeof *n->ids, "sequences", err);
+    n->counts = fm_alloc((samples + 1) * X, sizeof *n->counts, "token counts", err);
+    return n->q && n->floored && n->widths && n->ids && n->counts ? FM_OK : FM_ENOMEM;
+}
+
+static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
+{
+    const struct fm_ranking *r = &n->task->ranking;
+    double *lost = fm_alloc(X * (size_t)n->actions->count, sizeof *lost, "lost scores", err);
+    if (!lost)
+        return FM_ENOMEM;
+    fm_masks_lost(lost, n->actions, r->scores, r->order, r->M, r->E, r->I);
+    fm_ties_sum(lost, lost, X, n->size, n->actions->count);
+    fm_logits_start(&n->logits, lost, n->options->prior);
+    n->rho_start = fm_logits_expected(&n->logits);
+    free(lost);
+    return FM_OK;
+}
+
+int fm_learn_init(struct fm_learn *n, struct fm_err *err)
+{
+    const struct fm_config *c = n->task->config;
+    size_t X = (size_t)c->M * (size_t)c->E;
+    int micro = fm_task_micro(n->batch, n->task->calib.T), samples = n->options->samples;
+    n->size = fm_ties_size(n->options->granularity, c->M, c->E);
+    int rc = fm_logits_init(&n->logits, n->actions, (int)X / n->size, err);
+    if (rc == FM_OK)
+        rc = alloc_scratch(n, X, err);
+    if (rc == FM_OK)
+        rc = start_logits(n, X, err);
+    if (rc == FM_OK)
+        rc = fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T,
+                           samples + 1, err);
+    if (rc == FM_OK)
+        rc = fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples,
+                              fm_sweep_slots(n->sweep), err);
+    return rc;
+}
+
+void fm_learn_release(struct fm_learn *n)
+{
+    fm_sweep_free(n->sweep);
+    fm_maskgrad_release(&n->grad);
+    fm_logits_release(&n->logits);
+    free(n->q);
+    free(n->floored);
+    free(n->widths);
+    free(n->ids);
+    free(n->counts);
+    *n = (struct fm_learn){0};
+}
+
+static double anneal(double first, double last, int64_t taken, int steps)
+{
+    double at = (double)taken / steps;
+    return at < 1 ? first + (last - first) * at : last;
+}
+
+static double tau_of(const struct fm_learn *n)
+{
+    return anneal(n->options->tau_first, n->options->tau_last, n->taken, n->options->steps);
+}
+
+/* Experts of the model. */
+static size_t experts_of(const struct fm_learn *n)
+{
+    return (size_t)n->logits.X * (size_t)n->size;
+}
+
+/* Draw subnet s: its widths (L, E), the same for experts that share them. */
+static void sample(struct fm_learn *n, int s)
+{
+    int samples = n->options->samples;
+    uint32_t *widths = n->widths + (size_t)s * experts_of(n);
+    fm_logits_sample(&n->logits, widths, tau_of(n), n->task->run->seed,
+                     (uint64_t)n->taken * (uint64_t)samples + (uint64_t)s);
+    fm_ties_spread(widths, experts_of(n), n->size);
+}
+
+static void harden(struct fm_learn *n, uint32_t *widths)
+{
+    fm_logits_harden(&n->logits, widths);
+    fm_ties_spread(widths, experts_of(n), n->size);
+}
+
+/* Sampled subnets through the model: fills grad.total, counts, and the losses. */
+static int run_students(struct fm_learn *n, struct fm_err *err)
+{
+    int samples = n->options->samples, T = n->task->calib.T;
+    int micro = fm_task_micro(n->batch, T), batches = n->batch / micro, lanes = samples + 1;
+    struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
+    struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
+    struct fm_measure *measure =
+        fm_alloc((size_t)batches * (size_t)lanes, sizeof *measure, "measures", err);
+    int rc = batch && measure ? FM_OK : FM_ENOMEM;
+    for (int s = 0; s < samples; s++) {
+        sample(n, s);
+        lane[s + 1] = (struct fm_lane){.widths = n->widths + (size_t)s * experts_of(n),
+                                       .backward = true,
+                                       .teacher = 0,
+                                       .ce = 1,
+                                       .kl = 1};
+    }
+    for (int b = 0; rc == FM_OK && b < batches; b++)
+        batch[b] = (struct fm_batch){n->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
+    fm_maskgrad_begin(&n->grad, batches);
+    struct fm_visitor visitor = fm_maskgrad_visitor(&n->grad);
+    if (rc == FM_OK)
+        rc = fm_sweep_run(n->sweep, batch, batches, lane, lanes, &visitor, measure, n->counts, err);
+    struct fm_measure sum = {0};
+    for (int i = 0; rc == FM_OK && i < batches * lanes; i++) {
+        bool student = i % lanes != 0;
+        sum.ce += student ? measure[i].ce : 0;
+        sum.kl += student ? measure[i].kl : 0;
+        sum.n += student ? measure[i].n : 0;
+    }
+    n->ce = sum.n ? sum.ce / (double)sum.n : 0;
+    n->kl = sum.n ? sum.kl / (double)sum.n : 0;
+    free(batch);
+    free(measure);
+    return rc;
+}
+
+static double as_double(const struct fm_decimal *d)
+{
+    return (double)d->num / (double)d->den;
+}
+
+static void update_logits(struct fm_learn *n)
+{
+    const struct fm_train_options *o = n->options;
+    struct fm_logits *z = &n->logits;
+    const struct fm_config *c = n->task->config;
+    if (o->schedule == FM_LAMBDA_LINEAR)
+        n->lambda = o->lambda_last * (double)n->taken / o->steps;
+    fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, n->taken == 0);
+    fm_ties_sum(n->floored, n->floored, experts_of(n), n->size, 1);
+    fm_logits_clear(z);
+    for (int s = 0; s < o->samples; s++) {
+        double *dz = n->grad.total + (size_t)s * experts_of(n) * (size_t)z->A;
+        /* Drawn again, since soft holds one sample. */
+        sample(n, s);
+        fm_ties_sum(dz, dz, experts_of(n), n->size, z->A);
+        fm_logits_back_sample(z, dz, tau_of(n), 1.0 / o->samples);
+    }
+    fm_logits_back_cost(z, n->floored, n->lambda);
+    fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, n->taken, o->steps));
+    n->taken++;
+    fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)n->taken);
+    n->rho = fm_logits_expected(z);
+    if (o->schedule == FM_LAMBDA_PACED)
+        n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
+                                   as_double(&n->until), n->rho);
+}
+
+/* An expert, or a group of tied ones, whose hardened width a step changed. */
+struct flip {
+    int x;
+    uint32_t to;
+    bool wider;
+    double margin; /* of the new action's logit over the old one's */
+};
+
+static int compare_flips(const void *pa, const void *pb)
+{
+    const struct flip *a = pa, *b = pb;
+    if (a->wider != b->wider)
+        return a->wider ? -1 : 1;
+    if (a->margin != b->margin)
+        return a->margin > b->margin ? -1 : 1;
+    return a->x - b->x;
+}
+
+static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_t *from,
+                      const uint32_t *to)
+{
+    int flips = 0;
+    for (int x = 0; x < n->logits.X; x++) {
+        uint32_t old = from[x * n->size], now = to[x * n->size];
+        if (old == now)
+            continue;
+        const double *alpha = n->logits.alpha + (size_t)x * (size_t)n->logits.A;
+        double margin =
+            alpha[fm_actions_find(n->actions, now)] - alpha[fm_actions_find(n->actions, old)];
+        flip[flips++] = (struct flip){x, now, now > old, margin};
+    }
+    return flips;
+}
+
+/*
+ * Offer every mask on the way from one hardened mask to the next, flip by flip: where several
+ * experts flip in one step, the family still has a mask at every budget step.  What grows wider
+ * goes first, then what is decided most clearly.  `from` becomes `to`.
+ */
+static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *from,
+                       const uint32_t *to, struct fm_err *err)
+{
+    uint64_t channels = fm_family_channels(family);
+    uint64_t grown = fm_decimal_ceil(&n->step, channels);
+    uint64_t until = fm_decimal_ceil(&n->until, channels);
+    struct flip *flip = fm_alloc((size_t)n->logits.X, sizeof *flip, "flips", err);
+    if (!flip)
+        return FM_ENOMEM;
+    int flips = list_flips(n, flip, from, to), rc = FM_OK;
+    qsort(flip, (size_t)flips, sizeof *flip, compare_flips);
+    for (int i = 0; rc == FM_OK && i < flips; i++) {
+        for (int e = 0; e < n->size; e++)
+            from[flip[i].x * n->size + e] = flip[i].to;
+        bool arrived = fm_family_removed(family, from) >= until;
+        rc = fm_family_offer(family, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
+                             err);
+        if (arrived)
+            break;
+    }
+    free(flip);
+    return rc;
+}
+
+int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, struct fm_err *err)
+{
+    size_t X = experts_of(n);
+    uint64_t until = fm_decimal_ceil(&n->until, fm_family_channels(family));
+    uint32_t *before = n->widths + (size_t)n->options->samples * X, *hard = before + X;
+    harden(n, before);
+    bool arrived = family->mask[family->count - 1].removed >= until;
+    *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
+    if (*done)
+        return arrived ? FM_OK
+                       : fm_family_offer(family, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
+                                         NULL, err);
+    int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
+    if (rc == FM_OK)
+        rc = run_students(n, err);
+    if (rc != FM_OK)
+        return rc;
+    update_logits(n);
+    harden(n, hard);
+    return offer_flips(n, family, before, hard, err);
+}

@@ -1,0 +1,52 @@
+/*
+ * learned: one step after another of training logits by sampled subnets, under a
+ * controller that paces the budget (METHOD.md 3).  Everything a step changes is in
+ * struct fm_learn and its family, so that a run can be saved between any two.
+ */
+#ifndef FM_LEARN_H
+#define FM_LEARN_H
+
+#include "lib/learn/maskgrad.h"
+#include "lib/learn/task.h"
+#include "lib/learn/train.h"
+#include "lib/masks/logits.h"
+#include "lib/masks/masks.h"
+
+struct fm_learn {
+    struct fm_task *task; /* borrowed */
+    const struct fm_train_options *options;
+    const struct fm_actions *actions;
+    struct fm_decimal step, until;
+    int batch; /* sequences in a step */
+    int size;  /* experts that share a width, and logits */
+    /* State. */
+    struct fm_logits logits;
+    double *q;        /* (M, E) running load */
+    double lambda;    /* of the cost */
+    double rho_start; /* expected budget before the first step */
+    int64_t taken;    /* steps */
+    /* Of the last step, for the curious. */
+    double ce, kl, rho;
+    /* Scratch. */
+    struct fm_sweep *sweep;
+    struct fm_maskgrad grad;
+    uint32_t *widths; /* (samples + 2, M, E): sampled, then hardened before and after a step */
+    double *floored;  /* (M, E) */
+    int32_t *ids;     /* (batch, T) */
+    int64_t *counts;  /* (1 + samples, M, E) */
+};
+
+/* Task, options, actions, step, until and batch are set by the caller; logits start from the
+ * task's ranking. */
+int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
+void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
+
+/*
+ * One step; the hardened mask is offered to the family, and those between it and the one before,
+ * flip by flip.  *done is set, and no step taken, where
+ * the family has arrived at `until`, or steps have run out: options->steps and as many again for
+ * the hardened budget to catch up.  The last mask is in the family then.
+ */
+int fm_learn_step(struct fm_learn *learn, struct fm_family *family, bool *done, struct fm_err *err);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * Gradients of the loss with respect to prefix masks (METHOD.md 3): a visitor that sums
+ * c[j] = sum over tokens of h[t,j] dh[t,j], before any mask, and keeps of it per expert and
+ * action either dz_a = sum over j < k_a of c[j], or, for the walk, the sum of c[j]^2 over the
+ * channels that lie between action a - 1 and action a.
+ */
+#ifndef FM_MASKGRAD_H
+#define FM_MASKGRAD_H
+
+#include <stdbool.h>
+
+#include "lib/engine/sweep.h"
+#include "lib/masks/actions.h"
+
+struct fm_maskgrad {
+    const struct fm_ops *ops;
+    const struct fm_actions *actions;
+    int M, E;
+    bool squares;  /* the walk's sums instead of dz */
+    double share;  /* of one micro-batch in the total: 1 / micro-batches */
+    double *slot;  /* (slots, E, A) */
+    double *total; /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
+    int students;
+};
+
+/* For sweeps with a teacher in lane 0 and `students` lanes behind it. */
+int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
+                     const struct fm_actions *actions, const struct fm_config *config, int students,
+                     int slots, struct fm_err *err);
+void fm_maskgrad_release(struct fm_maskgrad *g); /* zeroed struct is fine */
+
+/* Clear the total; `batches` micro-batches follow. */
+void fm_maskgrad_begin(struct fm_maskgrad *g, int batches);
+
+/* The visitor; it borrows g. */
+struct fm_visitor fm_maskgrad_visitor(struct fm_maskgrad *g);
+
+#endif

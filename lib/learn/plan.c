@@ -1,0 +1,181 @@
+#include "lib/learn/plan.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include "formats/file/file.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/engine/layer.h"
+#include "lib/run/journal.h"
+
+#define PROBE 384
+#define PROBE_SECONDS 0.05
+#define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and what these keep */
+
+/* Bytes of all layers, in float32: what one direction of one sweep reads. */
+static double layers_bytes(const struct fm_model *model)
+{
+    return (double)fm_model_layer_bytes(model) * fm_model_config(model)->L;
+}
+
+/* Scratch of one thread that takes a block of micro-batches through a layer: inner values and
+ * their gradients, the rows of all experts, one expert with twice its even share of rows. */
+static uint64_t scratch_bytes(const struct fm_config *c, int rows)
+{
+    uint64_t block = (uint64_t)(rows > FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS);
+    uint64_t H = (uint64_t)c->H, K = (uint64_t)c->K, heads = 2 * (uint64_t)(c->Q + c->G);
+    uint64_t norms = c->qk_norm == FM_QK_NORM_NONE ? 0 : heads * (uint64_t)c->C;
+    uint64_t mlp = 6 * (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
+    uint64_t inner = 8 * H + 2 * heads * (uint64_t)c->C + norms + mlp + K * H;
+    uint64_t share = 2 * block * K / (uint64_t)c->E + 1;
+    uint64_t expert = share * (3 * H + 6 * (uint64_t)c->I);
+    return (block * inner + expert) * sizeof(float);
+}
+
+uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
+{
+    uint64_t scratch = scratch_bytes(fm_model_config(model), rows);
+    uint64_t taken =
+        PROCESS_BYTES + fm_model_resident_bytes(model) + scratch * (uint64_t)fm_pool_threads();
+    return memory > taken ? memory - taken : 0;
+}
+
+/* Multiplications and additions of one token's forward, by where they happen: what no mask changes
+ * (attention, routers, dense layers, shared experts), and the experts. */
+static double attention_flops(const struct fm_config *c, int T)
+{
+    double project = 2.0 * c->H * c->C * (2.0 * c->Q + 2.0 * c->G);
+    double mlps = (double)(c->L - c->M) * c->dense + (double)c->M * c->shared;
+    return c->L * (project + 2.0 * c->Q * c->C * T) + c->M * 2.0 * c->E * c->H + 6.0 * c->H * mlps;
+}
+
+static double expert_flops(const struct fm_config *c)
+{
+    return 6.0 * c->M * c->K * c->H * c->I;
+}
+
+/*
+ * A lane forward costs one pass.  Backward recomputes the forward and makes the activation
+ * gradients: two more, and of the experts at full width; scores need the weight gradients too.
+ */
+static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
+{
+    double attention = attention_flops(c, s->T), expert = expert_flops(c);
+    double head = 2.0 * c->H * c->V;
+    double forward = s->lanes * (attention + head) + expert * (1 + (s->lanes - 1) * s->kept);
+    if (s->lanes == 1)
+        forward = attention + head + expert;
+    double back = s->backward * (2 * attention + head + 2 * expert + (s->scores ? expert : 0));
+    return (forward + back) * (double)s->rows;
+}
+
+/* Bytes of inner values of all lanes that go back, in blocks of `rows` tokens. */
+static uint64_t inner_bytes(const struct fm_config *c, const struct fm_plan_sweep *s, int rows)
+{
+    uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
+    return blocks * (uint64_t)s->backward * (uint64_t)c->L *
+           fm_layer_kept_bytes(c, rows, s->scores);
+}
+
+/* Work that keeping all inner values saves: attention, and gate and up of full experts. */
+static double kept_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
+{
+    double token = attention_flops(c, s->T) + (s->scores ? expert_flops(c) * 2 / 3 : 0);
+    return s->backward * token * (double)s->rows;
+}
+
+void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
+                 const struct fm_plan_sweep *sweep, uint64_t memory)
+{
+    const struct fm_config *c = fm_model_config(model);
+    uint64_t boundary = sweep->rows * (uint64_t)c->H * sizeof(float);
+    uint64_t boundaries = boundary * ((uint64_t)(sweep->lanes - sweep->backward) +
+                                      (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
+    int rows = sweep->rows > INT_MAX ? INT_MAX : (int)sweep->rows;
+    rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
+    uint64_t room = fm_plan_room(model, rows, memory);
+    uint64_t spill = boundaries > room ? boundaries - room : 0;
+    uint64_t ends = 2 * (uint64_t)c->V * (uint64_t)c->H * sizeof(float);
+    double layers = layers_bytes(model);
+    bool stay = fm_model_resident_bytes(model) >= (uint64_t)layers;
+    uint64_t merged = 3 * (uint64_t)c->E * (uint64_t)c->I * (uint64_t)c->H * sizeof(float);
+    uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
+    uint64_t left = room - (boundaries - spill), kept = inner < left ? inner : left;
+    uint64_t resident = PROCESS_BYTES + boundaries - spill + kept + fm_model_resident_bytes(model) +
+                        (uint64_t)sweep->merged * merged +
+                        scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
+    plan->memory = resident > plan->memory ? resident : plan->memory;
+    plan->spill = spill > plan->spill ? spill : plan->spill;
+    plan->sweeps += sweep->count;
+    plan->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
+    plan->flops += (double)sweep->count * lanes_flops(c, sweep);
+    if (inner > 0)
+        plan->flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
+    double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
+    /* float32 in memory is two bytes on disk for 16-bit checkpoints. */
+    double stored = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
+    uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * stored);
+    plan->read = stay && plan->read > read ? plan->read : plan->read + read;
+}
+
+int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
+                  struct fm_err *err)
+{
+    const char *temp = fm_file_temp_directory();
+    uint64_t room = 0, output = plan->disk + copied;
+    int rc = fm_file_free_space(run->output, &room, err);
+    if (rc == FM_OK && room < output)
+        return fm_fail(err, FM_ECREATE,
+                       "%s: the output takes about %" PRIu64 " bytes, %" PRIu64 " are free there",
+                       run->output, output, room);
+    if (rc == FM_OK && plan->spill > 0)
+        rc = fm_file_free_space(temp, &room, err);
+    if (rc == FM_OK && plan->spill > 0 && room < plan->spill)
+        return fm_fail(err, FM_EIO,
+                       "temporary files take %" PRIu64 " bytes, %" PRIu64
+                       " are free in '%s'; give more --memory, or point TMPDIR at another disk",
+                       plan->spill, room, temp);
+    if (rc == FM_OK && run->memory && plan->memory > run->memory)
+        fm_run_warn(run, "--memory of %.3g MB is less than this run may need: up to %.3g MB",
+                    (double)run->memory * 1e-6, (double)plan->memory * 1e-6);
+    return rc;
+}
+
+struct probe {
+    const struct fm_ops *ops;
+    const float *a, *b;
+    float *c; /* one for each task */
+};
+
+static void multiply(void *arg, int i)
+{
+    const struct probe *p = arg;
+    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, p->a, PROBE, p->b, PROBE, 0,
+                 p->c + (size_t)i * PROBE * PROBE, PROBE);
+}
+
+void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops)
+{
+    struct fm_err err = {0};
+    int threads = fm_pool_threads();
+    size_t n = (size_t)PROBE * PROBE;
+    float *a = fm_alloc((2 + (size_t)threads) * n, sizeof *a, "a probe", &err);
+    if (!a)
+        return;
+    for (size_t i = 0; i < 2 * n; i++)
+        a[i] = (float)(i % 7) - 3;
+    struct probe probe = {ops, a, a + n, a + 2 * n};
+    /* The first product makes the library's plan. */
+    multiply(&probe, 0);
+    double began = fm_journal_now(), spent = 0, flops = 0;
+    while (spent < PROBE_SECONDS) {
+        fm_pool_for(threads, multiply, &probe);
+        flops += 2.0 * PROBE * PROBE * PROBE * threads;
+        spent = fm_journal_now() - began;
+    }
+    plan->rate = flops / spent;
+    plan->seconds = plan->flops / plan->rate * 4 / 3;
+    free(a);
+}

@@ -1,0 +1,126 @@
+#include "lib/learn/quality.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/engine/sweep.h"
+#include "lib/learn/plan.h"
+#include "lib/learn/task.h"
+
+int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
+                    const struct fm_config *config, struct fm_err *err)
+{
+    int rc = fm_calib_open(train, run, config, false, err);
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_run_evaluates(run) ? fm_calib_open(held, run, config, true, err)
+                               : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
+    if (rc == FM_OK && (train->count < 1 || held->count < 1))
+        rc = fm_fail(err, FM_EFORMAT,
+                     "'%s' has too few sequences of %d tokens to train on and to measure on; give "
+                     "more tokens, a smaller --seq-len, --eval-tokens or "
+                     "--eval-text",
+                     fm_run_source(run), train->T);
+    return rc;
+}
+
+/* Fewer masks than this would make the teacher, and reading the layers, the main work; their
+ * boundaries are spilled where memory has no room for them. */
+#define GROUP_MIN 16
+
+int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory)
+{
+    /* A lane keeps one boundary of every sequence; one is the teacher's. */
+    uint64_t lane = (uint64_t)held->count * (uint64_t)held->T * (uint64_t)config->H * sizeof(float);
+    uint64_t fit = memory / (lane ? lane : 1);
+    return fit >= FM_LANES_MAX ? FM_LANES_MAX - 1 : fit <= GROUP_MIN ? GROUP_MIN : (int)fit - 1;
+}
+
+/* The held-out sequences as micro-batches of S each. */
+static struct fm_batch *make_batches(const struct fm_calib *held, const int32_t *id, int S,
+                                     struct fm_err *err)
+{
+    int batches = held->count / S;
+    size_t ids = (size_t)S * (size_t)held->T;
+    struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
+    for (int i = 0; batch && i < batches; i++)
+        batch[i] = (struct fm_batch){id + (size_t)i * ids, S, held->T};
+    return batch;
+}
+
+static void average(struct fm_quality *q, const struct fm_measure *measure, int batches, int lanes,
+                    int lane, bool recovered)
+{
+    struct fm_measure sum = {0};
+    for (int b = 0; b < batches; b++) {
+        const struct fm_measure *m = &measure[(size_t)b * (size_t)lanes + (size_t)lane];
+        sum.ce += m->ce;
+        sum.kl += m->kl;
+        sum.agree += m->agree;
+        sum.n += m->n;
+    }
+    double n = (double)sum.n;
+    *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered};
+}
+
+/* One sweep: the teacher in lane 0, masks behind it. */
+static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
+                         const struct fm_batch *batch, int batches, const uint32_t *widths,
+                         size_t experts, int masks, const struct fm_adapter *adapter,
+                         struct fm_err *err)
+{
+    struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
+    int lanes = masks + 1;
+    assert(lanes <= FM_LANES_MAX);
+    for (int i = 1; i < lanes; i++)
+        lane[i] = (struct fm_lane){.widths = widths + (size_t)(i - 1) * experts,
+                                   .adapter = adapter,
+                                   .round = adapter != NULL,
+                                   .teacher = 0,
+                                   .ce = 1,
+                                   .kl = 1};
+    struct fm_measure *measure =
+        fm_alloc((size_t)batches * (size_t)lanes, sizeof *measure, "measures", err);
+    if (!measure)
+        return FM_ENOMEM;
+    int rc = fm_sweep_run(sweep, batch, batches, lane, lanes, NULL, measure, NULL, err);
+    for (int i = 0; rc == FM_OK && i < masks; i++)
+        average(&quality[i], measure, batches, lanes, i + 1, adapter != NULL);
+    free(measure);
+    return rc;
+}
+
+int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
+                       const struct fm_calib *held, const uint32_t *widths, int masks,
+                       const struct fm_adapter *adapter, const struct fm_run_options *run,
+                       struct fm_err *err)
+{
+    const struct fm_config *config = fm_model_config(model);
+    int S = fm_task_micro(held->count, held->T), batches = held->count / S;
+    uint64_t memory = fm_plan_room(model, S * held->T, fm_run_memory(run));
+    int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
+    size_t experts = (size_t)config->M * (size_t)config->E;
+    struct fm_sweep_options options = {.memory = memory, .stop = run->stop};
+    struct fm_sweep *sweep = NULL;
+    int32_t *ids = fm_alloc((size_t)held->count, (size_t)held->T * sizeof *ids, "tokens", err);
+    struct fm_batch *batch = ids ? make_batches(held, ids, S, err) : NULL;
+    if (!batch)
+        goto out;
+    group = group < masks ? group : masks;
+    rc = fm_calib_read(held, 0, held->count, ids, err);
+    if (rc == FM_OK)
+        rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options,
+                          err);
+    for (int at = 0; rc == FM_OK && at < masks; at += group) {
+        int n = masks - at < group ? masks - at : group;
+        rc = measure_group(quality + at, sweep, batch, batches, widths + (size_t)at * experts,
+                           experts, n, adapter, err);
+    }
+out:
+    fm_sweep_free(sweep);
+    free(batch);
+    free(ids);
+    return rc;
+}

@@ -1,0 +1,48 @@
+/*
+ * How good a mask is: cross-entropy, divergence from the full model and agreement of the
+ * most probable token, on held-out sequences, for many masks at once by sweeps that only
+ * go forward.  The full model without adapter rides along as the teacher.
+ */
+#ifndef FM_QUALITY_H
+#define FM_QUALITY_H
+
+#include "lib/data/calib.h"
+#include "lib/engine/adapter.h"
+#include "lib/model/model.h"
+#include "lib/run/run.h"
+
+struct fm_quality {
+    double ce, kl;     /* means over positions, natural logarithm */
+    double agree;      /* share of positions whose top token is the full model's */
+    int64_t positions; /* 0: not measured */
+    bool recovered;    /* measured with the merged, rounded adapter */
+};
+
+/*
+ * quality (masks) of widths (masks, M, E) on every sequence of held; their ids are in memory
+ * meanwhile, 4 bytes each.  With an adapter every
+ * mask is measured on the merged weights as they will be stored: rounded to the model's dtype.
+ * The figures do not depend on which masks are measured together.  run gives memory
+ * and stop (FM_ESAVED).  The model is already in the order that the masks cut.
+ */
+int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
+                       const struct fm_calib *held, const uint32_t *widths, int masks,
+                       const struct fm_adapter *adapter, const struct fm_run_options *run,
+                       struct fm_err *err);
+
+/* Masks that one sweep measures within `memory` bytes: a long list is best given in pieces of
+ * this many, so that state can be saved between. */
+int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
+
+/* Sequences that training keeps aside for this where there are no --eval-tokens or --eval-text. */
+#define FM_QUALITY_SEQUENCES 16
+
+/*
+ * The sequences to train on and those to measure on: run->tokens without its last
+ * FM_QUALITY_SEQUENCES and these, or all of run->tokens and run->eval_tokens or
+ * eval_text.
+ */
+int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
+                    const struct fm_config *config, struct fm_err *err);
+
+#endif

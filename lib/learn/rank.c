@@ -1,0 +1,443 @@
+#include "lib/learn/rank.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/learn/task.h"
+#include "lib/run/journal.h"
+#include "lib/stage/stage.h"
+
+#define TOOL "fm-rank"
+#define GROUP_BATCHES 16
+#define GROUP_BYTES                                                                                \
+    ((uint64_t)64 << 30) /* of boundaries: beyond it the spill file outgrows disks */
+
+/* The run: sums over the batches so far, and the slots of those on their way. */
+struct scorer {
+    struct fm_task *task;
+    struct fm_ranking *ranking; /* scores hold sums until the end */
+    double *slot;               /* (slots, E, I) */
+    double *before;             /* (M, E, I) the sums when the group began */
+    int32_t *ids;               /* of the group */
+    double ce;                  /* sum over batches of the mean loss */
+    int64_t next;               /* batch */
+    struct fm_digest params;
+    struct fm_journal_clock clock;
+};
+
+void fm_rank_defaults(struct fm_rank_options *options)
+{
+    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE};
+}
+
+void fm_rank_report_release(struct fm_rank_report *report)
+{
+    free(report->unreached_at);
+    free(report->tokens);
+    *report = (struct fm_rank_report){0};
+}
+
+static const char *order_name(enum fm_rank_order order)
+{
+    return order == FM_ORDER_SCORE ? "score" : "original";
+}
+
+static int batch_of(const struct fm_run_options *run)
+{
+    return run->batch > 0 ? run->batch : 1;
+}
+
+static size_t layer_size(const struct scorer *s)
+{
+    return (size_t)s->ranking->E * (size_t)s->ranking->I;
+}
+
+static void score_expert(void *self, const struct fm_expert_view *v)
+{
+    struct scorer *s = self;
+    int I = s->ranking->I;
+    assert(v->width == I && v->cap == I);
+    double *sums = s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I;
+    s->task->ops->channel_scores(sums, v->gate_up, v->down, v->dgu, v->x, v->h, v->dy, v->n, I,
+                                 s->task->config->H);
+}
+
+static void add_batch(void *self, int l, int batch, int lane, int slot)
+{
+    (void)batch, (void)lane;
+    struct scorer *s = self;
+    size_t n = layer_size(s);
+    double *sums = s->ranking->scores + (size_t)l * n, *part = s->slot + (size_t)slot * n;
+    for (size_t i = 0; i < n; i++)
+        sums[i] += part[i];
+    memset(part, 0, n * sizeof *part);
+}
+
+static int check_layer(void *self, int l, struct fm_err *err)
+{
+    struct scorer *s = self;
+    size_t n = layer_size(s);
+    const double *sums = s->ranking->scores + (size_t)l * n;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(sums[i]))
+            return fm_fail(err, FM_EFORMAT,
+                           "layer %d: the weight gradient of expert %d, channel %d is not finite",
+                           s->task->config->moe[l], (int)(i / (size_t)s->ranking->I),
+                           (int)(i % (size_t)s->ranking->I));
+    }
+    return FM_OK;
+}
+
+static size_t list_state(struct fm_journal_item *item, struct scorer *s)
+{
+    uint64_t X = (uint64_t)s->ranking->M * (uint64_t)s->ranking->E;
+    item[0] = (struct fm_journal_item){.name = "scores",
+                                       .dtype = FM_F64,
+                                       .count = X * (uint64_t)s->ranking->I,
+                                       .data = s->ranking->scores};
+    item[1] = (struct fm_journal_item){
+        .name = "tokens", .dtype = FM_I64, .count = X, .data = s->ranking->tokens};
+    item[2] = (struct fm_journal_item){.name = "ce", .dtype = FM_F64, .count = 1, .data = &s->ce};
+    item[3] =
+        (struct fm_journal_item){.name = "next", .dtype = FM_I64, .count = 1, .data = &s->next};
+    return 4;
+}
+
+static int save(struct scorer *s, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    double began = fm_journal_now();
+    int rc = fm_journal_save(s->task->run->state, TOOL, &s->params, item, list_state(item, s), err);
+    fm_journal_saved(&s->clock, began);
+    return rc;
+}
+
+static int resume(struct scorer *s, int batches, struct fm_err *err)
+{
+    struct fm_journal j;
+    bool found;
+    int rc = fm_journal_open(&j, s->task->run->state, TOOL, &s->params, &found, err);
+    if (rc != FM_OK || !found)
+        return rc;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    rc = fm_journal_read(&j, item, list_state(item, s), err);
+    if (rc == FM_OK && (s->next < 0 || s->next > batches))
+        rc = fm_fail(err, FM_EFORMAT, "state file '%s': batch %lld of %d", s->task->run->state,
+                     (long long)s->next, batches);
+    fm_journal_close(&j);
+    return rc;
+}
+
+/* Batches that share one reading of the weights. */
+static int group_of(const struct fm_task *task, int batch, int batches)
+{
+    uint64_t one = ((uint64_t)task->config->L + 1) * (uint64_t)batch * (uint64_t)task->calib.T *
+                   (uint64_t)task->config->H * sizeof(float);
+    uint64_t fit = GROUP_BYTES / one, group = fit < GROUP_BATCHES ? fit : GROUP_BATCHES;
+    group = group < 1 ? 1 : group;
+    return group > (uint64_t)batches ? batches : (int)group;
+}
+
+static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int n,
+                       struct fm_err *err)
+{
+    const struct fm_calib *calib = &s->task->calib;
+    size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E,
+           ids = (size_t)batch * (size_t)calib->T;
+    struct fm_batch group[GROUP_BATCHES];
+    struct fm_measure measure[GROUP_BATCHES];
+    for (int i = 0; i < n; i++)
+        group[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
+    struct fm_lane lane = {.backward = true, .teacher = -1, .ce = 1};
+    struct fm_visitor visitor = {
+        .self = s, .expert = score_expert, .commit = add_batch, .layer_end = check_layer};
+    int64_t *counts = fm_alloc(X, sizeof *counts, "token counts", err);
+    int rc =
+        counts ? fm_calib_read(calib, (int)s->next * batch, n * batch, s->ids, err) : FM_ENOMEM;
+    if (rc != FM_OK) {
+        free(counts);
+        return rc;
+    }
+    memcpy(s->before, s->ranking->scores, X * (size_t)s->ranking->I * sizeof *s->before);
+    rc = fm_sweep_run(sweep, group, n, &lane, 1, &visitor, measure, counts, err);
+    if (rc != FM_OK)
+        memcpy(s->ranking->scores, s->before, X * (size_t)s->ranking->I * sizeof *s->before);
+    for (int i = 0; rc == FM_OK && i < n; i++)
+        s->ce += measure[i].ce / (double)measure[i].n;
+    for (size_t x = 0; rc == FM_OK && x < X; x++)
+        s->ranking->tokens[x] += counts[x];
+    s->next += rc == FM_OK ? n : 0;
+    free(counts);
+    return rc;
+}
+
+/* Sums, the sums before a group, and those of the batches on their way: they grow with the layers,
+ * so that what is left to the sweep does not. */
+static uint64_t sums_bytes(const struct fm_task *task, int group)
+{
+    const struct fm_config *c = task->config;
+    uint64_t layers = 2 * (uint64_t)c->L + (uint64_t)group;
+    return layers * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
+}
+
+static int score_all(struct scorer *s, int batch, int batches, struct fm_err *err)
+{
+    struct fm_task *task = s->task;
+    int group = group_of(task, batch, batches);
+    size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E;
+    struct fm_sweep *sweep = NULL;
+    uint64_t sums = sums_bytes(task, group);
+    task->memory = task->memory > sums ? task->memory - sums : 0;
+    int rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
+    if (rc != FM_OK)
+        return rc;
+    s->slot = fm_alloc((size_t)fm_sweep_slots(sweep), layer_size(s) * sizeof *s->slot,
+                       "scores of batches", err);
+    s->before = fm_alloc(X, (size_t)s->ranking->I * sizeof *s->before, "scores", err);
+    s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
+                      "tokens of a group", err);
+    rc = s->slot && s->before && s->ids ? FM_OK : FM_ENOMEM;
+    s->clock.saved = fm_journal_now();
+    while (rc == FM_OK && s->next < batches) {
+        int n = batches - (int)s->next < group ? batches - (int)s->next : group;
+        fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
+        rc = score_group(s, sweep, batch, n, err);
+        if (rc == FM_OK && task->run->state && fm_journal_due(&s->clock))
+            rc = save(s, err);
+    }
+    if (rc == FM_ESAVED && task->run->state) {
+        int saved = save(s, err);
+        rc = saved == FM_OK ? FM_ESAVED : saved;
+    }
+    fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
+    fm_sweep_free(sweep);
+    return rc;
+}
+
+/* Whose scores rest on little: a tenth of an even share of the layer's tokens, or less. */
+static void count_starved(struct scorer *s, struct fm_rank_report *report)
+{
+    const struct fm_ranking *r = s->ranking;
+    int worst = 0;
+    int64_t fewest = INT64_MAX;
+    for (int l = 0; l < r->M; l++) {
+        const int64_t *tokens = r->tokens + (size_t)l * (size_t)r->E;
+        int64_t sum = 0;
+        for (int e = 0; e < r->E; e++)
+            sum += tokens[e];
+        for (int e = 0; e < r->E; e++) {
+            if (tokens[e] == 0 || tokens[e] * 10 * r->E >= sum)
+                continue;
+            report->starved++;
+            worst = tokens[e] < fewest ? l * r->E + e : worst;
+            fewest = tokens[e] < fewest ? tokens[e] : fewest;
+        }
+    }
+    if (report->starved)
+        fm_run_warn(s->task->run,
+                    "%d experts saw less than a tenth of an even share of their layer's tokens "
+                    "(the fewest: %lld, layer %d expert %d); their scores are noise: give more "
+                    "tokens, or text of the kind these experts are for",
+                    report->starved, (long long)fewest, s->task->config->moe[worst / r->E],
+                    worst % r->E);
+}
+
+/* Experts that no token reached: named in the report, counted in a warning. */
+static int list_unreached(struct scorer *s, struct fm_rank_report *report, struct fm_err *err)
+{
+    const struct fm_ranking *r = s->ranking;
+    size_t X = (size_t)r->M * (size_t)r->E;
+    report->unreached_at = fm_alloc(X, 2 * sizeof(int32_t), "experts without tokens", err);
+    report->tokens = fm_alloc(X, sizeof *report->tokens, "token counts", err);
+    if (!report->unreached_at || !report->tokens)
+        return FM_ENOMEM;
+    memcpy(report->tokens, r->tokens, X * sizeof *report->tokens);
+    count_starved(s, report);
+    for (size_t x = 0; x < X; x++) {
+        if (r->tokens[x])
+            continue;
+        report->unreached_at[2 * report->unreached] = s->task->config->moe[x / (size_t)r->E];
+        report->unreached_at[2 * report->unreached++ + 1] = (int32_t)(x % (size_t)r->E);
+    }
+    if (report->unreached)
+        fm_run_warn(s->task->run,
+                    "%d of %zu experts saw no token; their scores are 0 and their order is kept: "
+                    "give more --tokens",
+                    report->unreached, X);
+    return FM_OK;
+}
+
+static void finish_scores(struct scorer *s, enum fm_rank_order order, int batches)
+{
+    struct fm_ranking *r = s->ranking;
+    size_t n = (size_t)r->M * layer_size(s);
+    for (size_t i = 0; i < n; i++)
+        r->scores[i] /= batches;
+    if (order == FM_ORDER_SCORE)
+        fm_ranking_sort(r);
+    else
+        fm_ranking_keep(r);
+}
+
+static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, int batch,
+                  const struct fm_rank_report *report, struct fm_err *err)
+{
+    cJSON *options = fm_task_options(s->task, batch), *result = cJSON_CreateObject();
+    if (!options || !result) {
+        cJSON_Delete(options);
+        cJSON_Delete(result);
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    }
+    cJSON_AddStringToObject(options, "order", order_name(order));
+    fm_json_add_uint(result, "batches", (uint64_t)report->batches);
+    fm_json_add_double(result, "ce", report->ce);
+    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->unreached);
+    return fm_stage_history(manifest, TOOL, options, fm_stage_tokens(&s->task->calib), result, err);
+}
+
+static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
+                        const struct fm_rank_report *report, struct fm_err *err)
+{
+    struct fm_task *task = s->task;
+    cJSON *model = NULL, *manifest = NULL;
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    void *data = NULL;
+    size_t size = 0;
+    int rc =
+        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model), err);
+    if (rc == FM_OK)
+        rc = fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, err);
+    if (rc == FM_OK)
+        rc = record(manifest, s, order, batch, report, err);
+    if (rc == FM_OK)
+        rc = fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err);
+    if (rc == FM_OK) {
+        struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
+        rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RANK, manifest, NULL,
+                            &task->dir, &member, 1, err);
+        manifest = NULL;
+    }
+    cJSON_Delete(manifest);
+    free(data);
+    return rc;
+}
+
+/* Whole batches of the calibration data; the mean over batches has no place for part of one. */
+static int count_batches(int *batches, const struct fm_task *task, struct fm_err *err)
+{
+    int batch = batch_of(task->run), count = task->calib.count;
+    *batches = count / batch;
+    if (*batches < 1)
+        return fm_fail(err, FM_EUSAGE, "--batch %d: '%s' has only %d sequences", batch,
+                       fm_run_source(task->run), count);
+    if (count % batch)
+        fm_run_warn(task->run, "%d of %d sequences are not used: the last batch of %d is not full",
+                    count % batch, count, batch);
+    return FM_OK;
+}
+
+static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
+{
+    const struct fm_config *c = task->config;
+    int batch = batch_of(task->run), group = group_of(task, batch, batches);
+    struct fm_plan_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
+                                  .rows =
+                                      (uint64_t)group * (uint64_t)batch * (uint64_t)task->calib.T,
+                                  .T = task->calib.T,
+                                  .lanes = 1,
+                                  .backward = 1,
+                                  .scores = true,
+                                  .kept = 1};
+    *plan = (struct fm_plan){0};
+    plan->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
+    for (int i = 0; i < task->calib.sources; i++)
+        plan->held += task->calib.source[i].tokens;
+    plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
+    uint64_t sums = sums_bytes(task, group);
+    fm_plan_add(plan, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
+    plan->memory += sums;
+}
+
+static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,
+                    struct fm_err *err)
+{
+    struct fm_task *task = s->task;
+    const struct fm_config *c = task->config;
+    struct fm_plan plan;
+    int batch = batch_of(task->run), batches;
+    int rc = count_batches(&batches, task, err);
+    if (rc != FM_OK)
+        return rc;
+    plan_scores(&plan, task, batches);
+    if (fm_plan_check(&plan, task->run, 0, err) != FM_OK)
+        return err->code;
+    *report = (struct fm_rank_report){.L = c->L,
+                                      .M = c->M,
+                                      .E = c->E,
+                                      .I = c->I,
+                                      .T = task->calib.T,
+                                      .sequences = batches * batch,
+                                      .batches = batches,
+                                      .dropped = task->calib.count - batches * batch};
+    char text[64];
+    memcpy(report->moe, c->moe, sizeof report->moe);
+    snprintf(text, sizeof text, "batch %d", batch);
+    rc = fm_task_params(task, &s->params, text, err);
+    if (rc == FM_OK)
+        rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
+    if (rc == FM_OK)
+        rc = resume(s, batches, err);
+    report->resumed = (int)s->next;
+    if (rc == FM_OK)
+        rc = score_all(s, batch, batches, err);
+    if (rc != FM_OK)
+        return rc;
+    report->ce = s->ce / batches;
+    finish_scores(s, order, batches);
+    rc = list_unreached(s, report, err);
+    if (rc == FM_OK)
+        rc = write_stream(s, order, batch, report, err);
+    report->seconds = fm_journal_now() - task->began;
+    if (rc == FM_OK)
+        fm_task_forget(task, TOOL);
+    return rc;
+}
+
+int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
+            struct fm_rank_report *report, struct fm_err *err)
+{
+    struct fm_task task;
+    struct fm_ranking ranking = {0};
+    struct scorer s = {.task = &task, .ranking = &ranking};
+    int rc = fm_task_open(&task, run, NULL, err);
+    if (rc == FM_OK)
+        rc = run_task(&s, options->order, report, err);
+    free(s.slot);
+    free(s.before);
+    free(s.ids);
+    fm_ranking_release(&ranking);
+    fm_task_close(&task);
+    return rc;
+}
+
+int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options *options,
+                 struct fm_plan *plan, struct fm_err *err)
+{
+    (void)options;
+    struct fm_task task;
+    int batches = 0;
+    int rc = fm_task_open_inputs(&task, run, false, err);
+    if (rc == FM_OK)
+        rc = count_batches(&batches, &task, err);
+    if (rc == FM_OK) {
+        plan_scores(plan, &task, batches);
+        rc = fm_task_plan_end(&task, plan, err);
+    }
+    fm_task_close(&task);
+    return rc;
+}

@@ -1,0 +1,443 @@
+#include "lib/learn/recover.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/learn/tune.h"
+#include "lib/run/journal.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/stage.h"
+
+#define TOOL "fm-recover"
+#define BATCH 8
+
+struct recovery {
+    struct fm_task task;
+    const struct fm_recover_options *options;
+    struct fm_decimal budget;
+    struct fm_budgets budgets; /* of the stream */
+    struct fm_tune tune;
+    double *after; /* (masks, 4): ce, kl, agree, positions (0: not measured yet) */
+    struct fm_digest params;
+    struct fm_journal_clock clock;
+    int resumed;
+};
+
+enum { CE, KL, AGREE, POSITIONS, QUALITIES };
+
+void fm_recover_defaults(struct fm_recover_options *options)
+{
+    *options = (struct fm_recover_options){.budget = "0.40",
+                                           .strategy = FM_RECOVER_SINGLE,
+                                           .rank = 16,
+                                           .alpha = 32,
+                                           .steps = 200,
+                                           .lr = 1e-4,
+                                           .w_task = 1,
+                                           .w_kl = 1,
+                                           .beta1 = 0.9,
+                                           .beta2 = 0.999,
+                                           .eps = 1e-8,
+                                           .middle = 2,
+                                           .balance_eps = 1e-6};
+}
+
+void fm_recover_report_release(struct fm_recover_report *report)
+{
+    fm_family_release(&report->family);
+    free(report->after);
+    *report = (struct fm_recover_report){0};
+}
+
+static const char *strategy_name(enum fm_recover_strategy strategy)
+{
+    return strategy == FM_RECOVER_SINGLE ? "single" : "cross";
+}
+
+static int batch_of(const struct fm_run_options *run)
+{
+    return run->batch > 0 ? run->batch : BATCH;
+}
+
+static int check_options(const struct fm_recover_options *o, struct fm_decimal *budget,
+                         struct fm_err *err)
+{
+    int rc = fm_decimal_parse(budget, o->budget, "--budget", err);
+    if (rc != FM_OK)
+        return rc;
+    if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
+        return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
+    if (!(o->alpha > 0 && o->alpha <= 1e6))
+        return fm_fail(err, FM_EUSAGE, "--lora-alpha %g: give more than 0, at most 1e6", o->alpha);
+    if (o->steps < 1 || o->steps > 10000000)
+        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to 10000000", o->steps);
+    if (!(o->lr > 0 && o->lr <= 1))
+        return fm_fail(err, FM_EUSAGE, "--lr %g: give more than 0, at most 1", o->lr);
+    if (!(o->w_task >= 0 && o->w_task <= 1e6) || !(o->w_kl >= 0 && o->w_kl <= 1e6) ||
+        o->w_task + o->w_kl == 0)
+        return fm_fail(err, FM_EUSAGE, "--w-task %g --w-kl %g: give 0 to 1e6, not both 0",
+                       o->w_task, o->w_kl);
+    assert(o->middle >= 0 && o->middle + 2 <= FM_LANES_MAX);
+    return FM_OK;
+}
+
+static int digest_params(struct recovery *r, struct fm_err *err)
+{
+    const struct fm_recover_options *o = r->options;
+    char text[512];
+    snprintf(text, sizeof text,
+             "mask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl %.17g adam "
+             "%.17g %.17g %.17g %.17g middle %d balance %.17g batch %d",
+             r->tune.mask, strategy_name(o->strategy), o->rank, o->alpha, o->steps, o->lr,
+             o->w_task, o->w_kl, o->beta1, o->beta2, o->eps, o->decay, o->middle, o->balance_eps,
+             batch_of(r->task.run));
+    return fm_task_params(&r->task, &r->params, text, err);
+}
+
+static struct fm_journal_item array(const char *name, enum fm_dtype dtype, uint64_t count,
+                                    void *data)
+{
+    return (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
+}
+
+static size_t list_state(struct fm_journal_item *item, struct recovery *r)
+{
+    struct fm_tune *t = &r->tune;
+    const struct fm_adapter *a = &t->adapter;
+    size_t n = 0;
+    item[n++] = array("taken", FM_I64, 1, &t->taken);
+    item[n++] = array("loss_first", FM_F64, 1, &t->loss_first);
+    item[n++] = array("loss", FM_F64, 1, &t->loss);
+    item[n++] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
+    item[n++] = array("after", FM_F64, (uint64_t)r->budgets.family.count * QUALITIES, r->after);
+    item[n++] = (struct fm_journal_item){.name = "moments",
+                                         .dtype = FM_F32,
+                                         .count = t->moments.count * t->moments.record / 4,
+                                         .store = &t->moments};
+    return n;
+}
+
+static int save(struct recovery *r, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    double began = fm_journal_now();
+    int rc = fm_journal_save(r->task.run->state, TOOL, &r->params, item, list_state(item, r), err);
+    fm_journal_saved(&r->clock, began);
+    return rc;
+}
+
+static int resume(struct recovery *r, struct fm_err *err)
+{
+    struct fm_journal j;
+    bool found;
+    int rc = fm_journal_open(&j, r->task.run->state, TOOL, &r->params, &found, err);
+    if (rc != FM_OK || !found)
+        return rc;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    rc = fm_journal_read(&j, item, list_state(item, r), err);
+    if (rc == FM_OK && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
+        rc = fm_fail(err, FM_EFORMAT, "state file '%s': step %lld of %d", r->task.run->state,
+                     (long long)r->tune.taken, r->options->steps);
+    r->resumed = (int)r->tune.taken;
+    fm_journal_close(&j);
+    return rc;
+}
+
+static int prepare(struct recovery *r, struct fm_err *err)
+{
+    struct fm_task *task = &r->task;
+    int rc = fm_budgets_open(&r->budgets, &task->in, err);
+    if (rc != FM_OK)
+        return rc;
+    const struct fm_family *family = &r->budgets.family;
+    r->tune = (struct fm_tune){.task = task,
+                               .options = r->options,
+                               .family = family,
+                               .mask = fm_family_nearest(family, &r->budget),
+                               .batch = batch_of(task->run)};
+    if (r->options->strategy == FM_RECOVER_CROSS && family->count < 2)
+        return fm_fail(err, FM_ECONFIG,
+                       "--strategy cross needs masks to distil into, and '%s' has "
+                       "only the full one",
+                       task->run->input);
+    r->after = fm_alloc((size_t)family->count, QUALITIES * sizeof *r->after, "quality", err);
+    rc = r->after ? digest_params(r, err) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_tune_init(&r->tune, err);
+    return rc == FM_OK ? resume(r, err) : rc;
+}
+
+static int check_stop(const struct recovery *r, struct fm_err *err)
+{
+    const atomic_int *stop = r->task.run->stop;
+    return stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
+}
+
+static int save_if_due(struct recovery *r, struct fm_err *err)
+{
+    return r->task.run->state && fm_journal_due(&r->clock) ? save(r, err) : FM_OK;
+}
+
+static int run_steps(struct recovery *r, struct fm_err *err)
+{
+    const struct fm_run_options *run = r->task.run;
+    uint64_t steps = (uint64_t)r->options->steps;
+    int rc = FM_OK;
+    while (rc == FM_OK && (uint64_t)r->tune.taken < steps) {
+        fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
+        rc = check_stop(r, err);
+        if (rc == FM_OK)
+            rc = fm_tune_step(&r->tune, err);
+        if (rc == FM_OK)
+            rc = save_if_due(r, err);
+    }
+    fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
+    return rc;
+}
+
+static int measure_group(struct recovery *r, struct fm_quality *quality, int b, int n,
+                         struct fm_err *err)
+{
+    struct fm_task *task = &r->task;
+    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
+                                fm_family_widths(&r->budgets.family, b), n, &r->tune.adapter,
+                                task->run, err);
+    if (rc == FM_EFORMAT)
+        return fm_within(err, "training diverged, use a smaller --lr");
+    for (int i = 0; rc == FM_OK && i < n; i++) {
+        double *to = r->after + (size_t)(b + i) * QUALITIES;
+        to[CE] = quality[i].ce;
+        to[KL] = quality[i].kl;
+        to[AGREE] = quality[i].agree;
+        to[POSITIONS] = (double)quality[i].positions;
+    }
+    return rc;
+}
+
+/* Every mask again, on merged and rounded weights; in pieces that can be saved. */
+static int run_measure(struct recovery *r, struct fm_err *err)
+{
+    struct fm_task *task = &r->task;
+    int count = r->budgets.family.count, rc = FM_OK, b = 0;
+    int group = fm_quality_group(task->config, &task->held, task->memory);
+    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
+    if (!quality)
+        return FM_ENOMEM;
+    while (b < count && r->after[(size_t)b * QUALITIES + POSITIONS] > 0)
+        b++;
+    for (int n; rc == FM_OK && b < count; b += n) {
+        n = count - b < group ? count - b : group;
+        fm_run_report(task->run, "measure", (uint64_t)b, (uint64_t)count, "masks");
+        rc = check_stop(r, err);
+        if (rc == FM_OK)
+            rc = measure_group(r, quality, b, n, err);
+        if (rc == FM_OK)
+            rc = save_if_due(r, err);
+    }
+    fm_run_report(task->run, "measure", (uint64_t)count, (uint64_t)count, "masks");
+    free(quality);
+    return rc;
+}
+
+static int run_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+{
+    double began = r->clock.saved = fm_journal_now();
+    int rc = run_steps(r, err);
+    int steps = (int)r->tune.taken - r->resumed;
+    report->seconds_step = steps > 0 ? (fm_journal_now() - began) / steps : 0;
+    if (rc == FM_OK)
+        rc = run_measure(r, err);
+    if (rc != FM_ESAVED || !r->task.run->state)
+        return rc;
+    int saved = save(r, err);
+    return saved == FM_OK ? FM_ESAVED : saved;
+}
+
+static void set_quality(struct fm_quality *q, const double *from)
+{
+    *q = (struct fm_quality){from[CE], from[KL], from[AGREE], (int64_t)from[POSITIONS], true};
+}
+
+static int fill_report(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+{
+    const struct fm_family *f = &r->budgets.family;
+    fm_family_init(&report->family, f->M, f->E, f->I);
+    report->after = fm_alloc((size_t)f->count, sizeof *report->after, "quality", err);
+    int rc = report->after ? FM_OK : FM_ENOMEM;
+    for (int b = 0; rc == FM_OK && b < f->count; b++) {
+        rc = fm_family_append(&report->family, fm_family_widths(f, b), f->mask[b].method,
+                              f->mask[b].step, err);
+        if (rc == FM_OK)
+            report->family.mask[b].quality = f->mask[b].quality;
+        set_quality(&report->after[b], r->after + (size_t)b * QUALITIES);
+    }
+    report->mask = r->tune.mask;
+    report->steps = (int)r->tune.taken;
+    report->resumed = r->resumed;
+    report->loss_first = r->tune.loss_first;
+    report->loss_last = r->tune.loss;
+    return rc;
+}
+
+static int record(cJSON *manifest, const struct recovery *r, struct fm_err *err)
+{
+    const struct fm_recover_options *o = r->options;
+    cJSON *options = fm_task_options(&r->task, batch_of(r->task.run));
+    cJSON *result = cJSON_CreateObject();
+    if (!options || !result) {
+        cJSON_Delete(options);
+        cJSON_Delete(result);
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    }
+    char text[FM_DECIMAL_TEXT];
+    fm_decimal_print(text, &r->budget);
+    cJSON_AddStringToObject(options, "budget", text);
+    cJSON_AddStringToObject(options, "strategy", strategy_name(o->strategy));
+    fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
+    fm_json_add_double(options, "lora_alpha", o->alpha);
+    fm_json_add_uint(options, "steps", (uint64_t)o->steps);
+    fm_json_add_double(options, "lr", o->lr);
+    fm_json_add_double(options, "w_task", o->w_task);
+    fm_json_add_double(options, "w_kl", o->w_kl);
+    fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
+    fm_json_add_double(result, "loss_first", r->tune.loss_first);
+    fm_json_add_double(result, "loss_last", r->tune.loss);
+    return fm_stage_history(manifest, TOOL, options, fm_stage_tokens(&r->task.calib), result, err);
+}
+
+static int record_adapter(cJSON *manifest, const struct recovery *r, struct fm_err *err)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(manifest, "adapter");
+    cJSON *adapter = cJSON_AddObjectToObject(manifest, "adapter");
+    if (!adapter)
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank);
+    fm_json_add_double(adapter, "alpha", r->options->alpha);
+    fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask);
+    cJSON_AddStringToObject(adapter, "strategy", strategy_name(r->options->strategy));
+    return FM_OK;
+}
+
+static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_member *masks,
+                         struct fm_err *err)
+{
+    struct fm_task *task = &r->task;
+    struct fm_family *f = &r->budgets.family;
+    void *frame = NULL;
+    for (int b = 0; b < f->count; b++)
+        set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);
+    int rc = record(manifest, r, err);
+    if (rc == FM_OK)
+        rc =
+            fm_budgets_pack(f, &r->budgets.actions, task->config, fm_stage_tensor_bytes(&task->dir),
+                            fm_model_dtype(task->model), manifest, &frame, &masks->size, err);
+    masks->data = frame;
+    return rc == FM_OK ? record_adapter(manifest, r, err) : rc;
+}
+
+static int write_stream(struct recovery *r, struct fm_err *err)
+{
+    struct fm_task *task = &r->task;
+    char dropped[FM_STAGE_DROPPED_BYTES] = "";
+    cJSON *manifest = NULL;
+    void *adapter = NULL;
+    struct fm_stage_member member[2] = {{.name = FM_MEMBER_MASKS}, {.name = FM_MEMBER_ADAPTER}};
+    int rc = fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &task->in, NULL, dropped, err);
+    if (rc == FM_OK && dropped[0])
+        fm_run_warn(task->run, "%s", dropped);
+    if (rc == FM_OK)
+        rc = fill_manifest(manifest, r, &member[0], err);
+    if (rc == FM_OK)
+        rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
+    member[1].data = adapter;
+    if (rc == FM_OK) {
+        rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RECOVER, manifest,
+                            &task->in, NULL, member, 2, err);
+        manifest = NULL;
+    }
+    cJSON_Delete(manifest);
+    free((void *)(uintptr_t)member[0].data);
+    free(adapter);
+    return rc;
+}
+
+static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
+                       struct fm_task *task, const struct fm_decimal *budget)
+{
+    *plan = (struct fm_plan){0};
+    const struct fm_config *c = task->config;
+    bool cross = o->strategy == FM_RECOVER_CROSS;
+    double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
+    double floats = 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
+    uint64_t memory = task->memory, masks = 81;
+    int group = fm_quality_group(c, &task->held, task->memory);
+    group = (uint64_t)group < masks ? group : (int)masks;
+    struct fm_plan_sweep sweep = {.count = (uint64_t)o->steps,
+                                  .rows = (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
+                                  .T = task->calib.T,
+                                  .lanes = cross ? 2 + o->middle : 2,
+                                  .backward = cross ? 2 + o->middle : 1,
+                                  .merged = 1,
+                                  .kept = cross ? 0.6 : kept};
+    fm_plan_add(plan, task->model, &sweep, memory);
+    /* The family is in the stream; one of the default steps has 81 masks. */
+    sweep.count = (masks + (uint64_t)group - 1) / (uint64_t)group;
+    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.lanes = group + 1;
+    sweep.backward = 0;
+    sweep.kept = 0.6;
+    fm_plan_add(plan, task->model, &sweep, memory);
+    plan->disk = (uint64_t)(floats * sizeof(float));
+    plan->memory += (uint64_t)(4 * floats * sizeof(float));
+}
+
+int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
+               struct fm_recover_report *report, struct fm_err *err)
+{
+    struct recovery r = {.options = options};
+    struct fm_plan plan;
+    int rc = check_options(options, &r.budget, err);
+    if (rc == FM_OK)
+        rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
+    if (rc == FM_OK) {
+        plan_steps(&plan, options, &r.task, &r.budget);
+        rc = fm_plan_check(&plan, run, r.task.in.file.size, err);
+    }
+    if (rc == FM_OK)
+        rc = prepare(&r, err);
+    if (rc == FM_OK)
+        rc = run_all(&r, report, err);
+    if (rc == FM_OK)
+        rc = fill_report(&r, report, err);
+    if (rc == FM_OK)
+        rc = write_stream(&r, err);
+    report->seconds = fm_journal_now() - r.task.began;
+    fm_tune_release(&r.tune);
+    fm_budgets_release(&r.budgets);
+    free(r.after);
+    if (rc == FM_OK)
+        fm_task_forget(&r.task, TOOL);
+    fm_task_close(&r.task);
+    return rc;
+}
+
+int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_options *options,
+                    struct fm_plan *plan, struct fm_err *err)
+{
+    struct fm_task task = {0};
+    struct fm_decimal budget;
+    int rc = check_options(options, &budget, err);
+    if (rc == FM_OK)
+        rc = fm_task_open_inputs(&task, run, true, err);
+    if (rc == FM_OK) {
+        plan_steps(plan, options, &task, &budget);
+        rc = fm_task_plan_end(&task, plan, err);
+    }
+    fm_task_close(&task);
+    return rc;
+}

@@ -1,0 +1,222 @@
+#include "lib/learn/task.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+#include "lib/learn/quality.h"
+#include "lib/run/journal.h"
+#include "lib/stage/stage.h"
+
+#define MICRO_TOKENS 1024
+
+/* A terminal, a missing directory, a file in the way: now, not after a day of work. */
+static int try_output(const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_output out;
+    int rc = fm_output_open(&out, run->output, true, run->force, err);
+    if (rc == FM_OK)
+        fm_output_abandon(&out);
+    return rc;
+}
+
+static int digest_identity(struct fm_task *task, struct fm_err *err)
+{
+    cJSON *model = NULL;
+    int rc =
+        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model), err);
+    if (rc != FM_OK)
+        return rc;
+    char *text = fm_json_print(model);
+    if (text)
+        task->identity = fm_digest_of(text, strlen(text));
+    else
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the model's identity");
+    free(text);
+    cJSON_Delete(model);
+    return rc;
+}
+
+/* A ragged or native export is a model too, but its experts have lost channels. */
+static int check_whole(const struct fm_task *task, struct fm_err *err)
+{
+    const struct fm_config *c = task->config;
+    const uint32_t *caps = fm_model_caps(task->model);
+    for (int i = 0; i < c->M * c->E; i++)
+        if (caps[i] != (uint32_t)c->I)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s: is an export: layer %d, expert %d has %u of %d channels; give the "
+                           "checkpoint it was made from",
+                           task->run->model, i / c->E, i % c->E, caps[i], c->I);
+    return FM_OK;
+}
+
+int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
+                        struct fm_err *err)
+{
+    *task = (struct fm_task){.run = run, .began = fm_journal_now(), .epoch_number = -1};
+    task->memory = fm_run_memory(run);
+    int rc = fm_run_ops(&task->ops, run, err);
+    if (rc == FM_OK)
+        rc = fm_hfdir_open(&task->dir, run->model, err);
+    if (rc == FM_OK)
+        rc = fm_model_open(&task->model, run->model, task->memory / 2, err);
+    if (rc != FM_OK)
+        return rc;
+    task->config = fm_model_config(task->model);
+    rc = check_whole(task, err);
+    if (rc == FM_OK)
+        rc = digest_identity(task, err);
+    if (rc == FM_OK && hold)
+        return fm_quality_open(&task->calib, &task->held, run, task->config, err);
+    return rc == FM_OK ? fm_calib_open(&task->calib, run, task->config, false, err) : rc;
+}
+
+static int open_stream(struct fm_task *task, const char *needs, struct fm_err *err)
+{
+    const struct fm_config *c = task->config;
+    int rc = fm_stage_open(&task->in, task->run->input, needs, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_check(&task->in, &task->dir, err);
+    if (rc == FM_OK)
+        rc = fm_ranking_open(&task->ranking, &task->in, err);
+    if (rc != FM_OK)
+        return rc;
+    if (task->ranking.M != c->M || task->ranking.E != c->E || task->ranking.I != c->I)
+        return fm_fail(err, FM_ECONFIG,
+                       "the ranking in '%s' has %d x %d x %d channels, the model "
+                       "in '%s' has %d x %d x %d",
+                       task->run->input, task->ranking.M, task->ranking.E, task->ranking.I,
+                       task->run->model, c->M, c->E, c->I);
+    fm_model_rank(task->model, task->ranking.order);
+    return FM_OK;
+}
+
+int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
+                 struct fm_err *err)
+{
+    struct fm_lock lock;
+    *task = (struct fm_task){0};
+    if (fm_lock_take(&lock, run->state, err) != FM_OK)
+        return fm_within(err, "state file");
+    int rc = fm_task_open_inputs(task, run, needs != NULL, err);
+    task->lock = lock;
+    if (rc == FM_OK && needs)
+        rc = open_stream(task, needs, err);
+    if (rc == FM_OK)
+        rc = try_output(run, err);
+    return rc;
+}
+
+int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err)
+{
+    const char *output = task->run->output;
+    if (output && strcmp(output, "-") != 0 && fm_plan_check(plan, task->run, 0, err) != FM_OK)
+        return err->code;
+    fm_plan_time(plan, task->ops);
+    return FM_OK;
+}
+
+void fm_task_forget(const struct fm_task *task, const char *tool)
+{
+    struct fm_err err = {0};
+    if (fm_journal_remove(task->run->state, tool, &err) != FM_OK)
+        fm_run_warn(task->run, "%s; the run itself is complete", err.text);
+}
+
+void fm_task_close(struct fm_task *task)
+{
+    if (!task->run)
+        return;
+    free(task->epoch);
+    fm_calib_close(&task->calib);
+    fm_calib_close(&task->held);
+    fm_model_close(task->model);
+    fm_ranking_release(&task->ranking);
+    fm_bundle_close(&task->in);
+    fm_hfdir_close(&task->dir);
+    fm_lock_drop(&task->lock);
+    *task = (struct fm_task){0};
+}
+
+int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
+                  struct fm_err *err)
+{
+    struct fm_sweep_options options = {.memory = fm_plan_room(task->model, rows, task->memory),
+                                       .stop = task->run->stop};
+    return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
+                        &options, err);
+}
+
+int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err)
+{
+    uint64_t count = (uint64_t)task->calib.count;
+    size_t T = (size_t)task->calib.T;
+    if (!task->epoch)
+        task->epoch = fm_alloc(count, sizeof *task->epoch, "the order of an epoch", err);
+    if (!task->epoch)
+        return FM_ENOMEM;
+    for (int i = 0; i < n; i++) {
+        int64_t epoch = (int64_t)((at + (uint64_t)i) / count);
+        if (epoch != task->epoch_number)
+            fm_rng_permutation(task->epoch, (uint32_t)count, task->run->seed, FM_STREAM_EPOCH,
+                               (uint32_t)epoch);
+        task->epoch_number = epoch;
+        size_t from = task->epoch[(at + (uint64_t)i) % count];
+        int rc = fm_calib_read(&task->calib, (int)from, 1, ids + (size_t)i * T, err);
+        if (rc != FM_OK)
+            return rc;
+    }
+    return FM_OK;
+}
+
+int fm_task_micro(int batch, int T)
+{
+    int best = 1;
+    for (int s = 2; s <= batch && (int64_t)s * T <= MICRO_TOKENS; s++)
+        best = batch % s == 0 ? s : best;
+    return best;
+}
+
+static const char *precision_name(enum fm_precision precision)
+{
+    return precision == FM_PRECISION_BF16 ? "bf16" : "f32";
+}
+
+cJSON *fm_task_options(const struct fm_task *task, int batch)
+{
+    cJSON *o = cJSON_CreateObject();
+    if (!o)
+        return NULL;
+    fm_json_add_uint(o, "batch", (uint64_t)batch);
+    cJSON_AddBoolToObject(o, "shuffle", task->run->shuffle);
+    fm_json_add_uint(o, "seed", task->run->seed);
+    cJSON_AddStringToObject(o, "device", task->ops->name);
+    cJSON_AddStringToObject(o, "precision", precision_name(task->run->precision));
+    return o;
+}
+
+int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
+                   struct fm_err *err)
+{
+    char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""};
+    fm_digest_hex(hex[0], &task->identity);
+    fm_digest_hex(hex[1], &task->calib.digest);
+    fm_digest_hex(hex[2], &task->held.digest);
+    const char *const members[] = {FM_MEMBER_RANKING, FM_MEMBER_MASKS};
+    for (int i = 0; i < 2 && task->in.members; i++) {
+        const struct fm_member *m = fm_bundle_find(&task->in, members[i]);
+        if (m)
+            fm_digest_hex(hex[3 + i], &m->digest);
+    }
+    return fm_journal_params(params, err,
+                             "%s model %s tokens %s %d %d held %s %d %d ranking %s masks %s "
+                             "seed %llu shuffle %d device %s %s; %s",
+                             FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T, hex[2],
+                             task->held.count, task->held.T, hex[3], hex[4],
+                             (unsigned long long)task->run->seed, task->run->shuffle,
+                             task->ops->name, precision_name(task->run->precision), text);
+}

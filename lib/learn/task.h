@@ -1,0 +1,81 @@
+/*
+ * What rank, train and recover have in common: everything a run works on, opened and
+ * checked against each other, in one place; how sequences are drawn; and the options
+ * that every history entry records.
+ */
+#ifndef FM_TASK_H
+#define FM_TASK_H
+
+#include <cjson/cJSON.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/file/lock.h"
+#include "formats/tensor/hfdir.h"
+#include "lib/data/calib.h"
+#include "lib/engine/sweep.h"
+#include "lib/learn/plan.h"
+#include "lib/model/model.h"
+#include "lib/run/run.h"
+#include "lib/stage/ranking.h"
+
+struct fm_task {
+    const struct fm_run_options *run;
+    const struct fm_ops *ops;
+    struct fm_hfdir dir;
+    struct fm_model *model;
+    const struct fm_config *config;
+    struct fm_calib calib, held; /* to work on, to measure on */
+    struct fm_bundle in;         /* the stage stream, where there is one */
+    struct fm_ranking ranking;   /* of the stream; the model is read in its order */
+    struct fm_digest identity;   /* of the manifest's "model" */
+    struct fm_lock lock;         /* on run->state */
+    uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
+    double began;                /* fm_journal_now() at open */
+    /* The epoch whose order is at hand. */
+    uint32_t *epoch;
+    int64_t epoch_number;
+};
+
+/*
+ * Open run->model, tokens and, where `needs` names the member that the tool builds on, the
+ * stream run->input with its ranking; then sequences are held out too.  The output is tried
+ * before anything long begins.  FM_ELOCKED where another run has the state file.
+ */
+int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
+                 struct fm_err *err);
+/* The result is there: remove the state of `tool`.  That it cannot be is a warning, since the same
+ * command would now find an output that exists. */
+void fm_task_forget(const struct fm_task *task, const char *tool);
+
+void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
+
+/* The part that needs no stream and no output: model, tokens (held out too where `hold`). */
+int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
+                        struct fm_err *err);
+
+/* The end of a --dry-run: an output that is named could be written, *plan is affordable, and how
+ * long it would take. */
+int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err);
+
+/* A sweep in what the layers leave of the task's memory, with its stop flag. */
+int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
+                  struct fm_err *err);
+
+/*
+ * Copy sequences [at, at + n) of an endless stream to ids (n, T): all of calib in a seeded
+ * permutation, then again in another.
+ */
+int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
+
+/* Sequences in one micro-batch when `batch` are in a step: the largest divisor of batch that keeps
+ * a micro-batch within 1024 tokens, else 1.  Depends on nothing else, since it shapes the bytes. */
+int fm_task_micro(int batch, int T);
+
+/* {"batch", "shuffle", "seed", "device", "precision"}; NULL: no memory. */
+cJSON *fm_task_options(const struct fm_task *task, int batch);
+
+/* Digest of what every tool's result hangs on, with a text of the tool's own. */
+int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
+                   struct fm_err *err);
+
+#endif

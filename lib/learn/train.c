@@ -1,0 +1,502 @@
+#include "lib/learn/train.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/learn/trainstate.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/stage.h"
+
+#define TOOL "fm-train"
+#define BATCH 8
+
+void fm_train_defaults(struct fm_train_options *options)
+{
+    *options = (struct fm_train_options){.method = FM_METHOD_LEARNED,
+                                         .width_multiple = 1,
+                                         .budget_step = "0.01",
+                                         .until = "0.80",
+                                         .steps = 500,
+                                         .samples = 1,
+                                         .prior = 4,
+                                         .schedule = FM_LAMBDA_PACED,
+                                         .lr = 0.02,
+                                         .beta1 = 0.9,
+                                         .beta2 = 0.99,
+                                         .tau_first = 2,
+                                         .tau_last = 0.5,
+                                         .entropy_first = 0.02,
+                                         .gain = 400,
+                                         .lambda_last = 4,
+                                         .walk_sequences = 32};
+}
+
+void fm_train_report_release(struct fm_train_report *report)
+{
+    fm_family_release(&report->family);
+    *report = (struct fm_train_report){0};
+}
+
+static const char *schedule_name(enum fm_lambda_schedule schedule)
+{
+    return schedule == FM_LAMBDA_PACED ? "paced" : "linear";
+}
+
+static bool is_shuffle(enum fm_method method)
+{
+    return method == FM_METHOD_SHUFFLE_LAYER || method == FM_METHOD_SHUFFLE_GLOBAL;
+}
+
+static bool learns(enum fm_method method)
+{
+    return method == FM_METHOD_LEARNED || method == FM_METHOD_BEST;
+}
+
+static bool walks(enum fm_method method)
+{
+    return method == FM_METHOD_WALK || method == FM_METHOD_BEST;
+}
+
+static int batch_of(const struct fm_run_options *run)
+{
+    return run->batch > 0 ? run->batch : BATCH;
+}
+
+static int check_options(const struct fm_train_options *o, struct fm_decimal *step,
+                         struct fm_decimal *until, struct fm_err *err)
+{
+    int rc = fm_decimal_parse(step, o->budget_step, "--budget-step", err);
+    if (rc == FM_OK)
+        rc = fm_decimal_parse(until, o->until, "--until", err);
+    if (rc != FM_OK)
+        return rc;
+    if (step->num == 0)
+        return fm_fail(err, FM_EUSAGE, "--budget-step 0: give a step above 0, such as 0.01");
+    if (until->num == 0)
+        return fm_fail(err, FM_EUSAGE, "--until 0: give a budget above 0, such as 0.80");
+    if (fm_decimal_targets(step, until) >= FM_BUDGETS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--budget-step %s: more than %d budgets", o->budget_step,
+                       FM_BUDGETS_MAX);
+    if (o->steps < 1 || o->steps > 1000000)
+        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to 1000000", o->steps);
+    if (o->samples < 1 || o->samples > FM_LANES_MAX - 1)
+        return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
+                       FM_LANES_MAX - 1);
+    if (!(o->lr > 0 && o->lr <= 1000))
+        return fm_fail(err, FM_EUSAGE, "--lr %g: give more than 0, at most 1000", o->lr);
+    if (!(o->prior >= 0 && o->prior <= 1000))
+        return fm_fail(err, FM_EUSAGE, "--prior %g: give 0 to 1000", o->prior);
+    return FM_OK;
+}
+
+/* The action set: of the stream for the shuffles, of the budget steps for uniform. */
+static int choose_actions(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_train_options *o = t->options;
+    int I = t->task.config->I, rc;
+    if (o->method == FM_METHOD_UNIFORM && !o->actions)
+        return fm_actions_steps(&t->actions, &t->step, &t->until, I, o->width_multiple, err);
+    rc = fm_actions_parse(&t->actions, o->actions ? o->actions : FM_ACTIONS_TEN, I,
+                          o->width_multiple, err);
+    if (rc == FM_OK && t->actions.merged)
+        fm_run_warn(t->task.run,
+                    "%d of %d actions give a width that another one has already, and are merged: "
+                    "%d channels in multiples of %u leave %d widths",
+                    t->actions.merged, t->actions.merged + t->actions.count, I, t->actions.multiple,
+                    t->actions.count);
+    if (rc == FM_OK && t->actions.count < 2)
+        rc = fm_fail(err, FM_EUSAGE,
+                     "one width alone makes no family; give more --actions or a "
+                     "smaller --width-multiple");
+    return rc;
+}
+
+/* The parts of options that shape the result, for the state file. */
+static int digest_params(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_train_options *o = t->options;
+    char text[1024];
+    int n = snprintf(
+        text, sizeof text,
+        "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
+        "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
+        "lambda %.17g walk %d batch %d widths",
+        fm_method_name(o->method), fm_ties_name(o->granularity), o->budget_step, o->until, o->steps,
+        o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2, o->tau_first,
+        o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, t->walk.sequences,
+        batch_of(t->task.run));
+    struct fm_digest widths =
+        fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, &widths);
+    assert(n > 0 && (size_t)n + sizeof hex < sizeof text);
+    snprintf(text + n, sizeof text - (size_t)n, " %s", hex);
+    return fm_task_params(&t->task, &t->params, text, err);
+}
+
+static int make_saliency(struct fm_trainer *t, struct fm_family *f, struct fm_err *err)
+{
+    const struct fm_ranking *r = &t->task.ranking;
+    return fm_family_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
+                              t->options->granularity, err);
+}
+
+/* The families that need no gradient: whole at once. */
+static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
+{
+    struct fm_family *f = &t->family[0];
+    switch (t->options->method) {
+    case FM_METHOD_SALIENCY:
+        return make_saliency(t, f, err);
+    case FM_METHOD_UNIFORM:
+        return fm_family_uniform(f, &t->actions, &t->until, err);
+    default:
+        assert(is_shuffle(t->options->method));
+        return fm_family_shuffle(f, &from->family, t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
+                                 t->task.run->seed, err);
+    }
+}
+
+static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
+{
+    t->learn = (struct fm_learn){.task = &t->task,
+                                 .options = t->options,
+                                 .actions = &t->actions,
+                                 .step = t->step,
+                                 .until = t->until,
+                                 .batch = batch_of(t->task.run)};
+    int rc = fm_learn_init(&t->learn, err);
+    return rc == FM_OK ? fm_family_full(&t->family[0], FM_METHOD_LEARNED, err) : rc;
+}
+
+static int prepare(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_config *c = t->task.config;
+    struct fm_budgets from = {0};
+    int rc = FM_OK, count = t->task.calib.count, want = t->options->walk_sequences;
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
+        fm_family_init(&t->family[i], c->M, c->E, c->I);
+    t->walk = (struct fm_walk){.task = &t->task,
+                               .actions = &t->actions,
+                               .step = &t->step,
+                               .until = &t->until,
+                               .granularity = t->options->granularity,
+                               .sequences = want < count ? want : count};
+    if (is_shuffle(t->options->method)) {
+        rc = fm_budgets_open(&from, &t->task.in, err);
+        t->actions = from.actions;
+    } else {
+        rc = choose_actions(t, err);
+    }
+    if (rc == FM_OK)
+        rc = digest_params(t, err);
+    if (rc == FM_OK && t->learns)
+        rc = prepare_learn(t, err);
+    if (rc == FM_OK && t->walks)
+        rc = fm_family_full(&t->family[1], FM_METHOD_WALK, err);
+    if (rc == FM_OK && t->learns && t->walks)
+        rc = make_saliency(t, &t->family[2], err);
+    if (rc == FM_OK && !t->learns && !t->walks)
+        rc = make_at_once(t, &from, err);
+    fm_budgets_release(&from);
+    return rc == FM_OK ? fm_trainstate_resume(t, err) : rc;
+}
+
+static int check_stop(const struct fm_trainer *t, struct fm_err *err)
+{
+    const atomic_int *stop = t->task.run->stop;
+    return stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
+}
+
+static int save_if_due(struct fm_trainer *t, struct fm_err *err)
+{
+    return t->task.run->state && fm_journal_due(&t->clock) ? fm_trainstate_save(t, err) : FM_OK;
+}
+
+static int run_learn(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_run_options *run = t->task.run;
+    uint64_t steps = (uint64_t)t->options->steps;
+    bool done = false;
+    int rc = FM_OK;
+    while (rc == FM_OK && !done) {
+        uint64_t taken = (uint64_t)t->learn.taken;
+        fm_run_report(run, "learn", taken, taken < steps ? steps : taken, "steps");
+        rc = check_stop(t, err);
+        if (rc == FM_OK)
+            rc = fm_learn_step(&t->learn, &t->family[0], &done, err);
+        if (rc == FM_OK)
+            rc = save_if_due(t, err);
+    }
+    return rc;
+}
+
+static int run_walk(struct fm_trainer *t, struct fm_err *err)
+{
+    struct fm_family *f = &t->family[1];
+    uint64_t channels = fm_family_channels(f), until = fm_decimal_ceil(&t->until, channels);
+    bool done = false;
+    int rc = FM_OK;
+    while (rc == FM_OK && !done) {
+        fm_run_report(t->task.run, "walk", f->mask[f->count - 1].removed, until, "channels");
+        rc = check_stop(t, err);
+        if (rc == FM_OK)
+            rc = fm_walk_step(&t->walk, f, &done, err);
+        if (rc == FM_OK)
+            rc = save_if_due(t, err);
+    }
+    return rc;
+}
+
+/* Measure what is not measured yet, in pieces that can be saved. */
+static int run_measure(struct fm_trainer *t, struct fm_family *f, struct fm_err *err)
+{
+    struct fm_task *task = &t->task;
+    int group = fm_quality_group(task->config, &task->held, task->memory), rc = FM_OK, b = 0;
+    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
+    if (!quality)
+        return FM_ENOMEM;
+    while (b < f->count && f->mask[b].quality.positions > 0)
+        b++;
+    for (int n; rc == FM_OK && b < f->count; b += n) {
+        n = f->count - b < group ? f->count - b : group;
+        fm_run_report(task->run, "measure", (uint64_t)b, (uint64_t)f->count, "masks");
+        rc = check_stop(t, err);
+        if (rc == FM_OK)
+            rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
+                                    fm_family_widths(f, b), n, NULL, task->run, err);
+        for (int i = 0; rc == FM_OK && i < n; i++)
+            f->mask[b + i].quality = quality[i];
+        if (rc == FM_OK)
+            rc = save_if_due(t, err);
+    }
+    fm_run_report(task->run, "measure", (uint64_t)f->count, (uint64_t)f->count, "masks");
+    free(quality);
+    return rc;
+}
+
+static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+{
+    t->clock.saved = fm_journal_now();
+    double began = fm_journal_now();
+    int rc = t->learns ? run_learn(t, err) : FM_OK;
+    if (rc == FM_OK && t->walks)
+        rc = run_walk(t, err);
+    int steps = (int)t->learn.taken + (t->walks ? t->family[1].count - 1 : 0) - t->resumed;
+    report->seconds_step = steps > 0 ? (fm_journal_now() - began) / steps : 0;
+    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+        rc = t->family[i].count ? run_measure(t, &t->family[i], err) : FM_OK;
+    if (rc != FM_ESAVED || !t->task.run->state)
+        return rc;
+    int saved = fm_trainstate_save(t, err);
+    return saved == FM_OK ? FM_ESAVED : saved;
+}
+
+/* The family that the stream gets; its arrays move to the report. */
+static int choose_family(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+{
+    const struct fm_config *c = t->task.config;
+    int rc = FM_OK;
+    if (t->learns && t->walks) {
+        fm_family_init(&report->family, c->M, c->E, c->I);
+        rc = fm_family_best(&report->family, t->family, FM_TRAIN_FAMILIES, &t->step, err);
+    } else {
+        struct fm_family *f = &t->family[t->walks ? 1 : 0];
+        report->family = *f;
+        *f = (struct fm_family){0};
+    }
+    if (rc != FM_OK)
+        return rc;
+    const struct fm_family *f = &report->family;
+    report->actions = t->actions;
+    report->steps = (int)t->learn.taken;
+    report->resumed = t->resumed;
+    uint64_t channels = fm_family_channels(f);
+    report->reached = f->mask[f->count - 1].removed + fm_decimal_ceil(&t->step, channels) >
+                      fm_decimal_floor(&t->until, channels);
+    if (!report->reached && !is_shuffle(t->options->method))
+        fm_run_warn(t->task.run, "the last mask removes %.4f of the channels, not --until %s",
+                    fm_family_budget(f, f->count - 1), t->options->until);
+    return FM_OK;
+}
+
+static void record_options(cJSON *to, const struct fm_trainer *t)
+{
+    const struct fm_train_options *o = t->options;
+    cJSON_AddStringToObject(to, "method", fm_method_name(o->method));
+    if (is_shuffle(o->method))
+        return;
+    char text[FM_DECIMAL_TEXT];
+    bool uniform = o->method == FM_METHOD_UNIFORM;
+    cJSON_AddStringToObject(to, "granularity",
+                            fm_ties_name(uniform ? FM_PER_MODEL : o->granularity));
+    fm_json_add_uint(to, "width_multiple", o->width_multiple);
+    fm_decimal_print(text, &t->step);
+    cJSON_AddStringToObject(to, "budget_step", text);
+    fm_decimal_print(text, &t->until);
+    cJSON_AddStringToObject(to, "until", text);
+    if (t->walks)
+        fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
+    if (!t->learns)
+        return;
+    fm_json_add_uint(to, "steps", (uint64_t)o->steps);
+    fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples);
+    fm_json_add_double(to, "prior", o->prior);
+    cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
+}
+
+/* What masks were chosen on: their losses there are no longer those of data never looked at. */
+static void record_choice(cJSON *result, const struct fm_calib *held)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *o = cJSON_AddObjectToObject(result, "chosen_on");
+    fm_digest_hex(hex, &held->digest);
+    cJSON_AddStringToObject(o, "digest", hex);
+    fm_json_add_uint(o, "sequences", (uint64_t)held->count);
+    fm_json_add_uint(o, "seq_len", (uint64_t)held->T);
+}
+
+static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
+                  struct fm_err *err)
+{
+    cJSON *options = fm_task_options(&t->task, batch_of(t->task.run));
+    cJSON *result = cJSON_CreateObject();
+    if (!options || !result) {
+        cJSON_Delete(options);
+        cJSON_Delete(result);
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    }
+    record_options(options, t);
+    fm_json_add_uint(result, "masks", (uint64_t)report->family.count);
+    fm_json_add_uint(result, "steps", (uint64_t)report->steps);
+    if (t->options->method == FM_METHOD_BEST)
+        record_choice(result, &t->task.held);
+    return fm_stage_history(manifest, "fm-train", options, fm_stage_tokens(&t->task.calib), result,
+                            err);
+}
+
+static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,
+                        struct fm_err *err)
+{
+    struct fm_task *task = &t->task;
+    char dropped[FM_STAGE_DROPPED_BYTES] = "";
+    cJSON *manifest = NULL;
+    void *frame = NULL;
+    size_t size = 0;
+    int rc = fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &task->in, NULL, dropped, err);
+    if (rc == FM_OK && dropped[0])
+        fm_run_warn(task->run, "%s", dropped);
+    if (rc == FM_OK)
+        rc = record(manifest, t, report, err);
+    if (rc == FM_OK)
+        rc = fm_budgets_pack(&report->family, &report->actions, task->config,
+                             fm_stage_tensor_bytes(&task->dir), fm_model_dtype(task->model),
+                             manifest, &frame, &size, err);
+    if (rc == FM_OK) {
+        struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
+        rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_TRAIN, manifest,
+                            &task->in, NULL, &member, 1, err);
+        manifest = NULL;
+    }
+    cJSON_Delete(manifest);
+    free(frame);
+    return rc;
+}
+
+/* Students keep all channels at the start and 1 - until at the end. */
+static double mean_kept(const struct fm_decimal *until)
+{
+    return 1 - (double)until->num / (double)until->den / 2;
+}
+
+static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, struct fm_task *task,
+                       const struct fm_decimal *step, const struct fm_decimal *until)
+{
+    *plan = (struct fm_plan){0};
+    uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
+    uint64_t masks = targets + 1, memory = task->memory;
+    uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
+    int walk = o->walk_sequences < task->calib.count ? o->walk_sequences : task->calib.count;
+    struct fm_plan_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
+    if (learns(o->method)) {
+        sweep.count = (uint64_t)o->steps;
+        sweep.rows = (uint64_t)batch_of(task->run) * T;
+        sweep.lanes = 1 + o->samples;
+        sweep.backward = o->samples;
+        fm_plan_add(plan, task->model, &sweep, memory);
+    }
+    if (walks(o->method)) {
+        sweep.count = targets;
+        sweep.rows = (uint64_t)walk * T;
+        sweep.lanes = 2;
+        sweep.backward = 1;
+        fm_plan_add(plan, task->model, &sweep, memory);
+    }
+    group = group < masks ? group : masks;
+    sweep.count =
+        (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? FM_TRAIN_FAMILIES : 1);
+    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.lanes = (int)group + 1;
+    sweep.backward = 0;
+    fm_plan_add(plan, task->model, &sweep, memory);
+    /* Widths compress well, so this is what they are at the most. */
+    plan->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
+}
+
+static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+{
+    struct fm_plan plan;
+    plan_masks(&plan, t->options, &t->task, &t->step, &t->until);
+    int rc = fm_plan_check(&plan, t->task.run, t->task.in.file.size, err);
+    if (rc == FM_OK)
+        rc = prepare(t, err);
+    if (rc == FM_OK)
+        rc = run_all(t, report, err);
+    if (rc == FM_OK)
+        rc = choose_family(t, report, err);
+    if (rc == FM_OK)
+        rc = write_stream(t, report, err);
+    report->seconds = fm_journal_now() - t->task.began;
+    if (rc == FM_OK)
+        fm_task_forget(&t->task, TOOL);
+    return rc;
+}
+
+int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
+             struct fm_train_report *report, struct fm_err *err)
+{
+    struct fm_trainer t = {
+        .options = options, .learns = learns(options->method), .walks = walks(options->method)};
+    const char *needs = is_shuffle(options->method) ? FM_MEMBER_MASKS : FM_MEMBER_RANKING;
+    int rc = check_options(options, &t.step, &t.until, err);
+    if (rc == FM_OK)
+        rc = fm_task_open(&t.task, run, needs, err);
+    if (rc == FM_OK)
+        rc = run_trainer(&t, report, err);
+    fm_learn_release(&t.learn);
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
+        fm_family_release(&t.family[i]);
+    fm_task_close(&t.task);
+    return rc;
+}
+
+int fm_train_plan(const struct fm_run_options *run, const struct fm_train_options *options,
+                  struct fm_plan *plan, struct fm_err *err)
+{
+    struct fm_task task = {0};
+    struct fm_decimal step, until;
+    int rc = check_options(options, &step, &until, err);
+    if (rc == FM_OK)
+        rc = fm_task_open_inputs(&task, run, true, err);
+    if (rc == FM_OK) {
+        plan_masks(plan, options, &task, &step, &until);
+        rc = fm_task_plan_end(&task, plan, err);
+    }
+    fm_task_close(&task);
+    return rc;
+}

@@ -1,0 +1,177 @@
+#include "lib/learn/trainstate.h"
+
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+#include "lib/stage/budgets.h"
+
+#define TOOL "fm-train"
+
+static void add_item(struct fm_journal_item *item, size_t *items, const char *name,
+                     enum fm_dtype dtype, uint64_t count, void *data)
+{
+    item[(*items)++] =
+        (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
+}
+
+/* The arrays of one family as the state file has them. */
+struct packed {
+    int64_t *steps;  /* (count) */
+    double *quality; /* (count, 4) */
+};
+
+enum { CE, KL, AGREE, POSITIONS, QUALITIES };
+
+static int pack_family(struct packed *p, const struct fm_family *f, struct fm_err *err)
+{
+    p->steps = fm_alloc((size_t)f->count, sizeof *p->steps, "state", err);
+    p->quality = fm_alloc((size_t)f->count, QUALITIES * sizeof *p->quality, "state", err);
+    if (!p->steps || !p->quality)
+        return FM_ENOMEM;
+    for (int b = 0; b < f->count; b++) {
+        const struct fm_quality *q = &f->mask[b].quality;
+        double *to = p->quality + (size_t)b * QUALITIES;
+        p->steps[b] = f->mask[b].step;
+        to[CE] = q->ce;
+        to[KL] = q->kl;
+        to[AGREE] = q->agree;
+        to[POSITIONS] = (double)q->positions;
+    }
+    return FM_OK;
+}
+
+static void unpack_family(struct fm_family *f, const struct packed *p)
+{
+    for (int b = 0; b < f->count; b++) {
+        const double *q = p->quality + (size_t)b * QUALITIES;
+        f->mask[b].step = (int)p->steps[b];
+        f->mask[b].removed = fm_family_removed(f, fm_family_widths(f, b));
+        f->mask[b].quality =
+            (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false};
+    }
+}
+
+static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
+                         struct packed packed[FM_TRAIN_FAMILIES])
+{
+    static const char *const widths[] = {"learned.widths", "walk.widths", "saliency.widths"};
+    static const char *const steps[] = {"learned.steps", "walk.steps", "saliency.steps"};
+    static const char *const quality[] = {"learned.quality", "walk.quality", "saliency.quality"};
+    struct fm_learn *n = &t->learn;
+    size_t items = 0;
+    uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
+    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
+    if (t->learns) {
+        add_item(item, &items, "taken", FM_I64, 1, &n->taken);
+        add_item(item, &items, "lambda", FM_F64, 1, &n->lambda);
+        add_item(item, &items, "alpha", FM_F64, logits, n->logits.alpha);
+        add_item(item, &items, "m", FM_F64, logits, n->logits.m);
+        add_item(item, &items, "v", FM_F64, logits, n->logits.v);
+        add_item(item, &items, "q", FM_F64, X, n->q);
+    }
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        uint64_t count = (uint64_t)t->family[i].count;
+        if (count == 0)
+            continue;
+        add_item(item, &items, widths[i], FM_U32, count * X, t->family[i].widths);
+        add_item(item, &items, steps[i], FM_I64, count, packed[i].steps);
+        add_item(item, &items, quality[i], FM_F64, count * QUALITIES, packed[i].quality);
+    }
+    return items;
+}
+
+int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
+    double began = fm_journal_now();
+    int rc = FM_OK;
+    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+        rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
+    if (rc == FM_OK)
+        rc = fm_journal_save(t->task.run->state, TOOL, &t->params, item,
+                             list_state(item, t, packed), err);
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        free(packed[i].steps);
+        free(packed[i].quality);
+    }
+    fm_journal_saved(&t->clock, began);
+    return rc;
+}
+
+/* Make room in the families for what the state file has. */
+static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+{
+    const char *const names[] = {"learned.steps", "walk.steps", "saliency.steps"};
+    size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        struct fm_family *f = &t->family[i];
+        uint64_t count = fm_journal_count(j, names[i]);
+        if ((count > 0) != (f->count > 0) || count > FM_BUDGETS_MAX)
+            return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks", t->task.run->state,
+                           (unsigned long long)count);
+        if (count == 0)
+            continue;
+        /* Copies of the full mask stand where the arrays are read to. */
+        struct fm_mask full = f->mask[0];
+        int rc = fm_grow((void **)&f->mask, count, sizeof *f->mask, "masks", err);
+        if (rc == FM_OK)
+            rc = fm_grow((void **)&f->widths, count, X * sizeof *f->widths, "masks", err);
+        if (rc != FM_OK)
+            return rc;
+        for (uint64_t b = 1; b < count; b++)
+            f->mask[b] = full;
+        f->count = f->capacity = (int)count;
+    }
+    return FM_OK;
+}
+
+static int check_widths(const struct fm_trainer *t, struct fm_err *err)
+{
+    size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        for (size_t x = 0; x < X * (size_t)t->family[i].count; x++) {
+            if (fm_actions_find(&t->actions, t->family[i].widths[x]) < 0)
+                return fm_fail(err, FM_EFORMAT, "state file '%s': a width of %u is no action",
+                               t->task.run->state, t->family[i].widths[x]);
+        }
+    }
+    return FM_OK;
+}
+
+static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
+    int rc = size_families(t, j, err);
+    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+        rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
+    if (rc == FM_OK)
+        rc = fm_journal_read(j, item, list_state(item, t, packed), err);
+    if (rc == FM_OK)
+        rc = check_widths(t, err);
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        if (rc == FM_OK)
+            unpack_family(&t->family[i], &packed[i]);
+        free(packed[i].steps);
+        free(packed[i].quality);
+    }
+    if (rc != FM_OK)
+        return rc;
+    if (t->learns)
+        fm_logits_refresh(&t->learn.logits);
+    t->resumed = (int)t->learn.taken + (t->family[1].count ? t->family[1].count - 1 : 0);
+    return FM_OK;
+}
+
+int fm_trainstate_resume(struct fm_trainer *t, struct fm_err *err)
+{
+    struct fm_journal j;
+    bool found;
+    int rc = fm_journal_open(&j, t->task.run->state, TOOL, &t->params, &found, err);
+    if (rc == FM_OK && found) {
+        rc = read_state(t, &j, err);
+        fm_journal_close(&j);
+    }
+    return rc;
+}

@@ -1,0 +1,37 @@
+/*
+ * A training run and its state file: logits, the families so far and what was measured of
+ * them.  A run that finds the state of another one with the same parameters goes on there.
+ */
+#ifndef FM_TRAINSTATE_H
+#define FM_TRAINSTATE_H
+
+#include "lib/learn/learn.h"
+#include "lib/learn/train.h"
+#include "lib/learn/walk.h"
+#include "lib/run/journal.h"
+
+#define FM_TRAIN_FAMILIES 3
+
+struct fm_trainer {
+    struct fm_task task;
+    const struct fm_train_options *options;
+    struct fm_actions actions;
+    struct fm_decimal step, until;
+    struct fm_learn learn; /* in use if `learns` */
+    struct fm_walk walk;
+    bool learns, walks;
+    /* By learning, by walking; of best by the scores too.  What is made at once is the first. */
+    struct fm_family family[FM_TRAIN_FAMILIES];
+    struct fm_digest params;
+    struct fm_journal_clock clock;
+    int resumed; /* steps and budgets that came from the state file */
+};
+
+/* Write run->state. */
+int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err);
+
+/* Read run->state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG where it
+ * belongs to another run. */
+int fm_trainstate_resume(struct fm_trainer *t, struct fm_err *err);
+
+#endif

@@ -1,0 +1,264 @@
+#include "lib/learn/tune.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+
+static bool is_cross(const struct fm_tune *t)
+{
+    return t->options->strategy == FM_RECOVER_CROSS;
+}
+
+/* Floats before layer l in the adapter's values, and of layer l. */
+static size_t layer_at(const struct fm_adapter *a, int l)
+{
+    return a->offset[(size_t)l * (size_t)a->E];
+}
+
+static size_t layer_floats(const struct fm_adapter *a, int l)
+{
+    return layer_at(a, l + 1) - layer_at(a, l);
+}
+
+/* single: the channels that the mask keeps; cross: all. */
+static int start_adapter(struct fm_tune *t, struct fm_err *err)
+{
+    const struct fm_config *c = t->task->config;
+    const uint32_t *widths = fm_family_widths(t->family, is_cross(t) ? 0 : t->mask);
+    int rc = fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
+                             (float)t->options->alpha, widths, err);
+    if (rc != FM_OK)
+        return rc;
+    fm_adapter_start(&t->adapter, t->task->run->seed);
+    for (int l = 0; l < c->M; l++) {
+        size_t n = layer_floats(&t->adapter, l);
+        t->floats = n > t->floats ? n : t->floats;
+    }
+    return FM_OK;
+}
+
+static int start_moments(struct fm_tune *t, struct fm_err *err)
+{
+    size_t M = (size_t)t->task->config->M, record = 2 * t->floats * sizeof(float);
+    /* What the sweep keeps of a few sequences is small beside them. */
+    int rc = fm_store_init(&t->moments, record, M, t->task->memory / 2, err);
+    if (rc == FM_OK)
+        rc = fm_store_init(&t->gradients, record / 2, M, t->task->memory / 4, err);
+    if (rc != FM_OK)
+        return rc;
+    t->spare = fm_alloc(t->moments.record, 1, "moments", err);
+    t->current = fm_alloc(t->gradients.record, 1, "gradients", err);
+    if (!t->spare || !t->current)
+        return FM_ENOMEM;
+    for (size_t l = 0; rc == FM_OK && l < M; l++) {
+        void *place = fm_store_place(&t->moments, l, t->spare);
+        memset(place, 0, t->moments.record);
+        rc = fm_store_put(&t->moments, l, 0, t->moments.record, place, err);
+    }
+    return rc;
+}
+
+int fm_tune_init(struct fm_tune *t, struct fm_err *err)
+{
+    int T = t->task->calib.T, micro = fm_task_micro(t->batch, T);
+    /* Masks between the smallest and the full one, for cross; the full one is the teacher. */
+    int between = t->family->count - 2, middle = t->options->middle;
+    t->lanes = is_cross(t) ? 2 + (between > 0 ? middle : 0) : 2;
+    assert(t->lanes <= FM_LANES_MAX);
+    int rc = start_adapter(t, err);
+    if (rc == FM_OK)
+        rc = start_moments(t, err);
+    if (rc == FM_OK)
+        rc = fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err);
+    if (rc != FM_OK)
+        return rc;
+    t->slot = fm_alloc((size_t)fm_sweep_slots(t->sweep), t->floats * sizeof *t->slot,
+                       "gradients of batches", err);
+    t->ids = fm_alloc((size_t)t->batch * (size_t)T, sizeof *t->ids, "sequences", err);
+    return t->slot && t->ids ? FM_OK : FM_ENOMEM;
+}
+
+void fm_tune_release(struct fm_tune *t)
+{
+    fm_sweep_free(t->sweep);
+    fm_store_release(&t->moments);
+    fm_store_release(&t->gradients);
+    fm_adapter_release(&t->adapter);
+    free(t->current);
+    free(t->spare);
+    free(t->slot);
+    free(t->ids);
+    *t = (struct fm_tune){0};
+}
+
+static int begin_layer(void *self, int l, struct fm_err *err)
+{
+    (void)l, (void)err;
+    struct fm_tune *t = self;
+    memset(t->current, 0, t->gradients.record);
+    return FM_OK;
+}
+
+static void add_expert(void *self, const struct fm_expert_view *v)
+{
+    struct fm_tune *t = self;
+    const struct fm_adapter *a = &t->adapter;
+    size_t at = a->offset[(size_t)v->layer * (size_t)a->E + (size_t)v->expert];
+    float *slot = t->slot + (size_t)v->slot * t->floats;
+    fm_adapter_gradient(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
+}
+
+static void add_batch(void *self, int l, int batch, int lane, int slot)
+{
+    (void)batch, (void)lane;
+    struct fm_tune *t = self;
+    size_t n = layer_floats(&t->adapter, l);
+    float *part = t->slot + (size_t)slot * t->floats, share = (float)t->share;
+    for (size_t i = 0; i < n; i++)
+        t->current[i] += share * part[i];
+    memset(part, 0, n * sizeof *part);
+}
+
+static int end_layer(void *self, int l, struct fm_err *err)
+{
+    struct fm_tune *t = self;
+    size_t n = layer_floats(&t->adapter, l);
+    if (fm_dtype_nonfinite(t->current, FM_F32, n) != n)
+        return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
+                       t->task->config->moe[l]);
+    return fm_store_put(&t->gradients, (size_t)l, 0, n * sizeof(float), t->current, err);
+}
+
+/* Mean losses of a lane. */
+static void mean_losses(const struct fm_tune *t, const struct fm_measure *measure, int lane,
+                        double *ce, double *kl)
+{
+    int batches = t->batch / fm_task_micro(t->batch, t->task->calib.T);
+    int64_t n = 0;
+    *ce = *kl = 0;
+    for (int b = 0; b < batches; b++) {
+        const struct fm_measure *m = &measure[b * t->lanes + lane];
+        *ce += m->ce;
+        *kl += m->kl;
+        n += m->n;
+    }
+    *ce /= (double)n;
+    *kl /= (double)n;
+}
+
+/* The loss of the step; for cross, each subnet weighed so that none drowns the others. */
+static void weigh_lanes(void *self, const struct fm_measure *measure, float *scale)
+{
+    struct fm_tune *t = self;
+    const struct fm_recover_options *o = t->options;
+    double ce, kl, full;
+    if (!is_cross(t)) {
+        mean_losses(t, measure, 1, &ce, &kl);
+        t->loss = o->w_task * ce + o->w_kl * kl;
+        return;
+    }
+    mean_losses(t, measure, 0, &full, &kl);
+    t->loss = o->w_task * full;
+    for (int lane = 1; lane < t->lanes; lane++) {
+        mean_losses(t, measure, lane, &ce, &kl);
+        double weight = fabs(full) / (fabs(kl) + o->balance_eps);
+        scale[lane] = (float)weight;
+        t->loss += o->w_kl * weight * kl;
+    }
+}
+
+static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
+{
+    const struct fm_recover_options *o = t->options;
+    const struct fm_family *f = t->family;
+    float ce = (float)o->w_task, kl = (float)o->w_kl;
+    if (!is_cross(t)) {
+        lane[0] = (struct fm_lane){.teacher = -1, .ce = 1};
+        lane[1] = (struct fm_lane){.widths = fm_family_widths(f, t->mask),
+                                   .adapter = &t->adapter,
+                                   .backward = true,
+                                   .teacher = 0,
+                                   .ce = ce,
+                                   .kl = kl};
+        return;
+    }
+    lane[0] = (struct fm_lane){.adapter = &t->adapter, .backward = true, .teacher = -1, .ce = ce};
+    for (int i = 1; i < t->lanes; i++) {
+        int b = f->count - 1;
+        if (i > 1)
+            b = 1 + (int)fm_rng_below(t->task->run->seed, FM_STREAM_SANDWICH,
+                                      (uint64_t)t->taken * (uint64_t)t->lanes + (uint64_t)i,
+                                      (uint64_t)f->count - 2);
+        lane[i] = (struct fm_lane){.widths = fm_family_widths(f, b),
+                                   .adapter = &t->adapter,
+                                   .backward = true,
+                                   .teacher = 0,
+                                   .kl = kl};
+    }
+}
+
+static int sweep_once(struct fm_tune *t, struct fm_err *err)
+{
+    int T = t->task->calib.T, micro = fm_task_micro(t->batch, T), batches = t->batch / micro;
+    struct fm_lane lane[FM_LANES_MAX] = {{0}};
+    struct fm_visitor visitor = {.self = t,
+                                 .losses = weigh_lanes,
+                                 .layer_begin = begin_layer,
+                                 .expert = add_expert,
+                                 .commit = add_batch,
+                                 .layer_end = end_layer};
+    struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
+    struct fm_measure *measure =
+        fm_alloc((size_t)batches * (size_t)t->lanes, sizeof *measure, "measures", err);
+    int rc = batch && measure ? FM_OK : FM_ENOMEM;
+    choose_lanes(t, lane);
+    t->share = 1.0 / batches;
+    for (int b = 0; rc == FM_OK && b < batches; b++)
+        batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
+    if (rc == FM_OK)
+        rc = fm_sweep_run(t->sweep, batch, batches, lane, t->lanes, &visitor, measure, NULL, err);
+    free(batch);
+    free(measure);
+    return rc;
+}
+
+static int update_layer(struct fm_tune *t, int l, struct fm_err *err)
+{
+    const struct fm_recover_options *o = t->options;
+    size_t n = layer_floats(&t->adapter, l), bytes = n * sizeof(float);
+    void *m = NULL, *g = NULL;
+    int rc = fm_store_get(&t->gradients, (size_t)l, 0, bytes, &g, t->current, err);
+    if (rc == FM_OK)
+        rc = fm_store_get(&t->moments, (size_t)l, 0, 2 * bytes, &m, t->spare, err);
+    if (rc != FM_OK)
+        return rc;
+    t->task->ops->adamw(t->adapter.values + layer_at(&t->adapter, l), m, (float *)m + n, g,
+                        (int64_t)n, (float)o->lr, (float)o->beta1, (float)o->beta2, (float)o->eps,
+                        (float)o->decay, (int)t->taken);
+    return fm_store_put(&t->moments, (size_t)l, 0, 2 * bytes, m, err);
+}
+
+int fm_tune_step(struct fm_tune *t, struct fm_err *err)
+{
+    double before = t->loss;
+    int rc = fm_task_draw(t->task, t->ids, (uint64_t)t->taken * (uint64_t)t->batch, t->batch, err);
+    if (rc == FM_OK)
+        rc = sweep_once(t, err);
+    if (rc != FM_OK) {
+        t->loss = before;
+        /* At the first step the adapter is nothing yet, and what is not finite is the model. */
+        return rc == FM_EFORMAT && t->taken > 0
+                   ? fm_within(err, "step %lld of training diverged, use a smaller --lr",
+                               (long long)t->taken + 1)
+                   : rc;
+    }
+    if (t->taken++ == 0)
+        t->loss_first = t->loss;
+    for (int l = 0; rc == FM_OK && l < t->task->config->M; l++)
+        rc = update_layer(t, l, err);
+    return rc;
+}

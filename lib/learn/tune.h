@@ -1,0 +1,45 @@
+/*
+ * Training of adapters, step by step (METHOD.md 4): lanes of one sweep, gradients of the
+ * adapter from its expert views, AdamW.  Gradients and moments of layers are records of
+ * stores, so that beyond --memory they lie in a temporary file; the adapter itself stays.
+ */
+#ifndef FM_TUNE_H
+#define FM_TUNE_H
+
+#include "lib/engine/adapter.h"
+#include "lib/learn/recover.h"
+#include "lib/learn/task.h"
+#include "lib/masks/masks.h"
+#include "lib/run/store.h"
+
+struct fm_tune {
+    struct fm_task *task; /* borrowed, as options and family */
+    const struct fm_recover_options *options;
+    const struct fm_family *family;
+    int mask;  /* the one to recover */
+    int batch; /* sequences in a step */
+    /* State. */
+    struct fm_adapter adapter;
+    struct fm_store moments; /* (L) records: m, v of a layer */
+    int64_t taken;           /* steps */
+    double loss_first, loss; /* of the first step and the last one */
+    /* Scratch. */
+    struct fm_store gradients; /* (L) records */
+    float *current;            /* gradient of the layer at hand */
+    float *spare;              /* record of moments */
+    float *slot;               /* (slots, floats of the largest layer) */
+    size_t floats;             /* of the largest layer's adapter */
+    double share;              /* of a micro-batch */
+    struct fm_sweep *sweep;
+    int lanes;
+    int32_t *ids;
+};
+
+/* Task, options, family, mask and batch are set by the caller; the adapter starts from the seed. */
+int fm_tune_init(struct fm_tune *tune, struct fm_err *err);
+void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
+
+/* One step.  After FM_ESAVED the state is that before it. */
+int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
+
+#endif

@@ -1,0 +1,366 @@
+#include "lib/masks/masks.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+
+/* Finer steps than this are of no use; what reads families from streams has the same limit. */
+#define MASKS_MAX 10000
+
+static const char *const names[FM_METHODS] = {"learned",       "saliency",       "walk", "uniform",
+                                              "shuffle-layer", "shuffle-global", "best"};
+
+const char *fm_method_name(enum fm_method method)
+{
+    assert((int)method >= 0 && method < FM_METHODS);
+    return names[method];
+}
+
+int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err)
+{
+    for (int i = 0; i < FM_METHODS; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *method = (enum fm_method)i;
+            return FM_OK;
+        }
+    }
+    return fm_fail(err, FM_EUSAGE,
+                   "unknown method '%s'; use learned, saliency, walk, uniform, shuffle-layer, "
+                   "shuffle-global or best",
+                   text);
+}
+
+void fm_family_init(struct fm_family *f, int M, int E, int I)
+{
+    *f = (struct fm_family){.M = M, .E = E, .I = I};
+}
+
+void fm_family_release(struct fm_family *f)
+{
+    free(f->mask);
+    free(f->widths);
+    *f = (struct fm_family){0};
+}
+
+static size_t experts_of(const struct fm_family *f)
+{
+    return (size_t)f->M * (size_t)f->E;
+}
+
+const uint32_t *fm_family_widths(const struct fm_family *f, int b)
+{
+    assert(b >= 0 && b < f->count);
+    return f->widths + (size_t)b * experts_of(f);
+}
+
+uint64_t fm_family_channels(const struct fm_family *f)
+{
+    return (uint64_t)experts_of(f) * (uint64_t)f->I;
+}
+
+double fm_family_budget(const struct fm_family *f, int b)
+{
+    assert(b >= 0 && b < f->count);
+    return (double)f->mask[b].removed / (double)fm_family_channels(f);
+}
+
+uint64_t fm_family_removed(const struct fm_family *f, const uint32_t *widths)
+{
+    uint64_t kept = 0;
+    for (size_t x = 0; x < experts_of(f); x++)
+        kept += widths[x];
+    assert(kept <= fm_family_channels(f));
+    return fm_family_channels(f) - kept;
+}
+
+static int make_room(struct fm_family *f, struct fm_err *err)
+{
+    if (f->count < f->capacity)
+        return FM_OK;
+    if (f->count >= MASKS_MAX)
+        return fm_fail(err, FM_ECONFIG, "more than %d masks in a family", MASKS_MAX);
+    size_t capacity = f->capacity ? 2 * (size_t)f->capacity : 128, bytes;
+    if (!fm_mul(&bytes, experts_of(f), sizeof *f->widths))
+        return fm_fail(err, FM_ENOMEM, "a mask of %d x %d experts", f->M, f->E);
+    int rc = fm_grow((void **)&f->mask, capacity, sizeof *f->mask, "masks", err);
+    if (rc == FM_OK)
+        rc = fm_grow((void **)&f->widths, capacity, bytes, "masks", err);
+    if (rc == FM_OK)
+        f->capacity = (int)capacity;
+    return rc;
+}
+
+int fm_family_append(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
+                     struct fm_err *err)
+{
+    uint64_t removed = fm_family_removed(f, widths);
+    assert(f->count == 0 || removed > f->mask[f->count - 1].removed);
+    int rc = make_room(f, err);
+    if (rc != FM_OK)
+        return rc;
+    f->mask[f->count] = (struct fm_mask){.removed = removed, .method = method, .step = step};
+    memcpy(f->widths + (size_t)f->count * experts_of(f), widths, experts_of(f) * sizeof *widths);
+    f->count++;
+    return FM_OK;
+}
+
+int fm_family_full(struct fm_family *f, enum fm_method method, struct fm_err *err)
+{
+    assert(f->count == 0);
+    int rc = make_room(f, err);
+    if (rc != FM_OK)
+        return rc;
+    f->mask[0] = (struct fm_mask){.method = method};
+    for (size_t x = 0; x < experts_of(f); x++)
+        f->widths[x] = (uint32_t)f->I;
+    f->count = 1;
+    return FM_OK;
+}
+
+int fm_family_offer(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
+                    uint64_t grown, bool last, bool *added, struct fm_err *err)
+{
+    assert(f->count > 0);
+    uint64_t removed = fm_family_removed(f, widths), before = f->mask[f->count - 1].removed;
+    bool add = removed > before && (last || removed - before >= grown);
+    if (added)
+        *added = add;
+    return add ? fm_family_append(f, widths, method, step, err) : FM_OK;
+}
+
+int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget)
+{
+    int best = -1;
+    unsigned __int128 distance = 0;
+    unsigned __int128 want = (unsigned __int128)budget->num * fm_family_channels(f);
+    for (int b = 0; b < f->count; b++) {
+        unsigned __int128 has = (unsigned __int128)budget->den * f->mask[b].removed;
+        unsigned __int128 d = has > want ? has - want : want - has;
+        if (best < 0 || d < distance) {
+            best = b;
+            distance = d;
+        }
+    }
+    return best;
+}
+
+void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,
+                   const int32_t *order, int M, int E, int I)
+{
+    int A = actions->count;
+    for (size_t x = 0; x < (size_t)M * (size_t)E; x++) {
+        const double *s = scores + x * (size_t)I;
+        const int32_t *rank = order + x * (size_t)I;
+        double sum = 0;
+        int j = I;
+        /* From the tail, so that small scores are not lost against large ones. */
+        for (int a = A; a-- > 0;) {
+            while (j > (int)actions->width[a])
+                sum += s[rank[--j]];
+            lost[x * (size_t)A + (size_t)a] = sum;
+        }
+    }
+}
+
+/* One step down the hull of a group of tied experts, or of one that is not tied. */
+struct segment {
+    double slope; /* score lost per channel of the width */
+    size_t group;
+    uint32_t from, to; /* widths */
+};
+
+static int compare_segments(const void *pa, const void *pb)
+{
+    const struct segment *a = pa, *b = pb;
+    if (a->slope != b->slope)
+        return a->slope < b->slope ? -1 : 1;
+    if (a->group != b->group)
+        return a->group < b->group ? -1 : 1;
+    return a->from > b->from ? -1 : a->from < b->from;
+}
+
+static double slope_between(const struct fm_actions *actions, const double *lost, int a, int b)
+{
+    return (lost[a] - lost[b]) / (double)(actions->width[b] - actions->width[a]);
+}
+
+/* Hull of the points (width, -lost), concave seen from above: from wide to narrow, the loss per
+ * channel must grow.  Returns the segments of this group, widest first. */
+static int build_hull(struct segment *segment, const struct fm_actions *actions, const double *lost,
+                      size_t group)
+{
+    int top[FM_ACTIONS_MAX], n = 0;
+    for (int a = actions->count; a-- > 0;) {
+        while (n >= 2 && slope_between(actions, lost, a, top[n - 1]) <=
+                             slope_between(actions, lost, top[n - 1], top[n - 2]))
+            n--;
+        top[n++] = a;
+    }
+    for (int i = 1; i < n; i++)
+        segment[i - 1] = (struct segment){slope_between(actions, lost, top[i], top[i - 1]), group,
+                                          actions->width[top[i - 1]], actions->width[top[i]]};
+    return n - 1;
+}
+
+/* Take the segments in order; at every target, the widths so far are a mask. */
+static int cut_segments(struct fm_family *f, const struct segment *segment, size_t segments,
+                        uint32_t *widths, int size, const struct fm_decimal *step,
+                        const struct fm_decimal *until, struct fm_err *err)
+{
+    int rc = fm_family_full(f, FM_METHOD_SALIENCY, err);
+    if (rc != FM_OK)
+        return rc;
+    memcpy(widths, fm_family_widths(f, 0), experts_of(f) * sizeof *widths);
+    uint64_t removed = 0, targets = fm_decimal_targets(step, until), at = 1;
+    for (size_t s = 0; s < segments && at <= targets && rc == FM_OK; s++) {
+        uint32_t *group = widths + segment[s].group * (size_t)size;
+        assert(*group == segment[s].from);
+        for (int e = 0; e < size; e++)
+            group[e] = segment[s].to;
+        removed += (uint64_t)size * (segment[s].from - segment[s].to);
+        if (removed < fm_decimal_target(step, until, at, fm_family_channels(f)))
+            continue;
+        rc = fm_family_append(f, widths, FM_METHOD_SALIENCY, (int)at, err);
+        while (at <= targets &&
+               removed >= fm_decimal_target(step, until, at, fm_family_channels(f)))
+            at++;
+    }
+    return rc;
+}
+
+int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
+                       const int32_t *order, const struct fm_decimal *step,
+                       const struct fm_decimal *until, enum fm_granularity granularity,
+                       struct fm_err *err)
+{
+    size_t n = experts_of(f), A = (size_t)actions->count, segments = 0;
+    int rc = FM_ENOMEM, size = fm_ties_size(granularity, f->M, f->E);
+    double *lost = fm_alloc(n * A, sizeof *lost, "lost scores", err);
+    struct segment *segment = fm_alloc(n * A, sizeof *segment, "hull segments", err);
+    uint32_t *widths = fm_alloc(n, sizeof *widths, "widths", err);
+    if (!lost || !segment || !widths)
+        goto out;
+    fm_masks_lost(lost, actions, scores, order, f->M, f->E, f->I);
+    fm_ties_sum(lost, lost, n, size, actions->count);
+    for (size_t x = 0; x < n / (size_t)size; x++)
+        segments += (size_t)build_hull(segment + segments, actions, lost + x * A, x);
+    qsort(segment, segments, sizeof *segment, compare_segments);
+    rc = cut_segments(f, segment, segments, widths, size, step, until, err);
+out:
+    free(lost);
+    free(segment);
+    free(widths);
+    return rc;
+}
+
+int fm_family_uniform(struct fm_family *f, const struct fm_actions *actions,
+                      const struct fm_decimal *until, struct fm_err *err)
+{
+    uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
+    if (!widths)
+        return FM_ENOMEM;
+    int rc = fm_family_full(f, FM_METHOD_UNIFORM, err);
+    uint64_t most = fm_decimal_ceil(until, fm_family_channels(f));
+    for (int a = actions->count - 1; rc == FM_OK && a-- > 0;) {
+        for (size_t x = 0; x < experts_of(f); x++)
+            widths[x] = actions->width[a];
+        if (fm_family_removed(f, widths) > most)
+            break;
+        rc = fm_family_append(f, widths, FM_METHOD_UNIFORM, 0, err);
+    }
+    free(widths);
+    return rc;
+}
+
+/* widths[i] = from[order[i]], order a permutation of n drawn for `round`. */
+static void permute(uint32_t *widths, const uint32_t *from, uint32_t *order, uint32_t n,
+                    uint64_t seed, uint32_t round)
+{
+    fm_rng_permutation(order, n, seed, FM_STREAM_CONTROL, round);
+    for (uint32_t i = 0; i < n; i++)
+        widths[i] = from[order[i]];
+}
+
+int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool global, uint64_t seed,
+                      struct fm_err *err)
+{
+    assert(f->M == from->M && f->E == from->E && f->I == from->I && f->count == 0);
+    enum fm_method method = global ? FM_METHOD_SHUFFLE_GLOBAL : FM_METHOD_SHUFFLE_LAYER;
+    uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
+    uint32_t *order = fm_alloc(experts_of(f), sizeof *order, "permutation", err);
+    int rc = widths && order ? FM_OK : FM_ENOMEM;
+    for (int b = 0; rc == FM_OK && b < from->count; b++) {
+        const uint32_t *source = fm_family_widths(from, b);
+        uint32_t E = (uint32_t)f->E, M = (uint32_t)f->M;
+        if (global)
+            permute(widths, source, order, M * E, seed, (uint32_t)b);
+        for (uint32_t l = 0; !global && l < M; l++)
+            permute(widths + l * E, source + l * E, order, E, seed, (uint32_t)b * M + l);
+        rc = fm_family_append(f, widths, method, from->mask[b].step, err);
+    }
+    free(widths);
+    free(order);
+    return rc;
+}
+
+/* The budget step nearest to mask b: masks in one bin compete. */
+static uint64_t bin_of(const struct fm_family *f, int b, const struct fm_decimal *step)
+{
+    unsigned __int128 one = (unsigned __int128)step->num * fm_family_channels(f);
+    return (uint64_t)((2 * (unsigned __int128)f->mask[b].removed * step->den + one) / (2 * one));
+}
+
+/* The best mask of a bin among f's masks from *b on; moves *b behind the bin. */
+static int best_in_bin(const struct fm_family *f, int *b, uint64_t bin,
+                       const struct fm_decimal *step)
+{
+    int best = -1;
+    for (; *b < f->count && bin_of(f, *b, step) == bin; ++*b) {
+        assert(f->mask[*b].quality.positions > 0);
+        if (best < 0 || f->mask[*b].quality.ce < f->mask[best].quality.ce)
+            best = *b;
+    }
+    return best;
+}
+
+static int append_from(struct fm_family *f, const struct fm_family *from, int b, struct fm_err *err)
+{
+    const struct fm_mask *mask = &from->mask[b];
+    int rc = fm_family_append(f, fm_family_widths(from, b), mask->method, mask->step, err);
+    if (rc == FM_OK)
+        f->mask[f->count - 1].quality = mask->quality;
+    return rc;
+}
+
+int fm_family_best(struct fm_family *f, const struct fm_family *from, int count,
+                   const struct fm_decimal *step, struct fm_err *err)
+{
+    int at[FM_METHODS];
+    assert(f->count == 0 && count > 0 && count <= FM_METHODS);
+    for (int i = 0; i < count; i++)
+        at[i] = 1;
+    /* The full mask is the same in all, and always the first. */
+    int rc = append_from(f, &from[0], 0, err);
+    while (rc == FM_OK) {
+        uint64_t bin = UINT64_MAX;
+        for (int i = 0; i < count; i++)
+            if (at[i] < from[i].count && bin_of(&from[i], at[i], step) < bin)
+                bin = bin_of(&from[i], at[i], step);
+        if (bin == UINT64_MAX)
+            break;
+        int winner = -1, mask = -1;
+        for (int i = 0; i < count; i++) {
+            int b = best_in_bin(&from[i], &at[i], bin, step);
+            if (b >= 0 &&
+                (winner < 0 || from[i].mask[b].quality.ce < from[winner].mask[mask].quality.ce)) {
+                winner = i;
+                mask = b;
+            }
+        }
+        rc = append_from(f, &from[winner], mask, err);
+    }
+    return rc;
+}

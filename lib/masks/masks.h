@@ -1,0 +1,103 @@
+/*
+ * Mask families: budgets in increasing order, a width per expert in each, and where each
+ * came from.  The ways to make one that need no gradient are here: saliency (the concave
+ * hull of the scores), uniform, and the two shuffles that serve as controls.
+ *
+ * Budget = channels removed / (M E I), in integers.  A family begins with the full mask.
+ */
+#ifndef FM_MASKS_H
+#define FM_MASKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/learn/quality.h"
+#include "lib/masks/actions.h"
+#include "lib/masks/ties.h"
+
+enum fm_method {
+    FM_METHOD_LEARNED,
+    FM_METHOD_SALIENCY,
+    FM_METHOD_WALK,
+    FM_METHOD_UNIFORM,
+    FM_METHOD_SHUFFLE_LAYER, /* controls: of a family that the input stream has */
+    FM_METHOD_SHUFFLE_GLOBAL,
+    FM_METHOD_BEST, /* of learned, walk and saliency, at each budget the lowest held-out loss */
+    FM_METHODS
+};
+
+/* "learned", "saliency", ... as options and manifest spell them. */
+const char *fm_method_name(enum fm_method method);
+int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err);
+
+struct fm_mask {
+    uint64_t removed; /* channels */
+    enum fm_method method;
+    int step; /* of training or of the walk; 0: the full mask, or no steps */
+    struct fm_quality quality;
+};
+
+struct fm_family {
+    int M, E, I;
+    int count, capacity;
+    struct fm_mask *mask; /* (count), removed strictly increasing */
+    uint32_t *widths;     /* (count, M, E) */
+};
+
+void fm_family_init(struct fm_family *f, int M, int E, int I);
+void fm_family_release(struct fm_family *f); /* zeroed struct is fine */
+
+/* Widths of mask b, (M, E). */
+const uint32_t *fm_family_widths(const struct fm_family *f, int b);
+
+/* M E I, and the budget of mask b. */
+uint64_t fm_family_channels(const struct fm_family *f);
+double fm_family_budget(const struct fm_family *f, int b);
+
+/* Channels that widths (M, E) remove. */
+uint64_t fm_family_removed(const struct fm_family *f, const uint32_t *widths);
+
+/* Append a copy of widths (M, E), which must remove more than the last mask does. */
+int fm_family_append(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
+                     struct fm_err *err);
+
+/* Append the full mask to an empty family. */
+int fm_family_full(struct fm_family *f, enum fm_method method, struct fm_err *err);
+
+/* The export rule: append widths if they remove at least `grown` more than the last mask (the
+ * full one is there), or more at all where `last`.  *added, if not NULL, says whether. */
+int fm_family_offer(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
+                    uint64_t grown, bool last, bool *added, struct fm_err *err);
+
+/* The mask whose budget is nearest (ties: the lower); -1 in an empty family. */
+int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget);
+
+/*
+ * Saliency: per expert the concave hull of summed score against width over the action set,
+ * hull segments taken in order of score lost per channel over the whole model.  scores (M, E, I)
+ * in original channel order, order (M, E, I) as in ranking.safetensors.  Experts that are tied
+ * have one hull, of their summed scores.
+ */
+int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
+                       const int32_t *order, const struct fm_decimal *step,
+                       const struct fm_decimal *until, enum fm_granularity granularity,
+                       struct fm_err *err);
+
+/* One mask per action that does not remove more than `until`: every expert that width. */
+int fm_family_uniform(struct fm_family *f, const struct fm_actions *actions,
+                      const struct fm_decimal *until, struct fm_err *err);
+
+/* Every mask of `from` with its widths permuted inside layers or over the model. */
+int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool global, uint64_t seed,
+                      struct fm_err *err);
+
+/* At each budget, in steps of `step`, the mask of from[0..count) with the lowest held-out
+ * cross-entropy, the first of equals; all masks have been measured.  count <= FM_METHODS. */
+int fm_family_best(struct fm_family *f, const struct fm_family *from, int count,
+                   const struct fm_decimal *step, struct fm_err *err);
+
+/* lost (M, E, A): the sum of the scores of the channels that each action drops. */
+void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,
+                   const int32_t *order, int M, int E, int I);
+
+#endif

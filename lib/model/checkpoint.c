@@ -1,0 +1,126 @@
+#include "lib/model/checkpoint.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+
+const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
+                                            enum fm_matrix matrix)
+{
+    size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
+    return &cp->expert[expert * FM_MATRICES + matrix];
+}
+
+/* A tensor that an expert's row of the table describes. */
+static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int l, int e,
+                       const struct fm_tensor *t, const struct fm_file *file, struct fm_err *err)
+{
+    enum fm_matrix matrix = w->part == FM_PART_GATE ? FM_MATRIX_GATE
+                            : w->part == FM_PART_UP ? FM_MATRIX_UP
+                                                    : FM_MATRIX_DOWN;
+    int rc = fm_weights_check(&cp->config, w, t, l, (uint64_t)cp->config.I, err);
+    if (rc != FM_OK)
+        return rc;
+    if (cp->experts++ == 0)
+        cp->dtype = t->dtype;
+    if (t->dtype != cp->dtype)
+        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, other experts are %s", t->name,
+                       fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
+    size_t m = (size_t)fm_config_moe(&cp->config, l);
+    size_t expert = m * (size_t)cp->config.E + (size_t)e;
+    cp->expert[expert * FM_MATRICES + matrix] = (struct fm_where){t, file};
+    return FM_OK;
+}
+
+/* Every tensor of a shard goes to its expert or to the rest. */
+static int sort_shard(struct fm_checkpoint *cp, const struct fm_shard *shard, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; i < shard->st.count && rc == FM_OK; i++) {
+        const struct fm_tensor *t = &shard->st.tensor[i];
+        int l, e;
+        const struct fm_weight *w = fm_weights_find(&cp->config, FM_SOURCE_STOCK, t->name, &l, &e);
+        if (w && fm_weights_is_expert(w))
+            rc = take_expert(cp, w, l, e, t, &shard->file, err);
+        else if (strstr(t->name, ".experts."))
+            rc = fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json",
+                         t->name);
+        else
+            cp->rest[cp->rests++] = (struct fm_where){t, &shard->file};
+    }
+    return rc;
+}
+
+static int compare_wheres(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_where *)a)->tensor->name,
+                  ((const struct fm_where *)b)->tensor->name);
+}
+
+static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
+{
+    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = 0;
+    for (size_t s = 0; s < cp->dir.shards; s++)
+        all += cp->dir.shard[s].st.count;
+    cp->expert = fm_alloc(experts * FM_MATRICES, sizeof *cp->expert, "the list of experts", err);
+    cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
+    int rc = cp->expert && cp->rest ? FM_OK : err->code;
+    for (size_t s = 0; s < cp->dir.shards && rc == FM_OK; s++)
+        rc = sort_shard(cp, &cp->dir.shard[s], err);
+    for (size_t i = 0; i < experts * FM_MATRICES && rc == FM_OK; i++)
+        if (!cp->expert[i].tensor)
+            rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
+                         i / FM_MATRICES % (size_t)cp->config.E,
+                         cp->config.moe[i / FM_MATRICES / (size_t)cp->config.E]);
+    if (rc == FM_OK)
+        qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
+    return rc;
+}
+
+int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err)
+{
+    *cp = (struct fm_checkpoint){0};
+    int rc = fm_hfdir_open(&cp->dir, path, err);
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_config_parse(&cp->config, cp->dir.config, cp->dir.config_bytes, err);
+    if (rc == FM_OK)
+        rc = sort_tensors(cp, err);
+    if (rc != FM_OK) {
+        fm_within(err, "%s", path);
+        fm_checkpoint_close(cp);
+    }
+    return rc;
+}
+
+void fm_checkpoint_close(struct fm_checkpoint *cp)
+{
+    free(cp->expert);
+    free(cp->rest);
+    fm_hfdir_close(&cp->dir);
+    *cp = (struct fm_checkpoint){0};
+}
+
+void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
+                        enum fm_source source, enum fm_weight_part part, int l, int e)
+{
+    const struct fm_weight *w = config->family->weight;
+    while (fm_weights_more(w) && !(w->part == part && w->name[source]))
+        w++;
+    assert(fm_weights_more(w));
+    fm_weights_name(name, w->name[source], l, e);
+}
+
+void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                          enum fm_source source, const char *stock)
+{
+    int l, e;
+    const struct fm_weight *w = fm_weights_find(config, FM_SOURCE_STOCK, stock, &l, &e);
+    if (w && w->name[source])
+        fm_weights_name(name, w->name[source], l, e);
+    else
+        snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
+}

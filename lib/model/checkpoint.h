@@ -1,0 +1,52 @@
+/*
+ * A checkpoint directory as fm-pack needs it: for every expert its three matrices, and
+ * all other tensors, where each lies in which shard.  No weight is read here.
+ */
+#ifndef FM_CHECKPOINT_H
+#define FM_CHECKPOINT_H
+
+#include <stddef.h>
+
+#include "formats/tensor/hfdir.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/model/family.h"
+#include "lib/model/model.h"
+
+enum fm_matrix { FM_MATRIX_GATE, FM_MATRIX_UP, FM_MATRIX_DOWN, FM_MATRICES };
+
+struct fm_where {
+    const struct fm_tensor *tensor;
+    const struct fm_file *file;
+};
+
+struct fm_checkpoint {
+    struct fm_hfdir dir;
+    struct fm_config config;
+    enum fm_dtype dtype;     /* of every expert weight */
+    struct fm_where *expert; /* (M, E, matrices) */
+    struct fm_where *rest;   /* every other tensor, sorted by name */
+    size_t experts, rests;   /* counts: matrices of experts, other tensors */
+};
+
+/*
+ * FM_ECONFIG for a family or dtype that is not supported, FM_EFORMAT where an expert's tensor is
+ * missing, has another shape or dtype than its neighbours, or belongs to no expert.
+ */
+int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
+void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
+
+/* Of the m-th layer of experts. */
+const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
+                                            enum fm_matrix matrix);
+
+/*
+ * Names in exports.  Of the row of the family's table with that part, for layer l and expert e;
+ * and of a tensor of the checkpoint that is no expert's (its own where the table has none).
+ */
+void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
+                        enum fm_source source, enum fm_weight_part part, int l, int e);
+void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                          enum fm_source source, const char *stock);
+
+#endif

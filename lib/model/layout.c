@@ -1,0 +1,151 @@
+#include "lib/model/layout.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
+
+/* A tile of 64 x 64 halves is two times 8 KiB: source and destination stay in the first cache. */
+#define TILE 64
+
+void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const int32_t *order,
+                          int I, int H, int element)
+{
+    size_t row = (size_t)H * (size_t)element;
+    char *to = gate_up;
+    for (int j = 0; j < I; j++) {
+        size_t from = (size_t)(order ? order[j] : j) * row;
+        memcpy(to, (const char *)gate + from, row);
+        memcpy(to + row, (const char *)up + from, row);
+        to += 2 * row;
+    }
+}
+
+void fm_layout_deinterleave(void *rows, const void *gate_up, int which, int n, int H, int element)
+{
+    size_t row = (size_t)H * (size_t)element;
+    const char *from = (const char *)gate_up + (size_t)which * row;
+    for (int j = 0; j < n; j++)
+        memcpy((char *)rows + (size_t)j * row, from + 2 * (size_t)j * row, row);
+}
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+typedef uint16_t half8 __attribute__((vector_size(16)));
+typedef uint32_t word4 __attribute__((vector_size(16)));
+
+/* Vectors a and b interleaved, first halves or second halves. */
+#define LOW8(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH8(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define LOW4(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+
+/* Eight rows of eight: interleaving rows i and i + 4 three times transposes. */
+static void turn8(half8 row[8])
+{
+    for (int step = 0; step < 3; step++) {
+        half8 next[8];
+        for (int i = 0; i < 4; i++) {
+            next[2 * i] = LOW8(row[i], row[i + 4]);
+            next[2 * i + 1] = HIGH8(row[i], row[i + 4]);
+        }
+        memcpy(row, next, sizeof next);
+    }
+}
+
+static void turn4(word4 row[4])
+{
+    for (int step = 0; step < 2; step++) {
+        word4 next[4];
+        for (int i = 0; i < 2; i++) {
+            next[2 * i] = LOW4(row[i], row[i + 2]);
+            next[2 * i + 1] = HIGH4(row[i], row[i + 2]);
+        }
+        memcpy(row, next, sizeof next);
+    }
+}
+
+/*
+ * Transpose a tile: column j of `from` becomes row place[j] of `to` (place NULL: row j).  Whole
+ * tiles go through buffers, because the rows of a matrix whose width is a power of two all fall
+ * into the same cache set; sizes known to the compiler make its copies fast.
+ */
+#define DEFINE_TRANSPOSE(name, type, vector, lanes, turn)                                          \
+    static void name##_tile(type *to, size_t to_row, const int32_t *place, const type *from,       \
+                            size_t from_row)                                                       \
+    {                                                                                              \
+        type tile[TILE][TILE], turned[TILE][TILE];                                                 \
+        for (int i = 0; i < TILE; i++)                                                             \
+            memcpy(tile[i], from + (size_t)i * from_row, sizeof tile[i]);                          \
+        for (int i = 0; i < TILE; i += lanes) {                                                    \
+            for (int j = 0; j < TILE; j += lanes) {                                                \
+                vector block[lanes];                                                               \
+                for (int n = 0; n < lanes; n++)                                                    \
+                    memcpy(&block[n], &tile[i + n][j], sizeof block[n]);                           \
+                turn(block);                                                                       \
+                for (int n = 0; n < lanes; n++)                                                    \
+                    memcpy(&turned[j + n][i], &block[n], sizeof block[n]);                         \
+            }                                                                                      \
+        }                                                                                          \
+        for (int j = 0; j < TILE; j++)                                                             \
+            memcpy(to + (size_t)(place ? place[j] : j) * to_row, turned[j], sizeof turned[j]);     \
+    }                                                                                              \
+    static void name(type *to, size_t to_row, const int32_t *place, const type *from,              \
+                     size_t from_row, int rows, int columns)                                       \
+    {                                                                                              \
+        if (rows == TILE && columns == TILE) {                                                     \
+            name##_tile(to, to_row, place, from, from_row);                                        \
+            return;                                                                                \
+        }                                                                                          \
+        for (int j = 0; j < columns; j++)                                                          \
+            for (int i = 0; i < rows; i++)                                                         \
+                to[(size_t)(place ? place[j] : j) * to_row + (size_t)i] =                          \
+                    from[(size_t)i * from_row + (size_t)j];                                        \
+    }
+DEFINE_TRANSPOSE(transpose2, uint16_t, half8, 8, turn8)
+DEFINE_TRANSPOSE(transpose4, uint32_t, word4, 4, turn4)
+
+static void transpose(char *to, size_t to_row, const int32_t *place, const char *from,
+                      size_t from_row, int rows, int columns, int element)
+{
+    assert(element == 2 || element == 4);
+    if (element == 2)
+        transpose2((uint16_t *)(void *)to, to_row, place, (const uint16_t *)(const void *)from,
+                   from_row, rows, columns);
+    else
+        transpose4((uint32_t *)(void *)to, to_row, place, (const uint32_t *)(const void *)from,
+                   from_row, rows, columns);
+}
+
+void fm_layout_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
+                      int element)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    int32_t *rank = fm_scratch((size_t)I * sizeof *rank);
+    size_t e = (size_t)element;
+    for (int j = 0; j < I; j++)
+        rank[order ? order[j] : j] = j;
+    for (int i = 0; i < H; i += TILE)
+        for (int j = 0; j < I; j += TILE)
+            transpose((char *)ranked + (size_t)i * e, (size_t)H, rank + j,
+                      (const char *)down + ((size_t)i * (size_t)I + (size_t)j) * e, (size_t)I,
+                      smaller(TILE, H - i), smaller(TILE, I - j), element);
+    fm_scratch_release(mark);
+}
+
+void fm_layout_scatter(void *down, const void *ranked, int k, int columns, int H, int element)
+{
+    size_t e = (size_t)element;
+    for (int i = 0; i < H; i += TILE) {
+        for (int j = 0; j < k; j += TILE)
+            transpose((char *)down + ((size_t)i * (size_t)columns + (size_t)j) * e, (size_t)columns,
+                      NULL, (const char *)ranked + ((size_t)j * (size_t)H + (size_t)i) * e,
+                      (size_t)H, smaller(TILE, k - j), smaller(TILE, H - i), element);
+        for (int h = i; h < smaller(i + TILE, H) && k < columns; h++)
+            memset((char *)down + ((size_t)h * (size_t)columns + (size_t)k) * e, 0,
+                   (size_t)(columns - k) * e);
+    }
+}

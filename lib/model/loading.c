@@ -1,0 +1,345 @@
+#include "lib/model/loading.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/base/signals.h"
+#include "lib/model/convert.h"
+
+size_t fm_loading_channels(const struct fm_model *m, int l)
+{
+    size_t sum = 0, E = (size_t)m->config.E;
+    int moe = fm_config_moe(&m->config, l);
+    for (size_t e = 0; moe >= 0 && e < E; e++)
+        sum += m->caps[(size_t)moe * E + e];
+    return sum;
+}
+
+void fm_loading_join(struct fm_model *m)
+{
+    if (m->ahead.running)
+        pthread_join(m->ahead.thread, NULL);
+    m->ahead.running = false;
+}
+
+/* Work shared by the tasks that convert: the first bad task's error wins. */
+struct conversion {
+    struct fm_model *m;
+    struct fm_layer_plan *plan;
+    struct fm_layer_slot *slot;
+    int l, pieces; /* tasks of a tensor: E where one holds all experts of a layer */
+    pthread_mutex_t lock;
+    int failed; /* lowest task that failed, INT_MAX: none */
+    struct fm_err err;
+    const struct fm_model_tensor *end; /* for the ends: one tensor, cut into pieces */
+    float *dst;
+};
+
+static void fail_piece(struct conversion *v, int i, const struct fm_err *err)
+{
+    pthread_mutex_lock(&v->lock);
+    if (i < v->failed) {
+        v->failed = i;
+        v->err = *err;
+    }
+    pthread_mutex_unlock(&v->lock);
+}
+
+static int check_finite(const struct fm_model *m, const struct fm_model_tensor *p, const void *raw,
+                        size_t first, size_t n, struct fm_err *err)
+{
+    size_t bad = fm_dtype_nonfinite(raw, p->tensor->dtype, n);
+    if (bad == n)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf at element %zu", m->path,
+                   p->tensor->name, first + bad);
+}
+
+/* Elements of one piece of an end. */
+#define PIECE ((size_t)1 << 20)
+
+static void end_task(void *arg, int i)
+{
+    struct conversion *v = arg;
+    const struct fm_tensor *t = v->end->tensor;
+    size_t all = (size_t)fm_tensor_count(t), first = (size_t)i * PIECE;
+    size_t n = all - first < PIECE ? all - first : PIECE;
+    size_t bytes = (size_t)(fm_dtype_bits(t->dtype) / 8);
+    struct fm_err err = {0};
+    struct fm_mark mark = fm_scratch_mark();
+    void *raw = fm_scratch(n * bytes);
+    int rc = fm_file_read(v->end->file, t->offset + first * bytes, raw, n * bytes, &err);
+    if (!rc)
+        rc = check_finite(v->m, v->end, raw, first, n, &err);
+    if (!rc)
+        fm_dtype_to_f32(v->dst + first, raw, t->dtype, n);
+    else
+        fail_piece(v, i, &err);
+    fm_scratch_release(mark);
+}
+
+static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_err *err)
+{
+    size_t n = (size_t)fm_tensor_count(p->tensor);
+    float **field = (float **)((char *)&m->ends + p->weight->field);
+    *field = fm_alloc(n, sizeof **field, p->tensor->name, err);
+    if (!*field)
+        return err->code;
+    struct conversion v = {
+        .m = m, .end = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
+    fm_pool_for((int)((n + PIECE - 1) / PIECE), end_task, &v);
+    pthread_mutex_destroy(&v.lock);
+    if (v.failed == INT_MAX)
+        return FM_OK;
+    free(*field);
+    *field = NULL;
+    *err = v.err;
+    return err->code;
+}
+
+int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err *err)
+{
+    *ends = &m->ends;
+    for (int i = 0; i < m->ends_count; i++) {
+        const float *have = *(float **)((char *)&m->ends + m->end[i].weight->field);
+        int rc = have ? FM_OK : read_end(m, &m->end[i], err);
+        if (rc)
+            return rc;
+    }
+    if (m->config.tied)
+        m->ends.head = m->ends.embed;
+    return FM_OK;
+}
+
+static int read_raw(struct fm_model *m, int l, struct fm_err *err)
+{
+    const struct fm_layer_plan *plan = &m->plan[l];
+    for (size_t i = 0; i < plan->places; i++) {
+        const struct fm_model_tensor *p = &plan->place[i];
+        int rc = fm_file_read(p->file, p->tensor->offset, m->raw + p->raw, p->tensor->size, err);
+        if (rc)
+            return fm_within(err, "tensor '%s'", p->tensor->name);
+    }
+    return FM_OK;
+}
+
+static void *read_ahead(void *arg)
+{
+    struct fm_model *m = arg;
+    m->ahead.rc = read_raw(m, m->raw_l, &m->ahead.err);
+    return NULL;
+}
+
+/* Raw bytes of layer l are in the buffer, from the thread that read ahead or read now. */
+static int need_raw(struct fm_model *m, int l, struct fm_err *err)
+{
+    if (!m->raw) {
+        size_t most = 0;
+        for (int i = 0; i < m->config.L; i++)
+            most = m->plan[i].raw_bytes > most ? m->plan[i].raw_bytes : most;
+        m->raw = fm_alloc(most, 1, "a layer's bytes", err);
+        if (!m->raw)
+            return err->code;
+    }
+    if (m->raw_l == l) {
+        if (m->ahead.rc)
+            *err = m->ahead.err;
+        return m->ahead.rc;
+    }
+    m->raw_l = -1;
+    return read_raw(m, l, err);
+}
+
+static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
+{
+    return &m->slot[l < m->pinned ? l : m->pinned];
+}
+
+static float *carve(float **at, size_t n)
+{
+    float *p = *at;
+    *at += fm_loading_room(n);
+    return p;
+}
+
+/* Memory of a slot; the shared slot has room for the largest layer. */
+static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
+{
+    size_t E = (size_t)m->config.E, largest = fm_model_layer_bytes(m) / sizeof(float);
+    size_t floats = l < m->pinned ? m->plan[l].floats : largest;
+    s->block = fm_alloc(floats, sizeof(float), "a layer", err);
+    s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
+    s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
+    return s->block && s->row0 && s->cap ? FM_OK : err->code;
+}
+
+/* Pointers of a slot for layer l, and where its experts lie. */
+static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
+{
+    const struct fm_config *c = &m->config;
+    size_t H = (size_t)c->H, E = (size_t)c->E, channels = fm_loading_channels(m, l);
+    size_t mlp = (size_t)fm_config_mlp(c, l);
+    int rc = s->block ? FM_OK : take_slot(m, s, l, err), moe = fm_config_moe(c, l);
+    if (rc)
+        return rc;
+    struct fm_layer *y = &s->layer;
+    *y = (struct fm_layer){.row0 = s->row0, .cap = s->cap};
+    float *at = s->block;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (w->part == FM_PART_LAYER && fm_weights_exists(c, w, l))
+            *(float **)((char *)y + w->field) = carve(&at, fm_weights_count(c, w, l, 0));
+    if (mlp > 0) {
+        y->mlp_gate_up = carve(&at, 2 * mlp * H);
+        y->mlp_down = carve(&at, mlp * H);
+    }
+    y->gate_up = carve(&at, 2 * channels * H);
+    y->down = carve(&at, channels * H);
+    assert(at <= s->block + m->plan[l].floats);
+    int64_t row = 0;
+    for (size_t e = 0; e < E; e++) {
+        y->row0[e] = row;
+        y->cap[e] = moe < 0 ? 0 : (int)m->caps[(size_t)moe * E + e];
+        row += y->cap[e];
+    }
+    return FM_OK;
+}
+
+/* Task i converts piece i % pieces of tensor i / pieces: an expert of a tensor that holds all of
+ * them; any other tensor has one piece alone. */
+static void convert_task(void *arg, int i)
+{
+    struct conversion *v = arg;
+    struct fm_model *m = v->m;
+    const struct fm_config *c = &m->config;
+    const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
+    const struct fm_layer *y = &v->slot->layer;
+    enum fm_weight_part role = p->weight->part;
+    bool flat = role == FM_PART_GATE_UP || role == FM_PART_DOWN_T;
+    int e = flat ? i % v->pieces : p->expert, H = c->H, mlp = fm_config_mlp(c, v->l);
+    if (!flat && i % v->pieces != 0)
+        return;
+    size_t n = (size_t)fm_tensor_count(p->tensor), first = 0;
+    size_t row0 = e < 0 ? 0 : (size_t)y->row0[e], width = (size_t)H;
+    int cap = e < 0 ? 0 : y->cap[e], rows = role == FM_PART_GATE_UP ? 2 * cap : cap;
+    if (flat) {
+        first = (role == FM_PART_GATE_UP ? 2 : 1) * row0 * width;
+        n = (size_t)rows * width;
+    }
+    enum fm_dtype dtype = p->tensor->dtype;
+    const char *raw = m->raw + p->raw + first * (size_t)(fm_dtype_bits(dtype) / 8);
+    const int32_t *order = NULL;
+    if (m->order && e >= 0) {
+        size_t expert = (size_t)fm_config_moe(c, v->l) * (size_t)c->E + (size_t)e;
+        order = m->order + expert * (size_t)c->I;
+    }
+    struct fm_err err = {0};
+    if (!v->plan->checked && check_finite(m, p, raw, first, n, &err)) {
+        fail_piece(v, i, &err);
+        return;
+    }
+    float *gate_up = y->gate_up + 2 * row0 * width, *down = y->down + row0 * width;
+    switch (role) {
+    case FM_PART_LAYER:
+        fm_dtype_to_f32(*(float *const *)((const char *)y + p->weight->field), raw, dtype, n);
+        break;
+    case FM_PART_MLP_GATE:
+        fm_convert_rows(y->mlp_gate_up, 2 * width, raw, dtype, mlp, H, NULL);
+        break;
+    case FM_PART_MLP_UP:
+        fm_convert_rows(y->mlp_gate_up + width, 2 * width, raw, dtype, mlp, H, NULL);
+        break;
+    case FM_PART_MLP_DOWN:
+        fm_convert_transposed(y->mlp_down, raw, dtype, H, mlp, NULL);
+        break;
+    case FM_PART_GATE:
+        fm_convert_rows(gate_up, 2 * width, raw, dtype, cap, H, order);
+        break;
+    case FM_PART_UP:
+        fm_convert_rows(gate_up + width, 2 * width, raw, dtype, cap, H, order);
+        break;
+    case FM_PART_DOWN:
+        fm_convert_transposed(down, raw, dtype, H, cap, order);
+        break;
+    case FM_PART_GATE_UP:
+        fm_convert_rows(gate_up, width, raw, dtype, rows, H, NULL);
+        break;
+    case FM_PART_DOWN_T:
+        fm_convert_rows(down, width, raw, dtype, rows, H, NULL);
+        break;
+    case FM_PART_ENDS:
+        assert(!"a tensor of a layer");
+    }
+}
+
+/* Once every layer stays, no bytes are read any more. */
+static void drop_raw(struct fm_model *m)
+{
+    if (m->pinned < m->config.L)
+        return;
+    for (int l = 0; l < m->config.L; l++)
+        if (m->slot[l].l != l)
+            return;
+    free(m->raw);
+    m->raw = NULL;
+    m->raw_l = -1;
+}
+
+static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
+{
+    s->l = -1;
+    int rc = need_raw(m, l, err);
+    if (!rc)
+        rc = shape_slot(m, s, l, err);
+    if (rc)
+        return rc;
+    struct fm_layer_plan *plan = &m->plan[l];
+    struct conversion v = {.m = m,
+                           .plan = plan,
+                           .slot = s,
+                           .l = l,
+                           .pieces = m->tensors.source == FM_SOURCE_STOCK ? 1 : m->config.E,
+                           .failed = INT_MAX,
+                           .lock = PTHREAD_MUTEX_INITIALIZER};
+    fm_pool_for((int)plan->places * v.pieces, convert_task, &v);
+    pthread_mutex_destroy(&v.lock);
+    if (v.failed != INT_MAX) {
+        *err = v.err;
+        return err->code;
+    }
+    for (size_t i = 0; i < plan->places; i++)
+        if (i == 0 || plan->place[i].file != plan->place[i - 1].file)
+            if ((rc = fm_file_unchanged(plan->place[i].file, err)) != FM_OK)
+                return rc;
+    plan->checked = true;
+    s->l = l;
+    drop_raw(m);
+    return FM_OK;
+}
+
+static void start_prefetch(struct fm_model *m, int l)
+{
+    m->raw_l = l;
+    m->ahead = (struct fm_prefetch){.running = true};
+    if (fm_signals_thread(&m->ahead.thread, read_ahead, m) != 0) {
+        m->ahead.running = false; /* then it is read when it is needed */
+        m->raw_l = -1;
+    }
+}
+
+int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **layer,
+                   struct fm_err *err)
+{
+    assert(l >= 0 && l < m->config.L && next >= -1 && next < m->config.L);
+    struct fm_layer_slot *s = slot_of(m, l);
+    fm_loading_join(m);
+    int rc = s->l == l ? FM_OK : load_layer(m, s, l, err);
+    if (rc)
+        return rc;
+    *layer = &s->layer;
+    if (next >= 0 && slot_of(m, next)->l != next && m->raw_l != next)
+        start_prefetch(m, next);
+    return FM_OK;
+}

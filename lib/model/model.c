@@ -1,0 +1,343 @@
+#include "lib/model/model.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/model/loading.h"
+
+/* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or none where it
+ * is dense. */
+static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
+{
+    const struct fm_config *c = &m->config;
+    if (cJSON_GetArraySize(json) != c->L)
+        return fm_fail(err, FM_EFORMAT, "%s: %d lists of widths for %d layers", m->path,
+                       cJSON_GetArraySize(json), c->L);
+    uint32_t *cap = m->caps;
+    int l = 0;
+    const cJSON *layer, *width;
+    cJSON_ArrayForEach(layer, json)
+    {
+        int experts = fm_config_moe(c, l++) < 0 ? 0 : c->E;
+        if (cJSON_GetArraySize(layer) != experts)
+            return fm_fail(err, FM_EFORMAT, "%s: layer %d has %d widths for %d experts", m->path,
+                           l - 1, cJSON_GetArraySize(layer), experts);
+        cJSON_ArrayForEach(width, layer)
+        {
+            double k = cJSON_IsNumber(width) ? width->valuedouble : 0;
+            if (!(k >= 1 && k <= c->I) || k != (double)(uint32_t)k)
+                return fm_fail(err, FM_EFORMAT, "%s: a width is no integer from 1 to %d", m->path,
+                               c->I);
+            *cap++ = (uint32_t)k;
+        }
+    }
+    return FM_OK;
+}
+
+/* Widths on disk: an export says them, everything else is full. */
+static int find_caps(struct fm_model *m, struct fm_err *err)
+{
+    const struct fm_tensors *t = &m->tensors;
+    size_t n = (size_t)m->config.M * (size_t)m->config.E;
+    m->caps = fm_alloc(n, sizeof *m->caps, "expert widths", err);
+    if (!m->caps)
+        return err->code;
+    for (size_t i = 0; i < n; i++)
+        m->caps[i] = (uint32_t)m->config.I;
+    bool ragged = t->source == FM_SOURCE_RAGGED;
+    if (!ragged && !(t->source == FM_SOURCE_ONLINE && t->export))
+        return FM_OK;
+    cJSON *json = NULL;
+    int rc = ragged ? fm_json_tree(&json, t->config, t->config_bytes, err)
+                    : fm_json_tree(&json, t->export, t->export_bytes, err);
+    if (!rc)
+        rc = read_caps(m, cJSON_GetObjectItemCaseSensitive(json, ragged ? "fm_widths" : "widths"),
+                       err);
+    cJSON_Delete(json);
+    return rc;
+}
+
+static bool per_expert(const struct fm_weight *w)
+{
+    return fm_weights_is_expert(w);
+}
+
+static bool holds_experts(const struct fm_weight *w)
+{
+    return fm_weights_is_expert(w) || w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
+}
+
+/* A checkpoint as transformers 5 keeps it in memory. */
+static bool has_fused(const struct fm_tensors *t)
+{
+    for (size_t i = 0; i < t->files; i++)
+        for (size_t k = 0; k < t->file[i].st->count; k++)
+            if (strstr(t->file[i].st->tensor[k].name, ".experts.gate_up_proj"))
+                return true;
+    return false;
+}
+
+static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
+                      int l, int e, struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES];
+    fm_weights_name(name, w->name[m->tensors.source], l, e);
+    *p = (struct fm_model_tensor){.weight = w, .expert = e};
+    p->tensor = fm_source_find(&m->tensors, name, &p->file);
+    if (!p->tensor && holds_experts(w) && has_fused(&m->tensors))
+        return fm_fail(err, FM_ECONFIG,
+                       "%s: its experts are fused (experts.gate_up_proj); save the model from "
+                       "transformers with save_original_format=True",
+                       m->path);
+    if (!p->tensor)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
+    if (fm_weights_check(&m->config, w, p->tensor, l, l < 0 ? 0 : fm_loading_channels(m, l), err))
+        return fm_within(err, "%s", m->path);
+    return FM_OK;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct fm_model_tensor *p = a, *q = b;
+    if (p->file != q->file)
+        return p->file < q->file ? -1 : 1;
+    return (p->tensor->offset > q->tensor->offset) - (p->tensor->offset < q->tensor->offset);
+}
+
+/* Experts share one dtype: what merged weights are rounded to, and what a bundle stores. */
+static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool first,
+                       struct fm_err *err)
+{
+    if (first)
+        m->dtype = p->tensor->dtype;
+    if (p->tensor->dtype == m->dtype)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "%s: tensor '%s' is %s, other experts are %s; convert the "
+                   "checkpoint to one dtype",
+                   m->path, p->tensor->name, fm_dtype_name(p->tensor->dtype),
+                   fm_dtype_name(m->dtype));
+}
+
+static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
+{
+    struct fm_layer_plan *plan = &m->plan[l];
+    const struct fm_config *c = &m->config;
+    size_t rows = 0, E = (size_t)c->E, channels = fm_loading_channels(m, l);
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        rows++;
+    plan->place = fm_alloc(rows * E, sizeof *plan->place, "a list of tensors", err);
+    if (!plan->place)
+        return err->code;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
+        if (w->part == FM_PART_ENDS || !w->name[m->tensors.source] || !fm_weights_exists(c, w, l))
+            continue;
+        if (!holds_experts(w))
+            plan->floats += fm_loading_room(fm_weights_count(c, w, l, channels));
+        for (int e = 0; e < (per_expert(w) ? c->E : 1); e++) {
+            struct fm_model_tensor *p = &plan->place[plan->places++];
+            int rc = find_place(m, p, w, l, per_expert(w) ? e : -1, err);
+            if (!rc && holds_experts(w))
+                rc = check_dtype(m, p, l == c->moe[0] && !m->dtype, err);
+            if (rc)
+                return rc;
+        }
+    }
+    qsort(plan->place, plan->places, sizeof *plan->place, compare_places);
+    for (size_t i = 0; i < plan->places; i++) {
+        struct fm_model_tensor *p = &plan->place[i];
+        p->raw = plan->raw_bytes;
+        plan->raw_bytes += (p->tensor->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
+    }
+    plan->floats += 3 * fm_loading_room(channels * (size_t)c->H);
+    return FM_OK;
+}
+
+static int plan_ends(struct fm_model *m, struct fm_err *err)
+{
+    for (const struct fm_weight *w = m->config.family->weight; fm_weights_more(w); w++) {
+        if (w->part != FM_PART_ENDS || !fm_weights_exists(&m->config, w, -1))
+            continue;
+        assert(m->ends_count < (int)(sizeof m->end / sizeof *m->end));
+        int rc = find_place(m, &m->end[m->ends_count++], w, -1, -1, err);
+        if (rc)
+            return rc;
+    }
+    return FM_OK;
+}
+
+/* A tensor nobody uses, of an expert or layer that config.json does not know (experts.8 of 8,
+ * layers.-1, experts.007): the config and the weights are not of one model. */
+static bool is_stray(const struct fm_config *c, const char *name)
+{
+    static const char layers[] = "model.layers.";
+    if (strstr(name, ".experts."))
+        return true;
+    if (strncmp(name, layers, sizeof layers - 1) != 0)
+        return false;
+    char canonical[32];
+    long l = strtol(name + sizeof layers - 1, NULL, 10);
+    snprintf(canonical, sizeof canonical, "%ld.", l);
+    return l < 0 || l >= c->L ||
+           strncmp(name + sizeof layers - 1, canonical, strlen(canonical)) != 0;
+}
+
+/* The tensor by which servers switch the budget of an elastic export: no weight. */
+static bool is_switch(const struct fm_model *m, const char *name)
+{
+    static const char end[] = ".experts.budget";
+    size_t len = strlen(name), n = sizeof end - 1;
+    return m->tensors.source == FM_SOURCE_RAGGED && len > n && strcmp(name + len - n, end) == 0;
+}
+
+/* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not.
+ */
+static int refuse_strays(const struct fm_model *m, struct fm_err *err)
+{
+    int l, e;
+    for (size_t i = 0; i < m->tensors.files; i++) {
+        const struct fm_safetensors *st = m->tensors.file[i].st;
+        for (size_t t = 0; t < st->count; t++) {
+            const char *name = st->tensor[t].name;
+            if (!fm_weights_find(&m->config, m->tensors.source, name, &l, &e) &&
+                !is_switch(m, name) && is_stray(&m->config, name))
+                return fm_fail(err, FM_EFORMAT,
+                               "%s: tensor '%s' belongs to no layer or expert of config.json",
+                               m->path, name);
+        }
+    }
+    return FM_OK;
+}
+
+static size_t ends_bytes(const struct fm_model *m)
+{
+    size_t floats = 0;
+    for (int i = 0; i < m->ends_count; i++)
+        floats += (size_t)fm_tensor_count(m->end[i].tensor);
+    return floats * sizeof(float);
+}
+
+uint64_t fm_model_layer_bytes(const struct fm_model *m)
+{
+    size_t most = 0;
+    for (int l = 0; l < m->config.L; l++)
+        most = m->plan[l].floats > most ? m->plan[l].floats : most;
+    return most * sizeof(float);
+}
+
+static uint64_t raw_bytes_max(const struct fm_model *m)
+{
+    uint64_t raw = 0;
+    for (int l = 0; l < m->config.L; l++)
+        raw = m->plan[l].raw_bytes > raw ? m->plan[l].raw_bytes : raw;
+    return raw;
+}
+
+uint64_t fm_model_resident_bytes(const struct fm_model *m)
+{
+    uint64_t layers = (uint64_t)m->pinned * fm_model_layer_bytes(m);
+    if (m->pinned < m->config.L)
+        layers += fm_model_layer_bytes(m) + raw_bytes_max(m);
+    return ends_bytes(m) + layers;
+}
+
+/* How many layers stay: all, if they fit beside the ends, else what fits beside a slot for the
+ * others and the bytes that are read ahead. */
+static int plan_slots(struct fm_model *m, uint64_t memory, struct fm_err *err)
+{
+    uint64_t layer = fm_model_layer_bytes(m), ends = ends_bytes(m), raw = raw_bytes_max(m);
+    int L = m->config.L;
+    uint64_t left = memory > ends ? memory - ends : 0;
+    if (left / layer >= (uint64_t)L)
+        m->pinned = L;
+    else
+        m->pinned = left > layer + raw ? (int)((left - layer - raw) / layer) : 0;
+    m->slot = fm_alloc((size_t)m->pinned + 1, sizeof *m->slot, "layer slots", err);
+    if (!m->slot)
+        return err->code;
+    for (int i = 0; i <= m->pinned; i++)
+        m->slot[i].l = -1;
+    m->raw_l = -1;
+    return FM_OK;
+}
+
+int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err)
+{
+    *model = NULL;
+    struct fm_model *m = fm_alloc(1, sizeof *m, "a model", err);
+    if (!m)
+        return err->code;
+    m->path = fm_strdup(path, err);
+    int rc = m->path ? fm_source_open(&m->tensors, m->path, err) : err->code;
+    if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
+        rc = fm_within(err, "%s", path);
+    if (!rc)
+        rc = find_caps(m, err);
+    if (!rc) {
+        m->plan = fm_alloc((size_t)m->config.L, sizeof *m->plan, "layer plans", err);
+        rc = m->plan ? plan_ends(m, err) : err->code;
+    }
+    for (int l = 0; !rc && l < m->config.L; l++)
+        rc = plan_layer(m, l, err);
+    if (!rc)
+        rc = refuse_strays(m, err);
+    if (!rc)
+        rc = plan_slots(m, memory, err);
+    if (rc)
+        fm_model_close(m);
+    else
+        *model = m;
+    return rc;
+}
+
+void fm_model_close(struct fm_model *m)
+{
+    if (!m)
+        return;
+    fm_loading_join(m);
+    for (int l = 0; m->plan && l < m->config.L; l++)
+        free(m->plan[l].place);
+    for (int i = 0; m->slot && i <= m->pinned; i++) {
+        free(m->slot[i].block);
+        free(m->slot[i].row0);
+        free(m->slot[i].cap);
+    }
+    free(m->slot);
+    free(m->plan);
+    free(m->raw);
+    free(m->caps);
+    for (int i = 0; i < m->ends_count; i++)
+        free(*(float **)((char *)&m->ends + m->end[i].weight->field));
+    fm_source_close(&m->tensors);
+    free(m->path);
+    free(m);
+}
+
+const struct fm_config *fm_model_config(const struct fm_model *m)
+{
+    return &m->config;
+}
+
+enum fm_dtype fm_model_dtype(const struct fm_model *m)
+{
+    return m->dtype;
+}
+
+const uint32_t *fm_model_caps(const struct fm_model *m)
+{
+    return m->caps;
+}
+
+void fm_model_rank(struct fm_model *m, const int32_t *order)
+{
+    assert(!order || m->tensors.source == FM_SOURCE_STOCK);
+    if (order == m->order)
+        return;
+    m->order = order;
+    for (int i = 0; i <= m->pinned; i++)
+        m->slot[i].l = -1;
+}

@@ -1,0 +1,230 @@
+#include "lib/model/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+
+#define EXPORT_BYTES_MAX ((size_t)64 << 20)
+#define CONFIG_BYTES_MAX ((size_t)16 << 20)
+
+static char *join(const char *dir, const char *name, struct fm_err *err)
+{
+    size_t n = strlen(dir) + strlen(name) + 2;
+    char *path = fm_alloc(n, 1, "a path", err);
+    if (path)
+        snprintf(path, n, "%s/%s", dir, name);
+    return path;
+}
+
+/* The whole of dir/name. */
+static int slurp(const char *dir, const char *name, size_t limit, char **text, size_t *size,
+                 struct fm_err *err)
+{
+    struct fm_file file = {.fd = -1};
+    char *path = join(dir, name, err);
+    if (!path)
+        return err->code;
+    int rc = fm_file_open(&file, path, err);
+    if (!rc) {
+        rc = fm_file_slurp(&file, limit, text, size, err);
+        fm_file_close(&file);
+    }
+    free(path);
+    return rc;
+}
+
+static int add_file(struct fm_tensors *t, const struct fm_file *file,
+                    const struct fm_safetensors *st, struct fm_err *err)
+{
+    void *grown = t->file;
+    int rc = fm_grow(&grown, t->files + 1, sizeof *t->file, "a list of weight files", err);
+    if (rc)
+        return rc;
+    t->file = grown;
+    t->file[t->files++] = (struct fm_source_file){file, st};
+    return FM_OK;
+}
+
+static int open_directory(struct fm_tensors *t, struct fm_err *err)
+{
+    int rc = fm_hfdir_open(&t->dir, t->path, err);
+    for (size_t i = 0; !rc && i < t->dir.shards; i++)
+        rc = add_file(t, &t->dir.shard[i].file, &t->dir.shard[i].st, err);
+    if (rc)
+        return rc;
+    t->config_bytes = t->dir.config_bytes;
+    t->config = fm_strdup(t->dir.config, err);
+    return t->config ? FM_OK : err->code;
+}
+
+static int open_bundle(struct fm_tensors *t, struct fm_err *err)
+{
+    int rc = fm_bundle_open(&t->bundle, t->path, err);
+    if (rc)
+        return rc;
+    const struct fm_member *config = fm_bundle_find(&t->bundle, FM_MEMBER_CARRIED "config.json");
+    if (!config)
+        return fm_fail(err, FM_EFORMAT, "%s: no member '%sconfig.json'", t->path,
+                       FM_MEMBER_CARRIED);
+    void *text = NULL;
+    rc = fm_bundle_read(&t->bundle, config, &text, &t->config_bytes, err);
+    t->config = text;
+    t->own = rc ? NULL : fm_alloc(t->bundle.members, sizeof *t->own, "weight members", err);
+    if (!t->own)
+        return err->code;
+    for (size_t i = 0; !rc && i < t->bundle.members; i++) {
+        const struct fm_member *m = &t->bundle.member[i];
+        if (strncmp(m->name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) != 0)
+            continue;
+        struct fm_shard *shard = &t->own[t->owns];
+        rc = fm_safetensors_open(&shard->st, &t->bundle.file, m->offset, m->size, err);
+        if (rc)
+            return fm_within(err, "%s: member '%s'", t->path, m->name);
+        t->owns++;
+        rc = add_file(t, &t->bundle.file, &shard->st, err);
+    }
+    if (!rc && t->owns == 0)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "%s: a stage stream has no weights; pack it with fm-pack first", t->path);
+    return rc;
+}
+
+static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
+{
+    char *path = join(t->path, name, err);
+    if (!path)
+        return err->code;
+    struct fm_shard *shard = &t->own[t->owns];
+    int rc = fm_file_open(&shard->file, path, err);
+    if (!rc) {
+        t->owns++;
+        rc = fm_safetensors_open(&shard->st, &shard->file, 0, shard->file.size, err);
+    }
+    if (!rc)
+        rc = add_file(t, &shard->file, &shard->st, err);
+    free(path);
+    return rc;
+}
+
+/* layers-00000.safetensors and so on, one for each layer that has widths, and rest.safetensors. */
+static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
+{
+    int rc = slurp(t->path, "config.json", CONFIG_BYTES_MAX, &t->config, &t->config_bytes, err);
+    size_t files = (size_t)cJSON_GetArraySize(widths) + 1;
+    t->own = rc ? NULL : fm_alloc(files, sizeof *t->own, "weight files", err);
+    if (!t->own)
+        return err->code;
+    int l = 0;
+    const cJSON *layer;
+    cJSON_ArrayForEach(layer, widths)
+    {
+        char name[40];
+        snprintf(name, sizeof name, "layers-%05d.safetensors", l++);
+        if (!rc && cJSON_GetArraySize(layer) > 0)
+            rc = open_own(t, name, err);
+    }
+    t->source = FM_SOURCE_ONLINE;
+    return rc ? rc : open_own(t, "rest.safetensors", err);
+}
+
+/* The list of widths of a native export; NULL: it is none. */
+static const cJSON *native_widths(const cJSON *json)
+{
+    const cJSON *layout = cJSON_GetObjectItemCaseSensitive(json, "layout");
+    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(json, "widths");
+    bool native = cJSON_IsString(layout) && strcmp(layout->valuestring, "native") == 0;
+    return native && cJSON_GetArraySize(widths) > 0 ? widths : NULL;
+}
+
+/* FM_SOURCE_RAGGED where config.json has widths; experts of three dimensions are refused. */
+static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
+{
+    struct fm_err unread = {0}; /* a broken config.json is reported by who parses it whole */
+    cJSON *json = NULL;
+    bool has = fm_json_tree(&json, t->config, t->config_bytes, &unread) == FM_OK &&
+               cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
+    bool fused = has && cJSON_GetObjectItemCaseSensitive(json, "fm_layout") != NULL;
+    cJSON_Delete(json);
+    t->source = has ? FM_SOURCE_RAGGED : FM_SOURCE_STOCK;
+    return fused ? fm_fail(err, FM_ECONFIG,
+                           "%s: layout layer for vLLM is not read by these tools; export it --for "
+                           "any",
+                           t->path)
+                 : FM_OK;
+}
+
+/* A directory: a native export where fm-export.json says so, else files of the Hugging Face kind.
+ */
+static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
+{
+    cJSON *json = NULL;
+    struct fm_err absent = {0};
+    int rc =
+        slurp(t->path, "fm-export.json", EXPORT_BYTES_MAX, &t->export, &t->export_bytes, &absent);
+    if (rc == FM_OK && fm_json_tree(&json, t->export, t->export_bytes, err))
+        return fm_within(err, "%s/fm-export.json", t->path);
+    if (rc != FM_OK && rc != FM_ENOENT) {
+        *err = absent;
+        return rc;
+    }
+    const cJSON *widths = native_widths(json);
+    rc = widths ? open_native(t, widths, err) : open_directory(t, err);
+    if (!rc && !widths)
+        rc = tell_ragged(t, err);
+    cJSON_Delete(json);
+    return rc;
+}
+
+int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
+{
+    struct stat st;
+    int rc = FM_OK;
+    *t = (struct fm_tensors){.path = path};
+    t->dir.fd = t->bundle.file.fd = -1;
+    if (stat(path, &st) != 0)
+        return fm_fail_errno(err, "cannot open model '%s'", path);
+    if (S_ISREG(st.st_mode)) {
+        t->source = FM_SOURCE_ONLINE;
+        rc = open_bundle(t, err);
+    } else {
+        rc = open_any_directory(t, err);
+    }
+    if (rc)
+        fm_source_close(t);
+    return rc;
+}
+
+void fm_source_close(struct fm_tensors *t)
+{
+    for (size_t i = 0; i < t->owns; i++) {
+        fm_safetensors_close(&t->own[i].st);
+        if (t->own[i].file.path)
+            fm_file_close(&t->own[i].file);
+    }
+    if (t->dir.path)
+        fm_hfdir_close(&t->dir);
+    if (t->bundle.file.path)
+        fm_bundle_close(&t->bundle);
+    free(t->own);
+    free(t->file);
+    free(t->config);
+    free(t->export);
+    *t = (struct fm_tensors){0};
+}
+
+const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,
+                                       const struct fm_file **file)
+{
+    for (size_t i = 0; i < t->files; i++) {
+        const struct fm_tensor *found = fm_safetensors_find(t->file[i].st, name);
+        if (found) {
+            *file = t->file[i].file;
+            return found;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,46 @@
+/*
+ * Where a model's tensors lie: a checkpoint directory, a bundle's members, or an
+ * export, behind one search by name.  Knows files and names, not layers or shapes.
+ */
+#ifndef FM_SOURCE_H
+#define FM_SOURCE_H
+
+#include "formats/bundle/bundle.h"
+#include "formats/tensor/hfdir.h"
+#include "lib/model/family.h"
+
+/* One safetensors file or member. */
+struct fm_source_file {
+    const struct fm_file *file;
+    const struct fm_safetensors *st;
+};
+
+struct fm_tensors {
+    enum fm_source source;
+    const char *path; /* borrowed */
+    char *config;     /* text of config.json, NUL-terminated */
+    size_t config_bytes;
+    char *export; /* text of fm-export.json, or NULL */
+    size_t export_bytes;
+    struct fm_source_file *file;
+    size_t files;
+    /* What of these is open depends on the source. */
+    struct fm_hfdir dir;
+    struct fm_bundle bundle;
+    struct fm_shard *own;
+    size_t owns;
+};
+
+/*
+ * Open what is at `path`: headers only.  A bundle is a regular file; a native export a directory
+ * whose fm-export.json says so; a ragged, elastic or layer one has fm_widths in config.json.
+ * A struct that failed to open is released already; release() takes a zeroed struct too.
+ */
+int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
+void fm_source_close(struct fm_tensors *t);
+
+/* The tensor of that name and the file that has it, or NULL. */
+const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,
+                                       const struct fm_file **file);
+
+#endif

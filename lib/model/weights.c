@@ -1,0 +1,213 @@
+#include "lib/model/family.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
+{
+    size_t at = 0;
+    for (const char *p = pattern; *p; p++) {
+        int n = 1;
+        if (*p == '{') {
+            n = snprintf(name + at, FM_WEIGHT_NAME_BYTES - at, "%d", p[1] == 'l' ? l : e);
+            p += 2;
+        } else {
+            name[at] = *p;
+        }
+        at += (size_t)n;
+        assert(at < FM_WEIGHT_NAME_BYTES);
+    }
+    name[at] = '\0';
+}
+
+/* A decimal number below `limit` without leading zeros; *name moves behind it. */
+static bool read_number(int *value, const char **name, int limit)
+{
+    const char *p = *name;
+    int64_t n = 0;
+    if (*p < '0' || *p > '9' || (p[0] == '0' && p[1] >= '0' && p[1] <= '9'))
+        return false;
+    for (; *p >= '0' && *p <= '9' && n < limit; p++)
+        n = 10 * n + (*p - '0');
+    *name = p;
+    *value = (int)n;
+    return n < limit && (*p < '0' || *p > '9');
+}
+
+static bool match(const char *pattern, const char *name, const struct fm_config *c, int *l, int *e)
+{
+    *l = *e = -1;
+    for (; *pattern; pattern++) {
+        if (*pattern != '{') {
+            if (*pattern != *name++)
+                return false;
+            continue;
+        }
+        bool layer = pattern[1] == 'l';
+        if (!read_number(layer ? l : e, &name, layer ? c->L : c->E))
+            return false;
+        pattern += 2;
+    }
+    return *name == '\0';
+}
+
+/* What layer l (-1: the ends) of the model has. */
+static unsigned features(const struct fm_config *c, int l)
+{
+    bool moe = l >= 0 && fm_config_moe(c, l) >= 0, dense = l >= 0 && !moe;
+    return (c->tied ? 0 : FM_UNTIED) | (moe ? FM_MOE : 0) | (dense ? FM_DENSE : 0) |
+           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->qkv_bias ? FM_QKV_BIAS : 0) |
+           (c->o_bias ? FM_O_BIAS : 0) | (c->qk_norm != FM_QK_NORM_NONE ? FM_QK_NORM : 0) |
+           (c->norm_bias ? FM_NORM_BIAS : 0) | (c->head_bias ? FM_HEAD_BIAS : 0);
+}
+
+bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int l)
+{
+    return (w->when & ~features(c, l)) == 0;
+}
+
+const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_source source,
+                                        const char *name, int *l, int *e)
+{
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (w->name[source] && match(w->name[source], name, c, l, e) && fm_weights_exists(c, w, *l))
+            return w;
+    return NULL;
+}
+
+bool fm_weights_is_expert(const struct fm_weight *w)
+{
+    return w->part == FM_PART_GATE || w->part == FM_PART_UP || w->part == FM_PART_DOWN;
+}
+
+/* Width of the norm of q or k, whose vectors have `all` elements. */
+static uint64_t norm_size(const struct fm_config *c, uint64_t all)
+{
+    return c->qk_norm == FM_QK_NORM_HEAD ? (uint64_t)c->C : all;
+}
+
+static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t channels)
+{
+    uint64_t C = (uint64_t)c->C, q = (uint64_t)c->Q * C, g = (uint64_t)c->G * C;
+    switch (letter) {
+    case '1':
+        return 1;
+    case 'V':
+        return (uint64_t)c->V;
+    case 'H':
+        return (uint64_t)c->H;
+    case 'E':
+        return (uint64_t)c->E;
+    case 'I':
+        return (uint64_t)c->I;
+    case 'D':
+        return (uint64_t)fm_config_mlp(c, l);
+    case 'q':
+        return q;
+    case 'g':
+        return g;
+    case 'a':
+        return norm_size(c, q);
+    case 'b':
+        return norm_size(c, g);
+    case 'S':
+        return 2 * channels;
+    case 's':
+        return channels;
+    default:
+        assert(!"a letter of a shape");
+        return 0;
+    }
+}
+
+uint64_t fm_weights_count(const struct fm_config *c, const struct fm_weight *w, int l,
+                          uint64_t channels)
+{
+    uint64_t count = 1;
+    for (const char *letter = w->shape; *letter; letter++)
+        count *= size_of(c, *letter, l, channels);
+    return count;
+}
+
+/* "(14336, 4096)" */
+static void print_shape(char *text, size_t size, const uint64_t *shape, int dims)
+{
+    size_t at = 0;
+    for (int d = 0; d < dims && at < size; d++)
+        at += (size_t)snprintf(text + at, size - at, "%s%" PRIu64, d ? ", " : "(", shape[d]);
+    if (at < size)
+        snprintf(text + at, size - at, dims ? ")" : "()");
+}
+
+int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
+                     const struct fm_tensor *t, int l, uint64_t channels, struct fm_err *err)
+{
+    uint64_t want[4] = {0};
+    int dims = (int)strlen(w->shape);
+    for (int d = 0; d < dims; d++)
+        want[d] = size_of(c, w->shape[d], l, channels);
+    bool flat = w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
+    bool same = t->dims == dims;
+    for (int d = 0; same && d < dims; d++)
+        same = t->shape[d] == want[d];
+    /* A bundle's experts are all of one width and have a dimension of their own. */
+    if (flat && t->dims == dims + 1)
+        same = t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&
+               want[0] % (uint64_t)c->E == 0 && t->shape[2] == want[1];
+    if (!same) {
+        char has[192], needs[64];
+        print_shape(has, sizeof has, t->shape, t->dims);
+        print_shape(needs, sizeof needs, want, dims);
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name,
+                       has, needs);
+    }
+    if (!fm_dtype_is_weight(t->dtype))
+        return fm_fail(err, FM_ECONFIG,
+                       "tensor '%s' is %s; weights must be BF16, F16 or F32: convert the "
+                       "checkpoint first",
+                       t->name, fm_dtype_name(t->dtype));
+    return FM_OK;
+}
+
+/* ---- parameters ---- */
+
+/* All that is not an expert. */
+static uint64_t params_fixed(const struct fm_config *c)
+{
+    uint64_t sum = 0;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
+        bool end = w->part == FM_PART_ENDS;
+        if (!w->name[FM_SOURCE_STOCK] || fm_weights_is_expert(w))
+            continue;
+        for (int l = end ? -1 : 0; l < (end ? 0 : c->L); l++)
+            sum += fm_weights_exists(c, w, l) ? fm_weights_count(c, w, l, 0) : 0;
+    }
+    return sum;
+}
+
+/* Sum of widths over all experts of a layer. */
+static uint64_t channels_of(const struct fm_config *c, const uint32_t *widths, int m)
+{
+    uint64_t sum = 0;
+    for (int e = 0; e < c->E; e++)
+        sum += widths ? widths[(size_t)m * (size_t)c->E + (size_t)e] : (uint32_t)c->I;
+    return sum;
+}
+
+uint64_t fm_config_params(const struct fm_config *c, const uint32_t *widths)
+{
+    uint64_t sum = params_fixed(c);
+    for (int m = 0; m < c->M; m++)
+        sum += 3 * (uint64_t)c->H * channels_of(c, widths, m);
+    return sum;
+}
+
+uint64_t fm_config_params_active(const struct fm_config *c, const uint32_t *widths)
+{
+    uint64_t sum = params_fixed(c);
+    for (int m = 0; m < c->M; m++)
+        sum += 3 * (uint64_t)c->H * channels_of(c, widths, m) * (uint64_t)c->K / (uint64_t)c->E;
+    return sum;
+}

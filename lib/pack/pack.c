@@ -1,0 +1,347 @@
+#include "lib/pack/packing.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/stage/lorafile.h"
+
+/* ---- plans ---- */
+
+static int check_sizes(const struct fm_packing *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->cp.config;
+    const struct fm_family *f = &p->budgets.family;
+    if (p->ranking.M != c->M || p->ranking.E != c->E || p->ranking.I != c->I || f->M != c->M ||
+        f->E != c->E || f->I != c->I)
+        return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
+                       p->in.file.path, p->run->model);
+    if (p->ops && (p->adapter.M != c->M || p->adapter.E != c->E || p->adapter.H != c->H))
+        return fm_fail(err, FM_ECONFIG, "%s: the adapter is for another shape than %s",
+                       p->in.file.path, p->run->model);
+    return FM_OK;
+}
+
+static int open_inputs(struct fm_packing *p, struct fm_err *err)
+{
+    const char *input = p->run->input ? p->run->input : "-";
+    int rc = fm_stage_open(&p->in, input, FM_MEMBER_MASKS, err);
+    if (rc == FM_OK)
+        rc = fm_checkpoint_open(&p->cp, p->run->model, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_check(&p->in, &p->cp.dir, err);
+    if (rc == FM_OK)
+        rc = fm_ranking_open(&p->ranking, &p->in, err);
+    if (rc == FM_OK)
+        rc = fm_budgets_open(&p->budgets, &p->in, err);
+    if (rc == FM_OK && fm_bundle_find(&p->in, FM_MEMBER_ADAPTER)) {
+        rc = fm_lorafile_open(&p->adapter, &p->in, err);
+        if (rc == FM_OK)
+            rc = fm_run_ops(&p->ops, p->run, err);
+    }
+    if (rc == FM_OK)
+        rc = check_sizes(p, err);
+    return rc == FM_OK && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.family, err)
+                                 : rc;
+}
+
+/* Boundaries at every action width and at the uniform width of every budget. */
+static int plan_segments(struct fm_packing *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->cp.config;
+    const struct fm_actions *a = &p->budgets.actions;
+    const struct fm_family *f = &p->budgets.family;
+    size_t n = 0;
+    uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
+    struct fm_tensor *rest = fm_alloc(p->cp.rests, sizeof *rest, "the list of tensors", err);
+    int rc = width && rest ? FM_OK : err->code;
+    if (rc == FM_OK) {
+        for (int i = 0; i < a->count; i++)
+            width[n++] = a->width[i];
+        for (int i = 0; i < f->count; i++)
+            width[n++] =
+                fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
+        for (size_t i = 0; i < p->cp.rests; i++)
+            rest[i] = *p->cp.rest[i].tensor;
+        rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, p->cp.rests, err);
+    }
+    /* Its size is that of the finished member: all digests are still zero. */
+    if (rc == FM_OK)
+        rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
+    free(width);
+    free(rest);
+    return rc;
+}
+
+static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
+{
+    const struct fm_config *c = &p->cp.config;
+    static const char *const name[FM_SEGMENT_PARTS] = {"gate_up", "down"};
+    int l = c->moe[v->layer];
+    snprintf(v->name, sizeof v->name, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", l);
+    v->tensors = FM_SEGMENT_PARTS;
+    v->tensor = fm_alloc(FM_SEGMENT_PARTS, sizeof *v->tensor, "a layer's plan", err);
+    for (int i = 0; v->tensor && i < FM_SEGMENT_PARTS; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "layers.%d.%s", l, name[i]);
+        uint64_t rows = (uint64_t)c->I * (i == FM_SEGMENT_GATE_UP ? 2 : 1);
+        v->tensor[i] = (struct fm_tensor){.name = fm_strdup(text, err),
+                                          .dtype = p->cp.dtype,
+                                          .dims = 3,
+                                          .shape = {(uint64_t)c->E, rows, (uint64_t)c->H}};
+        if (!v->tensor[i].name)
+            return err->code;
+    }
+    return v->tensor ? FM_OK : err->code;
+}
+
+static int plan_rest(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
+{
+    snprintf(v->name, sizeof v->name, FM_MEMBER_WEIGHTS "rest.safetensors");
+    v->tensors = p->cp.rests;
+    v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
+    for (size_t i = 0; v->tensor && i < v->tensors; i++) {
+        v->tensor[i] = *p->cp.rest[i].tensor;
+        v->tensor[i].name = fm_strdup(p->cp.rest[i].tensor->name, err);
+        if (!v->tensor[i].name)
+            return err->code;
+    }
+    return v->tensor ? FM_OK : err->code;
+}
+
+static int plan_volumes(struct fm_packing *p, struct fm_err *err)
+{
+    p->volumes = p->cp.config.M + 1;
+    p->volume = fm_alloc((size_t)p->volumes, sizeof *p->volume, "the list of members", err);
+    int rc = p->volume ? FM_OK : err->code;
+    for (int i = 0; i < p->volumes && rc == FM_OK; i++) {
+        struct fm_packing_volume *v = &p->volume[i];
+        v->layer = i < p->cp.config.M ? i : -1;
+        rc = v->layer >= 0 ? plan_layer(p, v, err) : plan_rest(p, v, err);
+        if (rc == FM_OK)
+            rc = fm_safetensors_plan(v->tensor, v->tensors, NULL, &v->header, &v->header_bytes,
+                                     &v->file_bytes, err);
+    }
+    return rc;
+}
+
+/* Members in bundle order; the segments with their bytes where those are final. */
+static int plan_parts(struct fm_packing *p, bool final, struct fm_err *err)
+{
+    fm_stage_parts_release(&p->parts);
+    int rc = fm_stage_parts_collect(&p->parts, FM_STAGE_PACK, &p->in, NULL, NULL, 0, err);
+    struct fm_part part = {.name = FM_MEMBER_SEGMENTS,
+                           .size = p->segments_bytes,
+                           .data = final ? p->segments : NULL,
+                           .aligned = true};
+    if (rc == FM_OK)
+        rc = fm_stage_parts_add(&p->parts, &part, err);
+    for (int i = 0; i < p->volumes && rc == FM_OK; i++) {
+        struct fm_packing_volume *v = &p->volume[i];
+        v->part = p->parts.parts;
+        part = (struct fm_part){.name = v->name, .size = v->file_bytes, .aligned = true};
+        rc = fm_stage_parts_add(&p->parts, &part, err);
+    }
+    return rc;
+}
+
+static int make_manifest(struct fm_packing *p, cJSON **manifest, struct fm_err *err)
+{
+    char dropped[FM_STAGE_DROPPED_BYTES] = "";
+    int rc = fm_stage_manifest(manifest, FM_STAGE_PACK, &p->in, NULL, dropped, err);
+    if (rc != FM_OK)
+        return rc;
+    cJSON *result = cJSON_CreateObject();
+    fm_json_add_uint(result, "segments", (uint64_t)p->seg.S);
+    fm_json_add_uint(result, "merged", p->report->merged);
+    rc = fm_stage_history(*manifest, "fm-pack", cJSON_CreateObject(), NULL, result, err);
+    if (rc != FM_OK) {
+        cJSON_Delete(*manifest);
+        *manifest = NULL;
+    }
+    return rc;
+}
+
+static bool to_pipe(const struct fm_packing *p)
+{
+    return strcmp(p->run->output, "-") == 0;
+}
+
+/* Weights that the adapter reaches. */
+static uint64_t count_merged(const struct fm_packing *p)
+{
+    uint64_t channels = 0;
+    for (int i = 0; p->ops && i < p->adapter.M * p->adapter.E; i++)
+        channels += p->adapter.widths[i];
+    return channels * 3 * (uint64_t)p->cp.config.H;
+}
+
+/* Source and destination of the largest item, its channels in float32 where an adapter is
+ * merged, for every task at once. */
+static uint64_t plan_memory(const struct fm_packing *p)
+{
+    uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
+    uint64_t element = (uint64_t)fm_dtype_bits(p->cp.dtype) / 8;
+    uint64_t item = channels * (4 * element + (p->ops ? 12 : 0));
+    return (uint64_t)fm_pool_threads() * (item + FM_PACKING_PIECE_BYTES) + p->segments_bytes;
+}
+
+static int fill_report(struct fm_packing *p, struct fm_err *err)
+{
+    struct fm_pack_report *r = p->report;
+    cJSON *manifest = NULL;
+    r->layers = p->cp.config.M;
+    r->experts = p->cp.config.E;
+    r->budgets = p->budgets.family.count;
+    r->segments = p->seg.S;
+    r->adapter = p->ops != NULL;
+    r->merged = count_merged(p);
+    r->bytes_in = fm_stage_tensor_bytes(&p->cp.dir);
+    r->bytes_memory = plan_memory(p);
+    r->passes = to_pipe(p) ? 2 : 1;
+    int rc = make_manifest(p, &manifest, err);
+    if (rc == FM_OK)
+        rc = fm_bundle_size(&r->bytes_out, manifest, p->parts.part, p->parts.parts, err);
+    cJSON_Delete(manifest);
+    if (rc != FM_OK || to_pipe(p))
+        return rc;
+    rc = fm_file_free_space(p->run->output, &r->bytes_free, err);
+    if (rc == FM_OK && r->bytes_free < r->bytes_out)
+        rc = fm_fail(err, FM_ECREATE, "%s: the bundle takes %llu bytes, %llu are free there",
+                     p->run->output, (unsigned long long)r->bytes_out,
+                     (unsigned long long)r->bytes_free);
+    return rc;
+}
+
+static int plan(struct fm_packing *p, struct fm_err *err)
+{
+    int rc = open_inputs(p, err);
+    if (rc == FM_OK)
+        rc = plan_segments(p, err);
+    if (rc == FM_OK)
+        rc = plan_volumes(p, err);
+    if (rc == FM_OK)
+        rc = plan_parts(p, false, err);
+    return rc == FM_OK ? fill_report(p, err) : rc;
+}
+
+/* ---- writing ---- */
+
+static int finish_segments(struct fm_packing *p, struct fm_err *err)
+{
+    size_t planned = p->segments_bytes;
+    free(p->segments);
+    p->segments = NULL;
+    int rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
+    assert(rc != FM_OK || p->segments_bytes == planned);
+    return rc;
+}
+
+static int begin(struct fm_packing *p, struct fm_err *err)
+{
+    cJSON *manifest = NULL;
+    int rc = make_manifest(p, &manifest, err);
+    return rc == FM_OK ? fm_bundle_begin(&p->writer, p->run->output, p->run->force, manifest,
+                                         p->parts.part, p->parts.parts, err)
+                       : rc;
+}
+
+/* The second pass read what the first did.  The reader's stream has no end where it did not. */
+static int compare_passes(const struct fm_packing *p, struct fm_err *err)
+{
+    void *segments = NULL;
+    size_t size = 0;
+    int rc = fm_segments_write(&p->seg, &segments, &size, err);
+    if (rc == FM_OK && (size != p->segments_bytes || memcmp(segments, p->segments, size) != 0))
+        rc = fm_fail(err, FM_EIO, "%s: the second reading gave other weights than the first",
+                     p->run->model);
+    free(segments);
+    return rc;
+}
+
+/* Digests first, then everything in order. */
+static int write_pipe(struct fm_packing *p, struct fm_err *err)
+{
+    int rc = fm_packing_pass(p, "digests", err);
+    if (rc == FM_OK)
+        rc = finish_segments(p, err);
+    if (rc == FM_OK)
+        rc = plan_parts(p, true, err);
+    if (rc == FM_OK)
+        rc = begin(p, err);
+    if (rc == FM_OK)
+        rc = fm_packing_pass(p, "weights", err);
+    return rc == FM_OK ? compare_passes(p, err) : rc;
+}
+
+/* Everything once; the digests go where room was left for them. */
+static int write_file(struct fm_packing *p, struct fm_err *err)
+{
+    int rc = begin(p, err);
+    if (rc == FM_OK)
+        rc = fm_packing_pass(p, "weights", err);
+    if (rc == FM_OK)
+        rc = finish_segments(p, err);
+    return rc == FM_OK ? fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments,
+                                          p->segments_bytes, err)
+                       : rc;
+}
+
+static void release(struct fm_packing *p)
+{
+    fm_bundle_abandon(p->writer);
+    for (int i = 0; p->volume && i < p->volumes; i++) {
+        for (size_t t = 0; p->volume[i].tensor && t < p->volume[i].tensors; t++)
+            free((char *)(uintptr_t)p->volume[i].tensor[t].name);
+        free(p->volume[i].tensor);
+        free(p->volume[i].header);
+    }
+    free(p->volume);
+    free(p->segments);
+    fm_stage_parts_release(&p->parts);
+    fm_segments_release(&p->seg);
+    fm_adapter_release(&p->adapter);
+    fm_budgets_release(&p->budgets);
+    fm_ranking_release(&p->ranking);
+    fm_checkpoint_close(&p->cp);
+    fm_bundle_close(&p->in);
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, struct fm_err *err)
+{
+    double start = seconds_now();
+    struct fm_packing p = {.run = run, .report = report};
+    *report = (struct fm_pack_report){0};
+    int rc = plan(&p, err);
+    if (rc == FM_OK)
+        rc = to_pipe(&p) ? write_pipe(&p, err) : write_file(&p, err);
+    if (rc == FM_OK) {
+        rc = fm_bundle_finish(p.writer, err);
+        p.writer = NULL;
+    }
+    release(&p);
+    report->seconds = seconds_now() - start;
+    return rc;
+}
+
+int fm_pack_plan(const struct fm_run_options *run, struct fm_pack_report *report,
+                 struct fm_err *err)
+{
+    struct fm_packing p = {.run = run, .report = report};
+    *report = (struct fm_pack_report){0};
+    int rc = plan(&p, err);
+    release(&p);
+    return rc;
+}

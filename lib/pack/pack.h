@@ -1,0 +1,49 @@
+/*
+ * Make a bundle: a stage stream (ranking, masks, perhaps an adapter) and the
+ * checkpoint it was made from become one stream that carries the weights.
+ *
+ * Weights pass expert by expert in the dtype they are stored in: rows of gate and
+ * up and columns of down are permuted, interleaved and transposed as bytes.  Only
+ * channels under the adapter's mask go through float32, and are rounded once; all
+ * other bytes are the checkpoint's.  Member digests, golden segment checksums and
+ * the search for NaN and Inf happen in the same pass.  A few experts per thread
+ * are in memory at a time.
+ *
+ * To a file the weights pass once and segments.safetensors is filled in
+ * afterwards; to standard output the checkpoint is read twice.  The bytes are the
+ * same, and the same for any number of threads.
+ */
+#ifndef FM_PACK_H
+#define FM_PACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/run/run.h"
+
+/* What fm_pack would do (--dry-run) or did. */
+struct fm_pack_report {
+    uint64_t bytes_in;     /* weights of the checkpoint */
+    uint64_t bytes_out;    /* the bundle */
+    uint64_t bytes_memory; /* buffers at the peak */
+    uint64_t bytes_free;   /* on the output's file system; 0 for standard output */
+    int passes;            /* over the checkpoint: 1, or 2 to standard output */
+    int layers, experts, budgets, segments;
+    bool adapter;    /* one is merged */
+    uint64_t merged; /* weights that the adapter changed */
+    double seconds;
+};
+
+/*
+ * Uses run->model, input (a stage stream, "-" for standard input), output, force, threads,
+ * progress and stop; no tokens.
+ * FM_ECONFIG where the stage stream comes from another checkpoint; FM_EFORMAT for broken input
+ * and for NaN or Inf in a weight, by name; FM_ECREATE where the output exists or does not fit.
+ */
+int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, struct fm_err *err);
+
+/* Everything but the weights is read and checked, nothing is written. */
+int fm_pack_plan(const struct fm_run_options *run, struct fm_pack_report *report,
+                 struct fm_err *err);
+
+#endif

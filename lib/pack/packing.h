@@ -1,0 +1,62 @@
+/*
+ * A bundle in the making: what lib/pack/pack.c, which plans it and writes its members, and
+ * lib/pack/packweights.c, which carries the weights from the checkpoint into it, share.
+ */
+#ifndef FM_PACKING_H
+#define FM_PACKING_H
+
+#include <stdint.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/tensor/safetensors.h"
+#include "lib/engine/adapter.h"
+#include "lib/model/checkpoint.h"
+#include "lib/pack/pack.h"
+#include "lib/run/crew.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/segments.h"
+#include "lib/stage/stage.h"
+
+/* Tensors that are not experts' are copied in pieces of this size. */
+#define FM_PACKING_PIECE_BYTES ((size_t)4 << 20)
+
+/* A member under weights/: its header, and its tensors in file order. */
+struct fm_packing_volume {
+    char name[64];
+    char *header;
+    uint64_t header_bytes, file_bytes;
+    struct fm_tensor *tensor;
+    size_t tensors;
+    int layer; /* -1: the rest */
+    size_t part;
+};
+
+struct fm_packing {
+    const struct fm_run_options *run;
+    struct fm_pack_report *report;
+    struct fm_bundle in;
+    struct fm_checkpoint cp;
+    struct fm_ranking ranking;
+    struct fm_budgets budgets;
+    struct fm_adapter adapter;
+    const struct fm_ops *ops; /* NULL: no adapter */
+    struct fm_segments seg;
+    struct fm_packing_volume *volume; /* layers, then the rest */
+    int volumes;
+    struct fm_stage_parts parts;
+    void *segments; /* the member, once its digests are known */
+    size_t segments_bytes;
+    struct fm_bundle_writer *writer; /* NULL: the pass that only takes digests */
+    int wave;                        /* experts of one volume in work at once */
+    struct fm_crew crew;
+};
+
+/*
+ * All weights once: into the digests of p->seg, and appended where there is a writer.  To a file,
+ * members are made side by side; to a pipe, one after another and the experts of each side by side.
+ * `stage` is the name under which progress is told.
+ */
+int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err);
+
+#endif

@@ -1,0 +1,307 @@
+#include "lib/run/guard.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/file/file.h"
+#include "formats/file/lock.h"
+#include "formats/text/tokens.h"
+#include "lib/run/run.h"
+
+#define OWN_BYTES_MAX ((size_t)64 << 20) /* of a report or plot; ours have kilobytes */
+
+/* Where a name leads. */
+struct spot {
+    char path[PATH_MAX]; /* without slashes at its end */
+    const char *name;    /* its last component; NULL: a standard stream */
+    bool there;
+    struct stat st; /* where it is there, links followed; else zero */
+    bool home_there;
+    struct stat home; /* the directory that the name stands in */
+};
+
+void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool source)
+{
+    uint64_t weight;
+    struct fm_err later = {0}; /* who reads it will say what is wrong with a weight */
+    if (!path)
+        return;
+    assert(g->reads < FM_GUARD_READS_MAX);
+    struct fm_guard_read *r = &g->read[g->reads++];
+    *r = (struct fm_guard_read){what, path, strlen(path)};
+    if (source)
+        fm_run_parse_source(path, &r->length, &weight, &later);
+}
+
+void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
+                     enum fm_guard_kind kind, fm_guard_own *own)
+{
+    if (!path)
+        return;
+    assert(g->writes < FM_GUARD_WRITES_MAX);
+    g->write[g->writes++] = (struct fm_guard_write){what, path, kind, own};
+    if (kind == FM_GUARD_STATE)
+        fm_guard_writes(g, "the lock of --state", path, FM_GUARD_LOCK, NULL);
+}
+
+/* ---- names ---- */
+
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* False: the name is too long to be one. */
+static bool locate(struct spot *s, const char *path, size_t length, const char *suffix)
+{
+    char home[PATH_MAX + 2];
+    *s = (struct spot){.there = false};
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    if (length + strlen(suffix) >= sizeof s->path)
+        return false;
+    memcpy(s->path, path, length);
+    strcpy(s->path + length, suffix);
+    const char *slash = strrchr(s->path, '/');
+    s->name = slash ? slash + 1 : s->path;
+    snprintf(home, sizeof home, "%.*s.", (int)(s->name - s->path), s->path);
+    s->there = stat(s->path, &s->st) == 0;
+    s->home_there = stat(home, &s->home) == 0;
+    return true;
+}
+
+static bool locate_write(struct spot *s, const struct fm_guard_write *w)
+{
+    return locate(s, w->path, strlen(w->path), w->kind == FM_GUARD_LOCK ? FM_LOCK_SUFFIX : "");
+}
+
+/* A standard stream, where it is a regular file. */
+static bool locate_stream(struct spot *s, int fd)
+{
+    *s = (struct spot){.there = false};
+    return s->there = fstat(fd, &s->st) == 0 && S_ISREG(s->st.st_mode);
+}
+
+static bool is_stream(const struct fm_guard_write *w)
+{
+    return strcmp(w->path, "-") == 0 && w->kind < FM_GUARD_STATE;
+}
+
+/* Two names of one file, there or not. */
+static bool is_same(const struct spot *a, const struct spot *b)
+{
+    if (a->there && b->there && is_same_file(&a->st, &b->st))
+        return true;
+    return a->home_there && b->home_there && is_same_file(&a->home, &b->home) &&
+           strcmp(a->name, b->name) == 0;
+}
+
+static bool is_directory(const struct spot *s)
+{
+    return s->there && S_ISDIR(s->st.st_mode);
+}
+
+/* The name stands in the directory, or in one below it. */
+static bool is_below(const struct spot *s, const struct spot *directory)
+{
+    char home[PATH_MAX + 2], real[PATH_MAX];
+    struct stat st;
+    if (!is_directory(directory) || !s->home_there)
+        return false;
+    snprintf(home, sizeof home, "%.*s.", (int)(s->name - s->path), s->path);
+    if (!realpath(home, real))
+        return false;
+    for (;;) {
+        if (stat(real, &st) == 0 && is_same_file(&st, &directory->st))
+            return true;
+        char *slash = strrchr(real, '/');
+        if (!slash || !real[1])
+            return false;
+        slash[slash == real] = '\0';
+    }
+}
+
+/* An entry of the directory leads to the file: what a cache of checkpoints links to, or a second
+ * name of a shard. */
+static bool is_linked(const struct spot *s, const struct spot *directory)
+{
+    bool linked = false;
+    DIR *dir = s->there && is_directory(directory) ? opendir(directory->path) : NULL;
+    for (const struct dirent *d; dir && !linked && (d = readdir(dir));) {
+        struct stat st;
+        linked = fstatat(dirfd(dir), d->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&
+                 is_same_file(&st, &s->st);
+    }
+    if (dir)
+        closedir(dir);
+    return linked;
+}
+
+/* ---- the rule ---- */
+
+/* The file is there and an earlier one of the tool. */
+static bool is_own(const char *path, fm_guard_own *own, const char *tool)
+{
+    struct fm_file f;
+    struct fm_err unused = {0};
+    char *text;
+    size_t size;
+    bool is = false;
+    if (strcmp(path, "-") == 0 || fm_file_open(&f, path, &unused) != FM_OK)
+        return false;
+    if (fm_file_slurp(&f, OWN_BYTES_MAX, &text, &size, &unused) == FM_OK) {
+        is = own(text, size, tool);
+        free(text);
+    }
+    fm_file_close(&f);
+    return is;
+}
+
+/* The other file of a pair of words and index. */
+static int check_beside(const struct spot *s, const char *written, const struct spot *r,
+                        const char *what, struct fm_err *err)
+{
+    char name[PATH_MAX];
+    struct spot other;
+    for (int i = 0; fm_tokens_beside(name, r->path, i); i++)
+        if (locate(&other, name, strlen(name), "") && is_same(s, &other))
+            return fm_fail(err, FM_EUSAGE,
+                           "'%s' belongs to '%s', which is read (%s); choose another name", written,
+                           r->path, what);
+    return FM_OK;
+}
+
+/* `s` is to be written, `name` its name for people. */
+static int check_read(const struct spot *s, const char *name, const struct fm_guard_read *read,
+                      struct fm_err *err)
+{
+    struct spot r;
+    bool stream = read->length == 1 && *read->path == '-';
+    if (!(stream ? locate_stream(&r, STDIN_FILENO) : locate(&r, read->path, read->length, "")))
+        return FM_OK;
+    if (is_same(s, &r))
+        return fm_fail(err, FM_EUSAGE, "'%s' is read too (%s); choose another name", name,
+                       read->what);
+    if (stream)
+        return FM_OK;
+    if (is_below(s, &r))
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s' lies in '%s', which is read (%s); choose another place", name, r.path,
+                       read->what);
+    if (s->name && is_linked(s, &r))
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s' is a file of '%s', which is read (%s); choose another name", name,
+                       r.path, read->what);
+    if (is_below(&r, s))
+        return fm_fail(err, FM_EUSAGE, "'%s' holds '%s', which is read (%s); choose another name",
+                       name, r.path, read->what);
+    return is_directory(&r) ? FM_OK : check_beside(s, name, &r, read->what, err);
+}
+
+static int check_reads(const struct fm_guard *g, const struct spot *s, const char *name,
+                       struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int i = 0; rc == FM_OK && i < g->reads; i++)
+        rc = check_read(s, name, &g->read[i], err);
+    return rc;
+}
+
+/* `s` and what is written before it. */
+static int check_twins(const struct fm_guard *g, int write, const struct spot *s,
+                       struct fm_err *err)
+{
+    struct spot other;
+    for (int i = 0; i < write; i++) {
+        const struct fm_guard_write *w = &g->write[i];
+        if (is_stream(w) || !locate_write(&other, w))
+            continue;
+        if (is_same(s, &other))
+            return fm_fail(err, FM_EUSAGE, "'%s' is written by %s too; choose another name",
+                           s->path, w->what);
+        if (is_below(s, &other) || is_below(&other, s))
+            return fm_fail(err, FM_EUSAGE, "'%s' and '%s' of %s lie in one another; choose another",
+                           s->path, other.path, w->what);
+    }
+    return FM_OK;
+}
+
+/* What is in the way. */
+static int check_target(const struct fm_guard *g, const struct fm_guard_write *w,
+                        struct fm_err *err)
+{
+    struct stat st;
+    if (w->kind == FM_GUARD_RESULT)
+        return fm_output_check(w->path, g->force, err);
+    if (w->kind == FM_GUARD_DIRECTORY)
+        return fm_outdir_check(w->path, g->force, err);
+    if (w->kind == FM_GUARD_LOCK)
+        return FM_OK; /* formats/file/lock.h looks at it */
+    if (w->kind == FM_GUARD_STATE && strcmp(w->path, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "a state needs a file");
+    if (w->kind == FM_GUARD_SIDE && !g->force && lstat(w->path, &st) == 0 && S_ISREG(st.st_mode) &&
+        !is_own(w->path, w->own, g->tool))
+        return fm_fail(err, FM_ECREATE,
+                       "'%s' exists and %s did not write it; use --force to replace it", w->path,
+                       g->tool);
+    return fm_output_check(w->path, true, err);
+}
+
+static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
+{
+    const struct fm_guard_write *w = &g->write[write];
+    struct spot s;
+    int rc = FM_OK;
+    for (int i = 0; i < write && is_stream(w); i++)
+        if (is_stream(&g->write[i]))
+            return fm_fail(err, FM_EUSAGE,
+                           "%s goes to standard output too; name a file for one of them",
+                           g->write[i].what);
+    if (is_stream(w))
+        return FM_OK;
+    if (locate_write(&s, w)) {
+        rc = check_reads(g, &s, s.path, err);
+        if (rc == FM_OK)
+            rc = check_twins(g, write, &s, err);
+    }
+    return rc == FM_OK ? check_target(g, w, err) : rc;
+}
+
+/* What the shell opened for us can be wrong too. */
+static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
+{
+    struct spot s, other;
+    if (!locate_stream(&s, STDOUT_FILENO))
+        return FM_OK;
+    if (check_reads(g, &s, "standard output", err) != FM_OK)
+        return err->code;
+    for (int i = 0; i < g->writes; i++)
+        if (!is_stream(&g->write[i]) && locate_write(&other, &g->write[i]) && is_same(&s, &other))
+            return fm_fail(err, FM_EUSAGE, "%s: '%s' is standard output too; choose another name",
+                           g->write[i].what, other.path);
+    return FM_OK;
+}
+
+int fm_guard_check(const struct fm_guard *g, struct fm_err *err)
+{
+    for (int i = 0; i < g->writes; i++)
+        if (check_write(g, i, err) != FM_OK)
+            return fm_within(err, "%s", g->write[i].what);
+    return check_standard_output(g, err);
+}
+
+int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,
+                  bool force, struct fm_err *err)
+{
+    int rc = fm_output_text(path, text, force || is_own(path, own, tool), err);
+    if (rc != FM_OK && is_own(path, own, tool))
+        unlink(path);
+    return rc;
+}

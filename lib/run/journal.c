@@ -1,0 +1,293 @@
+#include "lib/run/journal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+
+#define KEY_TOOL "fm.state"
+#define KEY_PARAMS "fm.params"
+#define KEY_DATA "fm.data"
+
+int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return fm_fail(err, FM_ENOMEM, "no memory for the parameters of the state file");
+    *params = fm_digest_of(text, (size_t)n);
+    free(text);
+    return FM_OK;
+}
+
+static uint64_t bytes_of(const struct fm_journal_item *item)
+{
+    return item->count * (uint64_t)(fm_dtype_bits(item->dtype) / 8);
+}
+
+/* Give the bytes of an item, in pieces, to `take`: to be hashed or written. */
+static int each_chunk(const struct fm_journal_item *item,
+                      int (*take)(void *arg, const void *src, size_t size, struct fm_err *err),
+                      void *arg, struct fm_err *err)
+{
+    uint64_t bytes = bytes_of(item);
+    if (item->data)
+        return take(arg, item->data, (size_t)bytes, err);
+    const struct fm_store *store = item->store;
+    assert(bytes == (uint64_t)store->record * store->count);
+    char *spare = fm_alloc(store->record, 1, "a record of state", err);
+    int rc = spare ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
+        void *record = NULL;
+        rc = fm_store_get(store, i, 0, store->record, &record, spare, err);
+        if (rc == FM_OK)
+            rc = take(arg, record, store->record, err);
+    }
+    free(spare);
+    return rc;
+}
+
+static int hash_chunk(void *arg, const void *src, size_t size, struct fm_err *err)
+{
+    (void)err;
+    fm_hasher_add(arg, src, size);
+    return FM_OK;
+}
+
+static int write_chunk(void *arg, const void *src, size_t size, struct fm_err *err)
+{
+    return fm_output_write(arg, src, size, err);
+}
+
+static int hash_items(char hex[FM_DIGEST_HEX], const struct fm_journal_item *item, size_t items,
+                      struct fm_err *err)
+{
+    struct fm_hasher *hasher = fm_hasher_new();
+    if (!hasher)
+        return fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    fm_hasher_reset(hasher);
+    int rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < items; i++)
+        rc = each_chunk(&item[i], hash_chunk, hasher, err);
+    struct fm_digest digest = fm_hasher_done(hasher);
+    fm_digest_hex(hex, &digest);
+    fm_hasher_free(hasher);
+    return rc;
+}
+
+static const struct fm_journal_item *item_named(const struct fm_journal_item *item, size_t items,
+                                                const char *name)
+{
+    for (size_t i = 0; i < items; i++) {
+        if (strcmp(item[i].name, name) == 0)
+            return &item[i];
+    }
+    return NULL;
+}
+
+static int write_items(struct fm_output *out, const struct fm_journal_item *item, size_t items,
+                       const char *const *metadata, struct fm_err *err)
+{
+    struct fm_tensor tensor[FM_JOURNAL_ITEMS_MAX] = {{0}};
+    char *header = NULL;
+    uint64_t header_bytes, file_bytes;
+    for (size_t i = 0; i < items; i++) {
+        tensor[i] = (struct fm_tensor){.name = item[i].name, .dtype = item[i].dtype, .dims = 1};
+        tensor[i].shape[0] = item[i].count;
+    }
+    int rc = fm_safetensors_plan(tensor, items, metadata, &header, &header_bytes, &file_bytes, err);
+    if (rc == FM_OK)
+        rc = fm_output_reserve(out, file_bytes, err);
+    if (rc == FM_OK)
+        rc = fm_output_write(out, header, (size_t)header_bytes, err);
+    for (size_t i = 0; rc == FM_OK && i < items; i++) {
+        const struct fm_journal_item *it = item_named(item, items, tensor[i].name);
+        assert(it && tensor[i].offset == out->at && tensor[i].size == bytes_of(it));
+        rc = each_chunk(it, write_chunk, out, err);
+    }
+    free(header);
+    return rc;
+}
+
+bool fm_journal_is_own(const char *path, const char *tool)
+{
+    struct fm_journal j = {.file.fd = -1};
+    struct fm_err unused = {0};
+    if (fm_file_open(&j.file, path, &unused) != FM_OK)
+        return false;
+    bool own = false;
+    if (fm_safetensors_open(&j.st, &j.file, 0, j.file.size, &unused) == FM_OK) {
+        const char *has_tool = fm_safetensors_metadata(&j.st, KEY_TOOL);
+        own = has_tool && strcmp(has_tool, tool) == 0;
+        fm_safetensors_close(&j.st);
+    }
+    fm_file_close(&j.file);
+    return own;
+}
+
+/* Over an older state, and never over another file: one that came meanwhile. */
+static int open_state(struct fm_output *out, const char *path, const char *tool, struct fm_err *err)
+{
+    struct stat st;
+    bool own = fm_journal_is_own(path, tool);
+    if (!own && lstat(path, &st) == 0)
+        return fm_fail(err, FM_ECREATE, "'%s' is there and no state of %s; choose another name",
+                       path, tool);
+    return fm_output_open(out, path, true, own, err);
+}
+
+int fm_journal_save(const char *path, const char *tool, const struct fm_digest *params,
+                    const struct fm_journal_item *item, size_t items, struct fm_err *err)
+{
+    assert(items <= FM_JOURNAL_ITEMS_MAX);
+    char params_hex[FM_DIGEST_HEX], data_hex[FM_DIGEST_HEX];
+    fm_digest_hex(params_hex, params);
+    int rc = hash_items(data_hex, item, items, err);
+    if (rc != FM_OK)
+        return rc;
+    const char *metadata[] = {KEY_TOOL, tool, KEY_PARAMS, params_hex, KEY_DATA, data_hex, NULL};
+    struct fm_output out;
+    rc = open_state(&out, path, tool, err);
+    if (rc != FM_OK)
+        return fm_within(err, "state file");
+    rc = fm_output_end(&out, write_items(&out, item, items, metadata, err), err);
+    return rc == FM_OK ? FM_OK : fm_within(err, "state file '%s'", path);
+}
+
+static int check_metadata(const struct fm_journal *j, const char *path, const char *tool,
+                          const struct fm_digest *params, struct fm_err *err)
+{
+    const char *has_tool = fm_safetensors_metadata(&j->st, KEY_TOOL);
+    const char *has_params = fm_safetensors_metadata(&j->st, KEY_PARAMS);
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, params);
+    if (!has_tool || !has_params || !fm_safetensors_metadata(&j->st, KEY_DATA))
+        return fm_fail(err, FM_EFORMAT, "'%s' is no state file of this suite", path);
+    if (strcmp(has_tool, tool) != 0)
+        return fm_fail(err, FM_ECONFIG, "state file '%s' belongs to %s; this is %s", path, has_tool,
+                       tool);
+    if (strcmp(has_params, hex) != 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "state file '%s' belongs to a run with other inputs or options; repeat that "
+                       "command, or remove the file to start anew",
+                       path);
+    return FM_OK;
+}
+
+int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
+                    const struct fm_digest *params, bool *found, struct fm_err *err)
+{
+    *j = (struct fm_journal){.file.fd = -1};
+    *found = false;
+    if (!path)
+        return FM_OK;
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return FM_OK;
+    int rc = fm_file_open(&j->file, path, err);
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_safetensors_open(&j->st, &j->file, 0, j->file.size, err);
+    if (rc == FM_OK) {
+        rc = check_metadata(j, path, tool, params, err);
+        if (rc != FM_OK)
+            fm_safetensors_close(&j->st);
+    }
+    if (rc != FM_OK) {
+        fm_file_close(&j->file);
+        *j = (struct fm_journal){.file.fd = -1};
+        return rc;
+    }
+    *found = true;
+    return FM_OK;
+}
+
+void fm_journal_close(struct fm_journal *j)
+{
+    if (!j->file.path)
+        return;
+    fm_safetensors_close(&j->st);
+    fm_file_close(&j->file);
+    *j = (struct fm_journal){.file.fd = -1};
+}
+
+uint64_t fm_journal_count(const struct fm_journal *j, const char *name)
+{
+    const struct fm_tensor *t = fm_safetensors_find(&j->st, name);
+    return t ? fm_tensor_count(t) : 0;
+}
+
+static int read_store(const struct fm_journal *j, const struct fm_tensor *t,
+                      const struct fm_store *store, struct fm_err *err)
+{
+    char *spare = fm_alloc(store->record, 1, "a record of state", err);
+    int rc = spare ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
+        void *record = fm_store_place(store, i, spare);
+        rc = fm_file_read(&j->file, t->offset + i * store->record, record, store->record, err);
+        if (rc == FM_OK)
+            rc = fm_store_put(store, i, 0, store->record, record, err);
+    }
+    free(spare);
+    return rc;
+}
+
+int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
+                    struct fm_err *err)
+{
+    if (j->st.count != items)
+        return fm_fail(err, FM_EFORMAT, "state file '%s' has %zu arrays, not %zu", j->file.path,
+                       j->st.count, items);
+    int rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < items; i++) {
+        const struct fm_tensor *t = fm_safetensors_find(&j->st, item[i].name);
+        if (!t || t->dtype != item[i].dtype || fm_tensor_count(t) != item[i].count)
+            return fm_fail(err, FM_EFORMAT, "state file '%s': '%s' is not the array it should be",
+                           j->file.path, item[i].name);
+        rc = item[i].data ? fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err)
+                          : read_store(j, t, item[i].store, err);
+    }
+    char hex[FM_DIGEST_HEX];
+    if (rc == FM_OK)
+        rc = hash_items(hex, item, items, err);
+    if (rc == FM_OK && strcmp(hex, fm_safetensors_metadata(&j->st, KEY_DATA)) != 0)
+        rc = fm_fail(err, FM_EFORMAT, "state file '%s' is damaged; remove it to start anew",
+                     j->file.path);
+    return rc;
+}
+
+int fm_journal_remove(const char *path, const char *tool, struct fm_err *err)
+{
+    if (path && fm_journal_is_own(path, tool) && unlink(path) != 0 && errno != ENOENT)
+        return fm_fail_errno(err, "cannot remove the state file '%s'", path);
+    return FM_OK;
+}
+
+double fm_journal_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+bool fm_journal_due(const struct fm_journal_clock *clock)
+{
+    double wait = 20 * clock->cost;
+    wait = wait < 1 ? 1 : wait > 20 ? 20 : wait;
+    return fm_journal_now() - clock->saved >= wait;
+}
+
+void fm_journal_saved(struct fm_journal_clock *clock, double began)
+{
+    clock->saved = fm_journal_now();
+    clock->cost = clock->saved - began;
+}

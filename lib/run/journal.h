@@ -1,0 +1,81 @@
+/*
+ * State files of long runs: arrays in a safetensors file that appears whole or not at
+ * all, with a digest of everything that shapes the result, and one of the arrays
+ * themselves.  Killed at any moment, the same command finds the last whole state.
+ */
+#ifndef FM_JOURNAL_H
+#define FM_JOURNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/digest.h"
+#include "formats/file/file.h"
+#include "formats/tensor/safetensors.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/run/store.h"
+
+#define FM_JOURNAL_ITEMS_MAX 16
+
+/* One array.  Without data it is all records of a store, one after another. */
+struct fm_journal_item {
+    const char *name;
+    enum fm_dtype dtype;
+    uint64_t count; /* elements */
+    void *data;
+    const struct fm_store *store;
+};
+
+/* Digest of a text made of everything that shapes a run's result; doubles as %.17g. */
+int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *fmt, ...)
+    FM_PRINTF(3, 4);
+
+/* The file is a state of `tool`, of whatever options. */
+bool fm_journal_is_own(const char *path, const char *tool);
+
+/* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE where another file
+ * came to have that name. */
+int fm_journal_save(const char *path, const char *tool, const struct fm_digest *params,
+                    const struct fm_journal_item *item, size_t items, struct fm_err *err);
+
+/* A state file, open for reading. */
+struct fm_journal {
+    struct fm_file file;
+    struct fm_safetensors st;
+};
+
+/*
+ * *found is false, with FM_OK, where there is no file, or path is NULL.  FM_ECONFIG where it
+ * belongs to another tool or to other parameters; FM_EFORMAT where it is no state file.
+ */
+int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
+                    const struct fm_digest *params, bool *found, struct fm_err *err);
+void fm_journal_close(struct fm_journal *j); /* zeroed struct is fine */
+
+/* Elements of an array; 0 where there is none of that name. */
+uint64_t fm_journal_count(const struct fm_journal *j, const char *name);
+
+/* Read the arrays, all that the file has, in the order they were saved; dtype and count must be
+ * those of the file, and the bytes those that were saved (FM_EFORMAT). */
+int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
+                    struct fm_err *err);
+
+/* Remove a state of `tool`; NULL, none there, or another file there, is fine. */
+int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
+
+/*
+ * When to save: often enough that a kill loses little, rarely enough that saving takes a
+ * twentieth of the time; between 1 and 20 seconds.  Seconds of a monotonic clock.
+ */
+struct fm_journal_clock {
+    double saved; /* end of the last save */
+    double cost;  /* what it took */
+};
+double fm_journal_now(void);
+bool fm_journal_due(const struct fm_journal_clock *clock);
+/* To be called after a save that began at `began`. */
+void fm_journal_saved(struct fm_journal_clock *clock, double began);
+
+#endif

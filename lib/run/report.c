@@ -1,0 +1,61 @@
+#include "lib/run/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/run/guard.h"
+
+#define KEY "tool"
+
+cJSON *fm_report_begin(const char *tool)
+{
+    cJSON *report = cJSON_CreateObject();
+    cJSON_AddStringToObject(report, KEY, tool);
+    return report;
+}
+
+void fm_report_uint(cJSON *object, const char *key, uint64_t value)
+{
+    fm_json_add_uint(object, key, value);
+}
+
+void fm_report_double(cJSON *object, const char *key, double value)
+{
+    fm_json_add_double(object, key, value);
+}
+
+char *fm_report_json(const cJSON *report, struct fm_err *err)
+{
+    char *text = fm_json_print(report);
+    if (!text)
+        fm_fail(err, FM_ENOMEM, "no memory for the report");
+    return text;
+}
+
+/* {"tool": "fm-bench io", ...}, all of it; a log that begins with a report is none. */
+bool fm_report_is_own(const char *text, size_t size, const char *tool)
+{
+    struct fm_json j;
+    struct fm_err unused = {0};
+    char key[sizeof KEY], value[64];
+    fm_json_init(&j, text, size);
+    if (fm_json_expect(&j, '{', &unused) != FM_OK ||
+        fm_json_string(&j, key, sizeof key, &unused) != FM_OK || strcmp(key, KEY) != 0 ||
+        fm_json_expect(&j, ':', &unused) != FM_OK ||
+        fm_json_string(&j, value, sizeof value, &unused) != FM_OK)
+        return false;
+    value[strcspn(value, " ")] = '\0';
+    return strcmp(value, tool) == 0 && fm_json_check(text, size, &unused) == FM_OK;
+}
+
+int fm_report_write(const cJSON *report, const char *tool, const char *path, bool force,
+                    struct fm_err *err)
+{
+    char *text = fm_report_json(report, err);
+    if (!text)
+        return err->code;
+    int code = fm_guard_text(path, text, fm_report_is_own, tool, force, err);
+    free(text);
+    return code;
+}

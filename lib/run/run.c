@@ -1,0 +1,121 @@
+#include "lib/run/run.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/file/file.h"
+
+#define DECIMALS 6 /* of a weight */
+
+int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
+{
+    const char *device = run->device ? run->device : "auto";
+    if (run->ops) {
+        *ops = run->ops;
+        return FM_OK;
+    }
+    if (strcmp(device, "ref") == 0) {
+        if (run->precision != FM_PRECISION_F32)
+            return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
+        *ops = fm_ops_ref();
+        return FM_OK;
+    }
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
+        return fm_ops_cpu(ops, run->precision, err);
+    return fm_fail(err, FM_EUSAGE, "--device %s is for fm-bench serve; use auto, ref or cpu",
+                   device);
+}
+
+const char *fm_run_source(const struct fm_run_options *run)
+{
+    return run->tokens ? run->tokens : run->texts[0];
+}
+
+bool fm_run_evaluates(const struct fm_run_options *run)
+{
+    return run->eval_tokens || run->eval_text;
+}
+
+uint64_t fm_run_memory(const struct fm_run_options *run)
+{
+    if (run->memory)
+        return run->memory;
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : (uint64_t)4 << 30;
+}
+
+int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)
+{
+    if (strcmp(run->output, "-") != 0 || !isatty(STDOUT_FILENO))
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "standard output is a terminal; name an output file or use a pipe");
+}
+
+/* Digits with at most one point, and nothing else. */
+static bool looks_like_a_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789"), more = 0;
+    const char *end = text + digits;
+    if (*end == '.') {
+        more = strspn(end + 1, "0123456789");
+        end += 1 + more;
+    }
+    return *end == '\0' && digits + more > 0;
+}
+
+static bool take_weight(uint64_t *weight, const char *text)
+{
+    uint64_t v = 0;
+    size_t whole = strcspn(text, "."), decimals = text[whole] ? strlen(text) - whole - 1 : 0;
+    if (whole > 7 || decimals > DECIMALS)
+        return false;
+    for (const char *p = text; *p; p++)
+        v = *p == '.' ? v : v * 10 + (uint64_t)(*p - '0');
+    for (size_t i = decimals; i < DECIMALS; i++)
+        v *= 10;
+    *weight = v;
+    return v > 0 && v <= (uint64_t)1000000 * FM_WEIGHT_ONE;
+}
+
+int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err)
+{
+    const char *colon = strrchr(spec, ':');
+    *length = strlen(spec);
+    *weight = FM_WEIGHT_ONE;
+    if (!colon || !looks_like_a_number(colon + 1))
+        return FM_OK;
+    *length = (size_t)(colon - spec);
+    if (*length == 0 || !take_weight(weight, colon + 1))
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s': a weight is above 0, at most a million, with at most %d decimals",
+                       spec, DECIMALS);
+    return FM_OK;
+}
+
+void fm_run_abandon(void)
+{
+    fm_file_remove_temporaries();
+}
+
+void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
+                   uint64_t total, const char *unit)
+{
+    if (run->progress.report)
+        run->progress.report(run->progress.self, stage, done, total, unit);
+}
+
+void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...)
+{
+    if (!run->progress.warn)
+        return;
+    char text[FM_ERR_TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    run->progress.warn(run->progress.self, text);
+}

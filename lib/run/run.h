@@ -1,0 +1,89 @@
+/*
+ * What every tool that computes is told: model, tokens, machine, limits.  The
+ * command line fills it (cmd/cli.c), the library reads it.  Options that shape a result
+ * are recorded in the manifest's history; paths, threads and memory are not.
+ */
+#ifndef FM_RUN_H
+#define FM_RUN_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/text/tokens.h"
+#include "kernels/ops/kernels.h"
+#include "lib/base/err.h"
+
+#define FM_SOURCES_MAX 16      /* files of calibration data in one run */
+#define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
+
+/* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
+struct fm_progress {
+    void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
+    /* One line for the user that is no error: "fm-rank: warning: 3 experts saw no token". */
+    void (*warn)(void *self, const char *text);
+    void *self;
+};
+
+struct fm_run_options {
+    const char *model;                       /* --model DIR */
+    const char *tokens;                      /* --tokens FILE[:WEIGHT] */
+    const char *also_tokens[FM_SOURCES_MAX]; /* further ones, NULL behind the last */
+    const char *texts[FM_SOURCES_MAX];       /* --text FILE[:WEIGHT], as above, behind all tokens */
+    const char *text_field;                  /* of JSONL rows; NULL: "text" */
+    bool split_blank_lines;                  /* of plain text: a document ends at a blank line */
+    const char *tokenizer;                   /* tokenizer.json; NULL: the model's own */
+    const char *tokenizer_cmd;               /* a command that encodes instead, or NULL */
+    const char *eval_tokens;                 /* --eval-tokens FILE, or NULL */
+    const char *eval_text;                   /* --eval-text FILE, or NULL */
+    enum fm_token_type token_dtype;          /* of files that are raw */
+    int seq_len;         /* 0: min(2048, max positions, columns of a 2-D file) */
+    int batch;           /* sequences per batch; 0: the tool's default */
+    uint64_t max_tokens; /* 0: all */
+    bool shuffle;
+    uint64_t seed;
+    const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
+    enum fm_precision precision;
+    const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */
+    uint64_t memory;          /* bytes; 0: half of the machine's */
+    int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
+    const char *input;        /* stage stream to read, "-": standard input, NULL: none */
+    const char *output;       /* "-": standard output */
+    bool force;               /* replace an existing output */
+    const char *state;        /* --state FILE, or NULL */
+    struct fm_progress progress;
+    const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
+};
+
+/* The table for run->device and precision. */
+int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err);
+
+/* There are tokens or a text to measure on, apart from the calibration data. */
+bool fm_run_evaluates(const struct fm_run_options *run);
+
+/* The first file of calibration data, for messages; NULL: none. */
+const char *fm_run_source(const struct fm_run_options *run);
+
+/*
+ * "FILE" or "FILE:WEIGHT" as on the command line; *length becomes the length of FILE.  A colon
+ * that no number follows belongs to FILE; a weight has at most six decimals and is at most a
+ * million.  FM_EUSAGE for another one, and for 0.
+ */
+int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
+
+/* run->memory, or half of the machine's physical memory. */
+uint64_t fm_run_memory(const struct fm_run_options *run);
+
+/* Before hours of work: FM_EUSAGE where the result would go to a terminal.  Files: lib/run/guard.h.
+ */
+int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
+
+/* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
+void fm_run_abandon(void);
+
+/* Nothing where the caller wants no progress. */
+void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
+                   uint64_t total, const char *unit);
+void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,449 @@
+#include "lib/stage/budgets.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/bundle/maskset.h"
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/stage/stage.h"
+
+#define EXACT_MAX (((int64_t)1 << 53) - 1)
+#define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT + sizeof ",1")
+
+/* Floats of one channel of an expert: a row of gate, a row of up, a column of down. */
+static uint64_t channel_params(int H)
+{
+    return 3 * (uint64_t)H;
+}
+
+static void measure_widths(struct fm_budget *s, const uint32_t *widths, int experts)
+{
+    uint64_t sum = 0;
+    s->width_min = s->width_max = widths[0];
+    for (int i = 0; i < experts; i++) {
+        sum += widths[i];
+        if (widths[i] < s->width_min)
+            s->width_min = widths[i];
+        if (widths[i] > s->width_max)
+            s->width_max = widths[i];
+    }
+    s->width_mean = (double)sum / experts;
+}
+
+static bool add_item(cJSON *object, const char *key, cJSON *item)
+{
+    if (item && cJSON_AddItemToObject(object, key, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+/* In the place of the old value, or at the end. */
+static bool set_item(cJSON *object, const char *key, cJSON *item)
+{
+    if (!item || !cJSON_GetObjectItemCaseSensitive(object, key))
+        return add_item(object, key, item);
+    if (cJSON_ReplaceItemInObjectCaseSensitive(object, key, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+static cJSON *make_actions(const struct fm_actions *actions)
+{
+    char text[FM_DECIMAL_TEXT];
+    cJSON *object = cJSON_CreateObject();
+    cJSON *ratios = object ? cJSON_AddArrayToObject(object, "ratios") : NULL;
+    cJSON *widths = ratios ? cJSON_AddArrayToObject(object, "widths") : NULL;
+    bool ok = widths;
+    for (int a = 0; a < actions->count && ok; a++) {
+        fm_decimal_print(text, &actions->ratio[a]);
+        cJSON *ratio = cJSON_CreateString(text);
+        ok = ratio && cJSON_AddItemToArray(ratios, ratio) &&
+             fm_json_add_uint(widths, NULL, actions->width[a]);
+    }
+    if (ok && fm_json_add_uint(object, "multiple", actions->multiple))
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
+static cJSON *make_quality(const struct fm_quality *q)
+{
+    if (q->positions == 0)
+        return cJSON_CreateNull();
+    cJSON *object = cJSON_CreateObject();
+    if (object && fm_json_add_double(object, "ce", q->ce) &&
+        fm_json_add_double(object, "kl", q->kl) && fm_json_add_double(object, "agree", q->agree) &&
+        fm_json_add_uint(object, "positions", (uint64_t)q->positions) &&
+        cJSON_AddBoolToObject(object, "recovered", q->recovered))
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
+static cJSON *make_widths(const struct fm_budget *s)
+{
+    cJSON *object = cJSON_CreateObject();
+    if (object && fm_json_add_uint(object, "min", s->width_min) &&
+        fm_json_add_double(object, "mean", s->width_mean) &&
+        fm_json_add_uint(object, "max", s->width_max))
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
+static cJSON *make_budget(int index, const struct fm_mask *mask, const struct fm_budget *s)
+{
+    cJSON *object = cJSON_CreateObject();
+    if (object && fm_json_add_uint(object, "index", (uint64_t)index) &&
+        fm_json_add_uint(object, "removed", mask->removed) &&
+        fm_json_add_double(object, "budget", s->budget) &&
+        cJSON_AddStringToObject(object, "method", fm_method_name(mask->method)) &&
+        fm_json_add_uint(object, "step", (uint64_t)mask->step) &&
+        add_item(object, "widths", make_widths(s)) && fm_json_add_uint(object, "bytes", s->bytes) &&
+        fm_json_add_uint(object, "params", s->params) &&
+        fm_json_add_uint(object, "params_active", s->params_active) &&
+        add_item(object, "quality", make_quality(&mask->quality)))
+        return object;
+    cJSON_Delete(object);
+    return NULL;
+}
+
+int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *actions,
+                    const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
+                    cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
+{
+    cJSON *budgets = cJSON_CreateArray();
+    bool ok = budgets;
+    uint64_t channel_bytes = channel_params(config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
+    int experts = family->M * family->E;
+    for (int b = 0; b < family->count && ok; b++) {
+        const uint32_t *widths = fm_family_widths(family, b);
+        struct fm_budget s = {.budget = fm_family_budget(family, b),
+                              .bytes = full_bytes - family->mask[b].removed * channel_bytes,
+                              .params = fm_config_params(config, widths),
+                              .params_active = fm_config_params_active(config, widths)};
+        measure_widths(&s, widths, experts);
+        cJSON *budget = make_budget(b, &family->mask[b], &s);
+        ok = budget && cJSON_AddItemToArray(budgets, budget);
+    }
+    ok = ok && set_item(manifest, "actions", make_actions(actions));
+    if (!ok)
+        cJSON_Delete(budgets);
+    if (!ok || !set_item(manifest, "budgets", budgets))
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest's budgets");
+    return fm_maskset_pack(family->widths, (size_t)family->count * (size_t)experts, frame, size,
+                           err);
+}
+
+/* Ratios as one text, as the command line takes them.  Where widths were rounded, ratios up to 1
+ * may have been merged into a smaller one; that one keeps its width when 1 is there again. */
+static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_err *err)
+{
+    const cJSON *ratios = cJSON_GetObjectItemCaseSensitive(actions, "ratios"), *ratio;
+    size_t at = 0;
+    if (!cJSON_IsArray(ratios) || !ratios->child)
+        return fm_fail(err, FM_EFORMAT, "key 'ratios' is missing or empty");
+    cJSON_ArrayForEach(ratio, ratios)
+    {
+        const char *one = cJSON_GetStringValue(ratio);
+        size_t len = one ? strlen(one) : 0;
+        if (len == 0 || len >= FM_DECIMAL_TEXT || strspn(one, "0123456789.") != len ||
+            at + len + 1 + sizeof ",1" > RATIOS_BYTES)
+            return fm_fail(err, FM_EFORMAT, "key 'ratios' holds what is no decimal, or too many");
+        memcpy(text + at, one, len);
+        at += len;
+        text[at++] = ',';
+    }
+    text[at - 1] = '\0';
+    if (strcmp(ratios->child->prev->valuestring, "1") != 0)
+        memcpy(text + at - 1, ",1", sizeof ",1");
+    return FM_OK;
+}
+
+/* Ratios make the widths; those in the manifest must be the same. */
+static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I,
+                        struct fm_err *err)
+{
+    char text[RATIOS_BYTES];
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(manifest, "actions");
+    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(object, "widths"), *width;
+    int64_t multiple = 0;
+    if (!cJSON_IsObject(object) || !cJSON_IsArray(widths))
+        return fm_fail(err, FM_EFORMAT, "key 'actions' or its 'widths' is missing");
+    if (fm_json_get_int(object, "multiple", 1, I, &multiple, err) || join_ratios(text, object, err))
+        return fm_within(err, "actions");
+    if (fm_actions_parse(actions, text, I, (uint32_t)multiple, err)) {
+        err->code = FM_EFORMAT; /* a user's mistake where the user wrote it, not here */
+        return fm_within(err, "actions");
+    }
+    actions->merged = 0;
+    if (cJSON_GetArraySize(widths) != actions->count)
+        return fm_fail(err, FM_EFORMAT, "actions: %d widths where the ratios make %d",
+                       cJSON_GetArraySize(widths), actions->count);
+    int a = 0;
+    cJSON_ArrayForEach(width, widths)
+    {
+        if (!cJSON_IsNumber(width) || width->valuedouble != actions->width[a])
+            return fm_fail(err, FM_EFORMAT, "actions: width %d is not the %u that its ratio makes",
+                           a, actions->width[a]);
+        a++;
+    }
+    return FM_OK;
+}
+
+static int read_quality(struct fm_quality *q, const cJSON *budget, struct fm_err *err)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(budget, "quality");
+    *q = (struct fm_quality){.ce = NAN, .kl = NAN, .agree = NAN};
+    if (!object || cJSON_IsNull(object)) {
+        *q = (struct fm_quality){0};
+        return FM_OK;
+    }
+    if (!cJSON_IsObject(object))
+        return fm_fail(err, FM_EFORMAT, "key 'quality' is no object");
+    if (fm_json_get_int(object, "positions", 1, EXACT_MAX, &q->positions, err) ||
+        fm_json_opt_double(object, "ce", 0, 1e6, &q->ce, err) ||
+        fm_json_opt_double(object, "kl", -1e-3, 1e6, &q->kl, err) ||
+        fm_json_opt_double(object, "agree", 0, 1, &q->agree, err) ||
+        fm_json_opt_bool(object, "recovered", &q->recovered, err))
+        return err->code;
+    if (isnan(q->ce) || isnan(q->kl) || isnan(q->agree))
+        return fm_fail(err, FM_EFORMAT, "key 'quality' lacks ce, kl or agree");
+    return FM_OK;
+}
+
+static int read_sizes(struct fm_budget *s, const cJSON *budget, struct fm_err *err)
+{
+    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(budget, "widths");
+    int64_t min = 0, max = 0, bytes = 0, params = 0, active = 0;
+    s->budget = s->width_mean = NAN;
+    if (fm_json_get_int(widths, "min", 0, UINT32_MAX, &min, err) ||
+        fm_json_get_int(widths, "max", 0, UINT32_MAX, &max, err) ||
+        fm_json_opt_double(widths, "mean", 0, UINT32_MAX, &s->width_mean, err) ||
+        fm_json_opt_double(budget, "budget", 0, 1, &s->budget, err) ||
+        fm_json_get_int(budget, "bytes", 0, EXACT_MAX, &bytes, err) ||
+        fm_json_get_int(budget, "params", 0, EXACT_MAX, &params, err) ||
+        fm_json_get_int(budget, "params_active", 0, EXACT_MAX, &active, err))
+        return err->code;
+    s->width_min = (uint32_t)min;
+    s->width_max = (uint32_t)max;
+    s->bytes = (uint64_t)bytes;
+    s->params = (uint64_t)params;
+    s->params_active = (uint64_t)active;
+    return FM_OK;
+}
+
+static int read_mask(struct fm_mask *mask, struct fm_budget *s, const cJSON *budget, int index,
+                     uint64_t channels, struct fm_err *err)
+{
+    int64_t at = -1, removed = 0, step = 0;
+    const char *method;
+    if (!cJSON_IsObject(budget))
+        return fm_fail(err, FM_EFORMAT, "is no object");
+    if (fm_json_get_int(budget, "index", 0, INT32_MAX, &at, err) ||
+        fm_json_get_int(budget, "removed", 0, (int64_t)channels, &removed, err) ||
+        fm_json_get_int(budget, "step", 0, INT32_MAX, &step, err) ||
+        fm_json_get_string(budget, "method", &method, err) || read_sizes(s, budget, err) ||
+        read_quality(&mask->quality, budget, err))
+        return err->code;
+    if (at != index)
+        return fm_fail(err, FM_EFORMAT, "index is %" PRId64, at);
+    if (fm_method_parse(&mask->method, method, err))
+        return fm_fail(err, FM_EFORMAT, "method '%.40s' is unknown", method);
+    mask->removed = (uint64_t)removed;
+    mask->step = (int)step;
+    return FM_OK;
+}
+
+/* What the manifest says of a mask is what its widths say. */
+static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
+                         const struct fm_budget *s, const uint32_t *widths,
+                         const struct fm_stage_model *model, struct fm_err *err)
+{
+    struct fm_budget real = {0};
+    uint64_t channels = fm_family_channels(&f->family);
+    measure_widths(&real, widths, model->M * model->E);
+    if (s->budget != (double)mask->removed / (double)channels)
+        return fm_fail(err, FM_EFORMAT,
+                       "budget is %.17g where %" PRIu64 " of %" PRIu64 " channels are removed",
+                       s->budget, mask->removed, channels);
+    if (s->width_min != real.width_min || s->width_max != real.width_max ||
+        s->width_mean != real.width_mean)
+        return fm_fail(err, FM_EFORMAT, "the summary of its widths is not that of the mask");
+    if (model->params - s->params != mask->removed * channel_params(model->H))
+        return fm_fail(err, FM_EFORMAT,
+                       "params is %" PRIu64 " of %" PRIu64 " with %" PRIu64 " channels removed",
+                       s->params, model->params, mask->removed);
+    return FM_OK;
+}
+
+static int check_widths(const struct fm_budgets *f, const int16_t *moe, const uint32_t *widths,
+                        struct fm_err *err)
+{
+    const struct fm_family *family = &f->family;
+    int first = -1, bad = 0;
+    for (int i = 0; i < family->M * family->E; i++)
+        if (fm_actions_find(&f->actions, widths[i]) < 0) {
+            first = bad++ ? first : i;
+        }
+    if (!bad)
+        return FM_OK;
+    fm_fail(err, FM_EFORMAT, "layer %d, expert %d: width %u is not in the action set",
+            moe[first / family->E], first % family->E, widths[first]);
+    return bad > 1 ? fm_within(err, "%d experts, the first", bad) : err->code;
+}
+
+static int check_removed(const struct fm_family *family, const struct fm_mask *mask,
+                         const uint32_t *widths, struct fm_err *err)
+{
+    for (int i = 0; i < family->M * family->E; i++)
+        if (widths[i] > (uint32_t)family->I)
+            return FM_OK; /* that was told, and there is no sum */
+    uint64_t removed = fm_family_removed(family, widths);
+    if (removed != mask->removed)
+        return fm_fail(err, FM_EFORMAT,
+                       "the widths remove %" PRIu64 " channels, the manifest says %" PRIu64,
+                       removed, mask->removed);
+    return FM_OK;
+}
+
+static int check_growth(const struct fm_mask *mask, const uint64_t *before, struct fm_err *err)
+{
+    return !before || mask->removed > *before
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT,
+                         "removes %" PRIu64 " channels, not more than the %" PRIu64 " before",
+                         mask->removed, *before);
+}
+
+/* A fault of budget b: the end, or one more note. */
+static int take_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
+{
+    if (rc == FM_OK || rc == FM_ENOMEM)
+        return rc;
+    if (!notes)
+        return fm_within(err, "budget %d", b);
+    notes->found(notes->self, b, err->text);
+    notes->count++;
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
+/* Where a reading of the budgets is. */
+struct reading {
+    const struct fm_stage_model *model;
+    struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
+    const uint32_t *widths;         /* of all masks */
+    uint64_t before;                /* removed by the budget before */
+    int b;
+};
+
+static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
+                       struct fm_err *err)
+{
+    struct fm_family *family = &f->family;
+    struct fm_mask mask = {0};
+    struct fm_budget *s = &f->budget[r->b];
+    int b = r->b++, known = r->notes ? r->notes->count : 0;
+    const uint32_t *widths = r->widths + (size_t)b * (size_t)family->M * (size_t)family->E;
+    int rc = read_mask(&mask, s, budget, b, fm_family_channels(family), err);
+    if (rc != FM_OK)
+        return take_fault(r->notes, b, rc, err);
+    rc = take_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
+    if (rc == FM_OK)
+        rc = take_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
+    if (rc == FM_OK)
+        rc = take_fault(r->notes, b, check_summary(f, &mask, s, widths, r->model, err), err);
+    if (rc == FM_OK)
+        rc = take_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
+    r->before = mask.removed;
+    if (rc != FM_OK || (r->notes && (r->notes->count > known || family->count < b)))
+        return rc; /* a family with a gap is none */
+    if (fm_family_append(family, widths, mask.method, mask.step, err))
+        return err->code;
+    family->mask[b].quality = mask.quality;
+    return FM_OK;
+}
+
+/* The widths of `count` masks; free() them.  The frame's header is checked before they exist. */
+static int read_widths(uint32_t **widths, const struct fm_bundle *b, size_t count,
+                       struct fm_err *err)
+{
+    const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_MASKS);
+    void *frame;
+    size_t size;
+    *widths = NULL;
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "has no '%s'", FM_MEMBER_MASKS);
+    if (fm_bundle_read(b, m, &frame, &size, err))
+        return err->code;
+    int code = fm_maskset_check(frame, size, count, err);
+    if (!code && !(*widths = fm_alloc(count, sizeof **widths, "masks", err)))
+        code = err->code;
+    if (!code)
+        code = fm_maskset_unpack(*widths, count, frame, size, err);
+    free(frame);
+    return code;
+}
+
+static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct reading *r,
+                        uint32_t **widths, struct fm_err *err)
+{
+    const struct fm_stage_model *model = r->model;
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "budgets"), *budget;
+    size_t experts = (size_t)model->M * (size_t)model->E;
+    int count = cJSON_GetArraySize(array);
+    if (!cJSON_IsArray(array) || count < 1 || count > FM_BUDGETS_MAX)
+        return fm_fail(err, FM_EFORMAT, "key 'budgets' is missing, or has not 1 to %d entries",
+                       FM_BUDGETS_MAX);
+    if (read_actions(&f->actions, b->manifest, model->I, err) ||
+        read_widths(widths, b, (size_t)count * experts, err))
+        return err->code;
+    fm_family_init(&f->family, model->M, model->E, model->I);
+    f->budget = fm_alloc((size_t)count, sizeof *f->budget, "budgets", err);
+    if (!f->budget)
+        return err->code;
+    r->widths = *widths;
+    cJSON_ArrayForEach(budget, array)
+    {
+        if (take_budget(f, r, budget, err))
+            return err->code;
+    }
+    return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
+}
+
+int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
+                       struct fm_budgets_notes *notes, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    struct reading r = {.model = &model, .notes = notes};
+    uint32_t *widths = NULL;
+    *f = (struct fm_budgets){0};
+    if (fm_stage_model_read(&model, b, err))
+        return err->code;
+    int code = read_budgets(f, b, &r, &widths, err);
+    if (code) {
+        if (err->code)
+            fm_within(err, "%s", b->file.path);
+        fm_budgets_release(f);
+    }
+    free(widths);
+    return code;
+}
+
+int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err)
+{
+    return fm_budgets_examine(f, b, NULL, err);
+}
+
+void fm_budgets_release(struct fm_budgets *f)
+{
+    fm_family_release(&f->family);
+    free(f->budget);
+    *f = (struct fm_budgets){0};
+}

@@ -1,0 +1,63 @@
+/*
+ * The family of masks as it travels: masks.zst holds the widths, "actions" and "budgets" of the
+ * manifest say what they were drawn from, what each keeps, and what was measured of it.
+ */
+#ifndef FM_BUDGETS_H
+#define FM_BUDGETS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/bundle/bundle.h"
+#include "lib/base/err.h"
+#include "lib/masks/actions.h"
+#include "lib/masks/masks.h"
+#include "lib/model/model.h"
+
+#define FM_BUDGETS_MAX 10000
+
+/* What follows from the widths of one mask. */
+struct fm_budget {
+    double budget; /* removed / (M E I) */
+    uint32_t width_min, width_max;
+    double width_mean;
+    uint64_t bytes; /* of all tensors of a ragged export */
+    uint64_t params, params_active;
+};
+
+struct fm_budgets {
+    struct fm_actions actions;
+    struct fm_family family;  /* masks with removed, method, step, quality; widths (B, L, E) */
+    struct fm_budget *budget; /* (B), as the manifest says, checked where it follows from widths */
+};
+
+/*
+ * Set "actions" and "budgets" of a manifest (in their places, or at its end) and make the bytes of
+ * masks.zst; free() *frame.  full_bytes: all tensors of the checkpoint (fm_stage_tensor_bytes);
+ * `dtype` is that of its experts.  A quality with positions == 0 becomes null.
+ */
+int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *actions,
+                    const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
+                    cJSON *manifest, void **frame, size_t *size, struct fm_err *err);
+
+/*
+ * Read them from a stream, the digest checked.  FM_EFORMAT, naming budget, layer and expert, where
+ * a width is not in the action set, the widths of a budget do not add up to its "removed", budgets
+ * do not strictly increase, or a summary is not that of its mask.
+ */
+int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err);
+
+/* Who wants every fault of every budget, not the first alone: fm-verify. */
+struct fm_budgets_notes {
+    void (*found)(void *self, int budget, const char *what);
+    void *self;
+    int count; /* of calls */
+};
+/* As above; where notes->count is not 0 afterwards, they say why and err says nothing. */
+int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
+                       struct fm_budgets_notes *notes, struct fm_err *err);
+void fm_budgets_release(struct fm_budgets *f); /* zeroed struct is fine */
+
+#endif

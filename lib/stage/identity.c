@@ -1,0 +1,267 @@
+/* Which model a stream belongs to, and which build wrote it: the rest of lib/stage/stage.h. */
+#include <archive.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+#include <zstd.h>
+
+#include "formats/json/json.h"
+#include "kernels/ops/kernels.h"
+#include "lib/stage/stage.h"
+
+/* As in lib/model/config.c; a manifest that says more was not made from a config that passed there.
+ */
+#define EXPERTS_MAX 1024
+#define CHANNELS_MAX (1 << 20)
+#define HIDDEN_MAX (1 << 17)
+#define VOCABULARY_MAX (1 << 23)
+#define EXACT_MAX (((int64_t)1 << 53) - 1)
+
+static void print_header_digest(char hex[FM_DIGEST_HEX], const struct fm_shard *shard)
+{
+    snprintf(hex, FM_DIGEST_HEX, "%016" PRIx64 "%016" PRIx64, shard->st.header_digest[0],
+             shard->st.header_digest[1]);
+}
+
+static void print_config_digest(char hex[FM_DIGEST_HEX], const struct fm_hfdir *dir)
+{
+    struct fm_digest digest = fm_digest_of(dir->config, dir->config_bytes);
+    fm_digest_hex(hex, &digest);
+}
+
+static bool add_shard(cJSON *shards, const struct fm_shard *shard)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *s = cJSON_CreateObject();
+    print_header_digest(hex, shard);
+    if (s && cJSON_AddStringToObject(s, "name", shard->name) &&
+        fm_json_add_uint(s, "size", shard->file.size) &&
+        cJSON_AddStringToObject(s, "header", hex) && cJSON_AddItemToArray(shards, s))
+        return true;
+    cJSON_Delete(s);
+    return false;
+}
+
+/* Which layers have experts, where not all do. */
+static bool add_layers(cJSON *m, const struct fm_config *c)
+{
+    if (!fm_json_add_uint(m, "layers", (uint64_t)c->L))
+        return false;
+    cJSON *list = c->M < c->L ? cJSON_AddArrayToObject(m, "moe_layers") : NULL;
+    bool ok = list || c->M == c->L;
+    for (int i = 0; list && ok && i < c->M; i++)
+        ok = fm_json_add_uint(list, NULL, (uint64_t)c->moe[i]) != NULL;
+    return ok;
+}
+
+static bool add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
+{
+    return add_layers(m, c) && fm_json_add_uint(m, "experts", (uint64_t)c->E) &&
+           fm_json_add_uint(m, "experts_per_token", (uint64_t)c->K) &&
+           fm_json_add_uint(m, "hidden", (uint64_t)c->H) &&
+           fm_json_add_uint(m, "channels", (uint64_t)c->I) &&
+           fm_json_add_uint(m, "vocabulary", (uint64_t)c->V) &&
+           cJSON_AddStringToObject(m, "dtype", fm_dtype_name(dtype)) &&
+           fm_json_add_uint(m, "params", fm_config_params(c, NULL));
+}
+
+int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
+                            const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *m = cJSON_CreateObject();
+    print_config_digest(hex, dir);
+    bool ok = m && cJSON_AddStringToObject(m, "family", fm_config_family(config)) &&
+              cJSON_AddStringToObject(m, "config", hex);
+    cJSON *shards = ok ? cJSON_AddArrayToObject(m, "shards") : NULL;
+    for (size_t i = 0; shards && ok && i < dir->shards; i++)
+        ok = add_shard(shards, &dir->shard[i]);
+    if (shards && ok && add_sizes(m, config, dtype)) {
+        *model = m;
+        return FM_OK;
+    }
+    cJSON_Delete(m);
+    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+}
+
+static int read_size(int *size, const cJSON *object, const char *key, int64_t max,
+                     struct fm_err *err)
+{
+    int64_t value = 0;
+    if (fm_json_get_int(object, key, 1, max, &value, err))
+        return err->code;
+    *size = (int)value;
+    return FM_OK;
+}
+
+static int read_layers(struct fm_stage_model *m, const cJSON *model, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(model, "moe_layers"), *entry;
+    if (read_size(&m->L, model, "layers", FM_LAYERS_MAX, err))
+        return err->code;
+    for (int l = 0; !list && l < m->L; l++)
+        m->moe[m->M++] = (int16_t)l;
+    cJSON_ArrayForEach(entry, list)
+    {
+        int l = cJSON_IsNumber(entry) ? entry->valueint : -1, after = m->M ? m->moe[m->M - 1] : -1;
+        if (l <= after || l >= m->L || l != entry->valuedouble)
+            return fm_fail(err, FM_EFORMAT, "moe_layers do not increase from 0 to below %d", m->L);
+        m->moe[m->M++] = (int16_t)l;
+    }
+    return m->M > 0 ? FM_OK : fm_fail(err, FM_EFORMAT, "moe_layers names no layer");
+}
+
+static int read_digest(const char **hex, const cJSON *object, const char *key, struct fm_err *err)
+{
+    struct fm_digest digest;
+    if (fm_json_get_string(object, key, hex, err))
+        return err->code;
+    if (!fm_digest_parse(&digest, *hex, strlen(*hex)))
+        return fm_fail(err, FM_EFORMAT, "'%s' is not 32 lower-case hexadecimal digits", key);
+    return FM_OK;
+}
+
+/* The shard list has names, sizes and digests; whether they are right is not known here. */
+static int check_shards(const cJSON *model, struct fm_err *err)
+{
+    const cJSON *shards = cJSON_GetObjectItemCaseSensitive(model, "shards"), *s;
+    const char *text;
+    int64_t size = 0;
+    if (!cJSON_IsArray(shards) || !shards->child)
+        return fm_fail(err, FM_EFORMAT, "key 'shards' is missing or empty");
+    cJSON_ArrayForEach(s, shards)
+    {
+        if (fm_json_get_string(s, "name", &text, err) ||
+            fm_json_get_int(s, "size", 0, EXACT_MAX, &size, err) ||
+            read_digest(&text, s, "header", err))
+            return fm_within(err, "shards");
+    }
+    return FM_OK;
+}
+
+static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_err *err)
+{
+    const char *text;
+    int64_t params = 0;
+    if (!cJSON_IsObject(model))
+        return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
+    if (fm_json_get_string(model, "family", &text, err) ||
+        read_digest(&text, model, "config", err) || check_shards(model, err) ||
+        read_layers(m, model, err) || read_size(&m->E, model, "experts", EXPERTS_MAX, err) ||
+        read_size(&m->K, model, "experts_per_token", m->E, err) ||
+        read_size(&m->H, model, "hidden", HIDDEN_MAX, err) ||
+        read_size(&m->I, model, "channels", CHANNELS_MAX, err) ||
+        read_size(&m->V, model, "vocabulary", VOCABULARY_MAX, err) ||
+        fm_json_get_int(model, "params", 1, EXACT_MAX, &params, err) ||
+        fm_json_get_string(model, "dtype", &text, err))
+        return err->code;
+    int dtype = fm_dtype_from_name(text, strlen(text));
+    if (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype))
+        return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
+    m->dtype = (enum fm_dtype)dtype;
+    m->params = (uint64_t)params;
+    return FM_OK;
+}
+
+int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b, struct fm_err *err)
+{
+    *model = (struct fm_stage_model){0};
+    if (read_model(model, cJSON_GetObjectItemCaseSensitive(b->manifest, "model"), err))
+        return fm_within(err, "%s: %s: model", b->file.path, FM_MEMBER_MANIFEST);
+    return FM_OK;
+}
+
+static int compare_shard(const struct fm_bundle *b, const cJSON *is, const struct fm_shard *shard,
+                         struct fm_err *err)
+{
+    char hex[FM_DIGEST_HEX];
+    const char *name = "", *header = "";
+    int64_t size = 0;
+    print_header_digest(hex, shard);
+    if (fm_json_get_string(is, "name", &name, err) ||
+        fm_json_get_int(is, "size", 0, EXACT_MAX, &size, err) ||
+        fm_json_get_string(is, "header", &header, err))
+        return err->code;
+    if (strcmp(name, shard->name) == 0 && (uint64_t)size == shard->file.size &&
+        strcmp(header, hex) == 0)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "%s was made from another checkpoint: its shard '%s' has %" PRId64
+                   " bytes and header digest %s, shard '%s' has %" PRIu64 " and %s",
+                   b->file.path, name, size, header, shard->name, shard->file.size, hex);
+}
+
+int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    const cJSON *shards = cJSON_GetObjectItemCaseSensitive(model, "shards");
+    const char *config = "";
+    char hex[FM_DIGEST_HEX];
+    print_config_digest(hex, dir);
+    if (fm_json_get_string(model, "config", &config, err))
+        return err->code;
+    if (strcmp(config, hex) != 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "%s: config.json has digest %s, but %s was made from a checkpoint where it "
+                       "has %s; give that one with --model",
+                       dir->path, hex, b->file.path, config);
+    if ((size_t)cJSON_GetArraySize(shards) != dir->shards)
+        return fm_fail(err, FM_ECONFIG,
+                       "%s: has %zu shards, but %s was made from a checkpoint with %d", dir->path,
+                       dir->shards, b->file.path, cJSON_GetArraySize(shards));
+    const cJSON *is = shards->child;
+    for (size_t i = 0; i < dir->shards; i++, is = is->next)
+        if (compare_shard(b, is, &dir->shard[i], err))
+            return fm_within(err, "%s", dir->path);
+    return FM_OK;
+}
+
+int fm_stage_origin_check(const struct fm_bundle *b, const char *path, struct fm_err *err)
+{
+    struct fm_hfdir dir = {0};
+    int code = fm_hfdir_open(&dir, path, err);
+    if (!code)
+        code = fm_stage_model_check(b, &dir, err);
+    fm_hfdir_close(&dir);
+    return code;
+}
+
+uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < dir->shards; i++)
+        for (size_t k = 0; k < dir->shard[i].st.count; k++)
+            bytes += dir->shard[i].st.tensor[k].size;
+    return bytes;
+}
+
+#ifdef __clang__
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+/* What may change bytes from one build to the next. */
+int fm_stage_build(char **text, struct fm_err *err)
+{
+    char onednn[64], xxhash[32];
+    unsigned v = XXH_versionNumber();
+    snprintf(xxhash, sizeof xxhash, "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
+    fm_ops_dnnl_version(onednn, (int)sizeof onednn);
+    const char *const pairs[][2] = {{"suite", FM_VERSION},
+                                    {"compiler", COMPILER},
+                                    {"libarchive", archive_version_string()},
+                                    {"zstd", ZSTD_versionString()},
+                                    {"xxhash", xxhash},
+                                    {"cjson", cJSON_Version()},
+                                    {"onednn", onednn}};
+    cJSON *build = cJSON_CreateObject();
+    bool ok = build;
+    for (size_t i = 0; ok && i < sizeof pairs / sizeof pairs[0]; i++)
+        ok = cJSON_AddStringToObject(build, pairs[i][0], pairs[i][1]);
+    *text = ok ? fm_json_print(build) : NULL;
+    cJSON_Delete(build);
+    return *text ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for %s", FM_MEMBER_BUILD);
+}

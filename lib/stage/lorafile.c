@@ -1,0 +1,222 @@
+#include "lib/stage/lorafile.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/stage/stage.h"
+#include "lib/stage/stbytes.h"
+
+static const char *const part_names[FM_LORA_PARTS] = {"gate_A", "gate_B", "up_A",
+                                                      "up_B",   "down_A", "down_B"};
+
+/* Rows and columns of a part of an expert of width k. */
+static void shape_of(uint64_t shape[2], enum fm_lora part, uint64_t r, uint64_t H, uint64_t k)
+{
+    switch (part) {
+    case FM_GATE_A:
+    case FM_UP_A:
+        shape[0] = r;
+        shape[1] = H;
+        return;
+    case FM_GATE_B:
+    case FM_UP_B:
+        shape[0] = k;
+        shape[1] = r;
+        return;
+    case FM_DOWN_A:
+        shape[0] = r;
+        shape[1] = k;
+        return;
+    default:
+        shape[0] = H;
+        shape[1] = r;
+    }
+}
+
+static void add_expert(struct fm_stbytes *s, const struct fm_adapter *a, const int16_t *moe, int l,
+                       int e)
+{
+    uint64_t shape[2], k = a->widths[(size_t)l * (size_t)a->E + (size_t)e];
+    for (int part = 0; part < FM_LORA_PARTS; part++) {
+        shape_of(shape, (enum fm_lora)part, (uint64_t)a->r, (uint64_t)a->H, k);
+        fm_stbytes_add(s, FM_F32, 2, shape, fm_adapter_part(a, a->values, l, e, (enum fm_lora)part),
+                       "layers.%d.experts.%d.%s", moe[l], e, part_names[part]);
+    }
+}
+
+int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
+                     struct fm_err *err)
+{
+    char rank[16], alpha[32];
+    struct fm_stbytes s;
+    snprintf(rank, sizeof rank, "%d", a->r);
+    snprintf(alpha, sizeof alpha, "%.9g", (double)a->alpha);
+    const char *const metadata[] = {"fm.kind", "adapter", "rank", rank, "alpha", alpha, NULL};
+    if (fm_stbytes_init(&s, (size_t)FM_LORA_PARTS * (size_t)a->M * (size_t)a->E, err))
+        return err->code;
+    for (int l = 0; l < a->M; l++)
+        for (int e = 0; e < a->E; e++)
+            add_expert(&s, a, moe, l, e);
+    int code = fm_stbytes_pack(&s, metadata, data, size, err);
+    fm_stbytes_release(&s);
+    return code;
+}
+
+/* A metadata value that is a number and nothing else. */
+static int read_number(double *value, const struct fm_stmember *m, const char *key, double min,
+                       double max, struct fm_err *err)
+{
+    const char *text = fm_safetensors_metadata(&m->st, key);
+    char *end = NULL;
+    *value = text ? strtod(text, &end) : 0;
+    if (!text || end == text || *end || !(*value >= min && *value <= max))
+        return fm_fail(err, FM_EFORMAT, "metadata %s is '%s' (limits %g to %g)", key,
+                       text ? text : "", min, max);
+    return FM_OK;
+}
+
+/* Widths from the rows of gate_B. */
+static int read_widths(uint32_t *widths, const struct fm_stmember *m,
+                       const struct fm_stage_model *model, struct fm_err *err)
+{
+    char name[FM_STBYTES_NAME];
+    for (int i = 0; i < model->M * model->E; i++) {
+        snprintf(name, sizeof name, "layers.%d.experts.%d.gate_B", model->moe[i / model->E],
+                 i % model->E);
+        const struct fm_tensor *t = fm_safetensors_find(&m->st, name);
+        if (!t || t->dims != 2)
+            return fm_fail(err, FM_EFORMAT, "tensor '%s' is missing or not a matrix", name);
+        if (t->shape[0] > (uint64_t)model->I)
+            return fm_fail(err, FM_EFORMAT, "tensor '%s' has %llu rows, an expert %d channels",
+                           name, (unsigned long long)t->shape[0], model->I);
+        widths[i] = (uint32_t)t->shape[0];
+    }
+    return FM_OK;
+}
+
+/* One part of one expert: into `to`, or, where that is NULL, only its shape is checked. */
+static int read_part(float *to, const struct fm_stmember *m, int l, int e, enum fm_lora part,
+                     const uint64_t shape[2], struct fm_err *err)
+{
+    const void *from = fm_stmember_get(m, FM_F32, 2, shape, err, "layers.%d.experts.%d.%s", l, e,
+                                       part_names[part]);
+    if (!from)
+        return err->code;
+    size_t count = (size_t)(shape[0] * shape[1]);
+    if (!to || !count)
+        return FM_OK;
+    memcpy(to, from, count * sizeof *to);
+    size_t bad = fm_dtype_nonfinite(to, FM_F32, count);
+    if (bad < count)
+        return fm_fail(err, FM_EFORMAT, "layers.%d.experts.%d.%s holds %g at element %zu", l, e,
+                       part_names[part], (double)to[bad], bad);
+    return FM_OK;
+}
+
+static int read_parts(struct fm_adapter *a, const struct fm_stmember *m,
+                      const struct fm_stage_model *model, int r, const uint32_t *widths,
+                      struct fm_err *err)
+{
+    uint64_t shape[2];
+    int E = model->E;
+    for (int i = 0; i < model->M * E; i++)
+        for (int part = 0; part < FM_LORA_PARTS; part++) {
+            enum fm_lora p = (enum fm_lora)part;
+            shape_of(shape, p, (uint64_t)r, (uint64_t)model->H, widths[i]);
+            float *to = a ? fm_adapter_part(a, a->values, i / E, i % E, p) : NULL;
+            if (read_part(to, m, model->moe[i / E], i % E, p, shape, err))
+                return err->code;
+        }
+    return FM_OK;
+}
+
+/* Shapes first: what they add up to lies in the file, so it may be allocated. */
+static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
+                        const struct fm_stage_model *model, uint32_t *widths, struct fm_err *err)
+{
+    double rank, alpha;
+    size_t tensors = (size_t)FM_LORA_PARTS * (size_t)model->M * (size_t)model->E;
+    if (m->st.count != tensors)
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors where the model makes %zu", m->st.count,
+                       tensors);
+    if (read_number(&rank, m, "rank", 1, FM_LORA_RANK_MAX, err) ||
+        read_number(&alpha, m, "alpha", -1e9, 1e9, err) || read_widths(widths, m, model, err))
+        return err->code;
+    if (rank != floor(rank))
+        return fm_fail(err, FM_EFORMAT, "metadata rank is %g", rank);
+    if (read_parts(NULL, m, model, (int)rank, widths, err) ||
+        fm_adapter_init(a, model->M, model->E, model->H, (int)rank, (float)alpha, widths, err))
+        return err->code;
+    return read_parts(a, m, model, (int)rank, widths, err);
+}
+
+int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    struct fm_stmember m;
+    *a = (struct fm_adapter){0};
+    if (fm_stage_model_read(&model, b, err) ||
+        fm_stmember_open(&m, b, FM_MEMBER_ADAPTER, "adapter", err))
+        return err->code;
+    uint32_t *widths =
+        fm_alloc((size_t)model.M * (size_t)model.E, sizeof *widths, "adapter widths", err);
+    int code = widths ? read_adapter(a, &m, &model, widths, err) : err->code;
+    if (code) {
+        fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
+        fm_adapter_release(a);
+    }
+    free(widths);
+    fm_stmember_close(&m);
+    return code;
+}
+
+/* Strategy single adapts the channels of the mask it names, cross those of the full one. */
+static int check_widths(const struct fm_adapter *a, const int16_t *moe, const struct fm_family *f,
+                        const char *strategy, int64_t index, struct fm_err *err)
+{
+    bool cross = strcmp(strategy, "cross") == 0;
+    if (!cross && strcmp(strategy, "single") != 0)
+        return fm_fail(err, FM_EFORMAT, "strategy is '%s'", strategy);
+    const uint32_t *widths = fm_family_widths(f, cross ? 0 : (int)index);
+    for (int i = 0; i < a->M * a->E; i++)
+        if (a->widths[i] != widths[i])
+            return fm_fail(
+                err, FM_EFORMAT, "layer %d, expert %d: the adapter has %u channels, mask %d has %u",
+                moe[i / a->E], i % a->E, a->widths[i], cross ? 0 : (int)index, widths[i]);
+    return FM_OK;
+}
+
+static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSON *note,
+                      const struct fm_family *f, struct fm_err *err)
+{
+    int64_t rank, index;
+    double alpha = NAN; /* differs from any */
+    const char *strategy;
+    if (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
+        fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err) ||
+        fm_json_get_int(note, "budget_index", 0, f->count - 1, &index, err) ||
+        fm_json_get_string(note, "strategy", &strategy, err))
+        return err->code;
+    if (rank != a->r || (float)alpha != a->alpha)
+        return fm_fail(err, FM_EFORMAT, "rank %d, alpha %g; the manifest says %d, %g", a->r,
+                       (double)a->alpha, (int)rank, alpha);
+    return check_widths(a, moe, f, strategy, index, err);
+}
+
+int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
+                      const struct fm_family *family, struct fm_err *err)
+{
+    const cJSON *note = cJSON_GetObjectItemCaseSensitive(b->manifest, "adapter");
+    struct fm_stage_model model;
+    assert(a->M == family->M && a->E == family->E);
+    int rc = fm_stage_model_read(&model, b, err);
+    if (rc == FM_OK)
+        rc = note ? check_note(a, model.moe, note, family, err)
+                  : fm_fail(err, FM_EFORMAT, "the manifest has no 'adapter'");
+    return rc == FM_OK ? rc : fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
+}

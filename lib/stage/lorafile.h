@@ -1,0 +1,32 @@
+/*
+ * The adapter as the member adapter.safetensors: tensors
+ * `layers.{l}.experts.{e}.{gate_A,gate_B,up_A,up_B,down_A,down_B}` in F32, only the channels
+ * that have an adapter; metadata rank, alpha.
+ */
+#ifndef FM_LORAFILE_H
+#define FM_LORAFILE_H
+
+#include <stddef.h>
+
+#include "formats/bundle/bundle.h"
+#include "lib/engine/adapter.h"
+#include "lib/masks/masks.h"
+
+#define FM_LORA_RANK_MAX 4096
+
+/* The bytes of the member; free() *data. */
+int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
+                     struct fm_err *err);
+
+/* Read it from a stream, its digest checked; fm_adapter_release gives it back.  FM_EFORMAT names
+ * the tensor whose shape or values cannot be (non-finite values, widths over the model's). */
+int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err);
+
+/*
+ * FM_EFORMAT unless the manifest's "adapter" tells of this one: rank, alpha, and the widths of the
+ * mask that it names (strategy single) or of the full one (cross).  The family is the stream's.
+ */
+int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
+                      const struct fm_family *family, struct fm_err *err);
+
+#endif

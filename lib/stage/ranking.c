@@ -1,0 +1,220 @@
+#include "lib/stage/ranking.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/stage/stage.h"
+#include "lib/stage/stbytes.h"
+
+int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err)
+{
+    size_t experts = (size_t)M * (size_t)E, channels;
+    *r = (struct fm_ranking){.M = M, .E = E, .I = I};
+    if (!fm_mul(&channels, experts, (size_t)I))
+        return fm_fail(err, FM_ENOMEM, "no memory for %zu x %d scores", experts, I);
+    r->scores = fm_alloc(channels, sizeof *r->scores, "channel scores", err);
+    r->order = fm_alloc(channels, sizeof *r->order, "channel order", err);
+    r->tokens = fm_alloc(experts, sizeof *r->tokens, "token counts", err);
+    if (r->scores && r->order && r->tokens)
+        return FM_OK;
+    fm_ranking_release(r);
+    return err->code;
+}
+
+void fm_ranking_release(struct fm_ranking *r)
+{
+    free(r->scores);
+    free(r->order);
+    free(r->tokens);
+    *r = (struct fm_ranking){0};
+}
+
+/* The order of the ranking: higher score first, ties to the lower channel. */
+static bool goes_before(const double *scores, int32_t a, int32_t b)
+{
+    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+}
+
+static int compare_channels(const void *a, const void *b, void *scores)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return goes_before(scores, x, y) ? -1 : goes_before(scores, y, x);
+}
+
+void fm_ranking_keep(struct fm_ranking *r)
+{
+    for (int i = 0; i < r->M * r->E; i++)
+        for (int j = 0; j < r->I; j++)
+            r->order[(size_t)i * (size_t)r->I + (size_t)j] = j;
+}
+
+void fm_ranking_sort(struct fm_ranking *r)
+{
+    fm_ranking_keep(r);
+    for (int i = 0; i < r->M * r->E; i++) {
+        size_t at = (size_t)i * (size_t)r->I;
+        qsort_r(r->order + at, (size_t)r->I, sizeof *r->order, compare_channels, r->scores + at);
+    }
+}
+
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
+                    struct fm_err *err)
+{
+    static const char *const metadata[] = {"fm.kind", "ranking", NULL};
+    struct fm_stbytes s;
+    const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
+    size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
+    if (fm_stbytes_init(&s, 3 * (size_t)r->M, err))
+        return err->code;
+    for (int l = 0; l < r->M; l++) {
+        size_t at = (size_t)l * channels;
+        fm_stbytes_add(&s, FM_F64, 2, shape, r->scores + at, "layers.%d.scores", moe[l]);
+        fm_stbytes_add(&s, FM_I32, 2, shape, r->order + at, "layers.%d.order", moe[l]);
+        fm_stbytes_add(&s, FM_I64, 1, shape, r->tokens + (size_t)l * experts, "layers.%d.tokens",
+                       moe[l]);
+    }
+    int code = fm_stbytes_pack(&s, metadata, data, size, err);
+    fm_stbytes_release(&s);
+    return code;
+}
+
+/* Data of one layer as the file has it: not checked yet, perhaps not even aligned. */
+struct layer_tensors {
+    const void *scores, *order, *tokens;
+};
+
+static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int l,
+                      const uint64_t shape[2], struct fm_err *err)
+{
+    t->scores = fm_stmember_get(m, FM_F64, 2, shape, err, "layers.%d.scores", l);
+    if (t->scores)
+        t->order = fm_stmember_get(m, FM_I32, 2, shape, err, "layers.%d.order", l);
+    if (t->scores && t->order)
+        t->tokens = fm_stmember_get(m, FM_I64, 1, shape, err, "layers.%d.tokens", l);
+    return t->scores && t->order && t->tokens ? FM_OK : err->code;
+}
+
+/* Every tensor that should be there is, before anything is allocated for the manifest's sizes. */
+static int check_tensors(const struct fm_stmember *m, const struct fm_stage_model *model,
+                         struct fm_err *err)
+{
+    const uint64_t shape[2] = {(uint64_t)model->E, (uint64_t)model->I};
+    struct layer_tensors t = {0};
+    if (m->st.count != 3 * (size_t)model->M)
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers make %d", m->st.count,
+                       model->M, 3 * model->M);
+    for (int l = 0; l < model->M; l++)
+        if (find_layer(&t, m, model->moe[l], shape, err))
+            return err->code;
+    return FM_OK;
+}
+
+static int check_scores(const double *scores, int I, struct fm_err *err)
+{
+    for (int j = 0; j < I; j++)
+        if (!(scores[j] >= 0 && isfinite(scores[j])))
+            return fm_fail(err, FM_EFORMAT, "the score of channel %d is %g", j, scores[j]);
+    return FM_OK;
+}
+
+/* `seen` has I bytes. */
+static int check_permutation(const int32_t *order, int I, char *seen, struct fm_err *err)
+{
+    assert(I > 0);
+    memset(seen, 0, (size_t)I);
+    for (int j = 0; j < I; j++) {
+        if (order[j] < 0 || order[j] >= I)
+            return fm_fail(err, FM_EFORMAT, "rank %d is channel %d of %d", j, order[j], I);
+        if (seen[order[j]]++)
+            return fm_fail(err, FM_EFORMAT,
+                           "channel %d is there twice: the order is no permutation", order[j]);
+    }
+    return FM_OK;
+}
+
+static int check_order(const double *scores, const int32_t *order, int I, bool original,
+                       struct fm_err *err)
+{
+    for (int j = 0; original && j < I; j++)
+        if (order[j] != j)
+            return fm_fail(err, FM_EFORMAT, "rank %d is channel %d; the order should be original",
+                           j, order[j]);
+    for (int j = 1; !original && j < I; j++)
+        if (!goes_before(scores, order[j - 1], order[j]))
+            return fm_fail(err, FM_EFORMAT,
+                           "rank %d (channel %d, score %.17g) stands before channel %d (%.17g)",
+                           j - 1, order[j - 1], scores[order[j - 1]], order[j], scores[order[j]]);
+    return FM_OK;
+}
+
+static int check_values(const struct fm_ranking *r, const int16_t *moe, bool original,
+                        struct fm_err *err)
+{
+    char *seen = fm_alloc((size_t)r->I, 1, "channels", err);
+    if (!seen)
+        return err->code;
+    int code = FM_OK;
+    for (int i = 0; i < r->M * r->E && !code; i++) {
+        size_t at = (size_t)i * (size_t)r->I;
+        if (r->tokens[i] < 0)
+            code = fm_fail(err, FM_EFORMAT, "negative token count");
+        else if (!(code = check_scores(r->scores + at, r->I, err)) &&
+                 !(code = check_permutation(r->order + at, r->I, seen, err)))
+            code = check_order(r->scores + at, r->order + at, r->I, original, err);
+        if (code)
+            fm_within(err, "layer %d, expert %d", moe[i / r->E], i % r->E);
+    }
+    free(seen);
+    return code;
+}
+
+static bool is_original(const struct fm_bundle *b)
+{
+    const cJSON *entry = fm_stage_history_of(b, "fm-rank");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(entry, "options");
+    const char *order = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "order"));
+    return order && strcmp(order, "original") == 0;
+}
+
+static int copy_values(struct fm_ranking *r, const int16_t *moe, const struct fm_stmember *m,
+                       struct fm_err *err)
+{
+    const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
+    size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
+    for (int l = 0; l < r->M; l++) {
+        struct layer_tensors t = {0};
+        if (find_layer(&t, m, moe[l], shape, err))
+            return err->code;
+        memcpy(r->scores + (size_t)l * channels, t.scores, channels * sizeof *r->scores);
+        memcpy(r->order + (size_t)l * channels, t.order, channels * sizeof *r->order);
+        memcpy(r->tokens + (size_t)l * experts, t.tokens, experts * sizeof *r->tokens);
+    }
+    return FM_OK;
+}
+
+int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    struct fm_stmember m;
+    *r = (struct fm_ranking){0};
+    if (fm_stage_model_read(&model, b, err) ||
+        fm_stmember_open(&m, b, FM_MEMBER_RANKING, "ranking", err))
+        return err->code;
+    int code = check_tensors(&m, &model, err);
+    if (!code)
+        code = fm_ranking_init(r, model.M, model.E, model.I, err);
+    if (!code)
+        code = copy_values(r, model.moe, &m, err);
+    if (!code)
+        code = check_values(r, model.moe, is_original(b), err);
+    if (code) {
+        fm_within(err, "%s: %s", b->file.path, FM_MEMBER_RANKING);
+        fm_ranking_release(r);
+    }
+    fm_stmember_close(&m);
+    return code;
+}

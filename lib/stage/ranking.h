@@ -1,0 +1,42 @@
+/*
+ * The ranking: scores of every channel, and the order they give.  In a stream it is
+ * the member ranking.safetensors.
+ */
+#ifndef FM_RANKING_H
+#define FM_RANKING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/bundle/bundle.h"
+#include "lib/base/err.h"
+
+struct fm_ranking {
+    int M, E, I;
+    double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
+    int32_t *order;  /* (M, E, I) original channel at each rank */
+    int64_t *tokens; /* (M, E) token slots that calibration routed to the expert */
+};
+
+/* Zeroed arrays; release takes a zeroed struct too. */
+int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
+void fm_ranking_release(struct fm_ranking *r);
+
+/* Fill order from scores: descending, ties to the lower original channel. */
+void fm_ranking_sort(struct fm_ranking *r);
+/* Fill order with the original one. */
+void fm_ranking_keep(struct fm_ranking *r);
+
+/* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
+                    struct fm_err *err);
+
+/*
+ * Read it from a stream, its digest checked.  FM_EFORMAT, naming layer and expert, where shapes are
+ * not the manifest's, a score is not finite or negative, tokens are negative, an order is no
+ * permutation, or not the one the scores give (the original one, where fm-rank's history says
+ * "order": "original").
+ */
+int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
+
+#endif

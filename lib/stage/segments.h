@@ -1,0 +1,85 @@
+/*
+ * Golden segment checksums: for every expert an XXH3-128 of each segment of its
+ * ranked channels, gate/up rows and down rows apart, and one for every other
+ * tensor.  Boundaries lie at every width that an export of the family can have, so
+ * an export in any layout of any budget is verified from this member alone.
+ *
+ * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;
+ * `layers.{l}.gate_up` and `layers.{l}.down` U8 (E, S, 16), digests of the rows of channels
+ * [b_s, b_{s+1}) in the stored dtype (gate/up interleaved: two rows a channel);
+ * `tensor.<original name>` U8 (16).  Its metadata says fm.kind=segments, fm.dtype= the dtype of
+ * expert weights, and for every other tensor tensor.<original name>= dtype and shape, "BF16 512
+ * 64".
+ */
+#ifndef FM_SEGMENTS_H
+#define FM_SEGMENTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/file/digest.h"
+#include "formats/tensor/safetensors.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/model/model.h"
+
+/* Channels between two boundaries that are always there. */
+#define FM_SEGMENT_CHANNELS 64
+
+enum fm_segment_part { FM_SEGMENT_GATE_UP, FM_SEGMENT_DOWN, FM_SEGMENT_PARTS };
+
+/* A tensor that is not an expert's. */
+struct fm_segment_tensor {
+    char *name;
+    enum fm_dtype dtype;
+    int dims;
+    uint64_t shape[FM_ST_DIMS_MAX];
+    struct fm_digest digest;
+};
+
+struct fm_segments {
+    int M, E, I, S;
+    const struct fm_config *config;   /* borrowed */
+    enum fm_dtype dtype;              /* of expert weights */
+    int32_t *bound;                   /* (S + 1) */
+    struct fm_digest *expert;         /* (M, parts, E, S) */
+    struct fm_segment_tensor *tensor; /* sorted by name */
+    size_t tensors;
+};
+
+/*
+ * Digests zero, boundaries from `widths` (n of them, each in (0, I], any order, repeated or not),
+ * the multiples of FM_SEGMENT_CHANNELS, and I.  Other tensors are copied from `rest`, sorted by
+ * name.  release() takes a zeroed struct too.
+ */
+int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, enum fm_dtype dtype,
+                     const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
+                     struct fm_err *err);
+void fm_segments_release(struct fm_segments *seg);
+
+/* The S digests of one expert. */
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l,
+                                     enum fm_segment_part part, int e);
+
+/* Segments that end at or before `width`, or -1 where width is no boundary. */
+int fm_segments_at(const struct fm_segments *seg, uint32_t width);
+
+/* By original name, or NULL. */
+struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
+
+/* Digests of the first `count` segments of rows that lie one after another; channel_bytes is the
+ * size of one channel (2 H or H elements). */
+void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
+                        const void *rows, size_t channel_bytes);
+
+/* The member's bytes; *bytes (malloc).  The size is known before the digests are. */
+int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
+                      struct fm_err *err);
+
+/* Read and check the member of an open bundle (or of the beginning of one) for a model of this
+ * size. */
+int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
+                     const struct fm_config *config, struct fm_err *err);
+
+#endif

@@ -1,0 +1,413 @@
+#include "lib/stage/stage.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+
+/* Members after the carried files, in stream order, and the stage that makes each. */
+static const struct {
+    const char *name;
+    enum fm_stage maker;
+    bool aligned;
+} typed[] = {{FM_MEMBER_RANKING, FM_STAGE_RANK, true},
+             {FM_MEMBER_MASKS, FM_STAGE_TRAIN, false},
+             {FM_MEMBER_ADAPTER, FM_STAGE_RECOVER, false},
+             {FM_MEMBER_SEGMENTS, FM_STAGE_PACK, false}};
+#define TYPED (sizeof typed / sizeof typed[0])
+
+static const char *const stage_names[] = {"rank", "train", "recover", "pack"};
+#define STAGES (sizeof stage_names / sizeof stage_names[0])
+
+/* The stage of a tool, "fm-rank"; -1 for others. */
+static int stage_of_tool(const char *tool)
+{
+    for (size_t i = 0; i < STAGES; i++)
+        if (strncmp(tool, "fm-", 3) == 0 && strcmp(tool + 3, stage_names[i]) == 0)
+            return (int)i;
+    return -1;
+}
+
+static int check_history(const struct fm_bundle *b, struct fm_err *err)
+{
+    const cJSON *history = cJSON_GetObjectItemCaseSensitive(b->manifest, "history"), *entry;
+    const char *tool = "", *stage;
+    int last = -1;
+    if (!cJSON_IsArray(history))
+        return fm_fail(err, FM_EFORMAT, "key 'history' is missing or no array");
+    cJSON_ArrayForEach(entry, history)
+    {
+        if (fm_json_get_string(entry, "tool", &tool, err))
+            return fm_within(err, "history");
+        int at = stage_of_tool(tool);
+        if (at <= last)
+            return fm_fail(err, FM_EFORMAT, "history: '%s' cannot come here", tool);
+        if (!cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(entry, "options")))
+            return fm_fail(err, FM_EFORMAT, "history: '%s' has no options", tool);
+        last = at;
+    }
+    if (fm_json_get_string(b->manifest, "stage", &stage, err))
+        return err->code;
+    if (last < 0 || strcmp(stage, stage_names[last]) != 0)
+        return fm_fail(err, FM_EFORMAT, "stage is '%s' and the last tool of the history '%s'",
+                       stage, tool);
+    return FM_OK;
+}
+
+static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_err *err)
+{
+    if (fm_bundle_find(b, needs))
+        return FM_OK;
+    for (size_t i = 0; i < TYPED; i++)
+        if (strcmp(typed[i].name, needs) == 0)
+            return fm_fail(err, FM_ECONFIG, "%s: has no '%s'; run fm-%s on it first", b->file.path,
+                           needs, stage_names[typed[i].maker]);
+    return fm_fail(err, FM_ECONFIG, "%s: has no '%s'", b->file.path, needs);
+}
+
+/* A manifest and a config.json from two streams do not pass for one. */
+static int check_config(const struct fm_bundle *b, struct fm_err *err)
+{
+    const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    const char *config = "";
+    char hex[FM_DIGEST_HEX];
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "has no '" FM_MEMBER_CARRIED "config.json'");
+    fm_digest_hex(hex, &m->digest);
+    if (fm_json_get_string(model, "config", &config, err))
+        return err->code;
+    if (strcmp(hex, config) != 0)
+        return fm_fail(err, FM_EFORMAT, "%s: digest is %s, the manifest's model has %s", m->name,
+                       hex, config);
+    return FM_OK;
+}
+
+int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    int code = fm_stage_model_read(&model, b, err);
+    if (!code && (code = check_history(b, err)))
+        fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
+    if (!code && needs && (code = check_config(b, err)))
+        fm_within(err, "%s", b->file.path);
+    return !code && needs ? check_needs(b, needs, err) : code;
+}
+
+int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err)
+{
+    if (fm_bundle_open(b, path, err))
+        return err->code;
+    int code = fm_stage_check(b, needs, err);
+    if (code)
+        fm_bundle_close(b);
+    return code;
+}
+
+/* The entries that stages before this one wrote. */
+static cJSON *copy_history(const cJSON *from, enum fm_stage stage)
+{
+    cJSON *copy = cJSON_CreateArray();
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, from)
+    {
+        const char *tool = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "tool"));
+        if (!copy || !tool || stage_of_tool(tool) >= (int)stage)
+            continue;
+        cJSON *item = cJSON_Duplicate(entry, true);
+        if (!item) {
+            cJSON_Delete(copy);
+            return NULL;
+        }
+        cJSON_AddItemToArray(copy, item);
+    }
+    return copy;
+}
+
+static bool add_item(cJSON *object, const char *key, cJSON *item)
+{
+    if (item && cJSON_AddItemToObject(object, key, item))
+        return true;
+    cJSON_Delete(item);
+    return false;
+}
+
+/* A key of the input's manifest, where it has it. */
+static bool copy_key(cJSON *to, const cJSON *from, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(from, key);
+    return !item || add_item(to, key, cJSON_Duplicate(item, true));
+}
+
+static bool fill_manifest(cJSON *m, enum fm_stage stage, const cJSON *in, cJSON *model)
+{
+    bool ok = fm_json_add_uint(m, "schema", FM_BUNDLE_SCHEMA) &&
+              cJSON_AddStringToObject(m, "suite", "fm") &&
+              cJSON_AddStringToObject(m, "stage", stage_names[stage]);
+    if (!in)
+        return add_item(m, "model", model) && ok && cJSON_AddArrayToObject(m, "history");
+    ok = ok && copy_key(m, in, "model") &&
+         add_item(m, "history",
+                  copy_history(cJSON_GetObjectItemCaseSensitive(in, "history"), stage));
+    if (stage > FM_STAGE_TRAIN)
+        ok = ok && copy_key(m, in, "actions") && copy_key(m, in, "budgets");
+    if (stage > FM_STAGE_RECOVER)
+        ok = ok && copy_key(m, in, "adapter");
+    return ok;
+}
+
+/* What later stages made of the part that this one makes anew. */
+static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage stage,
+                         const struct fm_bundle *in)
+{
+    dropped[0] = '\0';
+    for (size_t i = TYPED; in && i-- > 0;)
+        if (typed[i].maker > stage && fm_bundle_find(in, typed[i].name))
+            snprintf(dropped, FM_STAGE_DROPPED_BYTES,
+                     "%s of the input is dropped: it was made from what fm-%s now replaces",
+                     typed[i].name, stage_names[stage]);
+}
+
+int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bundle *in,
+                      cJSON *model, char dropped[FM_STAGE_DROPPED_BYTES], struct fm_err *err)
+{
+    assert(!in != !model);
+    cJSON *m = cJSON_CreateObject();
+    if (!m)
+        cJSON_Delete(model);
+    if (!m || !fill_manifest(m, stage, in ? in->manifest : NULL, model)) {
+        cJSON_Delete(m);
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    }
+    name_dropped(dropped, stage, in);
+    *manifest = m;
+    return FM_OK;
+}
+
+static bool add_ids(cJSON *o, const char *key, const int32_t *ids, int n)
+{
+    cJSON *list = cJSON_CreateIntArray(ids, n);
+    return list && cJSON_AddItemToObject(o, key, list);
+}
+
+/* Of a text: what made its ids, and what stands around each document. */
+static bool add_corpus(cJSON *o, const struct fm_corpus *c)
+{
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, &c->tokenizer);
+    return fm_json_add_uint(o, "documents", c->documents) &&
+           cJSON_AddStringToObject(o, c->command ? "tokenizer_cmd" : "tokenizer", hex) &&
+           (c->command || (add_ids(o, "before_each", c->front, c->fronts) &&
+                           add_ids(o, "behind_each", c->back, c->backs)));
+}
+
+static bool add_source(cJSON *sources, const struct fm_calib_source *s, int T)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *o = cJSON_CreateObject();
+    fm_digest_hex(hex, &s->digest);
+    if (!o || !cJSON_AddItemToArray(sources, o)) {
+        cJSON_Delete(o);
+        return false;
+    }
+    return cJSON_AddStringToObject(o, "format", s->format) &&
+           cJSON_AddStringToObject(o, "packing", s->rows ? "rows" : "concatenated") &&
+           fm_json_add_double(o, "weight", (double)s->weight / FM_WEIGHT_ONE) &&
+           fm_json_add_uint(o, "tokens", s->tokens) &&
+           fm_json_add_uint(o, "used", s->sequences * (uint64_t)T) &&
+           cJSON_AddStringToObject(o, "digest", hex) &&
+           (s->corpus.documents == 0 || add_corpus(o, &s->corpus));
+}
+
+/* What each source is, and what was taken of it. */
+static bool add_sources(cJSON *tokens, const struct fm_calib *calib)
+{
+    cJSON *sources = cJSON_AddArrayToObject(tokens, "sources");
+    bool ok = sources != NULL;
+    for (int s = 0; ok && s < calib->sources; s++)
+        ok = add_source(sources, &calib->source[s], calib->T);
+    return ok;
+}
+
+cJSON *fm_stage_tokens(const struct fm_calib *calib)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *tokens = cJSON_CreateObject();
+    fm_digest_hex(hex, &calib->digest);
+    if (tokens && cJSON_AddStringToObject(tokens, "digest", hex) &&
+        fm_json_add_uint(tokens, "sequences", (uint64_t)calib->count) &&
+        fm_json_add_uint(tokens, "seq_len", (uint64_t)calib->T) && add_sources(tokens, calib))
+        return tokens;
+    cJSON_Delete(tokens);
+    return NULL;
+}
+
+int fm_stage_history(cJSON *manifest, const char *tool, cJSON *options, cJSON *tokens,
+                     cJSON *result, struct fm_err *err)
+{
+    cJSON *history = cJSON_GetObjectItemCaseSensitive(manifest, "history");
+    cJSON *entry = cJSON_CreateObject();
+    assert(cJSON_IsArray(history) && stage_of_tool(tool) >= 0);
+    bool ok = entry && cJSON_AddStringToObject(entry, "tool", tool);
+    /* Every one is taken over, whatever became of those before. */
+    ok = entry && add_item(entry, "options", options) && ok;
+    if (tokens)
+        ok = entry && add_item(entry, "tokens", tokens) && ok;
+    if (result)
+        ok = entry && add_item(entry, "result", result) && ok;
+    if (ok && cJSON_AddItemToArray(history, entry))
+        return FM_OK;
+    cJSON_Delete(entry);
+    return fm_fail(err, FM_ENOMEM, "no memory for the history");
+}
+
+const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool)
+{
+    const cJSON *found = NULL, *entry;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(b->manifest, "history"))
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "tool"));
+        if (name && strcmp(name, tool) == 0)
+            found = entry;
+    }
+    return found;
+}
+
+/* Own `bytes` (malloc), in failure too. */
+static int keep(struct fm_stage_parts *p, char *bytes, struct fm_err *err)
+{
+    if (!bytes)
+        return fm_fail(err, FM_ENOMEM, "no memory for a member");
+    if (fm_grow((void **)&p->owned, p->owned_count + 1, sizeof *p->owned, "members", err)) {
+        free(bytes);
+        return err->code;
+    }
+    p->owned[p->owned_count++] = bytes;
+    return FM_OK;
+}
+
+int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err)
+{
+    if (p->parts == p->capacity) {
+        size_t capacity = p->capacity ? 2 * p->capacity : 32;
+        if (fm_grow((void **)&p->part, capacity, sizeof *p->part, "members", err))
+            return err->code;
+        p->capacity = capacity;
+    }
+    char *name = fm_strdup(part->name, err);
+    if (!name || keep(p, name, err))
+        return err->code;
+    p->part[p->parts] = *part;
+    p->part[p->parts++].name = name;
+    return FM_OK;
+}
+
+static int add_copy(struct fm_stage_parts *p, const struct fm_bundle *in, const struct fm_member *m,
+                    bool aligned, struct fm_err *err)
+{
+    return fm_stage_parts_add(
+        p,
+        &(struct fm_part){
+            .name = m->name, .size = m->size, .from = in, .member = m, .aligned = aligned},
+        err);
+}
+
+static int add_build(struct fm_stage_parts *p, struct fm_err *err)
+{
+    char *text;
+    if (fm_stage_build(&text, err) || keep(p, text, err))
+        return err->code;
+    return fm_stage_parts_add(
+        p, &(struct fm_part){.name = FM_MEMBER_BUILD, .data = text, .size = strlen(text)}, err);
+}
+
+static int add_carried(struct fm_stage_parts *p, const struct fm_hfdir *dir,
+                       const struct fm_carried *c, struct fm_err *err)
+{
+    char name[sizeof FM_MEMBER_CARRIED + FM_CARRIED_NAME_MAX], *data;
+    size_t size;
+    int len = snprintf(name, sizeof name, FM_MEMBER_CARRIED "%s", c->name);
+    assert(len > 0 && (size_t)len < sizeof name);
+    (void)len;
+    if (fm_hfdir_carry(dir, c, &data, &size, err) || keep(p, data, err))
+        return err->code;
+    return fm_stage_parts_add(p, &(struct fm_part){.name = name, .data = data, .size = size}, err);
+}
+
+static int add_all_carried(struct fm_stage_parts *p, const struct fm_bundle *in,
+                           const struct fm_hfdir *dir, struct fm_err *err)
+{
+    int code = FM_OK;
+    for (size_t i = 0; in && i < in->members && !code; i++)
+        if (strncmp(in->member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0)
+            code = add_copy(p, in, &in->member[i], false, err);
+    for (size_t i = 0; !in && i < dir->carried_count && !code; i++)
+        code = add_carried(p, dir, &dir->carried[i], err);
+    return code;
+}
+
+/* A typed member: the caller's bytes, or the input's where an earlier stage made it. */
+static int add_typed(struct fm_stage_parts *p, size_t i, enum fm_stage stage,
+                     const struct fm_bundle *in, const struct fm_stage_member *member,
+                     size_t members, struct fm_err *err)
+{
+    for (size_t k = 0; k < members; k++)
+        if (strcmp(member[k].name, typed[i].name) == 0)
+            return fm_stage_parts_add(p,
+                                      &(struct fm_part){.name = member[k].name,
+                                                        .data = member[k].data,
+                                                        .size = member[k].size,
+                                                        .aligned = typed[i].aligned},
+                                      err);
+    const struct fm_member *old = in ? fm_bundle_find(in, typed[i].name) : NULL;
+    if (old && typed[i].maker < stage)
+        return add_copy(p, in, old, typed[i].aligned, err);
+    return FM_OK;
+}
+
+int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
+                           const struct fm_bundle *in, const struct fm_hfdir *dir,
+                           const struct fm_stage_member *member, size_t members, struct fm_err *err)
+{
+    assert(in || dir);
+    *p = (struct fm_stage_parts){0};
+    int code = add_build(p, err);
+    if (!code)
+        code = add_all_carried(p, in, dir, err);
+    for (size_t i = 0; i < TYPED && !code; i++)
+        code = add_typed(p, i, stage, in, member, members, err);
+    if (code)
+        fm_stage_parts_release(p);
+    return code;
+}
+
+void fm_stage_parts_release(struct fm_stage_parts *p)
+{
+    for (size_t i = 0; i < p->owned_count; i++)
+        free(p->owned[i]);
+    free(p->owned);
+    free(p->part);
+    *p = (struct fm_stage_parts){0};
+}
+
+int fm_stage_write(const char *path, bool force, enum fm_stage stage, cJSON *manifest,
+                   const struct fm_bundle *in, const struct fm_hfdir *dir,
+                   const struct fm_stage_member *member, size_t members, struct fm_err *err)
+{
+    struct fm_stage_parts parts = {0};
+    struct fm_bundle_writer *writer = NULL;
+    int code = fm_stage_parts_collect(&parts, stage, in, dir, member, members, err);
+    if (code) {
+        cJSON_Delete(manifest);
+        return code;
+    }
+    code = fm_bundle_begin(&writer, path, force, manifest, parts.part, parts.parts, err);
+    if (!code)
+        code = fm_bundle_finish(writer, err);
+    fm_stage_parts_release(&parts);
+    return code;
+}

@@ -1,0 +1,128 @@
+/*
+ * What the stages of the pipeline share: every one reads a stream (fm-rank reads none), adds or
+ * replaces members of its own, extends the history, and writes a stream.
+ *
+ *     struct fm_bundle in = {0};
+ *     fm_stage_open(&in, run->input, FM_MEMBER_RANKING, &err);
+ *     fm_hfdir_open(&dir, run->model, &err);
+ *     fm_stage_model_check(&in, &dir, &err);
+ *     fm_ranking_open(&ranking, &in, &err);
+ *     ...
+ *     fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err);
+ *     fm_stage_history(manifest, "fm-train", options, fm_stage_tokens(&calib), result, &err);
+ *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir), dtype, manifest,
+ *                     &frame, &size, &err);
+ *     fm_stage_write(run->output, run->force, FM_STAGE_TRAIN, manifest, &in, NULL,
+ *                    &(struct fm_stage_member){FM_MEMBER_MASKS, frame, size}, 1, &err);
+ *
+ * A stage that runs again replaces what it made, and what later stages made of that is dropped.
+ */
+#ifndef FM_STAGE_H
+#define FM_STAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/tensor/hfdir.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/data/calib.h"
+#include "lib/model/model.h"
+
+enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK };
+
+#define FM_STAGE_DROPPED_BYTES 256
+
+/* What of the model every stage agrees on, from the manifest. */
+struct fm_stage_model {
+    int L, M, E, K, H, I, V;
+    int16_t moe[FM_LAYERS_MAX]; /* (M): decoder layers that have experts */
+    enum fm_dtype dtype;
+    uint64_t params;
+};
+
+/*
+ * Open a stream ("-": standard input) and check its manifest's model and history.  `needs` is the
+ * member this stage builds on: FM_ECONFIG names the tool that makes it where it lacks, FM_EFORMAT
+ * where the carried config.json is not that of the model.  NULL for who only looks (fm-verify
+ * lists such faults itself).
+ */
+int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err);
+/* The same checks of a bundle that is open. */
+int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err);
+
+/* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights. */
+int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
+                            const struct fm_config *config, enum fm_dtype dtype,
+                            struct fm_err *err);
+/* Sizes and dtype from the manifest, checked against the limits of lib/model/config.c. */
+int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
+                        struct fm_err *err);
+/* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */
+int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
+/* The same for the checkpoint in the directory `path`. */
+int fm_stage_origin_check(const struct fm_bundle *b, const char *path, struct fm_err *err);
+
+/* Bytes of all tensors of a checkpoint. */
+uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir);
+
+/*
+ * Begin a manifest.  The first stage gives `model` (taken over) and no `in`; others continue the
+ * manifest of `in`, without what this and later stages wrote.  dropped[0] is 0, or it is a
+ * sentence for the user: "adapter.safetensors of the input is dropped: fm-recover made it for
+ * other masks".
+ */
+int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bundle *in,
+                      cJSON *model, char dropped[FM_STAGE_DROPPED_BYTES], struct fm_err *err);
+
+/* {"digest", "sequences", "seq_len", "sources": [{"format", "packing", "weight", "tokens", "used",
+ * "digest"; of a text "documents", "tokenizer", "before_each", "behind_each" too}]} of calibration
+ * data; NULL: no memory. */
+cJSON *fm_stage_tokens(const struct fm_calib *calib);
+
+/* Append an entry; takes options, tokens, result over, tokens and result may be NULL. */
+int fm_stage_history(cJSON *manifest, const char *tool, cJSON *options, cJSON *tokens,
+                     cJSON *result, struct fm_err *err);
+/* The last entry of a tool ("fm-rank"), or NULL; borrowed. */
+const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
+
+/* A member that the stage adds, or puts in the place of one of that name. */
+struct fm_stage_member {
+    const char *name;
+    const void *data;
+    size_t size;
+};
+
+/* Members of an output in canonical order; what the caller appends comes behind them. */
+struct fm_stage_parts {
+    struct fm_part *part;
+    size_t parts, capacity;
+    char **owned; /* bytes and names that parts point to */
+    size_t owned_count;
+};
+
+/*
+ * build.json, then the carried files (of `dir` on the first stage, else of `in`), then members of
+ * `in` that earlier stages made, with `member` in their places.  Borrows in and member.data.
+ */
+int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
+                           const struct fm_bundle *in, const struct fm_hfdir *dir,
+                           const struct fm_stage_member *member, size_t members,
+                           struct fm_err *err);
+/* Append one, name copied: for fm-pack, whose weights have no bytes yet. */
+int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err);
+void fm_stage_parts_release(struct fm_stage_parts *p); /* zeroed struct is fine */
+
+/* Collect, write, commit.  Takes manifest over, in failure too. */
+int fm_stage_write(const char *path, bool force, enum fm_stage stage, cJSON *manifest,
+                   const struct fm_bundle *in, const struct fm_hfdir *dir,
+                   const struct fm_stage_member *member, size_t members, struct fm_err *err);
+
+/* The text of build.json: versions of suite, compiler and libraries; free() it. */
+int fm_stage_build(char **text, struct fm_err *err);
+
+#endif

@@ -1,0 +1,98 @@
+#include "lib/stage/volumes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+
+void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l)
+{
+    snprintf(name, FM_VOLUMES_NAME_BYTES, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", l);
+}
+
+void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_segment_part part)
+{
+    snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l,
+             part == FM_SEGMENT_DOWN ? "down" : "gate_up");
+}
+
+uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_segment_part part)
+{
+    uint64_t row = (uint64_t)v->config->H * (uint64_t)fm_dtype_bits(v->dtype) / 8;
+    return part == FM_SEGMENT_DOWN ? row : 2 * row;
+}
+
+uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_segment_part part, int e)
+{
+    uint64_t expert = (uint64_t)v->config->I * fm_volumes_channel_bytes(v, part);
+    return v->at[(size_t)m * FM_SEGMENT_PARTS + part] + (uint64_t)e * expert;
+}
+
+static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int m,
+                      enum fm_segment_part part, struct fm_err *err)
+{
+    int l = v->config->moe[m];
+    char name[FM_VOLUMES_NAME_BYTES];
+    fm_volumes_tensor(name, l, part);
+    const struct fm_tensor *t = fm_safetensors_find(st, name);
+    uint64_t rows = (uint64_t)v->config->I * (part == FM_SEGMENT_DOWN ? 1 : 2);
+    if (!t || st->count != FM_SEGMENT_PARTS)
+        return fm_fail(err, FM_EFORMAT,
+                       "holds %zu tensors; gate_up and down of layer %d belong here", st->count, l);
+    if (t->dtype != v->dtype || t->dims != 3 || t->shape[0] != (uint64_t)v->config->E ||
+        t->shape[1] != rows || t->shape[2] != (uint64_t)v->config->H)
+        return fm_fail(err, FM_EFORMAT,
+                       "tensor '%s' is not %s (%d, %" PRIu64 ", %d) as the model says", name,
+                       fm_dtype_name(v->dtype), v->config->E, rows, v->config->H);
+    v->at[(size_t)m * FM_SEGMENT_PARTS + part] = t->offset;
+    return FM_OK;
+}
+
+static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int m,
+                      struct fm_err *err)
+{
+    char name[FM_VOLUMES_NAME_BYTES];
+    fm_volumes_member(name, v->config->moe[m]);
+    const struct fm_member *member = fm_bundle_find(bundle, name);
+    if (!member)
+        return fm_fail(err, FM_EFORMAT, "member %s is missing; only fm-pack's output has weights",
+                       name);
+    struct fm_safetensors st = {0};
+    int rc = fm_safetensors_open(&st, &bundle->file, member->offset, member->size, err);
+    for (int part = 0; part < FM_SEGMENT_PARTS && rc == FM_OK; part++)
+        rc = check_part(v, &st, m, (enum fm_segment_part)part, err);
+    fm_safetensors_close(&st);
+    return rc == FM_OK ? rc : fm_within(err, "%s", name);
+}
+
+int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
+                    const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
+{
+    *v = (struct fm_volumes){.config = config, .dtype = dtype};
+    v->at =
+        fm_alloc((size_t)config->M * FM_SEGMENT_PARTS, sizeof *v->at, "the list of layers", err);
+    int rc = v->at ? FM_OK : err->code;
+    for (int m = 0; m < config->M && rc == FM_OK; m++)
+        rc = open_layer(v, bundle, m, err);
+    const struct fm_member *rest = fm_bundle_find(bundle, FM_VOLUMES_REST);
+    if (rc == FM_OK && !rest)
+        rc = fm_fail(err, FM_EFORMAT, "member %s is missing", FM_VOLUMES_REST);
+    if (rc == FM_OK) {
+        rc = fm_safetensors_open(&v->rest, &bundle->file, rest->offset, rest->size, err);
+        if (rc != FM_OK)
+            fm_within(err, "%s", FM_VOLUMES_REST);
+    }
+    if (rc != FM_OK) {
+        fm_within(err, "%s", bundle->file.path);
+        fm_volumes_close(v);
+    }
+    return rc;
+}
+
+void fm_volumes_close(struct fm_volumes *v)
+{
+    free(v->at);
+    fm_safetensors_close(&v->rest);
+    *v = (struct fm_volumes){0};
+}

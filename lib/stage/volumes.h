@@ -1,0 +1,42 @@
+/*
+ * The weights/ members of an open bundle: where each layer's gate_up and down begin, and
+ * the index of all other tensors.  Headers are read and checked, weights are not.
+ */
+#ifndef FM_VOLUMES_H
+#define FM_VOLUMES_H
+
+#include <stdint.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/tensor/safetensors.h"
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/model/model.h"
+#include "lib/stage/segments.h"
+
+struct fm_volumes {
+    const struct fm_config *config; /* borrowed */
+    enum fm_dtype dtype;            /* of every expert weight */
+    uint64_t *at;                   /* (M, parts) absolute offset of (E, 2 I, H) and (E, I, H) */
+    struct fm_safetensors rest;     /* offsets absolute in the bundle */
+};
+
+/* FM_EFORMAT where a member is missing or is not what config.json and the manifest say. */
+int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
+                    const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err);
+void fm_volumes_close(struct fm_volumes *v); /* zeroed struct is fine */
+
+/* Bytes of one channel of a part: 2 H or H elements. */
+uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_segment_part part);
+
+/* Where channel 0 of an expert of the m-th layer of experts begins. */
+uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_segment_part part, int e);
+
+/* "weights/layers-00003.safetensors", and that of a tensor in it, "layers.3.down", by the number
+ * of the decoder layer. */
+#define FM_VOLUMES_NAME_BYTES 64
+void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l);
+void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_segment_part part);
+#define FM_VOLUMES_REST FM_MEMBER_WEIGHTS "rest.safetensors"
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * A verification in the making: findings, counts, and the scan of bytes that the checks
+ * of bundles and of exports share.  Only lib/verify*.c include this.
+ */
+#ifndef FM_VERIFIER_H
+#define FM_VERIFIER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/file/file.h"
+#include "formats/file/spool.h"
+#include "lib/run/crew.h"
+#include "lib/stage/segments.h"
+#include "lib/verify/verify.h"
+
+/* One line for the user.  Tasks find in any order; lines come in order of `place`. */
+struct fm_finding {
+    size_t place, number;
+    char *item, *what;
+};
+
+struct fm_verifier {
+    const struct fm_run_options *run;
+    const struct fm_verify_options *options;
+    struct fm_verify_report *report;
+    struct fm_crew crew;
+    pthread_mutex_t lock; /* of everything below, while tasks run */
+    struct fm_finding *finding;
+    size_t findings, capacity;
+    bool differs;           /* bytes are not those of a checksum */
+    bool malformed;         /* checksums hold, and the content makes no sense */
+    struct fm_err lost;     /* memory for a finding ran out */
+    struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
+    /* Of an export, for who runs it: (M, E) channels that it computes with; owned. */
+    uint32_t *served;
+    bool all_resident; /* it has them all, and `served` is the member to start with */
+};
+
+/* Add a finding: FM_EDIFF where bytes differ, FM_EFORMAT where they make no sense. */
+void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char *item,
+                      const char *fmt, ...) FM_PRINTF(5, 6);
+
+/* n items, `bytes` of them, were looked at. */
+void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
+
+/* Forget everything found so far, and the counts with it. */
+void fm_verifier_forget(struct fm_verifier *v);
+
+/*
+ * Read [at, at + size) of a file once, in pieces that stay in the cache, and do what is wanted
+ * with each: add it to `whole` (not NULL), look for values that are not finite, and compare the
+ * spans [0, end[0]), [end[0], end[1]) ... with digest[].  Spans are as many as `spans`; they end
+ * at size.
+ */
+struct fm_scan {
+    const struct fm_file *file;
+    uint64_t at, size;
+    struct fm_hasher *whole;
+    int dtype; /* a weight dtype, or -1: values are not looked at */
+    const struct fm_digest *digest;
+    uint64_t (*span_bytes)(const void *self, size_t span); /* NULL: one span, all of it */
+    const void *self;
+    size_t spans; /* 0: none is compared */
+    /* Span i has another digest; span i has a value that is not finite. */
+    void (*differs)(void *to, size_t span);
+    void (*not_finite)(void *to, size_t span);
+    void *to;
+};
+int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err);
+
+/*
+ * Open a bundle of which only the beginning has come.  The members before the weights have their
+ * digests in the manifest, which comes first; those of the weights come last.  So the first are
+ * kept and opened while the others are still on their way.  Whatever is not as it should be here is
+ * kept whole, and told by the checks of a file.
+ */
+int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err);
+
+int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err);
+int fm_verify_export(struct fm_verifier *v, struct fm_err *err);
+int fm_verify_function(struct fm_verifier *v, struct fm_err *err);
+
+#endif

@@ -1,0 +1,223 @@
+#include "lib/verify/verify.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/verify/verifier.h"
+
+/* Small enough for the second cache: the digests and the look at the values read it there. */
+#define SCAN_BYTES ((size_t)256 << 10)
+
+/* ---- findings ---- */
+
+static int compare_findings(const void *a, const void *b)
+{
+    const struct fm_finding *x = a, *y = b;
+    if (x->place != y->place)
+        return x->place < y->place ? -1 : 1;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char *item,
+                      const char *fmt, ...)
+{
+    char text[FM_ERR_TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&v->lock);
+    v->report->failed++;
+    v->differs |= code == FM_EDIFF;
+    v->malformed |= code != FM_EDIFF;
+    int rc = FM_OK;
+    if (v->findings == v->capacity) {
+        size_t more = v->capacity ? 2 * v->capacity : 64;
+        rc = fm_grow((void **)&v->finding, more, sizeof *v->finding, "findings", &v->lost);
+        v->capacity = rc == FM_OK ? more : v->capacity;
+    }
+    if (rc == FM_OK) {
+        struct fm_finding f = {place, v->findings, fm_strdup(item, &v->lost),
+                               fm_strdup(text, &v->lost)};
+        if (f.item && f.what)
+            v->finding[v->findings++] = f;
+    }
+    pthread_mutex_unlock(&v->lock);
+}
+
+void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes)
+{
+    pthread_mutex_lock(&v->lock);
+    v->report->items += items;
+    v->report->bytes += bytes;
+    pthread_mutex_unlock(&v->lock);
+}
+
+static void free_findings(struct fm_verifier *v)
+{
+    for (size_t i = 0; i < v->findings; i++) {
+        free(v->finding[i].item);
+        free(v->finding[i].what);
+    }
+    v->findings = 0;
+}
+
+/* Tell the user everything found, in order. */
+static void tell_findings(struct fm_verifier *v)
+{
+    if (v->findings)
+        qsort(v->finding, v->findings, sizeof *v->finding, compare_findings);
+    for (size_t i = 0; i < v->findings && v->options->finding; i++)
+        v->options->finding(v->options->self, v->finding[i].item, v->finding[i].what);
+    free_findings(v);
+}
+
+void fm_verifier_forget(struct fm_verifier *v)
+{
+    free_findings(v);
+    v->report->items = v->report->failed = v->report->bytes = 0;
+}
+
+/* ---- the scan ---- */
+
+struct scan_state {
+    const struct fm_scan *s;
+    struct fm_hasher *hasher; /* of the span */
+    size_t span;
+    uint64_t end; /* of the span, in the scan */
+    bool finite;  /* so far, in the span */
+};
+
+static uint64_t span_size(const struct fm_scan *s, size_t span)
+{
+    return s->span_bytes ? s->span_bytes(s->self, span) : s->size;
+}
+
+static void end_span(struct scan_state *st)
+{
+    const struct fm_scan *s = st->s;
+    struct fm_digest digest = fm_hasher_done(st->hasher);
+    if (!fm_digest_equal(&digest, &s->digest[st->span]))
+        s->differs(s->to, st->span);
+    fm_hasher_reset(st->hasher);
+    st->finite = true;
+    if (++st->span < s->spans)
+        st->end += span_size(s, st->span);
+}
+
+static void look(struct scan_state *st, const char *bytes, size_t n)
+{
+    const struct fm_scan *s = st->s;
+    size_t count = s->dtype < 0 ? 0 : n / (size_t)(fm_dtype_bits((enum fm_dtype)s->dtype) / 8);
+    if (st->finite && count && fm_dtype_nonfinite(bytes, (enum fm_dtype)s->dtype, count) < count) {
+        st->finite = false;
+        s->not_finite(s->to, st->span);
+    }
+    fm_hasher_add(st->hasher, bytes, n);
+}
+
+/* One piece in the cache: all of it to the whole digest, and its parts to their spans. */
+static void scan_piece(struct scan_state *st, const char *bytes, uint64_t at, size_t n)
+{
+    if (st->s->whole)
+        fm_hasher_add(st->s->whole, bytes, n);
+    for (size_t used = 0; st->s->spans && used < n;) {
+        size_t part = st->end - (at + used) < n - used ? (size_t)(st->end - (at + used)) : n - used;
+        look(st, bytes + used, part);
+        used += part;
+        if (at + used == st->end)
+            end_span(st);
+    }
+}
+
+int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err)
+{
+    struct scan_state st = {.s = s, .hasher = fm_hasher_new(), .finite = true};
+    struct fm_mark mark = fm_scratch_mark();
+    char *piece = fm_scratch(SCAN_BYTES);
+    int rc = st.hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (rc == FM_OK)
+        fm_hasher_reset(st.hasher);
+    st.end = s->spans ? span_size(s, 0) : 0;
+    for (uint64_t at = 0; at < s->size && rc == FM_OK && fm_crew_going(&v->crew);) {
+        size_t n = s->size - at < SCAN_BYTES ? (size_t)(s->size - at) : SCAN_BYTES;
+        rc = v->spool ? fm_spool_read(v->spool, s->at + at, piece, n, err)
+                      : fm_file_read(s->file, s->at + at, piece, n, err);
+        if (rc == FM_OK)
+            scan_piece(&st, piece, at, n);
+        at += n;
+    }
+    /* An empty tensor is one empty span. */
+    if (rc == FM_OK && s->size == 0 && s->spans)
+        end_span(&st);
+    fm_scratch_release(mark);
+    fm_hasher_free(st.hasher);
+    return rc;
+}
+
+/* ---- entry ---- */
+
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return strcmp(path, "-") != 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int check_options(const struct fm_run_options *run, const struct fm_verify_options *o,
+                         bool directory, struct fm_err *err)
+{
+    if (directory && !o->against)
+        return fm_fail(err, FM_EUSAGE, "%s is a directory: name its bundle with --against",
+                       o->target);
+    if (!directory && o->against)
+        return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is none",
+                       o->target);
+    if (o->function && !fm_run_source(run))
+        return fm_fail(err, FM_EUSAGE, "--function computes: it needs --tokens");
+    if (o->function && !directory && !run->model)
+        return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");
+    return FM_OK;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
+              struct fm_verify_report *report, struct fm_err *err)
+{
+    double start = seconds_now();
+    *report = (struct fm_verify_report){.index = -1};
+    struct fm_verifier v = {.run = run, .options = options, .report = report};
+    bool directory = is_directory(options->target);
+    int rc = check_options(run, options, directory, err);
+    if (rc != FM_OK)
+        return rc;
+    pthread_mutex_init(&v.lock, NULL);
+    rc = directory ? fm_verify_export(&v, err) : fm_verify_bundle(&v, err);
+    if (rc == FM_OK && options->function && report->failed == 0)
+        rc = fm_verify_function(&v, err);
+    tell_findings(&v);
+    free(v.finding);
+    free(v.served);
+    pthread_mutex_destroy(&v.lock);
+    report->seconds = seconds_now() - start;
+    if (rc == FM_OK && v.lost.code != FM_OK) {
+        *err = v.lost;
+        rc = v.lost.code;
+    }
+    if (rc == FM_OK && report->failed)
+        rc = fm_fail(err, v.differs ? FM_EDIFF : FM_EFORMAT,
+                     "%s does not verify: %llu of %llu items failed", options->target,
+                     (unsigned long long)report->failed, (unsigned long long)report->items);
+    return rc;
+}

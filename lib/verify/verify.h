@@ -1,0 +1,55 @@
+/*
+ * Check what the suite wrote: a bundle, a stage stream, or an exported directory
+ * against the bundle it came from (the first members are enough, up to and with
+ * segments.safetensors, also cut off behind them).
+ *
+ * A finding is one line: the item (member, tensor, budget) and what is wrong.  The
+ * check goes on to the end, so one run lists everything.
+ *
+ * Result: FM_OK; FM_EDIFF where bytes differ from what a checksum says; FM_EFORMAT
+ * where the checksums hold and the content makes no sense (a permutation that is
+ * none, a mask outside the actions, a NaN) or the structure itself is broken; other
+ * codes where the check could not be made.
+ */
+#ifndef FM_VERIFY_H
+#define FM_VERIFY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/run/run.h"
+
+struct fm_verify_options {
+    const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
+    const char *against; /* for a directory: its bundle, or the beginning of it */
+    bool function;       /* also compute: needs run->model (a bundle) and run->tokens */
+    int batches;         /* of one sequence each, for function; 0: 4 */
+    /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
+     * Called by one thread at a time, in a fixed order. */
+    void (*finding)(void *self, const char *item, const char *what);
+    void *self;
+};
+
+struct fm_verify_report {
+    const char *kind;        /* "bundle", "stage", "native", "ragged", "padded", "uniform" */
+    int index;               /* exports: the budget, else -1 */
+    double budget;           /* exports: its fraction */
+    uint64_t items;          /* members, tensors, masks, permutations looked at */
+    uint64_t failed;         /* findings */
+    uint64_t bytes;          /* read and hashed */
+    bool function;           /* computed: the fields below are set */
+    double loss, loss_want;  /* mean cross-entropy of the target and of what it must equal */
+    double logprob_diff_max; /* largest difference of a token's log-probability */
+    double seconds;
+};
+
+/*
+ * run gives threads, memory, progress and, for `function`, model, tokens, seq_len and device.
+ * A bundle: the packed full model is compared with run->model, ranked, the adapter merged.
+ * A directory: the export is compared with what the bundle's mask computes, for which `against`
+ * must be a whole bundle.
+ */
+int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
+              struct fm_verify_report *report, struct fm_err *err);
+
+#endif

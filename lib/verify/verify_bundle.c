@@ -1,0 +1,372 @@
+/* A bundle or a stage stream: every digest, then what the members say. */
+#include "lib/verify/verify_contents.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/stage/volumes.h"
+
+/* ---- members ---- */
+
+static bool has_digest(const char *name)
+{
+    return strcmp(name, FM_MEMBER_CHECKSUMS) != 0 &&
+           strncmp(name, FM_MEMBER_PAD, strlen(FM_MEMBER_PAD)) != 0;
+}
+
+static void compare_member(struct fm_bundle_job *j, size_t i)
+{
+    const struct fm_member *m = &j->bundle.member[i];
+    char have[FM_DIGEST_HEX], want[FM_DIGEST_HEX];
+    j->good[i] = !m->known || fm_digest_equal(&j->have[i], &m->digest);
+    fm_digest_hex(have, &j->have[i]);
+    fm_digest_hex(want, &m->digest);
+    if (!j->good[i])
+        fm_verifier_find(j->v, i, FM_EDIFF, m->name, "digest is %s, %s says %s", have,
+                         FM_MEMBER_CHECKSUMS, want);
+}
+
+/* Where a scan of one tensor of a weights member reports to. */
+struct place {
+    struct fm_bundle_job *j;
+    size_t i; /* member */
+    const char *tensor;
+    int layer, parts;
+    enum fm_segment_part part;
+    int last_expert[2]; /* that a difference, a bad value was told of: one line each */
+};
+
+/* Spans of a layer's tensor: the segments of expert 0, of expert 1, ... */
+static uint64_t segment_bytes(const void *self, size_t span)
+{
+    const struct place *p = self;
+    const struct fm_segments *seg = &p->j->seg;
+    size_t s = span % (size_t)seg->S;
+    uint64_t row = (uint64_t)p->j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
+    uint64_t channels = (uint64_t)(seg->bound[s + 1] - seg->bound[s]);
+    return channels * row * (p->part == FM_SEGMENT_GATE_UP ? 2 : 1);
+}
+
+static void segment_differs(void *to, size_t span)
+{
+    struct place *p = to;
+    const struct fm_segments *seg = &p->j->seg;
+    int e = (int)(span / (size_t)seg->S), s = (int)(span % (size_t)seg->S);
+    if (p->last_expert[0] == e)
+        return;
+    p->last_expert[0] = e;
+    fm_verifier_find(p->j->v, p->i, FM_EDIFF, p->j->bundle.member[p->i].name,
+                     "%s: expert %d: channels %d to %d differ from their segment checksum",
+                     p->tensor, e, seg->bound[s], seg->bound[s + 1] - 1);
+}
+
+static void segment_not_finite(void *to, size_t span)
+{
+    struct place *p = to;
+    int e = (int)(span / (size_t)p->j->seg.S);
+    if (p->last_expert[1] == e)
+        return;
+    p->last_expert[1] = e;
+    fm_verifier_find(p->j->v, p->i, FM_EFORMAT, p->j->bundle.member[p->i].name,
+                     "%s: expert %d has a value that is not finite", p->tensor, e);
+}
+
+static void tensor_differs(void *to, size_t span)
+{
+    struct place *p = to;
+    (void)span;
+    fm_verifier_find(p->j->v, p->i, FM_EDIFF, p->j->bundle.member[p->i].name,
+                     "%s differs from its checksum in %s", p->tensor, FM_MEMBER_SEGMENTS);
+}
+
+static void tensor_not_finite(void *to, size_t span)
+{
+    struct place *p = to;
+    (void)span;
+    fm_verifier_find(p->j->v, p->i, FM_EFORMAT, p->j->bundle.member[p->i].name,
+                     "%s has a value that is not finite", p->tensor);
+}
+
+static int compare_offsets(const void *a, const void *b)
+{
+    const struct fm_tensor *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* The shape that the model gives a layer's tensor, or a finding. */
+static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
+{
+    char name[FM_VOLUMES_NAME_BYTES];
+    for (int part = 0; part < FM_SEGMENT_PARTS; part++) {
+        fm_volumes_tensor(name, p->layer, (enum fm_segment_part)part);
+        uint64_t rows = (uint64_t)j->seg.I * (part == FM_SEGMENT_DOWN ? 1 : 2);
+        if (strcmp(name, t->name) != 0)
+            continue;
+        p->part = (enum fm_segment_part)part;
+        p->parts++;
+        if (t->dtype == j->seg.dtype && t->dims == 3 && t->shape[0] == (uint64_t)j->seg.E &&
+            t->shape[1] == rows && t->shape[2] == (uint64_t)j->config.H)
+            return true;
+    }
+    fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
+                     "tensor '%s' is not one of layer %d in the model's shape", t->name, p->layer);
+    return false;
+}
+
+static bool check_other_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
+{
+    const struct fm_segment_tensor *s = fm_segments_find(&j->seg, t->name);
+    bool same = s && s->dtype == t->dtype && s->dims == t->dims;
+    for (int i = 0; same && i < t->dims; i++)
+        same = s->shape[i] == t->shape[i];
+    if (!same)
+        fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
+                         "tensor '%s' is not in %s with that type and shape", t->name,
+                         FM_MEMBER_SEGMENTS);
+    return same;
+}
+
+/* One tensor of a weights member: into the member's digest, and against the segments. */
+static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t,
+                       struct fm_hasher *whole, struct fm_err *err)
+{
+    struct fm_scan s = {.file = &j->bundle.file, .at = t->offset, .size = t->size, .whole = whole};
+    bool known = p->layer >= 0 ? check_layer_tensor(j, p, t) : check_other_tensor(j, p, t);
+    s.dtype = fm_dtype_is_weight(t->dtype) ? (int)t->dtype : -1;
+    s.to = p;
+    p->tensor = t->name;
+    p->last_expert[0] = p->last_expert[1] = -1;
+    if (known && p->layer >= 0) {
+        s.digest = fm_segments_expert(&j->seg, fm_config_moe(&j->config, p->layer), p->part, 0);
+        s.spans = (size_t)j->seg.E * (size_t)j->seg.S;
+        s.span_bytes = segment_bytes;
+        s.self = p;
+        s.differs = segment_differs;
+        s.not_finite = segment_not_finite;
+    } else if (known) {
+        s.digest = &fm_segments_find(&j->seg, t->name)->digest;
+        s.spans = 1;
+        s.differs = tensor_differs;
+        s.not_finite = tensor_not_finite;
+    }
+    int rc = fm_verifier_scan(j->v, &s, err);
+    fm_verifier_count(j->v, 1, 0);
+    return rc;
+}
+
+/* weights/layers-00003.safetensors is 3, weights/rest.safetensors -1; -2: none of these, or of a
+ * layer without experts. */
+static int layer_of(const struct fm_bundle_job *j, const char *name)
+{
+    char expected[FM_VOLUMES_NAME_BYTES];
+    int l = -1;
+    if (strcmp(name, FM_VOLUMES_REST) == 0)
+        return -1;
+    if (sscanf(name, FM_MEMBER_WEIGHTS "layers-%5d.safetensors", &l) != 1 || l < 0 ||
+        fm_config_moe(&j->config, l) < 0)
+        return -2;
+    fm_volumes_member(expected, l);
+    return strcmp(name, expected) == 0 ? l : -2;
+}
+
+/* Of a stream, what the index is read from must not pass. */
+static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struct fm_err *err)
+{
+    unsigned char length[8];
+    uint64_t at = m->offset;
+    if (!j->v->spool || m->size < sizeof length)
+        return FM_OK;
+    int rc = fm_spool_keep(j->v->spool, at + sizeof length, err);
+    if (rc == FM_OK)
+        rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
+    uint64_t bytes = rc == FM_OK ? fm_little_endian(length, sizeof length) : 0;
+    /* What is no length is refused by the reader. */
+    if (rc == FM_OK && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
+        rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
+    j->bundle.file.size = at + m->size; /* what is to come counts as there */
+    return rc;
+}
+
+/* Header, then tensor by tensor in the order of the file: every byte passes once. */
+static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *whole,
+                         struct fm_err *err)
+{
+    const struct fm_member *m = &j->bundle.member[i];
+    struct place p = {.j = j, .i = i, .layer = layer_of(j, m->name)};
+    struct fm_safetensors st = {0};
+    struct fm_err broken = {0};
+    struct fm_scan header = {
+        .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
+    int rc = keep_header(j, m, err);
+    if (rc != FM_OK)
+        return rc;
+    if (p.layer < -1)
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "the model has no such layer");
+    else if (fm_safetensors_open(&st, &j->bundle.file, m->offset, m->size, &broken) != FM_OK)
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "%s", broken.text);
+    if (!st.header_bytes)
+        return fm_verifier_scan(j->v, &header, err);
+    header.size = st.header_bytes;
+    rc = fm_verifier_scan(j->v, &header, err);
+    if (st.count > 0)
+        qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
+    for (size_t t = 0; t < st.count && rc == FM_OK && fm_crew_going(&j->v->crew); t++)
+        rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
+    if (p.layer >= 0 ? p.parts != FM_SEGMENT_PARTS : st.count != j->seg.tensors)
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "holds %zu tensors, the model has %zu here",
+                         st.count, p.layer >= 0 ? (size_t)FM_SEGMENT_PARTS : j->seg.tensors);
+    fm_safetensors_close(&st);
+    return rc;
+}
+
+static bool is_weights(const char *name)
+{
+    return strncmp(name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) == 0;
+}
+
+static void check_member(struct fm_bundle_job *j, size_t i)
+{
+    const struct fm_member *m = &j->bundle.member[i];
+    struct fm_err err = {0};
+    if (!has_digest(m->name) || !fm_crew_going(&j->v->crew))
+        return;
+    struct fm_hasher *whole = fm_hasher_new();
+    int rc = whole ? FM_OK : fm_fail(&err, FM_ENOMEM, "no memory for a digest");
+    if (rc == FM_OK)
+        fm_hasher_reset(whole);
+    struct fm_scan all = {
+        .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
+    if (rc == FM_OK && is_weights(m->name) && j->segments)
+        rc = check_weights(j, i, whole, &err);
+    else if (rc == FM_OK)
+        rc = fm_verifier_scan(j->v, &all, &err);
+    if (rc == FM_OK && fm_crew_going(&j->v->crew)) {
+        j->have[i] = fm_hasher_done(whole);
+        compare_member(j, i);
+    } else if (rc != FM_OK) {
+        fm_crew_fail(&j->v->crew, &err);
+    }
+    fm_hasher_free(whole);
+    fm_verifier_count(j->v, 1, m->size);
+    fm_crew_add(&j->v->crew, m->size);
+}
+
+/* One round of members, the small ones or the weights, side by side. */
+struct round {
+    struct fm_bundle_job *j;
+    size_t *member;
+};
+
+static void check_one(void *arg, int i)
+{
+    const struct round *r = arg;
+    check_member(r->j, r->member[i]);
+}
+
+/* Of a stream: one after the other as they come, and what lies between them is kept. */
+static void pass_members(struct fm_bundle_job *j, const size_t *member, int n)
+{
+    struct fm_err err = {0};
+    for (int i = 0; i < n && fm_crew_going(&j->v->crew); i++) {
+        if (fm_spool_keep(j->v->spool, j->bundle.member[member[i]].offset, &err) != FM_OK)
+            fm_crew_fail(&j->v->crew, &err);
+        check_member(j, member[i]);
+    }
+}
+
+static int check_members(struct fm_bundle_job *j, bool weights, struct fm_err *err)
+{
+    struct round r = {.j = j};
+    uint64_t bytes = 0;
+    int n = 0;
+    r.member = fm_alloc(j->bundle.members, sizeof *r.member, "the list of members", err);
+    if (!r.member)
+        return err->code;
+    for (size_t i = 0; i < j->bundle.members; i++) {
+        const struct fm_member *m = &j->bundle.member[i];
+        if (!has_digest(m->name) || is_weights(m->name) != weights)
+            continue;
+        r.member[n++] = i;
+        bytes += m->size;
+    }
+    fm_crew_init(&j->v->crew, j->v->run, weights ? "weights" : "members", bytes);
+    if (weights && j->v->spool)
+        pass_members(j, r.member, n);
+    else
+        fm_pool_for(n, check_one, &r);
+    free(r.member);
+    return fm_crew_end(&j->v->crew, err);
+}
+
+/* ---- a stream, in one pass ---- */
+
+/* All has come: the structure of the whole, and the digests that came last. */
+static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
+{
+    struct fm_bundle whole = {0};
+    struct fm_err early = *err;
+    size_t members = j->bundle.members;
+    if (rc != FM_OK && rc != FM_EFORMAT)
+        return rc;
+    if (fm_spool_keep(j->v->spool, UINT64_MAX, err) != FM_OK)
+        return err->code;
+    if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err) != FM_OK) {
+        fm_verifier_forget(j->v); /* of a file this is all that is told */
+        return err->code;
+    }
+    fm_bundle_close(&j->bundle);
+    j->bundle = whole;
+    if (rc != FM_OK || whole.members != members) {
+        *err = early;
+        return rc == FM_OK ? fm_fail(err, FM_EFORMAT, "standard input: not what its manifest says")
+                           : rc;
+    }
+    for (size_t i = 0; i < members; i++)
+        if (has_digest(whole.member[i].name) && !whole.member[i].listed)
+            compare_member(j, i);
+    return FM_OK;
+}
+
+int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
+{
+    struct fm_bundle_job j = {.v = v};
+    struct fm_spool spool = {0};
+    v->report->kind = "bundle";
+    int rc = FM_OK;
+    if (fm_spool_needed(v->options->target)) {
+        v->spool = &spool;
+        rc = fm_spool_begin(&spool, err);
+        if (rc == FM_OK)
+            rc = fm_verifier_open_stream(&j.bundle, &spool, err);
+    } else {
+        rc = fm_bundle_open(&j.bundle, v->options->target, err);
+    }
+    if (rc == FM_OK)
+        rc = fm_stage_check(&j.bundle, NULL, err);
+    if (rc == FM_OK) {
+        j.good = fm_alloc(j.bundle.members, sizeof *j.good, "the list of members", err);
+        j.have = fm_alloc(j.bundle.members, sizeof *j.have, "the digests of members", err);
+        rc = j.good && j.have ? FM_OK : err->code;
+    }
+    if (rc == FM_OK)
+        rc = check_members(&j, false, err);
+    if (rc == FM_OK)
+        rc = fm_verify_contents(&j, err);
+    if (rc == FM_OK)
+        rc = check_members(&j, true, err);
+    if (v->spool && j.good)
+        rc = close_stream(&j, rc, err);
+    else if (rc == FM_OK)
+        rc = fm_file_unchanged(&j.bundle.file, err);
+    fm_segments_release(&j.seg);
+    fm_budgets_release(&j.budgets);
+    free(j.good);
+    free(j.have);
+    fm_bundle_close(&j.bundle);
+    fm_spool_end(&spool);
+    v->spool = NULL;
+    return rc;
+}

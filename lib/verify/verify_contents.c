@@ -1,0 +1,197 @@
+#include "lib/verify/verify_contents.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/json/json.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/volumes.h"
+
+static void find_in(struct fm_bundle_job *j, const char *member, const char *item, const char *what)
+{
+    size_t place = 0;
+    while (place < j->bundle.members && strcmp(j->bundle.member[place].name, member) != 0)
+        place++;
+    fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", what);
+}
+
+/* A finding for what a reader refused; memory and disk faults end the check. */
+static int note(struct fm_bundle_job *j, const char *member, const char *item, int rc,
+                struct fm_err *err)
+{
+    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_EIO)
+        return rc;
+    find_in(j, member, item, err->text);
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
+/* The member is there and has its digest. */
+static bool is_good(const struct fm_bundle_job *j, const char *name)
+{
+    for (size_t i = 0; i < j->bundle.members; i++)
+        if (strcmp(j->bundle.member[i].name, name) == 0)
+            return j->good[i];
+    return false;
+}
+
+static int compare_config(struct fm_bundle_job *j, const void *text, size_t size,
+                          struct fm_err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(j->bundle.manifest, "model");
+    struct fm_digest digest = fm_digest_of(text, size);
+    char hex[FM_DIGEST_HEX];
+    const char *want;
+    fm_digest_hex(hex, &digest);
+    int rc = fm_json_get_string(model, "config", &want, err);
+    if (rc != FM_OK)
+        return rc;
+    if (strcmp(hex, want) != 0)
+        return fm_fail(err, FM_EFORMAT, "digest is %s, the manifest's model has %s", hex, want);
+    const struct fm_config *c = &j->config;
+    const struct fm_stage_model *m = &j->model;
+    if (c->L != m->L || c->M != m->M ||
+        memcmp(c->moe, m->moe, (size_t)c->M * sizeof *c->moe) != 0 || c->E != m->E ||
+        c->K != m->K || c->H != m->H || c->I != m->I || c->V != m->V)
+        return fm_fail(err, FM_EFORMAT, "its sizes are not those of the manifest's model");
+    if (fm_config_params(c, NULL) != m->params)
+        return fm_fail(err, FM_EFORMAT, "has %" PRIu64 " parameters, the manifest says %" PRIu64,
+                       fm_config_params(c, NULL), m->params);
+    return FM_OK;
+}
+
+static int check_config(struct fm_bundle_job *j, struct fm_err *err)
+{
+    static const char name[] = FM_MEMBER_CARRIED "config.json";
+    const struct fm_member *m = fm_bundle_find(&j->bundle, name);
+    void *text = NULL;
+    size_t size;
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "%s: member %s is missing", j->bundle.file.path, name);
+    int rc = fm_bundle_read(&j->bundle, m, &text, &size, err);
+    if (rc == FM_OK)
+        rc = fm_config_parse(&j->config, text, size, err);
+    if (rc == FM_OK)
+        rc = note(j, name, name, compare_config(j, text, size, err), err);
+    free(text);
+    fm_verifier_count(j->v, 1, 0);
+    return rc;
+}
+
+static int check_ranking(struct fm_bundle_job *j, struct fm_err *err)
+{
+    struct fm_ranking r = {0};
+    int rc = fm_ranking_open(&r, &j->bundle, err);
+    fm_ranking_release(&r);
+    fm_verifier_count(j->v, (uint64_t)j->config.M * (uint64_t)j->config.E, 0);
+    return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
+}
+
+/* Every width that an export can have is a boundary. */
+static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b)
+{
+    const struct fm_config *c = &j->config;
+    for (int i = 0; i < b->actions.count; i++)
+        if (fm_segments_at(&j->seg, b->actions.width[i]) < 0)
+            fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
+                             "width %" PRIu32 " of the actions is no boundary",
+                             b->actions.width[i]);
+    for (int i = 0; i < b->family.count; i++) {
+        uint32_t k = fm_actions_uniform_export(b->family.mask[i].removed, c->M, c->E, c->I,
+                                               b->actions.multiple);
+        if (fm_segments_at(&j->seg, k) < 0)
+            fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
+                             "width %" PRIu32 " of a uniform export is no boundary", k);
+    }
+}
+
+static void find_budget(void *self, int budget, const char *what)
+{
+    char item[32];
+    snprintf(item, sizeof item, FM_MEMBER_MASKS ": budget %d", budget);
+    find_in(self, FM_MEMBER_MASKS, item, what);
+}
+
+static int check_masks(struct fm_bundle_job *j, struct fm_err *err)
+{
+    struct fm_budgets_notes notes = {.found = find_budget, .self = j};
+    int rc = fm_budgets_examine(&j->budgets, &j->bundle, &notes, err);
+    j->masks = rc == FM_OK;
+    if (j->masks && j->segments)
+        check_boundaries(j, &j->budgets);
+    fm_verifier_count(j->v, (uint64_t)j->budgets.family.count, 0);
+    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, notes.count && rc == FM_EFORMAT ? FM_OK : rc,
+                err);
+}
+
+static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
+{
+    struct fm_adapter a = {0};
+    int rc = fm_lorafile_open(&a, &j->bundle, err);
+    if (rc == FM_OK && j->masks)
+        rc = fm_lorafile_check(&a, &j->bundle, &j->budgets.family, err);
+    fm_adapter_release(&a);
+    fm_verifier_count(j->v, 1, 0);
+    return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
+}
+
+static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
+{
+    int rc = fm_segments_read(&j->seg, &j->bundle, &j->config, err);
+    j->segments = rc == FM_OK;
+    if (rc == FM_OK && j->seg.dtype != j->model.dtype)
+        rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
+                     fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
+    return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
+}
+
+/* Members that a stream of this stage must have. */
+static void check_presence(struct fm_bundle_job *j)
+{
+    const char *stage =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j->bundle.manifest, "stage"));
+    bool packed = strcmp(stage, "pack") == 0;
+    const char *const need[] = {FM_MEMBER_RANKING,
+                                strcmp(stage, "rank") == 0 ? NULL : FM_MEMBER_MASKS,
+                                packed ? FM_MEMBER_SEGMENTS : NULL, packed ? FM_VOLUMES_REST : NULL,
+                                strcmp(stage, "recover") == 0 ? FM_MEMBER_ADAPTER : NULL};
+    for (size_t i = 0; i < sizeof need / sizeof *need; i++)
+        if (need[i] && !fm_bundle_find(&j->bundle, need[i]))
+            fm_verifier_find(j->v, 0, FM_EFORMAT, need[i], "is missing in a stream of fm-%s",
+                             stage);
+    if (cJSON_HasObjectItem(j->bundle.manifest, "adapter") &&
+        !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
+        fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
+                         "is missing: the manifest tells of an adapter");
+    for (int m = 0; packed && m < j->config.M; m++) {
+        char name[FM_VOLUMES_NAME_BYTES];
+        fm_volumes_member(name, j->config.moe[m]);
+        if (!fm_bundle_find(&j->bundle, name))
+            fm_verifier_find(j->v, 0, FM_EFORMAT, name, "is missing");
+    }
+    j->v->report->kind = packed ? "bundle" : "stage";
+}
+
+int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err)
+{
+    int rc = fm_stage_model_read(&j->model, &j->bundle, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_CARRIED "config.json"))
+        rc = check_config(j, err);
+    if (rc != FM_OK || !is_good(j, FM_MEMBER_CARRIED "config.json"))
+        return rc;
+    check_presence(j);
+    if (is_good(j, FM_MEMBER_SEGMENTS))
+        rc = read_segments(j, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_RANKING))
+        rc = check_ranking(j, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_MASKS))
+        rc = check_masks(j, err);
+    if (rc == FM_OK && is_good(j, FM_MEMBER_ADAPTER))
+        rc = check_adapter(j, err);
+    return rc;
+}

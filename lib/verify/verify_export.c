@@ -1,0 +1,330 @@
+/*
+ * An exported directory against its bundle, or the first members of it.  The export is planned
+ * again from what the bundle says (lib/export/exporter.h), so that names, sizes and texts are
+ * known; the bytes of its weights are then compared with the golden segment checksums.
+ */
+#include "lib/verify/verify_parts.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/stage/stage.h"
+
+#define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
+
+/* ---- what it is ---- */
+
+static char *path_in(const struct fm_verify_job *j, const char *name)
+{
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", j->v->options->target, name) < 0 ? NULL : path;
+}
+
+/* Bytes of a file of the directory; free(). */
+static int slurp(const struct fm_verify_job *j, const char *name, size_t limit, char **text,
+                 size_t *size, struct fm_err *err)
+{
+    struct fm_file f;
+    char *path = path_in(j, name);
+    int rc = path ? fm_file_open(&f, path, err) : fm_fail(err, FM_ENOMEM, "no memory for a name");
+    if (rc == FM_OK) {
+        rc = fm_file_slurp(&f, limit, text, size, err);
+        fm_file_close(&f);
+    }
+    free(path);
+    return rc;
+}
+
+static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *cap = cJSON_GetObjectItemCaseSensitive(json, "load_cap");
+    const cJSON *low = cJSON_GetArrayItem(cap, 0), *high = cJSON_GetArrayItem(cap, 1);
+    if (!cap)
+        return FM_OK;
+    if (cJSON_GetArraySize(cap) != 2 || !cJSON_IsNumber(low) || !cJSON_IsNumber(high))
+        return fm_fail(err, FM_EFORMAT, "'load_cap' is not two numbers");
+    o->load_cap = true;
+    o->load_low = low->valuedouble;
+    o->load_high = high->valuedouble;
+    return FM_OK;
+}
+
+/* The options that shaped it; those of an export that says nothing of them are the default's. */
+static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
+    int64_t pad = 1, shard = 0;
+    o->vllm = cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0;
+    int rc = fm_json_opt_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
+    if (rc == FM_OK)
+        rc = fm_json_opt_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
+    if (rc == FM_OK)
+        rc = read_cap(o, json, err);
+    o->pad_multiple = (uint32_t)pad;
+    o->shard_bytes = (uint64_t)shard;
+    return rc == FM_OK ? fm_exporter_check(o, err) : rc;
+}
+
+/* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
+static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *err)
+{
+    char *text = NULL;
+    size_t size;
+    cJSON *json = NULL;
+    const char *layout = NULL;
+    int rc = slurp(j, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text, &size, err);
+    if (rc != FM_OK)
+        return fm_within(err, "no export of fm-pack");
+    rc = fm_json_tree(&json, text, size, err);
+    if (rc == FM_OK)
+        rc = fm_json_get_string(json, "layout", &layout, err);
+    if (rc == FM_OK && fm_layout_from_name(layout) < 0)
+        rc = fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
+    if (rc == FM_OK) {
+        j->options.layout = (enum fm_layout)fm_layout_from_name(layout);
+        rc = fm_json_get_int(json, "index", 0, FM_BUDGETS_MAX, index, err);
+    }
+    if (rc == FM_OK)
+        rc = read_form(&j->options, json, err);
+    cJSON_Delete(json);
+    free(text);
+    return rc == FM_OK ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
+}
+
+/* The bundle's own words about its weights stand in for them: other tensors with their place in
+ * the list of segment checksums as offset. */
+static int stand_in(struct fm_verify_job *j, enum fm_dtype dtype, struct fm_err *err)
+{
+    struct fm_volumes *vol = &j->x.volumes;
+    *vol = (struct fm_volumes){.config = &j->x.config, .dtype = dtype};
+    vol->rest.tensor = fm_alloc(j->seg.tensors, sizeof *vol->rest.tensor, "tensors", err);
+    if (!vol->rest.tensor)
+        return err->code;
+    vol->rest.count = j->seg.tensors;
+    for (size_t i = 0; i < j->seg.tensors; i++) {
+        const struct fm_segment_tensor *s = &j->seg.tensor[i];
+        struct fm_tensor *t = &vol->rest.tensor[i];
+        *t = (struct fm_tensor){.name = s->name, .dtype = s->dtype, .dims = s->dims, .offset = i};
+        memcpy(t->shape, s->shape, sizeof t->shape);
+    }
+    return FM_OK;
+}
+
+static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    int64_t index = 0;
+    int rc = read_claim(j, &index, err);
+    if (rc == FM_OK)
+        rc = fm_exporter_open(&j->x, err);
+    if (rc == FM_EUSAGE) /* of who wrote the file, not of who asks */
+        rc = err->code = FM_EFORMAT;
+    if (rc == FM_OK)
+        rc = fm_stage_model_read(&model, &j->x.bundle, err);
+    if (rc == FM_OK)
+        rc = fm_segments_read(&j->seg, &j->x.bundle, &j->x.config, err);
+    if (rc == FM_OK)
+        rc = stand_in(j, model.dtype, err);
+    if (rc == FM_OK && (index < j->x.first || index > j->x.last))
+        return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
+                       j->v->options->target, FM_EXPORT_JSON, (long long)index, j->run.input,
+                       j->x.first, j->x.last);
+    return rc == FM_OK ? fm_exporter_plan(&j->x, (int)index, err) : rc;
+}
+
+/* ---- files ---- */
+
+static const struct fm_export_file *planned(const struct fm_verify_job *j, const char *name)
+{
+    for (size_t i = 0; i < j->x.files; i++)
+        if (strcmp(j->x.file[i].name, name) == 0)
+            return &j->x.file[i];
+    return NULL;
+}
+
+static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
+{
+    DIR *dir = opendir(j->v->options->target);
+    if (!dir)
+        return fm_fail_errno(err, "cannot read directory '%s'", j->v->options->target);
+    const struct dirent *entry;
+    while ((entry = readdir(dir)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            !planned(j, entry->d_name))
+            fm_verifier_find(j->v, j->x.files, FM_EDIFF, entry->d_name,
+                             "is no file of this export");
+    closedir(dir);
+    return FM_OK;
+}
+
+/* A text is byte for byte what the bundle makes of it; the model card is the owner's to edit. */
+static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
+{
+    const struct fm_export_file *f = &j->x.file[i];
+    const char *want = NULL;
+    char *text = NULL;
+    size_t size = 0;
+    struct fm_err missing = {0};
+    int rc = fm_exporter_head(&j->x, i, &want, err);
+    if (rc != FM_OK)
+        return rc;
+    rc = slurp(j, f->name, (size_t)f->bytes + 1, &text, &size, &missing);
+    fm_verifier_count(j->v, 1, f->bytes);
+    if (rc == FM_ENOMEM || rc == FM_EIO) {
+        *err = missing;
+        return rc;
+    }
+    if (strcmp(f->name, FM_EXPORT_CARD) == 0) {
+        free(text);
+        return FM_OK;
+    }
+    if (rc != FM_OK)
+        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "%s", missing.text);
+    else if (size != f->bytes || memcmp(text, want, size) != 0)
+        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
+    free(text);
+    return FM_OK;
+}
+
+static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
+{
+    const struct fm_export_file *f = &j->x.file[i];
+    struct fm_verify_shard *s = &j->shard[i];
+    struct fm_err broken = {0};
+    char *path = path_in(j, f->name);
+    int rc = path ? fm_file_open(&s->file, path, &broken)
+                  : fm_fail(&broken, FM_ENOMEM, "no memory for a name");
+    free(path);
+    if (rc == FM_OK) {
+        s->open = true;
+        rc = fm_safetensors_open(&s->st, &s->file, 0, s->file.size, &broken);
+    }
+    s->parsed = rc == FM_OK;
+    fm_verifier_count(j->v, 1, 0);
+    if (rc == FM_ENOMEM || rc == FM_EIO) {
+        *err = broken;
+        return rc;
+    }
+    if (rc != FM_OK)
+        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "%s", broken.text);
+    return FM_OK;
+}
+
+/* Every tensor of the plan is in its file with its type and shape, and nothing else is. */
+static bool check_tensor(struct fm_verify_job *j, struct fm_export_tensor *t)
+{
+    const struct fm_verify_shard *s = &j->shard[t->file];
+    const struct fm_tensor *have = fm_safetensors_find(&s->st, t->t.name);
+    bool same = have && have->dtype == t->t.dtype && have->dims == t->t.dims;
+    for (int i = 0; same && i < have->dims; i++)
+        same = have->shape[i] == t->t.shape[i];
+    fm_verifier_count(j->v, 1, 0);
+    if (!same && s->parsed)
+        fm_verifier_find(j->v, t->file, FM_EDIFF, t->t.name,
+                         have ? "has another type or shape than the budget gives it"
+                              : "is not in its file %s",
+                         j->x.file[t->file].name);
+    if (same)
+        t->t.offset = have->offset;
+    return same;
+}
+
+static bool is_planned(const struct fm_verify_job *j, size_t file, const char *name)
+{
+    for (size_t i = 0; i < j->x.tensors; i++)
+        if (j->x.tensor[i].file == file && strcmp(j->x.tensor[i].t.name, name) == 0)
+            return true;
+    return false;
+}
+
+static void check_no_more_tensors(struct fm_verify_job *j, size_t file)
+{
+    const struct fm_safetensors *st = &j->shard[file].st;
+    size_t want = 0;
+    for (size_t i = 0; i < j->x.tensors; i++)
+        want += j->x.tensor[i].file == file;
+    for (size_t i = 0; i < st->count && st->count != want; i++)
+        if (!is_planned(j, file, st->tensor[i].name))
+            fm_verifier_find(j->v, file, FM_EDIFF, st->tensor[i].name, "does not belong in %s",
+                             j->x.file[file].name);
+}
+
+static int check_files(struct fm_verify_job *j, struct fm_err *err)
+{
+    int rc = check_no_others(j, err);
+    j->shard = fm_alloc(j->x.files, sizeof *j->shard, "the list of files", err);
+    if (!j->shard)
+        return err->code;
+    for (size_t i = 0; i < j->x.files && rc == FM_OK; i++)
+        rc = j->x.file[i].weights ? open_shard(j, i, err) : check_text(j, i, err);
+    for (size_t i = 0; i < j->x.files && rc == FM_OK; i++)
+        if (j->shard[i].parsed)
+            check_no_more_tensors(j, i);
+    return rc;
+}
+
+static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
+{
+    bool *usable = fm_alloc(j->x.tensors, sizeof *usable, "the list of tensors", err);
+    if (!usable)
+        return err->code;
+    for (size_t i = 0; i < j->x.tensors; i++)
+        usable[i] = check_tensor(j, &j->x.tensor[i]);
+    int rc = fm_verify_weights(j, usable, err);
+    free(usable);
+    return rc;
+}
+
+/* The widths that the export computes with, for --function. */
+static int keep_served(struct fm_verify_job *j, struct fm_err *err)
+{
+    size_t n = (size_t)j->x.config.M * (size_t)j->x.config.E;
+    const uint32_t *mask = fm_family_widths(&j->x.budgets.family, j->x.index);
+    uint32_t *served = fm_alloc(n, sizeof *served, "widths", err);
+    if (!served)
+        return err->code;
+    j->v->served = served;
+    j->v->all_resident = j->options.layout == FM_LAYOUT_ELASTIC;
+    for (size_t i = 0; i < n; i++)
+        served[i] = j->v->all_resident ? fm_exporter_round(&j->x, mask[i]) : j->x.widths[i];
+    return FM_OK;
+}
+
+int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
+{
+    struct fm_verify_job j = {.v = v, .run = *v->run};
+    j.run.input = v->options->against;
+    j.x = (struct fm_exporter){.run = &j.run, .options = &j.options, .head = true};
+    v->report->kind = "export";
+    int rc = open_bundle(&j, err);
+    if (rc == FM_OK) {
+        v->report->kind = fm_layout_name(j.options.layout);
+        v->report->index = j.x.index;
+        v->report->budget = j.x.budgets.budget[j.x.index].budget;
+        rc = check_files(&j, err);
+    }
+    if (rc == FM_OK)
+        rc = check_tensors(&j, err);
+    if (rc == FM_OK)
+        rc = keep_served(&j, err);
+    for (size_t i = 0; j.shard && i < j.x.files; i++) {
+        if (rc == FM_OK && j.shard[i].open)
+            rc = fm_file_unchanged(&j.shard[i].file, err);
+        fm_safetensors_close(&j.shard[i].st);
+        if (j.shard[i].open)
+            fm_file_close(&j.shard[i].file);
+    }
+    free(j.shard);
+    free(j.unit);
+    free(j.up);
+    fm_exporter_release(&j.x);
+    fm_segments_release(&j.seg);
+    return rc;
+}

@@ -1,0 +1,182 @@
+/*
+ * --function: what the weights compute.  A bundle's full model against the checkpoint it was made
+ * from, or an export against the bundle cut by the budget's mask, on a few held sequences: the
+ * mean loss and every token's log-probability.
+ */
+#include "lib/verify/verifier.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/data/calib.h"
+#include "lib/engine/sweep.h"
+#include "lib/model/model.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+
+#define SEQUENCES 4
+
+/* Sums in another order (channels permuted, tails of zeros) move a log-probability by some 1e-6;
+ * the neighbouring budget moves it by 1e-2 and more. */
+#define LOGPROB_LIMIT 1e-4
+
+struct job {
+    struct fm_verifier *v;
+    const struct fm_ops *ops;
+    struct fm_bundle bundle;
+    struct fm_ranking ranking;
+    struct fm_adapter adapter;
+    struct fm_calib calib;
+    int sequences;
+};
+
+/* Log-probabilities (sequences, T - 1) and the mean loss of one lane over one model. */
+static int compute(struct job *j, struct fm_model *model, const struct fm_lane *lane,
+                   float *logprob, double *loss, struct fm_err *err)
+{
+    struct fm_sweep *sweep = NULL;
+    struct fm_sweep_options options = {.memory = fm_run_memory(j->v->run), .stop = j->v->run->stop};
+    int T = j->calib.T;
+    double sum = 0, n = 0;
+    int32_t *ids = fm_alloc((size_t)T, sizeof *ids, "tokens", err);
+    int rc = ids ? fm_sweep_new(&sweep, model, j->ops, 1, T, T, 1, &options, err) : FM_ENOMEM;
+    for (int i = 0; i < j->sequences && rc == FM_OK; i++) {
+        struct fm_batch batch = {ids, 1, T};
+        struct fm_sweep_taps taps = {.lane = 0, .logprob = logprob + (size_t)i * (size_t)(T - 1)};
+        struct fm_measure measure;
+        fm_sweep_tap(sweep, &taps);
+        rc = fm_calib_read(&j->calib, i, 1, ids, err);
+        if (rc == FM_OK)
+            rc = fm_sweep_run(sweep, &batch, 1, lane, 1, NULL, &measure, NULL, err);
+        if (rc != FM_OK)
+            break;
+        sum += measure.ce;
+        n += (double)measure.n;
+        fm_run_report(j->v->run, "function", (uint64_t)i + 1, (uint64_t)j->sequences, "sequences");
+    }
+    fm_sweep_free(sweep);
+    free(ids);
+    *loss = n > 0 ? sum / n : 0;
+    return rc;
+}
+
+static void compare(struct job *j, const float *have, const float *want)
+{
+    struct fm_verify_report *r = j->v->report;
+    size_t n = (size_t)j->sequences * (size_t)(j->calib.T - 1), worst = 0;
+    r->function = true;
+    r->logprob_diff_max = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)have[i] - (double)want[i]);
+        /* A NaN is the largest there is, and stays. */
+        if (!(d <= r->logprob_diff_max) && !isnan(r->logprob_diff_max)) {
+            r->logprob_diff_max = d;
+            worst = i;
+        }
+    }
+    r->items += n;
+    if (!(r->logprob_diff_max <= LOGPROB_LIMIT))
+        fm_verifier_find(j->v, SIZE_MAX, FM_EDIFF, "function",
+                         "sequence %zu, token %zu: log-probability %.6f, wanted %.6f (limit %g)",
+                         worst / (size_t)(j->calib.T - 1), worst % (size_t)(j->calib.T - 1) + 1,
+                         have[worst], want[worst], LOGPROB_LIMIT);
+}
+
+/* Two models, a lane each. */
+static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *have_lane,
+                    struct fm_model *want, const struct fm_lane *want_lane, struct fm_err *err)
+{
+    struct fm_verify_report *r = j->v->report;
+    struct fm_run_options run = *j->v->run;
+    run.input = j->bundle.file.path; /* its tokenizer serves a text */
+    int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
+    if (rc != FM_OK)
+        return rc;
+    j->sequences = j->v->options->batches > 0 ? j->v->options->batches : SEQUENCES;
+    j->sequences = j->sequences < j->calib.count ? j->sequences : j->calib.count;
+    size_t n = (size_t)j->sequences * (size_t)(j->calib.T - 1);
+    float *a = fm_alloc(n, sizeof *a, "log-probabilities", err);
+    float *b = fm_alloc(n, sizeof *b, "log-probabilities", err);
+    rc = a && b ? compute(j, have, have_lane, a, &r->loss, err) : err->code;
+    if (rc == FM_OK)
+        rc = compute(j, want, want_lane, b, &r->loss_want, err);
+    if (rc == FM_OK)
+        compare(j, a, b);
+    free(a);
+    free(b);
+    return rc;
+}
+
+static const struct fm_lane plain = {.teacher = -1, .ce = 1};
+
+/*
+ * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint stays in its own
+ * channel order, so that the permutations are on trial too; an adapter is for ranked channels.
+ */
+static int check_bundle(struct job *j, struct fm_err *err)
+{
+    struct fm_model *have = NULL, *want = NULL;
+    uint64_t memory = fm_run_memory(j->v->run) / 4;
+    struct fm_lane lane = plain;
+    int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
+    if (rc == FM_OK)
+        rc = fm_stage_origin_check(&j->bundle, j->v->run->model, err);
+    if (rc == FM_OK)
+        rc = fm_model_open(&have, j->v->options->target, memory, err);
+    if (rc == FM_OK)
+        rc = fm_model_open(&want, j->v->run->model, memory, err);
+    if (rc == FM_OK && fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
+        rc = fm_ranking_open(&j->ranking, &j->bundle, err);
+        if (rc == FM_OK)
+            rc = fm_lorafile_open(&j->adapter, &j->bundle, err);
+        if (rc == FM_OK)
+            fm_model_rank(want, j->ranking.order);
+        lane.adapter = &j->adapter;
+        lane.round = true;
+    }
+    if (rc == FM_OK)
+        rc = run_both(j, have, &plain, want, &lane, err);
+    fm_model_close(have);
+    fm_model_close(want);
+    return rc;
+}
+
+static int check_export(struct job *j, struct fm_err *err)
+{
+    struct fm_model *have = NULL, *want = NULL;
+    uint64_t memory = fm_run_memory(j->v->run) / 4;
+    struct fm_lane lane = plain;
+    int rc = fm_stage_open(&j->bundle, j->v->options->against, FM_MEMBER_SEGMENTS, err);
+    if (rc == FM_OK)
+        rc = fm_model_open(&have, j->v->options->target, memory, err);
+    if (rc == FM_OK)
+        rc = fm_model_open(&want, j->v->options->against, memory, err);
+    assert(rc != FM_OK || j->v->served);
+    lane.widths = j->v->served;
+    if (rc == FM_OK)
+        rc = run_both(j, have, j->v->all_resident ? &lane : &plain, want, &lane, err);
+    fm_model_close(have);
+    fm_model_close(want);
+    return rc;
+}
+
+int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
+{
+    struct job j = {.v = v};
+    bool export = v->options->against != NULL;
+    const char *bundle = export ? v->options->against : v->options->target;
+    if (strcmp(bundle, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "--function reads the bundle twice: give it as a file");
+    int rc = fm_run_ops(&j.ops, v->run, err);
+    if (rc == FM_OK)
+        rc = export ? check_export(&j, err) : check_bundle(&j, err);
+    fm_calib_close(&j.calib);
+    fm_adapter_release(&j.adapter);
+    fm_ranking_release(&j.ranking);
+    fm_bundle_close(&j.bundle);
+    return rc;
+}

@@ -1,0 +1,47 @@
+/* The beginning of a bundle that comes through a pipe. */
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "lib/verify/verifier.h"
+
+/* Where the manifest says the weights begin; 0: it has none. */
+static uint64_t weights_begin(const struct fm_bundle *b)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
+    cJSON_ArrayForEach(entry, array)
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name"));
+        double offset = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "offset"));
+        if (name && strncmp(name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) == 0)
+            return offset > 0 && offset < 1e15 ? (uint64_t)offset : 0;
+    }
+    return 0;
+}
+
+int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err)
+{
+    struct fm_err unused = {0};
+    uint64_t begin = 0;
+    uint64_t most = FM_BUNDLE_MANIFEST_BYTES_MAX + FM_BUNDLE_ALIGN, first = FM_BUNDLE_ALIGN;
+    bool known = false;
+    int rc = fm_spool_keep(s, first, err);
+    while (rc == FM_OK && !s->ended && !known && first < most) {
+        first = 4 * first < most ? 4 * first : most;
+        rc = fm_spool_keep(s, first, err);
+        known = rc == FM_OK && fm_bundle_open_file(b, &s->file, true, &unused) == FM_OK;
+    }
+    if (known) {
+        begin = weights_begin(b);
+        fm_bundle_close(b);
+    }
+    if (rc == FM_OK)
+        rc = fm_spool_keep(s, begin ? begin : UINT64_MAX, err);
+    bool head = rc == FM_OK && begin && !s->ended && s->file.size >= begin &&
+                fm_bundle_open_file(b, &s->file, true, &unused) == FM_OK;
+    if (head)
+        return fm_bundle_expect(b, err);
+    if (rc == FM_OK)
+        rc = fm_spool_keep(s, UINT64_MAX, err);
+    return rc == FM_OK ? fm_bundle_open_file(b, &s->file, false, err) : rc;
+}

@@ -1,0 +1,74 @@
+/*
+ * Any bytes as a text file of every kind, and as what a tokenizer command prints: documents do not
+ * overlap, their texts are no longer than they are, ids come out as they went in.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "formats/text/documents.h"
+#include "formats/text/idlines.h"
+
+static void must(int ok)
+{
+    if (!ok)
+        abort();
+}
+
+/* rows: as if the name ended in .jsonl. */
+static void read_documents(const uint8_t *data, size_t size, bool rows, bool blocks)
+{
+    struct fm_documents d;
+    struct fm_err err = {0};
+    const char *record = "";
+    uint64_t line = 0, before = 0;
+    size_t bytes = 0, length = 0, sum = 0;
+    int rc = fm_documents_open(&d, fuzz_file(data, size), blocks, &err);
+    must(rc == FM_OK || (rc == FM_EFORMAT && err.text[0]));
+    if (rc != FM_OK)
+        return;
+    d.rows = rows;
+    while (rc == FM_OK && record) {
+        rc = fm_documents_next(&d, &record, &bytes, &line, &err);
+        must(rc == FM_OK || rc == FM_EFORMAT);
+        if (rc != FM_OK || !record)
+            break;
+        must(line > before && (sum += bytes) <= size);
+        before = line;
+        char *dst = malloc(bytes + 1);
+        must(dst != NULL);
+        if (fm_documents_text(&d, "text", record, bytes, dst, &length, &err) == FM_OK)
+            must(length <= bytes && !memchr(dst, 0, length));
+        free(dst);
+    }
+    fm_documents_close(&d);
+}
+
+static void read_ids(const uint8_t *data, size_t size)
+{
+    static struct fm_idlines l;
+    static int fd = -1;
+    struct fm_err err = {0};
+    if (fd < 0)
+        fd = memfd_create("ids", MFD_CLOEXEC);
+    must(fd >= 0 && ftruncate(fd, 0) == 0);
+    l = (struct fm_idlines){.name = "x", .fd = fd, .enough = size % 3 ? 0 : 5};
+    int rc = FM_OK;
+    for (size_t at = 0; rc == FM_OK && at < size; at += 7)
+        rc = fm_idlines_take(&l, (const char *)data + at, size - at < 7 ? size - at : 7, &err);
+    if (rc == FM_OK)
+        rc = fm_idlines_end(&l, &err);
+    must(rc == FM_OK || (rc == FM_EFORMAT && err.text[0]));
+    must(2 * l.ids <= size + 1 && l.lines <= size);
+    struct stat st;
+    must(rc != FM_OK || (fstat(fd, &st) == 0 && (uint64_t)st.st_size == 4 * l.ids));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    read_documents(data, size, true, false);
+    read_documents(data, size, false, false);
+    read_documents(data, size, false, true);
+    read_ids(data, size);
+    return 0;
+}
+
+FUZZ_MAIN

@@ -1,0 +1,486 @@
+/*
+ * The check of libfm_clip on a GPU: every implementation against the definition in double
+ * (gpu_define.cu), which in turn is held against fm_clip_reference on the host.
+ *
+ *   gpu_check host            what needs no GPU: the CPU path against the definition
+ *   gpu_check probe           only tells whether there is a GPU
+ *   gpu_check small           small and odd cases
+ *   gpu_check tiny            a few of them, for the slow tools of compute-sanitizer
+ *   gpu_check real            sizes of real models; some tokens are checked
+ *   gpu_check bench FILE [quick]   times and limits to FILE as JSON, and a table
+ *
+ * Status 0, 1 (something is wrong), or 77: no GPU.
+ */
+#include "tests/gpu/gpu_check.h"
+
+static int failures, checks;
+
+static void report(bool good, const std::string &what, const char *detail)
+{
+    checks++;
+    failures += !good;
+    printf("%s %s%s%s\n", good ? "ok  " : "FAIL", what.c_str(), detail[0] ? ": " : "", detail);
+    fflush(stdout);
+}
+
+static std::vector<int> some_tokens(int N, int most)
+{
+    std::vector<int> tokens;
+    for (int i = 0; i < std::min(N, most); i++)
+        tokens.push_back(N <= most ? i : (int)((int64_t)i * (N - 1) / (most - 1)));
+    return tokens;
+}
+
+/* --- running */
+
+class prepared
+{
+  public:
+    struct fm_clip *clip = nullptr;
+    struct fm_clip_error error = {};
+    int32_t code;
+    prepared(const test_layer &l, int path)
+    {
+        struct fm_clip_layer given = l.given(path);
+        code = fm_clip_prepare(&clip, &given, &error);
+    }
+    ~prepared()
+    {
+        fm_clip_release(clip);
+    }
+};
+
+/* Enqueue and wait; false and a sentence where it was refused or failed. */
+static bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace,
+                    std::string *why)
+{
+    struct fm_clip_layer given = l.given(0);
+    uint64_t bytes = fm_clip_workspace_bytes(&given, tokens_of_workspace, c.K);
+    device_array<uint8_t> workspace(bytes);
+    MUST(cudaMemset(workspace.p, 0xff, bytes));
+    MUST(cudaMemset(c.out.p, 0xff, c.out.n));
+    struct fm_clip_call call = c.given(l, workspace.p, bytes, nullptr);
+    if (fm_clip_forward(p.clip, &call, &p.error) != FM_CLIP_OK) {
+        *why = p.error.text;
+        return false;
+    }
+    MUST(cudaDeviceSynchronize());
+    return true;
+}
+
+static const path_name paths[] = {{FM_CLIP_PORTABLE, "plain"},
+                                  {FM_CLIP_MMA, "mma"},
+                                  {FM_CLIP_HOPPER, "hopper"},
+                                  {FM_CLIP_NAIVE, "naive"},
+                                  {FM_CLIP_BUCKET, "bucket"}};
+
+static bool baseline(int path)
+{
+    return path == FM_CLIP_NAIVE || path == FM_CLIP_BUCKET;
+}
+
+/* One case on one path.  Paths that the machine or shape lacks are not failures here; which paths
+ * must be there is asked in paths_are_there(). */
+static void check(const char *what, const path_name &path, test_layer &l, test_call &c,
+                  int32_t budget, int sample)
+{
+    static const char *const types[] = {"f32", "f16", "bf16"};
+    std::string name = std::string(path.name) + " " + types[l.type] + ", " + what, why;
+    l.set_budget(budget);
+    prepared p(l, path.path);
+    if (p.code == FM_CLIP_EDEVICE)
+        return;
+    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N, &why)) {
+        report(false, name, p.error.text);
+        return;
+    }
+    bool good = false;
+    std::string detail =
+        compare(l, c, define(l, c, some_tokens(c.N, sample), budget), path.path, &good);
+    report(good, name, detail.c_str());
+    int32_t faults = fm_clip_status(p.clip, &p.error);
+    if (faults != 0)
+        report(false, name + ": faults", p.error.text);
+    if (baseline(path.path))
+        return; /* atomic sums: no promise of bits, and no budgets in chunks */
+    std::vector<uint8_t> first = c.out.read();
+    if (forward(p, l, c, c.N, &why) && c.out.read() != first)
+        report(false, name, "the same call gave other bits");
+    if (c.N > 2 && forward(p, l, c, (c.N + 2) / 3, &why) && c.out.read() != first)
+        report(false, name, "in chunks, other bits");
+}
+
+/* --- small cases */
+
+static test_layer odd_layer(int type, int H)
+{
+    return test_layer(type, H, 200, 5, {70, 33, 1, 64, 200},
+                      {70, 0, 1, 63, 199, 17, 33, 1, 64, 65, 70, 33, 1, 64, 200}, 3);
+}
+
+static std::vector<int32_t> used_of(const test_layer &l, const std::vector<int> &budgets)
+{
+    std::vector<int32_t> used((size_t)l.E);
+    for (int b : budgets)
+        for (int e = 0; e < l.E; e++)
+            used[(size_t)e] = std::max(used[(size_t)e], l.widths[(size_t)(b * l.E + e)]);
+    return used;
+}
+
+static void odd_sizes(const path_name &path, int type, int H)
+{
+    test_layer l = odd_layer(type, H);
+    bool clean = baseline(path.path); /* its aligned widths multiply dropped channels by zero */
+    if (!clean)
+        l.spoil(used_of(l, {1}));
+    for (int N : {1, 9, 40, 150}) {
+        test_call c(l, N, 2, 0);
+        check(("N " + std::to_string(N)).c_str(), path, l, c, 1, 1000);
+    }
+    test_layer wide = odd_layer(type, H);
+    if (!clean)
+        wide.spoil(used_of(wide, {0}));
+    test_call crowd(wide, 130, 2, 1); /* all tokens on one expert, another has width 0 */
+    check("one expert has every token", path, wide, crowd, 0, 1000);
+    if (clean)
+        return;
+    test_layer both = odd_layer(type, H);
+    test_call c(both, 77, 2, 0.5);
+    for (int t = 0; t < c.N; t++)
+        c.budgets.push_back(t * 5 % 3);
+    c.upload();
+    check("budgets per token", path, both, c, 0, 1000);
+}
+
+static void absent_ids(const path_name &path, int type, int H)
+{
+    test_layer l = odd_layer(type, H);
+    l.e0 = 3;
+    test_call c(l, 23, 3, 0);
+    for (size_t i = 0; i < c.ids.size(); i += 4)
+        c.ids[i] = i % 8 ? -1 : (int32_t)(i % 3); /* nobody, or another rank's */
+    c.ids[30] = c.ids[31] = c.ids[32] = 3;        /* duplicates add */
+    c.ids[33] = c.ids[34] = c.ids[35] = -1;
+    std::vector<int64_t> wide(c.ids.begin(), c.ids.end());
+    c.d_ids64 = device_array<int64_t>(wide);
+    check("absent ids, a range of experts, duplicates, 64-bit ids", path, l, c, 2, 1000);
+}
+
+static void nan_stays_in_its_row(const path_name &path, int type, int H)
+{
+    test_layer l = odd_layer(type, H);
+    l.set_budget(2);
+    test_call c(l, 30, 2, 0.4);
+    prepared p(l, path.path);
+    std::string why;
+    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N, &why))
+        return;
+    std::vector<uint8_t> clean = c.out.read();
+    size_t row = (size_t)H * (size_t)type_bytes(type);
+    MUST(cudaMemset(c.hidden.p + 11 * row, 0xff, row));
+    forward(p, l, c, c.N, &why);
+    std::vector<uint8_t> out = c.out.read();
+    bool same = !memcmp(out.data(), clean.data(), 11 * row) &&
+                !memcmp(out.data() + 12 * row, clean.data() + 12 * row, out.size() - 12 * row);
+    bool nan = true;
+    for (int j = 0; j < H; j++) {
+        double v = number_at(out.data(), type, (int64_t)11 * H + j);
+        nan = nan && v != v;
+    }
+    report(same && nan, std::string(path.name) + ", a NaN row stays in its row",
+           same ? nan ? "" : "numbers in the row itself" : "other rows changed");
+}
+
+/* Each expert loaded only to the width in use: the same bits. */
+static void freed_tails(const path_name &path, int type, int H)
+{
+    test_layer whole = odd_layer(type, H);
+    std::vector<int32_t> used = used_of(whole, {1});
+    test_layer freed(type, H, 200, 5, used, used, 0);
+    size_t row = (size_t)H * (size_t)type_bytes(type);
+    for (size_t e = 0; e < 5; e++) {
+        MUST(cudaMemcpy(freed.gate_up.p + 2 * (size_t)freed.row0[e] * row,
+                        whole.gate_up.p + 2 * (size_t)whole.row0[e] * row,
+                        2 * (size_t)used[e] * row, cudaMemcpyDeviceToDevice));
+        MUST(cudaMemcpy(freed.down.p + (size_t)freed.row0[e] * row,
+                        whole.down.p + (size_t)whole.row0[e] * row, (size_t)used[e] * row,
+                        cudaMemcpyDeviceToDevice));
+    }
+    test_call c(whole, 45, 2, 0.3);
+    whole.set_budget(1);
+    prepared a(whole, path.path), b(freed, path.path);
+    std::string why;
+    if (a.code != FM_CLIP_OK || b.code != FM_CLIP_OK || !forward(a, whole, c, c.N, &why))
+        return;
+    std::vector<uint8_t> first = c.out.read();
+    bool ran = forward(b, freed, c, c.N, &why);
+    report(ran && c.out.read() == first,
+           std::string(path.name) + ", freed tails give the same bits", why.c_str());
+}
+
+/* A graph captured once is replayed with another budget, other widths, other ids. */
+static void graph_replay(const path_name &path, int type, int H)
+{
+    test_layer l = odd_layer(type, H);
+    test_call c(l, 40, 2, 0.3);
+    std::string name = std::string(path.name) + ", a captured graph", why;
+    prepared p(l, path.path);
+    if (p.code != FM_CLIP_OK)
+        return;
+    struct fm_clip_layer given = l.given(0);
+    uint64_t bytes = fm_clip_workspace_bytes(&given, c.N, c.K);
+    device_array<uint8_t> workspace(bytes);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t run;
+    MUST(cudaStreamCreate(&stream));
+    struct fm_clip_call call = c.given(l, workspace.p, bytes, stream);
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    int32_t code = fm_clip_forward(p.clip, &call, &p.error);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    if (code != FM_CLIP_OK) {
+        report(false, name, p.error.text);
+        return;
+    }
+    MUST(cudaGraphInstantiate(&run, graph, 0));
+    for (int round = 0; round < 4; round++) {
+        if (round == 2) { /* other widths */
+            l.widths[2 * 5 + 4] = 77;
+            l.d_widths.write(l.widths);
+        }
+        if (round == 3) { /* other ids: more rows for an expert than when captured */
+            for (size_t i = 0; i < c.ids.size(); i++)
+                c.ids[i] = i % 2 ? 4 : (int32_t)(i / 2 % 4);
+            c.d_ids.write(c.ids);
+        }
+        int32_t budget = round == 0 ? 0 : round == 1 ? 1 : 2;
+        l.set_budget(budget);
+        MUST(cudaMemset(c.out.p, 0xff, c.out.n));
+        MUST(cudaGraphLaunch(run, stream));
+        MUST(cudaStreamSynchronize(stream));
+        bool good = false;
+        std::string detail =
+            compare(l, c, define(l, c, some_tokens(c.N, 1000), budget), path.path, &good);
+        report(good, name + ", replay " + std::to_string(round), detail.c_str());
+    }
+    cudaGraphExecDestroy(run);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+}
+
+/* A width and a budget out of range: the nearest are taken, and status says so, once. */
+static void faults_are_told(const path_name &path, int type, int H)
+{
+    test_layer l = odd_layer(type, H);
+    l.set_budget(9);
+    l.d_widths.write({70, 0, 1, 63, 199, 17, 33, 1, 64, 65, 70, 33, 1, 64, 201});
+    test_call c(l, 12, 2, 0);
+    prepared p(l, path.path);
+    std::string why;
+    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N, &why))
+        return;
+    bool good = false;
+    std::string detail = compare(l, c, define(l, c, some_tokens(c.N, 1000), 2), path.path, &good);
+    int32_t faults = fm_clip_status(p.clip, &p.error), after = fm_clip_status(p.clip, &p.error);
+    report(good && faults == (FM_CLIP_FAULT_WIDTH | FM_CLIP_FAULT_BUDGET) && after == 0,
+           std::string(path.name) + ", faults are told once", detail.c_str());
+}
+
+/* The definition used here against the library's own, on the host. */
+static void definitions_agree()
+{
+    test_layer l = odd_layer(FM_CLIP_BF16, 72);
+    test_call c(l, 11, 2, 0);
+    definition d = define(l, c, some_tokens(11, 1000), 2);
+    std::vector<uint8_t> gate_up = l.gate_up.read(), down = l.down.read(), hidden = c.hidden.read();
+    int32_t budget = 2;
+    struct fm_clip_layer host = l.given(0);
+    host.device = FM_CLIP_CPU;
+    host.gate_up = gate_up.data();
+    host.down = down.data();
+    host.row0 = l.row0.data();
+    host.cap = l.cap.data();
+    host.widths = l.widths.data();
+    host.budget = &budget;
+    struct fm_clip_call call = c.given(l, nullptr, 0, nullptr);
+    call.hidden = hidden.data();
+    call.ids = c.ids.data();
+    call.weights = c.weights.data();
+    std::vector<double> out(d.out.size()), size(d.out.size());
+    struct fm_clip_error error = {};
+    int32_t code = fm_clip_reference(out.data(), size.data(), &host, &call, &error);
+    double worst = 0;
+    for (size_t i = 0; i < out.size(); i++)
+        worst = std::max(worst, fabs(out[i] - d.out[i]) / (1e-300 + d.size[i]));
+    report(code == FM_CLIP_OK && worst <= 1e-12,
+           "the definition on the device and on the host agree", error.text);
+}
+
+static void paths_are_there()
+{
+    test_layer l(FM_CLIP_BF16, 128, 128, 2, {128, 128}, {128, 128}, 0);
+    int major = 0, minor = 0;
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+    for (const path_name &path : paths) {
+        prepared p(l, path.path);
+        bool wanted = path.path != FM_CLIP_HOPPER || (major == 9 && minor == 0);
+        report(p.code == (wanted ? FM_CLIP_OK : FM_CLIP_EDEVICE),
+               std::string("path ") + path.name + (wanted ? " is there" : " is refused"),
+               p.error.text);
+    }
+}
+
+static void tiny_cases()
+{
+    for (const path_name &path : paths) {
+        if (baseline(path.path))
+            continue;
+        test_layer l = odd_layer(FM_CLIP_BF16, 72);
+        test_call few(l, 5, 2, 0), many(l, 70, 2, 1);
+        check("few rows", path, l, few, 1, 1000);
+        check("many rows", path, l, many, 2, 1000);
+    }
+}
+
+static void small_cases()
+{
+    paths_are_there();
+    definitions_agree();
+    for (const path_name &path : paths)
+        for (int type : {FM_CLIP_BF16, FM_CLIP_F16, FM_CLIP_F32}) {
+            if (type == FM_CLIP_F32 && path.path != FM_CLIP_PORTABLE)
+                continue;
+            int H = path.path == FM_CLIP_PORTABLE ? 41 : 136;
+            odd_sizes(path, type, H);
+            absent_ids(path, type, H);
+            if (type == FM_CLIP_F16 || baseline(path.path))
+                continue;
+            nan_stays_in_its_row(path, type, H);
+            freed_tails(path, type, H);
+            graph_replay(path, type, H);
+            faults_are_told(path, type, H);
+        }
+}
+
+/* --- real sizes */
+
+struct real_model {
+    const char *name;
+    int H, I, E, K;
+};
+
+static void real_sizes()
+{
+    static const real_model models[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
+                                        {"qwen2-57b-a14b", 3584, 2560, 64, 8},
+                                        {"qwen3-30b-a3b", 2048, 768, 128, 8}};
+    static const double shares[8] = {1, 0.7, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1};
+    for (const real_model &m : models) {
+        std::vector<int32_t> cap((size_t)m.E, m.I), widths = cap;
+        for (int e = 0; e < m.E; e++)
+            widths.push_back((int32_t)ceil(shares[e * 5 % 8] * m.I));
+        test_layer l(FM_CLIP_BF16, m.H, m.I, m.E, cap, widths, 0);
+        for (int N : {1, 16, 64, 256, 1024, 4096})
+            for (int32_t b : {0, 1}) {
+                test_call c(l, N, m.K, 0);
+                std::string what = std::string(m.name) + ", N " + std::to_string(N) +
+                                   (b ? ", mixed widths" : ", full width");
+                for (const path_name &path : paths)
+                    if (path.path != FM_CLIP_PORTABLE || N <= 64)
+                        check(what.c_str(), path, l, c, b, 24);
+            }
+    }
+}
+
+/* --- without a GPU */
+
+/* The CPU path of the same library against the definition: the checker itself is exercised. */
+static void host_part()
+{
+    const int H = 41, E = 4, N = 13, K = 2;
+    std::vector<int64_t> row0 = {2, 20, 40, 45};
+    std::vector<int32_t> cap = {17, 16, 1, 30}, widths = {17, 0, 1, 29};
+    const int64_t channels = 80;
+    std::vector<float> gate_up((size_t)(2 * channels * H)), down((size_t)(channels * H)),
+        hidden(N * H), out(N * H), weights(N * K);
+    for (std::vector<float> *v : {&gate_up, &down, &hidden, &weights})
+        for (float &x : *v)
+            x = (float)(random_unit() - 0.5);
+    std::vector<int32_t> ids;
+    for (int i = 0; i < N * K; i++)
+        ids.push_back((int32_t)(random_bits() % 6) - 1);
+    int32_t budget = 0;
+    struct fm_clip_layer l = {};
+    l.size = sizeof l;
+    l.type = FM_CLIP_F32;
+    l.H = H;
+    l.E = E;
+    l.B = 1;
+    l.cap_max = 30;
+    l.channels = channels;
+    l.gate_up = gate_up.data();
+    l.down = down.data();
+    l.row0 = row0.data();
+    l.cap = cap.data();
+    l.widths = widths.data();
+    l.budget = &budget;
+    l.budget_type = FM_CLIP_I32;
+    struct fm_clip *clip;
+    struct fm_clip_error error = {};
+    struct fm_clip_call c = {};
+    c.size = sizeof c;
+    c.ids_type = FM_CLIP_I32;
+    c.N = N;
+    c.K = K;
+    c.hidden = hidden.data();
+    c.hidden_stride = c.out_stride = H;
+    c.ids = ids.data();
+    c.weights = weights.data();
+    c.out = out.data();
+    c.workspace_bytes = fm_clip_workspace_bytes(&l, N, K);
+    c.workspace = aligned_alloc(FM_CLIP_ALIGN, (c.workspace_bytes + 255) / 256 * 256);
+    std::vector<double> want(N * H), size(N * H);
+    bool ran = fm_clip_prepare(&clip, &l, &error) == FM_CLIP_OK &&
+               fm_clip_forward(clip, &c, &error) == FM_CLIP_OK &&
+               fm_clip_reference(want.data(), size.data(), &l, &c, &error) == FM_CLIP_OK;
+    double worst = 0;
+    for (size_t i = 0; ran && i < want.size(); i++) {
+        double off = fabs(out[i] - want[i]) / (2e-6 * size[i] + 1e-12);
+        worst = off <= worst ? worst : off;
+    }
+    report(ran && worst <= 1, "the CPU path against the definition", error.text);
+    fm_clip_release(clip);
+    free(c.workspace);
+}
+
+int main(int count, char **words)
+{
+    std::string mode = count > 1 ? words[1] : "";
+    if (mode == "host") {
+        host_part();
+        return failures != 0;
+    }
+    struct fm_clip_error error = {};
+    if (fm_clip_available(FM_CLIP_CUDA, &error) != FM_CLIP_OK) {
+        printf("gpu_check: no GPU here (%s): nothing was checked on one\n", error.text);
+        return 77;
+    }
+    if (mode == "probe")
+        return 0;
+    if (mode == "bench" && count > 2)
+        return run_bench(words[2], count > 3);
+    if (mode == "small") {
+        small_cases();
+        failures += check_serve(&checks);
+    } else if (mode == "tiny")
+        tiny_cases();
+    else if (mode == "real")
+        real_sizes();
+    else {
+        fprintf(stderr, "usage: gpu_check host|probe|small|tiny|real|bench FILE [quick]\n");
+        return 2;
+    }
+    printf("%d checks, %d failures\n", checks, failures);
+    return failures != 0 || checks == 0;
+}

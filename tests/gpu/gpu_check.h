@@ -1,0 +1,297 @@
+/*
+ * What the check and the bench of the GPU paths share: a layer with random weights on the device,
+ * calls on it, and the definition in double for tokens of a call.
+ */
+#ifndef TESTS_GPU_CHECK_H
+#define TESTS_GPU_CHECK_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/clip/clip.h"
+
+/* A CUDA call that fails ends the program: nothing after it would mean anything. */
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        cudaError_t must_code = (call);                                                            \
+        if (must_code != cudaSuccess) {                                                            \
+            fprintf(stderr, "gpu_check: %s:%d: %s: %s\n", __FILE__, __LINE__, #call,               \
+                    cudaGetErrorString(must_code));                                                \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+inline uint64_t random_state = 0x9e3779b97f4a7c15u;
+
+inline uint64_t random_bits()
+{
+    random_state ^= random_state << 13, random_state ^= random_state >> 7;
+    return random_state ^= random_state << 17;
+}
+
+inline double random_unit()
+{
+    return (double)(random_bits() >> 11) / 9007199254740992.0;
+}
+
+/* Device memory of n elements, released at the end of the scope. */
+template <typename T> class device_array
+{
+  public:
+    T *p = nullptr;
+    size_t n = 0;
+    device_array() = default;
+    explicit device_array(size_t count) : n(count)
+    {
+        MUST(cudaMalloc((void **)&p, (count + !count) * sizeof(T)));
+    }
+    explicit device_array(const std::vector<T> &from) : device_array(from.size())
+    {
+        write(from);
+    }
+    device_array(const device_array &) = delete;
+    device_array &operator=(device_array &&other)
+    {
+        std::swap(p, other.p);
+        std::swap(n, other.n);
+        return *this;
+    }
+    ~device_array()
+    {
+        cudaFree(p);
+    }
+    void write(const std::vector<T> &from)
+    {
+        MUST(cudaMemcpy(p, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    std::vector<T> read() const
+    {
+        std::vector<T> to(n);
+        MUST(cudaMemcpy(to.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+        return to;
+    }
+};
+
+inline int type_bytes(int type)
+{
+    return type == FM_CLIP_F32 ? 4 : 2;
+}
+
+static __device__ __host__ inline double number_at(const void *base, int type, int64_t i)
+{
+    if (type == FM_CLIP_F32)
+        return ((const float *)base)[i];
+    if (type == FM_CLIP_F16)
+        return __half2float(((const __half *)base)[i]);
+    return __bfloat162float(((const __nv_bfloat16 *)base)[i]);
+}
+
+static __device__ inline uint64_t mixed(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Normal-like numbers (a sum of four uniforms). */
+static __global__ void fill_numbers(void *to, int type, int64_t n, uint64_t seed, float scale)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        uint64_t bits = mixed(seed * 0x100000001b3u + (uint64_t)i);
+        float sum = 0;
+        for (int j = 0; j < 4; j++)
+            sum += (float)(bits >> 16 * j & 0xffff) / 65536.0f - 0.5f;
+        float v = sum * 1.7320508f * scale;
+        if (type == FM_CLIP_F32)
+            ((float *)to)[i] = v;
+        else if (type == FM_CLIP_F16)
+            ((__half *)to)[i] = __float2half_rn(v);
+        else
+            ((__nv_bfloat16 *)to)[i] = __float2bfloat16_rn(v);
+    }
+}
+
+static inline void fill(void *to, int type, int64_t n, double scale)
+{
+    fill_numbers<<<4096, 256>>>(to, type, n, random_bits(), (float)scale);
+    MUST(cudaGetLastError());
+}
+
+/* A layer: `gap` channels lie before each expert. */
+struct test_layer {
+    int type, H, I, E, e0, B;
+    std::vector<int64_t> row0;
+    std::vector<int32_t> cap, widths;
+    int64_t channels;
+    device_array<uint8_t> gate_up, down;
+    device_array<int64_t> d_row0;
+    device_array<int32_t> d_cap, d_widths, d_budget;
+
+    test_layer(int type_, int H_, int I_, int E_, std::vector<int32_t> cap_,
+               std::vector<int32_t> widths_, int gap)
+        : type(type_), H(H_), I(I_), E(E_), e0(0), B((int)widths_.size() / E_), cap(cap_),
+          widths(widths_), channels(gap)
+    {
+        for (int32_t k : cap) {
+            row0.push_back(channels);
+            channels += k + gap;
+        }
+        size_t n = (size_t)channels * (size_t)H * (size_t)type_bytes(type);
+        gate_up = device_array<uint8_t>(2 * n);
+        down = device_array<uint8_t>(n);
+        fill(gate_up.p, type, 2 * channels * H, 1 / sqrt((double)H));
+        fill(down.p, type, channels * H, 1 / sqrt((double)I));
+        d_row0 = device_array<int64_t>(row0);
+        d_cap = device_array<int32_t>(cap);
+        d_widths = device_array<int32_t>(widths);
+        d_budget = device_array<int32_t>(std::vector<int32_t>{0});
+    }
+    /* Everything that no expert uses up to used[e] becomes NaN. */
+    void spoil(const std::vector<int32_t> &used)
+    {
+        size_t row = (size_t)H * (size_t)type_bytes(type);
+        for (int e = -1; e < E; e++) {
+            int64_t from = e < 0 ? 0 : row0[(size_t)e] + used[(size_t)e];
+            int64_t to = e + 1 < E ? row0[(size_t)e + 1] : channels;
+            if (to <= from)
+                continue;
+            MUST(cudaMemset(gate_up.p + 2 * (size_t)from * row, 0xff,
+                            2 * (size_t)(to - from) * row));
+            MUST(cudaMemset(down.p + (size_t)from * row, 0xff, (size_t)(to - from) * row));
+        }
+    }
+    void set_budget(int32_t b)
+    {
+        d_budget.write({b});
+    }
+    struct fm_clip_layer given(int path) const
+    {
+        struct fm_clip_layer l = {};
+        l.size = sizeof l;
+        l.device = FM_CLIP_CUDA;
+        l.type = type;
+        l.H = H;
+        l.E = E;
+        l.e0 = e0;
+        l.B = B;
+        l.cap_max = *std::max_element(cap.begin(), cap.end());
+        l.channels = channels;
+        l.gate_up = gate_up.p;
+        l.down = down.p;
+        l.row0 = d_row0.p;
+        l.cap = d_cap.p;
+        l.widths = d_widths.p;
+        l.budget = d_budget.p;
+        l.budget_type = FM_CLIP_I32;
+        l.path = path;
+        return l;
+    }
+};
+
+struct test_call {
+    int N, K;
+    std::vector<int32_t> ids, budgets; /* budgets may be empty */
+    std::vector<float> weights;
+    device_array<uint8_t> hidden, out;
+    device_array<int32_t> d_ids, d_budgets;
+    device_array<int64_t> d_ids64; /* used where not empty */
+    device_array<float> d_weights;
+
+    /* Distinct experts per token, the first `popular` of the tokens always with expert e0. */
+    test_call(const test_layer &l, int N_, int K_, double popular) : N(N_), K(K_)
+    {
+        for (int t = 0; t < N; t++) {
+            std::vector<int32_t> order;
+            for (int e = 0; e < l.E; e++)
+                order.push_back(l.e0 + e);
+            for (int s = 0; s < K; s++) {
+                bool first = s == 0 && random_unit() < popular;
+                size_t left = order.size() - (size_t)s, at = first ? 0 : random_bits() % left;
+                std::swap(order[(size_t)s], order[(size_t)s + at]);
+                ids.push_back(order[(size_t)s]);
+                weights.push_back((float)(0.1 + 0.8 * random_unit()));
+            }
+        }
+        hidden = device_array<uint8_t>((size_t)N * (size_t)l.H * (size_t)type_bytes(l.type));
+        out = device_array<uint8_t>(hidden.n);
+        fill(hidden.p, l.type, (int64_t)N * l.H, 1);
+        MUST(cudaMemset(out.p, 0xff, out.n));
+        upload();
+    }
+    void upload()
+    {
+        d_ids = device_array<int32_t>(ids);
+        d_weights = device_array<float>(weights);
+        d_budgets = device_array<int32_t>(budgets);
+    }
+    struct fm_clip_call given(const test_layer &l, void *workspace, uint64_t bytes,
+                              cudaStream_t stream) const
+    {
+        struct fm_clip_call c = {};
+        c.size = sizeof c;
+        c.ids_type = d_ids64.n ? FM_CLIP_I64 : FM_CLIP_I32;
+        c.N = N;
+        c.K = K;
+        c.hidden = hidden.p;
+        c.hidden_stride = c.out_stride = l.H;
+        c.ids = d_ids64.n ? (const void *)d_ids64.p : d_ids.p;
+        c.weights = d_weights.p;
+        c.budgets = budgets.empty() ? nullptr : d_budgets.p;
+        c.out = out.p;
+        c.workspace = workspace;
+        c.workspace_bytes = bytes;
+        c.stream = stream;
+        return c;
+    }
+    int32_t width(const test_layer &l, int t, int s, int32_t budget) const
+    {
+        int32_t e = ids[(size_t)(t * K + s)] - l.e0;
+        int32_t b = budgets.empty() ? budget : budgets[(size_t)t];
+        return e < 0 || e >= l.E ? 0 : l.widths[(size_t)(b * l.E + e)];
+    }
+};
+
+/* What the listed tokens must give (tokens, H), and the same sums of absolute values. */
+struct definition {
+    std::vector<int> tokens;
+    std::vector<double> out, size;
+};
+
+/* gpu_define.cu. */
+definition define(const test_layer &l, const test_call &c, const std::vector<int> &tokens,
+                  int32_t budget);
+
+/*
+ * Largest error over what its roundings allow: h is rounded once (u times the sum of absolute
+ * terms) and so is out (u |out|); sums in float32 and the fast exponential are far below.  The
+ * baselines round gate and up products and each expert's result as well.  Also the relative root
+ * mean square, which a wrong number among many right ones cannot hide in.
+ */
+std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
+                    bool *good);
+
+/* One of the implementations, by path. */
+struct path_name {
+    int path;
+    const char *name;
+};
+
+/* gpu_serve.cu.  The failures; adds to *checks. */
+int check_serve(int *checks);
+
+/* gpu_bench.cu.  Returns 0, or 1 where something did not run. */
+int run_bench(const char *json_file, bool quick);
+
+#endif

@@ -1,0 +1,356 @@
+#!/usr/bin/env python3
+"""Run every family and layout through transformers, vLLM and SGLang.  `make clients`.
+
+    clients.py PYTHON_OF_VLLM PYTHON_OF_SGLANG [FAMILY...]   (tests/judge/clients.sh gives the first two)
+
+Small models of five families; fm-rank, fm-train, fm-pack make a family of each, and fm-pack
+--export every layout at one budget.  Each client loads each directory (golden/client_*.py) and
+gives the log-probability of every next token; the mean, the loss, is printed beside what our
+engine gets from the same directory.  The exit status is 1 where a cell is off, or fails, that is
+not known to (KNOWN).
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from client import MARK
+from judge import tool
+
+HERE = Path(__file__).resolve().parent
+BUDGET = 0.4
+TOLERANCE = 1e-3  # of the loss; a neighbouring member is further away
+TIMEOUT = 1800  # seconds for one client and family
+ROUND = 32  # vLLM's fused experts take multiples of this on a CPU; real channels fill it up
+T = 64
+
+# Sizes that no server refuses.  Weights are random but large, so that the loss moves with the mask.
+SIZES = {
+    "vocab_size": 384,
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "intermediate_size": 192,
+    "moe_intermediate_size": 192,
+    "num_local_experts": 8,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "eos_token_id": 2,
+}
+FAMILIES = {
+    "phimoe": {  # as the published one: scaled positions, and a window that never closes
+        "num_experts_per_tok": 2,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "sliding_window": 512,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1 + i / 20 for i in range(16)],
+            "long_factor": [1.5 + i * 0.75 for i in range(16)],
+            "short_mscale": 1.243163121016122,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 256,
+        },
+    },
+    "qwen2_moe": {
+        "intermediate_size": 160,
+        "shared_expert_intermediate_size": 96,
+        "mlp_only_layers": [1],
+    },
+    "qwen3_moe": {"norm_topk_prob": True, "head_dim": 32},
+    "olmoe": {"num_key_value_heads": 4},
+}
+CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
+
+# Exports: row of the table -> options of fm-pack.  `layer fused` is the one for fused kernels.
+EXPORTS = {
+    "uniform": ("--layout", "uniform", "--pad-multiple", ROUND),
+    "padded": ("--layout", "padded"),
+    "ragged": ("--layout", "ragged"),
+    "layer": ("--layout", "layer", "--pad-multiple", ROUND),
+    "layer fused": ("--layout", "layer", "--pad-multiple", ROUND, "--for", "vllm"),
+    "elastic": ("--layout", "elastic"),
+}
+CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
+ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
+STOCK = ("original", "uniform", "padded")
+SWITCHES = (0.0, BUDGET, 0.0)
+CAP, FURTHER = 0.35, 0.55
+SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
+
+# (family, row, client): cells that the client cannot give, or gives otherwise; man/fm-clients.7
+# says why.  None stands for every one.
+KNOWN = {
+    (None, "layer fused", "sglang"),  # one width for all layers: fm_sglang is for that
+    # The servers' own PhiMoE never adds the bias of the head; SGLang's Transformers backend stops
+    # where there is one: fm_sglang is for that.
+    *(("phimoe", row, "vllm") for row in STOCK),
+    ("phimoe", None, "sglang"),
+}
+
+
+@dataclass
+class Family:
+    name: str
+    model: Path
+    ids: list
+    paths: dict = field(default_factory=dict)  # row -> directory
+    ours: dict = field(default_factory=dict)  # row -> one array per budget
+    cells: dict = field(default_factory=dict)  # (row, client) -> arrays, or a text
+    channels: int = 0  # of all experts that the load cap leaves
+
+
+# --- our side -----------------------------------------------------------------------------------
+
+
+def make_model(name, folder):
+    """A model of the family as transformers saves it, in bfloat16."""
+    torch.manual_seed(1)
+    known = set(AutoConfig.for_model(name).to_dict()) | {"num_experts", "num_local_experts"}
+    sizes = {key: value for key, value in SIZES.items() if key in known} | FAMILIES[name]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes))
+    for key, value in model.named_parameters():
+        if key.endswith("bias"):
+            torch.nn.init.normal_(value, std=0.3)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    file = folder / "config.json"  # the name that the hub's checkpoint has, and servers know
+    file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
+
+
+def open_family(name, folder):
+    """The model, tokens to rank and measure with, and those that the clients get."""
+    if name == "mixtral":
+        source, model = HERE.parents[1] / "golden/tiny-mixtral", folder / "model"
+        model.mkdir()
+        for file in ("config.json", "generation_config.json", "model.safetensors"):
+            shutil.copy(source / file, model)  # vLLM takes golden.safetensors for weights, too
+        ids = np.load(source / "heldout.npy").reshape(-1, T)[:8]
+        return Family(name, model, ids.tolist()), source / "calib.npy"
+    make_model(name, folder / "model")
+    calib = np.random.default_rng(1).integers(3, SIZES["vocab_size"], (40, T), dtype=np.int32)
+    np.save(folder / "calib.npy", calib)
+    return Family(name, folder / "model", calib[-8:].tolist()), folder / "calib.npy"
+
+
+def make_exports(family, calib, folder):
+    stage = ["--model", family.model, "--tokens", calib, "--seq-len", T, "--quiet"]
+    rank, train, packed = (folder / f"{x}.fm" for x in ("rank", "train", "family"))
+    np.save(folder / "ids.npy", np.array(family.ids, np.int32))
+    masks = ["--method", "saliency", "--until", "0.6", "--eval-tokens", folder / "ids.npy"]
+    tool("fm-rank", *stage, "--max-tokens", 40 * T, "-o", rank)
+    tool("fm-train", *stage, "--max-tokens", 40 * T, *masks, "-o", train, rank)
+    tool("fm-pack", "--model", family.model, "--quiet", "-o", packed, train)
+
+    def export(row, budget, *options):
+        out = folder / row.replace(" ", "-")
+        tool("fm-pack", "--quiet", "--export", out, "--budget", budget, *options, packed)
+        return out
+
+    family.paths = {"original": family.model, "native": export("native", BUDGET)}
+    family.paths["further"] = export("further", FURTHER, "--layout", "native")
+    capped = export("capped", BUDGET, "--layout", "elastic", "--load-cap", CAP)
+    widths = json.loads((capped / "fm-export.json").read_text())["widths"]
+    family.channels = sum(map(sum, widths))
+    for row, options in EXPORTS.items():
+        family.paths[row] = export(row, 0 if row == "elastic" else BUDGET, *options)
+    family.paths["elastic compiled"] = family.paths[CAPPED] = family.paths["elastic"]
+
+
+def measure_ours(family, folder):
+    def logprobs(row):
+        got = tool("logprobs", family.paths[row], folder / "ids.npy", T)
+        return np.frombuffer(got, np.float32)
+
+    full, member = logprobs("original"), logprobs("native")
+    for row in ("uniform", "layer"):
+        family.ours[row] = [logprobs(row)]
+    family.ours |= {"original": [full], "padded": [member], "ragged": [member]}
+    family.ours["layer fused"] = family.ours["layer"]
+    family.ours["elastic"] = family.ours["elastic compiled"] = [full, member, full]
+    family.ours[CAPPED] = [member, logprobs("further"), member]
+
+
+# --- their side ---------------------------------------------------------------------------------
+
+
+def cells_for(family, client):
+    """What one client has to load."""
+    for row in ROWS:
+        if not asked(family.name, row, client):
+            continue
+        cell = {"name": row, "path": str(family.paths[row])}
+        cell["budgets"] = list(SWITCHES) if row.startswith("elastic") else None
+        if row == "elastic compiled":
+            cell["compiled"] = True
+        if row == CAPPED:
+            cell["budgets"] = SWITCHES_CAPPED
+            cell["environment"] = {"FM_LOAD_CAP": str(CAP)}
+            cell["channels"] = family.channels
+        if client == "sglang" and row in STOCK and family.name == "qwen2_moe":
+            # Its own code stops on a CPU, in a Triton kernel of the shared expert's gate.
+            cell["implementation"] = "transformers"
+        yield cell
+
+
+def asked(name, row, client):
+    """Is that cell worth a run?  Our package for SGLang is asked for what it adds, and for the
+    switch; SGLang alone knows one width of fused experts for all layers."""
+    if client == "sglang + fm_sglang":
+        more = (*STOCK, "ragged", "layer") if name == "phimoe" else ()
+        return row in ("layer fused", "elastic", CAPPED, *more)
+    return client == "vllm" or row != "elastic compiled"
+
+
+def ask(python, client, job, log):
+    """Run a client once; what it said about each cell, in order."""
+    name, _, package = client.partition(" + ")
+    command = [python, HERE / f"client_{name}.py", job]
+    extra = {"SGLANG_EXTERNAL_MODEL_PACKAGE": package} if package else {}
+    with log.open("wb") as out:
+        streams = {"stdout": out, "stderr": out, "env": os.environ | extra}
+        try:
+            subprocess.run(command, check=False, timeout=TIMEOUT, **streams)
+        except subprocess.TimeoutExpired:
+            pass
+    return list(read_answers(log.read_text(errors="replace").splitlines()))
+
+
+def read_answers(lines):
+    """The answers in a client's output.  Where a process of a server died, what it died of is the
+    first error that was printed."""
+    cause = None
+    for line in lines:
+        if line.startswith(MARK):
+            answer = json.loads(line.removeprefix(MARK))
+            if cause and re.search("died|ended|exit code", answer.get("error", "")):
+                answer["error"] = cause[:200]
+            yield answer
+            cause = None
+        elif not cause and re.match(r"[A-Za-z.]*(Error|Exception): ", line):
+            cause = line
+
+
+def run_client(python, client, family, folder):
+    """All cells of a family; a client that died goes on with the cell after the one it died of."""
+    cells, version = list(cells_for(family, client)), "?"
+    job, log = folder / f"{client}.json", folder / f"{client}.log"
+    while cells:
+        job.write_text(json.dumps({"ids": family.ids, "cells": cells}))
+        answers = ask(python, client, job, log)
+        version = next((a["version"] for a in answers if "version" in a), version)
+        answers = [a for a in answers if "name" in a]
+        for answer in answers:
+            rows = answer.get("logprobs")
+            what = [np.array(x) for x in rows] if rows else answer["error"]
+            family.cells[answer["name"], client] = what
+        cells = cells[len(answers) :]
+        if cells:
+            family.cells[cells.pop(0)["name"], client] = "the process ended without an answer"
+    return version
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def losses(rows):
+    return " -> ".join(f"{-np.mean(x):.5f}" for x in rows)
+
+
+def off(ours, theirs):
+    """How far the losses are apart, at most, and the log-probabilities of a token."""
+    if any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
+        return np.inf, np.inf
+    pairs = list(zip(ours, theirs, strict=True))
+    loss = max(abs(float(a.mean() - b.mean())) for a, b in pairs)
+    return loss, max(float(np.abs(a - b).max()) for a, b in pairs)
+
+
+@dataclass
+class Table:
+    notes: list = field(default_factory=list)
+    wrong: int = 0
+    furthest: float = 0.0
+
+    def note(self, text):
+        if text not in self.notes:
+            self.notes.append(text)
+        return f"[{self.notes.index(text) + 1}]"
+
+    def cell(self, family, row, client):
+        what = family.cells.get((row, client))
+        if what is None:
+            return "-"
+        name = family.name
+        known = KNOWN & {(name, row, client), (None, row, client), (name, None, client)}
+        if isinstance(what, str):
+            self.wrong += not known
+            return self.note(f"{client}: {what}")
+        loss, token = off(family.ours[row], what)
+        if loss <= TOLERANCE:
+            self.furthest = max(self.furthest, token)
+            return losses(what)
+        self.wrong += not known
+        return f"{losses(what)} (!)"
+
+    def lines(self, families):
+        yield ("family", "layout", "ours", *CLIENTS)
+        for family in families:
+            for row in ROWS:
+                if row in family.ours:
+                    cells = (self.cell(family, row, client) for client in CLIENTS)
+                    yield (family.name, row, losses(family.ours[row]), *cells)
+
+    def show(self, families, versions):
+        lines = list(self.lines(families))
+        wide = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        for line in lines:
+            print("  ".join(x.ljust(w) for x, w in zip(line, wide, strict=True)).rstrip())
+        for i, text in enumerate(self.notes):
+            print(f"[{i + 1}] {text}")
+        print("versions: " + ", ".join(f"{name} {v}" for name, v in versions.items()))
+        print(f"furthest log-probability of a token where losses agree: {self.furthest:.1e}")
+        print(f"cells off or failing that are not known to: {self.wrong}")
+
+
+def main(vllm, sglang, names):
+    torch.set_num_threads(1)
+    pythons = dict(zip(CLIENTS, (sys.executable, vllm, sglang, sglang), strict=True))
+    for client in set(CLIENTS) - set(os.environ.get("FM_CLIENTS", ",".join(CLIENTS)).split(",")):
+        del pythons[client]
+    families, versions, table = [], {}, Table()
+    with tempfile.TemporaryDirectory(prefix="fm-clients-") as top:
+        for name in names or ("mixtral", *FAMILIES):
+            folder = Path(top) / name
+            folder.mkdir()
+            family, calib = open_family(name, folder)
+            make_exports(family, calib, folder)
+            measure_ours(family, folder)
+            families.append(family)
+            for client, python in pythons.items():
+                print(f"clients: {name}, {client}", file=sys.stderr, flush=True)
+                versions[client] = run_client(python, client, family, folder)
+            if os.environ.get("FM_CLIENTS_LOGS"):
+                kept = Path(os.environ["FM_CLIENTS_LOGS"]) / name
+                shutil.copytree(folder, kept, dirs_exist_ok=True)
+            Table().show(families[-1:], versions)  # a long run shows what it has
+    print()
+    table.show(families, versions)
+    return table.wrong != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

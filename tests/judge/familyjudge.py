@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Judge each family by transformers, on its model in golden/odd-*.  Run by `make judge`.
+
+Scores against autograd; then a family from 0 to 0.80, and at five budgets, in every layout that
+transformers loads, the log-probability of each next token against the engine's; then, at every
+budget inside a load cap, an elastic export with the cap, and a whole one cut while it is loaded.
+One line for every judgement; the exit status is 1 where one fails.  Models may be named as
+arguments.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from judge import (
+    Judge,
+    export,
+    judge_ranking,
+    nearest,
+    our_logprobs,
+    stock_model,
+    their_logprobs,
+    tokens,
+    tool,
+)
+
+HERE = Path(__file__).resolve().parents[2] / "golden"
+ROWS = ("odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe")
+BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
+LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
+STOCK = ("padded", "uniform")  # their code is transformers' own
+CAP = 0.3
+OTHER_WIDTHS = ("uniform", "layer")  # than the mask's
+# torch's grouped_mm, the default, wants rows of whole 16 bytes: no width here is round.
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+
+@dataclass
+class Row:
+    """A model, its tokens, and where its files go."""
+
+    model: Path
+    folder: Path
+
+    def __post_init__(self):
+        self.tokens = self.model / "tokens.npy"
+        self.T = np.load(self.tokens).shape[1]
+        self.ids = tokens(self.tokens, self.T)
+        config = json.loads((self.model / "config.json").read_text())
+        self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
+
+    def ours(self, path):
+        return our_logprobs(path, self.tokens, self.T)
+
+    def theirs(self, judge, path, size=None, **options):
+        model = stock_model(judge, path, **EAGER, **options)
+        if size is not None:
+            held = self.held(model)
+            judge.say(held == size, f"{path.name} holds {held} of {size} bytes")
+        return their_logprobs(model, self.ids)
+
+    def held(self, model):
+        """Bytes of what a loaded model keeps, in the type that the files have."""
+        kept = {x.data_ptr(): x.numel() for x in model.state_dict().values()}
+        return sum(kept.values()) * self.dtype.itemsize
+
+
+def make_family(row):
+    """Ranking and bundle, by the short way."""
+    stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--quiet"]
+    masks = ["--method", "saliency", "--until", "0.81", "--eval-tokens", row.tokens]
+    rank, train, family = (row.folder / f"{name}.fm" for name in ("rank", "train", "family"))
+    tool("fm-rank", *stage, "-o", rank)
+    tool("fm-train", *stage, *masks, "-o", train, rank)
+    tool("fm-pack", "--model", row.model, "--quiet", "-o", family, train)
+    tool("tar", "xf", rank, "-C", row.folder, "ranking.safetensors")
+    return family
+
+
+def judge_budget(judge, row, family, here, beside):
+    """Every layout at one budget, of the bytes that the list says, and the budget beside it, which
+    must not pass for it."""
+    budget = here["budget"]
+    native = row.ours(export(family, budget, "native", row.folder))
+    for layout in LAYOUTS:
+        path = export(family, budget, layout, row.folder)
+        ours = row.ours(path) if layout in OTHER_WIDTHS else native
+        options = {} if layout in STOCK else {"trust_remote_code": True}
+        theirs = row.theirs(judge, path, here["layouts"][layout]["tensors"], **options)
+        judge.close(f"log-probabilities, {path.name}", ours, theirs)
+    other = row.ours(export(family, beside, "native", row.folder))
+    judge.apart(f"the neighbour at {beside:.4f} is another model", native, other)
+
+
+def neighbour(rows, here):
+    """The next member that is another function: odd-mixtral has an expert that no token reaches,
+    and the first members drop its channels alone."""
+    loss = lambda row: row["quality"]["ce"]
+    return next(x for x in rows if x["index"] > here["index"] and loss(x) != loss(here))
+
+
+def load_capped(judge, row, family, first):
+    """Elastic whole; exported with a load cap from the member `first` on; and the whole one, cut
+    while it is loaded.  Both of these hold the bytes that the list says, and refuse the rest."""
+    cap = repr(first["budget"])
+    whole, capped = export(family, first["budget"], "elastic", row.folder), row.folder / "capped"
+    tool("fm-pack", "--quiet", "--export", capped, "--layout", "elastic", "--load-cap", cap, family)
+    options = EAGER | {"trust_remote_code": True}
+    models = [stock_model(judge, path, **options) for path in (whole, capped)]
+    os.environ["FM_LOAD_CAP"] = cap
+    models.append(stock_model(judge, whole, **options))
+    del os.environ["FM_LOAD_CAP"]
+    size = first["layouts"]["load-cap"]["tensors"]
+    whole, *held = (row.held(model) for model in models)
+    for how, model, n in zip(("exported", "loaded"), models[1:], held):
+        judge.say(n == size < whole, f"{how} with a load cap, it holds {n} of {size} bytes, not {whole}")
+        judge.say(refuses(model, first["budget"] / 2), f"{how} with a load cap, it refuses the rest")
+    return models
+
+
+def refuses(model, budget):
+    try:
+        model.set_budget(budget)
+    except ValueError as error:
+        return "is not loaded" in str(error)
+    return False
+
+
+def refuses_whole(model):
+    """What a server writes when it switches, here to budget 0."""
+    experts = next(m for m in model.modules() if type(m).__name__ == "FmExperts")
+    try:
+        experts.load_weights([("budget", torch.zeros(1))])
+    except ValueError:
+        return experts.load_weights([("budget", -torch.ones(1))]) == {"budget"}
+    return False
+
+
+def judge_cap(judge, row, family, rows):
+    """Every budget that is kept computes what it does where all is loaded."""
+    kept = rows[nearest(rows, CAP)[0]["index"] :]
+    models = load_capped(judge, row, family, kept[0])
+    found = [[], [], []]
+    for budget in (x["budget"] for x in kept):
+        for model, logprobs in zip(models, found):
+            model.set_budget(budget)
+            logprobs.append(their_logprobs(model, row.ids[:2]))
+    for how, logprobs in zip(("exported", "loaded"), found[1:]):
+        same = np.array_equal(logprobs, found[0])
+        judge.close(f"{len(kept)} budgets, {how} with a load cap" + ", same bits" * same, logprobs, found[0])
+    judge.apart("the first of them is not the last", found[1][0], found[1][-1])
+    judge.say(refuses_whole(models[2]), "a server's switch to a member that is not loaded is refused")
+
+
+def judge_family(judge, row):
+    judge.close(f"log-probabilities, {row.model.name}", row.ours(row.model),
+                row.theirs(judge, row.model))  # fmt: skip
+    family = make_family(row)
+    judge_ranking(judge, row.folder / "ranking.safetensors", row.model, row.ids)
+    rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]
+    for budget in BUDGETS:
+        here = nearest(rows, budget)[0]
+        judge_budget(judge, row, family, here, neighbour(rows, here)["budget"])
+    judge_cap(judge, row, family, rows)
+
+
+def main(names):
+    torch.set_num_threads(1)
+    judge = Judge()
+    for name in names:
+        print(name)
+        with tempfile.TemporaryDirectory(prefix="fm-judge-") as folder, judge.attempt(name):
+            judge_family(judge, Row(HERE / name, Path(folder)))
+    print(f"{judge.made} judgements, {judge.failed} failed")
+    return judge.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ROWS))

@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Judge the suite by its clients, on golden/tiny-mixtral.  Run by `make judge` (tests/judge/judge.sh).
+
+The tools make a family and exports of it; then transformers, safetensors, tokenizers, tar, xxhsum
+and zstd read them, and their numbers are held against ours.  One line for every judgement; the
+exit status is 1 where one fails.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import oracle
+
+MODEL = Path(__file__).resolve().parents[2] / "golden/tiny-mixtral"
+CALIB, HELDOUT, T = MODEL / "calib.npy", MODEL / "heldout.npy", 128
+BUDGET = 0.40
+TOLERANCE = 1e-4  # relative to the largest value
+# transformers' default experts on a CPU (torch's grouped_mm) want rows of whole 16 bytes in every
+# dtype: a uniform width of, say, 154 loads and then stops with "strides should be multiple of 16".
+ALIGNED = 8
+TENFOLD = 10  # a wrong model must miss the tolerance by that much
+
+
+class Judge:
+    """Counts and prints judgements."""
+
+    def __init__(self):
+        self.made = self.failed = 0
+
+    def say(self, good, text):
+        self.made += 1
+        self.failed += not good
+        print(f"{'ok  ' if good else 'FAIL'} {text}", flush=True)
+
+    def close(self, what, got, want):
+        """Equal within the tolerance."""
+        miss = distance(got, want)
+        self.say(miss <= TOLERANCE, f"{what}: {miss:.1e} relative")
+
+    def apart(self, what, got, want):
+        """The same check must fail by far: it would see a wrong model."""
+        miss = distance(got, want)
+        self.say(miss >= TENFOLD * TOLERANCE, f"{what}: {miss:.1e} relative, as it must")
+
+    @contextmanager
+    def attempt(self, what):
+        """A library that stops with an exception has judged too; the rest goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.say(False, f"{what} stopped: {type(error).__name__}: {error}")
+
+    def runs(self, what, *command, cwd=None):
+        """The command ends with 0; returns what it printed."""
+        done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True)
+        self.say(done.returncode == 0, what)
+        if done.returncode != 0:
+            print(done.stdout[-2000:] + done.stderr[-2000:])
+        return done.stdout
+
+
+def distance(got, want):
+    """Largest difference over the largest value; infinite where shapes differ or NaN is there."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if got.shape != want.shape or not np.isfinite(got).all():
+        return float("inf")
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+# --- our side -----------------------------------------------------------------------------------
+
+
+def tool(*command):
+    """Run one of ours to its end; its standard output as bytes."""
+    done = subprocess.run([str(x) for x in command], check=False, capture_output=True)
+    if done.returncode != 0:
+        raise SystemExit(f"judge: {' '.join(map(str, command))}: {done.stderr.decode()}")
+    return done.stdout
+
+
+def make_family(folder):
+    """A small family by the short way: quick masks, a few steps of recovery, everything packed."""
+    given = os.environ.get("FM_JUDGE_FAMILY")
+    if given:
+        return Path(given).resolve()
+    stage = ["--model", MODEL, "--tokens", CALIB, "--seq-len", T, "--quiet"]
+    held = ["--eval-tokens", HELDOUT]
+    family = ["--method", "saliency", "--until", "0.6", "--width-multiple", ALIGNED]
+    rank, train, recover = (folder / f"{name}.fm" for name in ("rank", "train", "recover"))
+    tool("fm-rank", *stage, "-o", rank)
+    tool("fm-train", *stage, *held, *family, "-o", train, rank)
+    tool("fm-recover", *stage, *held, "--steps", 20, "-o", recover, train)
+    tool("fm-pack", "--model", MODEL, "--quiet", "-o", folder / "family.fm", recover)
+    return folder / "family.fm"
+
+
+def export(family, budget, layout, folder):
+    """One member of the family as a directory."""
+    out = folder / f"{layout}-{budget:.4f}"
+    tool("fm-pack", "--quiet", "--export", out, "--budget", budget, "--layout", layout, family)
+    return out
+
+
+def our_logprobs(path, ids=HELDOUT, length=T):
+    """(S, T - 1) of the held-out sequences by the engine (tests/judge/logprobs.c)."""
+    return np.frombuffer(tool("logprobs", path, ids, length), np.float32).reshape(-1, length - 1)
+
+
+# --- their side ---------------------------------------------------------------------------------
+
+
+def tokens(path, length=T):
+    return torch.from_numpy(np.load(path).astype(np.int64)).view(-1, length)
+
+
+def stock_model(judge, path, **options):
+    """from_pretrained with nothing missing and nothing left over."""
+    model, info = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, output_loading_info=True, **options
+    )
+    odd = {key: value for key, value in info.items() if value}
+    judge.say(not odd, f"transformers loads {path.name} as {type(model).__name__} {odd or ''}")
+    return model.eval()
+
+
+def their_logprobs(model, ids=None):
+    ids = tokens(HELDOUT) if ids is None else ids
+    with torch.no_grad():
+        rows = [oracle.log_probs(oracle.logits_of(model, x), x) for x in ids.split(8)]
+    return torch.cat(rows).numpy()
+
+
+# --- judgements -----------------------------------------------------------------------------------
+
+
+def judge_container(judge, family, folder):
+    """GNU tar, xxhsum and zstd read the bundle, which is left unpacked in the folder."""
+    out = folder / "unpacked"
+    out.mkdir()
+    listed = judge.runs("tar lists the bundle", "tar", "tvf", family).splitlines()
+    judge.runs("tar unpacks the bundle", "tar", "xf", family, "-C", out)
+    manifest = json.loads((out / "manifest.json").read_text())
+    named = {member["name"] for member in manifest["members"]}
+    seen = {line.split(None, 5)[5] for line in listed}
+    rest = {name for name in seen - named if not name.startswith(".pad/")}
+    judge.say(
+        named <= seen and rest <= {"manifest.json", "CHECKSUMS"},
+        f"tar and the manifest name the same {len(named)} members",
+    )
+    judge.runs("xxhsum -c agrees with CHECKSUMS", "xxhsum", "-c", "CHECKSUMS", cwd=out)
+    judge.runs("zstd -t accepts masks.zst", "zstd", "-q", "-t", "masks.zst", cwd=out)
+    judge_masks(judge, out, manifest)
+
+
+def judge_masks(judge, out, manifest):
+    """The mask set as the zstd program unpacks it: every sum is its budget's."""
+    raw = subprocess.run(["zstd", "-dcq", out / "masks.zst"], check=True, capture_output=True)
+    m, rows = manifest["model"], manifest["budgets"]
+    widths = np.frombuffer(raw.stdout, "<u4").reshape(-1, m["layers"], m["experts"])
+    whole = m["layers"] * m["experts"] * m["channels"]
+    removed = [row["removed"] for row in rows]
+    sums = [whole - int(mask.sum()) for mask in widths]
+    judge.say(sums == removed, f"{len(widths)} masks remove what the manifest says")
+
+
+def judge_safetensors(judge, folder):
+    """The reference library opens every safetensors file and reads every tensor of it."""
+    files = sorted(folder.rglob("*.safetensors"))
+    count = 0
+    for file in files:
+        with safe_open(file, framework="pt") as f:
+            count += sum(f.get_tensor(name).numel() > 0 for name in f.keys())
+    judge.say(len(files) > 0, f"safetensors reads {count} tensors in {len(files)} files")
+
+
+def judge_ranking(judge, file, path, ids):
+    """Scores and order against autograd over the calibration sequences, one by one."""
+    ours, model = load_file(file), oracle.load(path)
+    want, _ = oracle.scores(model, ids.split(1))
+    counts = oracle.tokens_per_expert(model, ids)
+    moved = 0
+    for l, layer, count in zip(oracle.moe_layers(model), want.numpy(), counts, strict=True):
+        judge.close(f"scores of layer {l}", ours[f"layers.{l}.scores"], layer)
+        order = ours[f"layers.{l}.order"].astype(np.int64)
+        falling = np.take_along_axis(layer, order, axis=1)
+        rise = (falling[:, 1:] - falling[:, :-1]).max() / layer.max()
+        permuted = (np.sort(order, axis=1) == np.arange(layer.shape[1])).all()
+        judge.say(permuted and rise <= TOLERANCE, f"order of layer {l} falls by autograd's scores")
+        moved += np.abs(ours[f"layers.{l}.tokens"] - count.numpy()).sum()
+    # A token whose second and third expert are nearly equal may go either way in float32.
+    judge.say(moved <= 1e-4 * counts.sum(), f"tokens per expert: {moved} of {counts.sum()} differ")
+
+
+def judge_model(judge, what, path, ours, **options):
+    """Per-token log-probabilities and mean loss of one directory: transformers and the engine."""
+    theirs = their_logprobs(stock_model(judge, path, **options))
+    judge.close(f"log-probabilities, {what}", ours, theirs)
+    judge.close(f"held-out loss, {what} ({-theirs.mean():.6f})", ours.mean(), theirs.mean())
+    return theirs
+
+
+def stock_experts(path):
+    """Options for from_pretrained: none, but where the width is one that grouped_mm refuses."""
+    width = json.loads((path / "config.json").read_text())["intermediate_size"]
+    return {} if width % ALIGNED == 0 else {"experts_implementation": "eager"}
+
+
+def judge_tokenizer(judge, path, **options):
+    """The carried tokenizer is the checkpoint's, as two libraries load it."""
+    text = "The zoukus 12+30=42; def f(x): ünïcode"
+    want = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode(text).ids
+    for name, ids in (
+        ("tokenizers", Tokenizer.from_file(str(path / "tokenizer.json")).encode(text).ids),
+        ("transformers", AutoTokenizer.from_pretrained(path, **options)(text)["input_ids"]),
+    ):
+        judge.say(ids == want, f"{name} loads the tokenizer of {path.name}")
+
+
+def nearest(rows, budget):
+    """The family's row nearest to a budget, and one of its neighbours."""
+    at = min(range(len(rows)), key=lambda i: abs(rows[i]["budget"] - budget))
+    return rows[at], rows[at + 1 if at + 1 < len(rows) else at - 1]
+
+
+def make_members(family, folder):
+    """Directories of every layout at one budget, of the full model and of a neighbour; and the
+    rows of fm-pack --list for the budget and the neighbour."""
+    rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]
+    row, neighbour = nearest(rows, BUDGET)
+    layouts = ("native", "ragged", "uniform", "padded")
+    members = {name: export(family, row["budget"], name, folder) for name in layouts}
+    members["full"] = export(family, rows[0]["budget"], "padded", folder)
+    members["neighbour"] = export(family, neighbour["budget"], "padded", folder)
+    return members, row, neighbour
+
+
+def judge_functions(judge, family, members, row, neighbour):
+    """What the directories compute: transformers against the engine, which reads the bundle for
+    the full model and the native export for the member."""
+    judge_model(judge, "the original", MODEL, our_logprobs(MODEL))
+    judge_model(judge, "the packed full model", members["full"], our_logprobs(family))
+    ours, uniform = our_logprobs(members["native"]), members["uniform"]
+    theirs = judge_model(judge, "padded", members["padded"], ours)
+    judge_model(judge, "ragged", members["ragged"], ours, trust_remote_code=True)
+    judge_model(judge, "uniform", uniform, our_logprobs(uniform), **stock_experts(uniform))
+    listed = f"held-out loss, fm-pack --list at {row['budget']:.4f}"
+    judge.close(listed, row["quality"]["ce"], -theirs.mean())
+    beside = their_logprobs(stock_model(judge, members["neighbour"]))
+    judge.apart(f"the neighbour at {neighbour['budget']:.4f} is another model", ours, beside)
+
+
+def judge_tokenizers(judge, members):
+    """The carried tokenizers load."""
+    judge_tokenizer(judge, members["padded"])
+    judge_tokenizer(judge, members["uniform"])
+    judge_tokenizer(judge, members["ragged"], trust_remote_code=True)
+
+
+def main():
+    torch.set_num_threads(1)  # two that wait for each other are slower on a busy machine
+    judge = Judge()
+    with tempfile.TemporaryDirectory(prefix="fm-judge-") as name:
+        folder = Path(name)
+        family = make_family(folder)
+        members, row, neighbour = make_members(family, folder)
+        with judge.attempt("the container"):
+            judge_container(judge, family, folder)
+        with judge.attempt("safetensors"):
+            judge_safetensors(judge, folder)
+        with judge.attempt("the tokenizers"):
+            judge_tokenizers(judge, members)
+        with judge.attempt("transformers"):
+            judge_functions(judge, family, members, row, neighbour)
+        with judge.attempt("the ranking"):
+            judge_ranking(judge, folder / "unpacked/ranking.safetensors", MODEL, tokens(CALIB))
+    print(f"{judge.made} judgements, {judge.failed} failed")
+    return judge.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Other people's programs judge what the suite computes and writes: transformers, safetensors and
+# tokenizers in a virtual environment of pinned versions, made once in the user's cache directory
+# (torch is large: some GB and minutes the first time), and tar, xxhsum, zstd.
+#
+#   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
+#   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: all golden files again, or only these
+#   tests/judge/judge.sh --venv                 make the environment, no more
+#
+# FM_JUDGE_STRINGS: texts that tests/judge/textjudge.py encodes with each tokenizer, beside the library.
+# FM_JUDGE_FAMILY names a bundle to judge instead of a new one; it must have been made from
+# golden/tiny-mixtral with its calib.npy, --seq-len 128 and --eval-tokens heldout.npy.
+set -eu
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge
+pins="torch==2.15.0 transformers==5.23.0 safetensors==0.8.0 tokenizers==0.23.3
+accelerate==1.15.0 numpy==2.4.6"
+
+pins_hold() { # the environment is there and has exactly these versions
+    # shellcheck disable=SC2086 # a list of words
+    "$venv/bin/python" - $pins <<'PYTHON' 2>/dev/null
+import sys
+from importlib.metadata import version
+wrong = [pin for pin in sys.argv[1:] if version(pin.split("==")[0]) != pin.split("==")[1]]
+sys.exit(bool(wrong))
+PYTHON
+}
+
+if ! pins_hold; then
+    echo "judge.sh: making $venv" >&2
+    mkdir -p "$(dirname "$venv")"
+    python3 -m venv "$venv" || {
+        echo "judge.sh: python3 cannot make it; on Debian: apt-get install python3-venv" >&2
+        exit 1
+    }
+    # shellcheck disable=SC2086
+    "$venv/bin/pip" install --quiet --disable-pip-version-check $pins
+fi
+[ "${1:-}" != --venv ] || exit 0
+
+# Nothing is fetched by what runs below; and its bytes do not depend on this shell.
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
+export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore
+
+if [ "${1:-}" = --golden ]; then
+    shift
+    exec "$venv/bin/python" -u golden/make/make.py "$@"
+fi
+make -s BUILD="$BUILD" "$BUILD/tests/judge/logprobs" "$BUILD/tests/judge/encode"
+export PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests/judge:$PATH PYTHONPATH=$PWD/golden/make
+status=0
+"$venv/bin/python" -u tests/judge/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
+"$venv/bin/python" -u tests/judge/familyjudge.py || status=1
+"$venv/bin/python" -u tests/judge/clipjudge.py || status=1
+"$venv/bin/python" -u tests/judge/judge.py || status=1
+exit $status

@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""Is our encoder the tokenizers library's?  Part of `make judge`.
+
+    textjudge.py [STRINGS]            train the tokenizers, encode that many strings with each by
+                                      both, compare every id, and time both: slower is wrong too
+    textjudge.py --sample DIR         write the sample that `make check` runs (golden/text): the
+                                      same pipelines with 1,000 entries, NAME.json, and NAME.ids:
+                                      for each string its size, its bytes, a count, so many ids,
+                                      all numbers as little-endian u16
+
+Each pipeline has the component settings of the model family it is named for; its 32,000 entries
+and more are trained here, on text that this file makes up.  Strings come from a seed: words that
+were trained on, random characters of every plane, runs of white space, digits, emoji, combining
+marks in any order, code, and added tokens in the middle of it all.
+"""
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: E402
+from tokenizers import Regex  # noqa: E402
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+SCRIPTS = ["abcdefghiklmnoprstuvw", "абвгдежзийклмнопрст", "αβγδεζηθικλμνξοπρστ",
+           "\u0621\u0627\u0628\u062a\u062b\u062c\u062d\u062e\u062f\u0631\u0633\u0634\u0639\u0641",
+           "\u0905\u0915\u0916\u0917\u091a\u091c\u0924\u0926\u0928\u092a\u092e\u093e\u093f\u0940\u0947",
+           "가나다라마바사아자차카타파하각난", "你好世界中国人民大学生的是不了在有我他这",
+           "éèêëàâîïôöùûüçñáíóú"]
+
+
+# --- text ---
+
+def make_words(rng, n):
+    words = []
+    for i in range(n):
+        script = SCRIPTS[0] if i % 2 else rng.choice(SCRIPTS)
+        word = "".join(rng.choice(script) for _ in range(2 + int(rng.expovariate(0.25))))
+        words.append(word.capitalize() if rng.random() < 0.1 else word)
+    return words
+
+
+def make_line(rng, words):
+    line = []
+    for _ in range(rng.randint(4, 30)):
+        r = rng.random()
+        word = words[min(int(rng.paretovariate(0.6)) - 1, len(words) - 1)]
+        if r < 0.04:
+            word = str(rng.randint(0, 10 ** rng.randint(1, 9)))
+        elif r < 0.07:
+            word += rng.choice(["'s", "'re", "'LL", "n't", ",", ".", "!", ");", " = {", "()", "\n    "])
+        elif r < 0.08:
+            word = rng.choice(["def ", "return ", "self.", "int ", "->", "::", "#include <"]) + word
+        line.append(word)
+    return " ".join(line)
+
+
+MARKS = [c for c in range(0x300, 0x370)] + [0x591, 0x5b0, 0x5bc, 0x64b, 0x651, 0x93c, 0x94d, 0xe38,
+                                             0x3099, 0x309a, 0x1dc0, 0x20d0, 0x302a, 0x1d165, 0x1e8d0]
+SPACES = " \t\n\r\v\f\x1c\x85\xa0\u1680\u2003\u2028\u202f\u205f\u3000\u180e\u200b\ufeff"
+ODD = "\u017f\u212a\u0130\u00df\ufb05'\u2019\u2581\u0120\u010a<>|_-0123456789\u0660\u00b2\u2167\u200d"
+
+
+def any_point(rng):
+    r = rng.random()
+    if r < 0.25:
+        c = rng.randrange(0x20, 0x250)
+    elif r < 0.5:
+        c = rng.randrange(0x250, 0x3400)
+    elif r < 0.65:
+        c = rng.randrange(0xA000, 0x10000)
+    elif r < 0.85:
+        c = rng.randrange(0x10000, 0x20000)
+    else:
+        c = rng.randrange(1, 0x110000)
+    return chr(c) if not 0xD800 <= c < 0xE000 else "\ufffd"
+
+
+def piece(rng, words, added):
+    r = rng.random()
+    if r < 0.30:
+        return make_line(rng, words)[:rng.randint(1, 60)]
+    if r < 0.42:
+        return "".join(any_point(rng) for _ in range(rng.randint(1, 12)))
+    if r < 0.54:
+        return "".join(rng.choice(SPACES[:4] if rng.random() < 0.7 else SPACES)
+                       for _ in range(rng.randint(1, 9)))
+    if r < 0.62:
+        return rng.choice("aeiouAnoç가각\u1100\u0928\u05e9\u0627\u0131\u1e0b") + "".join(
+            chr(rng.choice(MARKS)) for _ in range(rng.randint(1, 5)))
+    if r < 0.66:
+        return rng.choice("\u1100\u1101\u1112") + rng.choice("\u1161\u1175") + rng.choice(
+            ["", "\u11a8", "\u11c2", "\u11a7"])
+    if r < 0.72:
+        return rng.choice(["\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+                           "\U0001f1e9\U0001f1ea", "\u2764\ufe0f", "\U0001f44d\U0001f3fd"])
+    if r < 0.78:
+        return "".join(rng.choice(ODD) for _ in range(rng.randint(1, 6)))
+    if r < 0.84:
+        return rng.choice(["'", "x'"]) + rng.choice(["s", "S", "t", "RE", "ve", "lL", "d", "M", "\u017f", "x"])
+    if r < 0.90:
+        return "if (x[%d] != \"%s\") {\r\n\treturn 0x%x;\n}" % (rng.randint(0, 99), rng.choice(words),
+                                                               rng.randint(0, 1 << 30))
+    return rng.choice(["", " ", "a", "  \n"]) + rng.choice(added) + rng.choice(["", " ", "b", "\t "])
+
+
+def make_strings(seed, n, words, added):
+    rng = random.Random(seed)
+    return ["".join(piece(rng, words, added) for _ in range(rng.randint(1, 6))) for _ in range(n)]
+
+
+# --- tokenizers ---
+
+def token(i, content, **flags):
+    t = dict(id=i, content=content, single_word=False, lstrip=False, rstrip=False, normalized=False,
+             special=True)
+    t.update(flags)
+    return t
+
+
+def template(front, known):
+    sequence = [{"Sequence": {"id": "A", "type_id": 0}}]
+    head = [{"SpecialToken": {"id": f, "type_id": 0}} for f in front]
+    return {"type": "TemplateProcessing", "single": head + sequence,
+            "pair": head + sequence + [{"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {f: {"id": f, "ids": [known[f]], "tokens": [f]} for f in front}}
+
+
+def byte_level(regex):
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": regex, "use_regex": regex}
+
+
+def split_then_bytes(pattern):
+    return {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+        byte_level(False)]}
+
+
+def train_bytes(text, size, pre):
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre
+    t.train_from_iterator(text, trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return json.loads(t.to_str())
+
+
+def train_sentence(text, size):
+    """As sentencepiece's: a character alphabet, bytes for the rest, runs of spaces that merge."""
+    t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    special = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
+    t.train_from_iterator(text, trainers.BpeTrainer(
+        vocab_size=size - 4, special_tokens=special, limit_alphabet=400, show_progress=False))
+    j = json.loads(t.to_str())
+    model = j["model"]
+    for left in ("\u2581", "\u2581\u2581", "\u2581" * 4, "\u2581" * 8):
+        if left in model["vocab"]:
+            model["vocab"].setdefault(left * 2, len(model["vocab"]))
+            model["merges"].append([left, left])
+    return j
+
+
+def as_lines(j):
+    j["model"]["merges"] = [" ".join(m) if isinstance(m, list) else m for m in j["model"]["merges"]]
+
+
+def finish(j, added, normalizer=None, pre=None, post=None, **model):
+    j.update(added_tokens=added, normalizer=normalizer, pre_tokenizer=pre, post_processor=post)
+    j["model"].update(model)
+    return json.loads(json.dumps(j))
+
+
+def pipelines(text, size):
+    prepend = {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}
+    three = [token(0, "<unk>"), token(1, "<s>"), token(2, "</s>")]
+    j = train_sentence(text, size)
+    n = len(j["model"]["vocab"])
+    known = {"<s>": 1}
+    yield "mistral", finish(j, three, pre={"type": "Metaspace", "replacement": "\u2581",
+                                           "prepend_scheme": "first", "split": False},
+                            post=template(["<s>"], known))
+    phi = three[:2] + [token(2, "</s>", rstrip=True, special=False)] + [
+        token(n + i, t, rstrip=True) for i, t in enumerate(
+            ["<|endoftext|>", "<|assistant|>", "<|placeholder1|>", "<|system|>", "<|end|>", "<|user|>"])]
+    yield "phi35", finish(j, phi, normalizer=prepend, post=template([], {}))
+    # Flags that the families use one by one, together.
+    odd = three + [token(n, "wort", single_word=True, normalized=True, special=False),
+                   token(n + 1, "<l>", lstrip=True), token(n + 2, "<r>", rstrip=True),
+                   token(n + 3, "a b", normalized=True, special=False),
+                   token(n + 4, "<s><s>", lstrip=True, rstrip=True),
+                   token(n + 5, "\u00fcber", single_word=True, special=False)]
+    yield "flags", finish(j, odd, normalizer=prepend, post=template(["<s>"], known))
+    as_lines(j)
+    yield "mixtral", finish(j, three, normalizer=prepend, post=template(["<s>"], known))
+    j = train_bytes(text, size, pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN2), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]))
+    n = len(j["model"]["vocab"])
+    qwen = [token(n + i, t, special=not t.startswith("<t")) for i, t in enumerate(
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<think>", "</think>"])]
+    yield "qwen3", finish(j, qwen, {"type": "NFC"}, split_then_bytes(QWEN2), byte_level(False))
+    as_lines(j)
+    yield "qwen2", finish(j, qwen[:3], {"type": "NFC"}, split_then_bytes(QWEN2), byte_level(False),
+                          continuing_subword_prefix="", end_of_word_suffix="")
+    j = train_bytes(text, size, pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(LLAMA3), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]))
+    # Words that no merge reaches are found whole.
+    for w in ("unmergedword", "zqxjkvw", "\u0120zqxjkvw"):
+        j["model"]["vocab"].setdefault(w, len(j["model"]["vocab"]))
+    n = len(j["model"]["vocab"])
+    llama = [token(n, "<|begin_of_text|>"), token(n + 1, "<|end_of_text|>"), token(n + 2, "<|eot_id|>")]
+    yield "llama3", finish(j, llama, None, split_then_bytes(LLAMA3), {
+        "type": "Sequence", "processors": [byte_level(True), template(["<|begin_of_text|>"],
+                                                                      {"<|begin_of_text|>": n})]},
+        ignore_merges=True)
+    j = train_bytes(text, size, pre_tokenizers.ByteLevel(False))
+    n = len(j["model"]["vocab"])
+    olmoe = [token(n, "<|endoftext|>"), token(n + 1, "<|padding|>")] + [
+        token(n + 2 + i, t, special=False, normalized=True) for i, t in enumerate(
+            [" " * k for k in range(24, 1, -1)] + ["|||IP_ADDRESS|||", "|||EMAIL_ADDRESS|||",
+                                                   "caf\u0065\u0301"])]
+    yield "olmoe", finish(j, olmoe, {"type": "NFC"}, byte_level(True), template([], {}))
+
+
+def added_of(j):
+    return [a["content"] for a in j["added_tokens"]] + ["unmergedword", " zqxjkvw", "zqxjkvw"]
+
+
+# --- comparing ---
+
+def records(strings):
+    out = bytearray()
+    for s in strings:
+        b = s.encode()
+        out += struct.pack("<I", len(b)) + b
+    return bytes(out)
+
+
+def ours(encode, path, strings):
+    done = subprocess.run([encode, path], input=records(strings), stdout=subprocess.PIPE, check=True).stdout
+    at, ids = 0, []
+    while at < len(done):
+        n, = struct.unpack_from("<i", done, at)
+        ids.append(list(struct.unpack_from(f"<{max(n, 0)}I", done, at + 4)) if n >= 0 else None)
+        at += 4 + 4 * max(n, 0)
+    return ids
+
+
+def speed(encode, path, lines):
+    """MB of text in a second of processor time, ours and theirs, the best of three."""
+    t = Tokenizer.from_file(path)
+    size = sum(len(s.encode()) for s in lines)
+    best_theirs = best_ours = 1e9
+    for _ in range(3):
+        began = time.process_time()
+        for s in lines:
+            t.encode(s)
+        best_theirs = min(best_theirs, time.process_time() - began)
+        out = subprocess.run([encode, path, "time"], input=records(lines), stdout=subprocess.PIPE, check=True)
+        best_ours = min(best_ours, float(out.stdout.split()[0]))
+    return size / best_ours / 1e6, size / best_theirs / 1e6
+
+
+def judge(n):
+    encode = os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests", "encode"))
+    rng = random.Random(7)
+    words = make_words(rng, 60000)
+    text = [make_line(rng, words) for _ in range(150000)]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, j in pipelines(text, 32768):
+            path = os.path.join(folder, name + ".json")
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(j, f, ensure_ascii=False)
+            t = Tokenizer.from_file(path)
+            strings = make_strings(name, n, words, added_of(j))
+            nfc = normalizers.NFC()
+            changed = sum(nfc.normalize_str(s) != s for s in strings)
+            assert changed * 10 >= n, changed
+            got = ours(encode, path, strings)
+            bad = 0
+            for s, mine in zip(strings, got):
+                theirs = t.encode(s).ids
+                if theirs != mine:
+                    bad += 1
+                    if bad <= 5:
+                        print(f"  {name}: {s!r}\n    theirs {theirs}\n    ours   {mine}")
+            wrong += bad
+            print(f"text {name}: {len(j['model']['vocab'])} entries, {n} strings ({changed} change in NFC),"
+                  f" {bad} differ", flush=True)
+            for what, some in ("plain text", text[:4000]), ("odd strings", strings[:4000]):
+                mine, theirs = speed(encode, path, some)
+                slow = mine < theirs
+                wrong += slow
+                print(f"text {name}: {what} {mine:.1f} MB/s, tokenizers {theirs:.1f} MB/s, ratio "
+                      f"{mine / theirs:.2f}{': slower' if slow else ''}", flush=True)
+    return wrong
+
+
+def sample(folder, n=250):
+    rng = random.Random(8)
+    words = make_words(rng, 400)
+    os.makedirs(folder, exist_ok=True)
+    for name, j in pipelines([make_line(rng, words) for _ in range(2000)], 1000):
+        path = os.path.join(folder, name)
+        with open(path + ".json", "w", encoding="utf-8") as f:
+            json.dump(j, f, ensure_ascii=name != "mixtral", separators=(",", ":"))
+        t = Tokenizer.from_file(path + ".json")
+        with open(path + ".ids", "wb") as f:
+            for s in make_strings("sample " + name, n, words, added_of(j)) + ["", " ", "<s>"]:
+                ids = t.encode(s).ids
+                b = s.encode()
+                f.write(struct.pack("<H", len(b)) + b + struct.pack(f"<H{len(ids)}H", len(ids), *ids))
+
+
+def rows(folder):
+    """rows.jsonl, and rows.npy: its ids by the tokenizer of golden/tiny-mixtral."""
+    t = Tokenizer.from_file(os.path.join(ROOT, "golden/tiny-mixtral/tokenizer.json"))
+    rng, ids = random.Random(9), []
+    words = make_words(rng, 300)
+    with open(os.path.join(folder, "rows.jsonl"), "w", encoding="utf-8") as f:
+        for i in range(24):
+            text = "\n".join(make_line(rng, words) for _ in range(rng.randint(1, 4)))
+            f.write(json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) + "\n")
+            ids += t.encode(text).ids
+    with open(os.path.join(folder, "rows.npy"), "wb") as f:
+        head = "{'descr': '<u2', 'fortran_order': False, 'shape': (%d,), }" % len(ids)
+        head += " " * (-(10 + len(head) + 1) % 64) + "\n"
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head.encode()
+                + struct.pack(f"<{len(ids)}H", *ids))
+
+
+def judge_chat():
+    """fm-chat2text, then our ids, beside apply_chat_template's own ids."""
+    import shutil
+    from transformers import AutoTokenizer
+    encode = os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests", "encode"))
+    chat = [{"role": "user", "content": "how  many é?"}, {"role": "assistant", "content": "17"}]
+    with tempfile.TemporaryDirectory() as model:
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(ROOT, "golden/tiny-mixtral", name), model)
+        with open(os.path.join(model, "chat_template.jinja"), "w") as f:
+            f.write("{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}"
+                    "{{ eos_token }}{% endfor %}")
+        out = subprocess.run([sys.executable, os.path.join(ROOT, "cmd", "fm-chat2text"), model],
+                             input=json.dumps({"messages": chat}).encode(), stdout=subprocess.PIPE,
+                             check=True).stdout
+        mine = ours(encode, os.path.join(model, "tokenizer.json"), [json.loads(out)["text"]])[0]
+        theirs = AutoTokenizer.from_pretrained(model).apply_chat_template(chat, return_dict=False)
+        print(f"text: fm-chat2text gives {len(mine)} ids, transformers {len(theirs)}")
+        return mine != list(theirs)
+
+
+def main():
+    if sys.argv[1:2] == ["--sample"]:
+        sample(sys.argv[2])
+        rows(sys.argv[2])
+        return 0
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
+    wrong = judge_chat() + judge(n)
+    print(f"text: {wrong} wrong" if wrong else "text: all as they should be")
+    return wrong != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Tokens per second of an elastic export with libfm_clip and without, in transformers and in vLLM's
+CPU build, eager and compiled, at several budgets that are switched while the model is loaded.
+`make judge-clip`.
+
+    clipspeed.py PYTHON_OF_VLLM [RUNTIME...]    (tests/judge/clients.sh --clip gives the first)
+
+A random model is made (FM_CLIP_SHAPE, default H 1024, I 3584, 8 experts of which 2, 4 layers; 1.4 GB
+in float32, three times that on disk while it is made).  For each runtime and mode two processes
+(tests/measure/clipworker.py) load its elastic export: one finds the library, one does not.  In each round
+they take every case in turn, one right after the other; the ratio is the median of the rounds'.
+Every case runs once before the first round, and there the losses of the two are compared.  The exit
+status is 1 where they differ by more than TOLERANCE, or where a process failed.
+
+FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6), FM_JUDGE_COMPILE (inductor) for
+torch.compile in transformers.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from client import MARK
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = os.environ.get("FM_CLIP_SHAPE", "1024,3584,8,2,4,4096,512")
+BUDGETS = [float(x) for x in os.environ.get("FM_CLIP_BUDGETS", "0,0.2,0.4,0.6").split(",")]
+ROUNDS = int(os.environ.get("FM_CLIP_ROUNDS", "5"))
+TOLERANCE = 1e-4  # of the loss; neighbouring budgets are further apart
+SEQUENCES, LENGTH, STEPS = 4, 128, 8
+COLUMNS = ("runtime", "mode", "tokens", "budget", "loss", "clip tok/s", "own tok/s", "ratio", "loss off")
+
+
+def run(*command):
+    """A tool; what it says counts only where it fails."""
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"clipspeed.py: {command[0]} failed: {done.stderr.strip()}")
+
+
+def export(folder):
+    """An elastic export of a model that fm-bench makes, with the masks that it makes."""
+    shape = ("--shape", SHAPE, "--dtype", "f32", "--sequences", 1, "--steps", 0)
+    run("fm-bench", "engine", *shape, "--keep", "--dir", folder, "--quiet")
+    made = next(folder.rglob("config.json")).parent
+    family, out = folder / "family.fm", folder / "elastic"
+    run("fm-pack", "--quiet", "--model", made, "-o", family, made.parent / "stage")
+    run("fm-pack", "--quiet", "--export", out, "--layout", "elastic", family)
+    shutil.rmtree(made.parent)
+    family.unlink()
+    return out
+
+
+class Worker:
+    def __init__(self, python, runtime, mode, folder, library, log):
+        environment = os.environ | {"FM_CLIP_LIBRARY": library}
+        environment.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+        command = [python, ROOT / "tests/measure/clipworker.py", runtime, mode, folder]
+        self.name, self.log = f"{runtime}, {mode}, FM_CLIP_LIBRARY={library}", log
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=environment, stderr=log.open("w"), **pipes)
+        self.read()
+
+    def read(self):
+        for line in self.process.stdout:
+            if line.startswith(MARK):
+                said = json.loads(line.removeprefix(MARK))
+                if "error" in said:
+                    break
+                return said.get("value")
+        sys.stderr.write(self.log.read_text()[-4000:])
+        raise SystemExit(f"clipspeed.py: {self.name}: {said.get('error', 'ended')}")
+
+    def ask(self, **job):
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def path(self):
+        """What the modelling file says on standard error: who computes the experts."""
+        said = {line for line in self.log.read_text().splitlines() if line.startswith("modeling_fm: experts by ")}
+        return " and ".join(sorted(said))
+
+
+def measure(pair, ids):
+    """(tokens, budget) -> the losses of both, and the seconds of both in each round."""
+    one = [row[:1] for row in ids]
+    works = {SEQUENCES * LENGTH: (ids, 1), SEQUENCES: (one, STEPS)}
+    cases = {(tokens, budget): [] for tokens in works for budget in BUDGETS}
+    losses = {budget: [w.ask(budget=budget, ids=ids, steps=0) for w in pair] for budget in BUDGETS}
+    for turn in range(-1, ROUNDS):
+        for (tokens, budget), seconds in cases.items():
+            ids, steps = works[tokens]
+            order = pair if turn % 2 == 0 else pair[::-1]
+            took = {w: w.ask(budget=budget, ids=ids, steps=steps) / (tokens * steps) for w in order}
+            if turn >= 0:
+                seconds.append([took[w] for w in pair])
+    return losses, cases
+
+
+def table(runtime, mode, losses, cases):
+    for (tokens, budget), seconds in cases.items():
+        clip, own = (statistics.median(1 / x[i] for x in seconds) for i in (0, 1))
+        ratio = statistics.median(x[1] / x[0] for x in seconds)
+        loss = losses[budget]
+        off = abs(loss[0] - loss[1])
+        yield (runtime, mode, str(tokens), f"{budget:.2f}", f"{loss[0]:.6f}", f"{clip:.1f}", f"{own:.1f}",
+               f"{ratio:.2f}", f"{off:.1e}")
+
+
+def show(rows):
+    wide = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    for row in rows:
+        print("  ".join(x.rjust(w) for x, w in zip(row, wide, strict=True)), flush=True)
+
+
+def compare(python, runtime, mode, folder, scratch, ids):
+    """Rows of one runtime and mode, and whether all is right."""
+    library = str((ROOT / os.environ.get("BUILD", "build") / "libfm_clip.so.1").resolve())
+    with contextlib.ExitStack() as stack:
+        pair = []
+        for name, lib in (("clip", library), ("own", "none")):
+            pair.append(Worker(python, runtime, mode, folder, lib, scratch / f"{name}.log"))
+            stack.callback(pair[-1].close)
+        losses, cases = measure(pair, ids)
+    said = [w.path() for w in pair]
+    print(f"{runtime}, {mode}: {said[0]} | {said[1]}", flush=True)
+    paths = "libfm_clip 0" in said[0] and "without libfm_clip" in said[1]
+    return list(table(runtime, mode, losses, cases)), paths and all(
+        abs(a - b) <= TOLERANCE for a, b in losses.values()
+    )
+
+
+def main():
+    vllm, *runtimes = sys.argv[1:]
+    pythons = {"transformers": sys.executable, "vllm": vllm}
+    rows, ok = [COLUMNS], True
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as scratch:
+        folder = export(Path(scratch))
+        vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+        draw = random.Random(1)
+        ids = [[draw.randrange(3, vocabulary) for _ in range(LENGTH)] for _ in range(SEQUENCES)]
+        for runtime in runtimes or pythons:
+            for mode in ("eager", "compiled"):
+                more, right = compare(pythons[runtime], runtime, mode, folder, Path(scratch), ids)
+                rows, ok = rows + more, ok and right
+        print(f"H,I,E,k,layers,vocabulary: {SHAPE.rsplit(',', 1)[0]}; float32; median of {ROUNDS} rounds")
+        show(rows)
+    print("libfm_clip in the runtimes: " + ("ok" if ok else "WRONG"))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# `make bench-kernels`: measure clipped layers on this machine, which should do nothing else, and
+# put the result where it is shown: tests/measure/kernels.json and .svg, and the table of README.md between
+# the two lines that name it.  tests/unit/test_readme.c holds the table to the JSON.
+set -eu
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+table=$(mktemp)
+trap 'rm -f "$table" "$table.md"' EXIT
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, where that ran
+[ -x "$venv" ] || venv=none
+"$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
+    --tokens "${FM_BENCH_TOKENS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
+    --report tests/measure/kernels.json --plot tests/measure/kernels.svg --force >"$table"
+awk -v table="$table" '
+    /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
+    /^<!-- end of kernels -->$/ { skip = 0 }
+    !skip && !/^<!-- kernels -->$/
+' README.md >"$table.md"
+cat "$table.md" >README.md
+cat "$table"

@@ -1,0 +1,171 @@
+/*
+ * The bundle of tests/unit/given.h, its exports, and what other programs say of them; for tests of
+ * exports, made by make_bundle.
+ */
+#ifndef FM_TESTS_EXPORTS_H
+#define FM_TESTS_EXPORTS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/json/json.h"
+#include "lib/export/export.h"
+#include "lib/export/list.h"
+#include "lib/pack/pack.h"
+#include "lib/verify/verify.h"
+#include "tests/unit/given.h"
+
+static char bundle[512];
+
+static inline int make_bundle(void **unused)
+{
+    struct fm_pack_report made;
+    (void)unused;
+    snprintf(bundle, sizeof bundle, "%s", scratch("family.fm"));
+    struct fm_run_options run = {.model = GIVEN_MODEL,
+                                 .input = given_stage("stage.fm", true),
+                                 .output = bundle,
+                                 .device = "ref"};
+    GIVEN_TRY(fm_pack(&run, &made, &given_err));
+    return 0;
+}
+
+/* head.fm in the scratch directory: the bundle up to its checksums, without weights. */
+static inline void write_head(void)
+{
+    struct fm_bundle b = {0};
+    char command[1024];
+    GIVEN_TRY(fm_bundle_open(&b, bundle, &given_err));
+    const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_SEGMENTS);
+    snprintf(command, sizeof command, "head -c %llu %s > %s",
+             (unsigned long long)(m->offset + (m->size + 511) / 512 * 512), bundle,
+             scratch("head.fm"));
+    scratch_check(system(command) == 0, command);
+    fm_bundle_close(&b);
+}
+
+static inline struct fm_run_options run_to(const char *path)
+{
+    return (struct fm_run_options){.input = bundle, .output = path, .device = "ref", .force = true};
+}
+
+static inline struct fm_export_report export_as(const char *path, struct fm_export_options options)
+{
+    struct fm_run_options run = run_to(path);
+    struct fm_export_report report;
+    GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
+    return report;
+}
+
+/* Findings of the last verification, a line each. */
+static char found[4096];
+
+static inline void keep_finding(void *self, const char *item, const char *what)
+{
+    size_t used = strlen(found);
+    (void)self;
+    snprintf(found + used, sizeof found - used, "%s: %s\n", item, what);
+}
+
+static inline int verify(const char *path, const char *against, struct fm_err *err)
+{
+    struct fm_run_options run = {.device = "ref"};
+    struct fm_verify_options options = {
+        .target = path, .against = against, .finding = keep_finding};
+    struct fm_verify_report report;
+    *err = (struct fm_err){0};
+    found[0] = '\0';
+    return fm_verify(&run, &options, &report, err);
+}
+
+static inline void expect_whole(const char *path)
+{
+    struct fm_err err;
+    if (verify(path, bundle, &err) != FM_OK)
+        fail_msg("%s: %s %s", path, err.text, found);
+}
+
+static inline cJSON *read_json(const char *dir, const char *name)
+{
+    char path[1024];
+    size_t size;
+    cJSON *tree;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    char *text = scratch_read(path, &size);
+    GIVEN_TRY(fm_json_tree(&tree, text, size, &given_err));
+    free(text);
+    return tree;
+}
+
+/* Bytes of all files of a directory, as another program counts them. */
+static inline uint64_t directory_bytes(const char *path)
+{
+    char command[1024];
+    unsigned long long bytes = 0;
+    snprintf(command, sizeof command,
+             "find %s -type f -printf '%%s\\n' | awk '{n+=$1} END {print n}'", path);
+    FILE *p = popen(command, "r");
+    scratch_check(p && fscanf(p, "%llu", &bytes) == 1 && pclose(p) == 0, command);
+    return bytes;
+}
+
+/* The export as a tar stream in the file `path`. */
+static inline struct fm_export_report stream_as(const char *path, struct fm_export_options options)
+{
+    fflush(stdout);
+    int saved = dup(1);
+    FILE *f = fopen(path, "wb");
+    scratch_check(f && dup2(fileno(f), 1) == 1, path);
+    struct fm_export_report report = export_as("-", options);
+    scratch_check(dup2(saved, 1) == 1, "dup2");
+    close(saved);
+    fclose(f);
+    return report;
+}
+
+/* Elastic with the members of these budgets alone, starting with the first. */
+static inline struct fm_export_options capped(double low, double high)
+{
+    return (struct fm_export_options){.layout = FM_LAYOUT_ELASTIC,
+                                      .by = FM_BY_DEFAULT,
+                                      .load_cap = true,
+                                      .load_low = low,
+                                      .load_high = high};
+}
+
+static inline struct fm_export_options form(int i)
+{
+    if (i == FM_LIST_FUSED)
+        return (struct fm_export_options){.layout = FM_LAYOUT_LAYER, .vllm = true, .budget = 0.4};
+    if (i == FM_LIST_CAPPED)
+        return capped(0.39, 1);
+    return (struct fm_export_options){.layout = (enum fm_layout)i, .budget = 0.4};
+}
+
+/* Bytes of all tensors of the weight files of a directory, and how many of these there are. */
+static inline uint64_t tensor_bytes(const char *dir)
+{
+    char command[1024], path[1024];
+    uint64_t bytes = 0;
+    snprintf(command, sizeof command, "ls %s/*.safetensors", dir);
+    FILE *p = popen(command, "r");
+    scratch_check(p != NULL, command);
+    while (fscanf(p, "%1023s", path) == 1) {
+        struct fm_file f;
+        struct fm_safetensors st = {0};
+        GIVEN_TRY(fm_file_open(&f, path, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+        for (size_t i = 0; i < st.count; i++)
+            bytes += st.tensor[i].size;
+        fm_safetensors_close(&st);
+        fm_file_close(&f);
+    }
+    pclose(p);
+    return bytes;
+}
+
+#endif

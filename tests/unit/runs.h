@@ -1,0 +1,83 @@
+/*
+ * Whole runs of rank, train and recover on the odd golden model, in the test's own
+ * directory: options, warnings counted, a stop after so many progress reports, and
+ * the bytes of what came out.
+ */
+#ifndef FM_TESTS_RUNS_H
+#define FM_TESTS_RUNS_H
+
+#include "lib/base/rng.h"
+#include "lib/run/run.h"
+#include "tests/unit/scratch.h"
+
+#define RUNS_MODEL "golden/odd-mixtral"
+
+struct runs {
+    struct fm_run_options run;
+    atomic_int stop; /* what run.stop points to */
+    int countdown;   /* reports until it is set; < 0: never */
+    int warnings;    /* so far */
+    char text[512];  /* the last one */
+    char input[512], output[512], state[512], tokens[512];
+};
+
+/* A name in the scratch directory, kept: scratch() has few buffers. */
+static inline const char *runs_path(char *to, const char *name)
+{
+    snprintf(to, 512, "%s", scratch(name));
+    return to;
+}
+
+static inline void runs_report(void *self, const char *stage, uint64_t done, uint64_t total,
+                               const char *unit)
+{
+    (void)stage, (void)done, (void)total, (void)unit;
+    struct runs *r = self;
+    if (r->countdown >= 0 && r->countdown-- == 0)
+        r->stop = 1;
+}
+
+static inline void runs_warn(void *self, const char *text)
+{
+    struct runs *r = self;
+    r->warnings++;
+    snprintf(r->text, sizeof r->text, "%s", text);
+}
+
+/* input and output are names in the scratch directory; input may be NULL. */
+static inline void runs_init(struct runs *r, const char *input, const char *output)
+{
+    *r = (struct runs){.countdown = -1};
+    r->run = (struct fm_run_options){.model = RUNS_MODEL,
+                                     .tokens = RUNS_MODEL "/tokens.npy",
+                                     .seed = 1,
+                                     .device = "ref",
+                                     .memory = (uint64_t)64 << 20,
+                                     .input = input ? runs_path(r->input, input) : NULL,
+                                     .output = runs_path(r->output, output),
+                                     .force = true,
+                                     .progress = {runs_report, runs_warn, r},
+                                     .stop = &r->stop};
+}
+
+/* Other tokens: `count` sequences of `T` random ones, as raw 16-bit words. */
+static inline void runs_tokens(struct runs *r, int count, int T)
+{
+    uint16_t word[4096];
+    int n = count * T;
+    scratch_check(n <= 4096, "tokens");
+    for (int i = 0; i < n; i++)
+        word[i] = (uint16_t)fm_rng_below(1, FM_STREAM_BENCH, (uint64_t)i, 97);
+    scratch_write("tokens.u16", word, (size_t)n * sizeof *word);
+    r->run.tokens = runs_path(r->tokens, "tokens.u16");
+    r->run.token_dtype = FM_TOKEN_U16;
+    r->run.seq_len = T;
+}
+
+/* Whether two files of the scratch directory have the same bytes. */
+static inline bool runs_same(const char *a, const char *b)
+{
+    return scratch_same(scratch(a), scratch(b));
+}
+
+#endif

@@ -1,0 +1,219 @@
+/*
+ * Stage streams of the odd golden model for tests: a ranking, a family of masks and an adapter made
+ * of small formulas, and each stage's stream written to the scratch directory.  An `edit` may spoil
+ * what is written, NULL leaves it.  The model is open between stages_open_model and
+ * stages_close_model, the setup and the teardown of a group.
+ */
+#ifndef FM_TESTS_STAGES_H
+#define FM_TESTS_STAGES_H
+
+#include "formats/bundle/maskset.h"
+#include "formats/json/json.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/scratch.h"
+
+#define STAGES_MODEL "golden/odd-mixtral"
+
+static struct fm_hfdir stages_dir;
+static struct fm_config stages_config;
+
+static inline int stages_open_model(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    if (fm_hfdir_open(&stages_dir, STAGES_MODEL, &err) ||
+        fm_config_parse(&stages_config, stages_dir.config, stages_dir.config_bytes, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        return -1;
+    }
+    return 0;
+}
+
+static inline int stages_close_model(void **unused)
+{
+    (void)unused;
+    fm_hfdir_close(&stages_dir);
+    return 0;
+}
+
+static inline void stages_must(int code, const struct fm_err *err)
+{
+    if (code)
+        fail_msg("%d: %s", code, err->text);
+}
+
+static inline void stages_expect(int code, const struct fm_err *err, int wanted, const char *why)
+{
+    if (code != wanted || !strstr(err->text, why))
+        fail_msg("wanted %d with '%s', got %d: %s", wanted, why, code, err->text);
+}
+
+/* Scores with ties, and one expert that no token reached. */
+static inline struct fm_ranking stages_ranking(void)
+{
+    struct fm_ranking r;
+    struct fm_err err = {0};
+    stages_must(fm_ranking_init(&r, stages_config.M, stages_config.E, stages_config.I, &err), &err);
+    for (int i = 0; i < stages_config.M * stages_config.E * stages_config.I; i++)
+        r.scores[i] = i / stages_config.I == 3 ? 0 : (double)(i * 7919 % 101) / 3;
+    for (int i = 0; i < stages_config.M * stages_config.E; i++)
+        r.tokens[i] = i == 3 ? 0 : 100 + i;
+    fm_ranking_sort(&r);
+    return r;
+}
+
+static inline cJSON *stages_options(const char *key, const char *value)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, key, value);
+    return o;
+}
+
+static inline const char *stages_write(const char *name, enum fm_stage stage,
+                                       const struct fm_bundle *in, cJSON *manifest,
+                                       const char *member, const void *data, size_t size)
+{
+    const char *path = scratch(name);
+    struct fm_err err = {0};
+    stages_must(fm_stage_write(path, true, stage, manifest, in, in ? NULL : &stages_dir,
+                               &(struct fm_stage_member){member, data, size}, 1, &err),
+                &err);
+    return path;
+}
+
+static inline const char *stages_write_rank(const char *name, const struct fm_ranking *r,
+                                            const char *order)
+{
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    struct fm_err err = {0};
+    cJSON *model, *manifest;
+    struct fm_calib calib = {.T = 16, .count = 4};
+    void *data;
+    size_t size;
+    stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &err), &err);
+    stages_must(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &err), &err);
+    stages_must(fm_stage_history(manifest, "fm-rank", stages_options("order", order),
+                                 fm_stage_tokens(&calib), NULL, &err),
+                &err);
+    stages_must(fm_ranking_pack(r, stages_config.moe, &data, &size, &err), &err);
+    const char *path =
+        stages_write(name, FM_STAGE_RANK, NULL, manifest, FM_MEMBER_RANKING, data, size);
+    free(data);
+    return path;
+}
+
+static inline struct fm_actions stages_actions(void)
+{
+    struct fm_actions a;
+    struct fm_err err = {0};
+    stages_must(fm_actions_parse(&a, "0.1,0.4,0.7,1", stages_config.I, 1, &err), &err);
+    return a;
+}
+
+/* The full mask, then one expert more at the narrowest width each time. */
+static inline struct fm_family stages_family(const struct fm_actions *actions, int masks)
+{
+    struct fm_family f;
+    struct fm_err err = {0};
+    uint32_t widths[64];
+    fm_family_init(&f, stages_config.M, stages_config.E, stages_config.I);
+    stages_must(fm_family_full(&f, FM_METHOD_LEARNED, &err), &err);
+    memcpy(widths, fm_family_widths(&f, 0),
+           sizeof *widths * (size_t)(stages_config.M * stages_config.E));
+    for (int b = 1; b < masks; b++) {
+        widths[b * 4 % (stages_config.M * stages_config.E)] = actions->width[b % 3];
+        stages_must(fm_family_append(&f, widths, FM_METHOD_WALK, b, &err), &err);
+        f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1};
+    }
+    return f;
+}
+
+/* Masks from a stream; `edit` may spoil manifest and widths before they are written. */
+static inline const char *stages_write_train(const char *name, const struct fm_bundle *in,
+                                             void (*edit)(cJSON *manifest, uint32_t *widths),
+                                             char dropped[FM_STAGE_DROPPED_BYTES])
+{
+    struct fm_actions actions = stages_actions();
+    struct fm_family f = stages_family(&actions, 4);
+    struct fm_err err = {0};
+    cJSON *manifest;
+    void *frame;
+    size_t size;
+    stages_must(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, in, NULL, dropped, &err), &err);
+    stages_must(fm_stage_history(manifest, "fm-train", stages_options("method", "learned"), NULL,
+                                 NULL, &err),
+                &err);
+    stages_must(fm_budgets_pack(&f, &actions, &stages_config, fm_stage_tensor_bytes(&stages_dir),
+                                FM_F16, manifest, &frame, &size, &err),
+                &err);
+    free(frame);
+    if (edit)
+        edit(manifest, f.widths);
+    stages_must(fm_maskset_pack(f.widths, (size_t)(f.count * stages_config.M * stages_config.E),
+                                &frame, &size, &err),
+                &err);
+    const char *path =
+        stages_write(name, FM_STAGE_TRAIN, in, manifest, FM_MEMBER_MASKS, frame, size);
+    free(frame);
+    fm_family_release(&f);
+    return path;
+}
+
+static inline const char *stages_write_recover(const char *name, const struct fm_bundle *in,
+                                               const struct fm_adapter *a,
+                                               void (*edit)(char *bytes))
+{
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    struct fm_err err = {0};
+    cJSON *manifest;
+    void *data;
+    size_t size;
+    stages_must(fm_stage_manifest(&manifest, FM_STAGE_RECOVER, in, NULL, dropped, &err), &err);
+    assert_string_equal(dropped, "");
+    stages_must(fm_stage_history(manifest, "fm-recover", stages_options("strategy", "single"), NULL,
+                                 NULL, &err),
+                &err);
+    cJSON_AddItemToObject(manifest, "adapter", stages_options("strategy", "single"));
+    stages_must(fm_lorafile_pack(a, stages_config.moe, &data, &size, &err), &err);
+    if (edit)
+        edit(data);
+    const char *path =
+        stages_write(name, FM_STAGE_RECOVER, in, manifest, FM_MEMBER_ADAPTER, data, size);
+    free(data);
+    return path;
+}
+
+static inline struct fm_bundle stages_open(const char *path)
+{
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    stages_must(fm_stage_open(&b, path, NULL, &err), &err);
+    return b;
+}
+
+static inline struct fm_bundle stages_open_rank(void)
+{
+    struct fm_ranking r = stages_ranking();
+    struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
+    fm_ranking_release(&r);
+    return b;
+}
+
+static inline struct fm_adapter stages_adapter(void)
+{
+    struct fm_adapter a;
+    struct fm_err err = {0};
+    uint32_t widths[64];
+    for (int i = 0; i < stages_config.M * stages_config.E; i++)
+        widths[i] = (uint32_t)(1 + i * 5 % stages_config.I);
+    stages_must(fm_adapter_init(&a, stages_config.M, stages_config.E, stages_config.H, 3, 6.5f,
+                                widths, &err),
+                &err);
+    fm_adapter_start(&a, 11);
+    return a;
+}
+
+#endif

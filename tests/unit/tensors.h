@@ -1,0 +1,24 @@
+/* Where a tensor of a checkpoint directory lies, for tests that look at one by its name. */
+#ifndef FM_TESTS_TENSORS_H
+#define FM_TESTS_TENSORS_H
+
+#include <string.h>
+
+#include "formats/tensor/hfdir.h"
+
+/* NULL where no shard has it; *shard, where wanted, gets the shard. */
+static const struct fm_tensor *find_tensor(const struct fm_hfdir *dir, const char *name,
+                                           const struct fm_shard **shard)
+{
+    for (size_t i = 0; i < dir->places; i++) {
+        const struct fm_place *p = &dir->place[i];
+        if (strcmp(p->tensor->name, name) != 0)
+            continue;
+        if (shard)
+            *shard = p->shard;
+        return p->tensor;
+    }
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* Ratios as decimals, widths in integers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lib/masks/actions.h"
+
+static struct fm_decimal decimal(const char *text)
+{
+    struct fm_decimal d;
+    struct fm_err err = {0};
+    assert_int_equal(fm_decimal_parse(&d, text, "--x", &err), FM_OK);
+    return d;
+}
+
+static void seven_tenths_of_2560_is_1792(void **state)
+{
+    (void)state;
+    struct fm_decimal d = decimal("0.7");
+    assert_int_equal(fm_decimal_ceil(&d, 2560), 1792);
+    assert_int_equal(fm_decimal_floor(&d, 2560), 1792);
+    assert_int_equal(fm_decimal_ceil(&d, 37), 26);
+    assert_int_equal(fm_decimal_floor(&d, 37), 25);
+}
+
+static void what_is_no_ratio_is_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",  ".",    "-0.1", "1.1",          "0.1x", "1e-1",
+                                      "2", "0..1", "+1",   "0.1234567891", "10",   "nan"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_decimal d;
+        struct fm_err err = {0};
+        assert_int_equal(fm_decimal_parse(&d, bad[i], "--until", &err), FM_EUSAGE);
+        assert_non_null(strstr(err.text, "--until"));
+    }
+}
+
+static void a_decimal_prints_as_short_as_it_can(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {{"0.40", "0.4"},
+                                           {"1.000", "1"},
+                                           {".05", "0.05"},
+                                           {"0", "0"},
+                                           {"0.123456789", "0.123456789"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char text[FM_DECIMAL_TEXT];
+        struct fm_decimal d = decimal(pairs[i][0]);
+        fm_decimal_print(text, &d);
+        assert_string_equal(text, pairs[i][1]);
+    }
+}
+
+static void ten_actions_give_ten_widths(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&a, FM_ACTIONS_TEN, 37, 1, &err), FM_OK);
+    static const uint32_t want[] = {4, 8, 12, 15, 19, 23, 26, 30, 34, 37};
+    assert_int_equal(a.count, 10);
+    assert_int_equal(a.merged, 0);
+    assert_memory_equal(a.width, want, sizeof want);
+    assert_int_equal(fm_actions_find(&a, 19), 4);
+    assert_int_equal(fm_actions_find(&a, 20), -1);
+}
+
+static void widths_that_coincide_are_merged(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_err err = {0};
+    /* 256 channels in multiples of 100: 100, 200 and, as the most there is, 256. */
+    assert_int_equal(fm_actions_parse(&a, FM_ACTIONS_TEN, 256, 100, &err), FM_OK);
+    assert_int_equal(a.count, 3);
+    assert_int_equal(a.merged, 7);
+    assert_int_equal(a.width[0], 100);
+    assert_int_equal(a.width[1], 200);
+    assert_int_equal(a.width[2], 256);
+    assert_int_equal(fm_decimal_ceil(&a.ratio[1], 10), 4);
+}
+
+static void action_sets_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"", "0.5", "1,0.5", "0,1", "0.5,0.5,1", "0.5;1", "0.1,2"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_actions a;
+        struct fm_err err = {0};
+        assert_int_equal(fm_actions_parse(&a, bad[i], 64, 1, &err), FM_EUSAGE);
+        assert_non_null(strstr(err.text, "--actions"));
+    }
+    struct fm_actions a;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&a, "1", 64, 0, &err), FM_EUSAGE);
+    assert_int_equal(fm_actions_parse(&a, "1", 64, 65, &err), FM_EUSAGE);
+}
+
+static void uniform_steps_reach_until_and_keep_something(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_err err = {0};
+    struct fm_decimal step = decimal("0.01"), until = decimal("0.80"), one = decimal("1");
+    assert_int_equal(fm_actions_steps(&a, &step, &until, 256, 1, &err), FM_OK);
+    assert_int_equal(a.count, 81);
+    assert_int_equal(a.width[0], 52);
+    assert_int_equal(a.width[80], 256);
+    /* The budgets of the published table. */
+    assert_int_equal(a.width[80 - 20], 205);
+    assert_int_equal(a.width[80 - 40], 154);
+    assert_int_equal(a.width[80 - 60], 103);
+    assert_int_equal(fm_actions_steps(&a, &step, &one, 256, 1, &err), FM_OK);
+    assert_int_equal(a.count, 100);
+    assert_int_equal(a.width[0], 3);
+    step = decimal("0.0001");
+    assert_int_equal(fm_actions_steps(&a, &step, &one, 14336, 1, &err), FM_EUSAGE);
+}
+
+static void targets_end_with_until(void **state)
+{
+    (void)state;
+    struct fm_decimal step = decimal("0.3"), until = decimal("0.8");
+    assert_int_equal(fm_decimal_targets(&step, &until), 3);
+    assert_int_equal(fm_decimal_target(&step, &until, 1, 1001), 301);
+    assert_int_equal(fm_decimal_target(&step, &until, 2, 1001), 601);
+    assert_int_equal(fm_decimal_target(&step, &until, 3, 1001), 801);
+    step = decimal("0.01");
+    assert_int_equal(fm_decimal_targets(&step, &until), 80);
+    assert_int_equal(fm_decimal_target(&step, &until, 80, 8192), 6554);
+}
+
+static void the_uniform_width_of_a_budget_is_rounded_up(void **state)
+{
+    (void)state;
+    assert_int_equal(fm_actions_uniform(0, 4, 8, 256, 1), 256);
+    assert_int_equal(fm_actions_uniform(32 * 51 + 31, 4, 8, 256, 1), 205);
+    assert_int_equal(fm_actions_uniform(32 * 51, 4, 8, 256, 64), 256);
+    assert_int_equal(fm_actions_uniform(32 * 100, 4, 8, 256, 64), 192);
+    assert_int_equal(fm_actions_uniform_export(32 * 51, 4, 8, 256, 1), 208);
+    assert_int_equal(fm_actions_uniform_export(32 * 100, 4, 8, 256, 12), 168);
+    assert_int_equal(fm_actions_uniform_export(15 * 2, 3, 5, 37, 1), 37);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seven_tenths_of_2560_is_1792),
+        cmocka_unit_test(what_is_no_ratio_is_refused),
+        cmocka_unit_test(a_decimal_prints_as_short_as_it_can),
+        cmocka_unit_test(ten_actions_give_ten_widths),
+        cmocka_unit_test(widths_that_coincide_are_merged),
+        cmocka_unit_test(action_sets_that_make_no_sense_are_refused),
+        cmocka_unit_test(uniform_steps_reach_until_and_keep_something),
+        cmocka_unit_test(targets_end_with_until),
+        cmocka_unit_test(the_uniform_width_of_a_budget_is_rounded_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

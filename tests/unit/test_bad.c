@@ -1,0 +1,285 @@
+/*
+ * Every file of golden/bad/ against the sentence that golden/bad/EXPECT has for it:
+ * lines of path, reader, exit code, text, with tabs between.  A file nobody expects,
+ * and an expectation without a file, are failures too.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/bundle/maskset.h"
+#include "formats/file/file.h"
+#include "formats/json/json.h"
+#include "formats/tensor/hfdir.h"
+#include "formats/tensor/safetensors.h"
+#include "formats/text/tokenizer.h"
+#include "formats/text/tokens.h"
+#include "lib/data/corpus.h"
+#include "lib/model/model.h"
+
+#define BAD "golden/bad"
+#define VOCABULARY 100 /* of the token files */
+#define LINES_MAX 1024
+
+struct expectation {
+    char *file, *reader, *text;
+    int code;
+};
+
+static struct expectation expected[LINES_MAX];
+static size_t count;
+
+static int read_safetensors(const char *path, struct fm_err *err)
+{
+    struct fm_file f;
+    struct fm_safetensors st;
+    int rc = fm_file_open(&f, path, err);
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_safetensors_open(&st, &f, 0, f.size, err);
+    fm_safetensors_close(&st);
+    fm_file_close(&f);
+    return rc;
+}
+
+static int slurp(const char *path, char **text, size_t *size, struct fm_err *err)
+{
+    struct fm_file f;
+    int rc = fm_file_open(&f, path, err);
+    if (rc == FM_OK)
+        rc = fm_file_slurp(&f, 1 << 20, text, size, err);
+    fm_file_close(&f);
+    return rc;
+}
+
+static int read_json(const char *path, struct fm_err *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    cJSON *tree = NULL;
+    int rc = slurp(path, &text, &size, err);
+    if (rc == FM_OK)
+        rc = fm_json_tree(&tree, text, size, err);
+    cJSON_Delete(tree);
+    free(text);
+    return rc;
+}
+
+static int read_config(const char *path, struct fm_err *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct fm_config config;
+    int rc = slurp(path, &text, &size, err);
+    if (rc == FM_OK)
+        rc = fm_config_parse(&config, text, size, err);
+    free(text);
+    return rc;
+}
+
+static int read_hfdir(const char *path, struct fm_err *err)
+{
+    struct fm_hfdir dir;
+    int rc = fm_hfdir_open(&dir, path, err);
+    fm_hfdir_close(&dir);
+    return rc;
+}
+
+static int read_model(const char *path, struct fm_err *err)
+{
+    struct fm_model *model = NULL;
+    int rc = fm_model_open(&model, path, 1 << 26, err);
+    fm_model_close(model);
+    return rc;
+}
+
+static int read_all_tokens(const char *path, enum fm_token_type raw, struct fm_err *err)
+{
+    struct fm_tokens t;
+    int32_t ids[64];
+    int rc = fm_tokens_open(&t, path, raw, err);
+    if (rc == FM_OK)
+        rc = fm_tokens_read(&t, 0, ids, t.count < 64 ? t.count : 64, VOCABULARY, err);
+    fm_tokens_close(&t);
+    return rc;
+}
+
+static int read_tokens(const char *path, struct fm_err *err)
+{
+    return read_all_tokens(path, FM_TOKEN_AUTO, err);
+}
+
+static int read_u16(const char *path, struct fm_err *err)
+{
+    return read_all_tokens(path, FM_TOKEN_U16, err);
+}
+
+static int read_u32(const char *path, struct fm_err *err)
+{
+    return read_all_tokens(path, FM_TOKEN_U32, err);
+}
+
+static int read_tokenizer(const char *path, struct fm_err *err)
+{
+    struct fm_tokenizer *t = NULL;
+    int rc = fm_tokenizer_open(&t, path, err);
+    fm_tokenizer_close(t);
+    return rc;
+}
+
+static int read_text(const char *path, struct fm_err *err)
+{
+    const struct fm_run_options run = {.tokenizer = "golden/text/mixtral.json"};
+    struct fm_corpus corpus;
+    struct fm_tokens t;
+    int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, err);
+    if (rc == FM_OK)
+        fm_tokens_close(&t);
+    return rc;
+}
+
+/* A stage stream, and every member of it. */
+static int read_stream(const char *path, struct fm_err *err)
+{
+    struct fm_bundle b;
+    int rc = fm_bundle_open(&b, path, err);
+    for (size_t i = 0; rc == FM_OK && i < b.members; i++) {
+        void *data = NULL;
+        size_t size;
+        rc = fm_bundle_read(&b, &b.member[i], &data, &size, err);
+        free(data);
+    }
+    fm_bundle_close(&b);
+    return rc;
+}
+
+/* Eight widths. */
+static int read_masks(const char *path, struct fm_err *err)
+{
+    char *frame = NULL;
+    size_t size = 0;
+    uint32_t widths[8];
+    int rc = slurp(path, &frame, &size, err);
+    if (rc == FM_OK)
+        rc = fm_maskset_unpack(widths, 8, frame, size, err);
+    free(frame);
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    int (*read)(const char *path, struct fm_err *err);
+} readers[] = {
+    {"safetensors", read_safetensors},
+    {"json", read_json},
+    {"config", read_config},
+    {"hfdir", read_hfdir},
+    {"model", read_model},
+    {"tokens", read_tokens},
+    {"tokens-u16", read_u16},
+    {"tokens-u32", read_u32},
+    {"tokenizer", read_tokenizer},
+    {"text", read_text},
+    {"stream", read_stream},
+    {"masks", read_masks},
+};
+
+static int read_by(const char *reader, const char *path, struct fm_err *err)
+{
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+        if (strcmp(readers[i].name, reader) == 0)
+            return readers[i].read(path, err);
+    fail_msg(BAD "/EXPECT: no reader '%s'", reader);
+    return -1;
+}
+
+static void load_expectations(void)
+{
+    static char text[1 << 18];
+    FILE *f = fopen(BAD "/EXPECT", "r");
+    if (!f) {
+        perror(BAD "/EXPECT (run from the root)");
+        exit(1);
+    }
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    for (char *line = strtok(text, "\n"); line && count < LINES_MAX; line = strtok(NULL, "\n")) {
+        if (*line == '#')
+            continue;
+        struct expectation *e = &expected[count++];
+        char *code = NULL;
+        e->file = strsep(&line, "\t");
+        e->reader = strsep(&line, "\t");
+        code = strsep(&line, "\t");
+        e->text = line ? line : "";
+        e->code = code ? atoi(code) : -1;
+    }
+}
+
+static void every_file_meets_its_expectation(void **state)
+{
+    (void)state;
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct expectation *e = &expected[i];
+        char path[512];
+        struct fm_err err = {0};
+        snprintf(path, sizeof path, BAD "/%s", e->file);
+        if (access(path, F_OK) != 0) {
+            print_error("%s: expected, but not there\n", path);
+            wrong++;
+            continue;
+        }
+        int rc = read_by(e->reader, path, &err);
+        if (rc == e->code && strcmp(rc ? err.text : "", e->text) == 0)
+            continue;
+        print_error("%s\t%s\t%d\t%s\n", e->file, e->reader, rc, rc ? err.text : "");
+        wrong++;
+    }
+    print_message("%zu files of %s\n", count, BAD);
+    assert_true(count > 0);
+    assert_int_equal(wrong, 0);
+}
+
+static void every_file_is_expected(void **state)
+{
+    (void)state;
+    DIR *d = opendir(BAD);
+    size_t files = 0;
+    assert_non_null(d);
+    for (const struct dirent *f; (f = readdir(d));) {
+        if (f->d_name[0] == '.' || strcmp(f->d_name, "EXPECT") == 0)
+            continue;
+        size_t i = 0;
+        size_t n = strlen(f->d_name); /* of a pair of files the first is expected: DIR/t.bin */
+        while (i < count && (strncmp(expected[i].file, f->d_name, n) != 0 ||
+                             (expected[i].file[n] && expected[i].file[n] != '/')))
+            i++;
+        if (i == count)
+            fail_msg(BAD "/%s is not in EXPECT", f->d_name);
+        files++;
+    }
+    closedir(d);
+    assert_true(files > 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_file_meets_its_expectation),
+        cmocka_unit_test(every_file_is_expected),
+    };
+    load_expectations();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

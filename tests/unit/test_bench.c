@@ -1,0 +1,145 @@
+/* The measurements: a synthetic checkpoint that the suite itself reads, a meter that counts what it
+ * passes on and changes nothing, and a whole round of io and engine. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/text/tokens.h"
+#include "lib/base/pool.h"
+#include "lib/bench/bench.h"
+#include "lib/bench/synth.h"
+#include "lib/bench/workdir.h"
+#include "lib/model/model.h"
+
+static void a_shape_is_seven_numbers(void **state)
+{
+    (void)state;
+    struct fm_synth s;
+    struct fm_err err = {0};
+    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", &err), FM_OK);
+    assert_int_equal(s.C, 32);
+    assert_int_equal(s.Q, 3);
+    assert_int_equal(s.G, 3);
+    const char *bad[] = {"",
+                         "96",
+                         "96,37,5,2,3,97",
+                         "96,37,5,2,3,97,23,1",
+                         "96,37,5,6,3,97,23",
+                         "0,37,5,2,3,97,23",
+                         "96,37,5,2,-3,97,23",
+                         "97,37,5,2,3,97,23"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(fm_synth_parse(&s, bad[i], &err), FM_EUSAGE);
+}
+
+static void a_synthetic_checkpoint_opens_as_a_model(void **state)
+{
+    (void)state;
+    struct fm_synth s;
+    struct fm_workdir work;
+    struct fm_run_options run = {0};
+    struct fm_model *model = NULL;
+    struct fm_tokens tokens;
+    const struct fm_layer *layer;
+    struct fm_err err = {0};
+    char path[4096];
+    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", &err), FM_OK);
+    assert_int_equal(fm_workdir_open(&work, NULL, &err), FM_OK);
+    assert_int_equal(fm_synth_model(&s, fm_workdir_at(&work, "model", path), &run, &err), FM_OK);
+    assert_int_equal(fm_model_open(&model, path, 1 << 20, &err), FM_OK);
+    assert_int_equal(fm_model_config(model)->I, 37);
+    assert_int_equal(fm_config_params(fm_model_config(model), NULL) * 2, fm_synth_bytes(&s));
+    assert_int_equal(fm_model_layer(model, 2, -1, &layer, &err), FM_OK);
+    assert_true(layer->input_norm[95] == 1.0f);
+    fm_model_close(model);
+    assert_int_equal(fm_synth_tokens(&s, 4, fm_workdir_at(&work, "t.npy", path), &err), FM_OK);
+    assert_int_equal(fm_tokens_open(&tokens, path, FM_TOKEN_AUTO, &err), FM_OK);
+    assert_int_equal(tokens.rows, 4);
+    assert_int_equal(tokens.cols, 23);
+    fm_tokens_close(&tokens);
+    fm_workdir_close(&work);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void the_meter_counts_and_changes_nothing(void **state)
+{
+    (void)state;
+    const float A[] = {1, 2, 3, 4, 5, 6}, B[] = {1, 0, 2, 1, 0, 3};
+    float want[4], got[4];
+    const struct fm_ops *ref = fm_ops_ref(), *meter = fm_meter_begin(ref);
+    struct fm_meter_stage stage[FM_METER_STAGES];
+    struct fm_err err = {0};
+    double seconds = 0;
+    ref->gemm(false, false, 2, 2, 3, 1, A, 3, B, 2, 0, want, 2);
+    for (int i = 0; i < 7; i++)
+        meter->gemm(false, false, 2, 2, 3, 1, A, 3, B, 2, 0, got, 2);
+    assert_memory_equal(got, want, sizeof got);
+    assert_int_equal(fm_meter_stages(stage), 1);
+    assert_string_equal(stage[0].name, "gemm");
+    assert_int_equal(stage[0].calls, 7);
+    assert_true(fm_meter_flops() == 7 * 2.0 * 2 * 2 * 3);
+    assert_int_equal(fm_meter_products(&seconds, &err), FM_OK);
+    assert_true(seconds > 0 && seconds < 1);
+}
+
+static void more_shapes_than_places_lose_no_work(void **state)
+{
+    (void)state;
+    float *x = calloc(3 * 4096, sizeof *x);
+    const struct fm_ops *meter = fm_meter_begin(fm_ops_ref());
+    double flops = 0;
+    for (int m = 1; m < 40; m++)
+        for (int k = 1; k < 40; k++) {
+            meter->gemm(false, false, m, 1, k, 1, x, k, x + 4096, 1, 0, x + 8192, 1);
+            flops += 2.0 * m * k;
+        }
+    assert_true(fm_meter_flops() == flops);
+    free(x);
+}
+
+static void io_and_engine_measure_a_small_model(void **state)
+{
+    (void)state;
+    struct fm_run_options run = {.memory = 64 << 20, .output = "-"};
+    struct fm_bench_io *io = calloc(1, sizeof *io);
+    struct fm_bench_engine *engine = calloc(1, sizeof *engine);
+    const struct fm_bench_engine_options options = {
+        .shape = "64,37,3,2,2,97,16", .dtype = "f32", .sequences = 3, .steps = 1};
+    struct fm_err err = {0};
+    int code = fm_bench_io(&run, NULL, 3 << 20, 1, io, &err);
+    if (code == FM_ENOENT) {
+        print_message("no cp or xxhsum here: %s\n", err.text);
+    } else {
+        if (code != FM_OK)
+            fail_msg("%s", err.text);
+        assert_true(io->bundle > 2 << 20 && io->export < io->bundle);
+        assert_true(io->pack > 0 && io->cp > 0 && io->xxhsum > 0 && io->verify > 0);
+    }
+    code = fm_bench_engine(&run, &options, engine, &err);
+    if (code != FM_OK)
+        fail_msg("%s", err.text);
+    assert_true(engine->rank.tokens_second > 0 && engine->train.tokens_second > 0);
+    assert_true(engine->rank.flops > 0 && engine->rank.products > 0);
+    assert_true(engine->rank.stages > 8);
+    free(io);
+    free(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_shape_is_seven_numbers),
+        cmocka_unit_test(a_synthetic_checkpoint_opens_as_a_model),
+        cmocka_unit_test(the_meter_counts_and_changes_nothing),
+        cmocka_unit_test(more_shapes_than_places_lose_no_work),
+        cmocka_unit_test(io_and_engine_measure_a_small_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,336 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/data/calib.h"
+#include "tests/unit/scratch.h"
+
+/* 1000 tokens, each its own position, as raw u16. */
+static struct fm_run_options numbered(void)
+{
+    uint16_t ids[1000];
+    for (int i = 0; i < 1000; i++)
+        ids[i] = (uint16_t)i;
+    return (struct fm_run_options){.tokens = scratch_write("numbered.bin", ids, sizeof ids),
+                                   .token_dtype = FM_TOKEN_U16};
+}
+
+static const struct fm_config config = {.V = 1000, .T_max = 300};
+
+static struct fm_calib open_calib(const struct fm_run_options *run)
+{
+    struct fm_calib c;
+    struct fm_err err = {0};
+    int rc = fm_calib_open(&c, run, &config, false, &err);
+    if (rc)
+        print_message("%s\n", err.text);
+    assert_int_equal(rc, FM_OK);
+    return c;
+}
+
+/* All ids, read in pieces; good until four calls later. */
+static const int32_t *ids_of(const struct fm_calib *c)
+{
+    static int32_t ids[4][1000];
+    static unsigned turn;
+    int32_t *to = ids[turn++ % 4];
+    struct fm_err err = {0};
+    assert_true(c->count * c->T <= 1000);
+    for (int at = 0, n; at < c->count; at += n) {
+        n = 1 + at % 5 < c->count - at ? 1 + at % 5 : c->count - at;
+        assert_int_equal(fm_calib_read(c, at, n, to + at * c->T, &err), FM_OK);
+    }
+    return to;
+}
+
+static void expect(const struct fm_run_options *run, const struct fm_config *model, int code,
+                   const char *says)
+{
+    struct fm_calib c;
+    struct fm_err err = {0};
+    assert_int_equal(fm_calib_open(&c, run, model, false, &err), code);
+    assert_non_null(strstr(err.text, says));
+    assert_null(c.files);
+}
+
+static void sequences_follow_one_another(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 7;
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.T, 7);
+    assert_int_equal(c.count, 142);
+    for (int i = 0; i < 142 * 7; i++)
+        assert_int_equal(ids_of(&c)[i], i);
+    struct fm_digest same = fm_digest_of(ids_of(&c), 142 * 7 * sizeof(int32_t));
+    assert_true(fm_digest_equal(&c.digest, &same));
+    fm_calib_close(&c);
+}
+
+static void the_length_has_a_default_and_bounds(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.T, 300);
+    assert_int_equal(c.count, 3);
+    fm_calib_close(&c);
+    run.seq_len = 301;
+    expect(&run, &config, FM_EUSAGE, "301");
+    run.seq_len = 1;
+    expect(&run, &config, FM_EUSAGE, "at least 2");
+    struct fm_config wide = {.V = 1000, .T_max = 4000};
+    run.seq_len = 1001;
+    expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
+    run.seq_len = 0;
+    expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
+    struct fm_config few = {.V = 999, .T_max = 300};
+    run.seq_len = 10;
+    expect(&run, &few, FM_EFORMAT, "999");
+}
+
+static void most_tokens_cut_whole_sequences(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 10;
+    run.max_tokens = 59;
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.count, 5);
+    fm_calib_close(&c);
+    struct fm_err err = {0};
+    run.eval_tokens = run.tokens; /* what is measured on keeps its length */
+    assert_int_equal(fm_calib_open(&c, &run, &config, true, &err), FM_OK);
+    assert_int_equal(c.count, 100);
+    fm_calib_close(&c);
+    run.max_tokens = 9;
+    expect(&run, &config, FM_EUSAGE, "--max-tokens 9");
+}
+
+static void shuffling_permutes_whole_sequences_by_seed(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 10;
+    run.shuffle = true;
+    run.seed = 3;
+    struct fm_calib a = open_calib(&run), b = open_calib(&run);
+    run.seed = 4;
+    struct fm_calib other = open_calib(&run);
+    bool seen[100] = {false};
+    int moved = 0;
+    for (int i = 0; i < 100; i++) {
+        int first = ids_of(&a)[i * 10];
+        assert_int_equal(first % 10, 0);
+        assert_false(seen[first / 10]);
+        seen[first / 10] = true;
+        moved += first != i * 10;
+        for (int t = 0; t < 10; t++)
+            assert_int_equal(ids_of(&a)[i * 10 + t], first + t);
+    }
+    assert_true(moved > 80);
+    assert_memory_equal(ids_of(&a), ids_of(&b), 1000 * sizeof(int32_t));
+    assert_true(fm_digest_equal(&a.digest, &b.digest));
+    assert_false(fm_digest_equal(&a.digest, &other.digest));
+    fm_calib_close(&a);
+    fm_calib_close(&b);
+    fm_calib_close(&other);
+}
+
+static void rows_of_a_2d_file_are_cut(void **state)
+{
+    (void)state;
+    char npy[128 + 6 * 23 * 4];
+    const char header[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (6, 23), }";
+    memset(npy, ' ', 128);
+    memcpy(npy, "\x93NUMPY\x01\x00\x76\x00", 10);
+    memcpy(npy + 10, header, strlen(header));
+    npy[127] = '\n';
+    for (int32_t i = 0; i < 6 * 23; i++)
+        memcpy(npy + 128 + 4 * i, &i, 4);
+    struct fm_run_options run = {.tokens = scratch_write("rows.npy", npy, sizeof npy)};
+    struct fm_calib c = open_calib(&run);
+    assert_int_equal(c.T, 23);
+    assert_int_equal(c.count, 6);
+    fm_calib_close(&c);
+    run.seq_len = 20;
+    c = open_calib(&run);
+    assert_int_equal(c.count, 6);
+    assert_int_equal(ids_of(&c)[20], 23);
+    assert_int_equal(ids_of(&c)[5 * 20 + 19], 5 * 23 + 19);
+    fm_calib_close(&c);
+    run.seq_len = 24;
+    expect(&run, &config, FM_EFORMAT, "in a row");
+}
+
+static void a_file_that_changes_is_noticed(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    run.seq_len = 10;
+    struct fm_calib c = open_calib(&run);
+    struct fm_err err = {0};
+    int32_t ids[20];
+    assert_int_equal(fm_calib_read(&c, 98, 2, ids, &err), FM_OK);
+    assert_int_equal(ids[19], 999);
+    assert_int_equal(truncate(run.tokens, 1998), 0);
+    assert_int_equal(fm_calib_read(&c, 0, 1, ids, &err), FM_EIO);
+    assert_non_null(strstr(err.text, "changed while it was read"));
+    fm_calib_close(&c);
+}
+
+static void the_last_sequences_are_held_out(void **state)
+{
+    (void)state;
+    struct fm_run_options run = numbered();
+    struct fm_err err = {0};
+    run.seq_len = 10;
+    struct fm_calib c = open_calib(&run), held;
+    assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_OK);
+    assert_int_equal(c.count, 84);
+    assert_int_equal(held.count, 16);
+    assert_int_equal(held.ids[0], 840);
+    struct fm_digest train = fm_digest_of(ids_of(&c), 840 * sizeof(int32_t));
+    struct fm_digest rest = fm_digest_of(held.ids, 160 * sizeof *held.ids);
+    assert_true(fm_digest_equal(&c.digest, &train) && fm_digest_equal(&held.digest, &rest));
+    fm_calib_close(&held);
+    fm_calib_close(&c);
+    run.max_tokens = 50;
+    c = open_calib(&run);
+    assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_OK);
+    assert_int_equal(c.count, 3);
+    assert_int_equal(held.count, 2);
+    fm_calib_close(&held);
+    fm_calib_close(&c);
+    run.max_tokens = 10;
+    c = open_calib(&run);
+    assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_EFORMAT);
+    fm_calib_close(&c);
+}
+
+/* `n` tokens that count up from `first`, as raw u16. */
+static const char *counting(const char *name, int first, int n)
+{
+    uint16_t ids[1000];
+    assert_true(n <= 1000);
+    for (int i = 0; i < n; i++)
+        ids[i] = (uint16_t)(first + i);
+    return scratch_write(name, ids, (size_t)n * sizeof *ids);
+}
+
+/* "PATH:WEIGHT", in one of 8 rotating buffers. */
+static const char *weighted(const char *path, const char *weight)
+{
+    static char spec[8][600];
+    static unsigned turn;
+    char *s = spec[turn++ % 8];
+    snprintf(s, sizeof spec[0], "%s:%s", path, weight);
+    return s;
+}
+
+static void sources_are_interleaved_by_weight(void **state)
+{
+    (void)state;
+    struct fm_run_options run = {.tokens = weighted(counting("a", 0, 300), "0.7"),
+                                 .also_tokens = {weighted(counting("b", 500, 70), "0.3")},
+                                 .token_dtype = FM_TOKEN_U16,
+                                 .seq_len = 10};
+    struct fm_calib c = open_calib(&run);
+    /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are over. */
+    static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
+    assert_int_equal(c.sources, 2);
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        assert_int_equal(ids_of(&c)[i * 10], first[i]);
+    int b = 0;
+    for (int i = 0; i < c.count; i++) {
+        b += ids_of(&c)[i * 10] >= 500;
+        assert_true(abs(10 * b - 3 * (i + 1)) <= 10);
+    }
+    assert_int_equal(b, 7);
+    assert_int_equal(c.source[0].sequences + 7, c.count);
+    assert_int_equal(c.source[0].weight, 700000);
+    assert_int_equal(c.source[1].tokens, 70);
+    uint16_t wide[70];
+    int32_t ids[70];
+    for (int i = 0; i < 70; i++)
+        ids[i] = wide[i] = (uint16_t)(500 + i);
+    struct fm_digest same = fm_digest_of(ids, sizeof ids);
+    assert_true(fm_digest_equal(&same, &c.source[1].digest));
+    fm_calib_close(&c);
+    run.max_tokens = 45;
+    c = open_calib(&run);
+    assert_int_equal(c.count, 4);
+    assert_int_equal(ids_of(&c)[30], 20);
+    assert_int_equal(c.source[1].sequences, 1);
+    fm_calib_close(&c);
+}
+
+static void a_mixture_is_shuffled_source_by_source(void **state)
+{
+    (void)state;
+    struct fm_run_options run = {.tokens = counting("a", 0, 400),
+                                 .also_tokens = {counting("b", 500, 400)},
+                                 .token_dtype = FM_TOKEN_U16,
+                                 .shuffle = true,
+                                 .seed = 5,
+                                 .seq_len = 10};
+    struct fm_calib c = open_calib(&run);
+    int same = 0;
+    assert_int_equal(c.count, 80);
+    for (int i = 0; i < 80; i++)
+        assert_int_equal(ids_of(&c)[i * 10] >= 500, i % 2);
+    for (int i = 0; i < 40; i++)
+        same += ids_of(&c)[(2 * i + 1) * 10] == ids_of(&c)[2 * i * 10] + 500;
+    assert_true(same < 10); /* each by a permutation of its own */
+    fm_calib_close(&c);
+}
+
+static void weights_are_checked(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    static const struct {
+        const char *spec;
+        size_t length;
+        uint64_t weight;
+    } good[] = {{"a.npy", 5, 1000000},           {"a.npy:0.7", 5, 700000}, {"a:b", 3, 1000000},
+                {"a:2:3", 3, 3000000},           {"a:", 2, 1000000},       {"a:.5", 1, 500000},
+                {"a:1000000", 1, 1000000000000}, {"a:0.000001", 1, 1},     {"a:-1", 4, 1000000},
+                {"a:1e3", 5, 1000000},           {"a:5.", 1, 5000000}};
+    static const char *const bad[] = {"a:0",         "a:0.0",      "a:0.0000001",
+                                      "a:1000000.1", "a:99999999", ":1"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        size_t length = 0;
+        uint64_t weight = 0;
+        assert_int_equal(fm_run_parse_source(good[i].spec, &length, &weight, &err), FM_OK);
+        assert_int_equal(length, good[i].length);
+        assert_int_equal(weight, good[i].weight);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t length = 0;
+        uint64_t weight = 0;
+        assert_int_equal(fm_run_parse_source(bad[i], &length, &weight, &err), FM_EUSAGE);
+        assert_non_null(strstr(err.text, bad[i]));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_follow_one_another),
+        cmocka_unit_test(the_length_has_a_default_and_bounds),
+        cmocka_unit_test(most_tokens_cut_whole_sequences),
+        cmocka_unit_test(shuffling_permutes_whole_sequences_by_seed),
+        cmocka_unit_test(rows_of_a_2d_file_are_cut),
+        cmocka_unit_test(a_file_that_changes_is_noticed),
+        cmocka_unit_test(the_last_sequences_are_held_out),
+        cmocka_unit_test(sources_are_interleaved_by_weight),
+        cmocka_unit_test(a_mixture_is_shuffled_source_by_source),
+        cmocka_unit_test(weights_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,101 @@
+/* The last member of a stream, CHECKSUMS: it decides even over a manifest that reads well. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/bundle/archive.h"
+#include "formats/bundle/bundle.h"
+#include "formats/json/json.h"
+#include "tests/unit/scratch.h"
+
+static char path[512], bytes[65536];
+static size_t size, sums, sums_bytes, manifest_bytes; /* of the stream, and places in it */
+static char *const manifest = bytes + FM_ARCHIVE_BLOCK;
+
+/* A stream with one member beside its ends. */
+static int make_stream(void **unused)
+{
+    static const char text[] = "{\"suite\": \"0\"}\n";
+    const struct fm_part part = {.name = FM_MEMBER_BUILD, .data = text, .size = sizeof text - 1};
+    struct fm_bundle_writer *w;
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    cJSON *m = cJSON_CreateObject();
+    (void)unused;
+    fm_json_add_uint(m, "schema", 1);
+    cJSON_AddStringToObject(m, "suite", "fm");
+    cJSON_AddStringToObject(m, "stage", "rank");
+    cJSON_AddArrayToObject(m, "history");
+    snprintf(path, sizeof path, "%s", scratch("stream.fm"));
+    if (fm_bundle_begin(&w, path, true, m, &part, 1, &err) || fm_bundle_finish(w, &err) ||
+        fm_bundle_open(&b, path, &err))
+        fail_msg("%s", err.text);
+    manifest_bytes = (size_t)b.member[0].size;
+    sums = (size_t)b.member[b.members - 1].offset;
+    sums_bytes = (size_t)b.member[b.members - 1].size;
+    fm_bundle_close(&b);
+    FILE *f = fopen(path, "rb");
+    scratch_check(f != NULL, path);
+    size = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    return 0;
+}
+
+/* In the manifest, by a text of the same length. */
+static void replace(const char *from, const char *to)
+{
+    char *at = memmem(manifest, manifest_bytes, from, strlen(from));
+    assert_true(at && strlen(from) == strlen(to));
+    memcpy(at, to, strlen(to));
+}
+
+static void expect_refused(const char *why)
+{
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    scratch_write("edited.fm", bytes, size);
+    assert_int_equal(fm_bundle_open(&b, scratch("edited.fm"), &err), FM_EFORMAT);
+    if (!strstr(err.text, why))
+        fail_msg("expected '%s', got '%s'", why, err.text);
+}
+
+/* Another way to write the same manifest: only its digest tells. */
+static void a_manifest_without_its_digest_is_refused(void **unused)
+{
+    (void)unused;
+    replace("\"schema\": 1", "\"schema\" :1");
+    expect_refused("does not have the digest that CHECKSUMS states");
+}
+
+/* All sizes and digests are right again. */
+static void a_line_for_nothing_is_refused(void **unused)
+{
+    (void)unused;
+    static const char more[] = "more\n";
+    struct fm_err err = {0};
+    char from[40], to[40], hex[FM_DIGEST_HEX], header[FM_ARCHIVE_HEADER_MAX];
+    size_t n = sums_bytes + strlen(more), header_bytes;
+    snprintf(from, sizeof from, "\"size\": %zu", sums_bytes);
+    snprintf(to, sizeof to, "\"size\": %zu", n);
+    replace(from, to);
+    struct fm_digest digest = fm_digest_of(manifest, manifest_bytes);
+    fm_digest_hex(hex, &digest);
+    memcpy(bytes + sums, hex, FM_DIGEST_HEX - 1);
+    assert_true(fm_archive_padded(n) == fm_archive_padded(sums_bytes));
+    memcpy(bytes + sums + sums_bytes, more, strlen(more));
+    assert_int_equal(fm_archive_header(header, &header_bytes, FM_MEMBER_CHECKSUMS, n, &err), FM_OK);
+    memcpy(bytes + sums - header_bytes, header, header_bytes);
+    expect_refused("has more lines than the stream has members");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_manifest_without_its_digest_is_refused, make_stream),
+        cmocka_unit_test_setup(a_line_for_nothing_is_refused, make_stream),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

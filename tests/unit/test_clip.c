@@ -1,0 +1,586 @@
+/* libfm_clip on the CPU: what clip.h promises, sentence by sentence. */
+#include "kernels/clip/clip_tile.h"
+#include "tests/unit/clip.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const int32_t paths[] = {FM_CLIP_PORTABLE, FM_CLIP_AVX2, FM_CLIP_AVX512,
+                                FM_CLIP_AVX512_BF16};
+
+/* Three budgets over five experts: full, mixed, and one with the widths 0 and 1. */
+static void every_type_on_every_path_agrees_with_the_definition(void **state)
+{
+    (void)state;
+    static const int sizes[][2] = {{48, 37}, {67, 131}, {300, 40}, {33, 800}, {1, 1}};
+    int ran = 0;
+    for (size_t z = 0; z < 5; z++)
+        for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++)
+            for (size_t p = 0; p < 4; p++) {
+                struct layer s = make_layer(type, sizes[z][0], sizes[z][1], 5);
+                s.l.path = paths[p];
+                struct fm_clip *clip = NULL;
+                if (fm_clip_prepare(&clip, &s.l, NULL) != FM_CLIP_OK) {
+                    free_arrays();
+                    continue;
+                }
+                struct call c = make_call(&s, 29, 2);
+                for (*s.budget = 0; *s.budget < s.l.B; ++*s.budget) {
+                    run(clip, &s, &c);
+                    expect_definition(&s, &c, clip);
+                    ran++;
+                }
+                fm_clip_release(clip);
+                check_guards();
+                free_arrays();
+            }
+    assert_true(ran >= 5 * 3 * 3); /* the portable path at least */
+}
+
+static void avx2_gives_the_bits_of_avx512(void **state)
+{
+    (void)state;
+    for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
+        struct layer s = make_layer(type, 70, 333, 4);
+        struct call a = make_call(&s, 17, 3), b = copy_call(&s, &a);
+        s.l.path = FM_CLIP_AVX512;
+        if (!run_once(&s, &a))
+            skip();
+        s.l.path = FM_CLIP_AVX2;
+        assert_true(run_once(&s, &b));
+        expect_same(&s, &a, &b);
+        free_arrays();
+    }
+}
+
+static void ids_outside_contribute_nothing(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 40, 50, 6);
+    s.l.e0 = 10;
+    struct call a = make_call(&s, 12, 4), b = copy_call(&s, &a);
+    int64_t *ids = array(48, sizeof *ids), *only = array(48, sizeof *only);
+    static const int64_t outside[] = {-1, 9, 16, ((int64_t)1 << 40) + 12, INT64_MIN, 0};
+    for (int i = 0; i < 48; i++) {
+        ids[i] = i % 4 == 2 ? 10 + i % 6 : outside[i % 6];
+        only[i] = i % 4 == 2 ? ids[i] : -1;
+    }
+    a.c.ids = ids;
+    b.c.ids = only;
+    a.c.ids_type = b.c.ids_type = FM_CLIP_I64;
+    assert_true(run_once(&s, &a) && run_once(&s, &b));
+    expect_same(&s, &a, &b);
+    for (int i = 0; i < 48; i++)
+        ids[i] = outside[i % 6];
+    assert_true(run_once(&s, &a));
+    for (int i = 0; i < 12 * 40; i++)
+        assert_true(out_at(&s, &a, i) == 0);
+    free_arrays();
+}
+
+static void ids_of_both_sizes_mean_the_same(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 24, 30, 3);
+    struct call a = make_call(&s, 9, 2), b = copy_call(&s, &a);
+    int64_t *wide = array(18, sizeof *wide);
+    for (int i = 0; i < 18; i++)
+        wide[i] = ((const int32_t *)a.c.ids)[i];
+    b.c.ids = wide;
+    b.c.ids_type = FM_CLIP_I64;
+    assert_true(run_once(&s, &a) && run_once(&s, &b));
+    expect_same(&s, &a, &b);
+    free_arrays();
+}
+
+/* z of each slot alone, with weight 1: what the product is before the weight. */
+static void slots_are_weighted_and_added_in_order_and_rounded_once(void **state)
+{
+    (void)state;
+    for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
+        enum { N = 7, K = 3, H = 45 };
+        struct layer s = make_layer(type, H, 61, 4), wide = widen_layer(&s);
+        s.l.path = wide.l.path = FM_CLIP_PORTABLE;
+        struct call c = make_call(&s, N, K), w = widen_call(&s, &wide, &c);
+        int32_t *ids = (int32_t *)(uintptr_t)c.c.ids;
+        ids[0] = ids[1]; /* twice the same expert */
+        float sum[N * H] = {0};
+        for (int j = 0; j < K; j++) {
+            struct call one = slot_alone(&wide, &w, j);
+            assert_true(run_once(&wide, &one));
+            for (int i = 0; i < N * H; i++) {
+                float term = c.c.weights[i / H * K + j] * (float)out_at(&wide, &one, i);
+                sum[i] += term;
+            }
+        }
+        assert_true(run_once(&s, &c));
+        for (int i = 0; i < N * H; i++)
+            assert_true(out_at(&s, &c, i) == rounded(sum[i], type));
+        free_arrays();
+    }
+}
+
+static void threads_and_workspace_change_no_bit(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < 4; p++) {
+        struct layer s = make_layer(FM_CLIP_BF16, 150, 290, 5);
+        s.l.path = paths[p];
+        s.l.threads = 7;
+        struct call a = make_call(&s, 203, 2);
+        struct fm_clip *clip = NULL;
+        if (fm_clip_prepare(&clip, &s.l, NULL) == FM_CLIP_OK) {
+            run(clip, &s, &a);
+            for (int threads = 1; threads < 8; threads += 2)
+                for (int64_t chunk = 1; chunk < 300; chunk = chunk * 7 + 3) {
+                    struct call b = copy_call(&s, &a);
+                    b.c.threads = threads;
+                    b.c.workspace_bytes = fm_clip_workspace_bytes(&s.l, chunk, 2);
+                    run(clip, &s, &b);
+                    expect_same(&s, &a, &b);
+                }
+        }
+        fm_clip_release(clip);
+        check_guards();
+        free_arrays();
+    }
+}
+
+static void a_row_has_the_bits_it_has_alone(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F16, 90, 270, 3);
+    struct call all = make_call(&s, 61, 2);
+    assert_true(run_once(&s, &all));
+    for (int t = 0; t < 61; t += 6) {
+        struct call one = token_alone(&s, &all, t);
+        assert_true(run_once(&s, &one));
+        for (int i = 0; i < 90; i++)
+            assert_true(out_at(&s, &one, i) == out_at(&s, &all, t * 90 + i));
+    }
+    free_arrays();
+}
+
+/* What a tile makes of `lanes` columns by panels, to compare with its way for few rows. */
+static void by_panels(const struct fm_clip_tile *tile, bool rows_are_columns, float *c, int ldc,
+                      const float *const *x, int rows, const char *w, int64_t ld, int lanes,
+                      int terms, int type)
+{
+    int64_t size = (int64_t)bytes_of(type);
+    float *panel = workspace(sizeof(float) * FM_CLIP_LANES * FM_CLIP_DEPTH);
+    struct fm_clip_ahead ahead = {w, 0, 0, 31};
+    for (int l = 0; l < lanes; l += FM_CLIP_LANES)
+        for (int k = 0; k < terms; k += FM_CLIP_DEPTH) {
+            int cols = lanes - l < FM_CLIP_LANES ? lanes - l : FM_CLIP_LANES;
+            int deep = terms - k < FM_CLIP_DEPTH ? terms - k : FM_CLIP_DEPTH;
+            const void *from[FM_CLIP_TILE_ROWS];
+            for (int r = 0; r < rows; r++)
+                from[r] = x[r] + k;
+            (rows_are_columns ? tile->pack_rows : tile->pack_columns)(
+                panel, rows_are_columns ? w + l * ld + k * size : w + k * ld + l * size, ld, cols,
+                deep, type);
+            tile->product(c + l, ldc, from, rows, panel, deep, k == 0, &ahead);
+        }
+}
+
+static void few_rows_have_the_bits_of_panels(void **state)
+{
+    (void)state;
+    static const int shapes[][2] = {{1, 1}, {16, 31}, {17, 33}, {100, 255}, {200, 257}, {256, 600}};
+    const struct fm_clip_tile *tile = fm_clip_tile_avx512();
+    if (!tile)
+        skip();
+    for (size_t i = 0; i < 6; i++)
+        for (int t = 0; t < 36; t++) {
+            const int lanes = shapes[i][0], terms = shapes[i][1], rows = 1 + t % 6, type = t / 12;
+            bool first = t / 6 % 2;
+            void *w = numbers((size_t)lanes * (size_t)terms, type, 1);
+            float *got = array(6 * 256, sizeof *got), *want = array(6 * 256, sizeof *want);
+            const float *x[FM_CLIP_TILE_ROWS];
+            for (int r = 0; r < rows; r++)
+                x[r] = normals((size_t)terms, 1);
+            int64_t ld = (int64_t)bytes_of(type) * (first ? terms : lanes);
+            (first ? tile->few_rows : tile->few_columns)(got, 256, (const void *const *)x, rows, w,
+                                                         ld, lanes, terms, type);
+            by_panels(tile, first, want, 256, x, rows, w, ld, lanes, terms, type);
+            for (int r = 0; r < rows; r++)
+                assert_memory_equal(got + 256 * r, want + 256 * r, (size_t)lanes * sizeof *got);
+            check_guards();
+            free_arrays();
+        }
+}
+
+static void a_nan_stays_in_its_row(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 52, 75, 3);
+    struct call a = make_call(&s, 31, 2), b = copy_call(&s, &a);
+    float *x = array(31 * 52, sizeof *x);
+    memcpy(x, a.c.hidden, 31 * 52 * sizeof *x);
+    x[13 * 52 + 4] = NAN;
+    b.c.hidden = x;
+    assert_true(run_once(&s, &a) && run_once(&s, &b));
+    for (int i = 0; i < 31 * 52; i++)
+        if (i / 52 == 13)
+            assert_true(isnan(out_at(&s, &b, i)));
+        else
+            assert_true(out_at(&s, &a, i) == out_at(&s, &b, i));
+    free_arrays();
+}
+
+static void one_expert_may_get_all_tokens_and_another_none(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 4; e++) {
+        struct layer s = make_layer(FM_CLIP_F32, 43, 97, 4);
+        struct call c = make_call(&s, 230, 1);
+        for (int i = 0; i < 230; i++)
+            ((int32_t *)(uintptr_t)c.c.ids)[i] = e;
+        struct fm_clip *clip = NULL;
+        assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+        run(clip, &s, &c);
+        expect_definition(&s, &c, clip);
+        fm_clip_release(clip);
+        free_arrays();
+    }
+}
+
+static void width_zero_gives_zero_and_no_tokens_are_no_work(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_BF16, 20, 30, 2);
+    struct call c = make_call(&s, 5, 2);
+    for (int i = 0; i < s.l.B * s.l.E; i++)
+        s.widths[i] = 0;
+    assert_true(run_once(&s, &c));
+    for (int i = 0; i < 5 * 20; i++)
+        assert_true(out_at(&s, &c, i) == 0);
+    c.c.N = 0;
+    c.c.hidden = c.c.ids = c.c.out = NULL;
+    assert_true(run_once(&s, &c));
+    free_arrays();
+}
+
+/* The resident channels of `s` alone, in memory of exactly that size. */
+static void freed_tails_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
+        struct layer s = make_layer(type, 35, 120, 4);
+        for (int e = 0; e < 4; e++) /* budget 0 is not loaded */
+            s.widths[e] = 0;
+        struct layer small = free_tails(&s);
+        assert_true(small.l.channels < s.l.channels);
+        struct call a = make_call(&s, 23, 2), b = copy_call(&s, &a);
+        for (*s.budget = 1; *s.budget < s.l.B; ++*s.budget) {
+            assert_true(run_once(&s, &a) && run_once(&small, &b));
+            expect_same(&s, &a, &b);
+        }
+        check_guards();
+        free_arrays();
+    }
+}
+
+static void two_ranks_add_up_to_the_whole(void **state)
+{
+    (void)state;
+    enum { H = 44, N = 19, TP = 2, G = 8 };
+    struct layer s = make_layer(FM_CLIP_F32, H, 117, 3);
+    struct call whole = make_call(&s, N, 2);
+    for (*s.budget = 0; *s.budget < s.l.B; ++*s.budget) {
+        double sum[N * H] = {0};
+        assert_true(run_once(&s, &whole));
+        for (int rank = 0; rank < TP; rank++) {
+            struct layer part = shard_layer(&s, G, TP, rank);
+            struct call c = copy_call(&s, &whole);
+            assert_true(run_once(&part, &c));
+            for (int i = 0; i < N * H; i++)
+                sum[i] += out_at(&part, &c, i);
+        }
+        for (int i = 0; i < N * H; i++)
+            assert_true(fabs(sum[i] - out_at(&s, &whole, i)) <= 2e-5);
+    }
+    free_arrays();
+}
+
+static void every_channel_is_dealt_to_one_rank_in_order(void **state)
+{
+    (void)state;
+    for (int g = 1; g < 9; g++)
+        for (int tp = 1; tp < 5; tp++)
+            for (int k = 0; k < 70; k++) {
+                int seen[70] = {0}, total = 0;
+                for (int rank = 0; rank < tp; rank++) {
+                    int width = fm_clip_shard_width(k, g, tp, rank);
+                    total += width;
+                    for (int c = 0; c < width; c++) {
+                        int whole = fm_clip_shard_channel(c, g, tp, rank);
+                        assert_true(whole < k && whole / g % tp == rank);
+                        seen[whole]++;
+                    }
+                }
+                assert_int_equal(total, k);
+                for (int c = 0; c < k; c++)
+                    assert_int_equal(seen[c], 1);
+            }
+}
+
+static void budgets_per_token_equal_a_call_per_budget(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < 4; p++) {
+        struct layer s = make_layer(FM_CLIP_BF16, 61, 140, 4);
+        s.l.path = paths[p];
+        struct call mixed = make_call(&s, 83, 2);
+        int32_t *budgets = array(83, sizeof *budgets);
+        for (int t = 0; t < 83; t++)
+            budgets[t] = t * 7 % 5 % 3;
+        mixed.c.budgets = budgets;
+        *s.budget = 99;                          /* not looked at */
+        struct call cut = copy_call(&s, &mixed); /* a few tokens at a time */
+        cut.c.workspace_bytes = fm_clip_workspace_bytes(&s.l, 7, 2);
+        if (run_once(&s, &mixed) && run_once(&s, &cut)) {
+            expect_same(&s, &mixed, &cut);
+            for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
+                struct call all = copy_call(&s, &mixed);
+                all.c.budgets = NULL;
+                assert_true(run_once(&s, &all));
+                for (int i = 0; i < 83 * 61; i++)
+                    if (budgets[i / 61] == *s.budget)
+                        assert_true(out_at(&s, &all, i) == out_at(&s, &mixed, i));
+            }
+        }
+        free_arrays();
+    }
+}
+
+static void a_switch_is_one_number_of_any_type(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
+    struct call want[3], c = make_call(&s, 11, 2);
+    for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
+        want[*s.budget] = copy_call(&s, &c);
+        assert_true(run_once(&s, &want[*s.budget]));
+    }
+    for (int type = FM_CLIP_F32; type <= FM_CLIP_I64; type++) {
+        s.l.budget = array(1, 8);
+        s.l.budget_type = type;
+        struct fm_clip *clip = NULL;
+        assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+        for (int b = 2; b >= 0; b--) {
+            write_number((void *)(uintptr_t)s.l.budget, type, b);
+            run(clip, &s, &c);
+            expect_same(&s, &want[b], &c);
+            assert_int_equal(fm_clip_status(clip, NULL), 0);
+        }
+        c.c.budget = array(1, 8); /* a call's own number comes first */
+        c.c.budget_type = type;
+        write_number((void *)(uintptr_t)c.c.budget, type, 2);
+        run(clip, &s, &c);
+        expect_same(&s, &want[2], &c);
+        c.c.budget = NULL;
+        c.c.budget_type = 0;
+        fm_clip_release(clip);
+    }
+    free_arrays();
+}
+
+static void faults_are_met_by_the_nearest_end_and_told_once(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
+    struct call a = make_call(&s, 11, 2), b = copy_call(&s, &a);
+    struct fm_clip *clip = NULL;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    *s.budget = 2;
+    run(clip, &s, &a);
+    assert_int_equal(fm_clip_status(clip, NULL), 0);
+    *s.budget = 3;
+    run(clip, &s, &b);
+    expect_same(&s, &a, &b);
+    assert_int_equal(fm_clip_status(clip, NULL), FM_CLIP_FAULT_BUDGET);
+    assert_int_equal(fm_clip_status(clip, NULL), 0);
+    *s.budget = 0;
+    run(clip, &s, &a);
+    *s.budget = -7;
+    s.widths[0] = s.cap[0] + 1;
+    s.widths[1] = s.cap[1];
+    run(clip, &s, &b);
+    expect_same(&s, &a, &b);
+    assert_int_equal(fm_clip_status(clip, NULL), FM_CLIP_FAULT_BUDGET | FM_CLIP_FAULT_WIDTH);
+    s.widths[0] = -1;
+    s.widths[1] = s.widths[2] = 0;
+    run(clip, &s, &b);
+    for (int i = 0; i < 11 * 30; i++)
+        assert_true(out_at(&s, &b, i) == 0);
+    fm_clip_release(clip);
+    free_arrays();
+}
+
+static void a_float_is_the_budget_nearest_to_it(void **state)
+{
+    (void)state;
+    static const struct {
+        float value;
+        int32_t budget, faults;
+    } cases[] = {{0.4f, 0, 0},
+                 {0.6f, 1, 0},
+                 {-0.4f, 0, 0},
+                 {2.4f, 2, 0},
+                 {2.6f, 2, FM_CLIP_FAULT_BUDGET},
+                 {-0.6f, 0, FM_CLIP_FAULT_BUDGET},
+                 {NAN, 0, FM_CLIP_FAULT_BUDGET},
+                 {INFINITY, 2, FM_CLIP_FAULT_BUDGET}};
+    struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
+    struct call want[3], c = make_call(&s, 11, 2);
+    for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
+        want[*s.budget] = copy_call(&s, &c);
+        assert_true(run_once(&s, &want[*s.budget]));
+    }
+    struct fm_clip *clip = NULL;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    c.c.budget_type = FM_CLIP_F32;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.c.budget = &cases[i].value;
+        run(clip, &s, &c);
+        expect_same(&s, &want[cases[i].budget], &c);
+        assert_int_equal(fm_clip_status(clip, NULL), cases[i].faults);
+    }
+    fm_clip_release(clip);
+    free_arrays();
+}
+
+static void rows_may_be_strided(void **state)
+{
+    (void)state;
+    for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
+        struct layer s = make_layer(type, 25, 40, 3);
+        struct call a = make_call(&s, 13, 2), b = spread_call(&s, &a, 31, 29);
+        assert_true(run_once(&s, &a) && run_once(&s, &b));
+        for (int i = 0; i < 13 * 25; i++)
+            assert_true(out_at(&s, &a, i) == number_at(b.c.out, type, i / 25 * 29 + i % 25));
+        check_guards();
+        free_arrays();
+    }
+}
+
+/* --- threads and processes --- */
+
+struct caller {
+    struct fm_clip *clip;
+    struct layer *s;
+    struct call *c;
+};
+
+static void *call_often(void *arg)
+{
+    struct caller *me = arg;
+    for (int i = 0; i < 60; i++)
+        run(me->clip, me->s, me->c);
+    return NULL;
+}
+
+static void a_layer_serves_several_threads_at_once(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 64, 128, 4);
+    s.l.threads = 3;
+    struct call want = make_call(&s, 40, 2), c[3];
+    struct caller caller[3];
+    pthread_t thread[3];
+    struct fm_clip *clip = NULL;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    run(clip, &s, &want);
+    for (int i = 0; i < 3; i++) {
+        c[i] = copy_call(&s, &want);
+        caller[i] = (struct caller){clip, &s, &c[i]};
+        assert_int_equal(pthread_create(&thread[i], NULL, call_often, &caller[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(thread[i], NULL);
+        expect_same(&s, &want, &c[i]);
+    }
+    fm_clip_release(clip);
+    free_arrays();
+}
+
+static void a_child_of_fork_can_call(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 64, 128, 4);
+    s.l.threads = 3;
+    struct call want = make_call(&s, 40, 2), c = copy_call(&s, &want);
+    struct fm_clip *clip = NULL;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    run(clip, &s, &want);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        if (fm_clip_forward(clip, &c.c, NULL) != FM_CLIP_OK ||
+            memcmp(c.c.out, want.c.out, 40 * 64 * sizeof(float)) != 0)
+            _exit(1);
+        struct fm_clip *again = NULL;
+        memset(c.c.out, 0, 40 * 64 * sizeof(float));
+        if (fm_clip_prepare(&again, &s.l, NULL) != FM_CLIP_OK ||
+            fm_clip_forward(again, &c.c, NULL) != FM_CLIP_OK)
+            _exit(2);
+        _exit(memcmp(c.c.out, want.c.out, 40 * 64 * sizeof(float)) ? 3 : 0);
+    }
+    int how = -1;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    fm_clip_release(clip);
+    free_arrays();
+}
+
+#ifdef COUNT_ALLOCATIONS
+static void a_call_allocates_nothing(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_BF16, 150, 290, 5);
+    s.l.threads = 3;
+    struct call c = make_call(&s, 203, 2);
+    struct fm_clip *clip = NULL;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    unsigned long before = atomic_load(&allocations);
+    assert_int_equal(fm_clip_forward(clip, &c.c, NULL), FM_CLIP_OK);
+    assert_int_equal(atomic_load(&allocations), before);
+    fm_clip_release(clip);
+    assert_true(atomic_load(&allocations) > 0); /* they are counted */
+    free_arrays();
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        KERNEL_TEST(every_type_on_every_path_agrees_with_the_definition),
+        KERNEL_TEST(avx2_gives_the_bits_of_avx512),
+        KERNEL_TEST(ids_outside_contribute_nothing),
+        KERNEL_TEST(ids_of_both_sizes_mean_the_same),
+        KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once),
+        KERNEL_TEST(threads_and_workspace_change_no_bit),
+        KERNEL_TEST(a_row_has_the_bits_it_has_alone),
+        KERNEL_TEST(few_rows_have_the_bits_of_panels),
+        KERNEL_TEST(a_nan_stays_in_its_row),
+        KERNEL_TEST(one_expert_may_get_all_tokens_and_another_none),
+        KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work),
+        KERNEL_TEST(freed_tails_give_the_same_bits),
+        KERNEL_TEST(two_ranks_add_up_to_the_whole),
+        KERNEL_TEST(every_channel_is_dealt_to_one_rank_in_order),
+        KERNEL_TEST(budgets_per_token_equal_a_call_per_budget),
+        KERNEL_TEST(a_switch_is_one_number_of_any_type),
+        KERNEL_TEST(faults_are_met_by_the_nearest_end_and_told_once),
+        KERNEL_TEST(a_float_is_the_budget_nearest_to_it),
+        KERNEL_TEST(rows_may_be_strided),
+        KERNEL_TEST(a_layer_serves_several_threads_at_once),
+        KERNEL_TEST(a_child_of_fork_can_call),
+#ifdef COUNT_ALLOCATIONS
+        KERNEL_TEST(a_call_allocates_nothing),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,435 @@
+/*
+ * The CUDA kernels of the clipped FFN, run thread by thread on the host
+ * (tests/unit/cuda_emulator.h): routing, gather, both products of the plain, mma and hopper paths,
+ * and the combine, against plain loops in double.  Channels past the widths and between experts are
+ * NaN: what must not be used cannot be used unseen.
+ *
+ * This proves the arithmetic of indices, layouts and phases as the PTX ISA tells them, not a GPU.
+ */
+#include "tests/unit/cuda_emulator_ptx.h"
+
+#include "kernels/clip/cuda/clip_cuda_hopper.cuh"
+#include "kernels/clip/cuda/clip_cuda_mma.cuh"
+#include "kernels/clip/cuda/clip_cuda_route.cuh"
+
+enum path { PLAIN, MMA, HOPPER };
+
+struct layer {
+    int type, H, E, e0, B;
+    std::vector<int64_t> row0;
+    std::vector<int32_t> cap, widths; /* (B, E) */
+    int32_t budget;
+};
+
+struct call {
+    int N, K, chunk, ids_type;
+    bool per_token, one_block;
+    std::vector<int64_t> ids;
+    std::vector<int32_t> budgets;
+    int nan_token; /* or -1 */
+};
+
+static double uniform()
+{
+    return (double)(emu_random() >> 11) / 9007199254740992.0 * 2 - 1;
+}
+
+static std::vector<uint8_t> numbers(int type, size_t n, double scale)
+{
+    std::vector<uint8_t> bytes(n * (type == FM_CLIP_F32 ? 4 : 2));
+    for (size_t i = 0; i < n; i++) {
+        float v = (float)(uniform() * scale);
+        if (type == FM_CLIP_F32)
+            memcpy(&bytes[4 * i], &v, 4);
+        else if (type == FM_CLIP_F16)
+            *(__half *)&bytes[2 * i] = __float2half_rn(v);
+        else
+            *(__nv_bfloat16 *)&bytes[2 * i] = __float2bfloat16_rn(v);
+    }
+    return bytes;
+}
+
+static double number(int type, const void *base, size_t i)
+{
+    if (type == FM_CLIP_F32)
+        return ((const float *)base)[i];
+    if (type == FM_CLIP_F16)
+        return __half2float(((const __half *)base)[i]);
+    return __bfloat162float(((const __nv_bfloat16 *)base)[i]);
+}
+
+static double rounded(int type, double v)
+{
+    if (type == FM_CLIP_F16)
+        return __half2float(__float2half_rn((float)v));
+    return type == FM_CLIP_F32 ? (float)v : __bfloat162float(__float2bfloat16_rn((float)v));
+}
+
+static void set_nan(int type, std::vector<uint8_t> &bytes, size_t first, size_t n)
+{
+    size_t size = type == FM_CLIP_F32 ? 4 : 2;
+    memset(&bytes[first * size], 0xff, n * size);
+}
+
+static int32_t clamped(int64_t v, int64_t high)
+{
+    return (int32_t)(v < 0 ? 0 : v > high ? high : v);
+}
+
+static int32_t width_of(const layer &l, const call &c, int t, int64_t e)
+{
+    int32_t b = clamped(c.per_token ? c.budgets[(size_t)t] : l.budget, l.B - 1);
+    return clamped(l.widths[(size_t)b * (size_t)l.E + (size_t)e], l.cap[(size_t)e]);
+}
+
+struct data {
+    std::vector<uint8_t> gate_up, down, hidden, out;
+    std::vector<float> weights;
+    std::vector<int32_t> ids32;
+    int64_t channels;
+};
+
+/* NaN past the widest width in use. */
+static void spoil(const layer &l, const call &c, data &d)
+{
+    std::vector<int32_t> used((size_t)l.E);
+    for (int t = 0; t < c.N; t++)
+        for (int e = 0; e < l.E; e++)
+            used[(size_t)e] = std::max(used[(size_t)e], width_of(l, c, t, e));
+    size_t H = (size_t)l.H;
+    std::vector<bool> keep((size_t)d.channels);
+    for (size_t e = 0; e < used.size(); e++)
+        for (int j = 0; j < used[e]; j++)
+            keep[(size_t)l.row0[e] + (size_t)j] = true;
+    for (size_t j = 0; j < keep.size(); j++)
+        if (!keep[j]) {
+            set_nan(l.type, d.gate_up, 2 * j * H, 2 * H);
+            set_nan(l.type, d.down, j * H, H);
+        }
+}
+
+static data make_data(const layer &l, const call &c)
+{
+    data d;
+    d.channels = 0;
+    for (int e = 0; e < l.E; e++)
+        d.channels = std::max(d.channels, l.row0[(size_t)e] + l.cap[(size_t)e]);
+    d.channels += 3;
+    size_t H = (size_t)l.H, n = (size_t)d.channels * H;
+    d.gate_up = numbers(l.type, 2 * n, 2.0 / sqrt((double)H));
+    d.down = numbers(l.type, n, 0.3);
+    d.hidden = numbers(l.type, (size_t)c.N * H, 1);
+    d.out = numbers(l.type, (size_t)c.N * H, 1);
+    spoil(l, c, d);
+    for (int i = 0; i < c.N * c.K; i++) {
+        d.weights.push_back((float)(0.2 + 0.5 * fabs(uniform())));
+        d.ids32.push_back((int32_t)c.ids[(size_t)i]);
+    }
+    if (c.nan_token >= 0)
+        set_nan(l.type, d.hidden, (size_t)c.nan_token * H, H);
+    return d;
+}
+
+/* out in double, h rounded as stored. */
+static std::vector<double> reference(const layer &l, const call &c, const data &d)
+{
+    size_t H = (size_t)l.H;
+    std::vector<double> out((size_t)c.N * H);
+    for (int t = 0; t < c.N; t++)
+        for (int s = 0; s < c.K; s++) {
+            int64_t e = c.ids[(size_t)(t * c.K + s)] - l.e0;
+            if (e < 0 || e >= l.E)
+                continue;
+            for (int j = 0; j < width_of(l, c, t, e); j++) {
+                size_t row = (size_t)l.row0[(size_t)e] + (size_t)j;
+                double g = 0, u = 0;
+                for (size_t i = 0; i < H; i++) {
+                    double x = number(l.type, d.hidden.data(), (size_t)t * H + i);
+                    g += x * number(l.type, d.gate_up.data(), 2 * row * H + i);
+                    u += x * number(l.type, d.gate_up.data(), (2 * row + 1) * H + i);
+                }
+                double h =
+                    rounded(l.type, g / (1 + exp(-g)) * u) * d.weights[(size_t)(t * c.K + s)];
+                for (size_t i = 0; i < H; i++)
+                    out[(size_t)t * H + i] += h * number(l.type, d.down.data(), row * H + i);
+            }
+        }
+    return out;
+}
+
+static const emu_dim one_block = {1, 1, 1};
+
+static void run_route(fm_cuda_job job, bool one)
+{
+    if (one) {
+        emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_one(job); });
+        return;
+    }
+    memset(job.counts, 0, (size_t)job.E * sizeof(int32_t));
+    emu_launch({2, 1, 1}, 256, 0, [&]() { route_count(job, job.slots, job.counts, 1); });
+    emu_launch(one_block, 32, 0, [&]() { route_offsets(job); });
+    emu_launch({(unsigned)(job.E + 7) / 8, 1, 1}, 256, 0, [&]() { route_place(job); });
+    emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_plan(job); });
+}
+
+template <typename T, int PRODUCT>
+static void run_product(const fm_cuda_job &job, path p, int rows, int64_t channels)
+{
+    emu_dim grid = {(unsigned)job.shape.ctas, 1, 1};
+    if (p == PLAIN)
+        emu_launch(grid, PLAIN_THREADS, 0, [&]() { plain_product<T, PRODUCT>(job); });
+    if constexpr (sizeof(T) == 2) {
+        if (p == MMA)
+            emu_launch(grid, MMA_THREADS, MMA_BYTES, [&]() { mma_product<T, PRODUCT>(job); });
+        if (p != HOPPER)
+            return;
+        const void *x = PRODUCT == 1 ? job.x : job.h;
+        CUtensorMap of_rows =
+            emu_make_map(x, rows, PRODUCT == 1 ? job.H : job.channels_padded, ROW_BOX);
+        CUtensorMap of_weights = PRODUCT == 1 ? emu_make_map(job.gate_up, 2 * channels, job.H, 64)
+                                              : emu_make_map(job.down, channels, job.H, 64);
+        emu_launch(grid, HOPPER_THREADS, HOPPER_BYTES,
+                   [&]() { hopper_product<T, PRODUCT>(job, of_rows, of_weights); });
+    }
+}
+
+template <typename T>
+static void run_products(const fm_cuda_job &job, path p, int rows, int64_t channels)
+{
+    run_product<T, 1>(job, p, rows, channels);
+    run_product<T, 2>(job, p, rows, channels);
+    emu_dim grid = {(unsigned)job.n, (unsigned)(job.H + 1023) / 1024, 1};
+    if (job.H % 4 == 0) {
+        emu_launch(grid, 256, 0, [&]() { combine_rows<T, 4>(job); });
+    } else {
+        grid.y = (unsigned)(job.H + 255) / 256;
+        emu_launch(grid, 256, 0, [&]() { combine_rows<T, 1>(job); });
+    }
+}
+
+/* What fm_clip_forward does on a CUDA device, kernel by kernel. */
+static int32_t run_call(path p, const layer &l, const call &c, data &d)
+{
+    static const fm_cuda_shape shapes[] = {
+        {{64, 64}, {128, 128}, 3, 0}, {{64, 64}, {128, 128}, 2, 0}, {{64, 128}, {128, 256}, 3, 1}};
+    int size = l.type == FM_CLIP_F32 ? 4 : 2,
+        cap_max = *std::max_element(l.cap.begin(), l.cap.end());
+    int32_t faults = 0;
+    fm_cuda_job job = {};
+    job.gate_up = d.gate_up.data();
+    job.down = d.down.data();
+    job.row0 = l.row0.data();
+    job.cap = l.cap.data();
+    job.widths = l.widths.data();
+    job.budget = &l.budget;
+    job.budget_type = FM_CLIP_I32;
+    job.faults = &faults;
+    job.E = l.E;
+    job.e0 = l.e0;
+    job.B = l.B;
+    job.H = l.H;
+    job.type = l.type;
+    job.channels_padded = fm_cuda_padded(cap_max);
+    job.shape = shapes[p];
+    job.hidden_stride = job.out_stride = l.H;
+    job.ids_type = c.ids_type;
+    job.K = c.K;
+    uint64_t bytes = fm_cuda_job_carve(&job, nullptr, (int64_t)c.chunk * c.K, cap_max, size);
+    std::vector<uint8_t> workspace(bytes + 1024, 0xff);
+    uint8_t *base = workspace.data() + (1024 - (uintptr_t)workspace.data() % 1024) % 1024;
+    fm_cuda_job_carve(&job, base, (int64_t)c.chunk * c.K, cap_max, size);
+    bool whole = c.chunk >= c.N;
+    for (int first = 0; first < c.N; first += c.chunk) {
+        job.ids = c.ids_type == FM_CLIP_I64 ? (const void *)(c.ids.data() + first * c.K)
+                                            : (const void *)(d.ids32.data() + first * c.K);
+        job.weights = d.weights.data() + first * c.K;
+        job.budgets = c.per_token ? c.budgets.data() + first : nullptr;
+        job.hidden = d.hidden.data() + (size_t)first * (size_t)l.H * (size_t)size;
+        job.out = d.out.data() + (size_t)first * (size_t)l.H * (size_t)size;
+        if (whole) {
+            job.counts_call = job.counts;
+        } else if (first == 0) {
+            memset(job.counts_call, 0, (size_t)l.E * sizeof(int32_t));
+            emu_launch({3, 1, 1}, 256, 0,
+                       [&]() { route_count(job, (int64_t)c.N * c.K, job.counts_call, 0); });
+        }
+        job.n = std::min(c.chunk, c.N - first);
+        job.slots = job.n * c.K;
+        run_route(job, whole && c.one_block);
+        emu_dim grid = {(unsigned)job.slots, 1, 1};
+        if (l.H * size % 16 == 0)
+            emu_launch(grid, 256, 0,
+                       [&]() { gather_rows<uint4>(job, l.H * size / 16, l.H * size / 16); });
+        else if (size == 4)
+            emu_launch(grid, 256, 0, [&]() { gather_rows<uint32_t>(job, l.H, l.H); });
+        else
+            emu_launch(grid, 256, 0, [&]() { gather_rows<uint16_t>(job, l.H, l.H); });
+        if (l.type == FM_CLIP_F32)
+            run_products<float>(job, p, job.slots, d.channels);
+        else if (l.type == FM_CLIP_F16)
+            run_products<__half>(job, p, job.slots, d.channels);
+        else
+            run_products<__nv_bfloat16>(job, p, job.slots, d.channels);
+    }
+    return faults;
+}
+
+static int failures, runs;
+
+/* Each number within two roundings of its type and a float32 sum's noise of the reference. */
+static void compare(const char *what, const layer &l, const call &c, const data &d,
+                    const std::vector<double> &want)
+{
+    double unit = l.type == FM_CLIP_BF16 ? 1.0 / 256 : l.type == FM_CLIP_F16 ? 1.0 / 2048 : 1e-5;
+    double worst = 0;
+    size_t H = (size_t)l.H;
+    for (int t = 0; t < c.N; t++) {
+        double most = 0;
+        for (size_t i = 0; i < H; i++)
+            most = std::max(most, fabs(want[(size_t)t * H + i]));
+        bool touched = false;
+        for (int s = 0; s < c.K; s++) {
+            int64_t e = c.ids[(size_t)(t * c.K + s)] - l.e0;
+            touched |= e >= 0 && e < l.E && width_of(l, c, t, e) > 0;
+        }
+        for (size_t i = 0; i < H; i++) {
+            double got = number(l.type, d.out.data(), (size_t)t * H + i);
+            double off = fabs(got - want[(size_t)t * H + i]) / (unit * (most + 1e-3));
+            if (t == c.nan_token && touched)
+                off = got != got ? 0 : 1e9;
+            if (!(off <= 1)) {
+                if (worst <= 1)
+                    fprintf(stderr, "%s: token %d column %zu: %g, not %g\n", what, t, i, got,
+                            want[(size_t)t * H + i]);
+                worst = off == off ? std::max(worst, off) : 1e9;
+            } else {
+                worst = std::max(worst, off);
+            }
+        }
+    }
+    runs++;
+    failures += !(worst <= 1);
+    printf("%s %s: worst %.3f of the tolerance\n", worst <= 1 ? "ok  " : "FAIL", what, worst);
+}
+
+static void check(const char *what, path p, const layer &l, const call &c, int32_t faults = 0)
+{
+    emu.chance = 0x9e3779b97f4a7c15u;
+    data d = make_data(l, c);
+    std::vector<double> want = reference(l, c, d);
+    int32_t met = run_call(p, l, c, d);
+    compare(what, l, c, d, want);
+    if (met != faults) {
+        fprintf(stderr, "%s: faults %d, not %d\n", what, met, faults);
+        failures++;
+    }
+    if (p == PLAIN || c.nan_token >= 0 || !c.per_token)
+        return;
+    std::vector<uint8_t> first = d.out; /* the same call, other thread orders: the same bits */
+    emu.chance = 0xd1b54a32d192ed03u;
+    run_call(p, l, c, d);
+    if (first != d.out) {
+        fprintf(stderr, "%s: other bits the second time\n", what);
+        failures++;
+    }
+}
+
+/* Experts of given widths and caps, with a hole of NaN before each. */
+static layer make_layer(int type, int H, int B, std::vector<int32_t> cap,
+                        std::vector<int32_t> widths)
+{
+    layer l = {type, H, (int)cap.size(), 0, B, {}, cap, widths, 0};
+    int64_t at = 5;
+    for (int32_t k : cap) {
+        l.row0.push_back(at);
+        at += k + 2;
+    }
+    return l;
+}
+
+/* Tokens with K choices; the share `popular` of slots goes to the first expert. */
+static call make_call(const layer &l, int N, int K, double popular)
+{
+    call c = {N, K, N, FM_CLIP_I32, false, true, {}, {}, -1};
+    emu.chance = 0xa0761d6478bd642fu;
+    for (int i = 0; i < N * K; i++)
+        c.ids.push_back(l.e0 +
+                        (fabs(uniform()) < popular ? 0 : (int)(emu_random() % (unsigned)l.E)));
+    return c;
+}
+
+static void all_forms(path p, const char *name, int type, bool brief)
+{
+    char what[200];
+    auto said = [&](const char *text) {
+        snprintf(what, sizeof what, "%s, %s", name, text);
+        return what;
+    };
+    int odd = p == PLAIN ? 41 : 72;
+    layer l =
+        make_layer(type, odd, 2, {70, 33, 1, 64, 130}, {70, 0, 1, 63, 130, 17, 33, 1, 64, 65});
+    l.budget = 1;
+    check(said("few rows, odd widths"), p, l, make_call(l, 9, 2, 0));
+    l.budget = 0;
+    if (brief)
+        return;
+    check(said("one expert with 65 to 128 rows, others with few"), p, l, make_call(l, 50, 2, 0.6));
+
+    call c = make_call(l, 21, 3, 0.2);
+    c.ids_type = FM_CLIP_I64;
+    c.one_block = false;
+    c.ids[4] = -1;
+    c.ids[7] = 99;
+    c.ids[8] = c.ids[9] = c.ids[10] = l.E - 1; /* all of token 3: duplicates add */
+    c.ids[15] = c.ids[16] = c.ids[17] = -1;    /* a padded row */
+    c.nan_token = 6;
+    check(said("absent ids, duplicates, a padded row, a NaN row, several kernels"), p, l, c);
+
+    l.e0 = 10;
+    c = make_call(l, 12, 2, 0);
+    for (size_t i = 0; i < c.ids.size(); i += 3)
+        c.ids[i] -= 7;
+    check(said("a range of experts from 10 on"), p, l, c);
+    l.e0 = 0;
+
+    c = make_call(l, 40, 2, 0.5);
+    c.per_token = true;
+    for (int t = 0; t < c.N; t++)
+        c.budgets.push_back(t * 7 % 3 == 0);
+    check(said("budgets per token"), p, l, c);
+
+    c = make_call(l, 45, 2, 0.8);
+    c.chunk = 19;
+    check(said("chunks of 19 of 45 tokens"), p, l, c);
+
+    l.widths[5] = 71;
+    l.budget = 5;
+    check(said("a width and a budget out of range"), p, l, make_call(l, 4, 2, 0.9),
+          FM_CLIP_FAULT_WIDTH | FM_CLIP_FAULT_BUDGET);
+}
+
+/* Sums of several splits, and tiles that are cut in two. */
+static void long_sums(path p, const char *name)
+{
+    layer l = make_layer(FM_CLIP_BF16, p == HOPPER ? 136 : 64, 1, {2200, 4100}, {2111, 70});
+    char what[200];
+    snprintf(what, sizeof what, "%s, a sum in two splits", name);
+    call c = make_call(l, 6, 1, 0);
+    for (int t = 0; t < c.N; t++)
+        c.ids[(size_t)t] = t == 4;
+    check(what, p, l, c);
+}
+
+int main(void)
+{
+    all_forms(PLAIN, "plain f32", FM_CLIP_F32, false);
+    all_forms(PLAIN, "plain bf16", FM_CLIP_BF16, true);
+    all_forms(MMA, "mma bf16", FM_CLIP_BF16, false);
+    all_forms(MMA, "mma f16", FM_CLIP_F16, true);
+    all_forms(HOPPER, "hopper bf16", FM_CLIP_BF16, false);
+    all_forms(HOPPER, "hopper f16", FM_CLIP_F16, true);
+    long_sums(MMA, "mma bf16");
+    long_sums(HOPPER, "hopper bf16");
+    printf("%d runs, %d failures\n", runs, failures);
+    return failures != 0;
+}

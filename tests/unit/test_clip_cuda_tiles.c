@@ -1,0 +1,264 @@
+/*
+ * The tile map of the clipped FFN: every number of a product is made by exactly one tile, no tile
+ * uses a channel past its expert's width, and the long ones come first.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/clip/cuda/clip_cuda_tiles.h"
+
+#define GROUPS_MAX 24
+
+static const struct fm_cuda_shape hopper = {{64, 128}, {128, 256}, 132, 1};
+static const struct fm_cuda_shape portable = {{64, 64}, {128, 128}, 216, 0};
+static const struct fm_cuda_shape tiny = {{64, 128}, {128, 256}, 3, 1};
+
+/* A plan as the device makes it: active groups in order, with begins of both products. */
+struct plan {
+    struct fm_cuda_plan_head head;
+    struct fm_cuda_group groups[GROUPS_MAX];
+    int32_t begin[2][GROUPS_MAX + 1];
+    int32_t small[2];
+};
+
+static struct plan make_plan(const struct fm_cuda_shape *shape, const int32_t *rows,
+                             const int32_t *widths, int32_t E, int32_t H)
+{
+    struct plan plan;
+    memset(&plan, 0, sizeof plan);
+    int32_t row = 0, y = 0;
+    for (int32_t e = 0; e < E; e++) {
+        if (rows[e] == 0 || widths[e] == 0)
+            continue;
+        int32_t large = fm_cuda_is_large(rows[e]), rank = 0;
+        for (int32_t o = 0; o < E; o++)
+            rank += rows[o] > 0 && widths[o] > 0 &&
+                    fm_cuda_before(fm_cuda_is_large(rows[o]), widths[o], o, large, widths[e], e);
+        struct fm_cuda_group *g = &plan.groups[rank];
+        g->expert = e;
+        g->width = widths[e];
+        g->rows = rows[e];
+        g->large = large;
+        g->splits = fm_cuda_splits(widths[e], large);
+        plan.head.groups++;
+    }
+    for (int32_t a = 0; a < plan.head.groups; a++) {
+        struct fm_cuda_group *g = &plan.groups[a];
+        g->row = row;
+        g->y = y;
+        row += g->rows;
+        y += g->rows * g->splits;
+        for (int p = 0; p < 2; p++) {
+            int32_t n = fm_cuda_tiles(shape, p + 1, g, H);
+            plan.begin[p][a + 1] = plan.begin[p][a] + n;
+            plan.small[p] += g->large ? 0 : n;
+        }
+    }
+    plan.head.rows = row;
+    for (int p = 0; p < 2; p++) {
+        plan.head.tiles[p] = plan.begin[p][plan.head.groups];
+        plan.head.halved[p] = fm_cuda_halved(shape, plan.head.tiles[p], plan.small[p]);
+    }
+    return plan;
+}
+
+static struct fm_cuda_tile take(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
+                                int32_t item, int32_t H)
+{
+    return fm_cuda_take(shape, p, &plan->head, plan->groups, plan->begin[p - 1], item, H);
+}
+
+/* Every block walks its rounds; `seen` counts how often each item is taken. */
+static void blocks_take_every_item_once(const struct fm_cuda_shape *shape, int32_t items)
+{
+    int32_t *seen = calloc((size_t)items + 1, sizeof *seen);
+    assert_non_null(seen);
+    for (int32_t cta = 0; cta < shape->ctas; cta++)
+        for (int32_t round = 0; round * shape->ctas < items; round++) {
+            int32_t item = fm_cuda_item(cta, shape->ctas, round);
+            if (item < items)
+                seen[item]++;
+        }
+    for (int32_t i = 0; i < items; i++)
+        assert_int_equal(seen[i], 1);
+    free(seen);
+}
+
+/* Counts how often each (row, column block of 64, split) of group a is made, and checks bounds. */
+static void check_group(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
+                        int32_t a, int32_t H)
+{
+    const struct fm_cuda_group *g = &plan->groups[a];
+    int32_t columns = fm_cuda_columns(p, g->width, H), splits = p == 1 ? 1 : g->splits;
+    int32_t items = fm_cuda_items(plan->head.tiles[p - 1], plan->head.halved[p - 1]);
+    size_t cells = (size_t)g->rows * (size_t)columns * (size_t)splits;
+    uint8_t *made = calloc(cells, 1);
+    int32_t *summed = calloc((size_t)splits + 1, sizeof *summed);
+    assert_true(made && summed);
+    for (int32_t i = 0; i < items; i++) {
+        struct fm_cuda_tile t = take(shape, plan, p, i, H);
+        if (t.group != a || t.cols == 0)
+            continue;
+        assert_in_range(t.rows, 1, shape->rows[g->large]);
+        assert_in_range(t.cols, 1, shape->cols[g->large]);
+        assert_true(t.row + t.rows <= g->rows && t.col + t.cols <= columns);
+        assert_int_equal(t.from % FM_CUDA_STEP, 0);
+        assert_true(t.from < t.to && t.to <= (p == 1 ? H : g->width));
+        summed[t.split] = t.to - t.from;
+        for (int32_t r = t.row; r < t.row + t.rows; r++)
+            for (int32_t c = t.col; c < t.col + t.cols; c++)
+                made[((size_t)t.split * (size_t)g->rows + (size_t)r) * (size_t)columns +
+                     (size_t)c]++;
+    }
+    for (size_t i = 0; i < cells; i++)
+        assert_int_equal(made[i], 1);
+    int32_t sum = 0;
+    for (int32_t s = 0; s < splits; s++)
+        sum += summed[s];
+    assert_int_equal(sum, p == 1 ? H : g->width);
+    free(made);
+    free(summed);
+}
+
+static void check_plan(const struct fm_cuda_shape *shape, const int32_t *rows,
+                       const int32_t *widths, int32_t E, int32_t H)
+{
+    struct plan plan = make_plan(shape, rows, widths, E, H);
+    for (int p = 1; p <= 2; p++) {
+        blocks_take_every_item_once(shape,
+                                    fm_cuda_items(plan.head.tiles[p - 1], plan.head.halved[p - 1]));
+        for (int32_t a = 0; a < plan.head.groups; a++)
+            check_group(shape, &plan, p, a, H);
+    }
+}
+
+static void tiles_cover_every_number_once(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {1, 0, 64, 65, 129, 3, 200, 17};
+    static const int32_t widths[] = {1, 64, 63, 65, 130, 0, 5, 2111};
+    const struct fm_cuda_shape *shapes[] = {&hopper, &portable, &tiny};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        check_plan(shapes[s], rows, widths, 8, 8);
+        check_plan(shapes[s], rows, widths, 8, 344);
+    }
+}
+
+static void random_routings_are_covered_too(void **state)
+{
+    (void)state;
+    uint64_t x = 88172645463325252u;
+    for (int round = 0; round < 40; round++) {
+        int32_t rows[GROUPS_MAX], widths[GROUPS_MAX];
+        for (int e = 0; e < GROUPS_MAX; e++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            rows[e] = x % 4 ? (int32_t)(x / 4 % 90) : 0;
+            widths[e] = (int32_t)(x / 400 % 400);
+        }
+        check_plan(round & 1 ? &tiny : &hopper, rows, widths, 8 + round % 16, 8 * (1 + round % 7));
+    }
+}
+
+static void no_rows_or_no_width_gives_no_tiles(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {0, 7}, widths[] = {64, 0};
+    struct plan plan = make_plan(&hopper, rows, widths, 2, 64);
+    assert_int_equal(plan.head.groups, 0);
+    assert_int_equal(plan.head.tiles[0] + plan.head.tiles[1], 0);
+}
+
+static void long_sums_come_first(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {256, 256, 256, 256, 9, 9, 9, 9};
+    static const int32_t widths[] = {1434, 14336, 5735, 5735, 1434, 14336, 5735, 10036};
+    struct plan plan = make_plan(&hopper, rows, widths, 8, 4096);
+    int32_t before = INT32_MAX, form = 1;
+    for (int32_t a = 0; a < plan.head.groups; a++) {
+        const struct fm_cuda_group *g = &plan.groups[a];
+        if (g->large != form)
+            before = INT32_MAX;
+        assert_true(g->large <= form && g->width <= before);
+        form = g->large;
+        before = g->width;
+    }
+}
+
+/* The last round of small tiles is cut in two only where that fills blocks that would be idle. */
+static void a_thin_last_round_is_halved(void **state)
+{
+    (void)state;
+    assert_int_equal(fm_cuda_halved(&hopper, 132 * 5 + 57, 1000), 57);
+    assert_int_equal(fm_cuda_halved(&hopper, 132 * 5 + 67, 1000), 0);
+    assert_int_equal(fm_cuda_halved(&hopper, 132 * 5, 1000), 0);
+    assert_int_equal(fm_cuda_halved(&hopper, 132 * 5 + 57, 56), 0);
+    assert_int_equal(fm_cuda_halved(&portable, 216 + 1, 1000), 0);
+}
+
+static void splits_are_whole_steps_and_no_longer_than_the_bound(void **state)
+{
+    (void)state;
+    for (int32_t width = 1; width <= 1 << 20; width += 61) {
+        int32_t splits = fm_cuda_splits(width, 0), part = fm_cuda_split_channels(width, 0);
+        assert_int_equal(part % FM_CUDA_STEP, 0);
+        assert_true(part <= FM_CUDA_SPLIT_CHANNELS && splits * part >= width);
+        assert_true((splits - 1) * part < width); /* none is empty */
+        assert_int_equal(fm_cuda_splits(width, 1), 1);
+    }
+}
+
+/* The share of work that the busiest block does over the mean: what the order is for. */
+static double imbalance(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
+                        int32_t H)
+{
+    int32_t items = fm_cuda_items(plan->head.tiles[p - 1], plan->head.halved[p - 1]);
+    double most = 0, sum = 0;
+    for (int32_t cta = 0; cta < shape->ctas; cta++) {
+        double work = 0;
+        for (int32_t round = 0; round * shape->ctas < items; round++) {
+            int32_t item = fm_cuda_item(cta, shape->ctas, round);
+            if (item >= items)
+                continue;
+            struct fm_cuda_tile t = take(shape, plan, p, item, H);
+            work += (double)(t.to - t.from) * t.cols;
+        }
+        sum += work;
+        most = work > most ? work : most;
+    }
+    return most * shape->ctas / sum;
+}
+
+/* Mixtral at 64 tokens, mixed widths at 60 % removed: blocks share the weights evenly. */
+static void mixed_widths_share_the_blocks_evenly(void **state)
+{
+    (void)state;
+    static const int32_t rows[] = {16, 16, 16, 16, 16, 16, 16, 16};
+    static const int32_t widths[] = {14336, 10036, 5735, 5735, 5735, 1434, 1434, 1434};
+    struct plan plan = make_plan(&hopper, rows, widths, 8, 4096);
+    for (int p = 1; p <= 2; p++) {
+        double share = imbalance(&hopper, &plan, p, 4096);
+        print_message("product %d: the busiest block has %.3f of the mean\n", p, share);
+        assert_true(share <= 1.06);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiles_cover_every_number_once),
+        cmocka_unit_test(random_routings_are_covered_too),
+        cmocka_unit_test(no_rows_or_no_width_gives_no_tiles),
+        cmocka_unit_test(long_sums_come_first),
+        cmocka_unit_test(a_thin_last_round_is_halved),
+        cmocka_unit_test(splits_are_whole_steps_and_no_longer_than_the_bound),
+        cmocka_unit_test(mixed_widths_share_the_blocks_evenly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,198 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/model/family.h"
+#include "lib/model/model.h"
+
+/* A config.json of these lines, `more` in front (a key there must not be among the base ones that
+ * are left out by `without`). */
+static const char *const base[] = {
+    "\"model_type\":\"mixtral\"",  "\"hidden_size\":4096",
+    "\"intermediate_size\":14336", "\"num_hidden_layers\":32",
+    "\"num_attention_heads\":32",  "\"num_key_value_heads\":8",
+    "\"num_local_experts\":8",     "\"num_experts_per_tok\":2",
+    "\"vocab_size\":32000",        "\"max_position_embeddings\":32768",
+};
+
+static const char *config_text(const char *without, const char *more)
+{
+    static char text[4096];
+    size_t at = (size_t)snprintf(text, sizeof text, "{\"architectures\":[\"MixtralForCausalLM\"]");
+    for (size_t i = 0; i < sizeof base / sizeof *base; i++)
+        if (!without || strncmp(base[i] + 1, without, strlen(without)) != 0)
+            at += (size_t)snprintf(text + at, sizeof text - at, ",%s", base[i]);
+    snprintf(text + at, sizeof text - at, "%s%s}", more ? "," : "", more ? more : "");
+    return text;
+}
+
+static int parse(struct fm_config *c, const char *without, const char *more, struct fm_err *err)
+{
+    const char *text = config_text(without, more);
+    return fm_config_parse(c, text, strlen(text), err);
+}
+
+static void expect(const char *without, const char *more, int code, const char *says)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    int rc = parse(&c, without, more, &err);
+    if (rc != code || (says && !strstr(err.text, says)))
+        print_message("%s: %d '%s'\n", more ? more : without, rc, err.text);
+    assert_int_equal(rc, code);
+    if (says)
+        assert_non_null(strstr(err.text, says));
+}
+
+static struct fm_config must(const char *without, const char *more)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    int rc = parse(&c, without, more, &err);
+    if (rc)
+        print_message("%s\n", err.text);
+    assert_int_equal(rc, FM_OK);
+    return c;
+}
+
+static void mixtral_8x7b_is_read(void **state)
+{
+    (void)state;
+    struct fm_config c = must(NULL, "\"rope_theta\":1000000.0,\"torch_dtype\":\"bfloat16\","
+                                    "\"sliding_window\":null,\"rms_norm_eps\":1e-05");
+    assert_int_equal(c.L, 32);
+    assert_int_equal(c.H, 4096);
+    assert_int_equal(c.Q, 32);
+    assert_int_equal(c.G, 8);
+    assert_int_equal(c.C, 128);
+    assert_int_equal(c.E, 8);
+    assert_int_equal(c.K, 2);
+    assert_int_equal(c.I, 14336);
+    assert_int_equal(c.V, 32000);
+    assert_int_equal(c.T_max, 32768);
+    assert_int_equal(c.window, 0);
+    assert_false(c.tied);
+    assert_true(c.eps == 1e-5f && c.rope_theta == 1e6);
+    assert_string_equal(fm_config_family(&c), "mixtral");
+    /* 46.7 and 12.9 billion, as its card says. */
+    assert_true(fm_config_params(&c, NULL) == 46702792704);
+    assert_true(fm_config_params_active(&c, NULL) == 12879925248);
+}
+
+static void both_spellings_of_rope_are_read(void **state)
+{
+    (void)state;
+    assert_true(must(NULL, "\"rope_theta\":5e3").rope_theta == 5e3);
+    assert_true(must(NULL, NULL).rope_theta == 1e6);
+    assert_true(must(NULL, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e3}")
+                    .rope_theta == 7e3);
+    assert_true(
+        must(NULL, "\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":7e3}").rope_theta == 7e3);
+    must(NULL, "\"rope_scaling\":null,\"dtype\":\"bfloat16\"");
+    expect(NULL, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", FM_ECONFIG, "linear");
+    expect(NULL, "\"rope_parameters\":{\"rope_type\":\"yarn\"}", FM_ECONFIG, "yarn");
+    expect(NULL, "\"rope_parameters\":3", FM_EFORMAT, "rope_parameters");
+}
+
+static void no_window_has_three_spellings(void **state)
+{
+    (void)state;
+    assert_int_equal(must(NULL, "\"sliding_window\":null").window, 0);
+    assert_int_equal(must(NULL, "\"sliding_window\":0").window, 0);
+    assert_int_equal(must(NULL, "\"use_sliding_window\":false,\"sliding_window\":4096").window, 0);
+    assert_int_equal(must(NULL, "\"sliding_window\":4096").window, 4096);
+    expect(NULL, "\"sliding_window\":-1", FM_EFORMAT, "sliding_window");
+}
+
+static void heads_may_have_a_width_of_their_own(void **state)
+{
+    (void)state;
+    assert_int_equal(must(NULL, "\"head_dim\":null").C, 128);
+    assert_int_equal(must(NULL, "\"head_dim\":10").C, 10);
+    assert_int_equal(must("num_key", "\"num_key_value_heads\":null").G, 32);
+    expect(NULL, "\"head_dim\":9", FM_EFORMAT, "head_dim 9");
+    expect("num_key", "\"num_key_value_heads\":5", FM_EFORMAT, "num_key_value_heads 5");
+    assert_true(must(NULL, "\"tie_word_embeddings\":true").tied);
+}
+
+static void what_we_cannot_compute_is_refused_by_name(void **state)
+{
+    (void)state;
+    expect("model_type", "\"model_type\":\"llama\"", FM_ECONFIG, "supported: mixtral");
+    expect(NULL, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
+    expect(NULL, "\"attention_bias\":true", FM_ECONFIG, "attention_bias");
+    expect(NULL, "\"quantization_config\":{\"quant_method\":\"gptq\"}", FM_ECONFIG, "quantized");
+    must(NULL, "\"hidden_act\":\"silu\",\"attention_bias\":false,\"quantization_config\":null");
+}
+
+static void sizes_have_limits(void **state)
+{
+    (void)state;
+    expect("vocab_size", NULL, FM_EFORMAT, "vocab_size");
+    expect("vocab_size", "\"vocab_size\":0", FM_EFORMAT, "vocab_size");
+    expect("vocab_size", "\"vocab_size\":1e9", FM_ECONFIG, "vocab_size");
+    expect("vocab_size", "\"vocab_size\":12.5", FM_EFORMAT, "vocab_size");
+    expect("num_hidden", "\"num_hidden_layers\":1025", FM_ECONFIG, "limit 1024");
+    expect("hidden_size", "\"hidden_size\":\"4096\"", FM_EFORMAT, "hidden_size");
+    expect("intermediate", "\"intermediate_size\":[1,2]", FM_EFORMAT, "intermediate_size");
+    expect("intermediate", "\"intermediate_size\":1048577", FM_ECONFIG, "limit 1048576");
+    expect("num_experts", "\"num_experts_per_tok\":9", FM_EFORMAT, "num_experts_per_tok 9");
+    expect(NULL, "\"rms_norm_eps\":-1", FM_EFORMAT, "rms_norm_eps");
+    expect(NULL, "\"hidden_size\":4096", FM_EFORMAT, "twice");
+}
+
+static void every_tensor_has_a_row_and_nothing_else_has(void **state)
+{
+    struct fm_config c = must(NULL, NULL);
+    const struct {
+        const char *name;
+        int l, e;
+    } known[] = {{"model.embed_tokens.weight", -1, -1},
+                 {"lm_head.weight", -1, -1},
+                 {"model.layers.31.self_attn.q_proj.weight", 31, -1},
+                 {"model.layers.0.block_sparse_moe.experts.7.w2.weight", 0, 7}};
+    const char *unknown[] = {"model.layers.32.self_attn.q_proj.weight",
+                             "model.layers.01.self_attn.q_proj.weight",
+                             "model.layers.-1.self_attn.q_proj.weight",
+                             "model.layers..self_attn.q_proj.weight",
+                             "model.layers.4294967296.self_attn.q_proj.weight",
+                             "model.layers.0.block_sparse_moe.experts.8.w2.weight",
+                             "model.layers.0.block_sparse_moe.experts.7.w2.weight2",
+                             "model.layers.0.block_sparse_moe.experts.7.w2",
+                             "model.layers.0.self_attn.rotary_emb.inv_freq",
+                             ""};
+    int l, e;
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const struct fm_weight *w = fm_weights_find(&c, FM_SOURCE_STOCK, known[i].name, &l, &e);
+        char name[FM_WEIGHT_NAME_BYTES];
+        assert_non_null(w);
+        assert_int_equal(l, known[i].l);
+        assert_int_equal(e, known[i].e);
+        fm_weights_name(name, w->name[FM_SOURCE_STOCK], l, e);
+        assert_string_equal(name, known[i].name);
+    }
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        assert_null(fm_weights_find(&c, FM_SOURCE_STOCK, unknown[i], &l, &e));
+    c.tied = true;
+    assert_null(fm_weights_find(&c, FM_SOURCE_STOCK, "lm_head.weight", &l, &e));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixtral_8x7b_is_read),
+        cmocka_unit_test(both_spellings_of_rope_are_read),
+        cmocka_unit_test(no_window_has_three_spellings),
+        cmocka_unit_test(heads_may_have_a_width_of_their_own),
+        cmocka_unit_test(what_we_cannot_compute_is_refused_by_name),
+        cmocka_unit_test(sizes_have_limits),
+        cmocka_unit_test(every_tensor_has_a_row_and_nothing_else_has),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,152 @@
+/* Documents of text files: where they begin and end, and what does not fit into memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/text/documents.h"
+#include "tests/unit/scratch.h"
+
+/* Every document of a text, checked against `wanted`, which ends with NULL. */
+static void documents_are(const char *name, const char *text, size_t size, bool blocks,
+                          const char *const *wanted)
+{
+    struct fm_documents d;
+    struct fm_err err = {0};
+    const char *record = "";
+    char dst[256];
+    int n = 0;
+    if (fm_documents_open(&d, scratch_write(name, text, size), blocks, &err) != FM_OK)
+        fail_msg("%s", err.text);
+    for (size_t length, bytes; record; n++) {
+        uint64_t line;
+        if (fm_documents_next(&d, &record, &bytes, &line, &err) != FM_OK)
+            fail_msg("%s", err.text);
+        if (!record)
+            break;
+        if (fm_documents_text(&d, "text", record, bytes, dst, &length, &err) != FM_OK)
+            fail_msg("%s", err.text);
+        if (!wanted[n] || strlen(wanted[n]) != length || memcmp(dst, wanted[n], length) != 0)
+            fail_msg("%s: document %d is '%.*s'", name, n, (int)length, dst);
+    }
+    assert_null(wanted[n]);
+    fm_documents_close(&d);
+}
+
+#define DOCUMENTS(name, text, blocks, ...)                                                         \
+    documents_are(name, text, sizeof(text) - 1, blocks, (const char *const[]){__VA_ARGS__, NULL})
+
+static void text_is_one_document_or_its_blocks(void **state)
+{
+    (void)state;
+    DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", false, "one\ntwo\n\nthree\n");
+    DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", true, "one\ntwo", "three");
+    DOCUMENTS("a.txt", "\n \t\r\n\none\r\ntwo\r\n\r\n\n\nthree", true, "one\r\ntwo\r", "three");
+    DOCUMENTS("a.txt", "\xef\xbb\xbfone", false, "one");
+    DOCUMENTS("a.txt", "\xef\xbb\xbf\n\none\n", true, "one");
+    DOCUMENTS("a", "{\"text\": \"one\"}", false, "{\"text\": \"one\"}");
+}
+
+static void rows_are_documents(void **state)
+{
+    (void)state;
+    DOCUMENTS("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}", false, "one", "two");
+    DOCUMENTS("a.ndjson", "\r\n\n{\"text\": \"a\\nb\\u00e9\\ud83d\\ude00\"}\r\n  \n", false,
+              "a\nb\u00e9\U0001f600");
+    DOCUMENTS("a.json", "\xef\xbb\xbf{\"x\": [1, {}], \"te\\u0078t\": \"one\"}\n", false, "one");
+    DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", false, "", " ");
+}
+
+/* Rows of all lengths around the 1 MiB pieces that are read. */
+static void rows_may_lie_across_pieces(void **state)
+{
+    (void)state;
+    enum { ROWS = 300, LONG = 11003 };
+    char *text = malloc(ROWS * (LONG + 64)), *dst = malloc(LONG + 64);
+    size_t size = 0, length, bytes;
+    assert_true(text && dst);
+    for (int i = 0; i < ROWS; i++) {
+        size += (size_t)sprintf(text + size, "{\"text\": \"%d ", i);
+        memset(text + size, 'a' + i % 26, LONG);
+        size += LONG;
+        size += (size_t)sprintf(text + size, "\"}%s", i % 3 ? "\n" : "\r\n\n");
+    }
+    struct fm_documents d;
+    struct fm_err err = {0};
+    const char *record;
+    uint64_t line;
+    assert_int_equal(fm_documents_open(&d, scratch_write("long.jsonl", text, size), false, &err),
+                     0);
+    for (int i = 0; i < ROWS; i++) {
+        assert_int_equal(fm_documents_next(&d, &record, &bytes, &line, &err), FM_OK);
+        assert_non_null(record);
+        assert_int_equal(line, 1 + i + (i + 2) / 3);
+        assert_int_equal(fm_documents_text(&d, "text", record, bytes, dst, &length, &err), FM_OK);
+        assert_int_equal(strtol(dst, NULL, 10), i);
+        assert_int_equal(dst[length - 1], 'a' + i % 26);
+    }
+    assert_int_equal(fm_documents_next(&d, &record, &bytes, &line, &err), FM_OK);
+    assert_null(record);
+    assert_true(d.capacity <= 4 << 20);
+    fm_documents_close(&d);
+    free(text);
+    free(dst);
+}
+
+static void a_line_of_2_gb_is_refused_early(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"huge.jsonl", "huge.txt"};
+    for (int i = 0; i < 2; i++) {
+        struct fm_documents d;
+        struct fm_err err = {0};
+        const char *record;
+        size_t size;
+        uint64_t line;
+        const char *path = scratch_write(names[i], "{\"text\": \"\n{\"text\": \"", 21);
+        assert_int_equal(truncate(path, (off_t)2 << 30), 0);
+        assert_int_equal(fm_documents_open(&d, path, false, &err), FM_OK);
+        int rc = fm_documents_next(&d, &record, &size, &line, &err);
+        if (rc == FM_OK)
+            rc = fm_documents_next(&d, &record, &size, &line, &err);
+        assert_int_equal(rc, FM_EFORMAT);
+        assert_non_null(strstr(err.text, i ? "over 33554432 bytes; use --split-blank-lines"
+                                           : "line 2 is over 33554432 bytes"));
+        assert_true(d.capacity <= (size_t)4 * FM_DOCUMENT_BYTES_MAX);
+        fm_documents_close(&d);
+    }
+}
+
+static void a_file_that_shrinks_is_an_error(void **state)
+{
+    (void)state;
+    struct fm_documents d;
+    struct fm_err err = {0};
+    const char *record = "";
+    size_t size;
+    uint64_t line;
+    int rc = FM_OK;
+    const char *path = scratch_write("shrinks.txt", "one\n\n", 5);
+    assert_int_equal(truncate(path, 5 << 20), 0);
+    assert_int_equal(fm_documents_open(&d, path, true, &err), FM_OK);
+    assert_int_equal(truncate(path, 3 << 20), 0);
+    while (rc == FM_OK && record)
+        rc = fm_documents_next(&d, &record, &size, &line, &err);
+    assert_int_equal(rc, FM_EIO);
+    assert_non_null(strstr(err.text, "became shorter"));
+    fm_documents_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_one_document_or_its_blocks),
+        cmocka_unit_test(rows_are_documents),
+        cmocka_unit_test(rows_may_lie_across_pieces),
+        cmocka_unit_test(a_line_of_2_gb_is_refused_early),
+        cmocka_unit_test(a_file_that_shrinks_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,381 @@
+/* Exports: which member, in how many files, how wide; every form verifies against its bundle. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "tests/unit/exports.h"
+
+/* ---- which member ---- */
+
+static void a_member_is_chosen_by_its_place(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_export_report r;
+    struct fm_run_options run = run_to(scratch("never"));
+    struct fm_export_options o = {.layout = FM_LAYOUT_RAGGED, .by = FM_BY_MASK};
+    for (o.mask = 0; o.mask < GIVEN_BUDGETS; o.mask++) {
+        GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
+        assert_int_equal(r.index, o.mask);
+    }
+    assert_int_equal(fm_export_plan(&run, &o, &r, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "no mask 7: the family has masks 0 to 6"));
+}
+
+/* --fit counts every byte of the directory: the largest member at its exact size, the next at one
+ * byte less, and what is written has that size. */
+static void the_largest_member_that_fits_is_taken(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    for (int i = 0; i <= FM_LAYOUTS; i++) {
+        struct fm_export_report all[GIVEN_BUDGETS], r;
+        struct fm_export_options o = form(i);
+        struct fm_run_options run = run_to(scratch("fit"));
+        if (o.layout == FM_LAYOUT_ELASTIC)
+            continue;
+        o.by = FM_BY_MASK;
+        for (o.mask = 0; o.mask < GIVEN_BUDGETS; o.mask++)
+            GIVEN_TRY(fm_export_plan(&run, &o, &all[o.mask], &given_err));
+        for (int m = 0; m < GIVEN_BUDGETS; m++) {
+            uint64_t size = all[m].bytes_out;
+            int largest = 0, next = 0;
+            while (all[largest].bytes_out > size)
+                largest++;
+            while (next < GIVEN_BUDGETS && all[next].bytes_out > size - 1)
+                next++;
+            o.by = FM_BY_FIT;
+            o.fit = size;
+            GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
+            assert_int_equal(r.index, largest);
+            o.fit = size - 1;
+            int rc = fm_export_plan(&run, &o, &r, &err);
+            assert_int_equal(rc, next < GIVEN_BUDGETS ? FM_OK : FM_EUSAGE);
+            assert_true(rc != FM_OK || (r.index == next && r.bytes_out < size));
+        }
+        o.fit = all[2].bytes_out;
+        r = export_as(scratch("fit"), o);
+        assert_int_equal(directory_bytes(scratch("fit")), all[r.index].bytes_out);
+    }
+}
+
+static void a_stream_is_counted_as_a_stream(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i <= FM_LAYOUTS; i++) {
+        size_t size;
+        struct fm_export_report r = stream_as(scratch("export.tar"), form(i));
+        free(scratch_read(scratch("export.tar"), &size));
+        assert_int_equal(r.bytes_out, size);
+        struct fm_export_options o = form(i);
+        o.by = FM_BY_FIT;
+        o.fit = size;
+        struct fm_run_options run = run_to("-");
+        if (o.layout == FM_LAYOUT_ELASTIC)
+            continue;
+        GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
+        assert_true(r.bytes_out <= size);
+    }
+}
+
+static void options_that_do_not_go_together_are_refused(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_export_report r;
+    struct fm_run_options run = run_to(scratch("never"));
+    const struct fm_export_options bad[] = {
+        {.layout = FM_LAYOUT_RAGGED, .vllm = true, .budget = 0.4},
+        {.layout = FM_LAYOUT_ELASTIC, .by = FM_BY_FIT, .fit = 1 << 20},
+        {.layout = FM_LAYOUT_NATIVE, .shard_bytes = 1 << 20, .budget = 0.4},
+        {.layout = FM_LAYOUT_RAGGED, .load_cap = true, .load_high = 1, .budget = 0.4},
+        {.layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_low = 0.4, .load_high = 0.3},
+        {.layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_low = -0.1, .load_high = 1},
+        {.layout = FM_LAYOUT_RAGGED, .pad_multiple = GIVEN_I + 1, .budget = 0.4},
+        {.layout = FM_LAYOUT_RAGGED, .base_model = "/home/x/model", .budget = 0.4}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(fm_export_plan(&run, &bad[i], &r, &err), FM_EUSAGE);
+}
+
+static void the_list_says_what_every_layout_takes(void **unused)
+{
+    (void)unused;
+    struct fm_list list, stage;
+    struct fm_export_report r;
+    GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
+    GIVEN_TRY(fm_list_read(&stage, scratch("stage.fm"), true, &given_err));
+    assert_true(list.packed && !stage.packed);
+    assert_int_equal(list.params, list.row[0].params); /* of the full model */
+    for (int i = 0; i < FM_LIST_FORMS; i++) {
+        for (int m = 0; m < GIVEN_BUDGETS; m++) {
+            struct fm_export_options o = form(i);
+            const struct fm_list_form *f = &list.row[m].form[i];
+            o.by = i == FM_LIST_CAPPED ? FM_BY_DEFAULT : FM_BY_MASK;
+            o.mask = m;
+            o.load_low = o.load_cap ? list.row[m].budget : 0;
+            struct fm_run_options run = run_to(scratch("list"));
+            GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
+            assert_int_equal(f->files, r.bytes_out);
+            assert_int_equal(f->tensors, stage.row[m].form[i].tensors);
+            assert_true((f->degrees != 0) == (i != FM_LAYOUT_NATIVE));
+        }
+        export_as(scratch("list"), form(i));
+        assert_int_equal(list.row[5].form[i].tensors, tensor_bytes(scratch("list")));
+    }
+    char *text = fm_list_json(&list);
+    assert_non_null(strstr(text, "\"layer-vllm\": {"));
+    free(text);
+    fm_list_release(&list);
+    fm_list_release(&stage);
+}
+
+/* ---- how many files ---- */
+
+/* Every tensor of the index is in the file it names, and the sizes add up. */
+static void check_index(const char *dir)
+{
+    cJSON *index = read_json(dir, "model.safetensors.index.json");
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map"), *entry;
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(index, "metadata");
+    double total = cJSON_GetObjectItemCaseSensitive(metadata, "total_size")->valuedouble, sum = 0;
+    cJSON_ArrayForEach(entry, map)
+    {
+        char path[1024];
+        struct fm_file f;
+        struct fm_safetensors st = {0};
+        snprintf(path, sizeof path, "%s/%s", dir, entry->valuestring);
+        GIVEN_TRY(fm_file_open(&f, path, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+        const struct fm_tensor *t = fm_safetensors_find(&st, entry->string);
+        assert_non_null(t);
+        sum += (double)t->size;
+        fm_safetensors_close(&st);
+        fm_file_close(&f);
+    }
+    assert_true(sum == total);
+    cJSON_Delete(index);
+}
+
+static void shards_hold_no_more_than_they_may(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i <= FM_LAYOUTS; i++) {
+        struct fm_export_options o = form(i);
+        char command[1024];
+        if (o.layout == FM_LAYOUT_NATIVE)
+            continue;
+        o.shard_bytes = 40000;
+        struct fm_export_report r = export_as(scratch("shards"), o);
+        assert_int_equal(directory_bytes(scratch("shards")), r.bytes_out);
+        snprintf(command, sizeof command, "test $(ls %s/model-0*.safetensors | wc -l) -ge 4",
+                 scratch("shards"));
+        assert_int_equal(system(command), 0);
+        check_index(scratch("shards"));
+        expect_whole(scratch("shards"));
+        stream_as(scratch("export.tar"), o);
+        snprintf(command, sizeof command,
+                 "cd %s && rm -rf un && mkdir un && tar xf export.tar -C un && diff -r un shards",
+                 scratch_root);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+/* ---- how wide ---- */
+
+static void sum_widths(const char *dir, uint64_t *sum, bool *same_in_layers, uint32_t multiple)
+{
+    cJSON *json = read_json(dir, "fm-export.json");
+    const cJSON *row, *k;
+    *sum = 0;
+    *same_in_layers = true;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(json, "widths"))
+    {
+        cJSON_ArrayForEach(k, row)
+        {
+            *sum += (uint64_t)k->valuedouble;
+            *same_in_layers &= k->valuedouble == row->child->valuedouble;
+            assert_true((uint32_t)k->valuedouble % multiple == 0 || k->valuedouble == GIVEN_I);
+        }
+    }
+    cJSON_Delete(json);
+}
+
+static void padding_takes_real_channels_and_tells_their_bytes(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i <= FM_LAYOUTS; i++) {
+        struct fm_export_options o = form(i);
+        uint64_t sum;
+        bool same;
+        struct fm_export_report plain = export_as(scratch("plain"), o);
+        o.pad_multiple = 7;
+        struct fm_export_report r = export_as(scratch("padded"), o);
+        assert_int_equal(plain.channels_pad, 0);
+        expect_whole(scratch("padded"));
+        assert_true(r.channels_pad > 0);
+        bool whole = o.layout == FM_LAYOUT_PADDED || o.layout == FM_LAYOUT_ELASTIC;
+        assert_int_equal(r.bytes_pad, whole ? 0 : r.channels_pad * 3 * GIVEN_H * 2);
+        /* Headers are padded to whole pages, so that the difference is that of the tensors. */
+        if (!whole)
+            assert_int_equal(r.bytes_weights - plain.bytes_weights, r.bytes_pad);
+        sum_widths(scratch("padded"), &sum, &same, 7);
+        assert_true(same || (o.layout != FM_LAYOUT_LAYER && o.layout != FM_LAYOUT_UNIFORM));
+    }
+}
+
+/* A width inside a segment is proved by the bundle's weights: without them it cannot be. */
+static void a_padded_width_needs_the_whole_bundle_and_every_byte_counts(void **unused)
+{
+    (void)unused;
+    struct fm_export_options o = form(FM_LAYOUT_RAGGED);
+    struct fm_err err;
+    write_head();
+    o.pad_multiple = 7;
+    export_as(scratch("padded"), o);
+    assert_int_equal(verify(scratch("padded"), scratch("head.fm"), &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "all of the bundle is needed"));
+    /* The last channel of the last expert: of down, then of gate_up. */
+    struct fm_file f;
+    struct fm_safetensors st = {0};
+    GIVEN_TRY(fm_file_open(&f, scratch("padded/model.safetensors"), &given_err));
+    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    fm_file_close(&f);
+    static const char *const names[] = {"model.layers.2.mlp.experts.down",
+                                        "model.layers.2.mlp.experts.gate_up"};
+    for (int i = 0; i < 2; i++) {
+        const struct fm_tensor *t = fm_safetensors_find(&st, names[i]);
+        FILE *w = fopen(scratch("padded/model.safetensors"), "r+b");
+        long at = (long)(t->offset + t->size - 2);
+        scratch_check(w && fseek(w, at, SEEK_SET) == 0, "seek");
+        int c = fgetc(w);
+        scratch_check(fseek(w, at, SEEK_SET) == 0 && fputc(c ^ 1, w) != EOF && fclose(w) == 0, "w");
+        assert_int_equal(verify(scratch("padded"), bundle, &err), FM_EDIFF);
+        assert_non_null(strstr(found, names[i]));
+        assert_non_null(strstr(found, "layer 2, expert 4: channels"));
+    }
+    fm_safetensors_close(&st);
+}
+
+static void a_layer_is_as_wide_as_its_widest_expert(void **unused)
+{
+    (void)unused;
+    const uint32_t *mask = given_widths() + 5 * GIVEN_L * GIVEN_E;
+    struct fm_export_report r = export_as(scratch("layer"), form(FM_LAYOUT_LAYER));
+    assert_int_equal(r.index, 5);
+    uint64_t kept = 0, sum;
+    bool same;
+    for (int i = 0; i < GIVEN_L * GIVEN_E; i++)
+        kept += mask[i];
+    sum_widths(scratch("layer"), &sum, &same, 1);
+    assert_true(same);
+    assert_int_equal(r.channels_layout, sum - kept);
+    assert_int_equal(r.bytes_layout, (sum - kept) * 3 * GIVEN_H * 2);
+    assert_true(r.channels_layout > 0);
+}
+
+/* ---- elastic ---- */
+
+static void an_elastic_export_holds_every_member(void **unused)
+{
+    (void)unused;
+    export_as(scratch("elastic"), form(FM_LAYOUT_ELASTIC));
+    cJSON *config = read_json(scratch("elastic"), "config.json");
+    const cJSON *family = cJSON_GetObjectItemCaseSensitive(config, "fm_family");
+    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(config, "fm_budgets");
+    const uint32_t *widths = given_widths();
+    assert_int_equal(cJSON_GetArraySize(family), GIVEN_BUDGETS);
+    assert_int_equal(cJSON_GetArraySize(budgets), GIVEN_BUDGETS);
+    const cJSON *member, *row, *k;
+    cJSON_ArrayForEach(member, family)
+    {
+        assert_int_equal(cJSON_GetArraySize(member), GIVEN_L);
+        cJSON_ArrayForEach(row, member) cJSON_ArrayForEach(k, row)
+            assert_int_equal(k->valuedouble, *widths++);
+    }
+    /* The budget to start with is exactly one of the list. */
+    double start = cJSON_GetObjectItemCaseSensitive(config, "fm_budget")->valuedouble;
+    assert_true(start == cJSON_GetArrayItem(budgets, 5)->valuedouble);
+    cJSON_Delete(config);
+    struct fm_file f;
+    struct fm_safetensors st = {0};
+    GIVEN_TRY(fm_file_open(&f, scratch("elastic/model.safetensors"), &given_err));
+    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    for (int l = 0; l < GIVEN_L; l++) {
+        char name[64];
+        uint16_t value;
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.budget", l);
+        const struct fm_tensor *t = fm_safetensors_find(&st, name);
+        assert_non_null(t);
+        assert_true(t->dtype == FM_F16 && t->dims == 1 && t->shape[0] == 1);
+        GIVEN_TRY(fm_file_read(&f, t->offset, &value, 2, &given_err));
+        assert_int_equal(value, 0xbc00); /* -1 */
+    }
+    fm_safetensors_close(&st);
+    fm_file_close(&f);
+}
+
+static void every_member_of_an_elastic_export_is_padded(void **unused)
+{
+    (void)unused;
+    enum { PAD = 7 };
+    struct fm_export_options o = form(FM_LAYOUT_ELASTIC);
+    o.pad_multiple = PAD;
+    export_as(scratch("elastic"), o);
+    cJSON *config = read_json(scratch("elastic"), "config.json");
+    const uint32_t *widths = given_widths();
+    const cJSON *member, *row, *k;
+    cJSON_ArrayForEach(member, cJSON_GetObjectItemCaseSensitive(config, "fm_family"))
+        cJSON_ArrayForEach(row, member) cJSON_ArrayForEach(k, row)
+    {
+        uint32_t up = (*widths++ + PAD - 1) / PAD * PAD;
+        assert_int_equal(k->valuedouble, up < GIVEN_I ? up : GIVEN_I);
+    }
+    assert_true(widths == given_widths() + GIVEN_BUDGETS * GIVEN_L * GIVEN_E);
+    cJSON_Delete(config);
+}
+
+/* ---- the model card ---- */
+
+static void a_card_names_license_and_base_model_and_no_path(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i <= FM_LAYOUTS; i++) {
+        struct fm_export_options o = form(i);
+        size_t size;
+        o.base_model = "some-org/some-model";
+        export_as(scratch("card"), o);
+        char *card = scratch_read(scratch("card/README.md"), &size);
+        assert_memory_equal(card, "---\n", 4);
+        assert_non_null(strstr(card, "\nbase_model: some-org/some-model\n"));
+        assert_non_null(strstr(card, "\npipeline_tag: text-generation\n"));
+        assert_non_null(strstr(card, "    fm-pack --export DIR --layout "));
+        assert_null(strstr(card, scratch_root));
+        assert_true((strstr(card, "lm_eval --model hf") != NULL) == (i != FM_LAYOUT_NATIVE));
+        assert_true((strstr(card, "trust-remote-code") != NULL) ==
+                    (i != FM_LAYOUT_NATIVE && i != FM_LAYOUT_UNIFORM && i != FM_LAYOUT_PADDED));
+        free(card);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_member_is_chosen_by_its_place),
+        cmocka_unit_test(the_largest_member_that_fits_is_taken),
+        cmocka_unit_test(a_stream_is_counted_as_a_stream),
+        cmocka_unit_test(options_that_do_not_go_together_are_refused),
+        cmocka_unit_test(the_list_says_what_every_layout_takes),
+        cmocka_unit_test(shards_hold_no_more_than_they_may),
+        cmocka_unit_test(padding_takes_real_channels_and_tells_their_bytes),
+        cmocka_unit_test(a_padded_width_needs_the_whole_bundle_and_every_byte_counts),
+        cmocka_unit_test(a_layer_is_as_wide_as_its_widest_expert),
+        cmocka_unit_test(an_elastic_export_holds_every_member),
+        cmocka_unit_test(every_member_of_an_elastic_export_is_padded),
+        cmocka_unit_test(a_card_names_license_and_base_model_and_no_path),
+    };
+    return cmocka_run_group_tests(tests, make_bundle, NULL);
+}

@@ -1,0 +1,208 @@
+/* Every family's config.json and tensors: spellings, what is refused, which layer has what. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/model/family.h"
+#include "lib/model/model.h"
+
+/* Sizes as the models on the hub have them. */
+#define QWEN15_A27B                                                                                \
+    "\"model_type\":\"qwen2_moe\",\"hidden_size\":2048,\"intermediate_size\":5632,"                \
+    "\"moe_intermediate_size\":1408,\"shared_expert_intermediate_size\":5632,"                     \
+    "\"num_hidden_layers\":24,\"num_attention_heads\":16,\"num_key_value_heads\":16,"              \
+    "\"num_experts\":60,\"num_experts_per_tok\":4,\"norm_topk_prob\":false,"                       \
+    "\"decoder_sparse_step\":1,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,"                   \
+    "\"use_sliding_window\":false,\"sliding_window\":32768,\"max_window_layers\":21,"              \
+    "\"vocab_size\":151936,\"tie_word_embeddings\":false,\"max_position_embeddings\":8192"
+#define QWEN3_30B                                                                                  \
+    "\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"intermediate_size\":6144,"                \
+    "\"moe_intermediate_size\":768,\"num_hidden_layers\":48,\"num_attention_heads\":32,"           \
+    "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts_per_tok\":8,"                        \
+    "\"norm_topk_prob\":true,\"vocab_size\":151936,"                                               \
+    "\"sliding_window\":null,\"mlp_only_layers\":[],\"decoder_sparse_step\":1"
+#define OLMOE_1B                                                                                   \
+    "\"model_type\":\"olmoe\",\"hidden_size\":2048,\"intermediate_size\":1024,"                    \
+    "\"num_hidden_layers\":16,\"num_attention_heads\":16,\"num_key_value_heads\":16,"              \
+    "\"num_experts\":64,\"num_experts_per_tok\":8,\"norm_topk_prob\":false,"                       \
+    "\"vocab_size\":50304"
+/* Six layers, of which 1, 3 and 5 may have experts. */
+#define SPARSE                                                                                     \
+    "\"model_type\":\"qwen2_moe\",\"hidden_size\":8,\"intermediate_size\":5,"                      \
+    "\"moe_intermediate_size\":3,\"shared_expert_intermediate_size\":4,\"num_hidden_layers\":6,"   \
+    "\"num_attention_heads\":2,\"num_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":11,"     \
+    "\"decoder_sparse_step\":2"
+
+static int parse(struct fm_config *c, const char *keys, const char *more, struct fm_err *err)
+{
+    char text[4096];
+    int n = snprintf(text, sizeof text, "{%s%s%s}", keys, more ? "," : "", more ? more : "");
+    return fm_config_parse(c, text, (size_t)n, err);
+}
+
+static struct fm_config must(const char *keys, const char *more)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    if (parse(&c, keys, more, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static void refused(const char *keys, const char *more, int code, const char *says)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    int rc = parse(&c, keys, more, &err);
+    if (rc != code || !strstr(err.text, says))
+        fail_msg("%s: status %d, '%s'; expected %d, '%s'", more, rc, err.text, code, says);
+}
+
+/* Parameters as their cards say: 14.3, 30.5 and 6.9 billion, 2.7, 3.3 and 1.3 of them active. */
+static void the_hubs_models_have_their_size(void **state)
+{
+    (void)state;
+    struct fm_config qwen2 = must(QWEN15_A27B, NULL), olmoe = must(OLMOE_1B, NULL);
+    struct fm_config qwen3 = must(QWEN3_30B, "\"num_experts\":128");
+    assert_true(fm_config_params(&qwen2, NULL) == 14315784192);
+    assert_true(fm_config_params_active(&qwen2, NULL) == 2689173504);
+    assert_true(fm_config_params(&qwen3, NULL) == 30532122624);
+    assert_true(fm_config_params_active(&qwen3, NULL) == 3353032704);
+    assert_true(fm_config_params(&olmoe, NULL) == 6919161856);
+    assert_true(fm_config_params_active(&olmoe, NULL) == 1282017280);
+    assert_int_equal(qwen3.C, 128);
+    assert_true(qwen2.router == FM_ROUTER_SOFTMAX_RAW && qwen3.router == FM_ROUTER_SOFTMAX);
+    assert_true(qwen2.qk_norm == FM_QK_NORM_NONE && qwen3.qk_norm == FM_QK_NORM_HEAD);
+    assert_true(olmoe.qk_norm == FM_QK_NORM_FULL && olmoe.clip == 0);
+    assert_true(qwen2.eps == 1e-6f && olmoe.eps == 1e-5f);
+    assert_true(qwen2.rope_theta == 1e6 && qwen3.rope_theta == 1e4);
+}
+
+static void the_number_of_experts_has_two_names(void **state)
+{
+    (void)state;
+    assert_int_equal(must(QWEN3_30B, "\"num_experts\":128").E, 128);
+    assert_int_equal(must(QWEN3_30B, "\"num_local_experts\":128").E, 128);
+    assert_int_equal(must(QWEN3_30B, "\"num_experts\":null,\"num_local_experts\":128").E, 128);
+    refused(QWEN3_30B, "\"x\":1", FM_EFORMAT, "num_local_experts");
+}
+
+static void both_spellings_of_a_config_give_the_same(void **state)
+{
+    (void)state;
+    struct fm_config old = must(OLMOE_1B, "\"rope_theta\":5e5,\"torch_dtype\":\"bfloat16\","
+                                          "\"rope_scaling\":null");
+    struct fm_config new = must(OLMOE_1B, "\"dtype\":\"bfloat16\",\"rope_parameters\":"
+                                          "{\"rope_theta\":5e5,\"rope_type\":\"default\"}");
+    assert_memory_equal(&old, &new, sizeof old);
+}
+
+static void layers_without_experts_are_found(void **state)
+{
+    (void)state;
+    struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3,99]");
+    assert_int_equal(c.L, 6);
+    assert_int_equal(c.M, 2);
+    assert_int_equal(c.moe[0], 1);
+    assert_int_equal(c.moe[1], 5);
+    const int place[] = {-1, 0, -1, -1, -1, 1};
+    for (int l = 0; l < c.L; l++) {
+        assert_int_equal(fm_config_moe(&c, l), place[l]);
+        assert_int_equal(fm_config_mlp(&c, l), place[l] < 0 ? 5 : 4);
+    }
+    c = must(SPARSE, "\"mlp_only_layers\":null");
+    assert_int_equal(c.M, 3);
+    refused(SPARSE, "\"mlp_only_layers\":[1,3,5]", FM_ECONFIG, "no layer is a mixture");
+    refused(SPARSE, "\"mlp_only_layers\":[-1]", FM_EFORMAT, "mlp_only_layers");
+    refused(SPARSE, "\"mlp_only_layers\":[1.5]", FM_EFORMAT, "mlp_only_layers");
+    refused(SPARSE, "\"mlp_only_layers\":\"1\"", FM_EFORMAT, "mlp_only_layers");
+}
+
+/* Params at widths: two layers of experts, of which one keeps 1 of 3 channels each. */
+static void only_routed_channels_change_the_count(void **state)
+{
+    (void)state;
+    struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
+    const uint32_t widths[] = {1, 1, 1, 1, 3, 3, 3, 3};
+    uint64_t full = fm_config_params(&c, NULL), cut = fm_config_params(&c, widths);
+    assert_int_equal(full - cut, 4 * 2 * 3 * 8);
+    assert_int_equal(fm_config_params_active(&c, NULL) - fm_config_params_active(&c, widths),
+                     2 * 2 * 3 * 8);
+}
+
+static void the_tables_follow_the_config(void **state)
+{
+    (void)state;
+    struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
+    const struct {
+        const char *name;
+        bool there;
+    } names[] = {{"model.layers.0.mlp.gate_proj.weight", true},
+                 {"model.layers.1.mlp.gate_proj.weight", false},
+                 {"model.layers.1.mlp.gate.weight", true},
+                 {"model.layers.0.mlp.gate.weight", false},
+                 {"model.layers.1.mlp.experts.3.down_proj.weight", true},
+                 {"model.layers.3.mlp.experts.3.down_proj.weight", false},
+                 {"model.layers.1.mlp.experts.4.down_proj.weight", false},
+                 {"model.layers.5.mlp.shared_expert_gate.weight", true},
+                 {"model.layers.4.mlp.shared_expert_gate.weight", false},
+                 {"model.layers.2.self_attn.k_proj.bias", true},
+                 {"model.layers.2.self_attn.o_proj.bias", false},
+                 {"model.layers.2.self_attn.q_norm.weight", false},
+                 {"model.layers.2.input_layernorm.bias", false},
+                 {"lm_head.bias", false}};
+    int l, e;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!fm_weights_find(&c, FM_SOURCE_STOCK, names[i].name, &l, &e) == names[i].there)
+            fail_msg("'%s' should be %s", names[i].name, names[i].there ? "there" : "absent");
+    c = must(SPARSE, "\"qkv_bias\":false");
+    assert_null(
+        fm_weights_find(&c, FM_SOURCE_STOCK, "model.layers.2.self_attn.k_proj.bias", &l, &e));
+    c = must(QWEN3_30B, "\"num_experts\":128,\"attention_bias\":true");
+    assert_non_null(
+        fm_weights_find(&c, FM_SOURCE_STOCK, "model.layers.2.self_attn.o_proj.bias", &l, &e));
+    assert_non_null(
+        fm_weights_find(&c, FM_SOURCE_RAGGED, "model.layers.2.mlp.experts.gate_up", &l, &e));
+}
+
+static void what_is_not_computed_is_refused_by_name(void **state)
+{
+    (void)state;
+    refused(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":8", FM_ECONFIG,
+            "use_sliding_window true with sliding_window 8 is not supported for qwen2_moe");
+    must(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":32768");
+    must(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":0");
+    must(SPARSE, "\"sliding_window\":8");
+    refused(SPARSE, "\"layer_types\":[\"full_attention\",\"sliding_attention\"]", FM_ECONFIG,
+            "sliding_attention");
+    must(SPARSE, "\"layer_types\":[\"full_attention\",\"full_attention\"]");
+    refused(SPARSE, "\"clip_qkv\":8", FM_ECONFIG, "clip_qkv is not supported for qwen2_moe");
+    assert_true(must(OLMOE_1B, "\"x\":8").clip == 0);
+    refused(OLMOE_1B, "\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "yarn");
+    refused(OLMOE_1B, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
+    refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"fp8\"}", FM_ECONFIG,
+            "quantized (quantization_config: fp8); use its BF16, F16 or F32 original");
+    refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"awq\"}", FM_ECONFIG, "awq");
+    refused(OLMOE_1B, "\"quantization_config\":{}", FM_ECONFIG, "quantization_config");
+    refused("\"model_type\":\"deepseek_v3\"", "\"x\":1", FM_ECONFIG,
+            "model_type 'deepseek_v3' is not supported; supported: mixtral, qwen2_moe");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_hubs_models_have_their_size),
+        cmocka_unit_test(the_number_of_experts_has_two_names),
+        cmocka_unit_test(both_spellings_of_a_config_give_the_same),
+        cmocka_unit_test(layers_without_experts_are_found),
+        cmocka_unit_test(only_routed_channels_change_the_count),
+        cmocka_unit_test(the_tables_follow_the_config),
+        cmocka_unit_test(what_is_not_computed_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

@@ -1,0 +1,185 @@
+/*
+ * What reaches the disk before a name does: the calls that only a power cut would tell apart, in
+ * their order, and what is left where one of them fails.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <sys/syscall.h>
+
+#include "formats/file/file.h"
+#include "tests/unit/scratch.h"
+
+/* The calls so far, "fsync .file.fm, close .file.fm, ..."; which fsync, close fails next (0: none).
+ */
+static char calls[2048];
+static int fsync_fails, close_fails;
+
+/* The last component, without the number that makes a temporary's name its own. */
+static void add_name(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    size_t used = strlen(calls);
+    name = name ? name + 1 : path;
+    size_t n = strlen(name);
+    for (const char *number = name; (number = strstr(number, ".fm-")) != NULL; number++)
+        n = (size_t)(number - name) + 3;
+    const char *partial = strstr(name, ".partial-");
+    if (partial)
+        n = (size_t)(partial - name) + 8;
+    snprintf(calls + used, sizeof calls - used, " %.*s", (int)n, name);
+}
+
+static void add_call(const char *call, const char *first, const char *second)
+{
+    size_t used = strlen(calls);
+    snprintf(calls + used, sizeof calls - used, "%s%s", used ? ", " : "", call);
+    add_name(first);
+    if (second)
+        add_name(second);
+}
+
+static void add_call_of(const char *call, int fd)
+{
+    char link[64], path[512] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) > 0)
+        add_call(call, path, NULL);
+}
+
+static bool is_file(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* These four stand before the C library's. */
+int fsync(int fd)
+{
+    add_call_of("fsync", fd);
+    if (!fsync_fails || --fsync_fails > 0)
+        return (int)syscall(SYS_fsync, fd);
+    errno = EIO;
+    return -1;
+}
+
+int close(int fd)
+{
+    bool file = is_file(fd);
+    if (file)
+        add_call_of("close", fd);
+    int rc = (int)syscall(SYS_close, fd); /* Linux closes it in any case */
+    if (!file || !close_fails || --close_fails > 0)
+        return rc;
+    errno = EIO;
+    return -1;
+}
+
+int rename(const char *from, const char *to)
+{
+    add_call("rename", from, to);
+    return (int)syscall(SYS_rename, from, to);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    add_call("rename", from, to);
+    return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+
+static int put_file(const char *path, bool force, const char *text)
+{
+    struct fm_output o;
+    struct fm_err err = {0};
+    assert_int_equal(fm_output_open(&o, path, true, force, &err), FM_OK);
+    assert_int_equal(fm_output_write(&o, text, strlen(text), &err), FM_OK);
+    calls[0] = '\0';
+    return fm_output_commit(&o, &err);
+}
+
+static void a_file_is_on_the_disk_before_it_has_its_name(void **state)
+{
+    (void)state;
+    scratch_mkdir("files");
+    for (int force = 0; force < 2; force++) {
+        assert_int_equal(put_file(scratch("files/one"), force, "text"), FM_OK);
+        assert_string_equal(calls, "fsync .one.fm, close .one.fm, rename .one.fm one, fsync files");
+    }
+}
+
+static int put_directory(const char *path, bool force, int failing_fsync)
+{
+    struct fm_outdir d;
+    struct fm_output o;
+    struct fm_err err = {0};
+    assert_int_equal(fm_outdir_open(&d, path, force, &err), FM_OK);
+    calls[0] = '\0';
+    assert_int_equal(fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err), FM_OK);
+    assert_int_equal(fm_output_write(&o, "{}", 2, &err), FM_OK);
+    assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+    fsync_fails = failing_fsync;
+    return fm_outdir_commit(&d, &err);
+}
+
+static void a_directory_is_on_the_disk_before_it_has_its_name(void **state)
+{
+    (void)state;
+    scratch_mkdir("dirs");
+    for (int force = 0; force < 2; force++) {
+        assert_int_equal(put_directory(scratch("dirs/model"), force, 0), FM_OK);
+        assert_string_equal(calls, "fsync ." FM_OUTDIR_MARK ".fm, close ." FM_OUTDIR_MARK
+                                   ".fm, rename ." FM_OUTDIR_MARK ".fm " FM_OUTDIR_MARK
+                                   ", fsync .model.partial, rename .model.partial model, "
+                                   "fsync dirs");
+    }
+}
+
+/* The disk may tell of a lost write at fsync, a network at close. */
+static void what_the_disk_lost_gets_no_name(void **state)
+{
+    (void)state;
+    char old[4] = "";
+    scratch_mkdir("lost");
+    const char *path = scratch_write("lost/old", "old", 3);
+    for (int closing = 0; closing < 2; closing++)
+        for (int force = 0; force < 2; force++) {
+            *(closing ? &close_fails : &fsync_fails) = 1;
+            assert_int_equal(put_file(force ? path : scratch("lost/new"), force, "new"), FM_EIO);
+            assert_null(strstr(calls, "rename"));
+            assert_int_equal(scratch_entries(scratch("lost")), 1);
+        }
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_int_equal(fread(old, 1, 4, f), 3);
+    fclose(f);
+    assert_string_equal(old, "old");
+    assert_int_equal(put_directory(scratch("lost/model"), false, 1), FM_EIO);
+    assert_int_equal(scratch_entries(scratch("lost")), 1);
+}
+
+/* A name that may be gone after a power cut is none that was promised. */
+static void a_name_that_is_not_on_the_disk_is_an_error(void **state)
+{
+    (void)state;
+    scratch_mkdir("names");
+    fsync_fails = 2;
+    assert_int_equal(put_file(scratch("names/one"), false, "text"), FM_EIO);
+    assert_int_equal(scratch_entries(scratch("names")), 0);
+    assert_int_equal(put_directory(scratch("names/model"), false, 2), FM_EIO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_on_the_disk_before_it_has_its_name),
+        cmocka_unit_test(a_directory_is_on_the_disk_before_it_has_its_name),
+        cmocka_unit_test(what_the_disk_lost_gets_no_name),
+        cmocka_unit_test(a_name_that_is_not_on_the_disk_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

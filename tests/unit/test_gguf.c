@@ -1,0 +1,87 @@
+/* Which models llama.cpp computes as they are. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/export/gguf.h"
+#include "lib/model/family.h"
+
+/* A model of that family as published ones are. */
+static struct fm_config published(const char *family, enum fm_router router)
+{
+    return (struct fm_config){.family = fm_families_find(family),
+                              .router = router,
+                              .L = 4,
+                              .M = 4,
+                              .Q = 16,
+                              .G = 16,
+                              .eps = 1e-5F};
+}
+
+static void published_models_are_the_same(void **unused)
+{
+    (void)unused;
+    struct fm_config c = published("mixtral", FM_ROUTER_SOFTMAX);
+    assert_true(fm_gguf_same(&c));
+    c.G = 4;
+    c.eps = 1e-6F;
+    assert_true(fm_gguf_same(&c));
+    c = published("qwen3_moe", FM_ROUTER_SOFTMAX);
+    assert_true(fm_gguf_same(&c));
+    c = published("qwen2_moe", FM_ROUTER_SOFTMAX_RAW);
+    assert_true(fm_gguf_same(&c));
+    c = published("olmoe", FM_ROUTER_SOFTMAX_RAW);
+    assert_true(fm_gguf_same(&c));
+}
+
+static void another_router_is_not(void **unused)
+{
+    (void)unused;
+    struct fm_config c = published("phimoe", FM_ROUTER_SPARSEMIXER);
+    assert_false(fm_gguf_same(&c));
+    c = published("qwen3_moe", FM_ROUTER_SOFTMAX_RAW);
+    assert_false(fm_gguf_same(&c));
+    c = published("qwen2_moe", FM_ROUTER_SOFTMAX);
+    assert_false(fm_gguf_same(&c));
+    c = published("olmoe", FM_ROUTER_SOFTMAX);
+    assert_false(fm_gguf_same(&c));
+}
+
+static void a_window_and_dense_layers_are_not(void **unused)
+{
+    (void)unused;
+    struct fm_config c = published("mixtral", FM_ROUTER_SOFTMAX);
+    c.window = 7;
+    assert_false(fm_gguf_same(&c));
+    c = published("qwen2_moe", FM_ROUTER_SOFTMAX_RAW);
+    c.M = 3;
+    assert_false(fm_gguf_same(&c));
+}
+
+static void olmoe_with_numbers_of_its_own_is_not(void **unused)
+{
+    (void)unused;
+    struct fm_config c = published("olmoe", FM_ROUTER_SOFTMAX_RAW);
+    c.clip = 8;
+    assert_false(fm_gguf_same(&c));
+    c.clip = 0;
+    c.G = 4;
+    assert_false(fm_gguf_same(&c));
+    c.G = 16;
+    c.eps = 1e-6F;
+    assert_false(fm_gguf_same(&c));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_models_are_the_same),
+        cmocka_unit_test(another_router_is_not),
+        cmocka_unit_test(a_window_and_dense_layers_are_not),
+        cmocka_unit_test(olmoe_with_numbers_of_its_own_is_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

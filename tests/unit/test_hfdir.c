@@ -1,0 +1,337 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/tensor/hfdir.h"
+#include "tests/unit/scratch.h"
+#include "tests/unit/tensors.h"
+
+#define A "{\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]}}"
+#define B                                                                                          \
+    "{\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"                            \
+    "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[6,10]}}"
+#define SHARD_A "model-00001-of-00002.safetensors"
+#define SHARD_B "model-00002-of-00002.safetensors"
+#define INDEX "model.safetensors.index.json"
+#define MAP(a, b, c)                                                                               \
+    "{\"metadata\":{\"total_size\":7},\"weight_map\":{\"c\":\"" c "\",\"a\":\"" a "\",\"b\":\"" b  \
+    "\"}}\n"
+
+static const char *inside(const char *dir, const char *name)
+{
+    static char path[4][256];
+    static unsigned turn;
+    char *p = path[turn++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    scratch_write(inside(dir, name), text, strlen(text));
+}
+
+static void put_shard(const char *dir, const char *name, const char *json, uint64_t data)
+{
+    scratch_safetensors(inside(dir, name), json, strlen(json), data);
+}
+
+/* A checkpoint of two shards under a fresh name. */
+static const char *make(const char *index)
+{
+    static char name[32];
+    static int turn;
+    snprintf(name, sizeof name, "model%d", turn++);
+    scratch_mkdir(name);
+    put(name, "config.json", "{}");
+    put_shard(name, SHARD_A, A, 6);
+    put_shard(name, SHARD_B, B, 10);
+    if (index)
+        put(name, INDEX, index);
+    return name;
+}
+
+static void is_refused(const char *name, int code, const char *text)
+{
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    int rc = fm_hfdir_open(&dir, scratch(name), &err);
+    if (rc != code || !strstr(err.text, text))
+        fail_msg("%s: %d \"%s\", wanted %d \"%s\"", name, rc, err.text, code, text);
+    assert_non_null(strstr(err.text, scratch(name)));
+    fm_hfdir_close(&dir);
+}
+
+static void opens_shards_by_their_index(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    const struct fm_shard *shard = NULL;
+    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
+    int rc = fm_hfdir_open(&dir, scratch(name), &err);
+    if (rc != FM_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(dir.shards, 2);
+    assert_int_equal(dir.places, 3);
+    const struct fm_tensor *t = find_tensor(&dir, "c", &shard);
+    assert_non_null(t);
+    assert_string_equal(shard->name, SHARD_B);
+    assert_int_equal(t->offset, shard->st.header_bytes + 6);
+    assert_non_null(find_tensor(&dir, "a", NULL));
+    assert_null(find_tensor(&dir, "d", &shard));
+    assert_string_equal(dir.config, "{}");
+    fm_hfdir_close(&dir);
+    fm_hfdir_close(&dir);
+}
+
+static void opens_a_single_file(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    scratch_mkdir("single");
+    put("single", "config.json", "{\"a\": 1}");
+    is_refused("single", FM_ENOENT, "neither model.safetensors nor");
+    put_shard("single", "model.safetensors", A, 6);
+    assert_int_equal(fm_hfdir_open(&dir, scratch("single"), &err), FM_OK);
+    assert_int_equal(dir.shards, 1);
+    assert_int_equal(dir.config_bytes, 8);
+    fm_hfdir_close(&dir);
+    scratch_check(unlink(scratch("single/config.json")) == 0, "unlink");
+    is_refused("single", FM_ENOENT, "config.json");
+    is_refused("nowhere", FM_ENOENT, "cannot open the directory");
+}
+
+static void follows_the_links_of_a_cache(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    scratch_mkdir("cache");
+    scratch_mkdir("cache/blobs");
+    scratch_mkdir("cache/snapshots");
+    scratch_mkdir("cache/snapshots/0123");
+    put("cache/blobs", "c0", "{}");
+    put("cache/blobs", "70", "tokenizer");
+    put_shard("cache/blobs", "f1", A, 6);
+    const char *links[][2] = {
+        {"c0", "config.json"}, {"70", "tokenizer.json"}, {"f1", "model.safetensors"}};
+    for (int i = 0; i < 3; i++) {
+        char target[64];
+        snprintf(target, sizeof target, "../../blobs/%s", links[i][0]);
+        scratch_check(symlink(target, scratch(inside("cache/snapshots/0123", links[i][1]))) == 0,
+                      "symlink");
+    }
+    int rc = fm_hfdir_open(&dir, scratch("cache/snapshots/0123"), &err);
+    if (rc != FM_OK)
+        fail_msg("%s", err.text);
+    assert_non_null(find_tensor(&dir, "a", NULL));
+    assert_int_equal(dir.carried_count, 2);
+    assert_string_equal(dir.carried[1].name, "tokenizer.json");
+    assert_int_equal(dir.carried[1].size, 9);
+    fm_hfdir_close(&dir);
+    scratch_check(unlink(scratch("cache/blobs/70")) == 0, "unlink");
+    is_refused("cache/snapshots/0123", FM_ENOENT, "cannot examine 'tokenizer.json'");
+}
+
+static void carries_what_is_not_weights(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
+    put(name, "tokenizer.json", "{\"t\": 1}");
+    put(name, "README.md", "");
+    put(name, "pytorch_model.bin", "x");
+    put(name, "pytorch_model.bin.index.json", "x");
+    put(name, "consolidated.00.pth", "x");
+    put(name, "consolidated.params.json", "x");
+    put(name, "model.gguf", "x");
+    put(name, ".gitattributes", "x");
+    put(name, "a b.txt", "x");
+    put(name, "merges.txt", "m");
+    scratch_check(mkfifo(scratch(inside(name, "fifo")), 0600) == 0, "mkfifo");
+    scratch_mkdir(inside(name, "onnx"));
+    assert_int_equal(fm_hfdir_open(&dir, scratch(name), &err), FM_OK);
+    const char *wanted[] = {"README.md", "config.json", "merges.txt", "tokenizer.json"};
+    assert_int_equal(dir.carried_count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(dir.carried[i].name, wanted[i]);
+    char *data = NULL;
+    size_t size = 0;
+    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[3], &data, &size, &err), FM_OK);
+    assert_int_equal(size, 8);
+    assert_memory_equal(data, "{\"t\": 1}", 9);
+    free(data);
+    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[0], &data, &size, &err), FM_OK);
+    assert_int_equal(size, 0);
+    free(data);
+    put(name, "tokenizer.json", "{\"t\": 12}");
+    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[3], &data, &size, &err), FM_EIO);
+    fm_hfdir_close(&dir);
+}
+
+static void carries_so_many_and_no_more(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
+    for (int i = 0; i < FM_CARRIED_MAX - 1; i++) {
+        char file[32];
+        snprintf(file, sizeof file, "f%d.txt", i);
+        put(name, file, "");
+    }
+    assert_int_equal(fm_hfdir_open(&dir, scratch(name), &err), FM_OK);
+    assert_int_equal(dir.carried_count, FM_CARRIED_MAX);
+    fm_hfdir_close(&dir);
+    put(name, "more", "");
+    is_refused(name, FM_ECONFIG, "one file too many");
+    scratch_check(unlink(scratch(inside(name, "f0.txt"))) == 0, "unlink");
+    scratch_check(truncate(scratch(inside(name, "more")), 268435457) == 0, "truncate");
+    is_refused(name, FM_ECONFIG, "one file too many");
+}
+
+static void index_and_shards_must_agree(void **state)
+{
+    (void)state;
+    const char *name = make(MAP(SHARD_A, SHARD_A, SHARD_B));
+    is_refused(name, FM_EFORMAT, "tensor 'b' is in '" SHARD_B "', the index says '" SHARD_A "'");
+    name = make("{\"weight_map\":{\"a\":\"" SHARD_A "\",\"b\":\"" SHARD_B "\"}}");
+    is_refused(name, FM_EFORMAT, "tensor 'c' of '" SHARD_B "' is not in the index");
+    name = make("{\"weight_map\":{\"a\":\"" SHARD_A "\",\"b\":\"" SHARD_B "\",\"c\":\"" SHARD_B
+                "\",\"d\":\"" SHARD_B "\"}}");
+    is_refused(name, FM_EFORMAT, "the index puts tensor 'd' into '" SHARD_B "', which lacks it");
+    name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
+    scratch_check(unlink(scratch(inside(name, SHARD_B))) == 0, "unlink");
+    is_refused(name, FM_ENOENT, SHARD_B);
+}
+
+static void links_decide_nothing_dangerous(void **state)
+{
+    (void)state;
+    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
+    char b[256];
+    snprintf(b, sizeof b, "%s", scratch(inside(name, SHARD_B)));
+    scratch_check(unlink(b) == 0 && link(scratch(inside(name, SHARD_A)), b) == 0, "link");
+    is_refused(name, FM_EFORMAT, "are the same file");
+    scratch_check(unlink(b) == 0 && symlink(SHARD_A, b) == 0, "symlink");
+    is_refused(name, FM_EFORMAT, "are the same file");
+    scratch_check(unlink(b) == 0 && symlink(SHARD_B, b) == 0, "symlink");
+    is_refused(name, FM_EFORMAT, "symbolic link");
+    scratch_check(unlink(b) == 0 && symlink("/dev/zero", b) == 0, "symlink");
+    is_refused(name, FM_EFORMAT, "is a device");
+    scratch_check(unlink(b) == 0 && mkfifo(b, 0600) == 0, "mkfifo");
+    is_refused(name, FM_EFORMAT, "is a FIFO");
+    scratch_check(unlink(b) == 0 && mkdir(b, 0700) == 0, "mkdir");
+    is_refused(name, FM_EFORMAT, "is a directory");
+}
+
+static void two_models_in_one_directory_are_one_too_many(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
+    put_shard(name, "model.safetensors", A, 6);
+    is_refused(name, FM_ECONFIG, "remove the one that is stale");
+    scratch_mkdir("named");
+    put("named", "config.json", "{}");
+    put_shard("named", "model.safetensors", A, 6);
+    put("named", INDEX, "{\"weight_map\":{\"a\":\"model.safetensors\"}}");
+    assert_int_equal(fm_hfdir_open(&dir, scratch("named"), &err), FM_OK);
+    fm_hfdir_close(&dir);
+}
+
+static void shard_names_stay_in_the_directory(void **state)
+{
+    (void)state;
+    const char *bad[] = {"../x.safetensors", "/etc/x.safetensors",
+                         "a/b.safetensors",  ".safetensors",
+                         ".x.safetensors",   "x.bin",
+                         "a b.safetensors",  ""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char index[256];
+        snprintf(index, sizeof index, "{\"weight_map\":{\"a\":\"%s\"}}", bad[i]);
+        is_refused(make(index), FM_EFORMAT, "is not the name of a .safetensors file");
+    }
+}
+
+static void opens_the_golden_model(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    int rc = fm_hfdir_open(&dir, "golden/odd-mixtral", &err);
+    if (rc != FM_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(dir.shards, 2);
+    const struct fm_tensor *t = find_tensor(&dir, "model.embed_tokens.weight", NULL);
+    assert_non_null(t);
+    assert_int_equal(t->shape[1], 48);
+    fm_hfdir_close(&dir);
+}
+
+/* 60,000 tensors in 40 shards, found by name. */
+static void a_wide_index_is_quick(void **state)
+{
+    (void)state;
+    enum { SHARDS = 40, EACH = 1500 };
+    char *index = malloc(SHARDS * EACH * 96 + 64), *at = index;
+    char *json = malloc(EACH * 96 + 64), name[64];
+    scratch_mkdir("wide");
+    put("wide", "config.json", "{}");
+    at += sprintf(at, "{\"weight_map\":{");
+    for (int s = 0; s < SHARDS; s++) {
+        char *j = json;
+        j += sprintf(j, "{");
+        for (int i = 0; i < EACH; i++) {
+            j += sprintf(j,
+                         "%s\"layers.%d.experts.%d.w\":{\"dtype\":\"U8\",\"shape\":[0],\"data_"
+                         "offsets\":[0,0]}",
+                         i ? "," : "", s, i);
+            at += sprintf(at, "%s\"layers.%d.experts.%d.w\":\"s%d.safetensors\"", s || i ? "," : "",
+                          s, i, s);
+        }
+        sprintf(j, "}");
+        snprintf(name, sizeof name, "s%d.safetensors", s);
+        put_shard("wide", name, json, 0);
+    }
+    sprintf(at, "}}");
+    put("wide", INDEX, index);
+    free(index);
+    free(json);
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    assert_int_equal(fm_hfdir_open(&dir, scratch("wide"), &err), FM_OK);
+    assert_int_equal(dir.places, SHARDS * EACH);
+    for (int i = 0; i < SHARDS * EACH; i++) {
+        const struct fm_shard *shard = NULL;
+        snprintf(name, sizeof name, "layers.%d.experts.%d.w", i / EACH, i % EACH);
+        assert_non_null(find_tensor(&dir, name, &shard));
+        assert_int_equal(atoi(shard->name + 1), i / EACH);
+    }
+    fm_hfdir_close(&dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opens_shards_by_their_index),
+        cmocka_unit_test(opens_a_single_file),
+        cmocka_unit_test(follows_the_links_of_a_cache),
+        cmocka_unit_test(carries_what_is_not_weights),
+        cmocka_unit_test(carries_so_many_and_no_more),
+        cmocka_unit_test(index_and_shards_must_agree),
+        cmocka_unit_test(links_decide_nothing_dangerous),
+        cmocka_unit_test(two_models_in_one_directory_are_one_too_many),
+        cmocka_unit_test(shard_names_stay_in_the_directory),
+        cmocka_unit_test(opens_the_golden_model),
+        cmocka_unit_test(a_wide_index_is_quick),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,115 @@
+/* The shards of a Hugging Face directory, and one key of a JSON text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "formats/json/jsonedit.h"
+#include "formats/tensor/hfwriter.h"
+
+static const struct fm_tensor tensors[] = {
+    {.name = "d", .dtype = FM_BF16, .dims = 2, .shape = {5, 10}}, /* 100 bytes */
+    {.name = "a", .dtype = FM_F32, .dims = 1, .shape = {10}},     /* 40 */
+    {.name = "c", .dtype = FM_BF16, .dims = 1, .shape = {31}},    /* 62 */
+    {.name = "b", .dtype = FM_F16, .dims = 1, .shape = {29}},     /* 58 */
+};
+
+static void shards_fill_in_order_of_name_up_to_the_limit(void **unused)
+{
+    (void)unused;
+    struct fm_hfwriter w;
+    struct fm_err err = {0};
+    assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 98, &err), FM_OK);
+    /* a and b are exactly 98; c alone, for d does not fit beside it; d is over the limit alone. */
+    assert_int_equal(w.files, 3);
+    assert_string_equal(w.file[1].name, "model-00002-of-00003.safetensors");
+    assert_int_equal(w.file[0].count, 2);
+    assert_int_equal(w.tensor_bytes, 260);
+    assert_string_equal(w.index, "{\n"
+                                 "  \"metadata\": {\n"
+                                 "    \"total_size\": 260\n"
+                                 "  },\n"
+                                 "  \"weight_map\": {\n"
+                                 "    \"a\": \"model-00001-of-00003.safetensors\",\n"
+                                 "    \"b\": \"model-00001-of-00003.safetensors\",\n"
+                                 "    \"c\": \"model-00002-of-00003.safetensors\",\n"
+                                 "    \"d\": \"model-00003-of-00003.safetensors\"\n"
+                                 "  }\n"
+                                 "}\n");
+    fm_hfwriter_release(&w);
+}
+
+static void one_file_has_no_index(void **unused)
+{
+    (void)unused;
+    struct fm_hfwriter w;
+    struct fm_err err = {0};
+    assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 4ull << 30, &err), FM_OK);
+    assert_int_equal(w.files, 1);
+    assert_string_equal(w.file[0].name, "model.safetensors");
+    assert_null(w.index);
+    assert_int_equal(w.file_bytes, w.file[0].header_bytes + 260);
+    fm_hfwriter_release(&w);
+}
+
+static void sizes_that_wrap_are_refused(void **unused)
+{
+    (void)unused;
+    struct fm_hfwriter w;
+    struct fm_err err = {0};
+    const struct fm_tensor huge = {
+        .name = "x", .dtype = FM_F32, .dims = 2, .shape = {1ull << 40, 1ull << 40}};
+    assert_int_equal(fm_hfwriter_plan(&w, &huge, 1, 98, &err), FM_ECONFIG);
+}
+
+static void set(const char *before, const char *key, const char *value, const char *after)
+{
+    struct fm_err err = {0};
+    char *text = strdup(before);
+    size_t size = strlen(text);
+    assert_int_equal(fm_jsonedit_set(&text, &size, key, value, &err), FM_OK);
+    assert_string_equal(text, after);
+    assert_int_equal(size, strlen(after));
+    free(text);
+}
+
+static void one_key_changes_and_no_other_byte(void **unused)
+{
+    (void)unused;
+    set("{\n  \"a\" : 1,\n\t\"b\": {\"a\": [2, \"}\"]},  \"c\":3 }\n", "a", "77",
+        "{\n  \"a\" : 77,\n\t\"b\": {\"a\": [2, \"}\"]},  \"c\":3 }\n");
+    set("{\"a\": 1,\"b\": {\"a\": [2]}}", "b", "null", "{\"a\": 1,\"b\": null}");
+    set("{\n  \"a\": 1\n}\n", "new", "[1]", "{\n  \"a\": 1,\n  \"new\": [1]\n}\n");
+    set("{}", "a", "1", "{\"a\": 1}");
+    set("{\n}\n", "a", "1", "{\n\"a\": 1\n}\n");
+}
+
+static void a_text_that_is_no_object_is_refused(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = {"", "[1]", "{\"a\" 1}", "{\"a\": 1", "{\"a\": 1,}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_err err = {0};
+        char *text = strdup(bad[i]);
+        size_t size = strlen(text);
+        assert_int_equal(fm_jsonedit_set(&text, &size, "a", "2", &err), FM_EFORMAT);
+        assert_string_equal(text, bad[i]);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_fill_in_order_of_name_up_to_the_limit),
+        cmocka_unit_test(one_file_has_no_index),
+        cmocka_unit_test(sizes_that_wrap_are_refused),
+        cmocka_unit_test(one_key_changes_and_no_other_byte),
+        cmocka_unit_test(a_text_that_is_no_object_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

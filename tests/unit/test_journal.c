@@ -1,0 +1,221 @@
+/* State files: what was saved comes back, and nothing else does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/run/journal.h"
+#include "tests/unit/scratch.h"
+
+enum { N = 1001, RECORDS = 5, RECORD = 640 };
+
+struct arrays {
+    double a[N];
+    int64_t b;
+    struct fm_store store;
+};
+
+static void init_arrays(struct arrays *x, int value)
+{
+    struct fm_err err = {0};
+    char spare[RECORD];
+    *x = (struct arrays){.b = value};
+    for (int i = 0; i < N; i++)
+        x->a[i] = value + i / 7.0;
+    /* Two records in memory, three in the file. */
+    assert_int_equal(fm_store_init(&x->store, RECORD, RECORDS, 2 * RECORD, &err), FM_OK);
+    assert_int_equal(x->store.resident, 2);
+    for (size_t r = 0; r < RECORDS; r++) {
+        void *place = fm_store_place(&x->store, r, spare);
+        memset(place, value + (int)r, RECORD);
+        assert_int_equal(fm_store_put(&x->store, r, 0, RECORD, place, &err), FM_OK);
+    }
+}
+
+static size_t list(struct fm_journal_item *item, struct arrays *x)
+{
+    /* Not the order of the file, where eight bytes come before four and names are sorted. */
+    item[0] = (struct fm_journal_item){
+        .name = "store", .dtype = FM_F32, .count = RECORDS * RECORD / 4, .store = &x->store};
+    item[1] = (struct fm_journal_item){.name = "b", .dtype = FM_I64, .count = 1, .data = &x->b};
+    item[2] = (struct fm_journal_item){.name = "a", .dtype = FM_F64, .count = N, .data = x->a};
+    return 3;
+}
+
+static struct fm_digest params(int lr)
+{
+    struct fm_digest d;
+    struct fm_err err = {0};
+    assert_int_equal(fm_journal_params(&d, &err, "lr %d", lr), FM_OK);
+    return d;
+}
+
+static const char *save_state(const char *name, int value)
+{
+    struct arrays x;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct fm_err err = {0};
+    struct fm_digest d = params(1);
+    const char *path = scratch(name);
+    init_arrays(&x, value);
+    assert_int_equal(fm_journal_save(path, "fm-test", &d, item, list(item, &x), &err), FM_OK);
+    fm_store_release(&x.store);
+    return path;
+}
+
+static void what_was_saved_comes_back(void **state)
+{
+    (void)state;
+    const char *path = save_state("a.state", 3);
+    save_state("a.state", 4); /* replaces the older one */
+    struct arrays x, want;
+    struct fm_journal j;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct fm_err err = {0};
+    struct fm_digest d = params(1);
+    bool found;
+    init_arrays(&x, 0);
+    init_arrays(&want, 4);
+    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_OK);
+    assert_true(found);
+    assert_int_equal(fm_journal_count(&j, "a"), N);
+    assert_int_equal(fm_journal_count(&j, "none"), 0);
+    assert_int_equal(fm_journal_read(&j, item, list(item, &x), &err), FM_OK);
+    fm_journal_close(&j);
+    assert_memory_equal(x.a, want.a, sizeof x.a);
+    assert_int_equal(x.b, 4);
+    for (size_t r = 0; r < RECORDS; r++) {
+        char spare[RECORD];
+        void *data;
+        assert_int_equal(fm_store_get(&x.store, r, 0, RECORD, &data, spare, &err), FM_OK);
+        for (size_t i = 0; i < RECORD; i++)
+            assert_int_equal(((char *)data)[i], 4 + (int)r);
+    }
+    fm_store_release(&x.store);
+    fm_store_release(&want.store);
+}
+
+static void no_file_is_no_state(void **state)
+{
+    (void)state;
+    struct fm_journal j;
+    struct fm_err err = {0};
+    struct fm_digest d = params(1);
+    bool found = true;
+    assert_int_equal(fm_journal_open(&j, scratch("none"), "fm-test", &d, &found, &err), FM_OK);
+    assert_false(found);
+    found = true;
+    assert_int_equal(fm_journal_open(&j, NULL, "fm-test", &d, &found, &err), FM_OK);
+    assert_false(found);
+    fm_journal_close(&j);
+    assert_int_equal(fm_journal_remove(scratch("none"), "fm-test", &err), FM_OK);
+    const char *path = save_state("gone.state", 1);
+    assert_int_equal(fm_journal_remove(path, "fm-test", &err), FM_OK);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+/* Neither a stranger's nor another tool's. */
+static void another_file_is_never_replaced(void **state)
+{
+    (void)state;
+    struct arrays x;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct fm_err err = {0};
+    struct fm_digest d = params(1);
+    const char *path = scratch_write("foreign", "notes\n", 6);
+    init_arrays(&x, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fm_journal_save(path, "fm-test", &d, item, list(item, &x), &err),
+                         FM_ECREATE);
+        assert_int_equal(fm_journal_remove(path, "fm-test", &err), FM_OK);
+    }
+    size_t size;
+    char *text = scratch_read(path, &size);
+    assert_int_equal(size, 6);
+    assert_memory_equal(text, "notes\n", 6);
+    free(text);
+    path = save_state("theirs", 1);
+    assert_true(fm_journal_is_own(path, "fm-test"));
+    assert_int_equal(fm_journal_save(path, "fm-other", &d, item, list(item, &x), &err), FM_ECREATE);
+    assert_int_equal(fm_journal_remove(path, "fm-other", &err), FM_OK);
+    assert_true(fm_journal_is_own(path, "fm-test"));
+    fm_store_release(&x.store);
+}
+
+static void the_state_of_another_run_is_refused(void **state)
+{
+    (void)state;
+    const char *path = save_state("b.state", 3);
+    struct fm_journal j;
+    struct fm_digest d = params(2);
+    struct fm_err err = {0};
+    bool found;
+    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_ECONFIG);
+    assert_non_null(strstr(err.text, "other inputs or options"));
+    d = params(1);
+    assert_int_equal(fm_journal_open(&j, path, "fm-other", &d, &found, &err), FM_ECONFIG);
+    assert_non_null(strstr(err.text, "fm-test"));
+    path = scratch_write("c.state", "no header at all", 16);
+    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_EFORMAT);
+}
+
+static void a_flipped_bit_is_found(void **state)
+{
+    (void)state;
+    const char *path = save_state("d.state", 3);
+    struct arrays x;
+    struct fm_journal j;
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct fm_digest d = params(1);
+    struct fm_err err = {0};
+    bool found;
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -100, SEEK_END), 0);
+    int c = fgetc(f);
+    assert_int_equal(fseek(f, -100, SEEK_END), 0);
+    fputc(c ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+    init_arrays(&x, 0);
+    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_OK);
+    assert_int_equal(fm_journal_read(&j, item, list(item, &x), &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "damaged"));
+    /* Another shape than the file's is no state of ours either. */
+    item[0].count--;
+    assert_int_equal(fm_journal_read(&j, item, 3, &err), FM_EFORMAT);
+    assert_int_equal(fm_journal_read(&j, item, 2, &err), FM_EFORMAT);
+    fm_journal_close(&j);
+    fm_store_release(&x.store);
+}
+
+static void saving_waits_longer_where_it_costs_more(void **state)
+{
+    (void)state;
+    struct fm_journal_clock clock = {0};
+    fm_journal_saved(&clock, fm_journal_now());
+    assert_false(fm_journal_due(&clock));
+    clock.saved -= 1.1;
+    assert_true(fm_journal_due(&clock));
+    clock.cost = 0.5;
+    assert_false(fm_journal_due(&clock));
+    clock.saved -= 9;
+    assert_true(fm_journal_due(&clock));
+    clock.cost = 100;
+    assert_false(fm_journal_due(&clock));
+    clock.saved -= 10;
+    assert_true(fm_journal_due(&clock));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_saved_comes_back),
+        cmocka_unit_test(no_file_is_no_state),
+        cmocka_unit_test(the_state_of_another_run_is_refused),
+        cmocka_unit_test(another_file_is_never_replaced),
+        cmocka_unit_test(a_flipped_bit_is_found),
+        cmocka_unit_test(saving_waits_longer_where_it_costs_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

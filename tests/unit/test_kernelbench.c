@@ -1,0 +1,138 @@
+/* fm-bench kernels: shapes, masks, and one whole small measurement. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
+#include "lib/bench/kernelbench.h"
+#include "lib/bench/kernelcase.h"
+
+static const struct fm_kernelbench_options small = {
+    .shape = "40,60,6,2", .tokens = "1,33", .budgets = "0,0.3,0.6", .dtype = "f32", .repeat = 3};
+
+static void shapes_are_names_or_four_numbers(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"", "mixtral", "1,2,3", "1,2,3,4", "8,8,4,0", "8,8,4,2,1"};
+    struct fm_kernelbench b;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_kernelbench_options o = small;
+        struct fm_err err = {0};
+        o.shape = bad[i];
+        assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
+        fm_kernelbench_release(&b);
+    }
+    struct fm_kernelbench_options o = small;
+    struct fm_err err = {0};
+    o.shape = "mixtral-8x7b";
+    o.dtype = "bf16";
+    assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_OK);
+    assert_int_equal(b.bytes, 3ull * 2 * 8 * 4096 * 14336);
+    assert_int_equal(b.rows, 0);
+    fm_kernelbench_release(&b);
+}
+
+static void lists_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    static const char *const tokens[] = {"", "0", "1,", "x", "1,70000", "1;2"};
+    static const char *const budgets[] = {"x", "0.4,0.2", "0.95", "-0.1", "0.2,0.2", "nan"};
+    struct fm_kernelbench b;
+    for (size_t i = 0; i < 6; i++) {
+        struct fm_kernelbench_options o = small;
+        struct fm_err err = {0};
+        o.tokens = tokens[i];
+        if (strcmp(tokens[i], "1,") != 0) /* a comma at the end is no harm */
+            assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
+        o = small;
+        o.budgets = budgets[i];
+        assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
+        fm_kernelbench_release(&b);
+    }
+}
+
+static void masks_mix_widths_and_remove_what_was_asked(void **state)
+{
+    (void)state;
+    struct fm_kernelcase c = {0};
+    struct fm_err err = {0};
+    assert_int_equal(fm_kernelcase_shape(&c, &small, &err), FM_OK);
+    assert_int_equal(c.layer.B, 3);
+    assert_true(c.share[0] == 0 && c.share[1] >= 0.3 && c.share[1] < 0.35 && c.share[2] >= 0.6);
+    int distinct = 0;
+    for (int e = 0; e < 6; e++) {
+        assert_int_equal(c.widths[e], 60);
+        assert_true(c.widths[12 + e] >= 6 && c.widths[12 + e] <= 60);
+        distinct += e > 0 && c.widths[12 + e] != c.widths[12];
+    }
+    assert_true(distinct > 0); /* widths are mixed */
+    fm_kernelcase_release(&c);
+}
+
+static void every_case_is_timed_and_right(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 3; d++) {
+        struct fm_kernelbench_options o = small;
+        struct fm_kernelbench b;
+        struct fm_err err = {0};
+        o.dtype = ((const char *[]){"f32", "bf16", "f16"})[d];
+        assert_int_equal(fm_kernelbench_run(&o, false, &b, &err), FM_OK);
+        assert_int_equal(b.rows, 2 * 2 * 3);
+        assert_true(b.bandwidth >= 0 && b.peak > 0);
+        for (int i = 0; i < b.rows; i++) {
+            const struct fm_kernelbench_row *r = &b.row[i];
+            bool ours = strcmp(r->kernel, "cpu") == 0;
+            assert_true(!ours || r->seconds > 0);
+            assert_true(!ours || r->error < (d == 0 ? 1e-6 : 0.01));
+            assert_true(ours || isnan(r->error));
+            assert_true(r->ideal >= 1 && r->flops > 0 && r->bytes > 0);
+            assert_true(r->budget > 0 || r->speedup == 1 || r->seconds == 0);
+        }
+        fm_kernelbench_release(&b);
+    }
+}
+
+/* 6 n H k of each expert's rows, in one case that is counted here again. */
+static void work_is_that_of_the_routed_rows(void **state)
+{
+    (void)state;
+    struct fm_kernelcase c = {.tokens_max = 33};
+    struct fm_kernelbench b;
+    struct fm_err err = {0};
+    assert_int_equal(fm_kernelbench_run(&small, false, &b, &err), FM_OK);
+    assert_int_equal(fm_kernelcase_shape(&c, &small, &err), FM_OK);
+    assert_int_equal(fm_kernelcase_fill(&c, &err), FM_OK);
+    double flops[3] = {0};
+    for (int i = 0; i < 66; i++)
+        for (int m = 0; m < 3; m++)
+            flops[m] += 6.0 * 40 * c.widths[6 * m + c.ids[i]];
+    for (int m = 0; m < 3; m++) {
+        assert_true(b.row[9 + m].tokens == 33 && b.row[9 + m].flops == flops[m]);
+        assert_true(b.row[9 + m].ideal == flops[0] / flops[m]);
+    }
+    fm_kernelcase_release(&c);
+    fm_kernelbench_release(&b);
+}
+
+int main(void)
+{
+    struct fm_err err = {0};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_are_names_or_four_numbers),
+        cmocka_unit_test(lists_that_make_no_sense_are_refused),
+        cmocka_unit_test(masks_mix_widths_and_remove_what_was_asked),
+        cmocka_unit_test(every_case_is_timed_and_right),
+        cmocka_unit_test(work_is_that_of_the_routed_rows),
+    };
+    if (fm_pool_start(2, &err) != FM_OK)
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_pool_stop();
+    return failed;
+}

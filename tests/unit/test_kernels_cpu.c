@@ -1,0 +1,552 @@
+/*
+ * The fast tables against the definition: each op at several odd sizes, the same bytes for any
+ * number of threads, nothing written outside, NaN still there.
+ *
+ * Tolerances are relative to the largest value of an output.  Products and sums are made in
+ * float32: about 6e-8 times the square root of their length, and cancellation loses more;
+ * 5e-6 holds them all at these sizes.  Elementwise ops get 1e-6.
+ */
+#include "tests/unit/kernels.h"
+
+#include <dirent.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_tile.h"
+#include "kernels/cpu/dnnl.h"
+#include "kernels/ops/ops.h"
+#include "lib/base/pool.h"
+
+#define TOL_SUM 5e-6
+#define TOL_EACH 1e-6
+#define TOL_BF16 2e-2 /* operands have 8 bits */
+
+enum { OUTPUTS_MAX = 8 };
+
+static double *zeros(int n)
+{
+    double *x = array((size_t)n, sizeof *x);
+    memset(x, 0, (size_t)n * sizeof *x);
+    return x;
+}
+
+/* What a case computed: arrays of the test, in order. */
+struct outputs {
+    int count;
+    float *f[OUTPUTS_MAX]; /* one of the three is set */
+    double *d[OUTPUTS_MAX];
+    int32_t *i[OUTPUTS_MAX];
+    size_t n[OUTPUTS_MAX];
+    double tol[OUTPUTS_MAX];
+};
+
+static float *give(struct outputs *o, float *f, size_t n, double tol)
+{
+    o->f[o->count] = f;
+    o->n[o->count] = n;
+    o->tol[o->count++] = tol;
+    return f;
+}
+
+static double *give_doubles(struct outputs *o, size_t n, double tol)
+{
+    o->d[o->count] = zeros((int)n);
+    o->n[o->count] = n;
+    o->tol[o->count++] = tol;
+    return o->d[o->count - 1];
+}
+
+static int32_t *give_ints(struct outputs *o, size_t n)
+{
+    o->i[o->count] = array(n, sizeof(int32_t));
+    o->n[o->count++] = n;
+    return o->i[o->count - 1];
+}
+
+/* A case runs one or two ops on inputs that depend on its sizes alone. */
+typedef void run_case(const struct fm_ops *ops, const int *z, struct outputs *o);
+
+/* z: M N K ta tb beta; leading dimensions have gaps. */
+static void run_gemm(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    int M = z[0], N = z[1], K = z[2], lda = (z[3] ? M : K) + 3, ldb = (z[4] ? K : N) + 1;
+    int ldc = N + 2;
+    float *a = normals((size_t)(z[3] ? K : M) * lda, 1);
+    float *b = normals((size_t)(z[4] ? N : K) * ldb, 1);
+    float *c = give(o, normals((size_t)M * ldc, 1), (size_t)M * ldc, TOL_SUM);
+    for (size_t i = 0; !z[5] && i < (size_t)M * ldc; i++)
+        if (i % (size_t)ldc < (size_t)N)
+            c[i] = NAN; /* not read with beta 0 */
+    ops->gemm(z[3], z[4], M, N, K, 0.75f, a, lda, b, ldb, (float)z[5], c, ldc);
+}
+
+/* z: N H, is there a bias */
+static void run_norm(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1];
+    float *x = normals(n, 2), *w = normals(z[1], 1), *dy = normals(n, 1);
+    const float *b = z[2] ? normals(z[1], 1) : NULL;
+    float *y = give(o, floats(n), n, TOL_EACH), *rstd = give(o, floats(z[0]), z[0], TOL_EACH);
+    float *dx = give(o, normals(n, 1), n, TOL_EACH);
+    ops->norm(y, rstd, x, w, b, z[0], z[1], 1e-5f);
+    ops->norm_back(dx, dy, x, w, b, rstd, z[0], z[1]);
+}
+
+/* z: S T heads C */
+static void run_rope(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1] * z[2] * z[3], half = (size_t)z[1] * (z[3] / 2);
+    float *c = normals(half, 1), *s = normals(half, 1);
+    ops->rope(give(o, normals(n, 1), n, TOL_EACH), c, s, z[0] * z[1], z[1], z[2], z[3], -1);
+}
+
+/* z: S T Q G C window */
+static void run_attention(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t nq = (size_t)z[0] * z[1] * z[2] * z[4], nk = (size_t)z[0] * z[1] * z[3] * z[4];
+    float *q = normals(nq, 1), *k = normals(nk, 1), *v = normals(nk, 1), *d_o = normals(nq, 1);
+    float *y = give(o, floats(nq), nq, TOL_SUM), *dq = give(o, floats(nq), nq, TOL_SUM);
+    float *dk = give(o, floats(nk), nk, TOL_SUM), *dv = give(o, floats(nk), nk, TOL_SUM);
+    ops->attention(y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5]);
+    ops->attention_back(dq, dk, dv, d_o, y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5]);
+}
+
+/* z: N E K */
+static void run_route(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[2];
+    float *logits = normals((size_t)z[0] * z[1], 1), *dw = normals(n, 1);
+    int32_t *ids = give_ints(o, n);
+    float *w = give(o, floats(n), n, TOL_EACH);
+    float *dlogits = give(o, floats((size_t)z[0] * z[1]), (size_t)z[0] * z[1], TOL_EACH);
+    ops->route(ids, w, logits, z[0], z[1], z[2]);
+    ops->route_back(dlogits, dw, ids, w, z[0], z[1], z[2]);
+}
+
+/* z: N E K */
+static void run_route_raw(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[2], all = (size_t)z[0] * z[1];
+    float *p = give(o, normals(all, 1), all, TOL_EACH), *dw = normals(n, 1);
+    int32_t *ids = give_ints(o, n);
+    float *w = give(o, floats(n), n, TOL_EACH), *dlogits = give(o, floats(all), all, TOL_EACH);
+    ops->route_raw(ids, w, p, z[0], z[1], z[2]);
+    ops->route_raw_back(dlogits, dw, ids, p, z[0], z[1], z[2]);
+}
+
+/* z: N I */
+static void run_gate(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1];
+    float *h = give(o, normals(n, 1), n, TOL_EACH), *u = normals(z[0], 3);
+    float *dh = give(o, normals(n, 1), n, TOL_EACH), *b = normals(z[1], 1);
+    float *s = give(o, floats(z[0]), z[0], TOL_EACH), *du = give(o, floats(z[0]), z[0], TOL_EACH);
+    float *y = give(o, normals(n, 2), n, TOL_EACH), *dy = give(o, normals(n, 1), n, 0);
+    ops->gate_rows(h, s, u, z[0], z[1]);
+    ops->gate_rows_back(dh, du, h, s, z[0], z[1]);
+    ops->add_rows(y, b, z[0], z[1]);
+    ops->clamp_back(dy, y, 1.5f, (int64_t)n);
+    ops->clamp(y, 1.5f, (int64_t)n);
+}
+
+/* z: N E */
+static void run_sparsemixer(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * 2, all = (size_t)z[0] * z[1];
+    float *logits = normals(all, 1), *dw = normals(n, 1);
+    int32_t *ids = give_ints(o, n);
+    float *w = give(o, floats(n), n, TOL_EACH), *dlogits = give(o, floats(all), all, TOL_EACH);
+    ops->sparsemixer(ids, w, logits, z[0], z[1], 0.4f);
+    ops->sparsemixer_back(dlogits, dw, ids, w, logits, z[0], z[1], 0.4f);
+}
+
+/* z: rows of x, n, H, K */
+static void run_rows(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[1] * z[2], slots = (size_t)z[0] * z[3];
+    float *x = normals((size_t)z[0] * z[2], 1), *scale = normals(z[1], 1), *w = normals(slots, 1);
+    int32_t *rows = below(z[1], z[0]), *where = below(slots, z[1]);
+    float *plain = give(o, floats(n), n, 0), *scaled = give(o, floats(n), n, TOL_EACH);
+    ops->gather(plain, x, rows, NULL, z[1], z[2]);
+    ops->gather(scaled, x, rows, scale, z[1], z[2]);
+    ops->embed(give(o, floats(n), n, 0), rows, x, z[1], z[2]);
+    size_t sums = (size_t)z[0] * z[2];
+    ops->combine(give(o, normals(sums, 1), sums, TOL_EACH), plain, where, w, z[0], z[3], z[2]);
+    ops->combine(give(o, normals(sums, 1), sums, TOL_EACH), plain, where, NULL, z[0], z[3], z[2]);
+    ops->add(give(o, copied(plain, n), n, TOL_EACH), scaled, (int64_t)n);
+}
+
+/* z: n I k */
+static void run_swiglu(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1], nk = (size_t)z[0] * z[2];
+    float *gu = normals(2 * n, 4), *dh = normals(n, 1);
+    float *h = give(o, floats(n), n, TOL_EACH);
+    ops->swiglu(h, gu, z[0], z[1]);
+    ops->swiglu_back(give(o, floats(2 * nk), 2 * nk, TOL_EACH), dh, gu, z[0], z[1], z[2]);
+    ops->dot_rows(give(o, floats(z[0]), z[0], TOL_SUM), h, dh, z[0], z[1], z[2]);
+    ops->channel_sums(give_doubles(o, z[1], TOL_EACH), h, dh, z[0], z[1]);
+}
+
+/* z: n I H */
+static void run_scores(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = z[0], I = z[1], H = z[2];
+    float *gate_up = normals(2 * I * H, 1), *down = normals(I * H, 1), *dgu = normals(n * 2 * I, 1);
+    float *x = normals(n * H, 1), *h = normals(n * I, 1), *dy = normals(n * H, 1);
+    double *s = give_doubles(o, I, TOL_SUM);
+    for (size_t i = 0; i < I; i++)
+        s[i] = (double)i;
+    ops->channel_scores(s, gate_up, down, dgu, x, h, dy, z[0], z[1], z[2]);
+}
+
+/* z: n V teacher(0/1) weights(0/1) */
+static void run_loss(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    static const struct fm_loss_weights weights = {0.75f, 1.5f, 0.1f};
+    size_t n = z[0], V = z[1];
+    float *teacher = normals(n * V, 3);
+    int32_t *target = below(n, z[1]);
+    target[n / 2] = -1;
+    double *ce = give_doubles(o, n, TOL_EACH), *kl = give_doubles(o, n, TOL_EACH);
+    int32_t *top = give_ints(o, n);
+    float *logits = give(o, normals(n * V, 3), n * V, TOL_EACH);
+    ops->loss(ce, kl, top, logits, z[2] ? teacher : NULL, target, z[0], z[1],
+              z[3] ? &weights : NULL);
+}
+
+/* z: count t */
+static void run_adamw(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = z[0];
+    float *g = normals(n, 1), *v = normals(n, 1);
+    for (size_t i = 0; i < n; i++)
+        v[i] *= v[i];
+    float *p = give(o, normals(n, 1), n, TOL_EACH), *m = give(o, normals(n, 1), n, TOL_EACH);
+    ops->adamw(p, m, give(o, v, n, TOL_EACH), g, (int64_t)n, 0.01f, 0.9f, 0.999f, 1e-8f, 0.01f,
+               z[1]);
+}
+
+static const struct {
+    const char *name;
+    run_case *run;
+    int z[6];
+} cases[] = {
+    {"gemm", run_gemm, {3, 17, 5, 0, 0, 0}},
+    {"gemm", run_gemm, {1, 1, 1, 1, 1, 1}},
+    {"gemm", run_gemm, {33, 70, 129, 0, 1, 1}},
+    {"gemm", run_gemm, {33, 70, 129, 1, 0, 0}},
+    {"gemm", run_gemm, {48, 5, 37, 1, 1, 0}},
+    {"gemm", run_gemm, {5, 48, 0, 0, 0, 0}},
+    {"gemm", run_gemm, {5, 48, 0, 0, 1, 1}},
+    {"gemm", run_gemm, {530, 1050, 3, 0, 1, 0}}, /* several tiles */
+    {"gemm", run_gemm, {530, 1050, 3, 1, 0, 1}},
+    {"norm", run_norm, {3, 17, 0}},
+    {"norm", run_norm, {1, 1, 0}},
+    {"norm", run_norm, {700, 48, 0}}, /* several blocks */
+    {"norm", run_norm, {3, 17, 1}},
+    {"norm", run_norm, {700, 75, 1}},
+    {"rope", run_rope, {2, 3, 2, 10}},
+    {"rope", run_rope, {3, 130, 3, 66}},
+    {"attention", run_attention, {2, 5, 6, 2, 10, 0}},
+    {"attention", run_attention, {1, 130, 6, 2, 10, 0}},
+    {"attention", run_attention, {2, 129, 2, 2, 34, 20}},
+    {"attention", run_attention, {1, 200, 3, 1, 8, 64}},
+    {"attention", run_attention, {3, 1, 2, 1, 2, 0}},
+    {"route", run_route, {3, 5, 2}},
+    {"route", run_route, {2100, 8, 1}},
+    {"route", run_route, {7, 8, 8}},
+    {"route_raw", run_route_raw, {3, 5, 2}},
+    {"route_raw", run_route_raw, {1100, 60, 4}},
+    {"route_raw", run_route_raw, {7, 8, 8}},
+    {"gate", run_gate, {5, 37}},
+    {"gate", run_gate, {1, 1}},
+    {"gate", run_gate, {300, 1101}},
+    {"sparsemixer", run_sparsemixer, {3, 2}},
+    {"sparsemixer", run_sparsemixer, {700, 16}},
+    {"rows", run_rows, {7, 11, 17, 3}},
+    {"rows", run_rows, {1, 1, 1, 1}},
+    {"rows", run_rows, {900, 800, 101, 2}},
+    {"swiglu", run_swiglu, {3, 17, 11}},
+    {"swiglu", run_swiglu, {1, 37, 1}},
+    {"swiglu", run_swiglu, {60, 1100, 1100}},
+    {"scores", run_scores, {1, 37, 48}},
+    {"scores", run_scores, {19, 131, 33}},
+    {"scores", run_scores, {6, 150, 1060}},
+    {"loss", run_loss, {4, 17, 1, 1}},
+    {"loss", run_loss, {4, 17, 0, 1}},
+    {"loss", run_loss, {1, 1, 1, 1}},
+    {"loss", run_loss, {9, 3001, 1, 1}},
+    {"loss", run_loss, {9, 3001, 1, 0}},
+    {"adamw", run_adamw, {17, 1}},
+    {"adamw", run_adamw, {40000, 12}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Run case c from the same random numbers whatever ran before. */
+static struct outputs run(int c, const struct fm_ops *ops)
+{
+    struct outputs o = {0};
+    arrays.drawn = (uint64_t)c << 32;
+    cases[c].run(ops, cases[c].z, &o);
+    return o;
+}
+
+static void expect_doubles(const double *got, const double *want, size_t n, double tol,
+                           const char *what)
+{
+    double largest = 0;
+    for (size_t i = 0; i < n; i++)
+        largest = fmax(largest, fabs(want[i]));
+    for (size_t i = 0; i < n; i++)
+        expect_near(got[i], want[i], tol * largest, what);
+}
+
+static void expect_table(const struct fm_ops *ops, double widen)
+{
+    for (int c = 0; c < CASES; c++) {
+        struct outputs got = run(c, ops), want = run(c, fm_ops_ref());
+        for (int i = 0; i < got.count; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "case %d, %s, output %d", c, cases[c].name, i);
+            double tol = fmax(widen, want.tol[i]);
+            if (want.f[i])
+                expect_close(got.f[i], want.f[i], want.n[i], tol, what);
+            else if (want.d[i])
+                expect_doubles(got.d[i], want.d[i], want.n[i], tol, what);
+            else
+                assert_memory_equal(got.i[i], want.i[i], want.n[i] * sizeof(int32_t));
+        }
+        check_guards();
+        free_arrays();
+    }
+}
+
+static const struct fm_ops *cpu(void)
+{
+    const struct fm_ops *ops = NULL;
+    struct fm_err err = {0};
+    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    return ops;
+}
+
+static void every_op_agrees_with_the_definition(void **state)
+{
+    (void)state;
+    expect_table(cpu(), 0);
+}
+
+static void bf16_products_agree_within_their_precision(void **state)
+{
+    (void)state;
+    if (!fm_dnnl_has_bf16())
+        skip();
+    expect_table(fm_ops_cpu_bf16(), TOL_BF16);
+}
+
+/* What other CPUs use is tested here too: every tile that this one can run, and products. */
+static void scores_agree_by_every_tile_and_by_products(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{1, 37, 48}, {19, 131, 33}, {6, 150, 1060}, {2500, 9, 130}};
+    for (int c = 0; c < 4; c++) {
+        int n = shapes[c][0], I = shapes[c][1], H = shapes[c][2];
+        float *gate_up = normals(2 * (size_t)I * H, 1), *down = normals((size_t)I * H, 1);
+        float *dgu = normals((size_t)n * 2 * I, 1e-3), *x = normals((size_t)n * H, 1);
+        float *h = normals((size_t)n * I, 1), *dy = normals((size_t)n * H, 1);
+        double *want = zeros(I);
+        for (int i = 0; i < n * 2 * I; i++)
+            dgu[i] *= 1e-18f; /* squares of these gradients would underflow in float */
+        memset(h, 0, (size_t)n * I * sizeof *h);
+        fm_ops_ref()->channel_scores(want, gate_up, down, dgu, x, h, dy, n, I, H);
+        for (int t = 0; t == 0 || fm_cpu_tile_get(t - 1); t++) {
+            double *s = zeros(I);
+            fm_cpu_tile_scores(fm_cpu_tile_get(t), s, gate_up, down, dgu, x, h, dy, n, I, H);
+            expect_doubles(s, want, (size_t)I, TOL_SUM, "score");
+        }
+        check_guards();
+        free_arrays();
+    }
+}
+
+static void bf16_is_refused_by_name_without_the_instructions(void **state)
+{
+    (void)state;
+    const struct fm_ops *ops = NULL;
+    struct fm_err err = {0};
+    int code = fm_ops_cpu(&ops, FM_PRECISION_BF16, &err);
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char *line = NULL;
+    size_t size = 0;
+    bool has = false;
+    while (f && getline(&line, &size, f) > 0)
+        has = has || strstr(line, " avx512_bf16") || strstr(line, " amx_bf16");
+    free(line);
+    if (f)
+        fclose(f);
+    assert_int_equal(code, has ? FM_OK : FM_EDEVICE);
+    assert_true(has ? ops == fm_ops_cpu_bf16() : strstr(err.text, "avx512_bf16") != NULL);
+}
+
+/* XOR-rotate of all bytes of all outputs of all cases. */
+static uint64_t fingerprint(const struct fm_ops *ops)
+{
+    uint64_t sum = 0;
+    for (int c = 0; c < CASES; c++) {
+        struct outputs o = run(c, ops);
+        for (int i = 0; i < o.count; i++) {
+            size_t bytes = o.n[i] * (o.d[i] ? 8 : 4);
+            const unsigned char *p = o.f[i]   ? (unsigned char *)o.f[i]
+                                     : o.d[i] ? (unsigned char *)o.d[i]
+                                              : (unsigned char *)o.i[i];
+            for (size_t b = 0; b < bytes; b++)
+                sum = (sum ^ p[b]) * 0x100000001b3; /* FNV-1a */
+        }
+        free_arrays();
+    }
+    return sum;
+}
+
+static void any_number_of_threads_gives_the_same_bytes(void **state)
+{
+    (void)state;
+    static const int threads[] = {2, 3, 5};
+    struct fm_err err = {0};
+    uint64_t f32 = fingerprint(cpu()),
+             bf16 = fm_dnnl_has_bf16() ? fingerprint(fm_ops_cpu_bf16()) : 0;
+    assert_true(f32 != bf16);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(fm_pool_start(threads[i], &err), FM_OK);
+        assert_int_equal(fm_pool_threads(), threads[i]);
+        for (int round = 0; round < 2; round++)
+            assert_true(fingerprint(cpu()) == f32);
+        if (bf16)
+            assert_true(fingerprint(fm_ops_cpu_bf16()) == bf16);
+        fm_pool_stop();
+    }
+}
+
+/* oneDNN left to itself would start a thread per core here. */
+static void products_stay_on_the_calling_thread(void **state)
+{
+    (void)state;
+    size_t n = 512;
+    float *a = normals(n * n, 1), *c = floats(n * n);
+    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, a, (int)n, a, (int)n, 0, c, (int)n);
+    int threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));)
+        threads += entry->d_name[0] != '.';
+    closedir(tasks);
+    assert_int_equal(threads, 1);
+}
+
+static void products_do_not_depend_on_alignment(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {
+        {33, 70, 129}, {1, 512, 128}, {64, 64, 10}, {7, 1, 300}, {128, 256, 96}};
+    for (int c = 0; c < 5 * 4; c++) {
+        int M = shapes[c / 4][0], N = shapes[c / 4][1], K = shapes[c / 4][2];
+        bool ta = c & 1, tb = c & 2;
+        float *a = normals((size_t)M * K + 16, 1), *b = normals((size_t)K * N + 16, 1);
+        float *first = floats((size_t)M * N), *y = floats((size_t)M * N + 16);
+        int lda = ta ? M : K, ldb = tb ? K : N;
+        fm_dnnl_sgemm(ta, tb, M, N, K, 1, a, lda, b, ldb, 0, first, N);
+        for (int shift = 1; shift < 16; shift++) {
+            memmove(a + shift, a + shift - 1, (size_t)M * K * sizeof *a);
+            memmove(b + shift, b + shift - 1, (size_t)K * N * sizeof *b);
+            fm_dnnl_sgemm(ta, tb, M, N, K, 1, a + shift, lda, b + shift, ldb, 0, y + 16 - shift, N);
+            assert_memory_equal(first, y + 16 - shift, (size_t)M * N * sizeof *y);
+        }
+        check_guards();
+        free_arrays();
+    }
+}
+
+/* One NaN among the inputs must reach the outputs that depend on it. */
+static void nan_stays_visible(void **state)
+{
+    (void)state;
+    enum { N = 40, W = 70 };
+    const struct fm_ops *tables[] = {fm_ops_ref(), cpu()};
+    for (int i = 0; i < 2; i++) {
+        const struct fm_ops *ops = tables[i];
+        for (int at = 0; at < N; at += 39) {
+            float *x = normals(N * W, 1), *w = normals(W * W, 1), *y = floats(N * W);
+            float *aux = floats(N * W);
+            double ce[2] = {0}, kl[2] = {0}, sums[W] = {0};
+            int32_t top[2], target[2] = {3, 3}, ids[2];
+            x[at] = NAN;
+            ops->norm(y, aux, x, w, i ? w : NULL, N, W, 1e-5f);
+            assert_true(isnan(y[1]) && isnan(aux[0]));
+            ops->gemm(false, true, N, W, W, 1, x, W, w, W, 0, y, W);
+            assert_true(isnan(y[0]) && isnan(y[W - 1]));
+            ops->swiglu(y, x, 1, W);
+            assert_true(isnan(y[at / 2]));
+            ops->channel_sums(sums, x, w, 1, W);
+            assert_true(isnan(sums[at]));
+            memset(sums, 0, sizeof sums);
+            ops->channel_scores(sums, w, w, x, w, w, w, 1, W / 2, W);
+            assert_true(isnan(sums[at / 2]) && !isnan(sums[W / 2 - 1]));
+            ops->attention(y, x, w, w, 1, N, 1, 1, W, 0);
+            assert_true(isnan(y[0]));
+            ops->route(ids, aux, x, 1, W, 2);
+            assert_true(isnan(aux[0]) && isnan(aux[1]));
+            ops->sparsemixer(ids, aux, x, 1, W, 0.02f);
+            assert_true(isnan(aux[0]));
+            ops->loss(ce, kl, top, y, x, target, 1, W, NULL);
+            assert_true(isnan(kl[0]));
+            ops->loss(ce, kl, top, x, w, target, 1, W, NULL);
+            assert_true(isnan(ce[0]) && isnan(kl[0]));
+            free_arrays();
+        }
+    }
+}
+
+static void fast_exponential_is_good_to_its_last_bit_or_two(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint32_t bits = 0; bits < 0xff800000u; bits += 509) {
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        if (!(x >= -87.3f && x <= 88.7f))
+            continue;
+        double want = exp((double)x), ulp = ldexp(1, ilogb(want) - 23);
+        worst = fmax(worst, fabs(fm_expf(x) - want) / ulp);
+    }
+    expect_near(worst, 0.75, 0.75, "worst error in units in the last place");
+    for (float x = -104; x < -87; x += 0.01f)
+        expect_near(fm_expf(x), exp((double)x), 0x1.2p-149, "denormal result");
+    assert_true(fm_expf(0) == 1 && fm_expf(INFINITY) == INFINITY && fm_expf(-INFINITY) == 0);
+    assert_true(fm_expf(88.73f) == INFINITY && fm_expf(-105) == 0 && isnan(fm_expf(NAN)));
+}
+
+static void the_library_names_its_version_and_instructions(void **state)
+{
+    (void)state;
+    char text[64];
+    int major, minor, patch;
+    char isa[32];
+    fm_ops_dnnl_version(text, sizeof text);
+    assert_int_equal(sscanf(text, "%d.%d.%d %31s", &major, &minor, &patch, isa), 4);
+    assert_true(major >= 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        KERNEL_TEST(every_op_agrees_with_the_definition),
+        KERNEL_TEST(scores_agree_by_every_tile_and_by_products),
+        KERNEL_TEST(bf16_products_agree_within_their_precision),
+        KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions),
+        KERNEL_TEST(any_number_of_threads_gives_the_same_bytes),
+        KERNEL_TEST(products_stay_on_the_calling_thread),
+        KERNEL_TEST(products_do_not_depend_on_alignment),
+        KERNEL_TEST(nan_stays_visible),
+        KERNEL_TEST(fast_exponential_is_good_to_its_last_bit_or_two),
+        KERNEL_TEST(the_library_names_its_version_and_instructions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,345 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/base/rng.h"
+#include "lib/engine/layer.h"
+
+/* No size is round, and no two are equal. */
+static const struct fm_config config = {.L = 1,
+                                        .M = 1,
+                                        .H = 19,
+                                        .Q = 6,
+                                        .G = 3,
+                                        .C = 10,
+                                        .E = 5,
+                                        .K = 2,
+                                        .I = 23,
+                                        .T_max = 13,
+                                        .window = 4,
+                                        .eps = 1e-5f,
+                                        .rope_theta = 1e4,
+                                        .rope_scale = 1,
+                                        .rope_factor = {1, 1, 1, 1, 1}};
+enum { S = 2, T = 13, N = S * T, H = 19, I = 23, E = 5, FLOATS = N * H };
+static const uint32_t narrow[E] = {23, 7, 0, 16, 1};
+
+static float *draw(size_t n, float size)
+{
+    static uint64_t at;
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = size * (float)fm_rng_normal(11, FM_STREAM_BENCH, at++);
+    return x;
+}
+
+static struct fm_layer layer;
+static float cosines[T * 5], sines[T * 5];
+
+static int make_layer(void **state)
+{
+    static int64_t row0[E];
+    static int cap[E];
+    (void)state;
+    for (int e = 0; e < E; e++) {
+        row0[e] = e * I;
+        cap[e] = I;
+    }
+    layer = (struct fm_layer){.input_norm = draw(H, 1),
+                              .q = draw(60 * H, 0.3f),
+                              .k = draw(30 * H, 0.3f),
+                              .v = draw(30 * H, 0.3f),
+                              .o = draw(H * 60, 0.2f),
+                              .post_norm = draw(H, 1),
+                              .router = draw(E * H, 0.4f),
+                              .gate_up = draw(2 * E * I * H, 0.3f),
+                              .down = draw(E * I * H, 0.4f),
+                              .row0 = row0,
+                              .cap = cap};
+    fm_layer_angles(cosines, sines, &config, T);
+    return 0;
+}
+
+static int free_layer(void **state)
+{
+    float *all[] = {layer.input_norm, layer.q,      layer.k,       layer.v,   layer.o,
+                    layer.post_norm,  layer.router, layer.gate_up, layer.down};
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    return 0;
+}
+
+static struct fm_pass pass_with(const struct fm_ops *ops, const uint32_t *widths)
+{
+    return (struct fm_pass){.ops = ops,
+                            .config = &config,
+                            .layer = &layer,
+                            .widths = widths,
+                            .cos = cosines,
+                            .sin = sines,
+                            .S = S,
+                            .T = T,
+                            .parts = 1};
+}
+
+static double dot(const float *a, const float *b)
+{
+    double sum = 0;
+    for (int i = 0; i < FLOATS; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static double worst(const float *a, const float *b)
+{
+    double most = 0, largest = 0;
+    for (int i = 0; i < FLOATS; i++) {
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)b[i]));
+        if (isnan(a[i]))
+            return NAN;
+    }
+    return most / largest;
+}
+
+/* <r, layer(x + step v)> */
+static double probe(const struct fm_pass *pass, const float *x, const float *v, float step,
+                    const float *r)
+{
+    float moved[FLOATS], y[FLOATS];
+    for (int i = 0; i < FLOATS; i++)
+        moved[i] = x[i] + step * v[i];
+    fm_layer_forward(pass, y, moved, NULL);
+    return dot(r, y);
+}
+
+/*
+ * Central differences along random directions.  Float32 activations leave about 1e-4 of a
+ * directional derivative uncertain at this step; a wrong path costs 10 % and more.
+ */
+static void check_directions(const uint32_t *widths)
+{
+    struct fm_pass pass = pass_with(fm_ops_ref(), widths);
+    struct fm_expert_view where = {0};
+    float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS];
+    double length = 0, off = 0;
+    memcpy(dx, r, sizeof dx);
+    fm_layer_backward(&pass, dx, true, x, NULL, &where);
+    for (int i = 0; i < 12; i++) {
+        float *v = draw(FLOATS, 1);
+        const float step = 5e-4f;
+        double slope = (probe(&pass, x, v, step, r) - probe(&pass, x, v, -step, r)) / (2 * step);
+        length += slope * slope;
+        off += (slope - dot(dx, v)) * (slope - dot(dx, v));
+        free(v);
+    }
+    print_message("finite differences: relative error %.2g\n", sqrt(off / length));
+    assert_true(sqrt(off / length) <= 2e-3);
+    free(x);
+    free(r);
+}
+
+static void the_backward_is_the_derivative(void **state)
+{
+    (void)state;
+    check_directions(NULL);
+}
+
+static void the_backward_of_a_subnet_is_the_derivative(void **state)
+{
+    (void)state;
+    check_directions(narrow);
+}
+
+/* A subnet of width k computes what the full layer computes with zeros beyond k. */
+static void a_width_equals_zeroed_weights(void **state)
+{
+    struct fm_pass pass = pass_with(fm_ops_ref(), narrow);
+    struct fm_layer zeroed = layer;
+    float *x = draw(FLOATS, 1), y[FLOATS], want[FLOATS], dx[FLOATS], dwant[FLOATS];
+    struct fm_expert_view where = {0};
+    (void)state;
+    fm_layer_forward(&pass, y, x, NULL);
+    memcpy(dx, y, sizeof dx);
+    fm_layer_backward(&pass, dx, true, x, NULL, &where);
+    zeroed.gate_up = malloc(2 * E * I * H * sizeof(float));
+    memcpy(zeroed.gate_up, layer.gate_up, 2 * E * I * H * sizeof(float));
+    for (size_t e = 0; e < E; e++)
+        for (size_t j = 2 * narrow[e] * H; j < 2 * I * H; j++)
+            zeroed.gate_up[2 * e * I * H + j] = 0;
+    pass.layer = &zeroed;
+    pass.widths = NULL;
+    fm_layer_forward(&pass, want, x, NULL);
+    assert_true(worst(y, want) <= 1e-6);
+    memcpy(dwant, y, sizeof dwant);
+    fm_layer_backward(&pass, dwant, true, x, NULL, &where);
+    assert_true(worst(dx, dwant) <= 1e-6);
+    free(zeroed.gate_up);
+    free(x);
+}
+
+/* Two micro-batches at once are seen apart, and give what each gives alone. */
+struct share {
+    int rows[2];
+    double sum[2][E];
+    int first; /* batch of the first part */
+};
+
+static void take_share(void *self, const struct fm_expert_view *v)
+{
+    struct share *s = self;
+    double sum = 0;
+    for (int r = 0; r < v->n; r++) {
+        assert_in_range(v->rows[r], r ? v->rows[r - 1] + 1 : 0, T - 1);
+        for (int j = 0; j < v->width; j++)
+            sum += (double)v->h[r * I + j] * v->dh[r * I + j] +
+                   (double)v->dgu[r * 2 * v->width + 2 * j] * v->x[r * H + j % H];
+    }
+    s->sum[v->batch][v->expert] = sum;
+    __atomic_add_fetch(&s->rows[v->batch], v->n, __ATOMIC_RELAXED);
+    assert_int_equal(v->slot, 5 - v->batch);
+}
+
+static void micro_batches_of_a_pass_are_seen_apart(void **state)
+{
+    struct fm_pass pass = pass_with(fm_ops_ref(), narrow);
+    const struct fm_expert_view where[2] = {{.batch = 0, .slot = 5}, {.batch = 1, .slot = 4}};
+    struct share both = {.rows = {0}}, alone = {.rows = {0}};
+    struct fm_visitor visitor = {.self = &both, .expert = take_share};
+    float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], dwant[FLOATS];
+    (void)state;
+    memcpy(dx, r, sizeof dx);
+    memcpy(dwant, r, sizeof dx);
+    pass.parts = 2;
+    fm_layer_backward(&pass, dx, true, x, &visitor, where);
+    pass.parts = 1;
+    pass.S = 1;
+    visitor.self = &alone;
+    for (int i = 0; i < 2; i++)
+        fm_layer_backward(&pass, dwant + i * T * H, true, x + i * T * H, &visitor, where + i);
+    assert_memory_equal(dx, dwant, sizeof dx);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(both.rows[i], T * config.K);
+        assert_int_equal(alone.rows[i], T * config.K);
+        for (int e = 0; e < E; e++)
+            assert_true(both.sum[i][e] == alone.sum[i][e]);
+    }
+    free(x);
+    free(r);
+}
+
+/* What a visitor sees does not change what is computed, beyond rounding: products of another
+ * width may add in another order. */
+static int views;
+
+static void look_at(void *self, const struct fm_expert_view *v)
+{
+    (void)self;
+    __atomic_add_fetch(&views, v->n, __ATOMIC_RELAXED);
+    assert_int_equal(v->layer, 3);
+    assert_int_equal(v->slot, 2);
+    assert_int_equal(v->cap, I);
+    assert_int_equal(v->width, (int)narrow[v->expert]);
+    for (int i = 1; i < v->n; i++)
+        assert_true(v->rows[i] > v->rows[i - 1]);
+}
+
+static void a_visitor_sees_every_row_once(void **state)
+{
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    (void)state;
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    struct fm_pass pass = pass_with(cpu, narrow);
+    struct fm_expert_view where = {.layer = 3, .slot = 2};
+    struct fm_visitor visitor = {.expert = look_at};
+    float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], seen[FLOATS];
+    memcpy(dx, r, sizeof dx);
+    memcpy(seen, r, sizeof seen);
+    views = 0;
+    fm_layer_backward(&pass, dx, true, x, NULL, &where);
+    fm_layer_backward(&pass, seen, true, x, &visitor, &where);
+    assert_int_equal(views, N * config.K);
+    assert_true(worst(seen, dx) <= 1e-5);
+    free(x);
+    free(r);
+}
+
+static void the_fast_table_agrees_with_the_definition(void **state)
+{
+    const uint32_t *masks[] = {NULL, narrow};
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    (void)state;
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    for (int i = 0; i < 2; i++) {
+        struct fm_pass fast = pass_with(cpu, masks[i]), ref = pass_with(fm_ops_ref(), masks[i]);
+        struct fm_expert_view where = {0};
+        float *x = draw(FLOATS, 1), y[FLOATS], want[FLOATS];
+        int64_t counts[E] = {0}, wanted[E] = {0}, sum = 0;
+        memcpy(y, x, sizeof y);
+        fm_layer_forward(&fast, y, y, counts); /* in place */
+        fm_layer_forward(&ref, want, x, wanted);
+        assert_true(worst(y, want) <= 1e-5);
+        assert_memory_equal(counts, wanted, sizeof counts);
+        for (int e = 0; e < E; e++)
+            sum += counts[e];
+        assert_int_equal(sum, N * config.K);
+        memcpy(want, y, sizeof want);
+        fm_layer_backward(&fast, y, true, x, NULL, &where);
+        fm_layer_backward(&ref, want, true, x, NULL, &where);
+        assert_true(worst(y, want) <= 1e-5);
+        free(x);
+    }
+}
+
+/* Router logits so far apart that the second weight of most tokens is 0 in float32. */
+static void a_weight_that_underflows_has_a_gradient_of_zero(void **state)
+{
+    (void)state;
+    const struct fm_ops *ops[2] = {fm_ops_ref()};
+    struct fm_err err = {0};
+    struct fm_layer steep = layer;
+    assert_int_equal(fm_ops_cpu(&ops[1], FM_PRECISION_F32, &err), FM_OK);
+    steep.router = draw(E * H, 400);
+    for (int i = 0; i < 2; i++) {
+        struct fm_pass pass = pass_with(ops[i], NULL);
+        struct fm_expert_view where = {0};
+        float *x = draw(FLOATS, 1), *dx = draw(FLOATS, 1);
+        pass.layer = &steep;
+        fm_layer_backward(&pass, dx, true, x, NULL, &where);
+        for (int at = 0; at < FLOATS; at++)
+            assert_true(isfinite(dx[at]));
+        free(x);
+        free(dx);
+    }
+    free(steep.router);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_backward_is_the_derivative),
+        cmocka_unit_test(the_backward_of_a_subnet_is_the_derivative),
+        cmocka_unit_test(a_width_equals_zeroed_weights),
+        cmocka_unit_test(micro_batches_of_a_pass_are_seen_apart),
+        cmocka_unit_test(a_visitor_sees_every_row_once),
+        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
+        cmocka_unit_test(a_weight_that_underflows_has_a_gradient_of_zero),
+    };
+    struct fm_err err = {0};
+    if (fm_pool_start(2, &err))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, make_layer, free_layer);
+    fm_pool_stop();
+    return failed ? 1 : 0;
+}

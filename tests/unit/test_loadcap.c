@@ -1,0 +1,244 @@
+/* Elastic exports with a load cap: what is resident, what it computes, what is refused. */
+#include "tests/unit/exports.h"
+
+/* Members 3 and 4 of the family: neither is the wider one everywhere. */
+enum { FIRST = 3, LAST = 4, EXPERTS = GIVEN_L * GIVEN_E };
+#define LOW 0.2
+#define HIGH 0.35
+
+static uint32_t resident[EXPERTS];
+
+static int make_resident(void **state)
+{
+    const uint32_t *a = given_widths() + FIRST * EXPERTS, *b = a + EXPERTS;
+    for (int i = 0; i < EXPERTS; i++)
+        resident[i] = a[i] > b[i] ? a[i] : b[i];
+    return make_bundle(state);
+}
+
+/* Each row of a width table in a JSON text, one after another. */
+static void expect_widths(const cJSON *rows, const uint32_t *want)
+{
+    const cJSON *row, *k;
+    int n = 0;
+    cJSON_ArrayForEach(row, rows) cJSON_ArrayForEach(k, row)
+    {
+        assert_true(n < EXPERTS);
+        assert_int_equal(k->valuedouble, want[n++]);
+    }
+    assert_int_equal(n, EXPERTS);
+}
+
+static void expect_cap(const cJSON *cap)
+{
+    assert_int_equal(cJSON_GetArraySize(cap), 2);
+    assert_true(cJSON_GetArrayItem(cap, 0)->valuedouble == LOW);
+    assert_true(cJSON_GetArrayItem(cap, 1)->valuedouble == HIGH);
+}
+
+static void it_says_the_widest_of_its_members_and_no_others(void **unused)
+{
+    (void)unused;
+    struct fm_export_report r = export_as(scratch("cap"), capped(LOW, HIGH));
+    assert_int_equal(r.index, FIRST);
+    assert_int_equal(r.members, 2);
+    cJSON *config = read_json(scratch("cap"), "config.json");
+    const cJSON *family = cJSON_GetObjectItemCaseSensitive(config, "fm_family");
+    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(config, "fm_budgets");
+    expect_widths(cJSON_GetObjectItemCaseSensitive(config, "fm_widths"), resident);
+    expect_cap(cJSON_GetObjectItemCaseSensitive(config, "fm_load_cap"));
+    assert_int_equal(cJSON_GetArraySize(family), 2);
+    assert_int_equal(cJSON_GetArraySize(budgets), 2);
+    for (int i = 0; i < 2; i++)
+        expect_widths(cJSON_GetArrayItem(family, i), given_widths() + (FIRST + i) * EXPERTS);
+    assert_true(cJSON_GetArrayItem(budgets, 0)->valuedouble ==
+                cJSON_GetObjectItemCaseSensitive(config, "fm_budget")->valuedouble);
+    cJSON_Delete(config);
+    cJSON *json = read_json(scratch("cap"), "fm-export.json");
+    expect_widths(cJSON_GetObjectItemCaseSensitive(json, "widths"), resident);
+    expect_cap(cJSON_GetObjectItemCaseSensitive(json, "load_cap"));
+    cJSON_Delete(json);
+}
+
+static void the_tails_that_are_freed_are_counted_to_the_byte(void **unused)
+{
+    (void)unused;
+    struct fm_list list;
+    uint64_t channels = EXPERTS * GIVEN_I;
+    struct fm_export_report whole = export_as(scratch("whole"), form(FM_LAYOUT_ELASTIC));
+    struct fm_export_report r = export_as(scratch("cap"), capped(LOW, HIGH));
+    for (int i = 0; i < EXPERTS; i++)
+        channels -= resident[i];
+    assert_true(channels > 0);
+    assert_int_equal(r.channels_freed, channels);
+    assert_int_equal(r.bytes_freed, channels * 3 * GIVEN_H * 2);
+    assert_int_equal(tensor_bytes(scratch("whole")) - tensor_bytes(scratch("cap")), r.bytes_freed);
+    assert_int_equal(directory_bytes(scratch("cap")), r.bytes_out);
+    assert_true(whole.bytes_freed == 0 && whole.members == GIVEN_BUDGETS);
+    /* The list counts a cap that has no upper end. */
+    GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
+    r = export_as(scratch("cap"), capped(list.row[FIRST].budget, 1));
+    assert_int_equal(r.members, GIVEN_BUDGETS - FIRST);
+    assert_int_equal(list.row[FIRST].form[FM_LIST_CAPPED].tensors, tensor_bytes(scratch("cap")));
+    assert_int_equal(list.row[FIRST].form[FM_LIST_CAPPED].files, r.bytes_out);
+    fm_list_release(&list);
+}
+
+static struct fm_verify_report compute(const char *path)
+{
+    struct fm_run_options run = {.tokens = GIVEN_MODEL "/tokens.npy", .device = "ref"};
+    struct fm_verify_options options = {
+        .target = path, .against = bundle, .function = true, .batches = 2, .finding = keep_finding};
+    struct fm_verify_report report;
+    GIVEN_TRY(fm_verify(&run, &options, &report, &given_err));
+    return report;
+}
+
+/* The bundle's weights cut by the mask, the export that holds all, and the one that is capped: no
+ * log-probability differs in any bit, since a narrower expert is a prefix wherever it lies. */
+static void every_member_computes_what_it_does_at_full_width(void **unused)
+{
+    (void)unused;
+    for (int m = FIRST; m <= LAST; m++) {
+        struct fm_export_options o = capped(LOW, HIGH), all = form(FM_LAYOUT_ELASTIC);
+        o.by = all.by = FM_BY_MASK;
+        o.mask = all.mask = m;
+        export_as(scratch("cap"), o);
+        export_as(scratch("whole"), all);
+        struct fm_verify_report cap = compute(scratch("cap")), whole = compute(scratch("whole"));
+        assert_int_equal(cap.index, m);
+        assert_true(cap.function && cap.logprob_diff_max == 0);
+        assert_true(cap.loss == whole.loss && cap.loss > 0);
+    }
+}
+
+static void expect_flip_found(const char *tensor, uint64_t from_end, const char *where)
+{
+    struct fm_file f;
+    struct fm_safetensors st = {0};
+    struct fm_err err;
+    GIVEN_TRY(fm_file_open(&f, scratch("cap/model.safetensors"), &given_err));
+    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    const struct fm_tensor *t = fm_safetensors_find(&st, tensor);
+    FILE *w = fopen(scratch("cap/model.safetensors"), "r+b");
+    long at = (long)(t->offset + t->size - from_end);
+    scratch_check(w && fseek(w, at, SEEK_SET) == 0, "seek");
+    int c = fgetc(w);
+    scratch_check(fseek(w, at, SEEK_SET) == 0 && fputc(c ^ 1, w) != EOF && fclose(w) == 0, "w");
+    assert_int_equal(verify(scratch("cap"), bundle, &err), FM_EDIFF);
+    assert_non_null(strstr(found, tensor));
+    assert_non_null(strstr(found, where));
+    fm_safetensors_close(&st);
+    fm_file_close(&f);
+}
+
+/* From the bundle's first members alone: the resident widths are boundaries of its segments. */
+static void every_byte_is_proved_by_the_checksums(void **unused)
+{
+    (void)unused;
+    write_head();
+    export_as(scratch("cap"), capped(LOW, HIGH));
+    struct fm_err err;
+    assert_int_equal(verify(scratch("cap"), scratch("head.fm"), &err), FM_OK);
+    expect_flip_found("model.layers.2.mlp.experts.down", 2, "layer 2, expert 4: channels");
+    export_as(scratch("cap"), capped(LOW, HIGH));
+    uint64_t last = resident[EXPERTS - 1] * 2 * GIVEN_H * 2;
+    expect_flip_found("model.layers.2.mlp.experts.gate_up", last + 2,
+                      "layer 2, expert 3: channels");
+}
+
+/* The texts are part of the proof: another cap, members or index is another export. */
+static void a_cap_that_is_changed_in_its_text_is_found(void **unused)
+{
+    (void)unused;
+    static const char *const edits[] = {"s/\"load_cap\": .*/\"load_cap\": [0.1, 0.35],/",
+                                        "s/\"load_cap\": .*/\"load_cap\": [0.2],/",
+                                        "s/\"load_cap\": .*/\"load_cap\": [0.6, 0.7],/",
+                                        "/\"load_cap\"/d", "s/\"index\": 3/\"index\": 5/"};
+    struct fm_err err;
+    char command[1024];
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        export_as(scratch("cap"), capped(LOW, HIGH));
+        expect_whole(scratch("cap"));
+        snprintf(command, sizeof command, "sed -i '%s' %s", edits[i],
+                 scratch("cap/fm-export.json"));
+        assert_int_equal(system(command), 0);
+        int rc = verify(scratch("cap"), bundle, &err);
+        assert_true(rc == FM_EDIFF || rc == FM_EFORMAT);
+    }
+}
+
+static void a_stream_and_its_shards_hold_the_same_files(void **unused)
+{
+    (void)unused;
+    struct fm_export_options o = capped(LOW, HIGH);
+    char command[1024];
+    size_t size;
+    o.shard_bytes = 30000;
+    export_as(scratch("cap"), o);
+    expect_whole(scratch("cap"));
+    struct fm_export_report r = stream_as(scratch("cap.tar"), o);
+    free(scratch_read(scratch("cap.tar"), &size));
+    assert_int_equal(r.bytes_out, size);
+    snprintf(command, sizeof command,
+             "cd %s && rm -rf un && mkdir un && tar xf cap.tar -C un && diff -r un cap && "
+             "test $(ls cap/model-0*.safetensors | wc -l) -ge 3",
+             scratch_root);
+    assert_int_equal(system(command), 0);
+}
+
+/* Rounding up comes before the maximum, and costs what is in the files. */
+static void padding_is_counted_on_the_resident_widths(void **unused)
+{
+    (void)unused;
+    struct fm_export_options o = capped(LOW, HIGH);
+    export_as(scratch("cap"), o);
+    uint64_t plain = tensor_bytes(scratch("cap"));
+    o.pad_multiple = 4;
+    struct fm_export_report r = export_as(scratch("cap"), o);
+    expect_whole(scratch("cap"));
+    assert_true(r.bytes_pad > 0);
+    assert_int_equal(tensor_bytes(scratch("cap")), plain + r.bytes_pad);
+}
+
+static void what_lies_outside_of_the_cap_is_refused(void **unused)
+{
+    (void)unused;
+    struct fm_export_report r;
+    struct fm_run_options run = run_to(scratch("never"));
+    struct {
+        struct fm_export_options o;
+        const char *what;
+    } bad[5] = {{capped(LOW, HIGH), "--budget 0.4 is outside of --load-cap 0.2:0.35"},
+                {capped(LOW, HIGH), "mask 2 is outside of --load-cap, which keeps 3 to 4"},
+                {capped(LOW, HIGH), "no mask 7"},
+                {capped(0.25, 0.3), "keeps none of the family's 7 budgets"},
+                {capped(LOW, HIGH), "--load-cap is for layout elastic"}};
+    bad[0].o.by = FM_BY_BUDGET;
+    bad[0].o.budget = 0.4;
+    bad[1].o.by = bad[2].o.by = FM_BY_MASK;
+    bad[1].o.mask = 2;
+    bad[2].o.mask = 7;
+    bad[4].o.layout = FM_LAYOUT_LAYER;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_err err = {0};
+        assert_int_equal(fm_export_plan(&run, &bad[i].o, &r, &err), FM_EUSAGE);
+        if (!strstr(err.text, bad[i].what))
+            fail_msg("%s, wanted %s", err.text, bad[i].what);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_says_the_widest_of_its_members_and_no_others),
+        cmocka_unit_test(the_tails_that_are_freed_are_counted_to_the_byte),
+        cmocka_unit_test(every_member_computes_what_it_does_at_full_width),
+        cmocka_unit_test(every_byte_is_proved_by_the_checksums),
+        cmocka_unit_test(a_cap_that_is_changed_in_its_text_is_found),
+        cmocka_unit_test(a_stream_and_its_shards_hold_the_same_files),
+        cmocka_unit_test(padding_is_counted_on_the_resident_widths),
+        cmocka_unit_test(what_lies_outside_of_the_cap_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_resident, NULL);
+}

@@ -1,0 +1,97 @@
+/* Adapters in a stage stream: what is written reads back, what lies is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/stages.h"
+
+static void an_adapter_reads_back(void **unused)
+{
+    (void)unused;
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    struct fm_err err = {0};
+    struct fm_bundle in = stages_open_rank();
+    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_adapter a = stages_adapter(), back;
+    struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
+    stages_must(fm_lorafile_open(&back, &b, &err), &err);
+    size_t experts = (size_t)(stages_config.M * stages_config.E);
+    assert_int_equal(back.r, 3);
+    assert_true(back.alpha == 6.5f);
+    assert_memory_equal(back.widths, a.widths, experts * sizeof *a.widths);
+    assert_memory_equal(back.values, a.values, a.offset[experts] * sizeof *a.values);
+    fm_adapter_release(&a);
+    fm_adapter_release(&back);
+    fm_bundle_close(&b);
+    fm_bundle_close(&train);
+    fm_bundle_close(&in);
+}
+
+static void replace(char *bytes, const char *from, const char *to)
+{
+    char *at = memmem(bytes, 4096, from, strlen(from));
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+}
+static void edit_rank(char *bytes)
+{
+    replace(bytes, "\"rank\":\"3\"", "\"rank\":\"4\"");
+}
+static void edit_alpha(char *bytes)
+{
+    replace(bytes, "\"alpha\":\"6.5\"", "\"alpha\":\"inf\"");
+}
+static void edit_kind(char *bytes)
+{
+    replace(bytes, "\"adapter\"", "\"adaptor\"");
+}
+static void edit_name(char *bytes)
+{
+    replace(bytes, "layers.0.experts.0.gate_B", "layers.0.experts.9.gate_B");
+}
+static void edit_value(char *bytes)
+{
+    uint64_t header;
+    memcpy(&header, bytes, 8);
+    memset(bytes + 8 + header, 0xff, 4);
+}
+
+static void adapters_that_cannot_be_are_refused(void **unused)
+{
+    (void)unused;
+    static const struct {
+        void (*edit)(char *bytes);
+        const char *why;
+    } cases[] = {
+        {edit_rank, "as the manifest makes it"}, {edit_alpha, "metadata alpha is 'inf'"},
+        {edit_kind, "fm.kind is 'adaptor'"},     {edit_name, "experts.0.gate_B' is missing"},
+        {edit_value, "nan at element 0"},
+    };
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    struct fm_bundle in = stages_open_rank();
+    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_adapter a = stages_adapter();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct fm_adapter back;
+        struct fm_err err = {0};
+        struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, cases[i].edit));
+        int code = fm_lorafile_open(&back, &b, &err);
+        fm_bundle_close(&b);
+        stages_expect(code, &err, FM_EFORMAT, cases[i].why);
+    }
+    fm_adapter_release(&a);
+    fm_bundle_close(&train);
+    fm_bundle_close(&in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_adapter_reads_back),
+        cmocka_unit_test(adapters_that_cannot_be_are_refused),
+    };
+    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
+}

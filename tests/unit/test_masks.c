@@ -1,0 +1,349 @@
+/* Families of masks and the ways to make them without gradients. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lib/base/rng.h"
+#include "lib/masks/masks.h"
+
+enum { L = 3, E = 5, I = 37, X = L * E };
+
+static struct fm_decimal decimal(const char *text)
+{
+    struct fm_decimal d;
+    struct fm_err err = {0};
+    assert_int_equal(fm_decimal_parse(&d, text, "--x", &err), FM_OK);
+    return d;
+}
+
+static struct fm_actions actions(const char *text)
+{
+    struct fm_actions a;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&a, text, I, 1, &err), FM_OK);
+    return a;
+}
+
+/* Random scores, and the order that sorts them. */
+static void make_scores(double *scores, int32_t *order)
+{
+    for (int i = 0; i < X * I; i++)
+        scores[i] = -log(fm_rng_uniform(7, FM_STREAM_BENCH, (uint64_t)i)) * (1 + i / I);
+    for (int x = 0; x < X; x++) {
+        const double *s = scores + x * I;
+        int32_t *o = order + x * I;
+        for (int j = 0; j < I; j++) {
+            int rank = 0;
+            for (int i = 0; i < I; i++)
+                rank += s[i] > s[j];
+            o[rank] = j;
+        }
+    }
+}
+
+static double kept_score(const double *scores, const int32_t *order, const uint32_t *widths)
+{
+    double sum = 0;
+    for (int x = 0; x < X; x++) {
+        for (uint32_t j = 0; j < widths[x]; j++)
+            sum += scores[x * I + order[x * I + (int)j]];
+    }
+    return sum;
+}
+
+static void lost_scores_are_sums_of_the_tail(void **state)
+{
+    (void)state;
+    double scores[X * I], lost[X * 4];
+    int32_t order[X * I];
+    make_scores(scores, order);
+    struct fm_actions a = actions(FM_ACTIONS_PAPER);
+    fm_masks_lost(lost, &a, scores, order, L, E, I);
+    for (int x = 0; x < X; x++) {
+        for (int k = 0; k < 4; k++) {
+            double want = 0;
+            for (int j = (int)a.width[k]; j < I; j++)
+                want += scores[x * I + order[x * I + j]];
+            assert_true(fabs(lost[x * 4 + k] - want) <= 1e-12 * (1 + want));
+        }
+        assert_true(lost[x * 4 + 3] == 0);
+    }
+}
+
+static void saliency_beats_every_random_mask_of_its_budget(void **state)
+{
+    (void)state;
+    double scores[X * I];
+    int32_t order[X * I];
+    make_scores(scores, order);
+    struct fm_actions a = actions(FM_ACTIONS_TEN);
+    struct fm_decimal step = decimal("0.05"), until = decimal("0.80");
+    struct fm_family f;
+    struct fm_err err = {0};
+    fm_family_init(&f, L, E, I);
+    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
+                     FM_OK);
+    assert_int_equal(f.count, 17);
+    assert_int_equal(f.mask[0].removed, 0);
+    for (int b = 1; b < f.count; b++) {
+        const uint32_t *w = fm_family_widths(&f, b);
+        assert_true(f.mask[b].removed >= fm_decimal_target(&step, &until, (uint64_t)b, X * I));
+        assert_true(f.mask[b].removed > f.mask[b - 1].removed);
+        assert_int_equal(fm_family_removed(&f, w), f.mask[b].removed);
+        double kept = kept_score(scores, order, w);
+        for (int trial = 0; trial < 200; trial++) {
+            uint32_t other[X];
+            for (int x = 0; x < X; x++)
+                other[x] = a.width[fm_rng_below(1, FM_STREAM_BENCH,
+                                                (uint64_t)((b * 200 + trial) * X + x), 10)];
+            if (fm_family_removed(&f, other) >= f.mask[b].removed)
+                assert_true(kept_score(scores, order, other) <= kept * (1 + 1e-12));
+        }
+    }
+    fm_family_release(&f);
+}
+
+static void a_bump_in_the_scores_is_bridged_by_the_hull(void **state)
+{
+    (void)state;
+    /* Original order: the worthless channels come first, so only both halves together pay. */
+    double scores[X * I] = {0};
+    int32_t order[X * I];
+    for (int i = 0; i < X * I; i++) {
+        order[i] = i % I;
+        scores[i] = i % I < 20 ? 0.5 : 4;
+    }
+    struct fm_actions a = actions("0.1,0.4,0.5,1");
+    struct fm_decimal step = decimal("0.01"), until = decimal("0.80");
+    struct fm_family f;
+    struct fm_err err = {0};
+    fm_family_init(&f, L, E, I);
+    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
+                     FM_OK);
+    for (int b = 0; b < f.count; b++) {
+        for (int x = 0; x < X; x++) {
+            uint32_t w = fm_family_widths(&f, b)[x];
+            assert_true(w == 4 || w == 37);
+        }
+    }
+    fm_family_release(&f);
+}
+
+static void uniform_masks_have_one_width(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_decimal step = decimal("0.1"), until = decimal("0.80");
+    struct fm_family f;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_steps(&a, &step, &until, I, 1, &err), FM_OK);
+    fm_family_init(&f, L, E, I);
+    assert_int_equal(fm_family_uniform(&f, &a, &until, &err), FM_OK);
+    assert_int_equal(f.count, 9);
+    for (int b = 0; b < f.count; b++) {
+        for (int x = 0; x < X; x++)
+            assert_int_equal(fm_family_widths(&f, b)[x], a.width[8 - b]);
+    }
+    fm_family_release(&f);
+}
+
+static int compare_u32(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void make_family(struct fm_family *f)
+{
+    struct fm_err err = {0};
+    uint32_t w[X];
+    fm_family_init(f, L, E, I);
+    assert_int_equal(fm_family_full(f, FM_METHOD_LEARNED, &err), FM_OK);
+    for (int b = 1; b < 6; b++) {
+        for (int x = 0; x < X; x++)
+            w[x] = (uint32_t)(I - b * (x + 1) / 3);
+        assert_int_equal(fm_family_append(f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+    }
+}
+
+/* Are a's n numbers in the order of b's? */
+static bool same_order(const uint32_t *a, const uint32_t *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if ((a[i] < a[j]) != (b[i] < b[j]))
+                return false;
+    return true;
+}
+
+static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    for (int global = 0; global < 2; global++) {
+        struct fm_family from, f, again, other;
+        make_family(&from);
+        fm_family_init(&f, L, E, I);
+        fm_family_init(&again, L, E, I);
+        fm_family_init(&other, L, E, I);
+        assert_int_equal(fm_family_shuffle(&f, &from, global, 5, &err), FM_OK);
+        assert_int_equal(fm_family_shuffle(&again, &from, global, 5, &err), FM_OK);
+        assert_int_equal(fm_family_shuffle(&other, &from, global, 6, &err), FM_OK);
+        size_t bytes = sizeof(uint32_t) * X * (size_t)from.count;
+        assert_int_equal(f.count, from.count);
+        assert_memory_equal(f.widths, again.widths, bytes);
+        assert_memory_not_equal(f.widths, other.widths, bytes);
+        assert_memory_not_equal(f.widths, from.widths, bytes);
+        int span = global ? X : E;
+        for (int at = 0; at < X * from.count; at += span) {
+            uint32_t a[X], b[X];
+            memcpy(a, from.widths + at, sizeof *a * (size_t)span);
+            memcpy(b, f.widths + at, sizeof *b * (size_t)span);
+            qsort(a, (size_t)span, sizeof *a, compare_u32);
+            qsort(b, (size_t)span, sizeof *b, compare_u32);
+            assert_memory_equal(a, b, sizeof *a * (size_t)span);
+        }
+        /* Every mask is moved in a way of its own: no two widths of these are equal. */
+        const uint32_t *fourth = fm_family_widths(&f, 4), *last = fm_family_widths(&f, 5);
+        assert_true(same_order(fm_family_widths(&from, 4), fm_family_widths(&from, 5), X));
+        assert_false(same_order(fourth, last, span));
+        fm_family_release(&from);
+        fm_family_release(&f);
+        fm_family_release(&again);
+        fm_family_release(&other);
+    }
+}
+
+static void a_mask_is_exported_once_it_has_grown_enough(void **state)
+{
+    (void)state;
+    struct fm_family f;
+    struct fm_err err = {0};
+    uint32_t w[X];
+    bool added;
+    fm_family_init(&f, L, E, I);
+    assert_int_equal(fm_family_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    for (int x = 0; x < X; x++)
+        w[x] = I;
+    w[3] -= 5;
+    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err), FM_OK);
+    assert_false(added);
+    w[4] -= 1;
+    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err), FM_OK);
+    assert_true(added);
+    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err), FM_OK);
+    assert_false(added);
+    w[0] -= 1;
+    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err), FM_OK);
+    assert_true(added);
+    assert_int_equal(f.count, 3);
+    assert_int_equal(f.mask[2].removed, 7);
+    assert_int_equal(f.mask[2].step, 4);
+    fm_family_release(&f);
+}
+
+static void the_nearest_mask_is_found_and_ties_go_down(void **state)
+{
+    (void)state;
+    struct fm_family f;
+    struct fm_err err = {0};
+    uint32_t w[X];
+    fm_family_init(&f, L, E, 40);
+    struct fm_decimal d = decimal("0.25");
+    assert_int_equal(fm_family_nearest(&f, &d), -1);
+    assert_int_equal(fm_family_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    for (int b = 1; b <= 4; b++) {
+        for (int x = 0; x < X; x++)
+            w[x] = (uint32_t)(40 - 8 * b);
+        assert_int_equal(fm_family_append(&f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+    }
+    assert_int_equal(fm_family_nearest(&f, &d), 1); /* 0.2, not 0.4 */
+    d = decimal("0.3");
+    assert_int_equal(fm_family_nearest(&f, &d), 1); /* the middle */
+    d = decimal("0.300000001");
+    assert_int_equal(fm_family_nearest(&f, &d), 2);
+    d = decimal("1");
+    assert_int_equal(fm_family_nearest(&f, &d), 4);
+    fm_family_release(&f);
+}
+
+static void best_takes_the_lower_loss_at_every_budget(void **state)
+{
+    (void)state;
+    struct fm_family from[3], *a = &from[0], *b = &from[1], *c = &from[2], f;
+    struct fm_err err = {0};
+    struct fm_decimal step = decimal("0.05");
+    for (int i = 0; i < 3; i++)
+        make_family(&from[i]);
+    fm_family_init(&f, L, E, I);
+    for (int i = 0; i < a->count; i++) {
+        a->mask[i].quality = (struct fm_quality){.ce = 2 + 0.1 * i, .positions = 9};
+        b->mask[i].quality = (struct fm_quality){.ce = 2.2 + 0.05 * i * i, .positions = 9};
+        c->mask[i].quality = (struct fm_quality){.ce = 9, .positions = 9};
+        b->mask[i].method = FM_METHOD_WALK;
+        c->mask[i].method = FM_METHOD_SALIENCY;
+    }
+    b->mask[2].quality.ce = 0;
+    c->mask[3].quality.ce = 0;
+    assert_int_equal(fm_family_best(&f, from, 3, &step, &err), FM_OK);
+    assert_true(f.count >= 4 && f.count <= 6);
+    for (int i = 1; i < f.count; i++) {
+        assert_true(f.mask[i].removed > f.mask[i - 1].removed);
+        int at = f.mask[i].step;
+        enum fm_method want = at == 2   ? FM_METHOD_WALK
+                              : at == 3 ? FM_METHOD_SALIENCY
+                                        : FM_METHOD_LEARNED;
+        assert_int_equal(f.mask[i].method, want);
+        assert_int_equal(f.mask[i].removed, a->mask[at].removed);
+    }
+    for (int i = 0; i < 3; i++)
+        fm_family_release(&from[i]);
+    fm_family_release(&f);
+}
+
+/* Steps so large that three masks of a family fall into one. */
+static void best_takes_the_best_of_a_step_and_the_first_of_equals(void **state)
+{
+    (void)state;
+    struct fm_family from[2], f;
+    struct fm_err err = {0};
+    struct fm_decimal step = decimal("0.2");
+    for (int i = 0; i < 2; i++) {
+        make_family(&from[i]);
+        for (int b = 0; b < from[i].count; b++) {
+            from[i].mask[b].quality = (struct fm_quality){.ce = b == 3 ? 1 : 2, .positions = 9};
+            from[i].mask[b].method = i ? FM_METHOD_WALK : FM_METHOD_LEARNED;
+        }
+    }
+    fm_family_init(&f, L, E, I);
+    assert_int_equal(fm_family_best(&f, from, 2, &step, &err), FM_OK);
+    assert_int_equal(f.count, 4);
+    static const int steps[] = {0, 1, 3, 5};
+    for (int b = 0; b < 4; b++) {
+        assert_int_equal(f.mask[b].step, steps[b]);
+        assert_int_equal(f.mask[b].method, FM_METHOD_LEARNED);
+    }
+    fm_family_release(&from[0]);
+    fm_family_release(&from[1]);
+    fm_family_release(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lost_scores_are_sums_of_the_tail),
+        cmocka_unit_test(saliency_beats_every_random_mask_of_its_budget),
+        cmocka_unit_test(a_bump_in_the_scores_is_bridged_by_the_hull),
+        cmocka_unit_test(uniform_masks_have_one_width),
+        cmocka_unit_test(a_shuffle_keeps_the_widths_and_moves_them),
+        cmocka_unit_test(a_mask_is_exported_once_it_has_grown_enough),
+        cmocka_unit_test(the_nearest_mask_is_found_and_ties_go_down),
+        cmocka_unit_test(best_takes_the_lower_loss_at_every_budget),
+        cmocka_unit_test(best_takes_the_best_of_a_step_and_the_first_of_equals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,382 @@
+/* Output files and directories: whole or not there at all, whatever fails or interrupts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include "formats/file/file.h"
+#include "tests/unit/child.h"
+
+static const char *contents(const char *path)
+{
+    static char text[64];
+    memset(text, 0, sizeof text);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return "(absent)";
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    return text;
+}
+
+static void outputs_appear_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    struct fm_output o;
+    struct fm_err err = {0};
+    scratch_mkdir("out");
+    const char *path = scratch("out/file");
+    assert_int_equal(fm_output_open(&o, path, true, false, &err), FM_OK);
+    assert_non_null(strstr(o.temp, "/out/.file.fm-"));
+    assert_true(o.seekable);
+    assert_int_equal(fm_output_reserve(&o, 100000, &err), FM_OK);
+    assert_int_equal(fm_output_write(&o, "hello", 5, &err), FM_OK);
+    assert_int_equal(o.at, 5);
+    assert_int_equal(fm_output_write_at(&o, 7, "there", 5, &err), FM_OK);
+    assert_int_equal(fm_output_write_at(&o, 5, ", ", 2, &err), FM_OK);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+    assert_string_equal(contents(path), "hello, there");
+    fm_output_abandon(&o);
+    assert_int_equal(scratch_entries(scratch("out")), 1);
+    path = scratch("out/file");
+    assert_int_equal(fm_output_open(&o, path, true, false, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "exists; use --force to replace it"));
+    assert_int_equal(fm_output_open(&o, path, true, true, &err), FM_OK);
+    assert_int_equal(fm_output_write(&o, "new", 3, &err), FM_OK);
+    fm_output_abandon(&o);
+    assert_string_equal(contents(path), "hello, there");
+    assert_int_equal(fm_output_open(&o, path, true, true, &err), FM_OK);
+    assert_int_equal(fm_output_write(&o, "new", 3, &err), FM_OK);
+    assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+    assert_string_equal(contents(path), "new");
+    assert_int_equal(scratch_entries(scratch("out")), 1);
+}
+
+static void an_output_that_came_meanwhile_stays(void **state)
+{
+    (void)state;
+    struct fm_output o;
+    struct fm_err err = {0};
+    scratch_mkdir("race");
+    assert_int_equal(fm_output_open(&o, scratch("race/file"), true, false, &err), FM_OK);
+    scratch_write("race/file", "theirs", 6);
+    assert_int_equal(fm_output_commit(&o, &err), FM_ECREATE);
+    assert_string_equal(contents(scratch("race/file")), "theirs");
+    assert_int_equal(scratch_entries(scratch("race")), 1);
+}
+
+static void output_names_that_cannot_be(void **state)
+{
+    (void)state;
+    struct fm_output o;
+    struct fm_err err = {0};
+    char longest[600];
+    assert_int_equal(fm_output_open(&o, scratch("nowhere/file"), true, false, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "its directory does not exist"));
+    assert_int_equal(fm_output_open(&o, "/dev/null", true, true, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "is not a regular file"));
+    scratch_write("target", "t", 1);
+    scratch_check(symlink("target", scratch("alias")) == 0, "symlink");
+    assert_int_equal(fm_output_open(&o, scratch("alias"), true, true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_open(&o, "", true, true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_open(&o, "/", true, true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_open(&o, "..", true, true, &err), FM_ECREATE);
+    memset(longest, 'n', sizeof longest);
+    memcpy(longest, "/tmp/", 5);
+    longest[5 + 256] = 0;
+    assert_int_equal(fm_output_open(&o, longest, true, false, &err), FM_ECREATE);
+    longest[5 + 255] = 0;
+    assert_int_equal(fm_output_open(&o, longest, true, false, &err), FM_OK);
+    fm_output_abandon(&o);
+    fm_output_abandon(&(struct fm_output){0});
+}
+
+/* What an open would say, said before there is anything to write. */
+static void a_look_ahead_makes_nothing(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    scratch_mkdir("ahead");
+    assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_OK);
+    assert_int_equal(fm_outdir_check(scratch("ahead/dir/"), false, &err), FM_OK);
+    assert_int_equal(scratch_entries(scratch("ahead")), 0);
+    scratch_write("ahead/file", "x", 1);
+    assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_ECREATE);
+    assert_int_equal(fm_output_check(scratch("ahead/file"), true, &err), FM_OK);
+    assert_int_equal(fm_output_check(scratch("ahead/file/in"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_check(scratch("ahead/new/"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_output_check(scratch("nowhere/file"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("nowhere/dir"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead"), false, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead/file"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead"), true, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "is no export"));
+}
+
+static int write_stdout(void)
+{
+    struct fm_output o;
+    struct fm_err err = {0};
+    char block[4096] = {0};
+    signal(SIGPIPE, SIG_IGN);
+    int rc = fm_output_open(&o, "-", true, false, &err);
+    for (int i = 0; i < 64 && rc == FM_OK; i++)
+        rc = fm_output_write(&o, block, sizeof block, &err);
+    if (rc == FM_OK)
+        return fm_output_commit(&o, &err);
+    fm_output_abandon(&o);
+    return rc;
+}
+
+static void standard_output_fails_with_its_reason(void **state)
+{
+    (void)state;
+    int p[2];
+    fflush(stdout);
+    scratch_check(pipe(p) == 0, "pipe");
+    close(p[0]);
+    assert_int_equal(in_child(write_stdout, -2, p[1]), FM_EPIPE);
+    close(p[1]);
+    assert_int_equal(in_child(write_stdout, -2, -1), FM_EUSAGE);
+    int fd = open("/dev/full", O_WRONLY);
+    assert_int_equal(in_child(write_stdout, -2, fd), FM_EIO);
+    close(fd);
+    fd = open("/dev/null", O_WRONLY);
+    assert_int_equal(in_child(write_stdout, -2, fd), FM_OK);
+    close(fd);
+    fd = open(scratch("stdout"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_int_equal(in_child(write_stdout, -2, fd), FM_OK);
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(st.st_size, 64 * 4096);
+    close(fd);
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal >= 0 && isatty(terminal))
+        assert_int_equal(in_child(write_stdout, -2, terminal), FM_EUSAGE);
+    if (terminal >= 0)
+        close(terminal);
+}
+
+static int write_limited(void)
+{
+    struct rlimit r = {10000, 10000};
+    struct fm_output o;
+    struct fm_err err = {0};
+    char block[4096] = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &r);
+    int rc = fm_output_open(&o, scratch("limited"), true, false, &err);
+    for (int i = 0; i < 4 && rc == FM_OK; i++)
+        rc = fm_output_write(&o, block, sizeof block, &err);
+    fm_output_abandon(&o);
+    return rc == FM_EIO && strstr(err.text, "File too large") ? FM_OK : 100;
+}
+
+static void a_file_too_large_is_an_error_and_no_file(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(write_limited, -2, -2), FM_OK);
+    assert_int_equal(access(scratch("limited"), F_OK), -1);
+}
+
+/* Needs the right to mount; skipped where it is not given. */
+static void a_full_disk_is_named_with_its_room(void **state)
+{
+    (void)state;
+    struct fm_output o;
+    struct fm_err err = {0};
+    static char block[65536];
+    scratch_mkdir("full");
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", scratch("full"));
+    if (mount("tmpfs", dir, "tmpfs", 0, "size=256k") != 0)
+        skip();
+    int reserve = FM_OK, rc = FM_OK;
+    char first[FM_ERR_TEXT_BYTES], second[FM_ERR_TEXT_BYTES];
+    rc = fm_output_open(&o, scratch("full/file"), true, false, &err);
+    if (rc == FM_OK)
+        reserve = fm_output_reserve(&o, 1 << 20, &err);
+    memcpy(first, err.text, sizeof first);
+    for (int i = 0; i < 8 && rc == FM_OK; i++)
+        rc = fm_output_write(&o, block, sizeof block, &err);
+    memcpy(second, err.text, sizeof second);
+    fm_output_abandon(&o);
+    int left = scratch_entries(dir);
+    umount(dir);
+    assert_int_equal(reserve, FM_EIO);
+    assert_non_null(strstr(first, "no space left for 1048576 bytes (262144 free)"));
+    assert_int_equal(rc, FM_EIO);
+    assert_non_null(strstr(second, "no space left for"));
+    assert_int_equal(left, 0);
+}
+
+static void put(struct fm_outdir *d, const char *name, const char *text)
+{
+    struct fm_output o;
+    struct fm_err err = {0};
+    assert_int_equal(fm_outdir_file(d, &o, name, &err), FM_OK);
+    assert_int_equal(fm_output_write(&o, text, strlen(text), &err), FM_OK);
+    assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+}
+
+static void directories_appear_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    struct fm_outdir d;
+    struct fm_output o;
+    struct fm_err err = {0};
+    scratch_mkdir("dirs");
+    char path[256];
+    snprintf(path, sizeof path, "%s", scratch("dirs/model//"));
+    assert_int_equal(fm_outdir_open(&d, path, false, &err), FM_OK);
+    put(&d, FM_OUTDIR_MARK, "{}");
+    put(&d, "weights", "1");
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
+    assert_int_equal(scratch_entries(path), 2);
+    assert_int_equal(scratch_entries(scratch("dirs")), 1);
+    assert_int_equal(fm_outdir_open(&d, path, false, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, path, true, &err), FM_OK);
+    put(&d, "only", "2");
+    assert_int_equal(fm_outdir_file(&d, &o, "half", &err), FM_OK);
+    fm_output_abandon(&o);
+    assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
+    assert_int_equal(scratch_entries(path), 1);
+    assert_int_equal(scratch_entries(scratch("dirs")), 1);
+    assert_int_equal(fm_outdir_open(&d, path, true, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "is no export"));
+    assert_int_equal(fm_outdir_open(&d, scratch("dirs/other"), false, &err), FM_OK);
+    assert_int_equal(fm_outdir_file(&d, &o, "half", &err), FM_OK);
+    fm_output_abandon(&o);
+    fm_outdir_abandon(&d);
+    fm_outdir_abandon(&d);
+    assert_int_equal(scratch_entries(scratch("dirs")), 1);
+}
+
+static void a_directory_with_directories_is_never_replaced(void **state)
+{
+    (void)state;
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    scratch_mkdir("home");
+    scratch_write("home/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_mkdir("home/photos");
+    assert_int_equal(fm_outdir_open(&d, scratch("home"), true, &err), FM_ECREATE);
+    scratch_mkdir("links"); /* a link to a file is no file of ours */
+    scratch_write("links/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_check(symlink(FM_OUTDIR_MARK, scratch("links/weights")) == 0, "symlink");
+    assert_int_equal(fm_outdir_open(&d, scratch("links"), true, &err), FM_ECREATE);
+    scratch_mkdir("empty");
+    assert_int_equal(fm_outdir_open(&d, scratch("empty"), true, &err), FM_OK);
+    put(&d, "config.json", "{}");
+    assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
+    assert_int_equal(scratch_entries(scratch("empty")), 1);
+    assert_int_equal(fm_outdir_open(&d, scratch_write("plain", "abc", 3), true, &err), FM_ECREATE);
+}
+
+static void a_checkpoint_is_never_replaced(void **state)
+{
+    (void)state;
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    scratch_mkdir("checkpoint");
+    scratch_write("checkpoint/config.json", "{}", 2);
+    scratch_write("checkpoint/model.safetensors", "{}", 2);
+    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), true, &err), FM_ECREATE);
+    assert_int_equal(scratch_entries(scratch("checkpoint")), 2);
+    scratch_write("checkpoint/" FM_OUTDIR_MARK, "{}", 2);
+    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), true, &err), FM_OK);
+    fm_outdir_abandon(&d);
+}
+
+static void on_signal(int signal_number)
+{
+    (void)signal_number;
+    fm_file_remove_temporaries();
+    _exit(FM_OK);
+}
+
+static int be_killed(void)
+{
+    struct fm_output o[3];
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    signal(SIGTERM, on_signal);
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "killed/file%d", i);
+        if (fm_output_open(&o[i], scratch(name), true, false, &err) != FM_OK)
+            return 100;
+    }
+    if (fm_output_commit(&o[1], &err) != FM_OK ||
+        fm_outdir_open(&d, scratch("killed/dir"), false, &err))
+        return 101;
+    for (int i = 0; i < 300; i++) { /* more than one buffer of names */
+        struct fm_output in;
+        char name[64];
+        snprintf(name, sizeof name, "a-file-with-a-rather-long-name-%d", i);
+        if (fm_outdir_file(&d, &in, name, &err) != FM_OK)
+            return 102;
+        if (i == 299)
+            break;
+        fm_output_abandon(&in);
+        scratch_check(mknodat(d.fd, name, S_IFREG | 0600, 0) == 0, name);
+    }
+    raise(SIGTERM);
+    return 103;
+}
+
+static void a_signal_removes_what_is_temporary(void **state)
+{
+    (void)state;
+    scratch_mkdir("killed");
+    assert_int_equal(in_child(be_killed, -2, -2), FM_OK);
+    assert_int_equal(scratch_entries(scratch("killed")), 1);
+    assert_int_equal(access(scratch("killed/file1"), F_OK), 0);
+}
+
+static void the_table_of_temporaries_is_given_back(void **state)
+{
+    (void)state;
+    struct fm_output o[64], more;
+    struct fm_err err = {0};
+    char name[32];
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 64; i++) {
+            snprintf(name, sizeof name, "many%d", i);
+            assert_int_equal(fm_output_open(&o[i], scratch(name), true, false, &err), FM_OK);
+        }
+        assert_int_equal(fm_output_open(&more, scratch("one-more"), true, false, &err), FM_EBUG);
+        for (int i = 0; i < 64; i++)
+            fm_output_abandon(&o[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outputs_appear_whole_or_not_at_all),
+        cmocka_unit_test(an_output_that_came_meanwhile_stays),
+        cmocka_unit_test(output_names_that_cannot_be),
+        cmocka_unit_test(a_look_ahead_makes_nothing),
+        cmocka_unit_test(standard_output_fails_with_its_reason),
+        cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
+        cmocka_unit_test(a_full_disk_is_named_with_its_room),
+        cmocka_unit_test(directories_appear_whole_or_not_at_all),
+        cmocka_unit_test(a_checkpoint_is_never_replaced),
+        cmocka_unit_test(a_directory_with_directories_is_never_replaced),
+        cmocka_unit_test(a_signal_removes_what_is_temporary),
+        cmocka_unit_test(the_table_of_temporaries_is_given_back),
+    };
+    scratch(""); /* children share the directory */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

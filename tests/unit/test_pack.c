@@ -1,0 +1,375 @@
+/* Packing and exporting: the same bytes every way, and what they mean. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/export/export.h"
+#include "lib/export/list.h"
+#include "lib/pack/pack.h"
+#include "tests/unit/given.h"
+
+static struct fm_run_options run_for(const char *input, const char *output)
+{
+    return (struct fm_run_options){
+        .model = GIVEN_MODEL, .input = input, .output = output, .device = "ref", .force = true};
+}
+
+static void pack(const char *stage, const char *output)
+{
+    struct fm_run_options run = run_for(stage, output);
+    struct fm_pack_report report;
+    struct fm_err err = {0};
+    if (fm_pack(&run, &report, &err) != FM_OK)
+        golden_die(&err);
+}
+
+/* Standard output goes to a file, through a pipe's rules: "-" is never seeked. */
+static int run_to_stdout(const struct fm_run_options *run, const char *output, struct fm_err *err)
+{
+    struct fm_pack_report report;
+    fflush(stdout);
+    int saved = dup(1);
+    FILE *f = fopen(output, "wb");
+    scratch_check(f && dup2(fileno(f), 1) == 1, output);
+    int rc = fm_pack(run, &report, err);
+    scratch_check(dup2(saved, 1) == 1, "dup2");
+    close(saved);
+    fclose(f);
+    return rc;
+}
+
+static void pack_to_stdout(const char *stage, const char *output)
+{
+    struct fm_run_options run = run_for(stage, "-");
+    struct fm_err err = {0};
+    if (run_to_stdout(&run, output, &err) != FM_OK)
+        golden_die(&err);
+}
+
+static void a_file_and_a_pipe_get_the_same_bytes(void **unused)
+{
+    (void)unused;
+    for (int adapter = 0; adapter < 2; adapter++) {
+        const char *stage = given_stage("in.fm", adapter);
+        pack(stage, scratch("file.fm"));
+        pack_to_stdout(stage, scratch("pipe.fm"));
+        assert_true(scratch_same(scratch("file.fm"), scratch("pipe.fm")));
+    }
+}
+
+/* Flip a bit of the last tensor of a shard when the second pass begins; times stay as they were. */
+static void change_shard(void *self, const char *stage, uint64_t done, uint64_t total,
+                         const char *unit)
+{
+    char **shard = self;
+    struct stat st;
+    (void)done, (void)total, (void)unit;
+    if (!*shard || strcmp(stage, "weights") != 0)
+        return;
+    FILE *f = fopen(*shard, "r+b");
+    scratch_check(f && fstat(fileno(f), &st) == 0 && fseek(f, -2, SEEK_END) == 0, *shard);
+    int c = fgetc(f);
+    scratch_check(fseek(f, -2, SEEK_END) == 0 && fputc(c ^ 1, f) != EOF && fflush(f) == 0, *shard);
+    struct timespec times[2] = {st.st_atim, st.st_mtim};
+    scratch_check(futimens(fileno(f), times) == 0 && fclose(f) == 0, *shard);
+    *shard = NULL;
+}
+
+static void a_checkpoint_that_changes_between_two_readings_is_refused(void **unused)
+{
+    (void)unused;
+    char model[512], shard[600], command[1200], *once = shard;
+    const char *stage = given_stage("in.fm", false);
+    struct fm_err err = {0};
+    snprintf(model, sizeof model, "%s", scratch("model"));
+    snprintf(shard, sizeof shard, "%s/model-00002-of-00002.safetensors", model);
+    snprintf(command, sizeof command, "cp -r %s %s", GIVEN_MODEL, model);
+    assert_int_equal(system(command), 0);
+    struct fm_run_options run = run_for(stage, "-");
+    run.model = model;
+    assert_int_equal(run_to_stdout(&run, scratch("whole.fm"), &err), FM_OK);
+    run.progress = (struct fm_progress){.report = change_shard, .self = &once};
+    assert_int_equal(run_to_stdout(&run, scratch("cut.fm"), &err), FM_EIO);
+    assert_null(once);
+    assert_non_null(strstr(err.text, "the second reading"));
+    struct fm_bundle b = {0};
+    assert_int_equal(fm_bundle_open(&b, scratch("cut.fm"), &err), FM_EFORMAT);
+    fm_bundle_close(&b);
+}
+
+static void one_thread_and_three_give_the_same_bytes(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    const char *stage = given_stage("in.fm", true);
+    pack(stage, scratch("one.fm"));
+    assert_int_equal(fm_pool_start(3, &err), FM_OK);
+    pack(stage, scratch("three.fm"));
+    pack_to_stdout(stage, scratch("pipe.fm"));
+    fm_pool_stop();
+    assert_true(scratch_same(scratch("one.fm"), scratch("three.fm")));
+    assert_true(scratch_same(scratch("one.fm"), scratch("pipe.fm")));
+}
+
+/* ---- the bytes that every machine makes ---- */
+
+#define CHECKSUMS "golden/CHECKSUMS"
+
+static char sums[65536];
+
+static void add_sum(const char *folder, const char *name, const void *data, size_t size)
+{
+    char hex[FM_DIGEST_HEX];
+    struct fm_digest d = fm_digest_of(data, size);
+    size_t used = strlen(sums);
+    fm_digest_hex(hex, &d);
+    snprintf(sums + used, sizeof sums - used, "%s  %s/%s\n", hex, folder, name);
+}
+
+/* Members whose bytes no library version has a say in. */
+static void sum_bundle(const char *path)
+{
+    struct fm_bundle b = {0};
+    struct fm_budgets budgets = {0};
+    GIVEN_TRY(fm_bundle_open(&b, path, &given_err));
+    GIVEN_TRY(fm_budgets_open(&budgets, &b, &given_err));
+    for (size_t i = 0; i < b.members; i++) {
+        const char *name = b.member[i].name;
+        void *data;
+        size_t size;
+        if (strcmp(name, FM_MEMBER_MANIFEST) == 0 || strcmp(name, FM_MEMBER_BUILD) == 0 ||
+            strcmp(name, FM_MEMBER_CHECKSUMS) == 0 || strncmp(name, FM_MEMBER_PAD, 5) == 0)
+            continue;
+        if (strcmp(name, FM_MEMBER_MASKS) == 0) {
+            add_sum("bundle", "masks", budgets.family.widths,
+                    sizeof(uint32_t) * GIVEN_BUDGETS * GIVEN_L * GIVEN_E);
+            continue;
+        }
+        GIVEN_TRY(fm_bundle_read(&b, &b.member[i], &data, &size, &given_err));
+        add_sum("bundle", name, data, size);
+        free(data);
+    }
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+}
+
+static int compare_names(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static void sum_directory(const char *folder, const char *path)
+{
+    struct dirent **entry;
+    int n = scandir(path, &entry, NULL, compare_names);
+    assert_true(n > 2);
+    for (int i = 0; i < n; i++) {
+        char file[1024];
+        size_t size;
+        snprintf(file, sizeof file, "%s/%s", path, entry[i]->d_name);
+        /* The modelling file is that of the tree; it need not be listed again. */
+        if (strcmp(entry[i]->d_name, "modeling_fm.py") == 0) {
+            assert_true(scratch_same(file, "formats/runtime/modeling_fm.py"));
+        } else if (entry[i]->d_name[0] != '.') {
+            char *data = scratch_read(file, &size);
+            add_sum(folder, entry[i]->d_name, data, size);
+            free(data);
+        }
+        free(entry[i]);
+    }
+    free(entry);
+}
+
+static void export_to(const char *bundle, const char *path, enum fm_layout layout)
+{
+    struct fm_run_options run = run_for(bundle, path);
+    struct fm_export_options options = {.layout = layout, .budget = 0.4};
+    struct fm_export_report report;
+    GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
+}
+
+static void export_fused(const char *bundle, const char *path)
+{
+    struct fm_run_options run = run_for(bundle, path);
+    struct fm_export_options options = {.layout = FM_LAYOUT_LAYER, .vllm = true, .budget = 0.4};
+    struct fm_export_report report;
+    GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
+}
+
+/* BLESS=1 writes golden/CHECKSUMS again. */
+static void bundle_and_exports_have_the_bytes_of_every_machine(void **unused)
+{
+    (void)unused;
+    pack(given_stage("in.fm", true), scratch("given.fm"));
+    sums[0] = '\0';
+    sum_bundle(scratch("given.fm"));
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        const char *name = fm_layout_name((enum fm_layout)i);
+        export_to(scratch("given.fm"), scratch(name), (enum fm_layout)i);
+        sum_directory(name, scratch(name));
+    }
+    export_fused(scratch("given.fm"), scratch("layer-vllm"));
+    sum_directory("layer-vllm", scratch("layer-vllm"));
+    if (getenv("BLESS")) {
+        FILE *f = fopen(CHECKSUMS, "wb");
+        scratch_check(f && fputs(sums, f) >= 0 && fclose(f) == 0, CHECKSUMS);
+    }
+    size_t size;
+    char *want = scratch_read(CHECKSUMS, &size);
+    assert_string_equal(sums, want);
+    free(want);
+}
+
+/* ---- exports ---- */
+
+static void a_tar_stream_has_the_files_of_the_directory(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    char command[2048];
+    pack(given_stage("in.fm", false), scratch("a.fm"));
+    assert_int_equal(fm_pool_start(3, &err), FM_OK);
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        export_to(scratch("a.fm"), scratch("dir"), (enum fm_layout)i);
+        fflush(stdout);
+        int saved = dup(1);
+        FILE *f = fopen(scratch("export.tar"), "wb");
+        scratch_check(f && dup2(fileno(f), 1) == 1, "export.tar");
+        export_to(scratch("a.fm"), "-", (enum fm_layout)i);
+        scratch_check(dup2(saved, 1) == 1, "dup2");
+        close(saved);
+        fclose(f);
+        snprintf(command, sizeof command,
+                 "cd %s && rm -rf un && mkdir un && tar xf export.tar -C un && diff -r un dir",
+                 scratch_root);
+        assert_int_equal(system(command), 0);
+    }
+    fm_pool_stop();
+}
+
+static void budgets_too_far_away_are_refused_with_their_neighbours(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_export_report report;
+    pack(given_stage("in.fm", false), scratch("a.fm"));
+    struct fm_run_options run = run_for(scratch("a.fm"), scratch("never"));
+    struct fm_export_options options = {.layout = FM_LAYOUT_PADDED, .budget = 0.2};
+    assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "the neighbours are 0.158559 and 0.237838"));
+    options.budget = 0.9;
+    assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "the nearest is 0.475676"));
+    assert_int_not_equal(access(scratch("never"), F_OK), 0);
+}
+
+static void the_list_says_what_the_manifest_does(void **unused)
+{
+    (void)unused;
+    struct fm_list list;
+    pack(given_stage("in.fm", true), scratch("a.fm"));
+    GIVEN_TRY(fm_list_read(&list, scratch("a.fm"), true, &given_err));
+    assert_string_equal(list.stage, "pack");
+    assert_string_equal(list.dtype, "F16");
+    assert_int_equal(list.rows, GIVEN_BUDGETS);
+    assert_int_equal(list.row[3].removed, 132);
+    assert_true(list.adapter_budget == list.row[5].budget);
+    assert_false(list.row[3].measured);
+    /* `bytes` is the sum of the tensors of a ragged export. */
+    struct fm_file f;
+    struct fm_safetensors st = {0};
+    uint64_t bytes = 0;
+    export_to(scratch("a.fm"), scratch("ragged"), FM_LAYOUT_RAGGED);
+    GIVEN_TRY(fm_file_open(&f, scratch("ragged/model.safetensors"), &given_err));
+    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    for (size_t i = 0; i < st.count; i++)
+        bytes += st.tensor[i].size;
+    assert_int_equal(list.row[5].bytes, bytes);
+    fm_safetensors_close(&st);
+    fm_file_close(&f);
+    char *text = fm_list_json(&list);
+    assert_non_null(strstr(text, "\"removed\": 132"));
+    free(text);
+    fm_list_release(&list);
+}
+
+/* Channels under the adapter's mask change, all others stay bit for bit. */
+static void the_adapter_touches_only_the_channels_under_its_mask(void **unused)
+{
+    (void)unused;
+    pack(given_stage("in.fm", false), scratch("plain.fm"));
+    pack(given_stage("in2.fm", true), scratch("merged.fm"));
+    struct fm_adapter adapter;
+    struct fm_bundle a = {0}, b = {0};
+    given_adapter(&adapter);
+    GIVEN_TRY(fm_bundle_open(&a, scratch("plain.fm"), &given_err));
+    GIVEN_TRY(fm_bundle_open(&b, scratch("merged.fm"), &given_err));
+    int changed = 0;
+    for (int l = 0; l < GIVEN_L; l++) {
+        char name[64], tensor[64];
+        void *x, *y;
+        size_t size;
+        struct fm_safetensors st = {0};
+        snprintf(name, sizeof name, "weights/layers-%05d.safetensors", l);
+        const struct fm_member *m = fm_bundle_find(&a, name);
+        GIVEN_TRY(fm_bundle_read(&a, m, &x, &size, &given_err));
+        GIVEN_TRY(fm_bundle_read(&b, fm_bundle_find(&b, name), &y, &size, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &a.file, m->offset, m->size, &given_err));
+        for (int part = 0; part < 2; part++) {
+            snprintf(tensor, sizeof tensor, "layers.%d.%s", l, part ? "down" : "gate_up");
+            size_t row = (size_t)GIVEN_H * 2 * (part ? 1 : 2);
+            size_t at = (size_t)(fm_safetensors_find(&st, tensor)->offset - m->offset);
+            for (int e = 0; e < GIVEN_E; e++)
+                for (uint32_t j = 0; j < GIVEN_I; j++, at += row) {
+                    bool same = memcmp((char *)x + at, (char *)y + at, row) == 0;
+                    assert_true(same || j < adapter.widths[l * GIVEN_E + e]);
+                    changed += !same;
+                }
+        }
+        fm_safetensors_close(&st);
+        free(x);
+        free(y);
+    }
+    assert_true(changed > GIVEN_L * GIVEN_E);
+    fm_adapter_release(&adapter);
+    fm_bundle_close(&a);
+    fm_bundle_close(&b);
+}
+
+static void a_stream_of_another_checkpoint_is_refused(void **unused)
+{
+    (void)unused;
+    struct fm_pack_report report;
+    struct fm_err err = {0};
+    char command[2048];
+    const char *stage = given_stage("in.fm", false);
+    snprintf(
+        command, sizeof command,
+        "rm -rf %s/model && cp -r %s %s/model && sed -i 's/5000.0/6000.0/' %s/model/config.json",
+        scratch_root, GIVEN_MODEL, scratch_root, scratch_root);
+    assert_int_equal(system(command), 0);
+    struct fm_run_options run = run_for(stage, scratch("never.fm"));
+    run.model = scratch("model");
+    assert_int_equal(fm_pack(&run, &report, &err), FM_ECONFIG);
+    assert_int_not_equal(access(scratch("never.fm"), F_OK), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_and_a_pipe_get_the_same_bytes),
+        cmocka_unit_test(a_checkpoint_that_changes_between_two_readings_is_refused),
+        cmocka_unit_test(one_thread_and_three_give_the_same_bytes),
+        cmocka_unit_test(bundle_and_exports_have_the_bytes_of_every_machine),
+        cmocka_unit_test(a_tar_stream_has_the_files_of_the_directory),
+        cmocka_unit_test(budgets_too_far_away_are_refused_with_their_neighbours),
+        cmocka_unit_test(the_list_says_what_the_manifest_does),
+        cmocka_unit_test(the_adapter_touches_only_the_channels_under_its_mask),
+        cmocka_unit_test(a_stream_of_another_checkpoint_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,217 @@
+/* PyTorch's rows of fm-bench kernels, with programs in Python's place that behave well and badly.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/base/pool.h"
+#include "lib/bench/kernelbench.h"
+#include "lib/bench/kernelcase.h"
+#include "lib/bench/pytorch.h"
+#include "tests/unit/scratch.h"
+
+/* Two cases of each kernel: one number of tokens, two budgets. */
+static const struct fm_kernelbench_options small = {.shape = "8,10,3,2",
+                                                    .tokens = "4",
+                                                    .budgets = "0,0.3",
+                                                    .dtype = "f32",
+                                                    .repeat = 2,
+                                                    .python_needed = true};
+
+enum {
+    LAYER_BYTES = 3 * 3 * 10 * 8 * 4 + 4 * 8 * 4 + 2 * 4 * 2 * 4 + 2 * 3 * 4, /* after the line */
+    ROW_BYTES = 3 * 8 * 4,
+};
+
+/* A shell script in the place of Python: what it does with a socket as standard input. */
+static const char *fake(const char *name, const char *script)
+{
+    char text[1024];
+    int n = snprintf(text, sizeof text, "#!/bin/sh\n%s\n", script);
+    const char *path = scratch_write(name, text, (size_t)n);
+    scratch_check(chmod(path, 0755) == 0, path);
+    return path;
+}
+
+/* One that says hello and takes the layer, then does `rest`. */
+static const char *fake_ready(const char *name, const char *rest)
+{
+    char script[768];
+    snprintf(script, sizeof script,
+             "echo torch 9.9 >&0\nread -r line\nhead -c %d >/dev/null\necho ready >&0\n"
+             "rows() { head -c %d /dev/zero >&0; }\n%s",
+             LAYER_BYTES, ROW_BYTES, rest);
+    return fake(name, script);
+}
+
+static int run(struct fm_kernelbench *b, const char *python, bool needed, struct fm_err *err)
+{
+    struct fm_kernelbench_options o = small;
+    *err = (struct fm_err){0};
+    o.python = python;
+    o.python_needed = needed;
+    return fm_kernelbench_run(&o, false, b, err);
+}
+
+static void expect_sentence(const char *python, int code, const char *what)
+{
+    struct fm_kernelbench b;
+    struct fm_err err;
+    assert_int_equal(run(&b, python, true, &err), code);
+    if (!strstr(err.text, what))
+        fail_msg("'%s' does not say '%s'", err.text, what);
+    assert_null(strchr(err.text, '\n'));
+    fm_kernelbench_release(&b);
+}
+
+static void each_failure_is_one_sentence(void **state)
+{
+    (void)state;
+    expect_sentence("/nowhere/python3", FM_ENOENT, "cannot run '/nowhere/python3': No such file");
+    expect_sentence(fake("ends", "exit 3"), FM_EIO, "ended with status 3 before it answered");
+    expect_sentence(fake("dies", "kill -9 $$"), FM_EIO, "was ended by signal 9");
+    expect_sentence(fake("lacks", "echo 'error ModuleNotFoundError: no torch' >&0"), FM_ENOENT,
+                    "ModuleNotFoundError: no torch");
+    expect_sentence(fake("babbles", "echo Python 2.7 >&0"), FM_EIO, "answered 'Python 2.7'");
+    expect_sentence(fake("leaves", "echo torch 9.9 >&0; read -r line"), FM_EIO,
+                    "ended with status 0");
+    expect_sentence(fake("unready", "echo torch 9.9 >&0; echo what >&0; exec cat >/dev/null"),
+                    FM_EIO, "answered 'what'");
+}
+
+static void silence_has_an_end(void **state)
+{
+    (void)state;
+    struct fm_kernelcase c = {0};
+    struct fm_pytorch *p;
+    struct fm_err err = {0};
+    const char *python = fake("sleeps", "exec sleep 60");
+    assert_int_equal(fm_pytorch_open(&p, python, &c, 1, NULL, &err), FM_EIO);
+    assert_non_null(strstr(err.text, "said nothing for 1 seconds"));
+    assert_null(p);
+}
+
+static void without_need_the_rows_are_left_out(void **state)
+{
+    (void)state;
+    struct fm_kernelbench b;
+    struct fm_err err;
+    assert_int_equal(run(&b, "/nowhere/python3", false, &err), FM_OK);
+    assert_int_equal(b.rows, 2 * 2);
+    assert_string_equal(b.torch, "");
+    assert_non_null(strstr(b.torch_missing, "cannot run '/nowhere/python3'"));
+    fm_kernelbench_release(&b);
+    assert_int_equal(run(&b, NULL, false, &err), FM_OK); /* nor is anything said */
+    assert_int_equal(b.rows, 2 * 2);
+    assert_string_equal(b.torch_missing, "");
+    fm_kernelbench_release(&b);
+}
+
+/* Rows are between ours and the GPU's; the error is that of what came back, which is all zeros. */
+static void its_seconds_and_results_are_taken(void **state)
+{
+    (void)state;
+    struct fm_kernelbench b;
+    struct fm_err err;
+    const char *python = fake_ready("works", "while read -r line; do echo 0.25 >&0; rows; done");
+    assert_int_equal(run(&b, python, true, &err), FM_OK);
+    assert_string_equal(b.torch, "9.9");
+    assert_string_equal(b.torch_missing, "");
+    assert_int_equal(b.rows, 4 * 2);
+    for (int i = 4; i < 8; i++) {
+        assert_string_equal(b.row[i].kernel, i < 6 ? "torch-loop" : "torch-grouped");
+        assert_true(b.row[i].seconds == 0.25 && b.row[i].speedup == 1);
+        assert_true(b.row[i].error > 0.01 && b.row[i].error <= 1);
+    }
+    assert_true(b.row[2].error < 1e-6 && b.row[3].error < 1e-6);
+    fm_kernelbench_release(&b);
+}
+
+/* It is asked for what it shall compute, in words that formats/runtime/torch_experts.py knows. */
+static void requests_name_kernel_tokens_budget_and_rows(void **state)
+{
+    (void)state;
+    char script[300], line[64];
+    struct fm_kernelbench b;
+    struct fm_err err;
+    const char *said = scratch("said");
+    snprintf(script, sizeof script,
+             "while read -r line; do echo \"$line\" >>%s; echo 0.25 >&0; rows; done", said);
+    assert_int_equal(run(&b, fake_ready("listens", script), true, &err), FM_OK);
+    fm_kernelbench_release(&b);
+    FILE *f = fopen(said, "re");
+    assert_non_null(f);
+    static const char *const want[] = {"torch-loop 4 0 3\n", "torch-loop 4 1 3\n",
+                                       "torch-grouped 4 0 3\n", "torch-grouped 4 1 3\n"};
+    for (int i = 0; i < 12; i++) { /* a round to check, two to measure */
+        assert_non_null(fgets(line, sizeof line, f));
+        assert_string_equal(line, want[i % 4]);
+    }
+    assert_null(fgets(line, sizeof line, f));
+    fclose(f);
+}
+
+static void what_it_cannot_do_is_left_out_and_said(void **state)
+{
+    (void)state;
+    struct fm_kernelbench b;
+    struct fm_err err;
+    const char *python =
+        fake_ready("refuses", "while read -r kernel line; do case $kernel in\n"
+                              "torch-loop) echo 0.25 >&0; rows ;;\n"
+                              "*) echo cannot AttributeError: grouped_mm >&0 ;; esac; done");
+    assert_int_equal(run(&b, python, true, &err), FM_OK);
+    assert_true(b.row[4].seconds > 0 && b.row[5].seconds > 0);
+    assert_true(b.row[6].seconds == 0 && b.row[7].seconds == 0);
+    assert_string_equal(b.torch_missing, "torch-grouped: AttributeError: grouped_mm");
+    fm_kernelbench_release(&b);
+}
+
+/* Where it ends after some answers, or says numbers that are none. */
+static void a_child_that_is_lost_takes_no_row_of_ours_along(void **state)
+{
+    (void)state;
+    static const char *const bad[][3] = {
+        {"quits", "for i in 1 2 3 4 5; do read -r line; echo 0.25 >&0; rows; done; exit 4",
+         "ended with status 4"},
+        {"negative", "while read -r line; do echo -0.25 >&0; rows; done", "answered '-0.25'"},
+        {"nan", "while read -r line; do echo nan >&0; rows; done", "answered 'nan'"},
+        {"short", "read -r line; echo 0.25 >&0; echo >&0; exit 5", "ended with status 5"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_kernelbench b;
+        struct fm_err err;
+        assert_int_equal(run(&b, fake_ready(bad[i][0], bad[i][1]), true, &err), FM_OK);
+        assert_non_null(strstr(b.torch_missing, bad[i][2]));
+        assert_true(b.row[2].seconds > 0 && b.row[3].seconds > 0);
+        for (int r = 4; r < 8; r++)
+            assert_true(b.row[r].seconds == 0);
+        fm_kernelbench_release(&b);
+    }
+}
+
+int main(void)
+{
+    struct fm_err err = {0};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_failure_is_one_sentence),
+        cmocka_unit_test(silence_has_an_end),
+        cmocka_unit_test(without_need_the_rows_are_left_out),
+        cmocka_unit_test(its_seconds_and_results_are_taken),
+        cmocka_unit_test(requests_name_kernel_tokens_budget_and_rows),
+        cmocka_unit_test(what_it_cannot_do_is_left_out_and_said),
+        cmocka_unit_test(a_child_that_is_lost_takes_no_row_of_ours_along),
+    };
+    if (fm_pool_start(2, &err) != FM_OK)
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_pool_stop();
+    return failed;
+}

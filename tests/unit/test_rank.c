@@ -1,0 +1,407 @@
+/* Scores and order, against transformers' autograd on the odd model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sys/time.h>
+
+#include "lib/base/pool.h"
+#include "lib/learn/quality.h"
+#include "lib/learn/rank.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/golden.h"
+#include "tests/unit/models.h"
+#include "tests/unit/runs.h"
+
+enum { L = 3, E = 5, I = 37, CHANNELS = L * E * I };
+
+static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_report *report)
+{
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    fm_rank_defaults(&options);
+    options.order = order;
+    if (fm_rank(&r->run, &options, report, &err))
+        fail_msg("%s", err.text);
+}
+
+static void read_ranking(struct fm_ranking *ranking, const char *name)
+{
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
+        fm_ranking_open(ranking, &b, &err))
+        fail_msg("%s", err.text);
+    fm_bundle_close(&b);
+}
+
+/* Largest difference relative to the largest score of each expert of `channels`. */
+static double score_error(const double *got, const double *want, int experts, int channels)
+{
+    double worst = 0;
+    for (int x = 0; x < experts; x++) {
+        double most = 0, off = 0;
+        for (int i = x * channels; i < (x + 1) * channels; i++) {
+            most = want[i] > most ? want[i] : most;
+            double d = fabs(got[i] - want[i]);
+            off = d > off || isnan(d) ? d : off;
+        }
+        off = most > 0 ? off / most : off;
+        worst = off > worst || isnan(off) ? off : worst;
+    }
+    return worst;
+}
+
+/* Along the golden order our scores fall; where they differ by more than the tolerance, the
+ * permutations are the same. */
+static void assert_order(const struct fm_ranking *r, const struct golden *g)
+{
+    int32_t *order = golden_read(g, "rank.order", FM_I32, NULL);
+    for (int x = 0; x < r->M * r->E; x++) {
+        const double *s = r->scores + x * r->I;
+        for (int j = 0; j < r->I; j++) {
+            int32_t ours = r->order[x * r->I + j], golden = order[x * r->I + j];
+            assert_true(ours == golden || fabs(s[ours] - s[golden]) <= 1e-4 * s[golden]);
+        }
+    }
+    free(order);
+}
+
+/* The ranking of a model in golden/ is the stored one; the report and the warnings are left. */
+static void assert_golden(struct runs *r, const char *model, const char *device, int batch,
+                          struct fm_rank_report *report)
+{
+    struct golden g;
+    struct fm_ranking ranking;
+    char path[96], tokens_path[112], scores[16], losses[16];
+    size_t batches;
+    runs_init(r, NULL, "golden.fm");
+    snprintf(path, sizeof path, "golden/%s/golden.safetensors", model);
+    golden_open(&g, path);
+    snprintf(path, sizeof path, "golden/%s", model);
+    snprintf(tokens_path, sizeof tokens_path, "%s/tokens.npy", path);
+    snprintf(scores, sizeof scores, "rank%d.scores", batch);
+    snprintf(losses, sizeof losses, "rank%d.losses", batch);
+    r->run.model = path;
+    r->run.tokens = tokens_path;
+    r->run.device = device;
+    r->run.batch = batch;
+    rank_to(r, FM_ORDER_SCORE, report);
+    read_ranking(&ranking, "golden.fm");
+    int experts = ranking.M * ranking.E;
+    double *want = golden_read(&g, scores, FM_F64, NULL), ce = 0;
+    double *loss = golden_read(&g, losses, FM_F64, &batches);
+    int64_t *tokens = golden_read(&g, "rank.tokens", FM_I64, NULL);
+    double error = score_error(ranking.scores, want, experts, ranking.I);
+    for (size_t b = 0; b < batches; b++)
+        ce += loss[b] / (double)batches;
+    printf("%s, %s, batches of %d: scores off by %.2g, loss by %.2g\n", model, device, batch, error,
+           fabs(report->ce - ce));
+    assert_true(error <= 1e-4);
+    assert_true(fabs(report->ce - ce) <= 1e-5 * ce);
+    assert_int_equal(report->batches, batches);
+    assert_memory_equal(ranking.tokens, tokens, sizeof(int64_t) * (size_t)experts);
+    if (batch == 1)
+        assert_order(&ranking, &g);
+    fm_ranking_release(&ranking);
+    free(want);
+    free(loss);
+    free(tokens);
+    golden_close(&g);
+}
+
+static void assert_all_golden(const char *device)
+{
+    for (size_t i = 0; i < MODELS; i++)
+        for (int batch = 1; batch <= 2; batch++) {
+            struct runs r;
+            struct fm_rank_report report = {0};
+            assert_golden(&r, odd_models[i], device, batch, &report);
+            fm_rank_report_release(&report);
+        }
+}
+
+static void scores_are_the_golden_ones(void **state)
+{
+    (void)state;
+    assert_all_golden("ref");
+}
+
+static void an_expert_out_of_reach_is_told(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_rank_report report = {0};
+    assert_golden(&r, "odd-mixtral", "cpu", 1, &report);
+    assert_int_equal(report.unreached, 1);
+    assert_int_equal(report.unreached_at[0], 1);
+    assert_int_equal(report.unreached_at[1], 4);
+    assert_int_equal(r.warnings, 1);
+    assert_non_null(strstr(r.text, "1 of 15 experts"));
+    fm_rank_report_release(&report);
+}
+
+static void scores_of_the_fast_table_are_the_golden_ones(void **state)
+{
+    (void)state;
+    assert_all_golden("cpu");
+}
+
+/* The trained model: eight sequences, and its loss on text it has not seen. */
+static void assert_trained(int batch, const char *scores)
+{
+    struct golden g;
+    struct runs r;
+    struct fm_ranking ranking;
+    struct fm_rank_report report = {0};
+    size_t n;
+    uint16_t word[4096];
+    golden_open(&g, "golden/tiny-mixtral/golden.safetensors");
+    int32_t *ids = golden_read(&g, "ids", FM_I32, &n);
+    double *want = golden_read(&g, scores, FM_F64, NULL);
+    assert_true(n == 8 * 128);
+    for (size_t i = 0; i < n; i++)
+        word[i] = (uint16_t)ids[i];
+    scratch_write("tiny.u16", word, n * sizeof *word);
+    runs_init(&r, NULL, "tiny.fm");
+    r.run.model = "golden/tiny-mixtral";
+    r.run.tokens = runs_path(r.tokens, "tiny.u16");
+    r.run.token_dtype = FM_TOKEN_U16;
+    r.run.seq_len = 128;
+    r.run.device = "cpu";
+    r.run.batch = batch;
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    read_ranking(&ranking, "tiny.fm");
+    double error = score_error(ranking.scores, want, 4 * 8, 256);
+    printf("trained model, batches of %d: scores off by %.2g\n", batch, error);
+    assert_true(error <= 1e-4);
+    fm_rank_report_release(&report);
+    fm_ranking_release(&ranking);
+    free(ids);
+    free(want);
+    golden_close(&g);
+}
+
+static void scores_of_the_trained_model_are_the_golden_ones(void **state)
+{
+    (void)state;
+    assert_trained(1, "rank1.scores");
+    assert_trained(4, "rank4.scores");
+}
+
+static void quality_of_the_full_model_is_the_golden_loss(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_model *model = NULL;
+    const struct fm_ops *ops = NULL;
+    struct fm_calib held;
+    struct fm_quality quality[2];
+    uint32_t widths[2][4 * 8];
+    golden_open(&g, "golden/tiny-mixtral/golden.safetensors");
+    double *ce = golden_read(&g, "heldout.ce", FM_F64, NULL);
+    runs_init(&r, NULL, "none");
+    r.run.eval_tokens = "golden/tiny-mixtral/heldout.npy";
+    r.run.seq_len = 128;
+    for (int x = 0; x < 4 * 8; x++) {
+        widths[0][x] = 256;
+        widths[1][x] = 128;
+    }
+    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    assert_int_equal(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err), FM_OK);
+    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err), FM_OK);
+    if (fm_quality_measure(quality, model, ops, &held, widths[0], 2, NULL, &r.run, &err))
+        fail_msg("%s", err.text);
+    printf("loss %.7f, golden %.7f; at half width %.4f\n", quality[0].ce, *ce, quality[1].ce);
+    assert_true(fabs(quality[0].ce - *ce) <= 1e-5 * *ce);
+    assert_true(quality[0].kl == 0 && quality[0].agree == 1);
+    assert_int_equal(quality[0].positions, 32 * 127);
+    /* Unranked, half the channels are not enough. */
+    assert_true(quality[1].ce > quality[0].ce + 0.1 && quality[1].kl > 0.1);
+    fm_calib_close(&held);
+    fm_model_close(model);
+    free(ce);
+    golden_close(&g);
+}
+
+static void the_original_order_can_be_kept(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_ranking ranking;
+    struct fm_rank_report report = {0};
+    runs_init(&r, NULL, "original.fm");
+    rank_to(&r, FM_ORDER_ORIGINAL, &report);
+    read_ranking(&ranking, "original.fm");
+    for (int i = 0; i < CHANNELS; i++)
+        assert_int_equal(ranking.order[i], i % I);
+    assert_true(ranking.scores[0] > 0);
+    fm_ranking_release(&ranking);
+    fm_rank_report_release(&report);
+}
+
+/* Two threads, little memory: the same bytes. */
+static void threads_and_memory_change_nothing(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_report report = {0};
+    runs_init(&r, NULL, "one.fm");
+    r.run.device = "cpu";
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    fm_rank_report_release(&report);
+    runs_init(&r, NULL, "two.fm");
+    r.run.device = "cpu";
+    r.run.memory = 64 << 10;
+    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    fm_pool_stop();
+    fm_rank_report_release(&report);
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+static void a_stopped_run_goes_on(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "straight.fm");
+    runs_tokens(&r, 40, 11);
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    fm_rank_report_release(&report);
+    runs_init(&r, NULL, "resumed.fm");
+    runs_tokens(&r, 40, 11);
+    r.run.state = runs_path(r.state, "rank.state");
+    r.countdown = 1; /* before the second of three groups */
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
+    fm_rank_report_release(&report);
+    assert_int_equal(access(r.run.state, F_OK), 0);
+    assert_int_equal(access(r.run.output, F_OK), -1);
+    /* Another batch size is another run. */
+    r.stop = 0;
+    r.run.batch = 2;
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
+    fm_rank_report_release(&report);
+    r.run.batch = 0;
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    assert_int_equal(report.resumed, 16);
+    fm_rank_report_release(&report);
+    assert_int_equal(access(r.run.state, F_OK), -1);
+    assert_true(runs_same("straight.fm", "resumed.fm"));
+}
+
+static atomic_int stop_now;
+
+static void on_alarm(int signal_number)
+{
+    stop_now = signal_number;
+}
+
+/* Wherever the signal comes, in the middle of a group, too, nothing of it is counted twice. */
+static void a_run_stopped_at_any_moment_goes_on(void **state)
+{
+    (void)state;
+    enum { MOMENTS = 24 };
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    int stopped = 0;
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "straight.fm");
+    runs_tokens(&r, 16, 11); /* one group */
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    int moment = (int)(report.seconds * 1e6 / MOMENTS);
+    fm_rank_report_release(&report);
+    signal(SIGALRM, on_alarm);
+    for (int i = 1; i <= MOMENTS; i++) {
+        runs_init(&r, NULL, "resumed.fm");
+        runs_tokens(&r, 16, 11);
+        r.run.state = runs_path(r.state, "rank.state");
+        r.run.stop = &stop_now;
+        stop_now = 0;
+        long us = 1 + (long)i * moment;
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {us / 1000000, us % 1000000}}, NULL);
+        int rc = fm_rank(&r.run, &options, &report, &err);
+        setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+        assert_true(rc == FM_OK || rc == FM_ESAVED);
+        fm_rank_report_release(&report);
+        stop_now = 0;
+        if (rc == FM_ESAVED) {
+            rank_to(&r, FM_ORDER_SCORE, &report);
+            fm_rank_report_release(&report);
+            stopped++;
+        }
+        assert_true(runs_same("straight.fm", "resumed.fm"));
+    }
+    assert_true(stopped > 0);
+}
+
+static void what_cannot_be_ranked_is_refused(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "refused.fm");
+    r.run.batch = 7;
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "only 6 sequences"));
+    fm_rank_report_release(&report);
+    r.run.batch = 4;
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    assert_int_equal(report.dropped, 2);
+    fm_rank_report_release(&report);
+    /* Before hours of work, not after. */
+    r.run.force = false;
+    err = (struct fm_err){0};
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECREATE);
+    fm_rank_report_release(&report);
+}
+
+static void a_plan_counts_sweeps_and_products(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_plan plan;
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "plan.fm");
+    assert_int_equal(fm_rank_plan(&r.run, &options, &plan, &err), FM_OK);
+    assert_int_equal(plan.sweeps, 1);
+    assert_int_equal(plan.tokens, 6 * 23);
+    assert_true(plan.flops > 1e6 && plan.rate > 0 && plan.seconds > 0);
+    assert_true(plan.disk > CHANNELS * 12 && plan.memory > 0);
+    assert_int_equal(access(r.run.output, F_OK), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_are_the_golden_ones),
+        cmocka_unit_test(scores_of_the_fast_table_are_the_golden_ones),
+        cmocka_unit_test(an_expert_out_of_reach_is_told),
+        cmocka_unit_test(scores_of_the_trained_model_are_the_golden_ones),
+        cmocka_unit_test(quality_of_the_full_model_is_the_golden_loss),
+        cmocka_unit_test(the_original_order_can_be_kept),
+        cmocka_unit_test(threads_and_memory_change_nothing),
+        cmocka_unit_test(a_stopped_run_goes_on),
+        cmocka_unit_test(a_run_stopped_at_any_moment_goes_on),
+        cmocka_unit_test(what_cannot_be_ranked_is_refused),
+        cmocka_unit_test(a_plan_counts_sweeps_and_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

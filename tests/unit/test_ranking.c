@@ -1,0 +1,95 @@
+/* Rankings in a stage stream: what is written reads back, what lies is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/stages.h"
+
+static void a_ranking_reads_back(void **unused)
+{
+    (void)unused;
+    struct fm_ranking r = stages_ranking(), back;
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
+    size_t channels = (size_t)(stages_config.M * stages_config.E * stages_config.I);
+    stages_must(fm_ranking_open(&back, &b, &err), &err);
+    assert_int_equal(back.I, stages_config.I);
+    assert_memory_equal(back.scores, r.scores, channels * sizeof *r.scores);
+    assert_memory_equal(back.order, r.order, channels * sizeof *r.order);
+    assert_memory_equal(back.tokens, r.tokens,
+                        (size_t)(stages_config.M * stages_config.E) * sizeof *r.tokens);
+    for (int j = 0; j < stages_config.I; j++) /* no scores: the order is kept */
+        assert_int_equal(back.order[3 * stages_config.I + j], j);
+    fm_ranking_release(&back);
+    fm_ranking_release(&r);
+    fm_bundle_close(&b);
+}
+
+static void expect_ranking_refused(const struct fm_ranking *r, const char *order, const char *why)
+{
+    struct fm_ranking back;
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open(stages_write_rank("bad", r, order));
+    int code = fm_ranking_open(&back, &b, &err);
+    fm_bundle_close(&b);
+    stages_expect(code, &err, FM_EFORMAT, why);
+}
+
+static void rankings_that_cannot_be_are_refused(void **unused)
+{
+    (void)unused;
+    struct fm_ranking r = stages_ranking();
+    size_t at = (size_t)(stages_config.E + 2) * (size_t)stages_config.I; /* layer 1, expert 2 */
+    int32_t first = r.order[at], second = r.order[at + 1];
+    double score = r.scores[at];
+    expect_ranking_refused(&r, "original", "should be original");
+    r.order[at] = second;
+    expect_ranking_refused(&r, "score", "layer 1, expert 2: channel");
+    r.order[at] = stages_config.I;
+    expect_ranking_refused(&r, "score", "of 37");
+    r.order[at] = -1;
+    expect_ranking_refused(&r, "score", "rank 0 is channel -1");
+    r.order[at] = second;
+    r.order[at + 1] = first;
+    expect_ranking_refused(&r, "score", "stands before");
+    r.order[at] = first;
+    r.order[at + 1] = second;
+    r.scores[at] = NAN;
+    expect_ranking_refused(&r, "score", "score of channel 0");
+    r.scores[at] = INFINITY;
+    expect_ranking_refused(&r, "score", "score of channel 0");
+    r.scores[at] = -1;
+    expect_ranking_refused(&r, "score", "score of channel 0 is -1");
+    r.scores[at] = score;
+    r.tokens[7] = -1;
+    expect_ranking_refused(&r, "score", "layer 1, expert 2: negative token");
+    r.tokens[7] = 1;
+    r.M--;
+    expect_ranking_refused(&r, "score", "6 tensors where 3 layers make 9");
+    r.M++;
+    r.I--;
+    expect_ranking_refused(&r, "score", "as the manifest makes it");
+    r.I++;
+    fm_ranking_keep(&r);
+    expect_ranking_refused(&r, "score", "stands before");
+    struct fm_ranking back;
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open(stages_write_rank("kept", &r, "original"));
+    stages_must(fm_ranking_open(&back, &b, &err), &err);
+    fm_bundle_close(&b);
+    fm_ranking_release(&back);
+    fm_ranking_release(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ranking_reads_back),
+        cmocka_unit_test(rankings_that_cannot_be_are_refused),
+    };
+    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
+}

@@ -1,0 +1,478 @@
+/* Training of adapters, against transformers' autograd and AdamW on the odd model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/learn/rank.h"
+#include "lib/learn/train.h"
+#include "lib/learn/tune.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/golden.h"
+#include "tests/unit/training.h"
+
+enum { L = 3, E = 5, X = L * E, I = 37, H = 48, T = 23, STEPS = 3 };
+
+/* The ranked odd model, its subnet as a family of two masks, and two sequences. */
+struct fixture {
+    struct golden golden;
+    struct fm_run_options run;
+    struct fm_task task;
+    struct fm_family family;
+    struct fm_recover_options options;
+    int32_t *order, *ids, *widths;
+};
+
+static void open_fixture(struct fixture *f, const struct fm_ops *ops)
+{
+    struct fm_err err = {0};
+    *f = (struct fixture){.run = {.model = RUNS_MODEL, .seed = 1}};
+    golden_open(&f->golden, RUNS_MODEL "/golden.safetensors");
+    f->order = golden_read(&f->golden, "rank.order", FM_I32, NULL);
+    f->ids = golden_read(&f->golden, "ids", FM_I32, NULL);
+    f->widths = golden_read(&f->golden, "lora.widths", FM_I32, NULL);
+    f->task = (struct fm_task){.run = &f->run,
+                               .ops = ops,
+                               .memory = 1 << 20,
+                               .epoch_number = -1,
+                               .calib = {.T = T, .count = 2, .ids = f->ids}};
+    assert_int_equal(fm_model_open(&f->task.model, RUNS_MODEL, 1 << 26, &err), FM_OK);
+    f->task.config = fm_model_config(f->task.model);
+    fm_model_rank(f->task.model, f->order);
+    fm_family_init(&f->family, L, E, I);
+    assert_int_equal(fm_family_full(&f->family, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_int_equal(
+        fm_family_append(&f->family, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err), FM_OK);
+    fm_recover_defaults(&f->options);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    fm_model_close(f->task.model);
+    fm_family_release(&f->family);
+    free(f->task.epoch);
+    free(f->order);
+    free(f->ids);
+    free(f->widths);
+    golden_close(&f->golden);
+}
+
+static void start_tune(struct fm_tune *tune, struct fixture *f)
+{
+    struct fm_err err = {0};
+    *tune = (struct fm_tune){
+        .task = &f->task, .options = &f->options, .family = &f->family, .mask = 1, .batch = 2};
+    assert_int_equal(fm_tune_init(tune, &err), FM_OK);
+}
+
+static size_t count_of(const struct fm_tune *tune)
+{
+    return tune->adapter.offset[X];
+}
+
+static void take_golden_steps(const struct fm_ops *ops, uint64_t memory)
+{
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, ops);
+    f.task.memory = memory;
+    double *adamw = golden_read(&f.golden, "lora.adamw", FM_F64, NULL);
+    float *values = golden_read(&f.golden, "lora.values", FM_F32, NULL);
+    float *steps = golden_read(&f.golden, "lora.steps", FM_F32, NULL);
+    float *losses = golden_read(&f.golden, "lora.losses", FM_F32, NULL);
+    f.options.rank = 3;
+    f.options.alpha = 6;
+    f.options.lr = adamw[0];
+    f.options.beta1 = adamw[1];
+    f.options.beta2 = adamw[2];
+    f.options.eps = adamw[3];
+    f.options.decay = adamw[4];
+    start_tune(&tune, &f);
+    size_t n = count_of(&tune);
+    memcpy(tune.adapter.values, values, n * sizeof *values);
+    for (int step = 0; step < STEPS; step++) {
+        assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+        double want = (double)losses[2 * step] + (double)losses[2 * step + 1];
+        double error = fabs(tune.loss - want) / want;
+        double moved = golden_error(tune.adapter.values, steps + (size_t)step * n, n);
+        printf("step %d: loss off by %.2g, values by %.2g\n", step + 1, error, moved);
+        assert_true(error <= 1e-5);
+        assert_true(moved <= 1e-4);
+    }
+    assert_int_equal(tune.taken, STEPS);
+    fm_tune_release(&tune);
+    free(adamw);
+    free(values);
+    free(steps);
+    free(losses);
+    close_fixture(&f);
+}
+
+static void steps_follow_the_golden_ones(void **state)
+{
+    (void)state;
+    take_golden_steps(fm_ops_ref(), 1 << 24);
+}
+
+static void steps_follow_the_golden_ones_on_the_fast_table(void **state)
+{
+    (void)state;
+    const struct fm_ops *ops = NULL;
+    struct fm_err err = {0};
+    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    take_golden_steps(ops, 1 << 24);
+}
+
+static void moments_in_a_file_change_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_err err = {0};
+    float *kept = NULL;
+    open_fixture(&f, fm_ops_ref());
+    for (int spilled = 0; spilled < 2; spilled++) {
+        struct fm_tune tune;
+        f.task.memory = spilled ? 4096 : 1 << 24;
+        start_tune(&tune, &f);
+        assert_int_equal(tune.moments.resident < L, spilled);
+        for (int step = 0; step < 2; step++)
+            assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+        size_t bytes = count_of(&tune) * sizeof *kept;
+        if (!spilled) {
+            kept = malloc(bytes);
+            assert_non_null(kept);
+            memcpy(kept, tune.adapter.values, bytes);
+        } else {
+            assert_memory_equal(kept, tune.adapter.values, bytes);
+        }
+        fm_tune_release(&tune);
+    }
+    free(kept);
+    close_fixture(&f);
+}
+
+/* Largest change of expert (l, e)'s rows [from, to) when the adapter is merged into zeros. */
+static float merged_change(const struct fm_adapter *a, int l, int e, int from, int to)
+{
+    static float gate_up[2 * I * H], down[I * H];
+    float most = 0;
+    memset(gate_up, 0, sizeof gate_up);
+    memset(down, 0, sizeof down);
+    fm_adapter_merge(a, fm_ops_ref(), gate_up, down, l, e);
+    for (int i = 2 * from * H; i < 2 * to * H; i++)
+        most = fmaxf(most, fabsf(gate_up[i]));
+    for (int i = from * H; i < to * H; i++)
+        most = fmaxf(most, fabsf(down[i]));
+    return most;
+}
+
+static void only_kept_channels_are_touched_and_the_start_is_neutral(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, fm_ops_ref());
+    start_tune(&tune, &f);
+    for (int x = 0; x < X; x++)
+        assert_true(merged_change(&tune.adapter, x / E, x % E, 0, I) == 0);
+    for (int step = 0; step < 2; step++)
+        assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+    int touched = 0;
+    for (int x = 0; x < X; x++) {
+        touched += merged_change(&tune.adapter, x / E, x % E, 0, f.widths[x]) > 0;
+        assert_true(merged_change(&tune.adapter, x / E, x % E, f.widths[x], I) == 0);
+    }
+    /* One expert is reached by no token. */
+    assert_int_equal(touched, X - 1);
+    fm_tune_release(&tune);
+    close_fixture(&f);
+}
+
+static void loss_falls_with_either_strategy(void **state)
+{
+    (void)state;
+    for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
+        struct fixture f;
+        struct fm_tune tune;
+        struct fm_err err = {0};
+        open_fixture(&f, fm_ops_ref());
+        f.options.strategy = (enum fm_recover_strategy)s;
+        f.options.lr = 5e-3;
+        start_tune(&tune, &f);
+        assert_int_equal(tune.lanes, 2); /* no mask lies between: no middle ones */
+        if (s == FM_RECOVER_CROSS)
+            assert_int_equal(tune.adapter.widths[0], I);
+        for (int step = 0; step < 12; step++)
+            assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+        printf("loss %g -> %g\n", tune.loss_first, tune.loss);
+        assert_true(tune.loss < tune.loss_first - 0.05);
+        fm_tune_release(&tune);
+        close_fixture(&f);
+    }
+}
+
+/* A stream with a family, to recover. */
+/* The adapter after two steps of strategy cross. */
+static float *cross_values(double w_kl, double balance_eps, size_t *n)
+{
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, fm_ops_ref());
+    f.options.strategy = FM_RECOVER_CROSS;
+    f.options.w_kl = w_kl;
+    f.options.balance_eps = balance_eps;
+    start_tune(&tune, &f);
+    for (int i = 0; i < 2; i++)
+        if (fm_tune_step(&tune, &err))
+            fail_msg("%s", err.text);
+    *n = count_of(&tune);
+    float *values = malloc(*n * sizeof *values);
+    assert_non_null(values);
+    memcpy(values, tune.adapter.values, *n * sizeof *values);
+    fm_tune_release(&tune);
+    close_fixture(&f);
+    return values;
+}
+
+static double largest_difference(const float *a, const float *b, size_t n)
+{
+    double most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    return most;
+}
+
+/* A subnet's share is |L_full| / (|L_sub| + eps): with an eps without end there is none of it. */
+static void cross_weighs_a_subnet_by_its_loss(void **state)
+{
+    (void)state;
+    const double lr = 1e-4;
+    size_t n;
+    float *without = cross_values(0, 1e-6, &n), *none = cross_values(1, 1e30, &n);
+    float *usual = cross_values(1, 1e-6, &n);
+    double same = largest_difference(without, none, n),
+           other = largest_difference(without, usual, n);
+    assert_true(same <= 1e-3 * lr);
+    assert_true(other >= 0.1 * lr);
+    free(without);
+    free(none);
+    free(usual);
+}
+
+static int trained(void **unused)
+{
+    struct runs r;
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    training_ranked(unused);
+    fm_train_defaults(&options);
+    options.method = FM_METHOD_SALIENCY;
+    options.budget_step = "0.1";
+    runs_init(&r, "ranked.fm", "family.fm");
+    runs_tokens(&r, 40, 11);
+    training_must(&r, &options, &report);
+    fm_train_report_release(&report);
+    return 0;
+}
+
+static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)
+{
+    fm_recover_defaults(o);
+    o->rank = 2;
+    o->steps = 6;
+    o->lr = 5e-3;
+    runs_init(r, "family.fm", out);
+    runs_tokens(r, 40, 11);
+    r->run.batch = 4;
+}
+
+static void must_recover(struct runs *r, const struct fm_recover_options *o,
+                         struct fm_recover_report *report)
+{
+    struct fm_err err = {0};
+    if (fm_recover(&r->run, o, report, &err))
+        fail_msg("%s", err.text);
+}
+
+static void the_stream_gets_the_adapter_and_new_figures(void **state)
+{
+    (void)state;
+    for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_recover_options options;
+        struct fm_recover_report report = {0};
+        struct fm_bundle b;
+        struct fm_budgets budgets;
+        struct fm_adapter adapter;
+        start_recover(&r, &options, "recovered.fm");
+        options.strategy = (enum fm_recover_strategy)s;
+        options.steps = 16;
+        options.lr = 1e-2;
+        must_recover(&r, &options, &report);
+        double budget = fm_family_budget(&report.family, report.mask);
+        assert_true(fabs(budget - 0.4) < 0.05);
+        printf("%s: loss %g to %g; held-out at the mask %g to %g\n", s ? "cross" : "single",
+               report.loss_first, report.loss_last, report.family.mask[report.mask].quality.ce,
+               report.after[report.mask].ce);
+        /* One small batch is too noisy to compare training losses of two steps. */
+        assert_true(report.loss_first > 0 && report.loss_last > 0);
+        assert_true(report.after[report.mask].ce < report.family.mask[report.mask].quality.ce);
+        if (fm_stage_open(&b, r.run.output, FM_MEMBER_ADAPTER, &err) ||
+            fm_budgets_open(&budgets, &b, &err) || fm_lorafile_open(&adapter, &b, &err))
+            fail_msg("%s", err.text);
+        for (int m = 0; m < report.family.count; m++) {
+            assert_true(budgets.family.mask[m].quality.recovered);
+            assert_true(budgets.family.mask[m].quality.ce == report.after[m].ce);
+        }
+        int mask = s == FM_RECOVER_CROSS ? 0 : report.mask;
+        assert_memory_equal(adapter.widths, fm_family_widths(&report.family, mask),
+                            sizeof(uint32_t) * X);
+        fm_adapter_release(&adapter);
+        fm_budgets_release(&budgets);
+        fm_bundle_close(&b);
+        fm_recover_report_release(&report);
+    }
+}
+
+static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_options options;
+    struct fm_recover_report report = {0};
+    start_recover(&r, &options, "straight.fm");
+    options.strategy = FM_RECOVER_CROSS;
+    must_recover(&r, &options, &report);
+    fm_recover_report_release(&report);
+    /* Before the third step, and before the masks are measured again. */
+    for (int reports = 2; reports <= 7; reports += 5) {
+        start_recover(&r, &options, "resumed.fm");
+        options.strategy = FM_RECOVER_CROSS;
+        r.run.state = runs_path(r.state, "recover.state");
+        r.countdown = reports;
+        unlink(r.run.output);
+        assert_int_equal(fm_recover(&r.run, &options, &report, &err), FM_ESAVED);
+        assert_int_equal(access(r.run.output, F_OK), -1);
+        fm_recover_report_release(&report);
+        r.stop = 0;
+        must_recover(&r, &options, &report);
+        assert_int_equal(report.resumed, reports < 6 ? reports : 6);
+        fm_recover_report_release(&report);
+        assert_int_equal(access(r.run.state, F_OK), -1);
+        assert_true(runs_same("straight.fm", "resumed.fm"));
+    }
+}
+
+static void two_threads_make_the_same_adapter(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_recover_options options;
+        struct fm_recover_report report = {0};
+        start_recover(&r, &options, threads == 1 ? "one.fm" : "two.fm");
+        r.run.device = "cpu";
+        r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 64 << 10;
+        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        must_recover(&r, &options, &report);
+        fm_pool_stop();
+        fm_recover_report_release(&report);
+    }
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+static void a_recovery_that_diverges_says_what_to_turn_down(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_report report = {0};
+    struct fm_recover_options o;
+    start_recover(&r, &o, "no.fm");
+    o.lr = 1;
+    o.alpha = 1e6; /* the merged weights pass the largest number that they are stored in */
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "diverged, use a smaller --lr"));
+    fm_recover_report_release(&report);
+}
+
+static void recovery_options_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_report report = {0};
+    struct fm_recover_options good, o;
+    start_recover(&r, &good, "no.fm");
+    o = good;
+    o.lr = 1.5;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.budget = "40%";
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.rank = 0;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.lr = NAN;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.w_task = o.w_kl = 0;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    o = good;
+    o.steps = 0;
+    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    r.run.input = scratch("ranked.fm");
+    assert_int_equal(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG);
+    assert_non_null(strstr(err.text, "fm-train"));
+    struct fm_plan plan;
+    assert_int_equal(fm_recover_plan(&r.run, &good, &plan, &err), FM_OK);
+    assert_int_equal(plan.sweeps, 6 + 1);
+}
+
+/* Every run of this tool has a layer's experts a second time, with the adapter merged. */
+static void a_plan_counts_the_merged_copy(void **unused)
+{
+    (void)unused;
+    struct fm_model *model;
+    struct fm_err err = {0};
+    struct fm_plan plan[2] = {{0}};
+    assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
+    const struct fm_config *c = fm_model_config(model);
+    for (int merged = 0; merged < 2; merged++)
+        fm_plan_add(&plan[merged], model,
+                    &(struct fm_plan_sweep){
+                        .count = 1, .rows = 24, .T = 12, .lanes = 2, .merged = merged, .kept = 1},
+                    1 << 26);
+    assert_int_equal(plan[1].memory - plan[0].memory, 12 * c->E * c->I * c->H);
+    fm_model_close(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_follow_the_golden_ones),
+        cmocka_unit_test(steps_follow_the_golden_ones_on_the_fast_table),
+        cmocka_unit_test(moments_in_a_file_change_nothing),
+        cmocka_unit_test(only_kept_channels_are_touched_and_the_start_is_neutral),
+        cmocka_unit_test(loss_falls_with_either_strategy),
+        cmocka_unit_test(cross_weighs_a_subnet_by_its_loss),
+        cmocka_unit_test(the_stream_gets_the_adapter_and_new_figures),
+        cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
+        cmocka_unit_test(two_threads_make_the_same_adapter),
+        cmocka_unit_test(a_plan_counts_the_merged_copy),
+        cmocka_unit_test(a_recovery_that_diverges_says_what_to_turn_down),
+        cmocka_unit_test(recovery_options_that_make_no_sense_are_refused),
+    };
+    return cmocka_run_group_tests(tests, trained, NULL);
+}

@@ -1,0 +1,457 @@
+/*
+ * Signals at any moment: whatever a tool is doing, the status is right, what it goes on with gives
+ * the bytes of a run that nobody stopped, and what a terminal sends still works.
+ *
+ * FM_SIGNALS=N hits the tools N times (100), FM_SIGNALS_SEED=N at other moments (1), and
+ * FM_SIGNALS_BIN=DIR takes the tools from there.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "lib/base/err.h"
+#include "lib/base/rng.h"
+#include "lib/base/signals.h"
+#include "lib/bench/synth.h"
+#include "tests/unit/scratch.h"
+
+enum { ARGS_MAX = 24, SECONDS_MAX = 120, ENDED_BY = 1000 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { HITS = 30 };
+#else
+enum { HITS = 100 };
+#endif
+
+static char bin[4096];
+
+/* --- a tool as a process --- */
+
+struct process {
+    pid_t pid;
+    int in; /* the other end of its standard input, or -1 */
+};
+
+/* The tool in the scratch directory, a process group of its own as shells make one; `more` is put
+ * behind the words of `line`. */
+static struct process start(const char *line, const char *more, bool piped)
+{
+    int pipe_of[2] = {-1, -1};
+    scratch_check(!piped || pipe2(pipe_of, O_CLOEXEC) == 0, "pipe");
+    struct process p = {.pid = fork(), .in = pipe_of[1]};
+    scratch_check(p.pid >= 0, "fork");
+    if (p.pid > 0) {
+        setpgid(p.pid, p.pid);
+        if (piped)
+            close(pipe_of[0]);
+        return p;
+    }
+    char words[4096], tool[8192], *argv[ARGS_MAX] = {0}, *rest = words, *word;
+    snprintf(words, sizeof words, "%s %s", line, more);
+    for (int n = 0; n + 1 < ARGS_MAX && (word = strsep(&rest, " "));)
+        if (*word)
+            argv[n++] = word;
+    snprintf(tool, sizeof tool, "%s/%s", bin, argv[0]);
+    setpgid(0, 0);
+    int none = open("/dev/null", O_RDWR), log = open(scratch("log"), O_WRONLY | O_CREAT, 0600);
+    dup2(piped ? pipe_of[0] : none, 0);
+    dup2(none, 1);
+    dup2(log, 2);
+    alarm(SECONDS_MAX);
+    if (chdir(scratch_root) == 0)
+        execv(tool, argv);
+    _exit(98);
+}
+
+/* Its status, or ENDED_BY + the signal. */
+static int finish(struct process p)
+{
+    int status = 0;
+    if (waitpid(p.pid, &status, 0) != p.pid)
+        return 999;
+    if (p.in >= 0)
+        close(p.in);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : ENDED_BY + WTERMSIG(status);
+}
+
+static int run(const char *line, const char *more)
+{
+    return finish(start(line, more, false));
+}
+
+/* The set of signals behind `name` in a status file of /proc; none where it is gone. */
+static uint64_t signal_set(const char *path, const char *name)
+{
+    char line[256], format[32];
+    unsigned long long set = 0;
+    FILE *f = fopen(path, "r");
+    snprintf(format, sizeof format, "%s: %%llx", name);
+    while (f && fgets(line, sizeof line, f) && sscanf(line, format, &set) != 1)
+        ;
+    if (f)
+        fclose(f);
+    return set;
+}
+
+static bool contains(uint64_t set, int sig)
+{
+    return set >> (sig - 1) & 1;
+}
+
+static void nap(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool has_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
+}
+
+/* Until it catches what stops it: before, a signal ends it as it ends any program. */
+static void await_catching(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    while (!has_ended(pid) && !contains(signal_set(path, "SigCgt"), SIGTERM))
+        nap(0.001);
+}
+
+/* --- what is run --- */
+
+#define ON "--model model --tokens tokens.npy -q"
+
+static struct job {
+    const char *tool, *line, *straight;
+    double seconds;
+} jobs[] = {
+    {"fm-rank", "fm-rank " ON, "ranked", 0},
+    {"fm-train", "fm-train " ON " --batch 2 --steps 2 --budget-step 0.4 --until 0.4 ranked",
+     "trained", 0},
+    {"fm-recover", "fm-recover " ON " --batch 2 --steps 2 --budget 0.4 trained", "recovered", 0},
+};
+enum { JOBS = sizeof jobs / sizeof *jobs };
+
+/* A model that lets products fill most of the time, and what nobody interrupted. */
+static int prepare(void **state)
+{
+    (void)state;
+    struct fm_synth s;
+    struct fm_err err = {0};
+    struct fm_run_options options = {0};
+    if (fm_synth_parse(&s, "256,256,8,8,2,128,128", &err) != FM_OK)
+        return -1;
+    s.dtype = FM_BF16;
+    if (fm_synth_model(&s, scratch("model"), &options, &err) != FM_OK ||
+        fm_synth_tokens(&s, 12, scratch("tokens.npy"), &err) != FM_OK) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
+    for (int i = 0; i < JOBS; i++) {
+        char more[64];
+        double began = now();
+        snprintf(more, sizeof more, "-T 2 -o %s", jobs[i].straight);
+        int status = run(jobs[i].line, more);
+        jobs[i].seconds = now() - began;
+        if (status != 0) {
+            print_error("%s: status %d\n", jobs[i].tool, status);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static bool is_there(const char *name)
+{
+    return access(scratch(name), F_OK) == 0;
+}
+
+/* What a test before may have left. */
+static int tidy(void **state)
+{
+    (void)state;
+    unlink(scratch("out"));
+    unlink(scratch("state"));
+    return 0;
+}
+
+/* --- a hundred signals --- */
+
+struct tally {
+    int hits, saved, ended, over, wrong, damaged;
+};
+
+/* Start it, hit it once at this moment, and count. */
+static int hit(const struct job *job, const char *more, int sig, double moment, struct tally *t)
+{
+    struct process p = start(job->line, more, false);
+    await_catching(p.pid);
+    nap(moment);
+    bool alive = !has_ended(p.pid);
+    kill(p.pid, sig);
+    t->hits += alive;
+    return finish(p);
+}
+
+static void check_result(const struct job *job, const char *name, struct tally *t)
+{
+    if (!is_there(name) || !scratch_same(scratch(name), scratch(job->straight)))
+        t->damaged++;
+    unlink(scratch(name));
+}
+
+/* One hit of the run that goes on and on, or of one without a state. */
+static void hit_and_judge(const struct job *job, int threads, bool keeps, int sig, double moment,
+                          struct tally *t)
+{
+    char more[64];
+    int entries = scratch_entries(scratch_root);
+    snprintf(more, sizeof more, "-T %d -o %s", threads, keeps ? "out --state state" : "gone");
+    int status = hit(job, more, sig, moment, t);
+    if (status == 0) {
+        t->over++;
+        check_result(job, keeps ? "out" : "gone", t);
+    } else if (keeps && status == FM_ESAVED) {
+        t->saved++;
+    } else if (!keeps && status == ENDED_BY + sig) {
+        t->ended++;
+        t->damaged += scratch_entries(scratch_root) != entries;
+    } else {
+        t->wrong++;
+        print_message("%s -T %d, signal %d after %.3f s: status %d\n", job->tool, threads, sig,
+                      moment, status);
+    }
+}
+
+static void hit_often(const struct job *job, int threads, int hits, struct tally *t)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGTERM, SIGINT, SIGHUP, SIGTERM, SIGINT};
+    static uint64_t n;
+    const char *text = getenv("FM_SIGNALS_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    char more[64];
+    while (t->hits < hits) {
+        double moment = fm_rng_uniform(seed, FM_STREAM_BENCH, n) * 0.6 * job->seconds;
+        hit_and_judge(job, threads, n % 4 != 3, signals[n % 7], moment, t);
+        n++;
+    }
+    snprintf(more, sizeof more, "-T %d -o out --state state", threads);
+    int status = run(job->line, more);
+    t->wrong += status != 0;
+    check_result(job, "out", t);
+    print_message("%s -T %d: %d signals, %d saved, %d ended by it, %d were over, %d wrong "
+                  "statuses, %d wrong results\n",
+                  job->tool, threads, t->hits, t->saved, t->ended, t->over, t->wrong, t->damaged);
+}
+
+static void a_hundred_signals_change_no_result(void **state)
+{
+    (void)state;
+    const char *text = getenv("FM_SIGNALS");
+    int hits = text ? atoi(text) : HITS, wrong = 0, damaged = 0;
+    for (int i = 0; i < 2 * JOBS; i++) {
+        struct tally t = {0};
+        int share = hits * (i + 1) / (2 * JOBS) - hits * i / (2 * JOBS);
+        hit_often(&jobs[i / 2], i % 2 ? 2 : 1, share, &t);
+        wrong += t.wrong;
+        damaged += t.damaged;
+    }
+    assert_int_equal(wrong, 0);
+    assert_int_equal(damaged, 0);
+}
+
+/* --- one by one --- */
+
+static void all_threads_but_one_block_what_is_handled(void **state)
+{
+    (void)state;
+    char path[600];
+    int threads = 0, open_ones = 0;
+    struct process p = start(jobs[0].line, "-T 3 -o out", false);
+    await_catching(p.pid);
+    nap(jobs[0].seconds / 4);
+    kill(p.pid, SIGSTOP);
+    snprintf(path, sizeof path, "/proc/%d/task", (int)p.pid);
+    DIR *tasks = opendir(path);
+    scratch_check(tasks != NULL, path);
+    for (struct dirent *d; (d = readdir(tasks));) {
+        if (*d->d_name == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/status", (int)p.pid, d->d_name);
+        uint64_t set = signal_set(path, "SigBlk");
+        threads++;
+        open_ones += set == 0;
+        if (set != 0) {
+            assert_true(contains(set, SIGTERM) && contains(set, SIGPROF) && contains(set, SIGTSTP));
+            assert_false(contains(set, SIGSEGV) || contains(set, SIGTTOU));
+        }
+    }
+    closedir(tasks);
+    kill(p.pid, SIGCONT);
+    assert_int_equal(finish(p), 0);
+    assert_true(threads >= 4); /* those of the pool, and the one that takes signals */
+    assert_int_equal(open_ones, 1);
+}
+
+/* It is asked to stop while it waits for a stage stream of which nothing comes. */
+static void expect_heeded(const char *line, const char *more, int sig, int expected)
+{
+    struct process p = start(line, more, true);
+    await_catching(p.pid);
+    nap(0.3);
+    double began = now();
+    assert_false(has_ended(p.pid));
+    kill(p.pid, sig);
+    assert_int_equal(finish(p), expected);
+    assert_true(now() - began < 2);
+}
+
+static void a_silent_pipe_does_not_keep_it(void **state)
+{
+    (void)state;
+    static const char train[] = "fm-train " ON, recover[] = "fm-recover " ON;
+    int entries = scratch_entries(scratch_root);
+    expect_heeded(train, "-o out", SIGTERM, ENDED_BY + SIGTERM);
+    expect_heeded(train, "-o out --state state", SIGTERM, FM_ESAVED);
+    expect_heeded(recover, "-o out -", SIGINT, ENDED_BY + SIGINT);
+    expect_heeded("fm-verify -q -", "", SIGHUP, ENDED_BY + SIGHUP);
+    assert_int_equal(scratch_entries(scratch_root), entries);
+}
+
+static void a_silent_pytorch_does_not_keep_it(void **state)
+{
+    (void)state;
+    static const char script[] = "#!/bin/sh\ngrep Sig /proc/self/status >python.status\n"
+                                 "exec sleep 60\n";
+    const char *python = scratch_write("python", script, sizeof script - 1);
+    scratch_check(chmod(python, 0755) == 0, python);
+    expect_heeded("fm-bench kernels --model 8,10,3,2 --tokens 4 -q --python ./python", "", SIGTERM,
+                  ENDED_BY + SIGTERM);
+    assert_int_equal(signal_set(scratch("python.status"), "SigBlk"), 0);
+    uint64_t ignored = signal_set(scratch("python.status"), "SigIgn");
+    assert_int_equal(ignored & 0x7fffffff, 0); /* the two above are what posix_spawn is made with */
+}
+
+static void a_tokenizer_command_has_no_signal_blocked(void **state)
+{
+    (void)state;
+    static const char script[] =
+        "#!/bin/sh\ngrep Sig /proc/self/status >command.status\nexec sed s/.*/[1,2,3,4,5,6,7,8]/\n";
+    const char *command = scratch_write("command", script, sizeof script - 1);
+    scratch_check(chmod(command, 0755) == 0, command);
+    scratch_write("text.txt", "a\n", 2);
+    run("fm-rank --model model -q --text text.txt --tokenizer-cmd ./command --seq-len 8 -o out",
+        "");
+    assert_true(is_there("command.status"));
+    assert_int_equal(signal_set(scratch("command.status"), "SigBlk"), 0);
+    assert_int_equal(signal_set(scratch("command.status"), "SigIgn"), 0);
+}
+
+static void it_stops_and_goes_on_as_a_terminal_says(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * JOBS; i++) {
+        const struct job *job = &jobs[i / 2];
+        int status = 0;
+        struct process p = start(job->line, i % 2 ? "-T 2 -o out" : "-T 1 -o out", false);
+        await_catching(p.pid);
+        nap(job->seconds / 4);
+        kill(p.pid, SIGTSTP);
+        assert_int_equal(waitpid(p.pid, &status, WUNTRACED), p.pid);
+        assert_true(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTSTP);
+        for (int k = 0; k < 50; k++)
+            kill(p.pid, k % 2 ? SIGWINCH : SIGURG);
+        kill(p.pid, SIGCONT);
+        while (!has_ended(p.pid)) {
+            kill(p.pid, SIGWINCH);
+            nap(0.001);
+        }
+        assert_int_equal(finish(p), 0);
+        assert_true(scratch_same(scratch("out"), scratch(job->straight)));
+        unlink(scratch("out"));
+    }
+}
+
+static void a_hangup_that_is_ignored_stays_ignored(void **state)
+{
+    (void)state;
+    signal(SIGHUP, SIG_IGN); /* as nohup does */
+    struct process p = start(jobs[0].line, "-T 2 -o out", false);
+    signal(SIGHUP, SIG_DFL);
+    await_catching(p.pid);
+    nap(jobs[0].seconds / 4);
+    kill(p.pid, SIGHUP);
+    assert_int_equal(finish(p), 0);
+    assert_true(scratch_same(scratch("out"), scratch(jobs[0].straight)));
+}
+
+static void a_second_signal_ends_it_at_once(void **state)
+{
+    (void)state;
+    int entries = scratch_entries(scratch_root);
+    struct process p = start(jobs[0].line, "-T 2 -o out", false);
+    await_catching(p.pid);
+    nap(jobs[0].seconds / 4);
+    kill(p.pid, SIGSTOP); /* so that both are there before the first is heeded */
+    kill(p.pid, SIGTERM);
+    kill(p.pid, SIGINT);
+    kill(p.pid, SIGCONT);
+    assert_in_range(finish(p), ENDED_BY + 1, ENDED_BY + SIGTERM);
+    assert_int_equal(scratch_entries(scratch_root), entries);
+}
+
+static void other_signals_do_what_they_always_do(void **state)
+{
+    (void)state;
+    static const int signals[] = {SIGUSR1, SIGQUIT, SIGALRM, SIGXCPU};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct process p = start("fm-train " ON " -o out", "", true);
+        await_catching(p.pid);
+        nap(0.02);
+        kill(p.pid, signals[i]);
+        assert_int_equal(finish(p), ENDED_BY + signals[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_hundred_signals_change_no_result, tidy),
+        cmocka_unit_test_setup(all_threads_but_one_block_what_is_handled, tidy),
+        cmocka_unit_test_setup(a_silent_pipe_does_not_keep_it, tidy),
+        cmocka_unit_test_setup(a_silent_pytorch_does_not_keep_it, tidy),
+        cmocka_unit_test_setup(a_tokenizer_command_has_no_signal_blocked, tidy),
+        cmocka_unit_test_setup(it_stops_and_goes_on_as_a_terminal_says, tidy),
+        cmocka_unit_test_setup(a_hangup_that_is_ignored_stays_ignored, tidy),
+        cmocka_unit_test_setup(a_second_signal_ends_it_at_once, tidy),
+        cmocka_unit_test_setup(other_signals_do_what_they_always_do, tidy),
+    };
+    char given[4200];
+    const char *slash = strrchr(argv[0], '/');
+    snprintf(given, sizeof given, "%.*s/../../bin", slash ? (int)(slash - argv[0]) : 1,
+             slash ? argv[0] : ".");
+    const char *dir = getenv("FM_SIGNALS_BIN") ? getenv("FM_SIGNALS_BIN") : given;
+    scratch_check(realpath(dir, bin) != NULL, dir);
+    return cmocka_run_group_tests(tests, prepare, NULL);
+}

@@ -1,0 +1,173 @@
+/* Stage streams: what they carry and drop, and whose checkpoint they belong to. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/stages.h"
+
+/* Layers 0 and 2 of three, and lists that name no layers or others. */
+static void layers_with_experts_are_read_from_the_manifest(void **unused)
+{
+    (void)unused;
+    const char *bad[] = {"[]", "[2,0]", "[0,0]", "[0,3]", "[-1]", "[0.5]", "[\"0\"]", "{}", "7"};
+    struct fm_ranking r = stages_ranking();
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
+    struct fm_stage_model m;
+    cJSON *model = cJSON_GetObjectItemCaseSensitive(b.manifest, "model");
+    stages_must(fm_stage_model_read(&m, &b, &err), &err);
+    assert_int_equal(m.M, stages_config.L);
+    assert_null(cJSON_GetObjectItemCaseSensitive(model, "moe_layers"));
+    cJSON_AddItemToObject(model, "moe_layers", cJSON_Parse("[0,2]"));
+    stages_must(fm_stage_model_read(&m, &b, &err), &err);
+    assert_int_equal(m.L, 3);
+    assert_int_equal(m.M, 2);
+    assert_int_equal(m.moe[0], 0);
+    assert_int_equal(m.moe[1], 2);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cJSON_ReplaceItemInObjectCaseSensitive(model, "moe_layers", cJSON_Parse(bad[i]));
+        assert_int_equal(fm_stage_model_read(&m, &b, &err), FM_EFORMAT);
+        assert_non_null(strstr(err.text, "moe_layers"));
+    }
+    fm_ranking_release(&r);
+    fm_bundle_close(&b);
+}
+
+static void a_stream_carries_the_checkpoints_small_files(void **unused)
+{
+    (void)unused;
+    struct fm_ranking r = stages_ranking();
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
+    const struct fm_member *m = fm_bundle_find(&b, "carried/config.json");
+    void *text;
+    size_t size;
+    assert_non_null(m);
+    stages_must(fm_bundle_read(&b, m, &text, &size, &err), &err);
+    assert_int_equal(size, stages_dir.config_bytes);
+    assert_memory_equal(text, stages_dir.config, size);
+    free(text);
+    m = fm_bundle_find(&b, FM_MEMBER_BUILD);
+    assert_non_null(m);
+    stages_must(fm_bundle_read(&b, m, &text, &size, &err), &err);
+    assert_non_null(strstr(text, "\"zstd\""));
+    free(text);
+    fm_ranking_release(&r);
+    fm_bundle_close(&b);
+}
+
+static void training_again_drops_the_adapter_and_says_so(void **unused)
+{
+    (void)unused;
+    char dropped[FM_STAGE_DROPPED_BYTES], again[FM_STAGE_DROPPED_BYTES];
+    struct fm_err err = {0};
+    struct fm_bundle in = stages_open_rank(), unread;
+    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_adapter a = stages_adapter();
+    struct fm_bundle recover = stages_open(stages_write_recover("recover", &train, &a, NULL));
+    struct fm_bundle b = stages_open(stages_write_train("again", &recover, NULL, again));
+    assert_string_equal(dropped, "");
+    assert_non_null(strstr(again, FM_MEMBER_ADAPTER));
+    assert_null(fm_bundle_find(&b, FM_MEMBER_ADAPTER));
+    assert_null(cJSON_GetObjectItemCaseSensitive(b.manifest, "adapter"));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(b.manifest, "history")),
+                     2);
+    assert_non_null(fm_stage_history_of(&b, "fm-train"));
+    assert_null(fm_stage_history_of(&b, "fm-recover"));
+    /* And nothing is left of it: the bytes are those of training on the ranking. */
+    assert_int_equal(b.file.size, train.file.size);
+    assert_true(fm_digest_equal(&b.member[0].digest, &train.member[0].digest));
+    stages_expect(fm_stage_open(&unread, b.file.path, FM_MEMBER_ADAPTER, &err), &err, FM_ECONFIG,
+                  "run fm-recover on it first");
+    fm_adapter_release(&a);
+    fm_bundle_close(&b);
+    fm_bundle_close(&recover);
+    fm_bundle_close(&train);
+    fm_bundle_close(&in);
+}
+
+static void another_checkpoint_is_refused_by_its_digests(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open_rank();
+    stages_must(fm_stage_model_check(&b, &stages_dir, &err), &err);
+    char was = stages_dir.config[stages_dir.config_bytes - 2];
+    stages_dir.config[stages_dir.config_bytes - 2] = ' ';
+    int code = fm_stage_model_check(&b, &stages_dir, &err);
+    stages_dir.config[stages_dir.config_bytes - 2] = was;
+    stages_expect(code, &err, FM_ECONFIG, "config.json has digest");
+    stages_dir.shard[1].st.header_digest[1] ^= 1;
+    code = fm_stage_model_check(&b, &stages_dir, &err);
+    stages_dir.shard[1].st.header_digest[1] ^= 1;
+    stages_expect(code, &err, FM_ECONFIG, "header digest");
+    stages_dir.shards--;
+    code = fm_stage_model_check(&b, &stages_dir, &err);
+    stages_dir.shards++;
+    stages_expect(code, &err, FM_ECONFIG, "1 shards");
+    fm_bundle_close(&b);
+}
+
+static void a_config_of_another_model_is_refused(void **unused)
+{
+    (void)unused;
+    struct fm_ranking r = stages_ranking();
+    struct fm_err err = {0};
+    struct fm_bundle b;
+    struct fm_hfdir was = stages_dir;
+    /* The identity is of an edited text, the carried file is as it is on disk. */
+    char *edited = malloc(stages_dir.config_bytes + 1);
+    assert_non_null(edited);
+    memcpy(edited, was.config, was.config_bytes);
+    edited[was.config_bytes - 1] = ' ';
+    stages_dir.config = edited;
+    const char *path = stages_write_rank("spliced", &r, "score");
+    stages_dir = was;
+    stages_expect(fm_stage_open(&b, path, FM_MEMBER_RANKING, &err), &err, FM_EFORMAT,
+                  "carried/config.json: digest is");
+    fm_ranking_release(&r);
+    free(edited);
+}
+
+static void histories_that_cannot_be_are_refused(void **unused)
+{
+    (void)unused;
+    static const char *const stages[] = {"train", "rank"};
+    static const char *const histories[] = {
+        "[{\"tool\": \"fm-rank\", \"options\": {}}]",
+        "[{\"tool\": \"fm-rank\", \"options\": {}}, {\"tool\": \"fm-rank\", \"options\": {}}]"};
+    static const char *const why[] = {"stage is 'train'", "cannot come here"};
+    struct fm_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        cJSON *model, *m = cJSON_CreateObject();
+        struct fm_bundle_writer *w;
+        struct fm_bundle b;
+        fm_json_add_uint(m, "schema", 1);
+        cJSON_AddStringToObject(m, "suite", "fm");
+        cJSON_AddStringToObject(m, "stage", stages[i]);
+        stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &err),
+                    &err);
+        cJSON_AddItemToObject(m, "model", model);
+        cJSON_AddItemToObject(m, "history", cJSON_Parse(histories[i]));
+        const char *path = scratch("bad");
+        stages_must(fm_bundle_begin(&w, path, true, m, NULL, 0, &err), &err);
+        stages_must(fm_bundle_finish(w, &err), &err);
+        stages_expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT, why[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_with_experts_are_read_from_the_manifest),
+        cmocka_unit_test(a_stream_carries_the_checkpoints_small_files),
+        cmocka_unit_test(training_again_drops_the_adapter_and_says_so),
+        cmocka_unit_test(another_checkpoint_is_refused_by_its_digests),
+        cmocka_unit_test(a_config_of_another_model_is_refused),
+        cmocka_unit_test(histories_that_cannot_be_are_refused),
+    };
+    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
+}

@@ -1,0 +1,97 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/run/store.h"
+
+enum { RECORD = 200, COUNT = 7 };
+
+static void put_all(const struct fm_store *s)
+{
+    struct fm_err err = {0};
+    char spare[RECORD];
+    for (size_t i = 0; i < COUNT; i++) {
+        char *data = fm_store_place(s, i, spare);
+        memset(data, 'a' + (int)i, RECORD);
+        assert_int_equal(fm_store_put(s, i, 0, RECORD, data, &err), FM_OK);
+    }
+}
+
+static void expect_all(const struct fm_store *s, size_t resident)
+{
+    struct fm_err err = {0};
+    char spare[RECORD], want[RECORD];
+    assert_int_equal(s->resident, resident);
+    for (size_t i = COUNT; i-- > 0;) {
+        void *data = NULL;
+        memset(want, 'a' + (int)i, RECORD);
+        assert_int_equal(fm_store_get(s, i, 0, RECORD, &data, spare, &err), FM_OK);
+        assert_memory_equal(data, want, RECORD);
+        assert_true((data == spare) == (i >= resident));
+    }
+}
+
+static void records_come_back_whatever_the_limit(void **state)
+{
+    const struct {
+        uint64_t memory;
+        size_t resident;
+    } cases[] = {{0, 0}, {255, 0}, {256, 1}, {3 * 256 + 9, 3}, {7 * 256, 7}, {UINT64_MAX, 7}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fm_store s = {0};
+        struct fm_err err = {0};
+        assert_int_equal(fm_store_init(&s, RECORD, COUNT, cases[i].memory, &err), FM_OK);
+        put_all(&s);
+        expect_all(&s, cases[i].resident);
+        fm_store_release(&s);
+    }
+}
+
+static void parts_of_a_record_change_alone(void **state)
+{
+    (void)state;
+    for (uint64_t memory = 0; memory <= 4096; memory += 4096) {
+        struct fm_store s = {0};
+        struct fm_err err = {0};
+        char spare[RECORD], want[RECORD];
+        void *data = NULL;
+        assert_int_equal(fm_store_init(&s, RECORD, COUNT, memory, &err), FM_OK);
+        put_all(&s);
+        assert_int_equal(fm_store_put(&s, 2, 50, 7, "1234567", &err), FM_OK);
+        memset(want, 'c', RECORD);
+        memcpy(want + 50, "1234567", 7);
+        assert_int_equal(fm_store_get(&s, 2, 0, RECORD, &data, spare, &err), FM_OK);
+        assert_memory_equal(data, want, RECORD);
+        assert_int_equal(fm_store_get(&s, 2, 49, 9, &data, spare, &err), FM_OK);
+        assert_memory_equal(data, "c1234567c", 9);
+        fm_store_release(&s);
+    }
+}
+
+static void sizes_that_overflow_are_refused(void **state)
+{
+    struct fm_store s = {0};
+    struct fm_err err = {0};
+    (void)state;
+    assert_int_equal(fm_store_init(&s, SIZE_MAX / 2, 3, 0, &err), FM_ENOMEM);
+    fm_store_release(&s);
+    assert_int_equal(fm_store_init(&s, SIZE_MAX, 1, 0, &err), FM_ENOMEM);
+    fm_store_release(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_come_back_whatever_the_limit),
+        cmocka_unit_test(parts_of_a_record_change_alone),
+        cmocka_unit_test(sizes_that_overflow_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

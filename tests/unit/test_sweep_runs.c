@@ -1,0 +1,178 @@
+/* How a sweep is run: threads, memory and other lanes change no number, and a stop is told. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/sweeps.h"
+
+/* Everything one run of two lanes over single sequences gives, to be compared byte for byte. */
+struct outcome {
+    struct fm_measure measure[12];
+    double *c;
+    float *grad, *dx;
+    size_t kept;           /* records of inner values */
+    uint64_t bounds, keep; /* bytes of all boundaries, of one such record */
+};
+
+static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tapped, bool adapted)
+{
+    struct sweeps u;
+    struct sweeps_seen seen;
+    struct fm_adapter adapter;
+    fm_pool_stop();
+    SWEEPS_TRY(fm_pool_start(threads, &sweeps_err));
+    sweeps_open(&u, true, "ids", 6, 2, memory);
+    sweeps_open_adapter(&adapter, &u);
+    sweeps_seen_init(&seen, &u, &adapter);
+    seen.lane = 1;
+    /* The first two go together, the others alone. */
+    struct fm_batch batch[4] = {
+        {u.ids, 1, u.T}, {u.ids + u.T, 1, u.T}, {u.ids, 2, u.T}, {u.ids + 3, 1, u.T - 4}};
+    struct fm_lane lanes[2] = {{.teacher = -1, .ce = 0.5f, .backward = true},
+                               {.teacher = 0,
+                                .ce = 1,
+                                .kl = 1,
+                                .backward = true,
+                                .adapter = adapted ? &adapter : NULL,
+                                .round = true,
+                                .widths = adapter.widths}};
+    struct fm_visitor visitor = sweeps_visitor(&seen);
+    struct fm_sweep_taps taps = {
+        .lane = 1,
+        .dx = calloc((size_t)u.T * (size_t)u.c->H * (size_t)(u.c->L + 1), sizeof(float))};
+    if (tapped)
+        fm_sweep_tap(u.sweep, &taps);
+    SWEEPS_TRY(fm_sweep_run(u.sweep, batch, 4, lanes, 2, &visitor, o->measure, NULL, &sweeps_err));
+    assert_int_equal(seen.commits, 8);
+    o->c = seen.c_sum;
+    o->grad = seen.grad;
+    o->dx = taps.dx;
+    o->kept = u.sweep->keep.count;
+    o->bounds = (uint64_t)u.sweep->store.record * u.sweep->store.count;
+    o->keep = u.sweep->keep.record;
+    seen.c_sum = NULL;
+    seen.grad = NULL;
+    sweeps_seen_release(&seen);
+    fm_adapter_release(&adapter);
+    sweeps_close(&u);
+}
+
+/* Memory for no inner values, for all, for those of one block of the last layer, for all but one;
+ * at last nobody asks for the gradient at layer 0. */
+static void compare_runs(bool adapted)
+{
+    enum { RUNS = 7 };
+    const int threads[RUNS] = {1, 2, 3, 2, 1, 2, 2};
+    uint64_t memory[RUNS] = {0, 1 << 30, 1 << 30, 30000};
+    struct outcome first = {0};
+    struct fm_model *model;
+    SWEEPS_TRY(fm_model_open(&model, sweeps_model, 0, &sweeps_err));
+    const struct fm_config c = *fm_model_config(model);
+    fm_model_close(model);
+    size_t T = (size_t)fm_safetensors_find(&sweeps_golden.st, "ids")->shape[1];
+    size_t grads = 0;
+    free(golden_read(&sweeps_golden, "lora.values", FM_F32, &grads));
+    for (int i = 0; i < RUNS; i++) {
+        struct outcome o = {0};
+        bool tapped = i < RUNS - 1;
+        run_pieces(&o, threads[i], memory[i], tapped, adapted);
+        /* Three blocks, two lanes; below the first layer of experts nobody goes untapped. */
+        size_t all = 3 * 2 * (size_t)c.L, read = 3 * 2 * (size_t)(c.L - c.moe[0]);
+        const size_t kept[RUNS] = {0, all, all, 0, 1, all - 1, read};
+        assert_int_equal(o.kept, adapted ? 0 : kept[i]);
+        if (i > 0) {
+            assert_memory_equal(o.measure, first.measure, 8 * sizeof *o.measure);
+            assert_memory_equal(o.c, first.c,
+                                (size_t)c.M * (size_t)c.E * (size_t)c.I * sizeof *o.c);
+            assert_memory_equal(o.grad, first.grad, grads * sizeof *o.grad);
+            if (tapped)
+                assert_memory_equal(o.dx, first.dx,
+                                    (size_t)(c.L + 1) * T * (size_t)c.H * sizeof *o.dx);
+            free(o.c);
+            free(o.grad);
+            free(o.dx);
+        } else {
+            first = o;
+            memory[4] = o.bounds + o.keep;
+            memory[5] = o.bounds + all * o.keep - 1;
+            memory[6] = o.bounds + all * o.keep;
+        }
+    }
+    free(first.c);
+    free(first.grad);
+    free(first.dx);
+}
+
+static void threads_and_memory_change_no_byte(void **state)
+{
+    (void)state;
+    compare_runs(false);
+}
+
+static void threads_and_memory_change_no_byte_of_an_adapter(void **state)
+{
+    (void)state;
+    compare_runs(true);
+}
+
+/* Quality runs carry many lanes forward only. */
+static void many_lanes_measure_what_one_lane_does(void **state)
+{
+    struct sweeps u;
+    enum { LANES = 9 };
+    struct fm_measure alone, many[LANES];
+    struct fm_lane lanes[LANES];
+    (void)state;
+    sweeps_open(&u, true, "grad.ids", 1, LANES, 1 << 30);
+    uint32_t *widths = golden_read(&sweeps_golden, "subnet.widths", FM_I32, NULL);
+    for (int i = 0; i < LANES; i++)
+        lanes[i] = (struct fm_lane){.teacher = i ? 0 : -1, .widths = i % 2 ? widths : NULL};
+    struct fm_batch batch = sweeps_whole(&u);
+    SWEEPS_TRY(fm_sweep_run(u.sweep, &batch, 1, lanes, LANES, NULL, many, NULL, &sweeps_err));
+    for (int i = 1; i < LANES; i++)
+        assert_memory_equal(&many[i], &many[2 - i % 2], sizeof many[i]);
+    assert_true(many[2].kl >= -1e-9 && many[2].kl <= 1e-9);
+    assert_int_equal(many[2].agree, many[2].n);
+    lanes[1].teacher = -1;
+    SWEEPS_TRY(fm_sweep_run(u.sweep, &batch, 1, lanes + 1, 1, NULL, &alone, NULL, &sweeps_err));
+    assert_true(alone.ce == many[1].ce);
+    free(widths);
+    sweeps_close(&u);
+}
+
+static void a_stopped_sweep_says_so(void **state)
+{
+    struct sweeps u;
+    const atomic_int stop = 1;
+    struct fm_lane lane = {.teacher = -1, .ce = 1};
+    (void)state;
+    sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
+    fm_sweep_free(u.sweep);
+    struct fm_sweep_options options = {.stop = &stop};
+    SWEEPS_TRY(
+        fm_sweep_new(&u.sweep, u.model, sweeps_ops, 1, u.S * u.T, u.T, 1, &options, &sweeps_err));
+    struct fm_batch batch = sweeps_whole(&u);
+    struct fm_err told = {0};
+    assert_int_equal(fm_sweep_run(u.sweep, &batch, 1, &lane, 1, NULL, u.measure, NULL, &told),
+                     FM_ESAVED);
+    sweeps_close(&u);
+}
+
+static int group(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_lanes_measure_what_one_lane_does),
+        cmocka_unit_test(a_stopped_sweep_says_so),
+        cmocka_unit_test(threads_and_memory_change_no_byte),
+        cmocka_unit_test(threads_and_memory_change_no_byte_of_an_adapter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(void)
+{
+    return sweeps_run(group);
+}

@@ -1,0 +1,149 @@
+/* Experts that share a width: their gradient is the sum, and every method keeps them together. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/learn/rank.h"
+#include "lib/learn/train.h"
+#include "lib/learn/walk.h"
+#include "lib/masks/logits.h"
+#include "lib/masks/masks.h"
+#include "tests/unit/training.h"
+
+enum { L = 3, E = 5, X = L * E, I = 37, A = 4 };
+
+static void sums_and_widths_go_to_groups_and_back(void **unused)
+{
+    (void)unused;
+    double x[6 * 2] = {1, 10, 2, 20, 3, 30, 4, 40, 5, 50, 6, 60};
+    fm_ties_sum(x, x, 6, 3, 2);
+    assert_true(x[0] == 6 && x[1] == 60 && x[2] == 15 && x[3] == 150);
+    uint32_t widths[6] = {7, 9};
+    fm_ties_spread(widths, 6, 3);
+    const uint32_t spread[6] = {7, 7, 7, 9, 9, 9};
+    assert_memory_equal(widths, spread, sizeof spread);
+    fm_ties_gather(widths, 6, 3);
+    assert_true(widths[0] == 7 && widths[1] == 9);
+    assert_int_equal(fm_ties_size(FM_PER_EXPERT, L, E), 1);
+    assert_int_equal(fm_ties_size(FM_PER_LAYER, L, E), E);
+    assert_int_equal(fm_ties_size(FM_PER_MODEL, L, E), X);
+}
+
+/* The gradient of all that training adds up, from logits whose rows and samples are row `i % A`
+ * of a table; dz and q differ from expert to expert. */
+static void add_gradient(struct fm_logits *z, const double *dz, const double *q)
+{
+    for (int i = 0; i < z->X * A; i++) {
+        z->alpha[i] = 0.3 * (i % A) - 0.1 * (i % A) * (i % A);
+        z->soft[i] = 0.1 + 0.1 * (i % A);
+    }
+    fm_logits_refresh(z);
+    fm_logits_clear(z);
+    fm_logits_back_sample(z, dz, 1.5, 0.5);
+    fm_logits_back_cost(z, q, 0.7);
+    fm_logits_back_entropy(z, 0.3);
+}
+
+static void the_gradient_of_tied_logits_is_the_sum(void **unused)
+{
+    (void)unused;
+    struct fm_actions actions;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err), FM_OK);
+    for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
+        int size = fm_ties_size((enum fm_granularity)g, L, E);
+        struct fm_logits free_ones = {0}, tied = {0};
+        double dz[X * A], q[X];
+        for (int i = 0; i < X * A; i++)
+            dz[i] = (i * 37 % 23) / 7.0 - 1;
+        for (int x = 0; x < X; x++)
+            q[x] = 0.05 + 0.01 * (x * 7 % 11);
+        assert_int_equal(fm_logits_init(&free_ones, &actions, X, &err), FM_OK);
+        assert_int_equal(fm_logits_init(&tied, &actions, X / size, &err), FM_OK);
+        add_gradient(&free_ones, dz, q);
+        fm_ties_sum(dz, dz, X, size, A);
+        fm_ties_sum(q, q, X, size, 1);
+        add_gradient(&tied, dz, q);
+        double sum[X * A];
+        fm_ties_sum(sum, free_ones.grad, X, size, A);
+        for (int i = 0; i < X / size * A; i++) {
+            assert_true(fabs(sum[i] - tied.grad[i]) <= 1e-13);
+            assert_true(fabs(tied.grad[i]) > 1e-6);
+        }
+        assert_true(fabs(fm_logits_expected(&tied) - fm_logits_expected(&free_ones)) <= 1e-14);
+        fm_logits_release(&free_ones);
+        fm_logits_release(&tied);
+    }
+}
+
+/* ---- whole runs ---- */
+
+static void every_method_keeps_tied_experts_together(void **unused)
+{
+    (void)unused;
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
+                                             FM_METHOD_UNIFORM, FM_METHOD_BEST};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        bool layers_differ = false;
+        for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
+            struct runs r;
+            struct fm_train_options o;
+            struct fm_train_report report = {0};
+            size_t size = (size_t)fm_ties_size((enum fm_granularity)g, L, E);
+            training_init(&r, &o, "ranked.fm", "tied.fm", methods[i]);
+            o.granularity = (enum fm_granularity)g;
+            training_must(&r, &o, &report);
+            assert_true(report.family.count >= 4 && report.reached);
+            for (int b = 0; b < report.family.count; b++) {
+                const uint32_t *k = fm_family_widths(&report.family, b);
+                for (size_t x = 0; x < X; x++) {
+                    assert_int_equal(k[x], k[x / size * size]);
+                    layers_differ |= g == FM_PER_LAYER && k[x] != k[0];
+                }
+            }
+            fm_train_report_release(&report);
+        }
+        assert_true(layers_differ || methods[i] == FM_METHOD_UNIFORM);
+    }
+}
+
+/* Stopped in the middle of learning and of walking, and gone on with. */
+static void a_stopped_run_goes_on_to_the_same_bytes(void **unused)
+{
+    (void)unused;
+    for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_train_options o;
+        struct fm_train_report report = {0};
+        training_init(&r, &o, "ranked.fm", "straight.fm", FM_METHOD_BEST);
+        o.granularity = (enum fm_granularity)g;
+        training_must(&r, &o, &report);
+        int steps = report.steps;
+        fm_train_report_release(&report);
+        for (int at = 5; at <= steps + 2; at += steps - 3) {
+            training_init(&r, &o, "ranked.fm", "resumed.fm", FM_METHOD_BEST);
+            o.granularity = (enum fm_granularity)g;
+            training_stop(&r, &o, at);
+            /* The state is of this granularity and of no other. */
+            o.granularity = FM_PER_EXPERT;
+            assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ECONFIG);
+            fm_train_report_release(&report);
+            o.granularity = (enum fm_granularity)g;
+            training_go_on(&r, &o, "resumed.fm", "straight.fm");
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_and_widths_go_to_groups_and_back),
+        cmocka_unit_test(the_gradient_of_tied_logits_is_the_sum),
+        cmocka_unit_test(every_method_keeps_tied_experts_together),
+        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
+    };
+    return cmocka_run_group_tests(tests, training_ranked, NULL);
+}

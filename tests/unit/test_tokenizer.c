@@ -1,0 +1,232 @@
+/*
+ * The encoder against ids that the tokenizers library gave: golden/text/NAME.json is a
+ * tokenizer, NAME.ids its strings and ids (tests/judge/textjudge.py).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/text/tokenizerparts.h"
+#include "formats/text/unicode.h"
+#include "tests/unit/scratch.h"
+
+static const char *const names[] = {"mixtral", "mistral", "phi35",  "flags",
+                                    "qwen2",   "qwen3",   "llama3", "olmoe"};
+
+static struct fm_tokenizer *open_tokenizer(const char *name)
+{
+    struct fm_tokenizer *t;
+    struct fm_err err = {0};
+    char path[64];
+    snprintf(path, sizeof path, "golden/text/%s.json", name);
+    if (fm_tokenizer_open(&t, path, &err) != FM_OK)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+static uint16_t take_u16(FILE *f)
+{
+    uint16_t v = 0;
+    assert_int_equal(fread(&v, sizeof v, 1, f), 1);
+    return v;
+}
+
+/* Strings of one sample, all equal; returns how many. */
+static int check_sample(const char *name, struct fm_encoder *e)
+{
+    char path[64];
+    int strings = 0;
+    snprintf(path, sizeof path, "golden/text/%s.ids", name);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    for (int c; (c = fgetc(f)) != EOF; strings++) {
+        static char text[65536];
+        struct fm_err err = {0};
+        const int32_t *ids = NULL;
+        size_t n = 0;
+        ungetc(c, f);
+        uint16_t size = take_u16(f);
+        assert_int_equal(fread(text, 1, size, f), size);
+        assert_int_equal(fm_encoder_run(e, text, size, &ids, &n, &err), FM_OK);
+        assert_int_equal(take_u16(f), n);
+        for (size_t i = 0; i < n; i++)
+            if (take_u16(f) != ids[i])
+                fail_msg("%s: string %d '%.*s': id %zu is %d", name, strings, (int)size, text, i,
+                         ids[i]);
+    }
+    fclose(f);
+    return strings;
+}
+
+static void ids_are_those_of_the_tokenizers_library(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct fm_tokenizer *t = open_tokenizer(names[i]);
+        struct fm_encoder *e;
+        struct fm_err err = {0};
+        assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+        assert_int_equal(check_sample(names[i], e), 253);
+        assert_int_equal(check_sample(names[i], e), 253); /* words come from the cache now */
+        fm_encoder_free(e);
+        fm_tokenizer_close(t);
+    }
+}
+
+static void invalid_utf8_is_refused_with_its_place(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t size;
+        const char *says;
+    } bad[] = {{"abc\xff", 4, "byte 3"},         {"\xc0\x80", 2, "byte 0"},
+               {"ab\xed\xa0\x80", 5, "byte 2"},  {"12345678\xf4\x90\x80\x80", 12, "byte 8"},
+               {"\xe2\x96", 2, "byte 0"},        {"x\x80", 2, "byte 1"},
+               {"\xf0\x80\x80\x80", 4, "byte 0"}};
+    struct fm_tokenizer *t = open_tokenizer("qwen2");
+    struct fm_encoder *e;
+    struct fm_err err = {0};
+    const int32_t *ids;
+    size_t n;
+    assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(fm_encoder_run(e, bad[i].text, bad[i].size, &ids, &n, &err), FM_EFORMAT);
+        assert_non_null(strstr(err.text, bad[i].says));
+    }
+    assert_int_equal(fm_encoder_run(e, "\0 is fine", 9, &ids, &n, &err), FM_OK);
+    assert_true(n > 0);
+    fm_encoder_free(e);
+    fm_tokenizer_close(t);
+}
+
+static void long_words_take_time_in_proportion(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 20 };
+    struct fm_tokenizer *t = open_tokenizer("mixtral");
+    struct fm_encoder *e;
+    struct fm_err err = {0};
+    const int32_t *ids;
+    size_t n;
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    for (int i = 0; i < SIZE; i++)
+        text[i] = "abcd efgh"[i % 9];
+    assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+    assert_int_equal(fm_encoder_run(e, text, SIZE, &ids, &n, &err), FM_OK);
+    assert_true(n > SIZE / 9 && n < SIZE);
+    memset(text, 'a', SIZE);
+    assert_int_equal(fm_encoder_run(e, text, SIZE, &ids, &n, &err), FM_OK);
+    free(text);
+    fm_encoder_free(e);
+    fm_tokenizer_close(t);
+}
+
+/* Text is cut before words only where no merge reaches over the cut. */
+static void merges_across_words_are_made(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": {\"type\": \"Replace\", "
+        "\"pattern\": "
+        "{\"String\": \" \"}, \"content\": \"\u2581\"}, \"pre_tokenizer\": null, "
+        "\"post_processor\": null, "
+        "\"decoder\": null, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
+        "\"\u2581\": 2, "
+        "\"\u2581b\": 3, \"a\u2581\": 4}, \"merges\": [%s[\"\u2581\", \"b\"]]}}";
+    static const struct {
+        const char *merge;
+        int32_t ids[6];
+        size_t n;
+    } expected[] = {{"", {0, 3, 0, 2, 0, 3}, 6}, {"[\"a\", \"\u2581\"], ", {4, 1, 4, 4, 1}, 5}};
+    for (int i = 0; i < 2; i++) {
+        char text[1024];
+        struct fm_tokenizer *t;
+        struct fm_encoder *e;
+        struct fm_err err = {0};
+        const int32_t *ids;
+        size_t n;
+        snprintf(text, sizeof text, json, expected[i].merge);
+        if (fm_tokenizer_parse(&t, text, strlen(text), &err) != FM_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+        assert_int_equal(fm_encoder_run(e, "a ba a b", 8, &ids, &n, &err), FM_OK);
+        assert_int_equal(n, expected[i].n);
+        assert_memory_equal(ids, expected[i].ids, n * sizeof *ids);
+        fm_encoder_free(e);
+        fm_tokenizer_close(t);
+    }
+}
+
+static void nfc_is(const char *text, const char *wanted)
+{
+    struct fm_text out = {0};
+    fm_unicode_nfc(&out, text, strlen(text));
+    if (out.size != strlen(wanted) || memcmp(out.data, wanted, out.size) != 0)
+        fail_msg("'%s' became '%.*s'", text, (int)out.size, out.data);
+    free(out.data);
+}
+
+static void normal_form_c_composes_what_it_may(void **state)
+{
+    (void)state;
+    nfc_is("plain", "plain");
+    nfc_is("cafe\u0301s", "caf\u00e9s");
+    nfc_is("a\u0323\u0307", "\u1ea1\u0307");
+    nfc_is("a\u0307\u0323", "\u1ea1\u0307"); /* marks are put in order */
+    nfc_is("\u1100\u1161\u11a8", "\uac01");  /* Hangul */
+    nfc_is("\u212b\u2126", "\u00c5\u03a9");  /* singletons */
+    nfc_is("\u0915\u093c", "\u0915\u093c");  /* excluded from composition */
+    nfc_is("\u0958", "\u0915\u093c");
+    nfc_is("\u0301x", "\u0301x");
+    nfc_is("o\u0302\u0301y\u0308", "\u1ed1\u00ff");
+}
+
+static void classes_are_those_of_unicode_16(void **state)
+{
+    (void)state;
+    const unsigned char *class = fm_unicode_classes();
+    int letters = 0, numbers = 0, spaces = 0;
+    for (int c = 0; c < 0x110000; c++) {
+        letters += (class[c] & FM_LETTER) != 0;
+        numbers += (class[c] & FM_NUMBER) != 0;
+        spaces += (class[c] & FM_SPACE) != 0;
+    }
+    assert_int_equal(letters, 141028);
+    assert_int_equal(numbers, 1911);
+    assert_int_equal(spaces, 25);
+    assert_true(class[0x10d4a] & FM_LETTER); /* Garay, new in 16 */
+    assert_false(class['_'] & FM_LETTER);
+    assert_true(class['_'] & FM_WORD);
+}
+
+static void the_template_and_the_largest_id_are_told(void **state)
+{
+    (void)state;
+    struct fm_tokenizer *t = open_tokenizer("llama3");
+    const int32_t *front, *back;
+    int fronts, backs;
+    fm_tokenizer_template(t, &front, &fronts, &back, &backs);
+    assert_int_equal(fronts, 1);
+    assert_int_equal(backs, 0);
+    assert_int_equal(front[0] + 2, t->last);
+    fm_tokenizer_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_are_those_of_the_tokenizers_library),
+        cmocka_unit_test(invalid_utf8_is_refused_with_its_place),
+        cmocka_unit_test(long_words_take_time_in_proportion),
+        cmocka_unit_test(merges_across_words_are_made),
+        cmocka_unit_test(normal_form_c_composes_what_it_may),
+        cmocka_unit_test(classes_are_those_of_unicode_16),
+        cmocka_unit_test(the_template_and_the_largest_id_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}

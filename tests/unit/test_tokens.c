@@ -1,0 +1,322 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/text/tokens.h"
+#include "tests/unit/scratch.h"
+
+/* A .npy file of version 1 with that dict; padded as numpy pads. */
+static const char *npy(const char *dict, const void *data, size_t size)
+{
+    char bytes[8192];
+    size_t n = strlen(dict), header = (10 + n + 1 + 63) / 64 * 64 - 10;
+    memcpy(bytes, "\x93NUMPY\x01\x00", 8);
+    bytes[8] = (char)(header & 0xff);
+    bytes[9] = (char)(header >> 8);
+    memset(bytes + 10, ' ', header);
+    memcpy(bytes + 10, dict, n);
+    bytes[10 + header - 1] = '\n';
+    memcpy(bytes + 10 + header, data, size);
+    return scratch_write("tokens.npy", bytes, 10 + header + size);
+}
+
+static void is_refused(const char *path, enum fm_token_type raw, int code, const char *text)
+{
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    int rc = fm_tokens_open(&t, path, raw, &err);
+    if (rc != code || !strstr(err.text, text))
+        fail_msg("%d \"%s\", wanted %d \"%s\"", rc, err.text, code, text);
+    assert_true(t.file.path == NULL && t.count == 0);
+}
+
+static void reads_every_npy_type(void **state)
+{
+    (void)state;
+    uint16_t u2[6] = {0, 1, 2, 300, 65535, 7};
+    int32_t i4[6] = {0, 1, 2, 300, 65535, 7};
+    int64_t i8[6] = {0, 1, 2, 300, 65535, 7};
+    const struct {
+        const char *dict;
+        const void *data;
+        size_t size;
+        uint64_t rows, cols;
+    } c[] = {
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (6,), }", u2, sizeof u2, 0, 0},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (2, 3), }", u2, sizeof u2, 2, 3},
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (3, 2), }", i4, sizeof i4, 3, 2},
+        {"{'descr': '<u4', 'fortran_order': False, 'shape': (1, 6)}", i4, sizeof i4, 1, 6},
+        {"{'shape':(6,),'fortran_order':False,'descr':'<i8'}", i8, sizeof i8, 0, 0},
+    };
+    for (size_t k = 0; k < sizeof c / sizeof *c; k++) {
+        struct fm_tokens t;
+        struct fm_err err = {0};
+        int32_t ids[6] = {0};
+        if (fm_tokens_open(&t, npy(c[k].dict, c[k].data, c[k].size), FM_TOKEN_AUTO, &err) != FM_OK)
+            fail_msg("%s: %s", c[k].dict, err.text);
+        assert_int_equal(t.count, 6);
+        assert_int_equal(t.rows, c[k].rows);
+        assert_int_equal(t.cols, c[k].cols);
+        assert_int_equal(fm_tokens_read(&t, 0, ids, 6, 65536, &err), FM_OK);
+        assert_memory_equal(ids, i4, sizeof ids);
+        assert_int_equal(fm_tokens_read(&t, 3, ids, 2, 65536, &err), FM_OK);
+        assert_int_equal(ids[1], 65535);
+        assert_int_equal(fm_tokens_read(&t, 6, ids, 0, 1, &err), FM_OK);
+        assert_int_equal(fm_tokens_read(&t, 1, ids, 4, 65535, &err), FM_EFORMAT);
+        assert_non_null(strstr(err.text, "token 4 is 65535 (vocabulary 65535)"));
+        fm_tokens_close(&t);
+        fm_tokens_close(&t);
+    }
+}
+
+static void negative_and_huge_ids_are_named(void **state)
+{
+    (void)state;
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    int32_t i4[2] = {5, -1}, ids[2];
+    int64_t i8[2] = {5, (int64_t)1 << 40};
+    const char *path = npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }", i4, 8);
+    assert_int_equal(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err), FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 2, 100, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "token 1 is -1 (vocabulary 100)"));
+    fm_tokens_close(&t);
+    path = npy("{'descr': '<u4', 'fortran_order': False, 'shape': (2,), }", i4, 8);
+    assert_int_equal(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err), FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 2, 100, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "token 1 is 4294967295"));
+    fm_tokens_close(&t);
+    path = npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }", i8, 16);
+    assert_int_equal(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err), FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 2, INT32_MAX, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "token 1 is 1099511627776"));
+    fm_tokens_close(&t);
+}
+
+static void refuses_other_npy_files(void **state)
+{
+    (void)state;
+    static const uint16_t data[6] = {0};
+    const struct {
+        const char *dict, *text;
+    } c[] = {
+        {"{'descr': '|O', 'fortran_order': False, 'shape': (6,), }",
+         "'<u2', '<u4', '<i4' or '<i8'"},
+        {"{'descr': '>u2', 'fortran_order': False, 'shape': (6,), }",
+         "'<u2', '<u4', '<i4' or '<i8'"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", "'<f4'"},
+        {"{'descr': '<u2', 'fortran_order': True, 'shape': (2, 3), }", "Fortran order"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (), }",
+         "where a dimension was expected"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (6), }", "where ',' was expected"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2, 3), }", "one or two dimensions"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (-6,), }", "where a dimension"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }",
+         "5 tokens of 2 bytes are announced, 12"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (7,), }",
+         "7 tokens of 2 bytes are announced, 12"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", "no tokens"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
+         "too many"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (9223372036854775811,), }",
+         "are announced"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (18446744073709551616,), }",
+         "too large"},
+        {"{'descr': '<u2', 'fortran_order': False, }", "each of descr"},
+        {"{'descr': '<u2', 'descr': '<u2', 'fortran_order': False, 'shape': (6,), }",
+         "each of descr"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (6,), 'x': 1}", "each of descr"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (6,)} x", "where nothing more"},
+        {"", "where '{' was expected"},
+    };
+    for (size_t k = 0; k < sizeof c / sizeof *c; k++)
+        is_refused(npy(c[k].dict, data, sizeof data), FM_TOKEN_AUTO, FM_EFORMAT, c[k].text);
+    is_refused(scratch_write("t", "\x93NUMPY\x03\0\x10\0\0\0", 12), FM_TOKEN_AUTO, FM_EFORMAT,
+               "version 3.0");
+    is_refused(scratch_write("t", "\x93NUMPY\x02\0\xff\xff\xff\xff", 12), FM_TOKEN_AUTO, FM_EFORMAT,
+               "header of 4294967295 bytes");
+    is_refused(scratch_write("t", "\x93NUMPY\x01\0\x10\0\0\0", 12), FM_TOKEN_AUTO, FM_EFORMAT,
+               "header of 16 bytes in a file of 12");
+    is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too short");
+}
+
+static void reads_llmc_files(void **state)
+{
+    (void)state;
+    unsigned char b[1024 + 12] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 6}; /* 20240520, 1, 6 */
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    int32_t ids[6];
+    for (int i = 0; i < 6; i++)
+        b[1024 + 2 * i] = (unsigned char)(i + 1);
+    assert_int_equal(fm_tokens_open(&t, scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, &err),
+                     FM_OK);
+    assert_int_equal(t.count, 6);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 6, 7, &err), FM_OK);
+    assert_int_equal(ids[5], 6);
+    fm_tokens_close(&t);
+    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_U16, FM_EUSAGE, "leave --token-dtype out");
+    is_refused(scratch_write("t", b, sizeof b - 1), FM_TOKEN_AUTO, FM_EFORMAT,
+               "6 tokens of 2 bytes");
+    is_refused(scratch_write("t", b, 1000), FM_TOKEN_AUTO, FM_EFORMAT, "no llm.c header");
+    is_refused(scratch_write("t", b, 4), FM_TOKEN_AUTO, FM_EFORMAT, "too short");
+    b[4] = 2;
+    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT, "version 2 (1 is read)");
+    b[4] = 1;
+    b[11] = 0x80;
+    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT, "is negative");
+    unsigned char w[1024 + 12] = {0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0, 3}; /* 20240801, 7, 3 */
+    w[1024 + 10] = 1;
+    assert_int_equal(fm_tokens_open(&t, scratch_write("t", w, sizeof w), FM_TOKEN_AUTO, &err),
+                     FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 3, 65537, &err), FM_OK);
+    assert_int_equal(ids[2], 65536);
+    fm_tokens_close(&t);
+}
+
+static void reads_raw_files_when_told(void **state)
+{
+    (void)state;
+    unsigned char b[8] = {1, 0, 2, 0, 3, 0, 4, 0};
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    int32_t ids[4];
+    const char *path = scratch_write("raw", b, sizeof b);
+    is_refused(path, FM_TOKEN_AUTO, FM_EUSAGE, "--token-dtype");
+    assert_int_equal(fm_tokens_open(&t, path, FM_TOKEN_U16, &err), FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 4, 5, &err), FM_OK);
+    assert_int_equal(ids[3], 4);
+    fm_tokens_close(&t);
+    assert_int_equal(fm_tokens_open(&t, path, FM_TOKEN_U32, &err), FM_OK);
+    assert_int_equal(t.count, 2);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 2, 0x40004, &err), FM_OK);
+    assert_int_equal(ids[1], 0x40003);
+    fm_tokens_close(&t);
+    is_refused(scratch_write("raw", b, 7), FM_TOKEN_U16, FM_EFORMAT,
+               "7 bytes are not whole tokens");
+    is_refused(scratch_write("raw", b, 0), FM_TOKEN_U16, FM_EFORMAT, "is empty");
+    is_refused(scratch("absent"), FM_TOKEN_U16, FM_ENOENT, "cannot open");
+}
+
+static void long_reads_cross_chunks(void **state)
+{
+    (void)state;
+    enum { N = 10007 };
+    uint16_t *b = malloc(N * sizeof *b);
+    int32_t *ids = malloc(N * sizeof *ids);
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    for (int i = 0; i < N; i++)
+        b[i] = (uint16_t)(i * 7 % 9973);
+    assert_int_equal(fm_tokens_open(&t, scratch_write("raw", b, N * sizeof *b), FM_TOKEN_U16, &err),
+                     FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 3, ids, N - 3, 9973, &err), FM_OK);
+    for (int i = 3; i < N; i++)
+        assert_int_equal(ids[i - 3], i * 7 % 9973);
+    fm_tokens_close(&t);
+    free(b);
+    free(ids);
+}
+
+static void reads_the_golden_tokens(void **state)
+{
+    (void)state;
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    int32_t ids[8];
+    if (fm_tokens_open(&t, "golden/odd-mixtral/tokens.npy", FM_TOKEN_AUTO, &err) != FM_OK)
+        fail_msg("%s", err.text);
+    assert_true(t.count >= 8);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 8, INT32_MAX, &err), FM_OK);
+    fm_tokens_close(&t);
+}
+
+static void put_index(const char *name, int type, const int32_t *sizes, int n)
+{
+    unsigned char b[34 + 12 * 4 + 16] = "MMIDIDX\0";
+    int64_t pointer = 0, width = type == 4 ? 4 : 2, bounds[2] = {0, n};
+    b[9] = 1;
+    b[17] = (unsigned char)type;
+    b[18] = (unsigned char)n;
+    b[26] = 2;
+    memcpy(b + 34, sizes, (size_t)n * 4);
+    for (int i = 0; i < n; pointer += sizes[i++] * width)
+        memcpy(b + 34 + 4 * n + 8 * i, &pointer, 8);
+    memcpy(b + 34 + 12 * n, bounds, 16);
+    scratch_write(name, b, 34 + 12 * (size_t)n + 16);
+}
+
+static void reads_pairs_with_an_index(void **state)
+{
+    (void)state;
+    static const int32_t sizes[3] = {2, 0, 3}, i4[5] = {7, 1, 70000, 3, 4};
+    static const uint64_t ends[3] = {2, 2, 5};
+    struct fm_err err = {0};
+    int32_t ids[5];
+    put_index("pair.idx", 4, sizes, 3);
+    scratch_write("pair.bin", i4, sizeof i4);
+    scratch_write("trove.ds", i4, sizeof i4);
+    scratch_write("trove.ds.index", ends, sizeof ends);
+    static const char *const names[] = {"pair.bin", "pair.idx", "trove.ds"};
+    for (int k = 0; k < 3; k++) {
+        struct fm_tokens t;
+        if (fm_tokens_open(&t, scratch(names[k]), FM_TOKEN_AUTO, &err) != FM_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(t.count, 5);
+        assert_int_equal(t.rows, 0);
+        assert_int_equal(fm_tokens_read(&t, 0, ids, 5, 70001, &err), FM_OK);
+        assert_memory_equal(ids, i4, sizeof ids);
+        assert_string_equal(t.format, k == 2 ? "datatrove" : "megatron");
+        fm_tokens_close(&t);
+        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "leave --token-dtype out");
+    }
+    /* Signed words below four bytes are signed too. */
+    static const int16_t i2[5] = {1, 2, 3, 4, -5};
+    struct fm_tokens t;
+    put_index("pair.idx", 3, sizes, 3);
+    scratch_write("pair.bin", i2, sizeof i2);
+    assert_int_equal(fm_tokens_open(&t, scratch("pair.bin"), FM_TOKEN_AUTO, &err), FM_OK);
+    assert_int_equal(fm_tokens_read(&t, 0, ids, 5, 70001, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "token 4 is -5 (vocabulary 70001)"));
+    fm_tokens_close(&t);
+}
+
+static void a_pair_knows_its_other_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *beside[3];
+    } row[] = {{"a/x.bin", {"a/x.bin.index", "a/x.idx", NULL}},
+               {"x.idx", {"x.idx.index", "x.bin", NULL}},
+               {"x.ds", {"x.ds.index", NULL, NULL}},
+               {".bin", {".bin.index", NULL, NULL}}};
+    char name[PATH_MAX], longest[PATH_MAX];
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        for (int k = 0; k < 3 && (k == 0 || row[i].beside[k - 1]); k++) {
+            assert_int_equal(fm_tokens_beside(name, row[i].path, k), row[i].beside[k] != NULL);
+            if (row[i].beside[k])
+                assert_string_equal(name, row[i].beside[k]);
+        }
+    memset(longest, 'n', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_false(fm_tokens_beside(name, longest, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_every_npy_type),
+        cmocka_unit_test(negative_and_huge_ids_are_named),
+        cmocka_unit_test(refuses_other_npy_files),
+        cmocka_unit_test(reads_llmc_files),
+        cmocka_unit_test(reads_raw_files_when_told),
+        cmocka_unit_test(long_reads_cross_chunks),
+        cmocka_unit_test(reads_the_golden_tokens),
+        cmocka_unit_test(reads_pairs_with_an_index),
+        cmocka_unit_test(a_pair_knows_its_other_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,393 @@
+/* Mask gradients against transformers' autograd, and whole training runs on the odd model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/learn/maskgrad.h"
+#include "lib/learn/rank.h"
+#include "lib/learn/train.h"
+#include "lib/learn/walk.h"
+#include "lib/masks/logits.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/golden.h"
+#include "tests/unit/training.h"
+
+enum { L = 3, E = 5, X = L * E, I = 37, A = 4, T = 23, S = 2 };
+
+static void assert_golden_dz(const struct fm_ops *ops)
+{
+    struct golden g;
+    struct fm_err err = {0};
+    struct fm_model *model = NULL;
+    struct fm_sweep *sweep = NULL;
+    struct fm_maskgrad grad = {0};
+    struct fm_actions actions;
+    struct fm_measure measure[2];
+    int64_t counts[2 * X];
+    golden_open(&g, RUNS_MODEL "/golden.safetensors");
+    int32_t *order = golden_read(&g, "rank.order", FM_I32, NULL);
+    int32_t *ids = golden_read(&g, "ids", FM_I32, NULL);
+    int32_t *widths = golden_read(&g, "subnet.widths", FM_I32, NULL);
+    float *share = golden_read(&g, "subnet.share", FM_F32, NULL);
+    float *ce = golden_read(&g, "subnet.ce", FM_F32, NULL);
+    float *kl = golden_read(&g, "subnet.kl", FM_F32, NULL);
+    assert_int_equal(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err), FM_OK);
+    assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
+    fm_model_rank(model, order);
+    struct fm_sweep_options options = {.memory = 1 << 24};
+    assert_int_equal(fm_sweep_new(&sweep, model, ops, 1, S * T, T, 2, &options, &err), FM_OK);
+    assert_int_equal(fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1,
+                                      fm_sweep_slots(sweep), &err),
+                     FM_OK);
+    struct fm_lane lane[2] = {
+        {.teacher = -1, .ce = 1},
+        {.widths = (uint32_t *)widths, .backward = true, .teacher = 0, .ce = 1, .kl = 1}};
+    struct fm_batch batch = {ids, S, T};
+    struct fm_visitor visitor = fm_maskgrad_visitor(&grad);
+    fm_maskgrad_begin(&grad, 1);
+    if (fm_sweep_run(sweep, &batch, 1, lane, 2, &visitor, measure, counts, &err))
+        fail_msg("%s", err.text);
+    float dz[X * A];
+    for (int i = 0; i < X * A; i++)
+        dz[i] = (float)grad.total[i];
+    assert_true(golden_near(&g, "subnet.dz", dz, X * A, 1e-4));
+    assert_true(fabs(measure[1].ce / (double)measure[1].n - *ce) <= 1e-5 * *ce);
+    assert_true(fabs(measure[1].kl / (double)measure[1].n - *kl) <= 1e-4 * *kl);
+    double q[X], floored[X];
+    fm_logits_load(q, floored, counts, L, E, true);
+    for (int x = 0; x < X; x++)
+        assert_true(fabs(q[x] - share[x]) <= 1e-6);
+    fm_maskgrad_release(&grad);
+    fm_sweep_free(sweep);
+    fm_model_close(model);
+    free(order);
+    free(ids);
+    free(widths);
+    free(share);
+    free(ce);
+    free(kl);
+    golden_close(&g);
+}
+
+static void mask_gradients_are_the_golden_ones(void **state)
+{
+    (void)state;
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    assert_golden_dz(fm_ops_ref());
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_golden_dz(cpu);
+}
+
+static void the_walk_takes_the_cheapest_channels(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&a, "0.25,0.5,1", 8, 1, &err), FM_OK);
+    /* Per channel: expert 0 costs 3 then 1; expert 1 costs 1 then 9, or 4.33 together. */
+    const double squares[] = {100, 6, 4, 100, 18, 4};
+    uint32_t widths[] = {8, 8};
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 3, &err), FM_OK);
+    assert_int_equal(widths[0], 4);
+    assert_int_equal(widths[1], 8);
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 8, &err), FM_OK);
+    assert_int_equal(widths[0], 4);
+    assert_int_equal(widths[1], 4);
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 9, &err), FM_OK);
+    assert_int_equal(widths[0], 2);
+    assert_int_equal(widths[1], 4);
+    assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 99, &err), FM_OK);
+    assert_int_equal(widths[1], 2);
+    /* What is free behind 4 channels of 5 each makes them cheaper than 4 of the other's at 4. */
+    const double bridged[] = {100, 0, 20, 100, 40, 16};
+    widths[0] = widths[1] = 8;
+    assert_int_equal(fm_walk_lower(widths, bridged, &a, 2, 1, &err), FM_OK);
+    assert_int_equal(widths[0], 2);
+    assert_int_equal(widths[1], 8);
+}
+
+static void must_train(const char *in, const char *out, enum fm_method method,
+                       struct fm_train_report *report)
+{
+    struct runs r;
+    struct fm_train_options options;
+    training_init(&r, &options, in, out, method);
+    training_must(&r, &options, report);
+}
+
+/* The stream reads back, with what the report says. */
+static void assert_stream(const char *name, const struct fm_family *family)
+{
+    struct fm_bundle b;
+    struct fm_budgets budgets;
+    struct fm_err err = {0};
+    if (fm_stage_open(&b, scratch(name), FM_MEMBER_MASKS, &err) ||
+        fm_budgets_open(&budgets, &b, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(budgets.family.count, family->count);
+    assert_memory_equal(budgets.family.widths, family->widths,
+                        sizeof(uint32_t) * X * (size_t)family->count);
+    for (int m = 0; m < family->count; m++) {
+        assert_int_equal(budgets.family.mask[m].method, family->mask[m].method);
+        assert_true(budgets.family.mask[m].quality.ce == family->mask[m].quality.ce);
+    }
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+}
+
+static void assert_family(const struct fm_train_report *report, int masks)
+{
+    const struct fm_family *f = &report->family;
+    assert_true(f->count >= masks);
+    assert_int_equal(f->mask[0].removed, 0);
+    for (int b = 0; b < f->count; b++) {
+        const struct fm_quality *q = &f->mask[b].quality;
+        assert_int_equal(fm_family_removed(f, fm_family_widths(f, b)), f->mask[b].removed);
+        assert_true(b == 0 || f->mask[b].removed > f->mask[b - 1].removed);
+        assert_int_equal(q->positions, 16 * 10);
+        assert_true(q->ce > 0 && q->kl >= 0 && q->agree >= 0 && q->agree <= 1);
+        for (int x = 0; x < X; x++)
+            assert_true(fm_actions_find(&report->actions, fm_family_widths(f, b)[x]) >= 0);
+    }
+    assert_true(f->mask[0].quality.kl == 0 && f->mask[0].quality.agree == 1);
+    assert_true(f->mask[f->count - 1].quality.kl > 0);
+}
+
+static void every_method_makes_a_family(void **state)
+{
+    (void)state;
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
+                                             FM_METHOD_UNIFORM, FM_METHOD_BEST};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        struct fm_train_report report = {0};
+        must_train("ranked.fm", "family.fm", methods[i], &report);
+        printf("%s: %d masks to %.3f, %d steps\n", fm_method_name(methods[i]), report.family.count,
+               fm_family_budget(&report.family, report.family.count - 1), report.steps);
+        assert_family(&report, 5);
+        assert_true(report.reached);
+        assert_stream("family.fm", &report.family);
+        fm_train_report_release(&report);
+    }
+}
+
+/* The budget step that a mask is nearest to, in integers: masks compete inside one. */
+static uint64_t bin_of(const struct fm_family *f, int b)
+{
+    uint64_t channels = fm_family_channels(f); /* steps of 0.1 */
+    return (20 * f->mask[b].removed + channels) / (2 * channels);
+}
+
+static void the_best_is_nowhere_worse_and_says_what_it_was_chosen_on(void **state)
+{
+    (void)state;
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK};
+    struct fm_train_report best = {0}, other = {0};
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    must_train("ranked.fm", "best.fm", FM_METHOD_BEST, &best);
+    for (int i = 0; i < 3; i++) {
+        must_train("ranked.fm", "other.fm", methods[i], &other);
+        for (int m = 1; m < other.family.count; m++) {
+            int k = 1;
+            while (k < best.family.count && bin_of(&best.family, k) != bin_of(&other.family, m))
+                k++;
+            assert_true(k < best.family.count);
+            assert_true(best.family.mask[k].quality.ce <= other.family.mask[m].quality.ce);
+        }
+        fm_train_report_release(&other);
+    }
+    fm_train_report_release(&best);
+    char path[512];
+    assert_int_equal(fm_stage_open(&b, runs_path(path, "best.fm"), FM_MEMBER_MASKS, &err), FM_OK);
+    const cJSON *result =
+        cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(&b, "fm-train"), "result");
+    const cJSON *on = cJSON_GetObjectItemCaseSensitive(result, "chosen_on");
+    assert_int_equal(strlen(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(on, "digest"))),
+                     32);
+    assert_true(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(on, "sequences")) > 0);
+    fm_bundle_close(&b);
+}
+
+static void shuffles_follow_the_family_of_the_stream(void **state)
+{
+    (void)state;
+    struct fm_train_report learned = {0}, shuffled = {0};
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    must_train("ranked.fm", "learned.fm", FM_METHOD_LEARNED, &learned);
+    for (int m = FM_METHOD_SHUFFLE_LAYER; m <= FM_METHOD_SHUFFLE_GLOBAL; m++) {
+        must_train("learned.fm", "shuffled.fm", (enum fm_method)m, &shuffled);
+        assert_family(&shuffled, 5);
+        assert_stream("shuffled.fm", &shuffled.family);
+        assert_int_equal(shuffled.family.count, learned.family.count);
+        for (int b = 0; b < learned.family.count; b++)
+            assert_int_equal(shuffled.family.mask[b].removed, learned.family.mask[b].removed);
+        fm_train_report_release(&shuffled);
+    }
+    fm_train_report_release(&learned);
+    training_init(&r, &options, "ranked.fm", "no.fm", FM_METHOD_SHUFFLE_LAYER);
+    assert_int_equal(fm_train(&r.run, &options, &shuffled, &err), FM_ECONFIG);
+    assert_non_null(strstr(err.text, "fm-train"));
+    fm_train_report_release(&shuffled);
+}
+
+/* Stop `method` after so many reports, go on, and compare with a straight run. */
+static void assert_resumes(enum fm_method method, int reports)
+{
+    struct runs r;
+    struct fm_train_options options;
+    training_init(&r, &options, "ranked.fm", "resumed.fm", method);
+    training_stop(&r, &options, reports);
+    training_go_on(&r, &options, "resumed.fm", "straight.fm");
+}
+
+static void a_stopped_run_goes_on_to_the_same_bytes(void **state)
+{
+    (void)state;
+    struct fm_train_report report = {0};
+    must_train("ranked.fm", "straight.fm", FM_METHOD_BEST, &report);
+    /* In the middle of learning, of walking, and of measuring. */
+    int steps = report.steps, budgets = 5;
+    fm_train_report_release(&report);
+    assert_resumes(FM_METHOD_BEST, 3);
+    assert_resumes(FM_METHOD_BEST, steps - 1);
+    assert_resumes(FM_METHOD_BEST, steps + 1 + budgets / 2);
+    assert_resumes(FM_METHOD_BEST, steps + budgets + 2);
+}
+
+static void two_threads_make_the_same_bytes(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    for (int threads = 1; threads <= 2; threads++) {
+        training_init(&r, &options, "ranked.fm", threads == 1 ? "one.fm" : "two.fm",
+                      FM_METHOD_BEST);
+        options.samples = 2;
+        r.run.device = "cpu";
+        r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 200 << 10;
+        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        training_must(&r, &options, &report);
+        fm_pool_stop();
+        fm_train_report_release(&report);
+    }
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+/* The logits in the state of a run stopped after so many steps. */
+static double *logits_after(int steps, double tau_last, double entropy_last, size_t *n)
+{
+    struct runs r;
+    struct fm_train_options options;
+    struct golden g;
+    training_init(&r, &options, "ranked.fm", "annealed.fm", FM_METHOD_LEARNED);
+    options.tau_last = tau_last;
+    options.entropy_last = entropy_last;
+    training_stop(&r, &options, steps);
+    golden_open(&g, r.run.state);
+    double *logits = golden_read(&g, "alpha", FM_F64, n);
+    golden_close(&g);
+    unlink(r.run.state);
+    return logits;
+}
+
+/* The first step is taken with the first values; by the third the last ones show. */
+static void temperature_and_entropy_go_from_first_to_last(void **state)
+{
+    (void)state;
+    for (int steps = 1; steps <= 3; steps += 2) {
+        size_t n = 0;
+        double *plain = logits_after(steps, 0.5, 0, &n);
+        double *cold = logits_after(steps, 0.1, 0, &n);
+        double *even = logits_after(steps, 0.5, 1, &n);
+        assert_true((memcmp(plain, cold, n * sizeof *plain) == 0) == (steps == 1));
+        assert_true((memcmp(plain, even, n * sizeof *plain) == 0) == (steps == 1));
+        free(plain);
+        free(cold);
+        free(even);
+    }
+}
+
+static void options_shape_the_run(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    training_init(&r, &options, "ranked.fm", "options.fm", FM_METHOD_LEARNED);
+    options.schedule = FM_LAMBDA_LINEAR;
+    options.lambda_last = 40;
+    options.width_multiple = 10;
+    options.prior = 0;
+    training_must(&r, &options, &report);
+    /* 10 20 30 37 of ten: six were merged, and the user was told. */
+    assert_int_equal(report.actions.count, 4);
+    assert_int_equal(report.actions.merged, 6);
+    assert_true(r.warnings >= 1);
+    assert_family(&report, 3);
+    fm_train_report_release(&report);
+    struct fm_plan plan;
+    assert_int_equal(fm_train_plan(&r.run, &options, &plan, &err), FM_OK);
+    assert_int_equal(plan.sweeps, 30 + 1);
+}
+
+static void options_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    struct {
+        const char *step, *until, *actions;
+        int steps, samples;
+        double prior;
+        const char *says;
+    } bad[] = {{"0", "0.5", NULL, 1, 1, 0, "--budget-step"},
+               {"0.1", "1.5", NULL, 1, 1, 0, "--until"},
+               {"0.1", "0", NULL, 1, 1, 0, "--until"},
+               {"0.0000001", "0.5", NULL, 1, 1, 0, "--budget-step"},
+               {"0.1", "0.5", "0.5", 1, 1, 0, "--actions"},
+               {"0.1", "0.5", "1", 1, 1, 0, "--actions"},
+               {"0.1", "0.5", NULL, 0, 1, 0, "--steps"},
+               {"0.1", "0.5", NULL, 1, 0, 0, "--samples-per-batch"},
+               {"0.1", "0.5", NULL, 1, 1, -1, "--prior"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_train_options options;
+        struct fm_train_report report = {0};
+        training_init(&r, &options, "ranked.fm", "no.fm", FM_METHOD_LEARNED);
+        options.budget_step = bad[i].step;
+        options.until = bad[i].until;
+        options.actions = bad[i].actions;
+        options.steps = bad[i].steps;
+        options.samples = bad[i].samples;
+        options.prior = bad[i].prior;
+        assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_EUSAGE);
+        assert_non_null(strstr(err.text, bad[i].says));
+        fm_train_report_release(&report);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mask_gradients_are_the_golden_ones),
+        cmocka_unit_test(the_walk_takes_the_cheapest_channels),
+        cmocka_unit_test(every_method_makes_a_family),
+        cmocka_unit_test(the_best_is_nowhere_worse_and_says_what_it_was_chosen_on),
+        cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
+        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(two_threads_make_the_same_bytes),
+        cmocka_unit_test(temperature_and_entropy_go_from_first_to_last),
+        cmocka_unit_test(options_shape_the_run),
+        cmocka_unit_test(options_that_make_no_sense_are_refused),
+    };
+    return cmocka_run_group_tests(tests, training_ranked, NULL);
+}

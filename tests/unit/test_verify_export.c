@@ -1,0 +1,194 @@
+/* Exports: what we write verifies, and everything that is changed is found and named. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/verify.h"
+
+static void exports_verify_against_the_first_members(void **unused)
+{
+    (void)unused;
+    struct fm_bundle b = {0};
+    GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
+    const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_SEGMENTS);
+    long end = (long)(m->offset + (m->size + 511) / 512 * 512);
+    verify_copy_file(verify_bundle, verify_edited);
+    assert_int_equal(truncate(verify_edited, end), 0);
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        assert_int_equal(verify(verify_dir[i], verify_bundle), FM_OK);
+        assert_string_equal(verify_report.kind, fm_layout_name((enum fm_layout)i));
+        assert_int_equal(verify_report.index, 3);
+        assert_int_equal(verify(verify_dir[i], verify_edited), FM_OK);
+    }
+    assert_int_equal(truncate(verify_edited, end - 512), 0);
+    assert_int_equal(verify(verify_dir[0], verify_edited), FM_EFORMAT);
+    fm_bundle_close(&b);
+}
+
+static void a_flipped_byte_in_an_export_is_named(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        const char *to = scratch("copy");
+        char file[600];
+        struct fm_file f;
+        struct fm_safetensors st = {0};
+        verify_copy_dir(verify_dir[i], to);
+        snprintf(file, sizeof file, "%s/%s", to,
+                 i == FM_LAYOUT_NATIVE ? "layers-00001.safetensors" : "model.safetensors");
+        GIVEN_TRY(fm_file_open(&f, file, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+        fm_file_close(&f);
+        for (size_t t = 0; t < st.count; t += st.count / 7 + 1) {
+            long at = (long)(st.tensor[t].offset + st.tensor[t].size / 3);
+            verify_flip(file, at);
+            assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+            /* Gate and up are rebuilt together: the finding names the gate. */
+            char name[FM_ST_NAME_BYTES_MAX + 1];
+            snprintf(name, sizeof name, "%s", st.tensor[t].name);
+            char *up = strstr(name, ".w3.");
+            if (up)
+                up[2] = '1';
+            assert_non_null(strstr(verify_found, name));
+            verify_flip(file, at);
+        }
+        assert_int_equal(verify(to, verify_bundle), FM_OK);
+        fm_safetensors_close(&st);
+    }
+}
+
+static void a_tail_of_a_padded_export_must_be_zero(void **unused)
+{
+    (void)unused;
+    const char *to = scratch("copy");
+    char file[600];
+    struct fm_file f;
+    struct fm_safetensors st = {0};
+    verify_copy_dir(verify_dir[FM_LAYOUT_PADDED], to);
+    snprintf(file, sizeof file, "%s/model.safetensors", to);
+    GIVEN_TRY(fm_file_open(&f, file, &given_err));
+    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    const struct fm_tensor *t =
+        fm_safetensors_find(&st, "model.layers.2.block_sparse_moe.experts.3.w1.weight");
+    verify_flip(file, (long)(t->offset + t->size - 1));
+    fm_safetensors_close(&st);
+    fm_file_close(&f);
+    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+    assert_non_null(strstr(verify_found,
+                           "experts.3.w1.weight: layer 2, expert 3: channels from 15 on are "
+                           "not all zero"));
+}
+
+static void files_that_are_missing_extra_or_edited_are_named(void **unused)
+{
+    (void)unused;
+    const char *to = scratch("copy");
+    char file[600];
+    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    snprintf(file, sizeof file, "%s/stray.txt", to);
+    verify_copy_file(GIVEN_MODEL "/config.json", file);
+    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+    assert_string_equal(verify_found, "stray.txt: is no file of this export\n");
+    assert_int_equal(remove(file), 0);
+    snprintf(file, sizeof file, "%s/tokens.npy", to);
+    assert_int_equal(remove(file), 0);
+    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+    assert_non_null(strstr(verify_found, "tokens.npy: "));
+    static const char *const text[] = {"config.json", "modeling_fm.py", "fm-export.json"};
+    for (int i = 0; i < 3; i++) {
+        verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+        snprintf(file, sizeof file, "%s/%s", to, text[i]);
+        FILE *f = fopen(file, "ab");
+        scratch_check(f && fputc('\n', f) != EOF && fclose(f) == 0, file);
+        assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+        assert_memory_equal(verify_found, text[i], strlen(text[i]));
+    }
+    /* The model card is its owner's. */
+    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    snprintf(file, sizeof file, "%s/README.md", to);
+    FILE *f = fopen(file, "ab");
+    scratch_check(f && fputs("Mine.\n", f) >= 0 && fclose(f) == 0, file);
+    assert_int_equal(verify(to, verify_bundle), FM_OK);
+}
+
+/* The blanks behind the header have room for its name. */
+static void a_tensor_too_many_is_named(void **unused)
+{
+    (void)unused;
+    const char *to = scratch("copy");
+    char file[600], more[128], header[65536] = "";
+    unsigned char length[8];
+    size_t n = 0;
+    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    snprintf(file, sizeof file, "%s/model.safetensors", to);
+    FILE *f = fopen(file, "r+b");
+    scratch_check(f && fread(length, 1, 8, f) == 8, file);
+    for (int i = 7; i >= 0; i--)
+        n = n << 8 | length[i];
+    scratch_check(n < sizeof header && fread(header, 1, n, f) == n, file);
+    scratch_check(fseek(f, 0, SEEK_END) == 0, file);
+    long data = ftell(f) - 8 - (long)n;
+    const char *end = strrchr(header, '}');
+    int size = snprintf(more, sizeof more,
+                        ",\"more\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[%ld,%ld]}}",
+                        data, data + 8);
+    assert_true(end && end + size <= header + n);
+    scratch_check(fwrite("\0\0\0\0\0\0\0", 1, 8, f) == 8, file);
+    scratch_check(fseek(f, 8 + (end - header), SEEK_SET) == 0, file);
+    scratch_check(fputs(more, f) >= 0 && fclose(f) == 0, file);
+    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+    assert_string_equal(verify_found, "more: does not belong in model.safetensors\n");
+}
+
+static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused)
+{
+    (void)unused;
+    const char *to = scratch("copy");
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        verify_copy_dir(verify_dir[i], to);
+        verify_run("sed -i 's/\"index\": 3/\"index\": 1/' %s/fm-export.json", to);
+        assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+        bool shapes = i != FM_LAYOUT_ELASTIC && i != FM_LAYOUT_PADDED;
+        const char *all = i == FM_LAYOUT_ELASTIC ? "config.json: differs" : "layer";
+        assert_non_null(strstr(verify_found, shapes ? "has another type or shape" : all));
+    }
+}
+
+static void an_export_that_claims_what_cannot_be_is_malformed(void **unused)
+{
+    (void)unused;
+    static const char *const edit[] = {"s/\"pad_multiple\": 1/\"pad_multiple\": 0/",
+                                       "s/\"pad_multiple\": 1/\"pad_multiple\": 38/",
+                                       "s/\"pad_multiple\": 1/\"pad_multiple\": 5000000000/",
+                                       "s/\"any\"/\"vllm\"/",
+                                       "s/\"shard_size\": 4/\"shard_size\": -4/",
+                                       "s/\"layout\": \"ragged/\"layout\": \"rugged/"};
+    const char *to = scratch("copy");
+    for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
+        verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+        verify_run("sed -i '%s' %s/fm-export.json", edit[i], to);
+        assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
+    }
+    /* One byte a shard is only many files, and none of them there. */
+    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    verify_run("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
+    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+    assert_non_null(strstr(verify_found, "model-00001-of-"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exports_verify_against_the_first_members),
+        cmocka_unit_test(a_flipped_byte_in_an_export_is_named),
+        cmocka_unit_test(a_tail_of_a_padded_export_must_be_zero),
+        cmocka_unit_test(files_that_are_missing_extra_or_edited_are_named),
+        cmocka_unit_test(a_tensor_too_many_is_named),
+        cmocka_unit_test(an_export_of_another_budget_does_not_pass_for_this_one),
+        cmocka_unit_test(an_export_that_claims_what_cannot_be_is_malformed),
+    };
+    return cmocka_run_group_tests(tests, verify_make_all, NULL);
+}

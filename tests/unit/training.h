@@ -1,0 +1,81 @@
+/*
+ * Short runs of fm-train on the ranked odd model: for tests with cmocka, which is included before.
+ */
+#ifndef FM_TESTS_TRAINING_H
+#define FM_TESTS_TRAINING_H
+
+#include "lib/learn/rank.h"
+#include "lib/learn/train.h"
+#include "tests/unit/runs.h"
+
+/* Set-up of a group: ranked.fm in the scratch directory. */
+static inline int training_ranked(void **unused)
+{
+    (void)unused;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "ranked.fm");
+    runs_tokens(&r, 40, 11);
+    if (fm_rank(&r.run, &options, &report, &err))
+        fail_msg("%s", err.text);
+    fm_rank_report_release(&report);
+    return 0;
+}
+
+/* Steps of 0.1 to 0.5, from the stream `in` to `out`, names in the scratch directory. */
+static inline void training_init(struct runs *r, struct fm_train_options *o, const char *in,
+                                 const char *out, enum fm_method method)
+{
+    fm_train_defaults(o);
+    o->method = method;
+    o->budget_step = "0.1";
+    o->until = "0.5";
+    o->steps = 30;
+    o->lr = 0.2;
+    o->prior = 1;
+    o->walk_sequences = 3;
+    runs_init(r, in, out);
+    runs_tokens(r, 40, 11);
+    r->run.batch = 4;
+}
+
+/* The caller releases the report. */
+static inline void training_must(const struct runs *r, const struct fm_train_options *o,
+                                 struct fm_train_report *report)
+{
+    struct fm_err err = {0};
+    if (fm_train(&r->run, o, report, &err))
+        fail_msg("%s", err.text);
+}
+
+/* Stopped after so many reports: the state is there and no output. */
+static inline void training_stop(struct runs *r, const struct fm_train_options *o, int reports)
+{
+    struct fm_err err = {0};
+    struct fm_train_report report = {0};
+    r->run.state = runs_path(r->state, "train.state");
+    r->countdown = reports;
+    unlink(r->run.output);
+    assert_int_equal(fm_train(&r->run, o, &report, &err), FM_ESAVED);
+    assert_int_equal(access(r->run.state, F_OK), 0);
+    assert_int_equal(access(r->run.output, F_OK), -1);
+    fm_train_report_release(&report);
+    r->stop = 0;
+}
+
+/* The stopped run goes on, and its output `resumed` has the bytes of `straight`. */
+static inline void training_go_on(const struct runs *r, const struct fm_train_options *o,
+                                  const char *resumed, const char *straight)
+{
+    struct fm_train_report report = {0};
+    training_must(r, o, &report);
+    assert_true(report.resumed > 0);
+    assert_int_equal(access(r->run.state, F_OK), -1);
+    fm_train_report_release(&report);
+    assert_true(runs_same(straight, resumed));
+}
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * Verification for tests: a bundle, its stage stream and an export of every layout in the scratch
+ * directory, what fm_verify said of a target, and ways to spoil a copy.
+ */
+#ifndef FM_TESTS_VERIFY_H
+#define FM_TESTS_VERIFY_H
+
+#include "lib/export/export.h"
+#include "lib/pack/pack.h"
+#include "lib/verify/verify.h"
+#include "tests/unit/given.h"
+
+/* Paths; verify_dir by layout, verify_edited for a copy. */
+static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS][600], verify_edited[512];
+
+/* What the last run found, as text, a line each, and said and reported. */
+static char verify_found[65536];
+static struct fm_err verify_said;
+static struct fm_verify_report verify_report;
+
+static inline void verify_keep(void *self, const char *item, const char *what)
+{
+    size_t used = strlen(verify_found);
+    (void)self;
+    snprintf(verify_found + used, sizeof verify_found - used, "%s: %s\n", item, what);
+}
+
+static inline int verify_as(const char *target, const char *against, bool function,
+                            const char *model)
+{
+    struct fm_run_options run = {.model = model,
+                                 .tokens = GIVEN_MODEL "/tokens.npy",
+                                 .device = "ref",
+                                 .memory = (uint64_t)256 << 20};
+    struct fm_verify_options options = {.target = target,
+                                        .against = against,
+                                        .function = function,
+                                        .batches = 2,
+                                        .finding = verify_keep};
+    verify_said = (struct fm_err){0};
+    verify_found[0] = '\0';
+    return fm_verify(&run, &options, &verify_report, &verify_said);
+}
+
+static inline int verify(const char *target, const char *against)
+{
+    return verify_as(target, against, false, NULL);
+}
+
+static inline void verify_export_to(const char *path, enum fm_layout layout)
+{
+    struct fm_run_options run = {.input = verify_bundle, .output = path, .force = true};
+    struct fm_export_options options = {.layout = layout, .budget = 0.24};
+    struct fm_export_report made;
+    GIVEN_TRY(fm_export(&run, &options, &made, &given_err));
+    assert_int_equal(made.index, 3);
+}
+
+static inline int verify_make_all(void **unused)
+{
+    struct fm_pack_report made;
+    (void)unused;
+    snprintf(verify_bundle, sizeof verify_bundle, "%s", scratch("family.fm"));
+    snprintf(verify_edited, sizeof verify_edited, "%s", scratch("edited.fm"));
+    snprintf(verify_stage, sizeof verify_stage, "%s", given_stage("stage.fm", true));
+    struct fm_run_options run = {
+        .model = GIVEN_MODEL, .input = verify_stage, .output = verify_bundle, .device = "ref"};
+    GIVEN_TRY(fm_pack(&run, &made, &given_err));
+    for (int i = 0; i < FM_LAYOUTS; i++) {
+        snprintf(verify_dir[i], sizeof verify_dir[i], "%s-%s", verify_bundle,
+                 fm_layout_name((enum fm_layout)i));
+        verify_export_to(verify_dir[i], (enum fm_layout)i);
+    }
+    return 0;
+}
+
+/* One bit of the byte at `at`. */
+static inline void verify_flip(const char *path, long at)
+{
+    FILE *f = fopen(path, "r+b");
+    scratch_check(f && fseek(f, at, SEEK_SET) == 0, path);
+    int c = fgetc(f);
+    scratch_check(c != EOF && fseek(f, at, SEEK_SET) == 0 && fputc(c ^ 0x10, f) != EOF, path);
+    scratch_check(fclose(f) == 0, path);
+}
+
+static inline void verify_run(const char *fmt, ...) FM_PRINTF(1, 2);
+static inline void verify_run(const char *fmt, ...)
+{
+    char command[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(command, sizeof command, fmt, ap);
+    va_end(ap);
+    assert_int_equal(system(command), 0);
+}
+
+static inline void verify_copy_file(const char *from, const char *to)
+{
+    verify_run("cp %s %s", from, to);
+}
+
+static inline void verify_copy_dir(const char *from, const char *to)
+{
+    verify_run("rm -rf %s && cp -r %s %s", to, from, to);
+}
+
+#endif
