@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cmd/cli.h"
+#include "lib/base/clock.h"
 
 #define SECONDS_TERMINAL 0.1
 #define SECONDS_PLAIN 5.0
@@ -21,13 +21,6 @@ static struct {
     uint64_t done_first; /* `done` at the stage's first report: a resumed run begins high */
     double began, last;
 } now;
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void format_left(char *text, size_t size, double left)
 {
@@ -76,7 +69,7 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
 {
     (void)self;
     pthread_mutex_lock(&lock);
-    double t = seconds();
+    double t = fm_clock_now();
     if (strncmp(stage, now.stage, sizeof now.stage - 1) != 0 || done < now.done_first)
         enter_stage(stage, done, t);
     if (t - now.last >= (now.terminal ? SECONDS_TERMINAL : SECONDS_PLAIN)) {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/pool.h"
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
@@ -43,9 +44,9 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
     run.ops = fm_meter_begin(ops);
-    double begin = fm_workdir_clock();
+    double begin = fm_clock_now();
     int code = fm_rank(&run, &options, &report, err);
-    double seconds = fm_workdir_clock() - begin;
+    double seconds = fm_clock_now() - begin;
     if (code == FM_OK)
         code = settle(r, seconds, (double)report.sequences * report.T, err);
     fm_rank_report_release(&report);
@@ -63,9 +64,9 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     options.budget_step = "0.10";
     options.until = "0.10";
     run.ops = fm_meter_begin(ops);
-    double begin = fm_workdir_clock();
+    double begin = fm_clock_now();
     int code = fm_train(&run, &options, &report, err);
-    double seconds = fm_workdir_clock() - begin;
+    double seconds = fm_clock_now() - begin;
     if (code == FM_OK)
         code = settle(r, seconds, 0, err);
     if (code == FM_OK && report.seconds_step > 0)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "lib/base/clock.h"
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/export/export.h"
@@ -53,10 +54,10 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
     run.output = p->bundle;
     run.force = false;
     fm_workdir_remove(&p->work, "bundle");
-    double begin = fm_workdir_clock();
+    double begin = fm_clock_now();
     if (fm_pack(&run, &report, err) != FM_OK)
         return err->code;
-    take_best(&r->pack, fm_workdir_clock() - begin);
+    take_best(&r->pack, fm_clock_now() - begin);
     r->checkpoint = report.bytes_in;
     r->bundle = report.bytes_out;
     return FM_OK;
@@ -86,10 +87,10 @@ static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_r
     run.output = p->export;
     run.force = false;
     fm_workdir_remove(&p->work, "export");
-    double begin = fm_workdir_clock();
+    double begin = fm_clock_now();
     if (fm_export(&run, &options, &report, err) != FM_OK)
         return err->code;
-    take_best(&r->export_native, fm_workdir_clock() - begin);
+    take_best(&r->export_native, fm_clock_now() - begin);
     r->export = report.bytes_out;
     return FM_OK;
 }
@@ -99,10 +100,10 @@ static int time_verify(double *best, const char *target, const char *against,
 {
     struct fm_verify_report report = {0};
     const struct fm_verify_options options = {.target = target, .against = against};
-    double begin = fm_workdir_clock();
+    double begin = fm_clock_now();
     if (fm_verify(run, &options, &report, err) != FM_OK)
         return err->code;
-    take_best(best, fm_workdir_clock() - begin);
+    take_best(best, fm_clock_now() - begin);
     return FM_OK;
 }
 

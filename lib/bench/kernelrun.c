@@ -3,24 +3,17 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "kernels/ops/kernels.h"
+#include "lib/base/clock.h"
 #include "lib/base/pool.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens)
 {
     struct fm_clip_call call = fm_kernelcase_call(c, tokens);
-    double begin = now();
+    double begin = fm_clock_now();
     int32_t code = fm_clip_forward(c->clip, &call, NULL);
-    double seconds = now() - begin;
+    double seconds = fm_clock_now() - begin;
     return code == FM_CLIP_OK ? seconds : 0;
 }
 
@@ -70,12 +63,12 @@ static void run_product(void *arg, int i)
 static double time_products(struct fm_kernelcase *c, const int *rows, int cols)
 {
     struct products p = {.c = c, .rows = rows, .cols = cols};
-    double begin = now();
+    double begin = fm_clock_now();
     fm_pool_for(c->layer.E * ((2 * c->I + cols - 1) / cols), run_product, &p);
     p.down = true;
     p.cols = cols < c->layer.H / 2 ? cols : (c->layer.H + 1) / 2;
     fm_pool_for(c->layer.E * ((c->layer.H + p.cols - 1) / p.cols), run_product, &p);
-    double seconds = now() - begin;
+    double seconds = fm_clock_now() - begin;
     return p.refused ? 0 : seconds;
 }
 
@@ -141,9 +134,9 @@ double fm_kernelcase_bandwidth(struct fm_kernelcase *c)
     double best = 0;
     for (int i = 0; i < 5 && r.sum && blocks > 0; i++) {
         fm_kernelcase_flush(c);
-        double begin = now();
+        double begin = fm_clock_now();
         fm_pool_for(blocks, read_block, &r);
-        best = fmax(best, (double)blocks * READ_BLOCK / (now() - begin));
+        best = fmax(best, (double)blocks * READ_BLOCK / (fm_clock_now() - begin));
     }
     free(r.sum);
     return best;
@@ -171,10 +164,11 @@ double fm_kernelcase_peak(struct fm_kernelcase *c)
     for (int bf16 = 0; bf16 <= (c->layer.type == FM_CLIP_BF16); bf16++)
         for (int i = 0; i < 6; i++) {
             struct peak p = {bf16, c->other};
-            double begin = now();
+            double begin = fm_clock_now();
             fm_pool_for(2 * c->threads, run_peak, &p);
             double flops = 2.0 * c->threads * 2.0 * PEAK_SIZE * PEAK_SIZE * (double)PEAK_SIZE;
-            best = i > 0 ? fmax(best, flops / (now() - begin)) : best; /* the first one compiles */
+            best = i > 0 ? fmax(best, flops / (fm_clock_now() - begin))
+                         : best; /* the first one compiles */
         }
     return best;
 }

@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
@@ -70,9 +70,7 @@ static double flops;
 
 static uint64_t nanoseconds(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return (uint64_t)(1e9 * fm_clock_now());
 }
 
 static int octave8(int n)

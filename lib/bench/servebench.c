@@ -4,17 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/bench/servecase.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Seconds of all rounds. */
 struct times {
@@ -55,11 +48,11 @@ static int decode(struct fm_servecase *c, struct times *t, int row, int round,
     for (int i = 0; i < t->steps; i++) {
         if (check_stop(run, err) != FM_OK)
             return err->code;
-        double begin = now();
+        double begin = fm_clock_now();
         c->budget = row < c->B ? row : i % c->B;
         if (fm_servecase_step(c, c->prompt + i, err) != FM_OK)
             return err->code;
-        step_times(t, row, i)[round] = now() - begin;
+        step_times(t, row, i)[round] = fm_clock_now() - begin;
     }
     return FM_OK;
 }
@@ -69,17 +62,17 @@ static int serve_budget(struct fm_servecase *c, struct times *t, struct share *s
 {
     c->work = (struct fm_serve_work){0};
     c->budget = b;
-    double begin = now();
+    double begin = fm_clock_now();
     if (fm_servecase_prefill(c, err) != FM_OK)
         return err->code;
-    double took = now() - begin;
+    double took = fm_clock_now() - begin;
     t->prefill[b * t->rounds + round] = took;
     s->prefill_seconds += took;
     gather_work(c, &s->prefill);
-    begin = now();
+    begin = fm_clock_now();
     if (decode(c, t, b, round, run, err) != FM_OK)
         return err->code;
-    s->decode_seconds += now() - begin;
+    s->decode_seconds += fm_clock_now() - begin;
     gather_work(c, &s->decode);
     return FM_OK;
 }

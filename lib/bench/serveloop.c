@@ -2,16 +2,10 @@
 #include "lib/bench/servecase.h"
 
 #include <string.h>
-#include <time.h>
+
+#include "lib/base/clock.h"
 
 enum { EXPERTS_MAX = 4096 }; /* of kernelcase's shapes */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* S sequences from s0 on, n positions of each from t0 on: prompts, or one more position. */
 struct piece {
@@ -77,10 +71,10 @@ static int run_experts(struct fm_servecase *c, const struct fm_serve_layer *w, i
     call.workspace_bytes = c->workspace_bytes;
     if (!wide)
         fm_dtype_from_f32(c->narrow, c->xn, c->dtype, count);
-    double begin = now();
+    double begin = fm_clock_now();
     if (fm_clip_forward(w->clip, &call, &error) != FM_CLIP_OK)
         return fm_fail(err, error.code, "%s", error.text);
-    c->work.seconds += now() - begin;
+    c->work.seconds += fm_clock_now() - begin;
     if (!wide)
         fm_dtype_to_f32(c->out, call.out, c->dtype, count);
     return FM_OK;

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/signals.h"
 
 int fm_workdir_open(struct fm_workdir *w, const char *dir, struct fm_err *err)
@@ -82,7 +82,7 @@ int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err)
     pid_t pid;
     int status = 0;
     posix_spawn_file_actions_t actions;
-    double begin = fm_workdir_clock();
+    double begin = fm_clock_now();
     if (posix_spawn_file_actions_init(&actions) != 0)
         return fm_fail(err, FM_ENOMEM, "no memory to run '%s'", argv[0]);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
@@ -96,13 +96,6 @@ int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         return fm_fail(err, FM_EIO, "'%s' failed (status %d)", argv[0],
                        WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    *seconds += fm_workdir_clock() - begin;
+    *seconds += fm_clock_now() - begin;
     return FM_OK;
-}
-
-double fm_workdir_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

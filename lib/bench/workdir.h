@@ -25,7 +25,4 @@ void fm_workdir_remove(const struct fm_workdir *w, const char *name);
  * FM_ENOENT where it is not there, FM_EIO where it fails. */
 int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err);
 
-/* A clock for measurements, seconds. */
-double fm_workdir_clock(void);
-
 #endif

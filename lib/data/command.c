@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "formats/text/idlines.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
 #include "lib/run/journal.h"
@@ -81,12 +82,12 @@ static int start(struct talk *t, struct fm_err *err)
 static bool has_ended(struct talk *t, double seconds, const atomic_int *stop)
 {
     const struct timespec nap = {.tv_nsec = 5000000};
-    double began = fm_journal_now();
+    double began = fm_clock_now();
     while (t->child > 0) {
         pid_t got = waitpid(t->child, &t->status, WNOHANG);
         if (got == t->child || (got < 0 && errno != EINTR))
             t->child = 0;
-        else if (fm_journal_now() - began > seconds || (stop && *stop))
+        else if (fm_clock_now() - began > seconds || (stop && *stop))
             return false;
         else
             nanosleep(&nap, NULL);
@@ -149,7 +150,7 @@ static int say(struct talk *t, struct fm_err *err)
     } else if (put < 0 && errno != EINTR && errno != EAGAIN) {
         return fm_fail_errno(err, "cannot write to --tokenizer-cmd");
     }
-    t->moved = fm_journal_now();
+    t->moved = fm_clock_now();
     return FM_OK;
 }
 
@@ -160,7 +161,7 @@ static int listen(struct talk *t, char *piece, struct fm_err *err)
         return FM_OK;
     if (got < 0)
         return fm_fail_errno(err, "cannot read from --tokenizer-cmd");
-    t->moved = fm_journal_now();
+    t->moved = fm_clock_now();
     if (got == 0)
         close_end(&t->from);
     int rc = fm_idlines_take(t->heard, piece, (size_t)got, err);
@@ -173,7 +174,7 @@ static int check_clock(const struct talk *t, struct fm_err *err)
 {
     if (t->c->stop && *t->c->stop)
         return fm_fail(err, FM_ESAVED, "interrupted while --tokenizer-cmd encoded");
-    if (fm_journal_now() - t->moved > t->c->silence)
+    if (fm_clock_now() - t->moved > t->c->silence)
         return fm_fail(err, FM_EIO,
                        "--tokenizer-cmd was silent for %d seconds, after %" PRIu64 " lines",
                        t->c->silence, t->heard->lines);
@@ -185,7 +186,7 @@ static int check_clock(const struct talk *t, struct fm_err *err)
 static int converse(struct talk *t, char *piece, struct fm_err *err)
 {
     int rc = FM_OK;
-    t->moved = fm_journal_now();
+    t->moved = fm_clock_now();
     while (rc == FM_OK && t->from >= 0 && !t->heard->done) {
         struct pollfd p[2] = {{.fd = t->from, .events = POLLIN}, {.fd = t->to, .events = POLLOUT}};
         int ready = poll(p, 2, TICK_MS);

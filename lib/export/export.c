@@ -1,9 +1,9 @@
 #include "lib/export/export.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "formats/file/file.h"
+#include "lib/base/clock.h"
 #include "lib/base/pool.h"
 #include "lib/export/exporter.h"
 
@@ -85,24 +85,17 @@ static int plan(struct fm_exporter *x, struct fm_export_report *r, struct fm_err
     return rc;
 }
 
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err)
 {
-    double start = seconds_now();
+    double start = fm_clock_now();
     struct fm_exporter x = {.run = run, .options = options};
     *report = (struct fm_export_report){0};
     int rc = plan(&x, report, err);
     if (rc == FM_OK)
         rc = fm_exporter_write(&x, err);
     fm_exporter_release(&x);
-    report->seconds = seconds_now() - start;
+    report->seconds = fm_clock_now() - start;
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "formats/file/file.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/engine/layer.h"
@@ -169,11 +170,11 @@ void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops)
     struct probe probe = {ops, a, a + n, a + 2 * n};
     /* The first product makes the library's plan. */
     multiply(&probe, 0);
-    double began = fm_journal_now(), spent = 0, flops = 0;
+    double began = fm_clock_now(), spent = 0, flops = 0;
     while (spent < PROBE_SECONDS) {
         fm_pool_for(threads, multiply, &probe);
         flops += 2.0 * PROBE * PROBE * PROBE * threads;
-        spent = fm_journal_now() - began;
+        spent = fm_clock_now() - began;
     }
     plan->rate = flops / spent;
     plan->seconds = plan->flops / plan->rate * 4 / 3;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/learn/task.h"
 #include "lib/run/journal.h"
@@ -111,7 +112,7 @@ static size_t list_state(struct fm_journal_item *item, struct scorer *s)
 static int save(struct scorer *s, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    double began = fm_journal_now();
+    double began = fm_clock_now();
     int rc = fm_journal_save(s->task->run->state, TOOL, &s->params, item, list_state(item, s), err);
     fm_journal_saved(&s->clock, began);
     return rc;
@@ -202,7 +203,7 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
                       "tokens of a group", err);
     rc = s->slot && s->before && s->ids ? FM_OK : FM_ENOMEM;
-    s->clock.saved = fm_journal_now();
+    s->clock.saved = fm_clock_now();
     while (rc == FM_OK && s->next < batches) {
         int n = batches - (int)s->next < group ? batches - (int)s->next : group;
         fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
@@ -402,7 +403,7 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     rc = list_unreached(s, report, err);
     if (rc == FM_OK)
         rc = write_stream(s, order, batch, report, err);
-    report->seconds = fm_journal_now() - task->began;
+    report->seconds = fm_clock_now() - task->began;
     if (rc == FM_OK)
         fm_task_forget(task, TOOL);
     return rc;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/learn/tune.h"
 #include "lib/run/journal.h"
@@ -125,7 +126,7 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
 static int save(struct recovery *r, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    double began = fm_journal_now();
+    double began = fm_clock_now();
     int rc = fm_journal_save(r->task.run->state, TOOL, &r->params, item, list_state(item, r), err);
     fm_journal_saved(&r->clock, began);
     return rc;
@@ -246,10 +247,10 @@ static int run_measure(struct recovery *r, struct fm_err *err)
 
 static int run_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
 {
-    double began = r->clock.saved = fm_journal_now();
+    double began = r->clock.saved = fm_clock_now();
     int rc = run_steps(r, err);
     int steps = (int)r->tune.taken - r->resumed;
-    report->seconds_step = steps > 0 ? (fm_journal_now() - began) / steps : 0;
+    report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (rc == FM_OK)
         rc = run_measure(r, err);
     if (rc != FM_ESAVED || !r->task.run->state)
@@ -416,7 +417,7 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
         rc = fill_report(&r, report, err);
     if (rc == FM_OK)
         rc = write_stream(&r, err);
-    report->seconds = fm_journal_now() - r.task.began;
+    report->seconds = fm_clock_now() - r.task.began;
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
     free(r.after);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 #include "lib/learn/quality.h"
@@ -57,7 +58,7 @@ static int check_whole(const struct fm_task *task, struct fm_err *err)
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err)
 {
-    *task = (struct fm_task){.run = run, .began = fm_journal_now(), .epoch_number = -1};
+    *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
     task->memory = fm_run_memory(run);
     int rc = fm_run_ops(&task->ops, run, err);
     if (rc == FM_OK)

@@ -30,7 +30,7 @@ struct fm_task {
     struct fm_digest identity;   /* of the manifest's "model" */
     struct fm_lock lock;         /* on run->state */
     uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
-    double began;                /* fm_journal_now() at open */
+    double began;                /* fm_clock_now() at open */
     /* The epoch whose order is at hand. */
     uint32_t *epoch;
     int64_t epoch_number;

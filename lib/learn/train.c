@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/learn/trainstate.h"
 #include "lib/stage/budgets.h"
@@ -282,13 +283,13 @@ static int run_measure(struct fm_trainer *t, struct fm_family *f, struct fm_err 
 
 static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
-    t->clock.saved = fm_journal_now();
-    double began = fm_journal_now();
+    t->clock.saved = fm_clock_now();
+    double began = fm_clock_now();
     int rc = t->learns ? run_learn(t, err) : FM_OK;
     if (rc == FM_OK && t->walks)
         rc = run_walk(t, err);
     int steps = (int)t->learn.taken + (t->walks ? t->family[1].count - 1 : 0) - t->resumed;
-    report->seconds_step = steps > 0 ? (fm_journal_now() - began) / steps : 0;
+    report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? run_measure(t, &t->family[i], err) : FM_OK;
     if (rc != FM_ESAVED || !t->task.run->state)
@@ -461,7 +462,7 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
         rc = choose_family(t, report, err);
     if (rc == FM_OK)
         rc = write_stream(t, report, err);
-    report->seconds = fm_journal_now() - t->task.began;
+    report->seconds = fm_clock_now() - t->task.began;
     if (rc == FM_OK)
         fm_task_forget(&t->task, TOOL);
     return rc;

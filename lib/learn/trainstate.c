@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/stage/budgets.h"
 
@@ -84,7 +85,7 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
-    double began = fm_journal_now();
+    double began = fm_clock_now();
     int rc = FM_OK;
     for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "formats/json/json.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/stage/lorafile.h"
@@ -312,16 +312,9 @@ static void release(struct fm_packing *p)
     fm_bundle_close(&p->in);
 }
 
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, struct fm_err *err)
 {
-    double start = seconds_now();
+    double start = fm_clock_now();
     struct fm_packing p = {.run = run, .report = report};
     *report = (struct fm_pack_report){0};
     int rc = plan(&p, err);
@@ -332,7 +325,7 @@ int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, str
         p.writer = NULL;
     }
     release(&p);
-    report->seconds = seconds_now() - start;
+    report->seconds = fm_clock_now() - start;
     return rc;
 }
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 
 #define KEY_TOOL "fm.state"
@@ -272,22 +272,15 @@ int fm_journal_remove(const char *path, const char *tool, struct fm_err *err)
     return FM_OK;
 }
 
-double fm_journal_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 bool fm_journal_due(const struct fm_journal_clock *clock)
 {
     double wait = 20 * clock->cost;
     wait = wait < 1 ? 1 : wait > 20 ? 20 : wait;
-    return fm_journal_now() - clock->saved >= wait;
+    return fm_clock_now() - clock->saved >= wait;
 }
 
 void fm_journal_saved(struct fm_journal_clock *clock, double began)
 {
-    clock->saved = fm_journal_now();
+    clock->saved = fm_clock_now();
     clock->cost = clock->saved - began;
 }

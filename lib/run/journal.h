@@ -67,13 +67,12 @@ int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
 
 /*
  * When to save: often enough that a kill loses little, rarely enough that saving takes a
- * twentieth of the time; between 1 and 20 seconds.  Seconds of a monotonic clock.
+ * twentieth of the time; between 1 and 20 seconds.  Seconds of lib/base/clock.h.
  */
 struct fm_journal_clock {
     double saved; /* end of the last save */
     double cost;  /* what it took */
 };
-double fm_journal_now(void);
 bool fm_journal_due(const struct fm_journal_clock *clock);
 /* To be called after a save that began at `began`. */
 void fm_journal_saved(struct fm_journal_clock *clock, double began);

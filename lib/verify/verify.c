@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/verify/verifier.h"
@@ -185,17 +185,10 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
     return FM_OK;
 }
 
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err)
 {
-    double start = seconds_now();
+    double start = fm_clock_now();
     *report = (struct fm_verify_report){.index = -1};
     struct fm_verifier v = {.run = run, .options = options, .report = report};
     bool directory = is_directory(options->target);
@@ -210,7 +203,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     free(v.finding);
     free(v.served);
     pthread_mutex_destroy(&v.lock);
-    report->seconds = seconds_now() - start;
+    report->seconds = fm_clock_now() - start;
     if (rc == FM_OK && v.lost.code != FM_OK) {
         *err = v.lost;
         rc = v.lost.code;

@@ -7,10 +7,10 @@
 #include <cmocka.h>
 
 #include <signal.h>
-#include <time.h>
 
 #include "formats/file/file.h"
 #include "formats/text/idlines.h"
+#include "lib/base/clock.h"
 #include "lib/data/command.h"
 #include "tests/unit/scratch.h"
 
@@ -43,13 +43,6 @@ struct answer {
     double seconds;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static struct answer ask(const char *text, uint64_t lines, bool fails, uint64_t enough)
 {
     struct source source = {.lines = lines, .piece = 1000, .fails = fails};
@@ -57,13 +50,13 @@ static struct answer ask(const char *text, uint64_t lines, bool fails, uint64_t 
         .command = text, .feed = feed, .self = &source, .enough = enough, .silence = 1};
     struct answer a = {0};
     int fd = -1;
-    double began = now();
+    double began = fm_clock_now();
     assert_int_equal(fm_file_temp(&fd, &a.err), FM_OK);
     a.rc = fm_command_tokens(&c, fd, &a.size, &a.lines, &a.err);
     if (a.rc == FM_OK && a.size > 0)
         assert_true(pread(fd, a.first, sizeof a.first, 0) > 0);
     close(fd);
-    a.seconds = now() - began;
+    a.seconds = fm_clock_now() - began;
     return a;
 }
 
@@ -141,9 +134,9 @@ static void one_that_hangs_is_given_up(void **state)
         .command = "sleep 60", .feed = feed, .self = &source, .silence = 9, .stop = &stop};
     struct fm_err err = {0};
     uint64_t size, lines;
-    double began = now();
+    double began = fm_clock_now();
     assert_int_equal(fm_command_tokens(&c, -1, &size, &lines, &err), FM_ESAVED);
-    assert_true(now() - began < 3);
+    assert_true(fm_clock_now() - began < 3);
 }
 
 static void rubbish_is_refused_where_it_stands(void **state)

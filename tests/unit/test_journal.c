@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "lib/base/clock.h"
 #include "lib/run/journal.h"
 #include "tests/unit/scratch.h"
 
@@ -193,7 +194,7 @@ static void saving_waits_longer_where_it_costs_more(void **state)
 {
     (void)state;
     struct fm_journal_clock clock = {0};
-    fm_journal_saved(&clock, fm_journal_now());
+    fm_journal_saved(&clock, fm_clock_now());
     assert_false(fm_journal_due(&clock));
     clock.saved -= 1.1;
     assert_true(fm_journal_due(&clock));

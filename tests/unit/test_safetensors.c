@@ -6,11 +6,11 @@
 #include <cmocka.h>
 
 #include <inttypes.h>
-#include <time.h>
 
 #include "formats/file/digest.h"
 #include "formats/file/file.h"
 #include "formats/tensor/safetensors.h"
+#include "lib/base/clock.h"
 #include "tests/unit/scratch.h"
 
 static int open_path(struct fm_safetensors *st, const char *path, struct fm_err *err)
@@ -211,13 +211,6 @@ static char *many_entries(size_t count, uint64_t bytes, size_t *size)
     return json;
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void hundred_thousand_tensors_open_quickly(void **state)
 {
     (void)state;
@@ -227,9 +220,9 @@ static void hundred_thousand_tensors_open_quickly(void **state)
     struct fm_err err = {0};
     const char *path = scratch_safetensors("many.safetensors", json, size, 300000);
     free(json);
-    double begin = seconds();
+    double begin = fm_clock_now();
     assert_int_equal(open_path(&st, path, &err), FM_OK);
-    double opened = seconds() - begin;
+    double opened = fm_clock_now() - begin;
     assert_int_equal(st.count, 100000);
     const struct fm_tensor *t = fm_safetensors_find(&st, "model.layers.0.mlp.experts.1.w61.weight");
     assert_non_null(t);
