@@ -7,6 +7,7 @@
 
 #include "formats/bundle/archive.h"
 #include "formats/bundle/place.h"
+#include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
@@ -384,13 +385,13 @@ static int check_all(struct fm_bundle *b, bool head, struct fm_err *err)
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     *b = (struct fm_bundle){0};
-    return fm_file_open_input(&b->file, path, err) ? err->code : check_all(b, false, err);
+    return fm_input_open(&b->file, path, err) ? err->code : check_all(b, false, err);
 }
 
 int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     *b = (struct fm_bundle){0};
-    return fm_file_open_input(&b->file, path, err) ? err->code : check_all(b, true, err);
+    return fm_input_open(&b->file, path, err) ? err->code : check_all(b, true, err);
 }
 
 int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool head,

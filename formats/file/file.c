@@ -12,7 +12,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "formats/file/spool.h"
 #include "lib/base/mem.h"
 
 /* A descriptor that takes the place of a closed stdin, stdout or stderr would receive what is
@@ -47,8 +46,7 @@ static void note_identity(struct fm_file *f, const struct stat *st)
     f->mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
 }
 
-/* Take over fd, the result of an open(2) of `path`. */
-static int adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err)
+int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err)
 {
     struct stat st;
     *f = (struct fm_file){.fd = -1};
@@ -79,7 +77,7 @@ static int adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err
 
 int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err)
 {
-    return adopt(f, move_above_standard(open(path, INPUT_FLAGS)), path, err);
+    return fm_file_adopt(f, move_above_standard(open(path, INPUT_FLAGS)), path, err);
 }
 
 int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow, struct fm_err *err)
@@ -88,49 +86,13 @@ int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
     if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
         return fm_fail(err, FM_EFORMAT, "'%s' is not the name of a file in this directory", name);
     int flags = INPUT_FLAGS | (follow ? 0 : O_NOFOLLOW);
-    return adopt(f, move_above_standard(openat(dirfd, name, flags)), name, err);
+    return fm_file_adopt(f, move_above_standard(openat(dirfd, name, flags)), name, err);
 }
 
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
 {
     *fd = move_above_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
-}
-
-/* A pipe becomes a file: all of it, in an unlinked temporary. */
-static int open_spooled(struct fm_file *f, struct fm_err *err)
-{
-    struct stat st;
-    struct fm_spool s;
-    int rc = fm_spool_begin(&s, err);
-    if (rc == FM_OK)
-        rc = fm_spool_keep(&s, UINT64_MAX, err);
-    if (rc == FM_OK && fstat(s.file.fd, &st) != 0)
-        rc = fm_fail_errno(err, "cannot examine the copy of standard input");
-    if (rc != FM_OK) {
-        fm_spool_end(&s);
-        return rc;
-    }
-    *f = s.file;
-    note_identity(f, &st);
-    assert(f->size == s.file.size);
-    return FM_OK;
-}
-
-int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err)
-{
-    if (strcmp(path, "-") != 0)
-        return fm_file_open(f, path, err);
-    struct stat st;
-    *f = (struct fm_file){.fd = -1};
-    if (fstat(STDIN_FILENO, &st) != 0)
-        return fm_fail(err, FM_EUSAGE, "standard input is closed; name an input file");
-    if (isatty(STDIN_FILENO))
-        return fm_fail(err, FM_EUSAGE,
-                       "standard input is a terminal; name an input file or use a pipe");
-    if (fm_spool_needed(path))
-        return open_spooled(f, err);
-    return adopt(f, fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), "standard input", err);
 }
 
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err)

@@ -30,9 +30,9 @@ int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err);
  * where `follow` (Hugging Face caches link into ../../blobs). */
 int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
                     struct fm_err *err);
-/* "-": standard input; a regular file at its start is read in place, a pipe is copied to an
- * unlinked temporary file first.  FM_EUSAGE if it is a terminal or closed. */
-int fm_file_open_input(struct fm_file *f, const char *path, struct fm_err *err);
+/* Take over fd, the result of an open(2) of `path`; negative: what errno says.  Closed on failure.
+ */
+int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err);
 /* The same file once more, to be closed for itself. */
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err);
 /* A directory for the verb above; close(2) it.  FM_ENOENT, FM_EPERM. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
@@ -74,7 +75,7 @@ static int check_beginning(const struct fm_documents *d, struct fm_err *err)
 int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err)
 {
     *d = (struct fm_documents){.file.fd = -1, .blocks = blocks};
-    int rc = fm_file_open_input(&d->file, path, err);
+    int rc = fm_input_open(&d->file, path, err);
     if (rc == FM_OK)
         rc = fill(d, err);
     if (rc == FM_OK)

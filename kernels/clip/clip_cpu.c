@@ -11,11 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/clip/clip_choose.h"
 #include "kernels/clip/clip_plan.h"
 #include "kernels/clip/clip_pool.h"
 #include "kernels/clip/clip_tile.h"
-#include "kernels/cpu/cpu.h"
 #include "lib/base/dtype.h"
+#include "lib/base/vector.h"
 
 /* A task's rows and columns: what they take of second-level cache is some 600 KB. */
 enum { TASK_ROWS = 192, TASK_LANES = 256, COMBINE_ROWS = 8, COMBINE_COLS = 4096 };
@@ -415,7 +416,7 @@ static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
     int32_t code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
     if (code != FM_CLIP_OK)
         return code;
-    const struct fm_clip_tile *tile = fm_clip_tile_choose(layer->path, layer->type);
+    const struct fm_clip_tile *tile = fm_clip_choose(layer->path, layer->type);
     if (!tile)
         return fm_clip_fail(error, FM_CLIP_EDEVICE, "path %d is not for this CPU and a type of %d",
                             (int)layer->path, (int)layer->type);

@@ -76,9 +76,6 @@ const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);
 const struct fm_clip_tile *fm_clip_tile_bf16(void);
 
-/* The widest for a weight type, or the one that a path names; NULL where there is none. */
-const struct fm_clip_tile *fm_clip_tile_choose(int32_t path, int32_t type);
-
 /* A floating type of clip.h as lib/base/dtype.h names it. */
 static inline enum fm_dtype fm_clip_dtype(int32_t type)
 {

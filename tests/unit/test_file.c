@@ -12,6 +12,7 @@
 #include <sys/un.h>
 
 #include "formats/file/file.h"
+#include "formats/file/input.h"
 #include "tests/unit/child.h"
 
 static void open_is(const char *path, int code, const char *text)
@@ -121,7 +122,7 @@ static int read_stdin(void)
     struct fm_file f;
     struct fm_err err = {0};
     char b[6] = {0};
-    int rc = fm_file_open_input(&f, "-", &err);
+    int rc = fm_input_open(&f, "-", &err);
     if (rc != FM_OK)
         return rc;
     if (stdin_bytes && f.size != stdin_bytes)

@@ -1,0 +1,11 @@
+/* The input of a tool: a file by its name, or standard input. */
+#ifndef FM_INPUT_H
+#define FM_INPUT_H
+
+#include "formats/file/file.h"
+
+/* "-": standard input; a regular file at its start is read in place, a pipe is copied to an
+ * unlinked temporary file first.  FM_EUSAGE if it is a terminal or closed. */
+int fm_input_open(struct fm_file *f, const char *path, struct fm_err *err);
+
+#endif

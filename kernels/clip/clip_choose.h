@@ -1,0 +1,10 @@
+/* Private to kernels/clip: the choice of a tile. */
+#ifndef FM_KERNELS_CLIP_CHOOSE_H
+#define FM_KERNELS_CLIP_CHOOSE_H
+
+#include "kernels/clip/clip_tile.h"
+
+/* The widest for a weight type, or the one that a path names; NULL where there is none. */
+const struct fm_clip_tile *fm_clip_choose(int32_t path, int32_t type);
+
+#endif
