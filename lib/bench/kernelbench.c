@@ -23,8 +23,8 @@ static const struct kernel {
     enum { CPU, TORCH, GPU } by;
 } kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, CPU},
                {"cpu", fm_kernelcase_clip, true, CPU},
-               {"torch-loop", fm_kernelcase_torch_loop, true, TORCH},
-               {"torch-grouped", fm_kernelcase_torch_grouped, true, TORCH},
+               {"torch-loop", fm_pytorch_loop, true, TORCH},
+               {"torch-grouped", fm_pytorch_grouped, true, TORCH},
                {"gpu naive", fm_kernelcase_naive, true, GPU},
                {"gpu bucket", fm_kernelcase_bucket, true, GPU},
                {"gpu mma", fm_kernelcase_mma, true, GPU},
@@ -259,6 +259,7 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
         describe(result, &c);
     if (code == FM_OK && !plan)
         code = run_all(result, &c, o, tokens, count, err);
+    fm_pytorch_close(c.torch);
     fm_kernelcase_release(&c);
     return code;
 }

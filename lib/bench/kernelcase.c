@@ -10,7 +10,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
-#include "lib/bench/pytorch.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 
@@ -342,23 +341,12 @@ double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens)
     return run_on_gpu(c, tokens, FM_CLIP_HOPPER);
 }
 
-double fm_kernelcase_torch_loop(struct fm_kernelcase *c, int tokens)
-{
-    return fm_pytorch_run(c->torch, c, "torch-loop", tokens);
-}
-
-double fm_kernelcase_torch_grouped(struct fm_kernelcase *c, int tokens)
-{
-    return fm_pytorch_run(c->torch, c, "torch-grouped", tokens);
-}
-
 void fm_kernelcase_release(struct fm_kernelcase *c)
 {
     void *block[] = {c->row0, c->cap, c->widths,  c->gate_up, c->down, c->hidden,
                      c->out,  c->ids, c->weights, c->other,   c->sums, c->workspace};
     fm_clip_release(c->clip);
     fm_clip_gpu_close(c->gpu);
-    fm_pytorch_close(c->torch);
     for (size_t i = 0; i < sizeof block / sizeof *block; i++)
         free(block[i]);
     *c = (struct fm_kernelcase){0};

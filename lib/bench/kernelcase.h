@@ -8,7 +8,8 @@
 
 #include "kernels/clip/clip.h"
 #include "kernels/clip/clip_gpu.h"
-#include "lib/bench/kernelbench.h"
+#include "lib/base/err.h"
+#include "lib/bench/kerneloptions.h"
 
 /* Tokens whose results are held to the definition. */
 #define FM_KERNELCASE_CHECKED 3
@@ -31,7 +32,7 @@ struct fm_kernelcase {
     struct fm_clip *clip;
     int *cut; /* what an implementation found best for the case at hand; 0: the first time */
     struct fm_clip_gpu *gpu;  /* NULL: no GPU */
-    struct fm_pytorch *torch; /* NULL: no PyTorch */
+    struct fm_pytorch *torch; /* NULL: no PyTorch; closed by its opener */
 };
 
 /* "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
@@ -57,8 +58,6 @@ void fm_kernelcase_flush(struct fm_kernelcase *c);
 /* Implementations: seconds of one run at c->budget, or 0 where it cannot. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_torch_loop(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_torch_grouped(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens);

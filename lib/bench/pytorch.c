@@ -303,3 +303,13 @@ double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const
     }
     return seconds;
 }
+
+double fm_pytorch_loop(struct fm_kernelcase *c, int tokens)
+{
+    return fm_pytorch_run(c->torch, c, "torch-loop", tokens);
+}
+
+double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens)
+{
+    return fm_pytorch_run(c->torch, c, "torch-grouped", tokens);
+}

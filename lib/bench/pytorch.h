@@ -34,6 +34,10 @@ const char *fm_pytorch_version(const struct fm_pytorch *p);
 double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
                       int tokens);
 
+/* Rows of a measurement: c->torch runs "torch-loop" or "torch-grouped". */
+double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
+double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
+
 /* The first thing that it could not do, or "". */
 const char *fm_pytorch_why(const struct fm_pytorch *p);
 

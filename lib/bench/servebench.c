@@ -7,6 +7,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/bench/kernelbench.h"
 #include "lib/bench/servecase.h"
 
 /* Seconds of all rounds. */

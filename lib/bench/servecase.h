@@ -17,8 +17,9 @@
 #include "kernels/clip/clip.h"
 #include "kernels/serve/serve.h"
 #include "kernels/serve/serve_gpu.h"
-#include "lib/bench/servebench.h"
+#include "lib/bench/serveoptions.h"
 #include "lib/model/model.h"
+#include "lib/run/run.h"
 
 struct fm_serve_layer {
     float *input_norm, *post_norm; /* (H) */

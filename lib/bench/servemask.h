@@ -2,7 +2,7 @@
 #ifndef FM_SERVEMASK_H
 #define FM_SERVEMASK_H
 
-#include "lib/bench/servebench.h"
+#include "lib/bench/serveoptions.h"
 #include "lib/model/model.h"
 #include "lib/stage/budgets.h"
 

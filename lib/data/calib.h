@@ -17,7 +17,7 @@
 #include "formats/file/digest.h"
 #include "lib/data/corpus.h"
 #include "lib/data/mixture.h"
-#include "lib/engine/sweep.h"
+#include "lib/model/model.h"
 #include "lib/run/run.h"
 
 /* What the manifest tells of a source. */

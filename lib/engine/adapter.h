@@ -20,8 +20,6 @@
 
 enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_LORA_PARTS };
 
-struct fm_expert_view; /* lib/engine/sweep.h */
-
 struct fm_adapter {
     int M, E, H, r;
     float alpha;
@@ -45,13 +43,5 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, e
  * the base; rows [width, cap) are not touched.  Either may be NULL: not wanted. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int l, int e);
-
-/*
- * Adds to `gradient`, laid out as the parts of one expert are in `values` (offset[i + 1] -
- * offset[i] floats), the loss's gradient at the adapter of (view->layer, view->expert).  The
- * view's weights hold the merged adapter; its lane may be narrower than the adapter, or wider.
- */
-void fm_adapter_gradient(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
-                         const struct fm_expert_view *view);
 
 #endif

@@ -10,6 +10,16 @@
 #include "lib/engine/layer.h"
 #include "lib/engine/sweeping.h"
 
+#define MICRO_TOKENS 1024
+
+int fm_sweep_micro(int batch, int T)
+{
+    int best = 1;
+    for (int s = 2; s <= batch && (int64_t)s * T <= MICRO_TOKENS; s++)
+        best = batch % s == 0 ? s : best;
+    return best;
+}
+
 void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 {
     pthread_mutex_lock(&r->lock);

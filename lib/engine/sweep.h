@@ -90,6 +90,10 @@ struct fm_visitor {
     int (*layer_end)(void *self, int m, struct fm_err *err);
 };
 
+/* Sequences in one micro-batch when `batch` are in a step: the largest divisor of batch that keeps
+ * a micro-batch within 1024 tokens, else 1.  Depends on nothing else, since it shapes the bytes. */
+int fm_sweep_micro(int batch, int T);
+
 struct fm_sweep_options {
     uint64_t memory;                                   /* bytes for boundaries, then inner values */
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */

@@ -35,7 +35,7 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
 {
     const struct fm_config *c = n->task->config;
     size_t X = (size_t)c->M * (size_t)c->E;
-    int micro = fm_task_micro(n->batch, n->task->calib.T), samples = n->options->samples;
+    int micro = fm_sweep_micro(n->batch, n->task->calib.T), samples = n->options->samples;
     n->size = fm_ties_size(n->options->granularity, c->M, c->E);
     int rc = fm_logits_init(&n->logits, n->actions, (int)X / n->size, err);
     if (rc == FM_OK)
@@ -101,7 +101,7 @@ static void harden(struct fm_learn *n, uint32_t *widths)
 static int run_students(struct fm_learn *n, struct fm_err *err)
 {
     int samples = n->options->samples, T = n->task->calib.T;
-    int micro = fm_task_micro(n->batch, T), batches = n->batch / micro, lanes = samples + 1;
+    int micro = fm_sweep_micro(n->batch, T), batches = n->batch / micro, lanes = samples + 1;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
     struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
     struct fm_measure *measure =

@@ -7,8 +7,8 @@
 #define FM_LEARN_H
 
 #include "lib/learn/maskgrad.h"
+#include "lib/learn/options.h"
 #include "lib/learn/task.h"
-#include "lib/learn/train.h"
 #include "lib/masks/logits.h"
 #include "lib/masks/masks.h"
 

@@ -7,7 +7,6 @@
 #include "lib/base/mem.h"
 #include "lib/engine/sweep.h"
 #include "lib/learn/plan.h"
-#include "lib/learn/task.h"
 
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
                     const struct fm_config *config, struct fm_err *err)
@@ -98,7 +97,7 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        struct fm_err *err)
 {
     const struct fm_config *config = fm_model_config(model);
-    int S = fm_task_micro(held->count, held->T), batches = held->count / S;
+    int S = fm_sweep_micro(held->count, held->T), batches = held->count / S;
     uint64_t memory = fm_plan_room(model, S * held->T, fm_run_memory(run));
     int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
     size_t experts = (size_t)config->M * (size_t)config->E;

@@ -8,15 +8,9 @@
 
 #include "lib/data/calib.h"
 #include "lib/engine/adapter.h"
+#include "lib/masks/masks.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
-
-struct fm_quality {
-    double ce, kl;     /* means over positions, natural logarithm */
-    double agree;      /* share of positions whose top token is the full model's */
-    int64_t positions; /* 0: not measured */
-    bool recovered;    /* measured with the merged, rounded adapter */
-};
 
 /*
  * quality (masks) of widths (masks, M, E) on every sequence of held; their ids are in memory

@@ -5,30 +5,10 @@
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H
 
+#include "lib/learn/options.h"
 #include "lib/learn/plan.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
-
-enum fm_recover_strategy {
-    FM_RECOVER_SINGLE, /* one mask, teacher without adapter */
-    FM_RECOVER_CROSS   /* sandwich: full model, smallest mask, random masks between */
-};
-
-struct fm_recover_options {
-    const char *budget; /* "0.40": the nearest mask is recovered */
-    enum fm_recover_strategy strategy;
-    int rank;            /* 16 */
-    double alpha;        /* 32 */
-    int steps;           /* 200 */
-    double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds, it lowers
-                            the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
-                            adapter fits the calibration text */
-    double w_task, w_kl; /* 1 1 */
-    /* Constants that have no option of their own. */
-    double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
-    int middle;                      /* random masks of a cross step: 2 */
-    double balance_eps;              /* cross: |L_full| / (|L_sub| + eps), 1e-6 */
-};
 
 struct fm_recover_report {
     struct fm_family family;  /* quality before, as the stream had it */

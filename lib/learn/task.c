@@ -12,8 +12,6 @@
 #include "lib/run/journal.h"
 #include "lib/stage/stage.h"
 
-#define MICRO_TOKENS 1024
-
 /* A terminal, a missing directory, a file in the way: now, not after a day of work. */
 static int try_output(const struct fm_run_options *run, struct fm_err *err)
 {
@@ -172,14 +170,6 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
             return rc;
     }
     return FM_OK;
-}
-
-int fm_task_micro(int batch, int T)
-{
-    int best = 1;
-    for (int s = 2; s <= batch && (int64_t)s * T <= MICRO_TOKENS; s++)
-        best = batch % s == 0 ? s : best;
-    return best;
 }
 
 static const char *precision_name(enum fm_precision precision)

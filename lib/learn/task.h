@@ -67,10 +67,6 @@ int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, in
  */
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
 
-/* Sequences in one micro-batch when `batch` are in a step: the largest divisor of batch that keeps
- * a micro-batch within 1024 tokens, else 1.  Depends on nothing else, since it shapes the bytes. */
-int fm_task_micro(int batch, int T);
-
 /* {"batch", "shuffle", "seed", "device", "precision"}; NULL: no memory. */
 cJSON *fm_task_options(const struct fm_task *task, int batch);
 

@@ -6,7 +6,7 @@
 #define FM_TRAINSTATE_H
 
 #include "lib/learn/learn.h"
-#include "lib/learn/train.h"
+#include "lib/learn/options.h"
 #include "lib/learn/walk.h"
 #include "lib/run/journal.h"
 

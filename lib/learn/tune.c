@@ -7,6 +7,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/learn/loragrad.h"
 
 static bool is_cross(const struct fm_tune *t)
 {
@@ -64,7 +65,7 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
 
 int fm_tune_init(struct fm_tune *t, struct fm_err *err)
 {
-    int T = t->task->calib.T, micro = fm_task_micro(t->batch, T);
+    int T = t->task->calib.T, micro = fm_sweep_micro(t->batch, T);
     /* Masks between the smallest and the full one, for cross; the full one is the teacher. */
     int between = t->family->count - 2, middle = t->options->middle;
     t->lanes = is_cross(t) ? 2 + (between > 0 ? middle : 0) : 2;
@@ -109,7 +110,7 @@ static void add_expert(void *self, const struct fm_expert_view *v)
     const struct fm_adapter *a = &t->adapter;
     size_t at = a->offset[(size_t)v->layer * (size_t)a->E + (size_t)v->expert];
     float *slot = t->slot + (size_t)v->slot * t->floats;
-    fm_adapter_gradient(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
+    fm_loragrad_add(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
 }
 
 static void add_batch(void *self, int l, int batch, int lane, int slot)
@@ -137,7 +138,7 @@ static int end_layer(void *self, int l, struct fm_err *err)
 static void mean_losses(const struct fm_tune *t, const struct fm_measure *measure, int lane,
                         double *ce, double *kl)
 {
-    int batches = t->batch / fm_task_micro(t->batch, t->task->calib.T);
+    int batches = t->batch / fm_sweep_micro(t->batch, t->task->calib.T);
     int64_t n = 0;
     *ce = *kl = 0;
     for (int b = 0; b < batches; b++) {
@@ -203,7 +204,7 @@ static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
 
 static int sweep_once(struct fm_tune *t, struct fm_err *err)
 {
-    int T = t->task->calib.T, micro = fm_task_micro(t->batch, T), batches = t->batch / micro;
+    int T = t->task->calib.T, micro = fm_sweep_micro(t->batch, T), batches = t->batch / micro;
     struct fm_lane lane[FM_LANES_MAX] = {{0}};
     struct fm_visitor visitor = {.self = t,
                                  .losses = weigh_lanes,

@@ -7,7 +7,7 @@
 #define FM_TUNE_H
 
 #include "lib/engine/adapter.h"
-#include "lib/learn/recover.h"
+#include "lib/learn/options.h"
 #include "lib/learn/task.h"
 #include "lib/masks/masks.h"
 #include "lib/run/store.h"

@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/learn/quality.h"
 #include "lib/masks/actions.h"
 #include "lib/masks/ties.h"
 
@@ -29,6 +28,14 @@ enum fm_method {
 /* "learned", "saliency", ... as options and manifest spell them. */
 const char *fm_method_name(enum fm_method method);
 int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err);
+
+/* How good a mask is on held-out sequences (lib/learn/quality.h measures it). */
+struct fm_quality {
+    double ce, kl;     /* means over positions, natural logarithm */
+    double agree;      /* share of positions whose top token is the full model's */
+    int64_t positions; /* 0: not measured */
+    bool recovered;    /* measured with the merged, rounded adapter */
+};
 
 struct fm_mask {
     uint64_t removed; /* channels */

@@ -9,7 +9,7 @@
  *     fm_ranking_open(&ranking, &in, &err);
  *     ...
  *     fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err);
- *     fm_stage_history(manifest, "fm-train", options, fm_stage_tokens(&calib), result, &err);
+ *     fm_stage_history(manifest, "fm-train", options, fm_provenance_tokens(&calib), result, &err);
  *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir), dtype, manifest,
  *                     &frame, &size, &err);
  *     fm_stage_write(run->output, run->force, FM_STAGE_TRAIN, manifest, &in, NULL,
@@ -30,7 +30,6 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/data/calib.h"
 #include "lib/model/model.h"
 
 enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK };
@@ -78,11 +77,6 @@ uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir);
  */
 int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bundle *in,
                       cJSON *model, char dropped[FM_STAGE_DROPPED_BYTES], struct fm_err *err);
-
-/* {"digest", "sequences", "seq_len", "sources": [{"format", "packing", "weight", "tokens", "used",
- * "digest"; of a text "documents", "tokenizer", "before_each", "behind_each" too}]} of calibration
- * data; NULL: no memory. */
-cJSON *fm_stage_tokens(const struct fm_calib *calib);
 
 /* Append an entry; takes options, tokens, result over, tokens and result may be NULL. */
 int fm_stage_history(cJSON *manifest, const char *tool, cJSON *options, cJSON *tokens,

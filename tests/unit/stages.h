@@ -9,6 +9,7 @@
 
 #include "formats/bundle/maskset.h"
 #include "formats/json/json.h"
+#include "lib/data/provenance.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"
@@ -96,7 +97,7 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
     stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &err), &err);
     stages_must(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &err), &err);
     stages_must(fm_stage_history(manifest, "fm-rank", stages_options("order", order),
-                                 fm_stage_tokens(&calib), NULL, &err),
+                                 fm_provenance_tokens(&calib), NULL, &err),
                 &err);
     stages_must(fm_ranking_pack(r, stages_config.moe, &data, &size, &err), &err);
     const char *path =

@@ -8,6 +8,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/engine/sweeping.h"
+#include "lib/learn/loragrad.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/models.h"
 
@@ -69,7 +70,7 @@ static inline void sweeps_see(void *self, const struct fm_expert_view *v)
     if (s->adapter) {
         size_t at = s->adapter->offset[(size_t)v->layer * E + e];
         float *block = s->slot_grad + (size_t)v->slot * sweeps_adapter_floats(s->adapter);
-        fm_adapter_gradient(s->adapter, s->ops, block + at, v);
+        fm_loragrad_add(s->adapter, s->ops, block + at, v);
     }
     for (size_t j = 0; s->w1 && v->layer == s->watch && j < I; j++)
         for (size_t h = 0; h < H; h++)

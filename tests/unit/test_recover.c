@@ -7,6 +7,7 @@
 
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
+#include "lib/learn/recover.h"
 #include "lib/learn/train.h"
 #include "lib/learn/tune.h"
 #include "lib/stage/budgets.h"

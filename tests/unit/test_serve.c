@@ -12,6 +12,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
+#include "lib/bench/servebench.h"
 #include "lib/bench/servecase.h"
 #include "lib/bench/synth.h"
 #include "lib/engine/layer.h"

@@ -1,0 +1,70 @@
+/*
+ * The gradient of an adapter from what the sweep knows of one expert on its way back: two thin
+ * products for each of A and B, never the gradient of a whole weight matrix.
+ */
+#include "lib/learn/loragrad.h"
+
+#include "lib/base/pool.h"
+
+/* dA (r, H) += s (dy B)^T x and dB (k, r) += s dy^T (x A^T), for y = x (W + s B A)^T with
+ * x (n, H) and dy (n, k): gate and up. */
+static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const float *A,
+                         const float *B, const float *x, const float *dy, int n, int k, int H,
+                         int r, float s)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *t = fm_scratch((size_t)n * (size_t)r * sizeof *t);
+    ops->gemm(false, true, n, r, H, 1, x, H, A, H, 0, t, r);
+    ops->gemm(true, false, k, r, n, s, dy, k, t, r, 1, dB, r);
+    ops->gemm(false, false, n, r, k, 1, dy, k, B, r, 0, t, r);
+    ops->gemm(true, false, r, H, n, s, t, r, x, H, 1, dA, H);
+    fm_scratch_release(mark);
+}
+
+/* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); h (n, ld) is read up to kk. */
+static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, const float *A,
+                              const float *B, const struct fm_expert_view *v, int kk, int k, int H,
+                              int r, float s)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *t = fm_scratch((size_t)v->n * (size_t)r * sizeof *t);
+    ops->gemm(false, true, v->n, r, kk, 1, v->h, v->cap, A, k, 0, t, r);
+    ops->gemm(true, false, H, r, v->n, s, v->dy, H, t, r, 1, dB, r);
+    ops->gemm(false, false, v->n, r, H, 1, v->dy, H, B, r, 0, t, r);
+    ops->gemm(true, false, r, kk, v->n, s, t, r, v->h, v->cap, 1, dA, k);
+    fm_scratch_release(mark);
+}
+
+void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                     const struct fm_expert_view *v)
+{
+    size_t i = (size_t)v->layer * (size_t)a->E + (size_t)v->expert;
+    int k = (int)a->widths[i], kk = v->width < k ? v->width : k;
+    int r = a->r, H = a->H;
+    float s = a->alpha / (float)r;
+    if (kk == 0)
+        return;
+    struct fm_mark mark = fm_scratch_mark();
+    size_t each = (size_t)v->n * (size_t)kk;
+    float *dgate = fm_scratch(each * sizeof *dgate), *dup = fm_scratch(each * sizeof *dup);
+    for (int t = 0; t < v->n; t++)
+        for (int j = 0; j < kk; j++) {
+            const float *pair = v->dgu + ((size_t)t * (size_t)v->width + (size_t)j) * 2;
+            dgate[(size_t)t * (size_t)kk + (size_t)j] = pair[0];
+            dup[(size_t)t * (size_t)kk + (size_t)j] = pair[1];
+        }
+    const float *expert = a->values + a->offset[i];
+    const float *value[FM_LORA_PARTS];
+    float *grad[FM_LORA_PARTS];
+    for (int p = 0; p < FM_LORA_PARTS; p++) {
+        value[p] = fm_adapter_part(a, a->values, v->layer, v->expert, (enum fm_lora)p);
+        grad[p] = gradient + (value[p] - expert);
+    }
+    add_gradient(ops, grad[FM_GATE_A], grad[FM_GATE_B], value[FM_GATE_A], value[FM_GATE_B], v->x,
+                 dgate, v->n, kk, H, r, s);
+    add_gradient(ops, grad[FM_UP_A], grad[FM_UP_B], value[FM_UP_A], value[FM_UP_B], v->x, dup, v->n,
+                 kk, H, r, s);
+    add_gradient_down(ops, grad[FM_DOWN_A], grad[FM_DOWN_B], value[FM_DOWN_A], value[FM_DOWN_B], v,
+                      kk, k, H, r, s);
+    fm_scratch_release(mark);
+}
