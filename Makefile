@@ -172,7 +172,7 @@ bench-kernels: all
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
 	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc)
 lint: deps-check
-	@bash tests/layers.sh
+	@python3 tests/rooms.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
 	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""The rooms, checked: who may include whom.  Part of `make lint`.
+
+A room is a folder of sources with one subject; fm(7) draws them.  Every room has a row below: the
+rooms that its files may include, beside itself.  So nothing is included upwards, nor sideways on
+one floor, where the row does not say so, and the rows are checked to go downwards only.
+
+A header in PRIVATE belongs to its room: nobody outside includes it (tests may).  Files include
+each other in a circle only where one of MODULES is part of it: a module in several files.
+
+    tests/rooms.py [ROOT]           check the tree; a line for every fault, status 1
+    tests/rooms.py --table [ROOT]   files of each room, floor by floor, and the largest
+"""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+LIB = "lib/base"
+FORMATS = "formats/file formats/json formats/tensor formats/bundle formats/text"
+ENGINE = "lib/masks lib/run lib/model lib/engine"
+
+# From the ground up: a room includes only rooms of rows above its own, and only those in its row.
+ROOMS = {
+    "lib/base": "",
+    "formats/file": LIB,
+    "formats/json": f"{LIB} formats/file",
+    "formats/tensor": f"{LIB} formats/file formats/json",
+    "formats/bundle": f"{LIB} formats/file formats/json",
+    "formats/text": f"{LIB} formats/file formats/json",
+    "formats/runtime": "",
+    "kernels/ops": LIB,
+    "kernels/cpu": f"{LIB} kernels/ops",
+    "kernels/clip": LIB,
+    "kernels/clip/cuda": "kernels/clip",
+    "kernels/serve": f"{LIB} kernels/ops kernels/cpu kernels/clip kernels/clip/cuda",
+    "lib/masks": LIB,
+    "lib/run": f"{LIB} {FORMATS} kernels/ops",
+    "lib/model": f"{LIB} {FORMATS} kernels/ops",
+    "lib/engine": f"{LIB} kernels/ops lib/run lib/model",
+    "lib/data": f"{LIB} {FORMATS} lib/run lib/model",
+    "lib/stage": f"{LIB} {FORMATS} kernels/ops lib/masks lib/run lib/model lib/engine lib/data",
+    "lib/learn": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage",
+    "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
+    "lib/export": f"{LIB} {FORMATS} formats/runtime {ENGINE} lib/stage",
+    "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
+    "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip kernels/serve {ENGINE}"
+                 " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
+    "cmd": "lib/base lib/masks lib/run lib/model lib/data lib/stage lib/learn lib/pack lib/export"
+           " lib/verify lib/bench",
+    "tests/unit": "*",
+    "tests/fuzz": "*",
+    "tests/judge": "*",
+    "tests/gpu": "tests/unit kernels/clip kernels/serve",
+}
+
+# Headers that stay in their room, and those that one more room may include.
+PRIVATE = dict.fromkeys("""
+formats/file/temporary.h formats/bundle/place.h formats/tensor/hfindex.h
+formats/text/tokenizerparts.h formats/text/tokenindex.h
+kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
+kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
+kernels/clip/clip_pool.h kernels/clip/clip_tile.h kernels/serve/serve_cuda.cuh
+lib/engine/sweeping.h lib/engine/layering.h lib/engine/keep.h
+lib/model/loading.h lib/model/convert.h
+lib/learn/learn.h lib/learn/trainstate.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
+lib/pack/packing.h lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
+lib/bench/kernelcase.h lib/bench/servecase.h lib/bench/servemask.h lib/bench/pytorch.h
+""".split(), "")
+PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/cpu/cpu.h": "kernels/serve",
+            "kernels/clip/clip_device.h": "kernels/clip/cuda kernels/serve"}
+
+# Modules in several files: files that share one of these may include each other in a circle.
+MODULES = set("""
+formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
+formats/text/tokenindex.h lib/engine/sweeping.h lib/engine/layering.h lib/model/loading.h
+lib/pack/packing.h lib/export/exporter.h lib/verify/verifier.h
+""".split())
+
+FILES_MAX = 20  # .c files in a folder of sources, tests/unit apart
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
+SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cc"}
+
+
+def room_of(path):
+    folder = path.rsplit("/", 1)[0] if "/" in path else ""
+    return folder if folder in ROOMS else None
+
+
+def read(root):
+    """{file: [(line number, included file)]} of all sources under root."""
+    sources = {}
+    for top in ("lib", "formats", "kernels", "cmd", "tests"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                lines = path.read_text(encoding="utf-8").splitlines()
+                found = ((n, INCLUDE.match(line)) for n, line in enumerate(lines, 1))
+                sources[str(path.relative_to(root))] = [(n, m[1]) for n, m in found if m]
+    return sources
+
+
+def rows_go_down():
+    above = set()
+    for room, may in ROOMS.items():
+        for other in may.split():
+            if other != "*" and other not in above:
+                yield f"tests/rooms.py: the row of {room} names {other}, which is no row above it"
+        above.add(room)
+
+
+def faulty_lines(sources):
+    for path, includes in sources.items():
+        room = room_of(path)
+        if not room:
+            yield f"{path}: '{path.rsplit('/', 1)[0]}' is no room; give it a row in tests/rooms.py"
+            continue
+        may = ROOMS[room].split()
+        for line, target in includes:
+            to = room_of(target)
+            if target not in sources:
+                yield f'{path}:{line}: "{target}" is no file of ours; include from the root'
+            elif to != room and to not in may and may != ["*"]:
+                yield f'{path}:{line}: {room} includes {to} ("{target}"); it may include {" ".join(may)}'
+            elif target in PRIVATE and room not in (to, *PRIVATE[target].split()) and may != ["*"]:
+                yield f'{path}:{line}: "{target}" is private to {to}'
+
+
+def circles(sources):
+    """Strongly connected units (a unit is x.c with x.h) of more than one, by Tarjan."""
+    unit = lambda path: path.rsplit(".", 1)[0]
+    edges = defaultdict(set)
+    for path, includes in sources.items():
+        edges[unit(path)] |= {unit(t) for _, t in includes if unit(t) != unit(path)}
+    order, low, stack, found = {}, {}, [], []
+
+    def visit(u):
+        order[u] = low[u] = len(order)
+        stack.append(u)
+        for v in edges.get(u, ()):
+            if v not in order:
+                visit(v)
+                low[u] = min(low[u], low[v])
+            elif v in stack:
+                low[u] = min(low[u], order[v])
+        if low[u] == order[u]:
+            at = stack.index(u)
+            found.append(stack[at:])
+            del stack[at:]
+
+    sys.setrecursionlimit(10000)
+    for u in list(edges):
+        if u not in order:
+            visit(u)
+    modules = {unit(p) for p in MODULES}
+    for ring in found:
+        if len(ring) > 1 and not modules & set(ring):
+            yield f"a circle of files that are no module: {' '.join(sorted(ring))}"
+
+
+def crowded(sources):
+    count = defaultdict(int)
+    for path in sources:
+        if path.endswith((".c", ".cu")):
+            count[path.rsplit("/", 1)[0]] += 1
+    for folder, n in count.items():
+        if n > FILES_MAX and folder != "tests/unit":
+            yield f"{folder}: {n} sources (limit {FILES_MAX}); divide the room"
+
+
+def table(sources):
+    files = defaultdict(list)
+    for path in sources:
+        files[path.rsplit("/", 1)[0]].append(path)
+    floor = {}
+    for room, may in ROOMS.items():
+        floor[room] = 1 + max((floor[r] for r in may.split() if r in floor), default=0)
+    for room in ROOMS:
+        c = sum(p.endswith((".c", ".cu", ".cc")) for p in files[room])
+        print(f"{floor[room]:3}  {room:18} {c:3} sources, {len(files[room]) - c:3} headers")
+
+
+def main(arguments):
+    root = Path(next((a for a in arguments if not a.startswith("--")), "."))
+    sources = read(root)
+    if "--table" in arguments:
+        return table(sources)
+    faults = [*rows_go_down(), *faulty_lines(sources), *circles(sources), *crowded(sources)]
+    if not sources:
+        faults.append("tests/rooms.py: no source files here; run it from the root")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
