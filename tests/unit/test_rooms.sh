@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The lint of rooms refuses what it says it refuses: one fault at a time is put into a copy of the
+# sources, and tests/rooms.py must name it.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+copy=$(mktemp -d) || exit 1
+trap 'rm -rf "$copy"' EXIT
+bad=0
+find lib formats kernels cmd tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' |
+    tar cf - -T - | tar xf - -C "$copy"
+
+# refuses WORDS FILE LINE: with LINE in FILE the lint fails and says WORDS
+refuses() {
+    cp "$copy/$2" "$copy/kept" 2>/dev/null || : >"$copy/kept"
+    printf '%s\n' "$3" >>"$copy/$2"
+    if said=$(python3 tests/rooms.py "$copy" 2>&1) || ! grep -qF "$1" <<<"$said"; then
+        echo "with '$3' in $2 the lint should say '$1'; it says: $said"
+        bad=1
+    fi
+    mv "$copy/kept" "$copy/$2"
+}
+
+python3 tests/rooms.py "$copy" || bad=1
+refuses 'lib/model includes lib/learn ("lib/learn/rank.h")' lib/model/config.c '#include "lib/learn/rank.h"'
+refuses 'formats/tensor includes formats/bundle' formats/tensor/hfdir.c '#include "formats/bundle/bundle.h"'
+refuses 'formats/json includes kernels/ops' formats/json/json.c '#include "kernels/ops/kernels.h"'
+refuses 'is private to lib/engine' lib/learn/rank.c '#include "lib/engine/sweeping.h"'
+refuses 'a circle of files that are no module: lib/masks/masks lib/masks/ties' lib/masks/ties.h \
+    '#include "lib/masks/masks.h"'
+refuses 'is no file of ours' lib/run/run.c '#include "run.h"'
+mkdir "$copy/lib/attic"
+refuses "'lib/attic' is no room" lib/attic/x.c ''
+rm -r "$copy/lib/attic"
+for i in $(seq 21); do : >"$copy/lib/masks/extra$i.c"; done
+refuses 'lib/masks: 25 sources (limit 20)' lib/masks/extra1.c ''
+exit $bad
