@@ -82,9 +82,13 @@ static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
 int main(int argc, char **argv)
 {
     int order = FM_ORDER_SCORE;
+    struct fm_rank_options options;
+    fm_rank_defaults(&options);
     const struct fm_cli_option own[] = {
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or as the file has them (default: score)", 0, 0},
+        {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
+         "carry along further files of the checkpoint", 0, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-rank",
@@ -94,10 +98,8 @@ int main(int argc, char **argv)
         .run = {.output = "-"},
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
-    struct fm_rank_options options;
     struct fm_rank_report report = {0};
     struct fm_err err = {0};
-    fm_rank_defaults(&options);
     options.order = (enum fm_rank_order)order;
     int code = work(&cli, &options, &report, &err);
     fm_rank_report_release(&report);

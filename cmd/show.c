@@ -20,6 +20,8 @@ static void plan_text(FILE *out, const struct fm_plan *p)
     fm_show_bytes(out, "spill", p->spill, "temporary files");
     fm_show_bytes(out, "read", p->read, "weights read");
     fm_show_bytes(out, "output", p->disk, "written");
+    for (int i = 0; i < p->carried_count; i++)
+        fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products\n", "flops", p->flops);
     fprintf(out, "%-9s%10.0f s  at the %.3g GFLOP/s of a short probe\n", "time", p->seconds,
@@ -35,6 +37,13 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
     fm_report_uint(o, "read", p->read);
     fm_report_uint(o, "output", p->disk);
     fm_report_uint(o, "sweeps", p->sweeps);
+    cJSON *carried = p->carried_count ? cJSON_AddArrayToObject(o, "carried") : NULL;
+    for (int i = 0; carried && i < p->carried_count; i++) {
+        cJSON *file = cJSON_CreateObject();
+        cJSON_AddStringToObject(file, "name", p->carried[i].name);
+        fm_report_uint(file, "bytes", p->carried[i].bytes);
+        cJSON_AddItemToArray(carried, file);
+    }
     if (p->held) {
         fm_report_uint(o, "tokens_held", p->held);
         fm_report_uint(o, "tokens_used", p->used);

@@ -121,6 +121,7 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
     case FM_CLI_JOURNAL:
         *(const char **)o->value = text;
         return *text != '\0';
+    case FM_CLI_LIST:
     case FM_CLI_SOURCES:
         return append((const char **)o->value, text);
     case FM_CLI_INT:
@@ -144,7 +145,7 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
         snprintf(text, size, "use %s", o->arg);
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
-    else if (o->kind == FM_CLI_SOURCES)
+    else if (o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_LIST)
         snprintf(text, size, "use a name, at most %d times", FM_SOURCES_MAX);
     else if (o->min != 0 || o->max != 0)
         snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);

@@ -1,8 +1,6 @@
 #include "formats/tensor/hfdir.h"
 
 #include <assert.h>
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -145,86 +143,6 @@ static int sort_places(struct fm_hfdir *dir, struct fm_err *err)
     return FM_OK;
 }
 
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), t = strlen(tail);
-    return n >= t && strcmp(s + n - t, tail) == 0;
-}
-
-static bool is_weight_file(const char *name)
-{
-    static const char *const tails[] = {".safetensors", ".bin",  ".pt",       ".pth",
-                                        ".ckpt",        ".gguf", ".h5",       ".msgpack",
-                                        ".onnx",        ".ot",   "index.json"};
-    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
-        if (ends_with(name, tails[i]))
-            return true;
-    return strncmp(name, "consolidated.", 13) == 0;
-}
-
-static bool is_carried_name(const char *name)
-{
-    static const char harmless[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    size_t n = strlen(name);
-    return name[0] != '.' && n <= FM_CARRIED_NAME_MAX && strspn(name, harmless) == n &&
-           !is_weight_file(name);
-}
-
-static int add_carried(struct fm_hfdir *dir, const char *name, uint64_t *bytes, struct fm_err *err)
-{
-    struct stat st;
-    if (fstatat(dir->fd, name, &st, 0) != 0)
-        return fm_fail_errno(err, "cannot examine '%s'", name);
-    if (!S_ISREG(st.st_mode))
-        return FM_OK;
-    *bytes += (uint64_t)st.st_size;
-    if (dir->carried_count == FM_CARRIED_MAX || *bytes > FM_CARRIED_BYTES_MAX)
-        return fm_fail(err, FM_ECONFIG,
-                       "'%s' is one file too many to carry along (limits %d files, %" PRIu64
-                       " bytes); remove what is not needed",
-                       name, FM_CARRIED_MAX, FM_CARRIED_BYTES_MAX);
-    struct fm_carried *c = &dir->carried[dir->carried_count];
-    if (!(c->name = fm_strdup(name, err)))
-        return err->code;
-    c->size = (uint64_t)st.st_size;
-    dir->carried_count++;
-    return FM_OK;
-}
-
-static int compare_carried(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_carried *)a)->name, ((const struct fm_carried *)b)->name);
-}
-
-static int list_carried(struct fm_hfdir *dir, struct fm_err *err)
-{
-    uint64_t bytes = 0;
-    int rc = FM_OK;
-    dir->carried = fm_alloc(FM_CARRIED_MAX, sizeof *dir->carried, "the carried files", err);
-    if (!dir->carried)
-        return err->code;
-    int fd = fcntl(dir->fd, F_DUPFD_CLOEXEC, 0);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        rc = fm_fail_errno(err, "cannot list the directory");
-        if (fd >= 0)
-            close(fd);
-        return rc;
-    }
-    rewinddir(d); /* the position is shared with dir->fd */
-    const struct dirent *e;
-    while (rc == FM_OK && (errno = 0, e = readdir(d)))
-        if (is_carried_name(e->d_name))
-            rc = add_carried(dir, e->d_name, &bytes, err);
-    if (rc == FM_OK && errno != 0)
-        rc = fm_fail_errno(err, "cannot list the directory");
-    closedir(d);
-    if (dir->carried_count > 0)
-        qsort(dir->carried, dir->carried_count, sizeof *dir->carried, compare_carried);
-    return rc;
-}
-
 int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
 {
     *dir = (struct fm_hfdir){.fd = -1};
@@ -236,8 +154,6 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
         rc = open_weights(dir, err);
     if (rc == FM_OK)
         rc = sort_places(dir, err);
-    if (rc == FM_OK)
-        rc = list_carried(dir, err);
     if (rc != FM_OK)
         fm_within(err, "%s", path);
 out:

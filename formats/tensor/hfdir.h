@@ -43,7 +43,7 @@ struct fm_hfdir {
     size_t shards;
     char *config; /* text of config.json, NUL-terminated */
     size_t config_bytes;
-    struct fm_carried *carried; /* sorted by name; config.json is among them */
+    struct fm_carried *carried; /* sorted by name, once fm_carry_list was called; else none */
     size_t carried_count;
     struct fm_place *place; /* every tensor, sorted by name */
     size_t places;
@@ -56,10 +56,7 @@ struct fm_hfdir {
  * and not looked at.  A model.safetensors beside an index that does not name it is FM_ECONFIG:
  * which of the two is the model, nobody can tell (transformers takes the single file).
  *
- * Carried: every regular file that is not a weight file (safetensors, bin, pt, pth, ckpt, gguf,
- * onnx, h5, msgpack, ot, index.json, consolidated.*), at most FM_CARRIED_MAX files and
- * FM_CARRIED_BYTES_MAX together.  Hidden files, directories, and names with other characters or
- * too long stay behind.
+ * Which files beside the weights travel along is said in formats/tensor/carry.h.
  *
  * FM_ENOENT (no directory, config or weights), FM_EPERM, FM_EFORMAT, FM_ECONFIG.
  */

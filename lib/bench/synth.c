@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "formats/file/file.h"
-#include "formats/tensor/hfdir.h"
+#include "formats/tensor/carry.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
@@ -329,7 +329,9 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
     int code = fm_hfdir_open(&g.dir, model, err);
     if (code != FM_OK)
         return code;
-    code = fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err);
+    code = fm_carry_list(&g.dir, NULL, err);
+    if (code == FM_OK)
+        code = fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err);
     if (code == FM_OK)
         code = make_family(&g, seed, err);
     if (code == FM_OK)

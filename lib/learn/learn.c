@@ -161,10 +161,9 @@ static void update_logits(struct fm_learn *n)
     fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, n->taken, o->steps));
     n->taken++;
     fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)n->taken);
-    n->rho = fm_logits_expected(z);
     if (o->schedule == FM_LAMBDA_PACED)
         n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
-                                   as_double(&n->until), n->rho);
+                                   as_double(&n->until), fm_logits_expected(z));
 }
 
 /* An expert, or a group of tied ones, whose hardened width a step changed. */

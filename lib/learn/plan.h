@@ -8,8 +8,15 @@
 
 #include <stdint.h>
 
+#include "formats/tensor/hfdir.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
+
+/* A file of the checkpoint that travels along. */
+struct fm_plan_file {
+    char name[FM_CARRIED_NAME_MAX + 1];
+    uint64_t bytes;
+};
 
 struct fm_plan {
     uint64_t disk;   /* bytes of the output */
@@ -23,6 +30,8 @@ struct fm_plan {
     double flops;   /* of the matrix products */
     double rate;    /* flops per second of the probe */
     double seconds; /* flops / rate, plus a third for all that is no product */
+    struct fm_plan_file carried[FM_CARRIED_MAX]; /* of the first stage */
+    int carried_count;
 };
 
 /* One kind of sweep of a run: how often, with what. */

@@ -344,6 +344,16 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     return FM_OK;
 }
 
+/* The files that will travel along, by name. */
+static void plan_carried(struct fm_plan *plan, const struct fm_hfdir *dir)
+{
+    for (size_t i = 0; i < dir->carried_count; i++) {
+        struct fm_plan_file *file = &plan->carried[plan->carried_count++];
+        snprintf(file->name, sizeof file->name, "%s", dir->carried[i].name);
+        file->bytes = dir->carried[i].size;
+    }
+}
+
 static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
 {
     const struct fm_config *c = task->config;
@@ -419,6 +429,8 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     struct scorer s = {.task = &task, .ranking = &ranking};
     int rc = fm_task_open(&task, run, NULL, err);
     if (rc == FM_OK)
+        rc = fm_carry_list(&task.dir, options->carry, err);
+    if (rc == FM_OK)
         rc = run_task(&s, options->order, report, err);
     free(s.slot);
     free(s.before);
@@ -431,14 +443,16 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
 int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options *options,
                  struct fm_plan *plan, struct fm_err *err)
 {
-    (void)options;
     struct fm_task task;
     int batches = 0;
     int rc = fm_task_open_inputs(&task, run, false, err);
     if (rc == FM_OK)
+        rc = fm_carry_list(&task.dir, options->carry, err);
+    if (rc == FM_OK)
         rc = count_batches(&batches, &task, err);
     if (rc == FM_OK) {
         plan_scores(plan, &task, batches);
+        plan_carried(plan, &task.dir);
         rc = fm_task_plan_end(&task, plan, err);
     }
     fm_task_close(&task);

@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 
+#include "formats/tensor/carry.h"
 #include "lib/learn/plan.h"
 #include "lib/run/run.h"
 
@@ -20,6 +21,7 @@ enum fm_rank_order {
 
 struct fm_rank_options {
     enum fm_rank_order order;
+    const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL behind the last */
 };
 
 struct fm_rank_report {

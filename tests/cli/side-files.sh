@@ -11,12 +11,12 @@ cp tokens.npy pair.bin
 echo words >pair.idx
 echo words >trove.ds.index
 cp tokens.npy trove.ds
-mkdir dir cache
+mkdir -p dir models--a/blobs
 ln -s ../model dir/link
 ln -s model/config.json alias
 ln model/model-00002-of-00002.safetensors second
-mv model/config.json cache/blob
-ln -s ../cache/blob model/config.json
+mv model/config.json models--a/blobs/b
+ln -s ../models--a/blobs/b model/config.json
 cp family.fm cut/family.fm
 echo notes >notes
 pristine=$(mktemp -d)
@@ -48,7 +48,7 @@ bench="fm-bench -q quality --tokens tokens.npy"
 echo "-- an input, by every name"
 for name in model/model-00001-of-00002.safetensors .//model//model-00001-of-00002.safetensors \
     dir/../model/model-00001-of-00002.safetensors dir/link/model-00001-of-00002.safetensors \
-    "$PWD/model/model-00001-of-00002.safetensors" alias second cache/blob; do
+    "$PWD/model/model-00001-of-00002.safetensors" alias second models--a/blobs/b; do
     try $rank -o out --force --report "$name" | sed "s|$PWD|PWD|"
     try $rank -o "$name" --force | sed "s|$PWD|PWD|"
     try $rank -o out --force --state "$name" | sed "s|$PWD|PWD|"

@@ -6,7 +6,7 @@
 #ifndef FM_TESTS_GIVEN_H
 #define FM_TESTS_GIVEN_H
 
-#include "formats/tensor/hfdir.h"
+#include "formats/tensor/carry.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"
@@ -161,6 +161,7 @@ static inline const char *given_stage(const char *name, bool adapter)
     struct fm_hfdir dir = {0};
     struct fm_config config;
     GIVEN_TRY(fm_hfdir_open(&dir, GIVEN_MODEL, &given_err));
+    GIVEN_TRY(fm_carry_list(&dir, NULL, &given_err));
     GIVEN_TRY(fm_config_parse(&config, dir.config, dir.config_bytes, &given_err));
     given_rank(scratch("given.rank"), &dir, &config);
     snprintf(path, sizeof path, "%s", scratch(name));

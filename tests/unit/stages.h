@@ -9,6 +9,7 @@
 
 #include "formats/bundle/maskset.h"
 #include "formats/json/json.h"
+#include "formats/tensor/carry.h"
 #include "lib/data/provenance.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
@@ -25,7 +26,7 @@ static inline int stages_open_model(void **unused)
 {
     (void)unused;
     struct fm_err err = {0};
-    if (fm_hfdir_open(&stages_dir, STAGES_MODEL, &err) ||
+    if (fm_hfdir_open(&stages_dir, STAGES_MODEL, &err) || fm_carry_list(&stages_dir, NULL, &err) ||
         fm_config_parse(&stages_config, stages_dir.config, stages_dir.config_bytes, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return -1;

@@ -116,11 +116,9 @@ static void follows_the_links_of_a_cache(void **state)
     scratch_mkdir("cache/snapshots");
     scratch_mkdir("cache/snapshots/0123");
     put("cache/blobs", "c0", "{}");
-    put("cache/blobs", "70", "tokenizer");
     put_shard("cache/blobs", "f1", A, 6);
-    const char *links[][2] = {
-        {"c0", "config.json"}, {"70", "tokenizer.json"}, {"f1", "model.safetensors"}};
-    for (int i = 0; i < 3; i++) {
+    const char *links[][2] = {{"c0", "config.json"}, {"f1", "model.safetensors"}};
+    for (int i = 0; i < 2; i++) {
         char target[64];
         snprintf(target, sizeof target, "../../blobs/%s", links[i][0]);
         scratch_check(symlink(target, scratch(inside("cache/snapshots/0123", links[i][1]))) == 0,
@@ -130,70 +128,7 @@ static void follows_the_links_of_a_cache(void **state)
     if (rc != FM_OK)
         fail_msg("%s", err.text);
     assert_non_null(find_tensor(&dir, "a", NULL));
-    assert_int_equal(dir.carried_count, 2);
-    assert_string_equal(dir.carried[1].name, "tokenizer.json");
-    assert_int_equal(dir.carried[1].size, 9);
     fm_hfdir_close(&dir);
-    scratch_check(unlink(scratch("cache/blobs/70")) == 0, "unlink");
-    is_refused("cache/snapshots/0123", FM_ENOENT, "cannot examine 'tokenizer.json'");
-}
-
-static void carries_what_is_not_weights(void **state)
-{
-    (void)state;
-    struct fm_hfdir dir;
-    struct fm_err err = {0};
-    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
-    put(name, "tokenizer.json", "{\"t\": 1}");
-    put(name, "README.md", "");
-    put(name, "pytorch_model.bin", "x");
-    put(name, "pytorch_model.bin.index.json", "x");
-    put(name, "consolidated.00.pth", "x");
-    put(name, "consolidated.params.json", "x");
-    put(name, "model.gguf", "x");
-    put(name, ".gitattributes", "x");
-    put(name, "a b.txt", "x");
-    put(name, "merges.txt", "m");
-    scratch_check(mkfifo(scratch(inside(name, "fifo")), 0600) == 0, "mkfifo");
-    scratch_mkdir(inside(name, "onnx"));
-    assert_int_equal(fm_hfdir_open(&dir, scratch(name), &err), FM_OK);
-    const char *wanted[] = {"README.md", "config.json", "merges.txt", "tokenizer.json"};
-    assert_int_equal(dir.carried_count, 4);
-    for (int i = 0; i < 4; i++)
-        assert_string_equal(dir.carried[i].name, wanted[i]);
-    char *data = NULL;
-    size_t size = 0;
-    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[3], &data, &size, &err), FM_OK);
-    assert_int_equal(size, 8);
-    assert_memory_equal(data, "{\"t\": 1}", 9);
-    free(data);
-    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[0], &data, &size, &err), FM_OK);
-    assert_int_equal(size, 0);
-    free(data);
-    put(name, "tokenizer.json", "{\"t\": 12}");
-    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[3], &data, &size, &err), FM_EIO);
-    fm_hfdir_close(&dir);
-}
-
-static void carries_so_many_and_no_more(void **state)
-{
-    (void)state;
-    struct fm_hfdir dir;
-    struct fm_err err = {0};
-    const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
-    for (int i = 0; i < FM_CARRIED_MAX - 1; i++) {
-        char file[32];
-        snprintf(file, sizeof file, "f%d.txt", i);
-        put(name, file, "");
-    }
-    assert_int_equal(fm_hfdir_open(&dir, scratch(name), &err), FM_OK);
-    assert_int_equal(dir.carried_count, FM_CARRIED_MAX);
-    fm_hfdir_close(&dir);
-    put(name, "more", "");
-    is_refused(name, FM_ECONFIG, "one file too many");
-    scratch_check(unlink(scratch(inside(name, "f0.txt"))) == 0, "unlink");
-    scratch_check(truncate(scratch(inside(name, "more")), 268435457) == 0, "truncate");
-    is_refused(name, FM_ECONFIG, "one file too many");
 }
 
 static void index_and_shards_must_agree(void **state)
@@ -324,8 +259,6 @@ int main(void)
         cmocka_unit_test(opens_shards_by_their_index),
         cmocka_unit_test(opens_a_single_file),
         cmocka_unit_test(follows_the_links_of_a_cache),
-        cmocka_unit_test(carries_what_is_not_weights),
-        cmocka_unit_test(carries_so_many_and_no_more),
         cmocka_unit_test(index_and_shards_must_agree),
         cmocka_unit_test(links_decide_nothing_dangerous),
         cmocka_unit_test(two_models_in_one_directory_are_one_too_many),

@@ -93,10 +93,10 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
     assert_string_equal(verify_found, "stray.txt: is no file of this export\n");
     assert_int_equal(remove(file), 0);
-    snprintf(file, sizeof file, "%s/tokens.npy", to);
+    snprintf(file, sizeof file, "%s/modeling_fm.py", to);
     assert_int_equal(remove(file), 0);
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_non_null(strstr(verify_found, "tokens.npy: "));
+    assert_non_null(strstr(verify_found, "modeling_fm.py: "));
     static const char *const text[] = {"config.json", "modeling_fm.py", "fm-export.json"};
     for (int i = 0; i < 3; i++) {
         verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);

@@ -1,0 +1,173 @@
+/*
+ * A list of what may travel, not of what may not: people keep calibration data, keys and notes
+ * beside their weights, and links of a stranger's checkpoint lead anywhere.
+ */
+#include "formats/tensor/carry.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+
+static const char *const wanted[] = {
+    /* configs */
+    "config.json", "*_config.json", "configuration.json", "params.json",
+    /* tokenizers */
+    "tokenizer.*", "tekken.json", "vocab.*", "merges.txt", "added_tokens.json",
+    "special_tokens_map.json", "spiece.model", "sentencepiece*.model", "*.tiktoken",
+    /* chat templates */
+    "*.jinja", "chat_template.json",
+    /* licences, readme */
+    "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*", "README*",
+    /* code */
+    "*.py", NULL};
+
+static const char *const weights[] = {
+    "*.safetensors", "*.bin",  "*.pt", "*.pth",       "*.ckpt",         "*.gguf", "*.h5",
+    "*.msgpack",     "*.onnx", "*.ot", "*index.json", "consolidated.*", NULL};
+
+static bool matches(const char *const *pattern, const char *name)
+{
+    for (; pattern && *pattern; pattern++)
+        if (fnmatch(*pattern, name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* A name that a member of a bundle may have, and no weights. */
+static bool may_travel(const char *name)
+{
+    static const char harmless[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = strlen(name);
+    return name[0] != '.' && n <= FM_CARRIED_NAME_MAX && strspn(name, harmless) == n &&
+           !matches(weights, name);
+}
+
+/* The part of a path behind its last slash, which is cut off. */
+static char *cut_last(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return NULL;
+    *slash = '\0';
+    return slash + 1;
+}
+
+/* .../models--NAME/blobs/DIGEST, links resolved: where a Hugging Face cache keeps a file.  `path`
+ * is cut. */
+static bool is_blob(char *path)
+{
+    const char *folder, *repository;
+    return cut_last(path) && (folder = cut_last(path)) && strcmp(folder, "blobs") == 0 &&
+           (repository = cut_last(path)) && strncmp(repository, "models--", 8) == 0;
+}
+
+/* FM_ECONFIG where the link `name` leads to a file that is not the checkpoint's. */
+static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_err *err)
+{
+    char link[PATH_MAX], target[PATH_MAX], home[PATH_MAX], folder[PATH_MAX];
+    int n = snprintf(link, sizeof link, "%s/%s", dir->path, name);
+    if (n < 0 || (size_t)n >= sizeof link || !realpath(link, target) || !realpath(dir->path, home))
+        return fm_fail_errno(err, "cannot follow the link '%s'", name);
+    memcpy(folder, target, sizeof folder);
+    cut_last(folder);
+    if (strcmp(folder, home) == 0)
+        return FM_OK;
+    memcpy(folder, target, sizeof folder);
+    if (is_blob(folder))
+        return FM_OK;
+    return fm_fail(
+        err, FM_ECONFIG,
+        "'%s' is a link to '%s', outside the checkpoint; put a copy in its place, or give "
+        "--carry %s to fm-rank",
+        name, target, name);
+}
+
+static int add(struct fm_hfdir *dir, const char *name, const char *const *pattern, uint64_t *bytes,
+               struct fm_err *err)
+{
+    struct stat link, st;
+    bool asked = matches(pattern, name);
+    if (!may_travel(name) || !(asked || matches(wanted, name)))
+        return FM_OK;
+    if (fstatat(dir->fd, name, &link, AT_SYMLINK_NOFOLLOW) != 0 ||
+        fstatat(dir->fd, name, &st, 0) != 0)
+        return fm_fail_errno(err, "cannot examine '%s'", name);
+    if (!S_ISREG(st.st_mode))
+        return FM_OK;
+    if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err) != FM_OK)
+        return err->code;
+    *bytes += (uint64_t)st.st_size;
+    if (dir->carried_count == FM_CARRIED_MAX || *bytes > FM_CARRIED_BYTES_MAX)
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' is one file too many to carry along (limits %d files, %" PRIu64
+                       " bytes); remove what is not needed",
+                       name, FM_CARRIED_MAX, FM_CARRIED_BYTES_MAX);
+    struct fm_carried *c = &dir->carried[dir->carried_count];
+    if (!(c->name = fm_strdup(name, err)))
+        return err->code;
+    c->size = (uint64_t)st.st_size;
+    dir->carried_count++;
+    return FM_OK;
+}
+
+static int compare_carried(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_carried *)a)->name, ((const struct fm_carried *)b)->name);
+}
+
+/* A pattern without a file is a mistake that would show on a server, days later. */
+static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern,
+                          struct fm_err *err)
+{
+    for (; pattern && *pattern; pattern++) {
+        bool found = false;
+        for (size_t i = 0; i < dir->carried_count && !found; i++)
+            found = fnmatch(*pattern, dir->carried[i].name, 0) == 0;
+        if (!found)
+            return fm_fail(err, FM_EUSAGE,
+                           "--carry %s: '%s' has no such file that can be carried along", *pattern,
+                           dir->path);
+    }
+    return FM_OK;
+}
+
+int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err)
+{
+    uint64_t bytes = 0;
+    int rc = FM_OK;
+    dir->carried = fm_alloc(FM_CARRIED_MAX, sizeof *dir->carried, "the carried files", err);
+    if (!dir->carried)
+        return err->code;
+    int fd = fcntl(dir->fd, F_DUPFD_CLOEXEC, 0);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        rc = fm_fail_errno(err, "cannot list the directory '%s'", dir->path);
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    rewinddir(d); /* the position is shared with dir->fd */
+    const struct dirent *e;
+    while (rc == FM_OK && (errno = 0, e = readdir(d)))
+        rc = add(dir, e->d_name, pattern, &bytes, err);
+    if (rc == FM_OK && errno != 0)
+        rc = fm_fail_errno(err, "cannot list the directory");
+    closedir(d);
+    if (dir->carried_count > 0)
+        qsort(dir->carried, dir->carried_count, sizeof *dir->carried, compare_carried);
+    if (rc == FM_OK)
+        return check_patterns(dir, pattern, err);
+    return fm_within(err, "%s", dir->path);
+}

@@ -1,0 +1,33 @@
+# What of a checkpoint's directory travels: no calibration data, no link to a file elsewhere.
+odd=$GOLDEN/odd-mixtral
+rank() {
+    fm-rank -q --model "$@" >/dev/null 2>said
+    echo "status $?"
+    sed "s|$PWD|HERE|" said | grep -v '^layer\|^ranked\|^tokens\|^ *[0-9]'
+}
+members() {
+    tar tf "$1" | grep '^carried/'
+}
+cp -rL "$odd" model && chmod -R u+w model
+echo secret >key && chmod 600 key
+echo "-- token files stay behind"
+rank model --tokens model/tokens.npy -o plain
+members plain
+echo "-- a pattern takes one along"
+rank model --tokens model/tokens.npy --carry 'tok*.npy' -o more
+members more
+echo "-- a pattern without a file"
+rank model --tokens model/tokens.npy --carry '*.pdf' -o none
+echo "-- a link to a file elsewhere"
+ln -s ../key model/LICENSE
+rank model --tokens model/tokens.npy -o linked
+ls linked 2>/dev/null
+echo "-- asked for by name"
+rank model --tokens model/tokens.npy --carry LICENSE -o asked
+members asked
+echo "-- what a dry run says"
+rm model/LICENSE && echo free >model/LICENSE
+fm-rank --model model --tokens model/tokens.npy --dry-run | grep '^carried'
+fm-rank --model model --tokens model/tokens.npy --dry-run --json | python3 -c '
+import json, sys
+print(json.load(sys.stdin)["carried"])'

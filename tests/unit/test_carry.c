@@ -1,0 +1,219 @@
+/* What travels along with a checkpoint, and what must not: links out of it above all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "formats/tensor/carry.h"
+#include "tests/unit/scratch.h"
+
+static const char *inside(const char *dir, const char *name)
+{
+    static char path[4][256];
+    static unsigned turn;
+    char *p = path[turn++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    scratch_write(inside(dir, name), text, strlen(text));
+}
+
+static void link_to(const char *target, const char *dir, const char *name)
+{
+    scratch_check(symlink(target, scratch(inside(dir, name))) == 0, "symlink");
+}
+
+/* A checkpoint with config and weights under a fresh name. */
+static const char *make(void)
+{
+    static const char json[] = "{\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]}}";
+    static char name[32];
+    static int turn;
+    snprintf(name, sizeof name, "model%d", turn++);
+    scratch_mkdir(name);
+    put(name, "config.json", "{}");
+    scratch_safetensors(inside(name, "model.safetensors"), json, strlen(json), 6);
+    return name;
+}
+
+static void list(struct fm_hfdir *dir, const char *name, const char *const *pattern)
+{
+    struct fm_err err = {0};
+    if (fm_hfdir_open(dir, scratch(name), &err) != FM_OK ||
+        fm_carry_list(dir, pattern, &err) != FM_OK)
+        fail_msg("%s", err.text);
+}
+
+static void carries(const char *name, const char *const *pattern, const char *names)
+{
+    struct fm_hfdir dir;
+    char got[1024] = "";
+    list(&dir, name, pattern);
+    for (size_t i = 0; i < dir.carried_count; i++) {
+        strcat(got, i ? " " : "");
+        strcat(got, dir.carried[i].name);
+    }
+    assert_string_equal(got, names);
+    fm_hfdir_close(&dir);
+}
+
+static void is_refused(const char *name, const char *const *pattern, int code, const char *text)
+{
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    assert_int_equal(fm_hfdir_open(&dir, scratch(name), &err), FM_OK);
+    int rc = fm_carry_list(&dir, pattern, &err);
+    if (rc != code || !strstr(err.text, text))
+        fail_msg("%s: %d \"%s\", wanted %d \"%s\"", name, rc, err.text, code, text);
+    fm_hfdir_close(&dir);
+}
+
+static void carries_what_a_runtime_needs(void **state)
+{
+    (void)state;
+    const char *name = make();
+    const char *const wanted[] = {"tokenizer.json",      "README.md",     "LICENSE.txt",
+                                  "chat_template.jinja", "modeling_x.py", "generation_config.json",
+                                  "merges.txt",          "qwen.tiktoken", "tokenizer.model.v3",
+                                  "Notice.txt.md",       "NOTICE"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        put(name, wanted[i], "x");
+    const char *const left[] = {"pytorch_model.bin",
+                                "pytorch_model.bin.index.json",
+                                "consolidated.00.pth",
+                                "consolidated.params.json",
+                                "model.gguf",
+                                ".gitattributes",
+                                "a b.txt",
+                                "calib.npy",
+                                "train.bin",
+                                "id_rsa",
+                                "notes.txt",
+                                "tokens.npy"};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        put(name, left[i], "x");
+    scratch_check(mkfifo(scratch(inside(name, "tokenizer.fifo")), 0600) == 0, "mkfifo");
+    scratch_mkdir(inside(name, "onnx"));
+    carries(name, NULL,
+            "LICENSE.txt NOTICE README.md chat_template.jinja config.json generation_config.json "
+            "merges.txt modeling_x.py qwen.tiktoken tokenizer.json tokenizer.model.v3");
+    carries(
+        name, (const char *const[]){"notes.*", "calib.npy", NULL},
+        "LICENSE.txt NOTICE README.md calib.npy chat_template.jinja config.json "
+        "generation_config.json merges.txt modeling_x.py notes.txt qwen.tiktoken tokenizer.json "
+        "tokenizer.model.v3");
+    is_refused(name, (const char *const[]){"*.doc", NULL}, FM_EUSAGE, "--carry *.doc: ");
+    is_refused(name, (const char *const[]){"model.gguf", NULL}, FM_EUSAGE, "has no such file");
+}
+
+static void gives_the_bytes_that_were_there(void **state)
+{
+    (void)state;
+    struct fm_hfdir dir;
+    struct fm_err err = {0};
+    const char *name = make();
+    char *data = NULL;
+    size_t size = 0;
+    put(name, "tokenizer.json", "{\"t\": 1}");
+    put(name, "README.md", "");
+    list(&dir, name, NULL);
+    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[2], &data, &size, &err), FM_OK);
+    assert_int_equal(size, 8);
+    assert_memory_equal(data, "{\"t\": 1}", 9);
+    free(data);
+    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[0], &data, &size, &err), FM_OK);
+    assert_int_equal(size, 0);
+    free(data);
+    put(name, "tokenizer.json", "{\"t\": 12}");
+    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[2], &data, &size, &err), FM_EIO);
+    fm_hfdir_close(&dir);
+}
+
+static void carries_so_many_and_no_more(void **state)
+{
+    (void)state;
+    const char *name = make();
+    char file[32], names[2048] = "";
+    for (int i = 0; i < FM_CARRIED_MAX - 1; i++) {
+        snprintf(file, sizeof file, "LICENSE-%02d", i);
+        put(name, file, "");
+        strcat(strcat(names, file), " ");
+    }
+    struct fm_hfdir dir;
+    list(&dir, name, NULL);
+    assert_int_equal(dir.carried_count, FM_CARRIED_MAX);
+    fm_hfdir_close(&dir);
+    put(name, "README", "");
+    is_refused(name, NULL, FM_ECONFIG, "one file too many");
+    scratch_check(unlink(scratch(inside(name, "LICENSE-00"))) == 0, "unlink");
+    scratch_check(truncate(scratch(inside(name, "README")), 268435457) == 0, "truncate");
+    is_refused(name, NULL, FM_ECONFIG, "one file too many");
+}
+
+static void follows_links_inside_and_into_a_cache(void **state)
+{
+    (void)state;
+    static const char snapshot[] = "models--a--b/snapshots/0123";
+    const char *name = make();
+    put(name, "real.jinja", "x");
+    link_to("real.jinja", name, "chat_template.jinja");
+    carries(name, NULL, "chat_template.jinja config.json real.jinja");
+    scratch_mkdir("models--a--b");
+    scratch_mkdir("models--a--b/blobs");
+    scratch_mkdir("models--a--b/snapshots");
+    scratch_mkdir(snapshot);
+    put("models--a--b/blobs", "70", "tokenizer");
+    put(snapshot, "config.json", "{}");
+    link_to("../../../model0/model.safetensors", snapshot, "model.safetensors");
+    link_to("../../blobs/70", snapshot, "tokenizer.json");
+    carries(snapshot, NULL, "config.json tokenizer.json");
+    struct fm_hfdir dir;
+    list(&dir, snapshot, NULL);
+    assert_int_equal(dir.carried[1].size, 9);
+    fm_hfdir_close(&dir);
+    scratch_check(unlink(scratch("models--a--b/blobs/70")) == 0, "unlink");
+    is_refused(snapshot, NULL, FM_ENOENT, "cannot examine 'tokenizer.json'");
+}
+
+/* A mode 0600 key that a link of a downloaded checkpoint names must not become part of a bundle. */
+static void refuses_links_that_lead_elsewhere(void **state)
+{
+    (void)state;
+    const char *name = make();
+    scratch_mkdir("home");
+    scratch_mkdir("home/blobs");
+    put("home", "secret", "s3cret");
+    put("home/blobs", "secret", "s3cret");
+    link_to("../home/secret", name, "tokenizer.json");
+    is_refused(name, NULL, FM_ECONFIG, "'tokenizer.json' is a link to '");
+    is_refused(name, NULL, FM_ECONFIG,
+               "home/secret', outside the checkpoint; put a copy in its place");
+    carries(name, (const char *const[]){"tokenizer.json", NULL}, "config.json tokenizer.json");
+    scratch_check(unlink(scratch(inside(name, "tokenizer.json"))) == 0, "unlink");
+    link_to(scratch("home/blobs/secret"), name, "LICENSE"); /* blobs, but of no cache */
+    is_refused(name, NULL, FM_ECONFIG, "'LICENSE' is a link to '");
+    scratch_check(unlink(scratch(inside(name, "LICENSE"))) == 0, "unlink");
+    link_to("../home/secret", name, "id_rsa"); /* nothing that would travel */
+    carries(name, NULL, "config.json");
+    scratch_check(unlink(scratch(inside(name, "config.json"))) == 0, "unlink");
+    put("home", "config.json", "{}");
+    link_to("../home/config.json", name, "config.json");
+    is_refused(name, NULL, FM_ECONFIG, "'config.json' is a link to '");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(carries_what_a_runtime_needs),
+        cmocka_unit_test(gives_the_bytes_that_were_there),
+        cmocka_unit_test(carries_so_many_and_no_more),
+        cmocka_unit_test(follows_links_inside_and_into_a_cache),
+        cmocka_unit_test(refuses_links_that_lead_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
