@@ -31,24 +31,36 @@ static bool is_there(int fd, const char *path)
            mine.st_ino == its.st_ino;
 }
 
-/* Nothing, or the number of a process: no file of somebody else. */
-static bool is_lock(int fd)
+/* What the file says, as a string; false with errno where it cannot be read. */
+static bool read_lock(int fd, char *text, size_t size)
+{
+    ssize_t n;
+    do
+        n = pread(fd, text, size - 1, 0);
+    while (n < 0 && errno == EINTR);
+    text[n > 0 ? n : 0] = '\0';
+    return n >= 0;
+}
+
+/* FM_ECREATE unless it holds nothing, or the number of a process: it is a file of somebody else. */
+static int check_lock(const struct fm_lock *lock, struct fm_err *err)
 {
     struct stat st;
-    char text[32];
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= (off_t)sizeof text)
-        return false;
-    ssize_t n = pread(fd, text, sizeof text - 1, 0);
-    text[n > 0 ? n : 0] = '\0';
+    char text[32] = "";
+    bool small =
+        fstat(lock->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size < (off_t)sizeof text;
+    if (small && !read_lock(lock->fd, text, sizeof text))
+        return fm_fail_errno(err, "cannot read '%s'", lock->path);
     size_t digits = strspn(text, "0123456789");
-    return n == 0 || (n > 0 && digits > 0 && strcmp(text + digits, "\n") == 0);
+    if (small && (!*text || (digits > 0 && strcmp(text + digits, "\n") == 0)))
+        return FM_OK;
+    return fm_fail(err, FM_ECREATE, "'%s' is no lock of a run; choose another name", lock->path);
 }
 
 static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *err)
 {
     char who[24] = "";
-    ssize_t n = pread(lock->fd, who, sizeof who - 1, 0);
-    size_t digits = n > 0 ? strspn(who, "0123456789") : 0;
+    size_t digits = read_lock(lock->fd, who, sizeof who) ? strspn(who, "0123456789") : 0;
     who[digits] = '\0';
     return fm_fail(err, FM_ELOCKED,
                    "'%s' belongs to a run that goes on%s%s; let it end, or stop it", path,
@@ -77,9 +89,8 @@ int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err)
     while (rc == FM_OK) {
         if ((lock->fd = open_lock(lock->path)) < 0)
             rc = fm_temporary_fail(lock->path, err);
-        else if (!is_lock(lock->fd))
-            rc = fm_fail(err, FM_ECREATE, "'%s' is no lock of a run; choose another name",
-                         lock->path);
+        else if (check_lock(lock, err) != FM_OK)
+            rc = err->code;
         else if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
             rc = refuse(lock, path, err);
         else if (is_there(lock->fd, lock->path))
