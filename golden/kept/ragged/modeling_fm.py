@@ -1,0 +1,548 @@
+"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE and OLMoE with experts of unequal width.
+
+`fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
+transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
+trust_remote_code.  Everything but the experts is the stock model, under the stock names.
+
+config.json:
+    fm_widths   one row per decoder layer: the resident channels of each expert ([] where the layer
+                is dense)
+    fm_budgets  `elastic`: the removed share of each member of the family, increasing
+    fm_family   `elastic`: the widths of each member, rows as in fm_widths
+    fm_budget   `elastic`: the budget to start with; the environment's FM_BUDGET wins
+    fm_load_cap `elastic`: [R, R2], the shares that will be served; FM_LOAD_CAP=R or R:R2 narrows
+                it.  Members outside are refused, and of each expert only what the widest of the
+                others uses is loaded
+    fm_layout   "layer": stock three-dimensional experts, one width per layer; else flat ones
+
+Flat experts are two matrices per layer, one expert after another, channels in order of rank, so
+that a narrower expert is a prefix:
+    gate_up  (2 * sum of fm_widths, hidden)   rows g0, u0, g1, u1, ... of each expert
+    down     (sum of fm_widths, hidden)       the usual down matrix, transposed
+    budget   (1)   `elastic`: the index of the member in force; below zero, the one to start with
+They are two-dimensional on purpose: servers replace a child named `experts` by their own fused
+layer where all its parameters are three-dimensional, and leave this one alone.
+
+An `elastic` model is switched by writing `budget`: model.set_budget(0.4), or budget_tensors() for
+a server that takes named tensors.  Keys and values cached at one budget are wrong at another.
+"""
+
+import base64
+import ctypes
+import os
+import pickle
+import sys
+import threading
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.models.mixtral import configuration_mixtral, modeling_mixtral
+from transformers.models.olmoe import configuration_olmoe, modeling_olmoe
+from transformers.models.phimoe import configuration_phimoe, modeling_phimoe
+from transformers.models.qwen2_moe import configuration_qwen2_moe, modeling_qwen2_moe
+from transformers.models.qwen3_moe import configuration_qwen3_moe, modeling_qwen3_moe
+
+CHANNELS_AT_ONCE = 16384  # bounds what every_expert() keeps: so many activations per token
+
+ATTENTION_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in "qkv"}
+ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
+GATHERED = ("colwise_gather_output", "rowwise_split_input")
+
+
+# --- experts ----------------------------------------------------------------------------------
+#
+# hidden (N, H), ids (N, top_k), weights (N, top_k) -> (N, H), float32 sums, one rounding.
+# Expert e owns the channels [row0[e], row0[e] + cap[e]) and uses the first widths[index, e] of
+# them; ids outside [0, E) add nothing.  row0 (E) int64, cap (E) int32, widths (B, E) int32 and
+# index (1) int64 are tensors on the device, so that a graph can be replayed at another budget.
+
+
+def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
+    """Every expert on its own rows.  Reads the widths and the routing on the host."""
+    out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
+    extents = torch.stack((row0, widths[index][0].to(row0.dtype)), 1).tolist()
+    for e, (first, width) in enumerate(extents):
+        row, slot = torch.where(ids == e)
+        if row.numel() and width:
+            both = F.linear(hidden[row], gate_up[2 * first : 2 * (first + width)])
+            y = (F.silu(both[:, 0::2]) * both[:, 1::2]) @ down[first : first + width]
+            out.index_add_(0, row, (y * weights[row, slot, None]).to(out.dtype))
+    return out.to(hidden.dtype)
+
+
+def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
+    """Every expert on every row, what is not chosen times zero: E / top_k times the work, but
+    nothing is read on the host, so that it compiles, and is captured, for all widths at once."""
+    experts = torch.arange(row0.shape[0], device=ids.device)
+    share = ((ids[..., None] == experts) * weights[..., None]).sum(1)
+    channel = torch.arange(down.shape[0], device=row0.device)
+    owner = torch.bucketize(channel, row0, right=True) - 1
+    alive = channel - row0[owner] < widths[index][0][owner]
+    out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
+    for first in range(0, down.shape[0], CHANNELS_AT_ONCE):
+        part = slice(first, first + CHANNELS_AT_ONCE)
+        both = F.linear(hidden, gate_up[2 * part.start : 2 * part.stop])
+        inner = F.silu(both[:, 0::2]) * both[:, 1::2] * share[:, owner[part]] * alive[part]
+        out = out + (inner.to(down.dtype) @ down[part]).to(out.dtype)
+    return out.to(hidden.dtype)
+
+
+# libfm_clip does the same in C (fm-clip(3)), on the CPU and on CUDA devices, in one call that reads
+# widths and budget where they lie.  It is taken where it is found: as libfm_clip.so.1, or where the
+# environment's FM_CLIP_LIBRARY says ("none": nowhere).  No gradient passes through it.
+
+CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
+CLIP_TOKENS = 2048  # tokens in one piece; more go in chunks, with the same result
+
+
+def clip_struct(name, fields):
+    sizes = {"u": ctypes.c_uint32, "i": ctypes.c_int32, "l": ctypes.c_int64, "p": ctypes.c_void_p}
+    pairs = [field.split(":") for field in fields.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": [(f, sizes[t]) for f, t in pairs]})
+
+
+ClipLayer = clip_struct(
+    "ClipLayer",
+    "size:u device:i ordinal:i type:i activation:i H:i E:i e0:i B:i cap_max:i channels:l gate_up:p down:p"
+    " row0:p cap:p widths:p budget:p budget_type:i threads:i path:i reserved:i",
+)
+ClipCall = clip_struct(
+    "ClipCall",
+    "size:u ids_type:i N:l K:i threads:i hidden:p hidden_stride:l ids:p weights:p budgets:p out:p"
+    " out_stride:l workspace:p workspace_bytes:l stream:p budget:p budget_type:i reserved:i",
+)
+
+
+class ClipError(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int32), ("text", ctypes.c_char * 1020)]
+
+
+def clip_say(text, said=set()):
+    if text not in said:
+        said.add(text)
+        print(f"modeling_fm: {text}", file=sys.stderr, flush=True)
+
+
+def clip_load():
+    name = os.environ.get("FM_CLIP_LIBRARY", "libfm_clip.so.1")
+    try:
+        library = None if name == "none" else ctypes.CDLL(name)
+    except OSError:
+        library = None
+    if library is None:
+        return None
+    if library.fm_clip_abi() != 1:
+        clip_say(f"{name} has another interface (ABI {library.fm_clip_abi()}, not 1): not used")
+        return None
+    library.fm_clip_workspace_bytes.restype = ctypes.c_uint64
+    library.fm_clip_name.restype = library.fm_clip_version.restype = ctypes.c_char_p
+    return library
+
+
+CLIP = clip_load()
+clip_layers = {}  # prepared, by where their arrays lie; entries keep the tables, which are small
+clip_rooms = threading.local()  # the workspace of a thread that computes on the CPU
+
+
+def clip_check(code, error):
+    if code:
+        raise RuntimeError(f"libfm_clip: {error.text.decode()}")
+
+
+def clip_prepare(gate_up, down, row0, cap, widths):
+    threads = 0 if down.is_cuda else torch.get_num_threads()
+    key = tuple(t.data_ptr() for t in (gate_up, down, row0, cap, widths)) + (down.dtype, down.shape, threads)
+    if key not in clip_layers:
+        error, handle = ClipError(), ctypes.c_void_p()
+        layer = ClipLayer(ctypes.sizeof(ClipLayer), int(down.is_cuda), down.device.index or 0)
+        layer.type, layer.H, layer.E, layer.B = CLIP_TYPES[down.dtype], down.shape[1], len(row0), len(widths)
+        layer.cap_max, layer.channels = int(cap.max()), len(down)
+        layer.gate_up, layer.down, layer.row0, layer.cap, layer.widths = key[:5]
+        layer.budget, layer.budget_type, layer.threads = row0.data_ptr(), CLIP_TYPES[torch.int64], threads
+        clip_check(CLIP.fm_clip_prepare(ctypes.byref(handle), ctypes.byref(layer), ctypes.byref(error)), error)
+        version, name = CLIP.fm_clip_version().decode(), CLIP.fm_clip_name(handle).decode()
+        clip_say(f"experts by libfm_clip {version}: {name}")
+        clip_layers[key] = handle, layer, (row0, cap, widths)
+    return clip_layers[key][:2]
+
+
+def clip_room(size, device):
+    """size bytes and what aligns them; kept on the CPU, where fresh pages cost more than the work."""
+    if device.type == "cuda":
+        return torch.empty(size + 256, dtype=torch.uint8, device=device)
+    if getattr(clip_rooms, "room", None) is None or clip_rooms.room.numel() < size + 256:
+        clip_rooms.room = torch.empty(size + 256, dtype=torch.uint8)
+    return clip_rooms.room
+
+
+def clip_operator(name="clip_experts"):
+    """A free name: a process that loads two directories runs two of these files, and an operator
+    registered again under its name is gone for the one who had it."""
+    while hasattr(torch.ops.fm, name):
+        name += "_again"
+    return f"fm::{name}"
+
+
+@torch.library.custom_op(clip_operator(), mutates_args=())
+def clip_experts(
+    hidden: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    row0: torch.Tensor,
+    cap: torch.Tensor,
+    widths: torch.Tensor,
+    index: torch.Tensor,
+) -> torch.Tensor:
+    handle, layer = clip_prepare(gate_up, down, row0, cap, widths)
+    hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.float().contiguous()
+    out, (N, K) = torch.empty_like(hidden), ids.shape
+    size = CLIP.fm_clip_workspace_bytes(ctypes.byref(layer), ctypes.c_int64(min(N, CLIP_TOKENS)), K)
+    room, error = clip_room(size, hidden.device), ClipError()
+    call = ClipCall(ctypes.sizeof(ClipCall), CLIP_TYPES[ids.dtype], N, K)
+    call.hidden, call.ids, call.weights, call.out = (t.data_ptr() for t in (hidden, ids, weights, out))
+    call.hidden_stride = call.out_stride = layer.H
+    call.workspace, call.workspace_bytes = -(-room.data_ptr() // 256) * 256, size
+    call.budget, call.budget_type = index.data_ptr(), CLIP_TYPES[index.dtype]
+    if hidden.is_cuda:
+        call.stream = torch.cuda.current_stream(hidden.device).cuda_stream
+    clip_check(CLIP.fm_clip_forward(handle, ctypes.byref(call), ctypes.byref(error)), error)
+    return out
+
+
+@clip_experts.register_fake
+def _(hidden, *arguments):
+    return torch.empty_like(hidden, memory_format=torch.contiguous_format)
+
+
+def clip_serves(hidden, weights, gate_up):
+    """Whether libfm_clip may be called: what it computes, and nobody wants a gradient."""
+    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
+    known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
+    return CLIP is not None and not wanted and known and hidden.device.type in ("cpu", "cuda")
+
+
+def experts_forward(hidden, *arguments):
+    """The one place that chooses how the experts are computed."""
+    if clip_serves(hidden, arguments[1], arguments[2]):
+        return clip_experts(hidden, *arguments)
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if traced or hidden.is_cuda and torch.cuda.is_current_stream_capturing():
+        return every_expert(hidden, *arguments)
+    return each_expert(hidden, *arguments)
+
+
+class FmExperts(nn.Module):
+    def __init__(self, config, layer):
+        super().__init__()
+        cap = loaded_widths(config, layer)
+        self.fm_config, self.layer = config, layer
+        if CLIP is None:
+            clip_say("experts by PyTorch, without libfm_clip")
+        self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
+        self.down = nn.Parameter(torch.empty(sum(cap), config.hidden_size))
+        if config.fm_family:
+            self.budget = nn.Parameter(torch.empty(1), requires_grad=False)
+        for name, table in self.tables().items():
+            self.register_buffer(name, table, persistent=False)
+
+    def tables(self):
+        config = self.fm_config
+        cap = torch.tensor(loaded_widths(config, self.layer), dtype=torch.int32)
+        family = [member[self.layer] for member in config.fm_family or [config.fm_widths]]
+        return {
+            "row0": cap.cumsum(0) - cap,
+            "cap": cap,
+            "widths": torch.tensor(family, dtype=torch.int32).minimum(cap),
+            "start": torch.tensor([starting_member(config)], dtype=torch.int64),
+        }
+
+    def reset(self):
+        """What a loader left empty: the tables always, parameters where the file lacks them."""
+        for name, table in self.tables().items():
+            init.copy_(getattr(self, name), table)
+        for weight in (self.gate_up, self.down):
+            init.normal_(weight, mean=0.0, std=self.fm_config.initializer_range)
+        if hasattr(self, "budget"):
+            init.constant_(self.budget, -1)
+
+    def loaded(self, name, tensor):
+        """A tensor of the file without the rows that fm_load_cap leaves out."""
+        stored, cap = self.fm_config.fm_widths[self.layer], loaded_widths(self.fm_config, self.layer)
+        rows = 2 if name == "gate_up" else 1
+        if tensor.shape != getattr(self, name).shape and len(tensor) == rows * sum(stored):
+            experts = zip(tensor.split([rows * k for k in stored]), cap)
+            tensor = torch.cat([expert[: rows * k] for expert, k in experts])
+        return tensor
+
+    def load_weights(self, weights):
+        """vLLM and SGLang call this with the pairs of name and tensor below this module."""
+        names = set()
+        for name, tensor in weights:
+            room, tensor = getattr(self, name), self.loaded(name, tensor)
+            if tensor.shape != room.shape:
+                raise ValueError(f"experts.{name} is {list(tensor.shape)}, not {list(room.shape)}")
+            if name == "budget" and not (tensor < 0 or int(tensor) in loaded_members(self.fm_config)):
+                raise ValueError(f"budget {int(tensor)} is not among the members that are loaded")
+            room.data.copy_(tensor)
+            names.add(name)
+        return names
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        index = self.start
+        if hasattr(self, "budget"):
+            index = torch.where(self.budget < 0, index, self.budget.to(index.dtype))
+        weights = (self.gate_up, self.down, self.row0, self.cap, self.widths, index)
+        return experts_forward(hidden_states, top_k_index, top_k_weights, *weights)
+
+
+class FmPhimoeRouter(nn.Module):
+    """The stock router computed by a plain module: as an nn.Linear it is, to a server, one more
+    linear layer to put its own in place of."""
+
+    def __init__(self, stock):
+        super().__init__()
+        self.weight = stock.weight
+        self.noise, self.jitter = stock.input_jitter_noise, stock.router_jitter_noise
+
+    def forward(self, hidden_states):
+        if self.training and self.noise > 0:
+            noise = torch.empty_like(hidden_states).uniform_(1.0 - self.noise, 1.0 + self.noise)
+            hidden_states = hidden_states * noise
+        logits = F.linear(hidden_states, self.weight)
+        return logits, *modeling_phimoe.sparsemixer(logits, self.jitter, self.training)
+
+
+class FmPhimoeRotaryEmbedding(modeling_phimoe.PhimoeRotaryEmbedding):
+    """The stock rotation: always the short factors, and a scale that goes by the last position.
+    The stock code branches on that position, which stops a compiler; here it stays a tensor."""
+
+    @torch.no_grad()
+    def forward(self, x, position_ids=None):
+        angles = position_ids[..., None].float() * self.inv_freq.to(x.device, torch.float)
+        angles = torch.cat((angles, angles), dim=-1)
+        rope, scale = self.config.rope_parameters, self.attention_scaling
+        if rope["rope_type"] != "default":
+            long = position_ids.max() >= rope["original_max_position_embeddings"]
+            scale = torch.full_like(angles[..., :1], rope["short_mscale"])
+            scale = scale.masked_fill(long, rope["long_mscale"])
+        return (angles.cos() * scale).to(x.dtype), (angles.sin() * scale).to(x.dtype)
+
+
+# --- budgets ------------------------------------------------------------------------------------
+
+
+def load_cap(given):
+    """The narrower of fm_load_cap and FM_LOAD_CAP as [low, high]; None: all is loaded."""
+    text = os.environ.get("FM_LOAD_CAP", "")
+    if not text:
+        return given
+    low, colon, high = text.partition(":")
+    low, high = float(low or "nan"), float(high if colon else 1)
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"FM_LOAD_CAP={text}: R or R:R2 with 0 <= R <= R2 <= 1 is needed")
+    first, last = given or (0.0, 1.0)
+    return [max(first, low), min(last, high)]
+
+
+def is_loaded(config, budget):
+    low, high = config.fm_load_cap or (0.0, 1.0)
+    return not config.fm_load_cap or low - 1e-9 <= float(budget) <= high + 1e-9
+
+
+def loaded_members(config):
+    members = [i for i, share in enumerate(config.fm_budgets) if is_loaded(config, share)]
+    if not members:
+        raise ValueError(f"no budget of {config.fm_budgets} is within the load cap {config.fm_load_cap}")
+    return members
+
+
+def loaded_widths(config, layer):
+    """How wide each expert of a layer is in memory."""
+    if not config.fm_load_cap:
+        return config.fm_widths[layer]
+    members = [config.fm_family[i][layer] for i in loaded_members(config)]
+    return [max(widths) for widths in zip(*members)]
+
+
+class LoadedRows(ConversionOps):
+    """What transformers puts a tensor of the file through on its way to a parameter."""
+
+    def convert(self, input_dict, source_patterns, target_patterns, full_layer_name, model, **others):
+        (tensor,) = input_dict.values()
+        tensor = tensor[0] if isinstance(tensor, list) else tensor
+        module, _, name = full_layer_name.rpartition(".")
+        return {target_patterns[0]: model.get_submodule(module).loaded(name, tensor)}
+
+    @property
+    def reverse_op(self):
+        return self  # what is saved has these rows alone
+
+
+def pick_rows(model_type):
+    names = "mlp.experts.gate_up", "mlp.experts.down"
+    converters = [WeightConverter(name, name, [LoadedRows()], force_cpu=True) for name in names]
+    register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
+
+
+def nearest_member(config, budget):
+    """The index of the loaded member whose removed share is nearest."""
+    if not config.fm_family:
+        raise ValueError("this directory holds one member of the family, not an elastic one")
+    if not is_loaded(config, budget):
+        low, high = config.fm_load_cap
+        raise ValueError(f"budget {budget} is not loaded: the load cap is {low:g} to {high:g}")
+    return min(loaded_members(config), key=lambda i: abs(config.fm_budgets[i] - float(budget)))
+
+
+def starting_member(config):
+    if not config.fm_family:
+        return 0
+    low, high = config.fm_load_cap or (0.0, 1.0)
+    usual = min(max(config.fm_budget, low), high)
+    return nearest_member(config, os.environ.get("FM_BUDGET", usual))
+
+
+def budget_tensors(config, budget):
+    """(name, tensor) of all that a switch to this budget writes, for a server's weight update."""
+    index = torch.tensor([float(nearest_member(config, budget))])
+    layers = [i for i, row in enumerate(config.fm_widths) if row]
+    return [(f"model.layers.{i}.mlp.experts.budget", index.clone()) for i in layers]
+
+
+def budget_message(config, budget):
+    """The same as POST /update_weights_from_tensor of SGLang takes it from another process."""
+    return base64.b64encode(pickle.dumps(budget_tensors(config, budget))).decode()
+
+
+class FmWorker:
+    """For `vllm serve --worker-extension-cls modeling_fm.FmWorker`: POST /collective_rpc with
+    {"method": "set_budget", "args": [0.4]}."""
+
+    def set_budget(self, budget):
+        return self.get_model().model.set_budget(budget)
+
+
+# --- families -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def experts_of(config, width):
+    """Stock classes take the width of all experts from the config: for a moment, this one."""
+    usual = getattr(config, config.fm_width_key)
+    vars(config)[config.fm_width_key] = width  # unchecked: it may have been a list
+    try:
+        yield
+    finally:
+        vars(config)[config.fm_width_key] = usual
+
+
+class FmModel:
+    """Mixed into a stock model, which is built with experts of no channels, then given these."""
+
+    def __init__(self, config):
+        if config.hidden_act != "silu":
+            raise ValueError(f"hidden_act {config.hidden_act!r}: these experts know silu only")
+        with experts_of(config, 0):
+            super().__init__(config)
+        if self.base_model is not self:
+            self.base_model.__class__ = self.fm_base  # it initializes its own parts
+        for index, layer in enumerate(self.base_model.layers):
+            if hasattr(layer.mlp, "experts"):
+                layer.mlp.experts = self.experts(config, index, layer.mlp.experts)
+                if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
+                    layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
+        if config.fm_load_cap:
+            pick_rows(config.model_type)
+        rotary = self.base_model.rotary_emb
+        if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
+            rotary.__class__ = FmPhimoeRotaryEmbedding
+        self.init_weights()
+
+    def experts(self, config, layer, stock):
+        widths = config.fm_widths[layer]
+        if len(widths) != stock.num_experts:
+            raise ValueError(f"fm_widths[{layer}] is {widths} for {stock.num_experts} experts")
+        if config.fm_layout != "layer":
+            return FmExperts(config, layer)
+        with experts_of(config, widths[0]):
+            return type(stock)(config)
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, FmExperts):
+            module.reset()
+        if isinstance(module, FmPhimoeRouter):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+
+    def set_budget(self, budget):
+        """Switch an elastic model to the member nearest to this removed share; returns its share.
+        What was cached before (past_key_values, prefixes in a server) must not be used after."""
+        index = nearest_member(self.config, budget)
+        for module in self.modules():
+            if isinstance(module, FmExperts):
+                module.budget.data.fill_(index)
+        return self.config.fm_budgets[index]
+
+
+def family(stock, config, name, width_key="moe_intermediate_size"):
+    """Fm<name>Config, Fm<name>Model and Fm<name>ForCausalLM of a stock family."""
+
+    base = getattr(config, f"{name}Config")
+
+    def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
+        budgets = {key: stock.pop(key, None) for key in ("fm_budget", "fm_budgets", "fm_load_cap")}
+        if fm_family:
+            budgets["fm_load_cap"] = load_cap(budgets["fm_load_cap"])
+        if stock.get("sliding_window") == 0 and "use_sliding_window" not in stock:
+            stock["sliding_window"] = None  # both mean: no window
+        # vLLM reads one width per layer here; the stock class takes no list.
+        lists = {width_key: stock.pop(width_key)} if isinstance(stock.get(width_key), list) else {}
+        base.__init__(self, **stock)
+        vars(self).update(lists, **budgets)
+        vars(self).update(fm_widths=fm_widths, fm_layout=fm_layout, fm_family=fm_family)
+
+    def make(kind, bases, **members):
+        members |= {"__module__": __name__, "__qualname__": f"Fm{name}{kind}"}
+        return type(f"Fm{name}{kind}", bases, members)
+
+    # Attention and dense parts split over devices as in the stock model; experts stay whole, and
+    # so does what would have to be gathered again (OLMoE's attention), which SGLang refuses.
+    plan = base.base_model_tp_plan or {}
+    split = {k: how for k, how in plan.items() if ".experts" not in k and how not in GATHERED}
+    attends = any(".self_attn." in key for key in plan)
+    members = {
+        "__init__": start,
+        "model_type": f"fm_{base.model_type}",
+        "fm_width_key": width_key,
+        "base_model_tp_plan": split if attends else ATTENTION_PLAN,
+        "base_model_ep_plan": {},
+    }
+    ours = make("Config", (base,), **members)
+    model = make("Model", (FmModel, getattr(stock, f"{name}Model")), config_class=ours)
+    causal = (FmModel, getattr(stock, f"{name}ForCausalLM"))
+    return ours, model, make("ForCausalLM", causal, config_class=ours, fm_base=model)
+
+
+FmMixtralConfig, FmMixtralModel, FmMixtralForCausalLM = family(
+    modeling_mixtral, configuration_mixtral, "Mixtral", "intermediate_size"
+)
+FmPhimoeConfig, FmPhimoeModel, FmPhimoeForCausalLM = family(
+    modeling_phimoe, configuration_phimoe, "Phimoe", "intermediate_size"
+)
+FmOlmoeConfig, FmOlmoeModel, FmOlmoeForCausalLM = family(
+    modeling_olmoe, configuration_olmoe, "Olmoe", "intermediate_size"
+)
+FmQwen2MoeConfig, FmQwen2MoeModel, FmQwen2MoeForCausalLM = family(
+    modeling_qwen2_moe, configuration_qwen2_moe, "Qwen2Moe"
+)
+FmQwen3MoeConfig, FmQwen3MoeModel, FmQwen3MoeForCausalLM = family(
+    modeling_qwen3_moe, configuration_qwen3_moe, "Qwen3Moe"
+)
