@@ -121,7 +121,8 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
 const char *fm_file_temp_directory(void);
 
 /* Remove every temporary file and directory that is still open: for handlers of fatal signals and
- * for exit (async-signal-safe).  Their owners may then still abandon them. */
+ * for exit (async-signal-safe), on any thread.  Afterwards owners may still abandon them; nothing
+ * new can be opened, and nothing committed: FM_ESAVED. */
 void fm_file_remove_temporaries(void);
 
 #endif

@@ -75,6 +75,15 @@ int fm_outdir_check(const char *path, bool force, struct fm_err *err)
     return rc;
 }
 
+static int make_directory(const struct fm_outdir *d, struct fm_err *err)
+{
+    if (fm_temporary_enter(err) != FM_OK)
+        return err->code;
+    int failed = mkdir(d->temp, 0777);
+    fm_temporary_leave();
+    return failed ? fm_temporary_fail(d->path, err) : FM_OK;
+}
+
 int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err)
 {
     *d = (struct fm_outdir){.fd = -1, .slot = -1, .force = force};
@@ -84,8 +93,8 @@ int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_
     int rc = check_target(d->path, force, err);
     if (rc == FM_OK && !(d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err)))
         rc = err->code;
-    if (rc == FM_OK && mkdir(d->temp, 0777) != 0)
-        rc = fm_temporary_fail(d->path, err);
+    if (rc == FM_OK)
+        rc = make_directory(d, err);
     if (rc == FM_OK && (d->fd = open(d->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         rc = fm_fail_errno(err, "cannot open '%s'", d->temp);
     if (rc != FM_OK)
@@ -123,24 +132,33 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err)
+/* Give it its name. */
+static int appear(struct fm_outdir *d, struct fm_err *err)
 {
-    assert(d->fd >= 0);
     struct stat st;
-    int rc = fm_temporary_flush(d->fd, d->path, err);
+    int rc = fm_temporary_enter(err);
     if (rc != FM_OK)
-        goto out;
+        return rc;
     if (d->force && lstat(d->path, &st) == 0)
         rc = replace(d, err);
     else if (renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->path, RENAME_NOREPLACE) != 0 &&
              (errno != EINVAL || lstat(d->path, &st) == 0 || rename(d->temp, d->path) != 0))
         rc = fm_temporary_fail(d->path, err);
+    fm_temporary_leave();
+    return rc;
+}
+
+int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err)
+{
+    assert(d->fd >= 0);
+    int rc = fm_temporary_flush(d->fd, d->path, err);
+    if (rc == FM_OK)
+        rc = appear(d, err);
     if (rc == FM_OK) {
         free(d->temp);
         d->temp = NULL;
         rc = fm_temporary_flush_parent(d->path, err);
     }
-out:
     fm_outdir_abandon(d);
     return rc;
 }

@@ -71,7 +71,10 @@ static int make_temporary(struct fm_output *o, struct fm_err *err)
     o->temp = fm_temporary_new(o->path, "fm", false, &o->slot, err);
     if (!o->temp)
         return err->code;
+    if (fm_temporary_enter(err) != FM_OK)
+        return err->code;
     int fd = open(o->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    fm_temporary_leave();
     if (fd < 0)
         return fm_temporary_fail(o->path, err);
     o->fd = fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -157,7 +160,11 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
 /* Give the flushed and closed temporary its name. */
 static int appear(struct fm_output *o, struct fm_err *err)
 {
-    if ((o->force ? rename(o->temp, o->path) : fm_temporary_rename(o->temp, o->path)) != 0)
+    if (fm_temporary_enter(err) != FM_OK)
+        return err->code;
+    int failed = o->force ? rename(o->temp, o->path) : fm_temporary_rename(o->temp, o->path);
+    fm_temporary_leave();
+    if (failed)
         return fm_temporary_fail(o->path, err);
     free(o->temp);
     o->temp = NULL;

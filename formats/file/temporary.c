@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,30 @@
 #define NAME_KEPT 180 /* bytes of NAME in the temporary's own name, of NAME_MAX 255 */
 
 enum { FREE, FILLING, LIVE };
+enum { WAIT_MS = 200 };
 
 static struct {
     atomic_int state;
     bool directory;
     char path[PATH_MAX];
 } table[FM_TEMPORARIES_MAX];
+
+static atomic_bool removing; /* for good */
+static atomic_int inside;    /* threads between fm_temporary_enter and fm_temporary_leave */
+
+int fm_temporary_enter(struct fm_err *err)
+{
+    atomic_fetch_add(&inside, 1);
+    if (!atomic_load(&removing))
+        return FM_OK;
+    fm_temporary_leave();
+    return fm_fail(err, FM_ESAVED, "stopped, and unfinished outputs removed");
+}
+
+void fm_temporary_leave(void)
+{
+    atomic_fetch_sub(&inside, 1);
+}
 
 static int take_slot(void)
 {
@@ -77,6 +96,9 @@ int fm_temporary_check(const char *path, struct fm_err *err)
     const char *name;
     size_t len = 0;
     char home[PATH_MAX + 4];
+    if (fm_temporary_enter(err) != FM_OK)
+        return err->code; /* the directory may be gone, and that would be no reason */
+    fm_temporary_leave();
     if (find_name(&name, &len, path, err) != FM_OK)
         return err->code;
     snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
@@ -195,6 +217,10 @@ int fm_temporary_rename(const char *from, const char *to)
 void fm_file_remove_temporaries(void)
 {
     int saved = errno;
+    atomic_store(&removing, true);
+    /* Not for ever: a disk may hang, or the thread inside may be the one that runs this handler. */
+    for (int ms = 0; ms < WAIT_MS && atomic_load(&inside) > 0; ms++)
+        poll(NULL, 0, 1);
     for (int i = 0; i < FM_TEMPORARIES_MAX; i++) {
         if (atomic_load(&table[i].state) != LIVE)
             continue;

@@ -21,6 +21,13 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
                        struct fm_err *err);
 /* Whether a temporary could be made beside `path`, with nothing made: FM_ECREATE, FM_EPERM. */
 int fm_temporary_check(const char *path, struct fm_err *err);
+/*
+ * Around each call that makes a temporary or gives one its final name: fm_file_remove_temporaries
+ * may run on another thread, and nothing may come, or be seen half removed, behind its back.
+ * FM_ESAVED, with nothing to leave, once that has begun.
+ */
+int fm_temporary_enter(struct fm_err *err);
+void fm_temporary_leave(void);
 /* Leave the table; the file stays.  A slot below 0 is fine. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. */

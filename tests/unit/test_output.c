@@ -344,6 +344,35 @@ static void a_signal_removes_what_is_temporary(void **state)
     assert_int_equal(access(scratch("killed/file1"), F_OK), 0);
 }
 
+/* As another thread's second signal finds them: at work, and going on. */
+static int go_on_after_removal(void)
+{
+    struct fm_output file, inside, more;
+    struct fm_outdir dir, other;
+    struct fm_err err = {0};
+    if (fm_output_open(&file, scratch("late/file"), true, false, &err) != FM_OK ||
+        fm_outdir_open(&dir, scratch("late/dir"), false, &err) != FM_OK ||
+        fm_outdir_file(&dir, &inside, "config.json", &err) != FM_OK)
+        return 100;
+    fm_file_remove_temporaries();
+    return fm_output_commit(&file, &err) == FM_ESAVED &&
+                   fm_output_commit(&inside, &err) == FM_ESAVED &&
+                   fm_outdir_file(&dir, &inside, "more", &err) == FM_ESAVED &&
+                   fm_outdir_commit(&dir, &err) == FM_ESAVED &&
+                   fm_output_open(&more, scratch("late/more"), true, false, &err) == FM_ESAVED &&
+                   fm_outdir_open(&other, scratch("late/other"), false, &err) == FM_ESAVED
+               ? FM_OK
+               : 101;
+}
+
+static void nothing_appears_once_temporaries_are_removed(void **state)
+{
+    (void)state;
+    scratch_mkdir("late");
+    assert_int_equal(in_child(go_on_after_removal, -2, -2), FM_OK);
+    assert_int_equal(scratch_entries(scratch("late")), 0);
+}
+
 static void the_table_of_temporaries_is_given_back(void **state)
 {
     (void)state;
@@ -375,6 +404,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_is_never_replaced),
         cmocka_unit_test(a_directory_with_directories_is_never_replaced),
         cmocka_unit_test(a_signal_removes_what_is_temporary),
+        cmocka_unit_test(nothing_appears_once_temporaries_are_removed),
         cmocka_unit_test(the_table_of_temporaries_is_given_back),
     };
     scratch(""); /* children share the directory */
