@@ -11,12 +11,12 @@
 #include "lib/model/checkpoint.h"
 
 /* A tensor of a layer's experts together, under the name that the family's table gives it. */
-static int add_part(struct fm_exporter *x, int l, enum fm_segment_part part, enum fm_fill fill,
+static int add_part(struct fm_exporter *x, int l, enum fm_weight_part part, enum fm_fill fill,
                     const char *suffix, const uint64_t *shape, int dims, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
     fm_checkpoint_name(name, &x->config, FM_SOURCE_RAGGED,
-                       part == FM_SEGMENT_DOWN ? FM_PART_DOWN_T : FM_PART_GATE_UP, x->config.moe[l],
+                       part == FM_PART_DOWN_T ? FM_PART_DOWN_T : FM_PART_GATE_UP, x->config.moe[l],
                        0);
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
     struct fm_export_tensor t = {.fill = fill, .l = l, .part = part};
@@ -30,8 +30,8 @@ static int add_flat(struct fm_exporter *x, int l, struct fm_err *err)
 {
     uint64_t sum = fm_exporter_channels(x, l), H = (uint64_t)x->config.H;
     const uint64_t gate_up[2] = {2 * sum, H}, down[2] = {sum, H};
-    int rc = add_part(x, l, FM_SEGMENT_GATE_UP, FM_FILL_FLAT, "", gate_up, 2, err);
-    return rc == FM_OK ? add_part(x, l, FM_SEGMENT_DOWN, FM_FILL_FLAT, "", down, 2, err) : rc;
+    int rc = add_part(x, l, FM_PART_GATE_UP, FM_FILL_FLAT, "", gate_up, 2, err);
+    return rc == FM_OK ? add_part(x, l, FM_PART_DOWN_T, FM_FILL_FLAT, "", down, 2, err) : rc;
 }
 
 /* Two tensors per layer with a dimension for the experts, as fused kernels have them. */
@@ -40,8 +40,8 @@ static int add_fused(struct fm_exporter *x, int l, struct fm_err *err)
     uint64_t E = (uint64_t)x->config.E, H = (uint64_t)x->config.H;
     uint64_t k = x->widths[(size_t)l * (size_t)E];
     const uint64_t gate_up[3] = {E, 2 * k, H}, down[3] = {E, H, k};
-    int rc = add_part(x, l, FM_SEGMENT_GATE_UP, FM_FILL_FUSED_UP, "_proj", gate_up, 3, err);
-    return rc == FM_OK ? add_part(x, l, FM_SEGMENT_DOWN, FM_FILL_FUSED_DOWN, "_proj", down, 3, err)
+    int rc = add_part(x, l, FM_PART_GATE_UP, FM_FILL_FUSED_UP, "_proj", gate_up, 3, err);
+    return rc == FM_OK ? add_part(x, l, FM_PART_DOWN_T, FM_FILL_FUSED_DOWN, "_proj", down, 3, err)
                        : rc;
 }
 

@@ -11,13 +11,13 @@
 static int add_layer(struct fm_exporter *x, int l, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int part = 0; part < FM_SEGMENT_PARTS && rc == FM_OK; part++) {
+    for (int i = 0; i < FM_SEGMENT_PARTS && rc == FM_OK; i++) {
+        enum fm_weight_part part = fm_segments_part(i);
         char name[FM_VOLUMES_NAME_BYTES];
-        fm_volumes_tensor(name, x->config.moe[l], (enum fm_segment_part)part);
-        struct fm_export_tensor t = {.fill = FM_FILL_FLAT, .l = l};
-        t.part = (enum fm_segment_part)part;
+        fm_volumes_tensor(name, x->config.moe[l], part);
+        struct fm_export_tensor t = {.fill = FM_FILL_FLAT, .l = l, .part = part};
         t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 2};
-        t.t.shape[0] = fm_exporter_channels(x, l) * (part == FM_SEGMENT_DOWN ? 1 : 2);
+        t.t.shape[0] = fm_exporter_channels(x, l) * (part == FM_PART_DOWN_T ? 1 : 2);
         t.t.shape[1] = (uint64_t)x->config.H;
         rc = fm_exporter_add_tensor(x, &t, err);
     }

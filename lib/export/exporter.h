@@ -39,9 +39,9 @@ enum fm_fill {
 struct fm_export_tensor {
     struct fm_tensor t; /* name is owned; offset is that in its file */
     enum fm_fill fill;
-    int l, e;                  /* layer as its place in config.moe; expert */
-    enum fm_segment_part part; /* FLAT, and the two FUSED */
-    uint64_t from;             /* COPY: absolute in the bundle */
+    int l, e;                 /* layer as its place in config.moe; expert */
+    enum fm_weight_part part; /* FLAT, and the two FUSED */
+    uint64_t from;            /* COPY: absolute in the bundle */
     size_t file;
 };
 

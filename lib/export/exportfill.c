@@ -10,7 +10,7 @@
 
 static uint64_t row_bytes(const struct fm_exporter *x)
 {
-    return fm_volumes_channel_bytes(&x->volumes, FM_SEGMENT_DOWN);
+    return fm_volumes_channel_bytes(&x->volumes, FM_PART_DOWN_T);
 }
 
 static uint32_t width_of(const struct fm_exporter *x, const struct fm_export_tensor *t)
@@ -69,7 +69,7 @@ static int read_rows(const struct fm_exporter *x, int l, int e, int which, uint6
     uint64_t row = row_bytes(x);
     struct fm_mark mark = fm_scratch_mark();
     char *both = fm_scratch((size_t)(2 * rows * row) + 1);
-    uint64_t at = fm_volumes_expert(&x->volumes, l, FM_SEGMENT_GATE_UP, e);
+    uint64_t at = fm_volumes_expert(&x->volumes, l, FM_PART_GATE_UP, e);
     int rc =
         fm_file_read(&x->bundle.file, at + 2 * first * row, both, (size_t)(2 * rows * row), err);
     if (rc == FM_OK)
@@ -115,7 +115,7 @@ static int read_down(const struct fm_exporter *x, int l, int e, uint32_t k, int 
     size_t size = (size_t)k * (size_t)row_bytes(x);
     struct fm_mark mark = fm_scratch_mark();
     char *ranked = fm_scratch(size);
-    int rc = fm_file_read(&x->bundle.file, fm_volumes_expert(&x->volumes, l, FM_SEGMENT_DOWN, e),
+    int rc = fm_file_read(&x->bundle.file, fm_volumes_expert(&x->volumes, l, FM_PART_DOWN_T, e),
                           ranked, size, err);
     if (rc == FM_OK)
         fm_layout_scatter(dst, ranked, (int)k, columns, x->config.H,

@@ -36,8 +36,8 @@ uint64_t fm_exporter_channels(const struct fm_exporter *x, int l)
 
 uint64_t fm_exporter_channel_bytes(const struct fm_exporter *x)
 {
-    return fm_volumes_channel_bytes(&x->volumes, FM_SEGMENT_GATE_UP) +
-           fm_volumes_channel_bytes(&x->volumes, FM_SEGMENT_DOWN);
+    return fm_volumes_channel_bytes(&x->volumes, FM_PART_GATE_UP) +
+           fm_volumes_channel_bytes(&x->volumes, FM_PART_DOWN_T);
 }
 
 static uint64_t sum_of(const struct fm_exporter *x)

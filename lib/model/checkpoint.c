@@ -8,19 +8,16 @@
 #include "lib/base/mem.h"
 
 const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
-                                            enum fm_matrix matrix)
+                                            enum fm_weight_part part)
 {
     size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
-    return &cp->expert[expert * FM_MATRICES + matrix];
+    return &cp->expert[expert * FM_MATRICES + (size_t)(part - FM_PART_GATE)];
 }
 
 /* A tensor that an expert's row of the table describes. */
 static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int l, int e,
                        const struct fm_tensor *t, const struct fm_file *file, struct fm_err *err)
 {
-    enum fm_matrix matrix = w->part == FM_PART_GATE ? FM_MATRIX_GATE
-                            : w->part == FM_PART_UP ? FM_MATRIX_UP
-                                                    : FM_MATRIX_DOWN;
     int rc = fm_weights_check(&cp->config, w, t, l, (uint64_t)cp->config.I, err);
     if (rc != FM_OK)
         return rc;
@@ -31,7 +28,8 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
                        fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
     size_t m = (size_t)fm_config_moe(&cp->config, l);
     size_t expert = m * (size_t)cp->config.E + (size_t)e;
-    cp->expert[expert * FM_MATRICES + matrix] = (struct fm_where){t, file};
+    cp->expert[expert * FM_MATRICES + (size_t)(w->part - FM_PART_GATE)] =
+        (struct fm_where){t, file};
     return FM_OK;
 }
 

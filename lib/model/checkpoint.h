@@ -13,7 +13,8 @@
 #include "lib/model/family.h"
 #include "lib/model/model.h"
 
-enum fm_matrix { FM_MATRIX_GATE, FM_MATRIX_UP, FM_MATRIX_DOWN, FM_MATRICES };
+/* An expert's in a checkpoint: FM_PART_GATE, FM_PART_UP, FM_PART_DOWN. */
+#define FM_MATRICES 3
 
 struct fm_where {
     const struct fm_tensor *tensor;
@@ -38,7 +39,7 @@ void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
 /* Of the m-th layer of experts. */
 const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
-                                            enum fm_matrix matrix);
+                                            enum fm_weight_part part);
 
 /*
  * Names in exports.  Of the row of the family's table with that part, for layer l and expert e;

@@ -89,13 +89,15 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
     for (int i = 0; v->tensor && i < FM_SEGMENT_PARTS; i++) {
         char text[64];
         snprintf(text, sizeof text, "layers.%d.%s", l, name[i]);
-        uint64_t rows = (uint64_t)c->I * (i == FM_SEGMENT_GATE_UP ? 2 : 1);
+        bool gate_up = fm_segments_part(i) == FM_PART_GATE_UP;
+        uint64_t rows = (uint64_t)c->I * (gate_up ? 2 : 1);
         v->tensor[i] = (struct fm_tensor){.name = fm_strdup(text, err),
                                           .dtype = p->cp.dtype,
                                           .dims = 3,
                                           .shape = {(uint64_t)c->E, rows, (uint64_t)c->H}};
         if (!v->tensor[i].name)
             return err->code;
+        v->gate_up = gate_up ? v->tensor[i].name : v->gate_up;
     }
     return v->tensor ? FM_OK : err->code;
 }

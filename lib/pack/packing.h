@@ -28,7 +28,8 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    int layer; /* -1: the rest */
+    const char *gate_up; /* the name in `tensor` of that part; the other tensor is DOWN_T */
+    int layer;           /* -1: the rest */
     size_t part;
 };
 

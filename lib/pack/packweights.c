@@ -25,17 +25,17 @@ static int read_matrix(const struct fm_packing *p, const struct fm_where *place,
  * Add the adapter to one part of expert (l, e): channels under its mask to float32, merged,
  * rounded once.  The other part is not there, and stays as it is.
  */
-static int merge(const struct fm_packing *p, enum fm_segment_part part, int l, int e, void *rows,
+static int merge(const struct fm_packing *p, enum fm_weight_part part, int l, int e, void *rows,
                  struct fm_err *err)
 {
     size_t k = p->adapter.widths[(size_t)l * (size_t)p->adapter.E + (size_t)e];
-    size_t n = k * (size_t)p->cp.config.H * (part == FM_SEGMENT_GATE_UP ? 2 : 1);
+    size_t n = k * (size_t)p->cp.config.H * (part == FM_PART_GATE_UP ? 2 : 1);
     if (k == 0)
         return FM_OK;
     float *wide = fm_scratch(n * sizeof *wide);
     fm_dtype_to_f32(wide, rows, p->cp.dtype, n);
-    fm_adapter_merge(&p->adapter, p->ops, part == FM_SEGMENT_GATE_UP ? wide : NULL,
-                     part == FM_SEGMENT_DOWN ? wide : NULL, l, e);
+    fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
+                     part == FM_PART_DOWN_T ? wide : NULL, l, e);
     fm_dtype_from_f32(rows, wide, p->cp.dtype, n);
     size_t bad = fm_dtype_nonfinite(rows, p->cp.dtype, n);
     if (bad < n)
@@ -46,24 +46,24 @@ static int merge(const struct fm_packing *p, enum fm_segment_part part, int l, i
 }
 
 /* One part of one expert in the online layout, as stored. */
-static int make_part(const struct fm_packing *p, enum fm_segment_part part, int l, int e,
-                     void *rows, struct fm_err *err)
+static int make_part(const struct fm_packing *p, enum fm_weight_part part, int l, int e, void *rows,
+                     struct fm_err *err)
 {
     int I = p->cp.config.I, H = p->cp.config.H, element = fm_dtype_bits(p->cp.dtype) / 8;
     size_t matrix = (size_t)I * (size_t)H * (size_t)element;
     const int32_t *order =
         p->ranking.order + ((size_t)l * (size_t)p->cp.config.E + (size_t)e) * (size_t)I;
     int rc;
-    if (part == FM_SEGMENT_DOWN) {
+    if (part == FM_PART_DOWN_T) {
         void *down = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_MATRIX_DOWN), down, err);
+        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_PART_DOWN), down, err);
         if (rc == FM_OK)
             fm_layout_gather(rows, down, order, I, H, element);
     } else {
         char *gate = fm_scratch(matrix), *up = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_MATRIX_GATE), gate, err);
+        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_PART_GATE), gate, err);
         if (rc == FM_OK)
-            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_MATRIX_UP), up, err);
+            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_PART_UP), up, err);
         if (rc == FM_OK)
             fm_layout_interleave(rows, gate, up, order, I, H, element);
     }
@@ -74,7 +74,7 @@ static int make_part(const struct fm_packing *p, enum fm_segment_part part, int 
 struct wave {
     struct fm_packing *p;
     int layer, first;
-    enum fm_segment_part part;
+    enum fm_weight_part part;
     char *rows; /* one after another */
     size_t bytes;
 };
@@ -112,7 +112,7 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
     struct wave w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
-    w.part = strstr(t->name, ".down") ? FM_SEGMENT_DOWN : FM_SEGMENT_GATE_UP;
+    w.part = t->name == v->gate_up ? FM_PART_GATE_UP : FM_PART_DOWN_T;
     w.rows = fm_scratch((size_t)p->wave * w.bytes);
     int rc = FM_OK;
     for (; w.first < E && rc == FM_OK && fm_crew_going(&p->crew); w.first += p->wave) {

@@ -111,10 +111,11 @@ void fm_segments_release(struct fm_segments *seg)
     *seg = (struct fm_segments){0};
 }
 
-struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l,
-                                     enum fm_segment_part part, int e)
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l, enum fm_weight_part part,
+                                     int e)
 {
-    size_t row = ((size_t)l * FM_SEGMENT_PARTS + part) * (size_t)seg->E + (size_t)e;
+    size_t p = (size_t)(part - FM_PART_GATE_UP);
+    size_t row = ((size_t)l * FM_SEGMENT_PARTS + p) * (size_t)seg->E + (size_t)e;
     return seg->expert + row * (size_t)seg->S;
 }
 
@@ -230,7 +231,7 @@ static const void *entry_bytes(const struct fm_segments *seg, const char *name)
     int got = sscanf(name, "layers.%d.%15s", &l, part);
     assert(got == 2);
     int m = fm_config_moe(seg->config, l);
-    return fm_segments_expert(seg, m, strcmp(part, "down") == 0, 0);
+    return fm_segments_expert(seg, m, fm_segments_part(strcmp(part, part_name[1]) == 0), 0);
 }
 
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
@@ -368,7 +369,7 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
             char name[64];
             snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[l], part_name[p]);
             rc = read_entry(st, bytes, name, FM_U8, shape, 3,
-                            fm_segments_expert(seg, l, (enum fm_segment_part)p, 0), err);
+                            fm_segments_expert(seg, l, fm_segments_part(p), 0), err);
         }
     }
     size_t known = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;

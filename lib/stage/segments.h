@@ -22,12 +22,18 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/model/family.h"
 #include "lib/model/model.h"
 
 /* Channels between two boundaries that are always there. */
 #define FM_SEGMENT_CHANNELS 64
 
-enum fm_segment_part { FM_SEGMENT_GATE_UP, FM_SEGMENT_DOWN, FM_SEGMENT_PARTS };
+/* An expert's parts in a bundle, by number: FM_PART_GATE_UP, FM_PART_DOWN_T. */
+#define FM_SEGMENT_PARTS 2
+static inline enum fm_weight_part fm_segments_part(int i)
+{
+    return (enum fm_weight_part)(FM_PART_GATE_UP + i);
+}
 
 /* A tensor that is not an expert's. */
 struct fm_segment_tensor {
@@ -59,8 +65,8 @@ int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, en
 void fm_segments_release(struct fm_segments *seg);
 
 /* The S digests of one expert. */
-struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l,
-                                     enum fm_segment_part part, int e);
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l, enum fm_weight_part part,
+                                     int e);
 
 /* Segments that end at or before `width`, or -1 where width is no boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);

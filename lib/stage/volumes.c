@@ -11,32 +11,38 @@ void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l)
     snprintf(name, FM_VOLUMES_NAME_BYTES, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", l);
 }
 
-void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_segment_part part)
+void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part)
 {
     snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l,
-             part == FM_SEGMENT_DOWN ? "down" : "gate_up");
+             part == FM_PART_DOWN_T ? "down" : "gate_up");
 }
 
-uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_segment_part part)
+uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part)
 {
     uint64_t row = (uint64_t)v->config->H * (uint64_t)fm_dtype_bits(v->dtype) / 8;
-    return part == FM_SEGMENT_DOWN ? row : 2 * row;
+    return part == FM_PART_DOWN_T ? row : 2 * row;
 }
 
-uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_segment_part part, int e)
+/* In v->at. */
+static size_t place_of(int m, enum fm_weight_part part)
+{
+    return (size_t)m * FM_SEGMENT_PARTS + (size_t)(part - FM_PART_GATE_UP);
+}
+
+uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_part part, int e)
 {
     uint64_t expert = (uint64_t)v->config->I * fm_volumes_channel_bytes(v, part);
-    return v->at[(size_t)m * FM_SEGMENT_PARTS + part] + (uint64_t)e * expert;
+    return v->at[place_of(m, part)] + (uint64_t)e * expert;
 }
 
 static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int m,
-                      enum fm_segment_part part, struct fm_err *err)
+                      enum fm_weight_part part, struct fm_err *err)
 {
     int l = v->config->moe[m];
     char name[FM_VOLUMES_NAME_BYTES];
     fm_volumes_tensor(name, l, part);
     const struct fm_tensor *t = fm_safetensors_find(st, name);
-    uint64_t rows = (uint64_t)v->config->I * (part == FM_SEGMENT_DOWN ? 1 : 2);
+    uint64_t rows = (uint64_t)v->config->I * (part == FM_PART_DOWN_T ? 1 : 2);
     if (!t || st->count != FM_SEGMENT_PARTS)
         return fm_fail(err, FM_EFORMAT,
                        "holds %zu tensors; gate_up and down of layer %d belong here", st->count, l);
@@ -45,7 +51,7 @@ static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int
         return fm_fail(err, FM_EFORMAT,
                        "tensor '%s' is not %s (%d, %" PRIu64 ", %d) as the model says", name,
                        fm_dtype_name(v->dtype), v->config->E, rows, v->config->H);
-    v->at[(size_t)m * FM_SEGMENT_PARTS + part] = t->offset;
+    v->at[place_of(m, part)] = t->offset;
     return FM_OK;
 }
 
@@ -61,7 +67,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
     struct fm_safetensors st = {0};
     int rc = fm_safetensors_open(&st, &bundle->file, member->offset, member->size, err);
     for (int part = 0; part < FM_SEGMENT_PARTS && rc == FM_OK; part++)
-        rc = check_part(v, &st, m, (enum fm_segment_part)part, err);
+        rc = check_part(v, &st, m, fm_segments_part(part), err);
     fm_safetensors_close(&st);
     return rc == FM_OK ? rc : fm_within(err, "%s", name);
 }

@@ -27,16 +27,16 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
 void fm_volumes_close(struct fm_volumes *v); /* zeroed struct is fine */
 
 /* Bytes of one channel of a part: 2 H or H elements. */
-uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_segment_part part);
+uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part);
 
 /* Where channel 0 of an expert of the m-th layer of experts begins. */
-uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_segment_part part, int e);
+uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_part part, int e);
 
 /* "weights/layers-00003.safetensors", and that of a tensor in it, "layers.3.down", by the number
  * of the decoder layer. */
 #define FM_VOLUMES_NAME_BYTES 64
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l);
-void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_segment_part part);
+void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part);
 #define FM_VOLUMES_REST FM_MEMBER_WEIGHTS "rest.safetensors"
 
 #endif

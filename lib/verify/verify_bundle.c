@@ -35,7 +35,7 @@ struct place {
     size_t i; /* member */
     const char *tensor;
     int layer, parts;
-    enum fm_segment_part part;
+    enum fm_weight_part part;
     int last_expert[2]; /* that a difference, a bad value was told of: one line each */
 };
 
@@ -47,7 +47,7 @@ static uint64_t segment_bytes(const void *self, size_t span)
     size_t s = span % (size_t)seg->S;
     uint64_t row = (uint64_t)p->j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
     uint64_t channels = (uint64_t)(seg->bound[s + 1] - seg->bound[s]);
-    return channels * row * (p->part == FM_SEGMENT_GATE_UP ? 2 : 1);
+    return channels * row * (p->part == FM_PART_GATE_UP ? 2 : 1);
 }
 
 static void segment_differs(void *to, size_t span)
@@ -100,12 +100,13 @@ static int compare_offsets(const void *a, const void *b)
 static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
     char name[FM_VOLUMES_NAME_BYTES];
-    for (int part = 0; part < FM_SEGMENT_PARTS; part++) {
-        fm_volumes_tensor(name, p->layer, (enum fm_segment_part)part);
-        uint64_t rows = (uint64_t)j->seg.I * (part == FM_SEGMENT_DOWN ? 1 : 2);
+    for (int i = 0; i < FM_SEGMENT_PARTS; i++) {
+        enum fm_weight_part part = fm_segments_part(i);
+        fm_volumes_tensor(name, p->layer, part);
+        uint64_t rows = (uint64_t)j->seg.I * (part == FM_PART_DOWN_T ? 1 : 2);
         if (strcmp(name, t->name) != 0)
             continue;
-        p->part = (enum fm_segment_part)part;
+        p->part = part;
         p->parts++;
         if (t->dtype == j->seg.dtype && t->dims == 3 && t->shape[0] == (uint64_t)j->seg.E &&
             t->shape[1] == rows && t->shape[2] == (uint64_t)j->config.H)

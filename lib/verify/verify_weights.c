@@ -33,7 +33,7 @@ static size_t up_of(const struct fm_verify_job *j, const struct fm_export_tensor
 struct place {
     struct fm_verify_job *j;
     const struct fm_export_tensor *t;
-    enum fm_segment_part part;
+    enum fm_weight_part part;
     bool told[2];
 };
 
@@ -199,7 +199,7 @@ static int read_at(const struct fm_verify_job *j, const struct fm_export_tensor 
 static int check_down(struct fm_verify_job *j, const struct fm_export_tensor *t, uint64_t at,
                       int stored, struct fm_err *err)
 {
-    struct place p = {.j = j, .t = t, .part = FM_SEGMENT_DOWN};
+    struct place p = {.j = j, .t = t, .part = FM_PART_DOWN_T};
     size_t size = (size_t)stored * (size_t)fm_volumes_channel_bytes(&j->x.volumes, p.part);
     char *down = fm_scratch(size), *rows = fm_scratch(size);
     int rc = read_at(j, t, at, size, down, err);
@@ -214,7 +214,7 @@ static int check_gate_up(struct fm_verify_job *j, const struct fm_export_tensor 
                          uint64_t gate_at, const struct fm_export_tensor *u, uint64_t up_at,
                          int stored, struct fm_err *err)
 {
-    struct place p = {.j = j, .t = t, .part = FM_SEGMENT_GATE_UP};
+    struct place p = {.j = j, .t = t, .part = FM_PART_GATE_UP};
     size_t size = (size_t)stored * (size_t)fm_volumes_channel_bytes(&j->x.volumes, p.part) / 2;
     char *gate = fm_scratch(size), *up = fm_scratch(size), *rows = fm_scratch(2 * size);
     int rc = read_at(j, t, gate_at, size, gate, err);

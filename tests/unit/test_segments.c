@@ -70,7 +70,7 @@ static void the_size_is_known_before_the_digests(void **unused)
     assert_int_equal(fm_segments_write(&seg, &empty, &a, &err), FM_OK);
     for (int l = 0; l < 2; l++)
         for (int e = 0; e < 3; e++)
-            memset(fm_segments_expert(&seg, l, FM_SEGMENT_DOWN, e), 16 * l + e + 1,
+            memset(fm_segments_expert(&seg, l, FM_PART_DOWN_T, e), 16 * l + e + 1,
                    sizeof(struct fm_digest) * (size_t)seg.S);
     memset(&fm_segments_find(&seg, "b.weight")->digest, 0x77, sizeof(struct fm_digest));
     assert_int_equal(fm_segments_write(&seg, &full, &b, &err), FM_OK);
