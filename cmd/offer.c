@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/export/degrees.h"
+#include "lib/export/runtimes.h"
 #include "lib/export/list.h"
 #include "lib/run/report.h"
 

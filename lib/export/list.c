@@ -8,7 +8,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
-#include "lib/export/degrees.h"
+#include "lib/export/runtimes.h"
 #include "lib/export/exporter.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"

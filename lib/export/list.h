@@ -25,7 +25,7 @@ struct fm_list_form {
     uint64_t tensors; /* bytes of all tensors: what the weights take in memory */
     uint64_t files;   /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
                          and where the layout cannot count so many members */
-    uint64_t degrees; /* of tensor parallelism: lib/export/degrees.h */
+    uint64_t degrees; /* of tensor parallelism: lib/export/runtimes.h */
 };
 
 struct fm_list_row {

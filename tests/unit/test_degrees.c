@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "lib/export/degrees.h"
+#include "lib/export/runtimes.h"
 #include "lib/model/family.h"
 
 enum { E = 2 };

@@ -15,8 +15,8 @@
  *   layer
  *   native            is for no server
  */
-#ifndef FM_DEGREES_H
-#define FM_DEGREES_H
+#ifndef FM_RUNTIMES_H
+#define FM_RUNTIMES_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "lib/export/degrees.h"
+#include "lib/export/runtimes.h"
 
 #include <stdio.h>
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/export/degrees.h"
+#include "lib/export/runtimes.h"
 #include "lib/export/gguf.h"
 
 #define WORD_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
