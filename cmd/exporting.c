@@ -3,14 +3,13 @@
 #include "cmd/show.h"
 #include "lib/run/report.h"
 
-static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
-                          const struct fm_export_report *r)
+static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_report *r)
 {
     cJSON *o = fm_report_begin("fm-pack");
     cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
-    cJSON_AddStringToObject(o, "layout", fm_layout_name(r->layout));
-    if (r->layout == FM_LAYOUT_LAYER)
-        cJSON_AddStringToObject(o, "for", options->vllm ? "vllm" : "any");
+    cJSON_AddStringToObject(o, "layout", r->layout->name);
+    if (r->layout->runtime)
+        cJSON_AddStringToObject(o, "for", r->layout->runtime);
     fm_report_uint(o, "index", (uint64_t)r->index);
     fm_report_double(o, "budget", r->budget);
     fm_report_uint(o, "width_uniform", r->width_uniform);
@@ -18,7 +17,7 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_report_uint(o, "bytes_layout", r->bytes_layout);
     fm_report_uint(o, "channels_pad", r->channels_pad);
     fm_report_uint(o, "bytes_pad", r->bytes_pad);
-    if (r->layout == FM_LAYOUT_ELASTIC) {
+    if (r->layout->family) {
         fm_report_uint(o, "members", (uint64_t)r->members);
         fm_report_uint(o, "channels_freed", r->channels_freed);
         fm_report_uint(o, "bytes_freed", r->bytes_freed);
@@ -43,12 +42,10 @@ static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64
 static void export_text(FILE *out, const struct fm_export_options *options,
                         const struct fm_export_report *r)
 {
-    fprintf(out, "export   %s, budget %.4f (mask %d)\n", fm_layout_name(r->layout), r->budget,
-            r->index);
-    if (r->layout == FM_LAYOUT_UNIFORM)
+    fprintf(out, "export   %s, budget %.4f (mask %d)\n", r->layout->name, r->budget, r->index);
+    if (r->layout->one_width)
         fprintf(out, "width    %u channels in every expert\n", r->width_uniform);
-    rounding_line(out, "layout", r->channels_layout, r->bytes_layout,
-                  r->layout == FM_LAYOUT_LAYER ? "one width per layer" : "one width for all");
+    rounding_line(out, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
     if (options->load_cap)
         fprintf(out, "%-9s%12llu bytes  of %llu channels that no budget in it uses (budgets: %d)\n",
                 "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
@@ -67,5 +64,5 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
     export_text(text.out, options, &r);
-    return fm_cli_result(cli, &text, export_json(cli, options, &r), err);
+    return fm_cli_result(cli, &text, export_json(cli, &r), err);
 }

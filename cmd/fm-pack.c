@@ -40,11 +40,11 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     return fm_cli_result(cli, &text, o, err);
 }
 
-/* Which of --budget, --fit and --mask chooses; elastic holds all members and starts full. */
+/* Which of --budget, --fit and --mask chooses; a layout that holds all members starts full. */
 static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
 {
     int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);
-    if (given > 1 || (given == 0 && o->layout != FM_LAYOUT_ELASTIC))
+    if (given > 1 || (given == 0 && !o->layout->family))
         return fm_fail(err, FM_EUSAGE,
                        "--export needs one of --budget R, --fit SIZE and --mask INDEX");
     o->by = o->fit > 0       ? FM_BY_FIT
@@ -81,7 +81,7 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
 
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
-                    struct fm_export_options *o, int mask, struct fm_err *err)
+                    struct fm_export_options *o, int mask, bool vllm, struct fm_err *err)
 {
 #define EXPORTING "budget fit mask layout for load-cap shard-size pad-multiple base-model"
     if (list && directory)
@@ -99,7 +99,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                    ? pack(cli, err)
                    : err->code;
     if (fm_cli_refuse(cli, "with --export DIR", FM_CLI_MODEL, "output", err) != FM_OK ||
-        choose(o, mask, err) != FM_OK)
+        choose(o, mask, err) != FM_OK || (vllm && fm_layouts_vllm(&o->layout, err) != FM_OK))
         return err->code;
     cli->run.output = directory;
     return fm_exporting(cli, o, err);
@@ -110,7 +110,8 @@ int main(int argc, char **argv)
     bool list = false;
     const char *directory = NULL;
     const char *cap = NULL;
-    int layout = FM_LAYOUT_RAGGED, mask = -1, runtime = 0, pad = 1;
+    char layouts[256];
+    int layout = -1, mask = -1, runtime = 0, pad = 1;
     struct fm_export_options options = {.budget = -1};
     const struct fm_cli_option own[] = {
         {"list", 'l', FM_CLI_FLAG, &list, NULL, "list the budgets of a bundle or stage stream", 0,
@@ -123,8 +124,8 @@ int main(int argc, char **argv)
          "the largest member whose export takes at most SIZE", 0, 0},
         {"mask", 0, FM_CLI_INT, &mask, "INDEX", "the member at this place of the list, from 0", 0,
          1 << 20},
-        {"layout", 0, FM_CLI_CHOICE, &layout, "native|ragged|elastic|layer|uniform|padded",
-         "form of the export (default: ragged)", 0, 0},
+        {"layout", 0, FM_CLI_CHOICE, &layout, layouts, "form of the export (default: ragged)", 0,
+         0},
         {"for", 0, FM_CLI_CHOICE, &runtime, "any|vllm", "who reads layout layer (default: any)", 0,
          0},
         {"load-cap", 0, FM_CLI_TEXT, &cap, "R[:R2]",
@@ -147,15 +148,15 @@ int main(int argc, char **argv)
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
     };
+    fm_layouts_choices(layouts, sizeof layouts);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
     if (cli.operands)
         cli.run.input = cli.operand[0];
-    options.layout = (enum fm_layout)layout;
-    options.vllm = runtime == 1;
+    options.layout = layout < 0 ? &fm_layout_ragged : fm_layouts[layout];
     options.pad_multiple = (uint32_t)pad;
     int code = read_cap(&options, cap, &err);
     if (code == FM_OK)
-        code = run_mode(&cli, list, directory, &options, mask, &err);
+        code = run_mode(&cli, list, directory, &options, mask, runtime == 1, &err);
     return fm_cli_end(&cli, code, &err);
 }

@@ -31,37 +31,85 @@ static void row_text(FILE *out, const struct fm_list_row *r)
     fputc('\n', out);
 }
 
+/* Tensor-parallel degrees of a form: other ones for every member, or the same for all. */
+static bool degrees_vary(const struct fm_list_kind *kind)
+{
+    return kind->layout->split == FM_SPLIT_EXPERTS && !kind->layout->full;
+}
+
+static bool degrees_fixed(const struct fm_list_kind *kind, enum fm_split split)
+{
+    return kind->layout->split == split && !kind->capped && !degrees_vary(kind);
+}
+
+/* Degrees of a member in all forms where they vary; the forms' names where r is NULL. */
+static void degree_cells(FILE *out, const struct fm_list *list, const struct fm_list_row *r)
+{
+    int used = 12, blanks = 2;
+    for (int i = 0; i < list->kinds; i++) {
+        char degrees[FM_DEGREES_TEXT];
+        const char *text = r ? degrees : list->kind[i].name;
+        if (!degrees_vary(&list->kind[i]))
+            continue;
+        if (r)
+            fm_runtimes_print(degrees, r->form[i].degrees, ",");
+        fprintf(out, "%*s%s", blanks + (used < 12 ? 12 - used : 0), "", text);
+        used = (int)strlen(text);
+        blanks = 1;
+    }
+    fputc('\n', out);
+}
+
 static void form_row(FILE *out, const struct fm_list *list, const struct fm_list_row *r)
 {
     fprintf(out, "%6.4f", r->budget);
-    for (int i = 0; i < FM_LIST_FORMS; i++) {
+    for (int i = 0; i < list->kinds; i++) {
         char bytes[32];
         bool possible = !list->packed || r->form[i].files > 0;
         fm_cli_bytes(bytes, list->packed ? r->form[i].files : r->form[i].tensors);
         fprintf(out, " %10s", possible ? bytes : "-");
     }
-    char uniform[FM_DEGREES_TEXT], fused[FM_DEGREES_TEXT];
-    fm_degrees_print(uniform, r->form[FM_LAYOUT_UNIFORM].degrees, ",");
-    fm_degrees_print(fused, r->form[FM_LIST_FUSED].degrees, ",");
-    fprintf(out, "  %-12s %s\n", uniform, fused);
+    degree_cells(out, list, r);
+}
+
+/* "ragged, elastic, layer: 1,2": of forms that split in this way, the same for all members. */
+static void fixed_degrees(FILE *out, const struct fm_list *list, enum fm_split split)
+{
+    char degrees[FM_DEGREES_TEXT] = "";
+    const char *separator = "";
+    for (int i = 0; i < list->kinds; i++) {
+        if (!degrees_fixed(&list->kind[i], split))
+            continue;
+        fprintf(out, "%s%s", separator, list->kind[i].name);
+        fm_runtimes_print(degrees, list->row[0].form[i].degrees, ",");
+        separator = ", ";
+    }
+    fprintf(out, ": %s", degrees);
 }
 
 /* What each layout takes of every member, and over how many devices it can be split. */
 static void form_table(FILE *out, const struct fm_list *list)
 {
-    char whole[FM_DEGREES_TEXT], padded[FM_DEGREES_TEXT];
-    fm_degrees_print(whole, list->row[0].form[FM_LAYOUT_RAGGED].degrees, ",");
-    fm_degrees_print(padded, list->row[0].form[FM_LAYOUT_PADDED].degrees, ",");
-    fprintf(out, "\nbytes of an export, %s; tensor-parallel degrees of uniform and layer-vllm\n",
+    const char *separator = "";
+    fprintf(out, "\nbytes of an export, %s; tensor-parallel degrees of ",
             list->packed ? "all files" : "tensors alone");
-    fprintf(out, "budget");
-    for (int i = 0; i < FM_LIST_FORMS; i++)
-        fprintf(out, " %10s", fm_list_form_name(i));
-    fprintf(out, "  %-12s %s\n", "uniform", "layer-vllm");
+    for (int i = 0; i < list->kinds; i++) {
+        if (!degrees_vary(&list->kind[i]))
+            continue;
+        fprintf(out, "%s%s", separator, list->kind[i].name);
+        separator = " and ";
+    }
+    fprintf(out, "\nbudget");
+    for (int i = 0; i < list->kinds; i++)
+        fprintf(out, " %10s", list->kind[i].name);
+    degree_cells(out, list, NULL);
     for (int i = 0; i < list->rows; i++)
         form_row(out, list, &list->row[i]);
-    fprintf(out, "tensor-parallel degrees of ragged, elastic, layer: %s; padded: %s\n", whole,
-            padded);
+    fprintf(out, "tensor-parallel degrees of ");
+    fixed_degrees(out, list, FM_SPLIT_HEADS);
+    fprintf(out, "; ");
+    fixed_degrees(out, list, FM_SPLIT_EXPERTS);
+    fputc('\n', out);
 }
 
 static void table(FILE *out, const struct fm_list *list)

@@ -80,7 +80,7 @@ static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_r
                        struct fm_err *err)
 {
     struct fm_export_report report = {0};
-    struct fm_export_options options = {.layout = FM_LAYOUT_NATIVE};
+    struct fm_export_options options = {.layout = &fm_layout_native};
     if (find_budget(&options.budget, p->bundle, err) != FM_OK)
         return err->code;
     run.input = p->bundle;

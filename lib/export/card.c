@@ -1,5 +1,5 @@
 /* README.md of an export: a model card as the hub reads it. */
-#include "lib/export/exporter.h"
+#include "lib/export/texts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,7 +8,6 @@
 
 #include "formats/json/json.h"
 #include "lib/export/runtimes.h"
-#include "lib/export/gguf.h"
 
 #define WORD_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
@@ -96,41 +95,11 @@ static void say_front_matter(struct fm_text *t, const struct fm_exporter *x)
     if (x->base_model[0])
         fm_text_printf(t, "base_model: %s\n", x->base_model);
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
-                   x->options->layout == FM_LAYOUT_NATIVE ? "fm" : "transformers");
+                   x->options->layout->split == FM_SPLIT_NONE ? "fm" : "transformers");
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
 }
 
 /* ---- what it is ---- */
-
-static const char *describe(const struct fm_export_options *o)
-{
-    switch (o->layout) {
-    case FM_LAYOUT_NATIVE:
-        return "Layout `native`: prefix ranges of the ranked weights, for the fm tools alone.";
-    case FM_LAYOUT_RAGGED:
-        return "Layout `ragged`: every expert has a width of its own (`fm_widths` in config.json).";
-    case FM_LAYOUT_ELASTIC:
-        return o->load_cap
-                   ? "Layout `elastic`, capped: some budgets of the family in one directory.  The "
-                     "weights are\nranked, every expert as wide as these need it; a budget is a "
-                     "prefix of every expert, and\nis chosen at load or while serving."
-                   : "Layout `elastic`: the whole family in one directory.  The weights are "
-                     "ranked and at\nfull width; a budget is a prefix of every expert, and is "
-                     "chosen at load or while serving.";
-    case FM_LAYOUT_LAYER:
-        return o->vllm ? "Layout `layer` for vLLM: one width per layer, experts in the form that\n"
-                         "vLLM's fused kernels read."
-                       : "Layout `layer`: all experts of a layer are equally wide (`fm_widths` in "
-                         "config.json).";
-    case FM_LAYOUT_UNIFORM:
-        return "Layout `uniform`: stock names, every expert equally wide; any program that runs "
-               "the\noriginal architecture loads it.";
-    case FM_LAYOUT_PADDED:
-        return "Layout `padded`: stock names and shapes; channels that were removed are zeros, so "
-               "the\nfunction is that of the smaller model and the size that of the full one.";
-    }
-    return "";
-}
 
 /* The figures measured are those of the mask: of this export too, if it is the mask or more. */
 static void say_quality(struct fm_text *t, const struct fm_exporter *x)
@@ -138,7 +107,7 @@ static void say_quality(struct fm_text *t, const struct fm_exporter *x)
     const struct fm_quality *q = &x->budgets.family.mask[x->index].quality;
     const struct fm_budget *b = &x->budgets.budget[x->index];
     bool more = x->channels_layout + x->channels_pad > 0;
-    bool other = x->options->layout == FM_LAYOUT_UNIFORM && b->width_min != b->width_max;
+    bool other = x->options->layout->one_width && b->width_min != b->width_max;
     if (q->positions == 0 || other) {
         fm_text_printf(t, "| quality | not measured at these widths |\n");
         return;
@@ -163,7 +132,7 @@ static void say_widths(struct fm_text *t, const struct fm_exporter *x)
         t, "| width of an expert, least / mean / most | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
         low, sum / n, high, x->config.I);
     uint64_t more = x->channels_layout + x->channels_pad;
-    if (more && x->options->layout != FM_LAYOUT_ELASTIC)
+    if (more)
         fm_text_printf(t,
                        "| channels more than the mask keeps | %" PRIu64 ", %" PRIu64 " bytes |\n",
                        more, more * fm_exporter_channel_bytes(x));
@@ -174,10 +143,10 @@ static void say_widths(struct fm_text *t, const struct fm_exporter *x)
 
 static void say_degrees(struct fm_text *t, const struct fm_exporter *x)
 {
+    const struct fm_layout *layout = x->options->layout;
     char text[FM_DEGREES_TEXT];
-    fm_degrees_print(
-        text, fm_degrees_of(&x->config, x->options->layout, x->options->vllm, x->widths), ", ");
-    if (x->options->layout != FM_LAYOUT_NATIVE)
+    fm_runtimes_print(text, fm_runtimes_degrees(&x->config, layout, x->stored), ", ");
+    if (layout->split != FM_SPLIT_NONE)
         fm_text_printf(t, "| tensor-parallel degrees | %s |\n", text);
 }
 
@@ -192,7 +161,7 @@ static void say_numbers(struct fm_text *t, const struct fm_exporter *x)
     say_quality(t, x);
 }
 
-/* elastic: one line for every budget. */
+/* A line for every budget. */
 static void say_family(struct fm_text *t, const struct fm_exporter *x)
 {
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
@@ -241,81 +210,61 @@ static void say_sglang(struct fm_text *t, const char *options, const char *why)
 
 static void say_servers(struct fm_text *t, const struct fm_exporter *x)
 {
-    bool ours = fm_exporter_models(x), elastic = x->options->layout == FM_LAYOUT_ELASTIC;
-    const char *trust = ours ? " --trust-remote-code" : "", *why = "";
-    char options[64];
-    snprintf(options, sizeof options, "%s%s", trust, elastic ? " --disable-radix-cache" : "");
-    if (ours && (x->options->vllm || x->config.head_bias))
+    const struct fm_layout *layout = x->options->layout;
+    const char *why = "";
+    if (layout->code && (layout->sglang_package || x->config.head_bias))
         why = ", with the suite's package for it (fm-clients(7); its own code has one width\n"
               "for all layers, and no bias of the head)";
     else if (x->config.head_bias)
         why = ", with the suite's package for it (fm-clients(7)), which adds that bias";
-    if (!ours && x->config.head_bias)
+    if (!layout->code && x->config.head_bias)
         say_headless(t);
     else
-        fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s%s\n\n", trust,
-                       elastic ? " --no-enable-prefix-caching" : "");
-    say_sglang(t, options, why);
+        fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s\n\n", layout->vllm_options);
+    say_sglang(t, layout->sglang_options, why);
 }
 
-static void say_switch(struct fm_text *t)
+static void say_transformers(struct fm_text *t, bool code)
 {
-    fm_text_printf(
-        t, "The budget is `fm_budget` in config.json, or `FM_BUDGET=0.4` in the\n"
-           "environment of the program; in transformers `model.set_budget(0.4)` changes it "
-           "at any\ntime.  A server changes it by writing the budget's index to the tensor\n"
-           "`experts.budget` of every layer (vLLM: `LLM.apply_model`, SGLang:\n"
-           "`update_weights_from_tensor`).  Prefixes cached at one budget do not belong to\n"
-           "another: caching is off in the commands above.  fm-clients(7) has the calls, also\n"
-           "over HTTP, and how to leave caches on.\n\n");
-}
-
-static void say_gguf(struct fm_text *t)
-{
-    fm_text_printf(t, "llama.cpp:\n\n    python convert_hf_to_gguf.py DIR --outfile model.gguf\n"
-                      "    llama-cli -m model.gguf\n\n");
+    fm_text_printf(t,
+                   "transformers%s:\n\n    model = AutoModelForCausalLM.from_pretrained(\"DIR\", "
+                   "dtype=\"auto\"%s)\n\n",
+                   code ? ", 5 or newer (modeling_fm.py is code of this directory)" : "",
+                   code ? ", trust_remote_code=True" : "");
 }
 
 static void say_runtimes(struct fm_text *t, const struct fm_exporter *x)
 {
-    enum fm_layout layout = x->options->layout;
-    bool ours = fm_exporter_models(x);
+    const struct fm_layout *layout = x->options->layout;
+    bool served = layout->split != FM_SPLIT_NONE;
     fm_text_printf(t, "## Running it\n\n");
-    if (layout == FM_LAYOUT_NATIVE) {
-        fm_text_printf(t, "The fm tools read it as a model: `--model DIR`.\n\n");
-        return;
+    if (served) {
+        say_transformers(t, layout->code);
+        say_servers(t, x);
     }
-    fm_text_printf(t,
-                   "transformers%s:\n\n    model = AutoModelForCausalLM.from_pretrained(\"DIR\", "
-                   "dtype=\"auto\"%s)\n\n",
-                   ours ? ", 5 or newer (modeling_fm.py is code of this directory)" : "",
-                   ours ? ", trust_remote_code=True" : "");
-    say_servers(t, x);
-    if (layout == FM_LAYOUT_ELASTIC)
-        say_switch(t);
-    if (layout == FM_LAYOUT_UNIFORM && fm_gguf_same(&x->config))
-        say_gguf(t);
-    fm_text_printf(t,
-                   "Measuring it:\n\n    lm_eval --model hf --model_args "
-                   "pretrained=DIR,dtype=auto%s \\\n        --tasks "
-                   "arc_challenge,hellaswag,winogrande --batch_size auto\n\n",
-                   ours ? ",trust_remote_code=True" : "");
+    if (layout->running)
+        layout->running(t, x);
+    if (served)
+        fm_text_printf(t,
+                       "Measuring it:\n\n    lm_eval --model hf --model_args "
+                       "pretrained=DIR,dtype=auto%s \\\n        --tasks "
+                       "arc_challenge,hellaswag,winogrande --batch_size auto\n\n",
+                       layout->code ? ",trust_remote_code=True" : "");
 }
 
 /* The command, options that shape the result alone: the same everywhere. */
 static void say_command(struct fm_text *t, const struct fm_exporter *x)
 {
     const struct fm_export_options *o = x->options;
-    fm_text_printf(t, "## Making it\n\n    fm-pack --export DIR --layout %s",
-                   fm_layout_name(o->layout));
-    if (o->layout == FM_LAYOUT_LAYER)
-        fm_text_printf(t, " --for %s", o->vllm ? "vllm" : "any");
+    fm_text_printf(t, "## Making it\n\n    fm-pack --export DIR --layout %s", o->layout->name);
+    if (o->layout->runtime)
+        fm_text_printf(t, " --for %s", o->layout->runtime);
     fm_text_printf(t, " --mask %d", x->index);
     if (o->load_cap) {
         fm_text_printf(t, " --load-cap ");
-        fm_exporter_say_number(t, o->load_low);
+        fm_texts_number(t, o->load_low);
         fm_text_printf(t, ":");
-        fm_exporter_say_number(t, o->load_high);
+        fm_texts_number(t, o->load_high);
     }
     if (o->pad_multiple > 1)
         fm_text_printf(t, " --pad-multiple %" PRIu32, o->pad_multiple);
@@ -327,12 +276,13 @@ static void say_command(struct fm_text *t, const struct fm_exporter *x)
                       "`family.fm` is the bundle that holds the family (suite fm, fm-pack(1)).\n");
 }
 
-int fm_exporter_card(struct fm_exporter *x, struct fm_err *err)
+int fm_card_plan(struct fm_exporter *x, struct fm_err *err)
 {
-    struct fm_text t = {0};
+    const struct fm_layout *layout = x->options->layout;
     const struct fm_budget *b = x->budgets.budget;
+    struct fm_text t = {0};
     say_front_matter(&t, x);
-    if (x->options->layout == FM_LAYOUT_ELASTIC)
+    if (layout->family)
         fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
                        b[x->first].budget, b[x->last].budget);
     else
@@ -341,13 +291,13 @@ int fm_exporter_card(struct fm_exporter *x, struct fm_err *err)
     fm_text_printf(&t,
                    "The channels of every expert are ranked, and the least important ones\n"
                    "removed; a mask says how many each expert keeps.\n\n%s\n\n",
-                   describe(x->options));
-    if (x->options->layout == FM_LAYOUT_ELASTIC)
+                   x->options->load_cap ? layout->about_capped : layout->about);
+    if (layout->family)
         say_family(&t, x);
     else
         say_numbers(&t, x);
     fm_text_printf(&t, "\n");
     say_runtimes(&t, x);
     say_command(&t, x);
-    return fm_exporter_add_text(x, FM_EXPORT_CARD, &t, err);
+    return fm_texts_add(x, FM_EXPORT_CARD, &t, err);
 }

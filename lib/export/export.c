@@ -7,22 +7,6 @@
 #include "lib/base/pool.h"
 #include "lib/export/exporter.h"
 
-static const char *const layout_name[FM_LAYOUTS] = {"native", "ragged",  "elastic",
-                                                    "layer",  "uniform", "padded"};
-
-const char *fm_layout_name(enum fm_layout layout)
-{
-    return (unsigned)layout < FM_LAYOUTS ? layout_name[layout] : NULL;
-}
-
-int fm_layout_from_name(const char *name)
-{
-    for (int i = 0; i < FM_LAYOUTS; i++)
-        if (strcmp(name, layout_name[i]) == 0)
-            return i;
-    return -1;
-}
-
 static uint64_t piece_memory(const struct fm_exporter *x)
 {
     uint64_t most = 0;
@@ -39,13 +23,11 @@ static uint64_t piece_memory(const struct fm_exporter *x)
 static void report_channels(struct fm_export_report *r, const struct fm_exporter *x)
 {
     uint64_t channel = fm_exporter_channel_bytes(x);
-    bool elastic = r->layout == FM_LAYOUT_ELASTIC;
-    bool whole = r->layout == FM_LAYOUT_PADDED || (elastic && !x->options->load_cap);
     r->channels_layout = x->channels_layout;
     r->bytes_layout = x->channels_layout * channel;
     r->channels_pad = x->channels_pad;
-    r->bytes_pad = whole ? 0 : x->channels_pad * channel;
-    if (!elastic)
+    r->bytes_pad = fm_exporter_full(x) ? 0 : x->channels_pad * channel;
+    if (!r->layout->family)
         return;
     r->members = x->last - x->first + 1;
     r->channels_freed = fm_exporter_freed(x);
@@ -73,7 +55,7 @@ static int plan(struct fm_exporter *x, struct fm_export_report *r, struct fm_err
                                        stream ? fm_exporter_stream_bytes(x) : fm_exporter_bytes(x),
                                    .bytes_memory = piece_memory(x),
                                    .files = (int)x->files};
-    r->width_uniform = o->layout == FM_LAYOUT_UNIFORM ? (uint32_t)x->rows : 0;
+    r->width_uniform = o->layout->one_width ? x->stored[0] : 0;
     report_channels(r, x);
     if (stream)
         return FM_OK;

@@ -1,23 +1,7 @@
 /*
  * Materialise one member of the family from a bundle, or the whole family, without the checkpoint.
  *
- *   native   the online layout, ranges of the bundle copied as they are: layers-NNNNN.safetensors
- *            with flat gate_up (2 sum k, H) and down (sum k, H), and rest.safetensors
- *   ragged   a Hugging Face directory with a modelling file of its own: two flat expert tensors
- *            per layer, widths in config.json as fm_widths
- *   elastic  the same, at full width, with the widths of every budget: fm_budgets (B), fm_family
- *            (B rows as fm_widths), fm_budget, the one to start with, and in every layer a tensor
- *            experts.budget (1): the index of the member in force, -1 to begin with.  With a load
- *            cap (R, R2): the members of these budgets alone, fm_load_cap [R, R2], and every expert
- *            no wider than its widest in them
- *   layer    as ragged, every expert of a layer as wide as the widest; or, for vLLM's fused
- *            kernels, experts in two tensors of three dimensions, gate_up_proj (E, 2 k, H), gate
- *            rows first, and down_proj (E, H, k), k a multiple of 8 and per layer in config.json
- *            as moe_intermediate_size
- *   uniform  stock names, every expert as wide as the budget allows, up to a multiple of 8
- *            (fm_actions_uniform_export): config.json differs from the
- *            checkpoint's in the width key alone
- *   padded   stock names and stock config, tails filled with zeros to the full width
+ * The forms that it can have are the layouts (lib/export/layouts.h), each in a file of its own.
  *
  * Where a width is rounded up, for the layer, for the whole model or to options.pad_multiple, the
  * channels that come with it are the expert's next ranked ones, never zeros: what is served is a
@@ -25,10 +9,10 @@
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
- * "removed", "budget", "load_cap": [R, R2] (where there is one), "pad_multiple", "shard_size" (0 in
- * native), "widths": [[k of layer 0 ..] ..], "config": digest of the checkpoint's config.json,
- * "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same options, same
- * bytes.
+ * "removed", "budget", "load_cap": [R, R2] (where there is one), "pad_multiple", "shard_size" (0
+ * where the layout is not sharded), "widths": [[k of layer 0 ..] ..], "config": digest of the
+ * checkpoint's config.json, "ranking": digest of the bundle's ranking}.  No paths, no dates: same
+ * bundle, same options, same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H
@@ -36,44 +20,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/export/layouts.h"
 #include "lib/run/run.h"
 
-enum fm_layout {
-    FM_LAYOUT_NATIVE,
-    FM_LAYOUT_RAGGED,
-    FM_LAYOUT_ELASTIC,
-    FM_LAYOUT_LAYER,
-    FM_LAYOUT_UNIFORM,
-    FM_LAYOUT_PADDED
-};
-#define FM_LAYOUTS 6
-
-/* "native" and so on; NULL outside the enum.  The other way: -1 for an unknown name. */
-const char *fm_layout_name(enum fm_layout layout);
-int fm_layout_from_name(const char *name);
-
-/* What says which member; for elastic, which one to start with. */
+/* What says which member; of a layout that holds the family, which one to start with. */
 enum fm_choice {
     FM_BY_BUDGET, /* the nearest mask, at most one budget step away */
     FM_BY_FIT,    /* the largest member whose export, every file of the directory or the whole of
-                     the stream, takes at most that many bytes; not for elastic */
+                     the stream, takes at most that many bytes */
     FM_BY_MASK,   /* its place in the family */
-    FM_BY_DEFAULT /* elastic: the widest that it holds */
+    FM_BY_DEFAULT /* of the family: the widest that it holds */
 };
 
 /* Tensor bytes of a shard where nothing else is asked for: 4 GiB. */
 #define FM_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
-/* Zeroed but for layout and the choice is fine. */
+/* Zeroed but for layout and the choice is fine.  layout is that of the list, or its form for vLLM.
+ */
 struct fm_export_options {
-    enum fm_layout layout;
-    bool vllm; /* layer: three-dimensional experts */
+    const struct fm_layout *layout;
     enum fm_choice by;
     double budget;
     uint64_t fit;
     int mask;
-    uint64_t shard_bytes; /* of Hugging Face layouts; 0: FM_EXPORT_SHARD_BYTES */
-    bool load_cap;        /* elastic: members with budgets from load_low to load_high alone */
+    uint64_t shard_bytes; /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
+    bool load_cap;        /* of the family, members with budgets from load_low to load_high alone */
     double load_low, load_high;
     uint32_t pad_multiple;  /* widths are rounded up to it, and to that of the training; 0: 1 */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
@@ -81,15 +52,15 @@ struct fm_export_options {
 
 /* What fm_export would do (--dry-run) or did. */
 struct fm_export_report {
-    enum fm_layout layout;
+    const struct fm_layout *layout;
     int index;                              /* the budget's place in the family */
     double budget;                          /* its fraction */
-    uint32_t width_uniform;                 /* layout uniform: the one width */
-    uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because layer and uniform have
-                                               one width for many experts */
+    uint32_t width_uniform;                 /* of layouts with one width */
+    uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
+                                               width for many experts */
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */
-    int members;                            /* elastic: budgets that it holds */
-    uint64_t channels_freed, bytes_freed;   /* elastic: of the model, but of no such budget */
+    int members;                            /* of the family: budgets that it holds */
+    uint64_t channels_freed, bytes_freed;   /* of the family: of the model, but of no such budget */
     uint64_t bytes_weights;                 /* safetensors files, headers included */
     uint64_t bytes_out;                     /* all files, or the stream */
     uint64_t bytes_memory;                  /* buffers at the peak */

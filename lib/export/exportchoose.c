@@ -97,7 +97,7 @@ static int choose_fit(struct fm_exporter *x, int *index, struct fm_err *err)
                    "no member fits in %llu bytes: the smallest takes %llu in layout %s, all files "
                    "counted",
                    (unsigned long long)x->options->fit, (unsigned long long)least,
-                   fm_layout_name(x->options->layout));
+                   x->options->layout->name);
 }
 
 static int choose_mask(const struct fm_exporter *x, int *index, struct fm_err *err)
@@ -130,24 +130,22 @@ int fm_exporter_choose(struct fm_exporter *x, int *index, struct fm_err *err)
 
 int fm_exporter_check(const struct fm_export_options *o, struct fm_err *err)
 {
-    if (o->vllm && o->layout != FM_LAYOUT_LAYER)
+    if (o->by == FM_BY_FIT && o->layout->family)
         return fm_fail(err, FM_EUSAGE,
-                       "--for vllm is a form of layout layer; layout %s has one form for all",
-                       fm_layout_name(o->layout));
-    if (o->by == FM_BY_FIT && o->layout == FM_LAYOUT_ELASTIC)
+                       "--fit chooses a member, and layout %s holds all of them; use "
+                       "--budget R, the one to start with",
+                       o->layout->name);
+    if (o->load_cap && !o->layout->capped)
         return fm_fail(err, FM_EUSAGE,
-                       "--fit chooses a member, and layout elastic holds all of them; use "
-                       "--budget R, the one to start with");
-    if (o->load_cap && o->layout != FM_LAYOUT_ELASTIC)
-        return fm_fail(err, FM_EUSAGE,
-                       "--load-cap is for layout elastic; layout %s holds one member, no wider "
+                       "--load-cap is for layout %s; layout %s holds one member, no wider "
                        "than it needs",
-                       fm_layout_name(o->layout));
+                       fm_layouts_capped(), o->layout->name);
     if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
         return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
                        o->load_low, o->load_high);
-    if (o->shard_bytes && o->layout == FM_LAYOUT_NATIVE)
+    if (o->shard_bytes && !o->layout->sharded)
         return fm_fail(err, FM_EUSAGE,
-                       "--shard-size: layout native has a file for every layer, not shards");
+                       "--shard-size: layout %s has a file for every layer, not shards",
+                       o->layout->name);
     return FM_OK;
 }

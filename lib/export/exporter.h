@@ -3,9 +3,9 @@
  * includes this, but lib/verify_export*.c and lib/export/list.c, which plan an export to compare or
  * to count.
  *
- * A layout says which tensors there are, how each is filled from the bundle, and which files
- * they go into (fm_exporter_native, fm_exporter_hf).  The rest, from choosing the mask to
- * writing a directory or a tar stream, does not know layouts.
+ * A layout (lib/export/layouts.h) says which tensors there are, how each is filled from the bundle,
+ * and which files they go into.  The rest, from choosing the mask to writing a directory or a tar
+ * stream, does not know layouts.
  */
 #ifndef FM_EXPORTER_H
 #define FM_EXPORTER_H
@@ -64,12 +64,12 @@ struct fm_exporter {
     struct fm_config config;
     struct fm_volumes volumes;
     struct fm_budgets budgets;
-    int first, last;                        /* budgets that the export may serve */
-    int index;                              /* the budget */
-    uint32_t *widths;                       /* (M, E): channels of every expert in the files */
+    int first, last;  /* budgets that the export may serve */
+    int index;        /* the budget */
+    uint32_t *widths; /* (M, E): channels of every expert in the files */
+    uint32_t *stored; /* (M, E): channels that files have room for, the last ones zero */
     uint64_t channels_layout, channels_pad; /* in widths and not in the mask: struct
                                                fm_export_report */
-    int rows;                               /* PADDED, UNIFORM: channels that files have room for */
     struct fm_export_tensor *tensor;        /* in order of file, then offset, once planned */
     size_t tensors, tensors_capacity;
     struct fm_export_file *file;
@@ -77,8 +77,7 @@ struct fm_exporter {
     /* What tensors and the first `weight_files` files were planned for: they stay as long as only
      * the texts change. */
     struct fm_export_options planned;
-    int planned_rows;
-    uint32_t *planned_widths; /* (M, E) */
+    uint32_t *planned_stored; /* (M, E) */
     size_t weight_files;
     char *family; /* elastic: fm_family of config.json for planned.pad_multiple; NULL: not yet */
     struct fm_crew crew;
@@ -88,8 +87,6 @@ struct fm_exporter {
 
 /* Tensors, weight files and texts for budget `index`, in place of those planned before. */
 int fm_exporter_plan(struct fm_exporter *x, int index, struct fm_err *err);
-int fm_exporter_native(struct fm_exporter *x, struct fm_err *err);
-int fm_exporter_hf(struct fm_exporter *x, struct fm_err *err);
 
 /* Add a tensor; `like` is copied, its name too. */
 int fm_exporter_add_tensor(struct fm_exporter *x, const struct fm_export_tensor *like,
@@ -111,16 +108,20 @@ int fm_exporter_head(struct fm_exporter *x, size_t i, const char **head, struct 
 
 /* ---- widths ---- */
 
-/* Set x->widths, rows and the counts of what was rounded up, for x->index. */
+/* Set x->widths, stored and the counts of what was rounded up, for x->index. */
 void fm_exporter_widths(struct fm_exporter *x);
 /* FM_EUSAGE for a pad_multiple that experts of this model cannot have. */
 int fm_exporter_check_pad(const struct fm_exporter *x, struct fm_err *err);
-/* A width of a mask as this export has it: rounded up to pad_multiple and to the training's. */
+/* A width as this export has it: rounded up to pad_multiple, where it stays a multiple of what the
+ * training and the layout's kernels ask for. */
 uint32_t fm_exporter_round(const struct fm_exporter *x, uint32_t width);
 /* Channels of all experts of the model that are not in the files. */
 uint64_t fm_exporter_freed(const struct fm_exporter *x);
-/* Channels that the experts of the l-th layer of experts have together in the files. */
+/* Channels that files have room for: of the l-th layer of experts; of all. */
 uint64_t fm_exporter_channels(const struct fm_exporter *x, int l);
+uint64_t fm_exporter_channels_all(const struct fm_exporter *x);
+/* Do files have room for every channel of the model, whatever the mask says? */
+bool fm_exporter_full(const struct fm_exporter *x);
 
 /* ---- bytes ---- */
 
@@ -134,26 +135,8 @@ uint64_t fm_exporter_piece(const struct fm_exporter *x, const struct fm_export_t
 /* The weights of one channel: a row of gate, of up and of down. */
 uint64_t fm_exporter_channel_bytes(const struct fm_exporter *x);
 
-/* ---- texts ---- */
-
-/* config.json, fm-export.json, README.md, the carried files, the modelling file. */
-int fm_exporter_texts(struct fm_exporter *x, struct fm_err *err);
-int fm_exporter_config(struct fm_exporter *x, struct fm_err *err);
-int fm_exporter_card(struct fm_exporter *x, struct fm_err *err);
 /* License and base model, from the checkpoint's own card and config: once, at open. */
 int fm_exporter_origin(struct fm_exporter *x, struct fm_err *err);
-/* [[26, 103], [37, 26]], a decoder layer per line, [] where it has no experts. */
-void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
-                            const char *indent);
-/* With the fewest digits that read back the same; [0.2, 1] of a load cap. */
-void fm_exporter_say_number(struct fm_text *t, double value);
-void fm_exporter_say_cap(struct fm_text *t, const struct fm_export_options *o);
-/* Add a text as a file; releases it. */
-int fm_exporter_add_text(struct fm_exporter *x, const char *name, struct fm_text *t,
-                         struct fm_err *err);
-/* True for layouts that come with modeling_fm.py; false: stock names, or native. */
-bool fm_exporter_models(const struct fm_exporter *x);
-
 /* ---- from beginning to end ---- */
 
 /* Open the bundle and what does not depend on the mask; release in every case. */

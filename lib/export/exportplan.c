@@ -1,4 +1,4 @@
-#include "lib/export/exporter.h"
+#include "lib/export/texts.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -138,33 +138,29 @@ static bool is_planned(const struct fm_exporter *x)
 {
     const struct fm_export_options *o = x->options, *p = &x->planned;
     size_t n = (size_t)x->config.M * (size_t)x->config.E;
-    if (x->weight_files == 0 || o->layout != p->layout || o->vllm != p->vllm ||
-        o->shard_bytes != p->shard_bytes || o->pad_multiple != p->pad_multiple ||
-        o->load_cap != p->load_cap || o->load_low != p->load_low || o->load_high != p->load_high)
+    if (x->weight_files == 0 || o->layout != p->layout || o->shard_bytes != p->shard_bytes ||
+        o->pad_multiple != p->pad_multiple || o->load_cap != p->load_cap ||
+        o->load_low != p->load_low || o->load_high != p->load_high)
         return false;
-    if (o->layout == FM_LAYOUT_UNIFORM || o->layout == FM_LAYOUT_PADDED)
-        return x->rows == x->planned_rows;
-    return memcmp(x->widths, x->planned_widths, n * sizeof *x->widths) == 0;
+    return memcmp(x->stored, x->planned_stored, n * sizeof *x->stored) == 0;
 }
 
 static void remember_plan(struct fm_exporter *x)
 {
     x->planned = *x->options;
-    x->planned_rows = x->rows;
-    memcpy(x->planned_widths, x->widths,
-           (size_t)x->config.M * (size_t)x->config.E * sizeof *x->widths);
+    memcpy(x->planned_stored, x->stored,
+           (size_t)x->config.M * (size_t)x->config.E * sizeof *x->stored);
     x->weight_files = x->files;
 }
 
 /* Tensors that are no expert's, under the names of the layout. */
 static int add_rest(struct fm_exporter *x, struct fm_err *err)
 {
-    enum fm_source source = fm_exporter_models(x) ? FM_SOURCE_RAGGED : FM_SOURCE_STOCK;
     int rc = FM_OK;
     for (size_t i = 0; i < x->volumes.rest.count && rc == FM_OK; i++) {
         const struct fm_tensor *t = &x->volumes.rest.tensor[i];
         char name[FM_ST_NAME_BYTES_MAX + 1];
-        fm_checkpoint_rename(name, &x->config, source, t->name);
+        fm_checkpoint_rename(name, &x->config, x->options->layout->names, t->name);
         struct fm_export_tensor like = {.t = *t, .fill = FM_FILL_COPY, .from = t->offset};
         like.t.name = name;
         rc = fm_exporter_add_tensor(x, &like, err);
@@ -174,10 +170,14 @@ static int add_rest(struct fm_exporter *x, struct fm_err *err)
 
 static int plan_weights(struct fm_exporter *x, struct fm_err *err)
 {
+    const struct fm_layout *layout = x->options->layout;
     int rc = add_rest(x, err);
-    if (rc == FM_OK)
-        rc = x->options->layout == FM_LAYOUT_NATIVE ? fm_exporter_native(x, err)
-                                                    : fm_exporter_hf(x, err);
+    for (int m = 0; m < x->config.M && rc == FM_OK; m++)
+        rc = layout->experts(x, m, err);
+    if (rc == FM_OK) {
+        qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_names);
+        rc = layout->files(x, err);
+    }
     if (rc == FM_OK)
         qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_places);
     if (rc == FM_OK)
@@ -196,7 +196,7 @@ int fm_exporter_plan(struct fm_exporter *x, int index, struct fm_err *err)
         forget_plan(x);
         rc = plan_weights(x, err);
     }
-    return rc == FM_OK ? fm_exporter_texts(x, err) : rc;
+    return rc == FM_OK ? fm_texts_plan(x, err) : rc;
 }
 
 /* ---- inputs ---- */
@@ -238,11 +238,11 @@ int fm_exporter_take(struct fm_exporter *x, struct fm_err *err)
         rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
                      x->bundle.file.path);
     if (rc == FM_OK) {
-        x->widths =
-            fm_alloc((size_t)x->config.M * (size_t)x->config.E, sizeof *x->widths, "widths", err);
-        x->planned_widths = fm_alloc((size_t)x->config.M * (size_t)x->config.E,
-                                     sizeof *x->planned_widths, "widths", err);
-        rc = x->widths && x->planned_widths ? FM_OK : err->code;
+        size_t n = (size_t)x->config.M * (size_t)x->config.E;
+        x->widths = fm_alloc(n, sizeof *x->widths, "widths", err);
+        x->stored = fm_alloc(n, sizeof *x->stored, "widths", err);
+        x->planned_stored = fm_alloc(n, sizeof *x->planned_stored, "widths", err);
+        rc = x->widths && x->stored && x->planned_stored ? FM_OK : err->code;
     }
     if (rc == FM_OK)
         rc = fm_exporter_origin(x, err);
@@ -257,7 +257,8 @@ void fm_exporter_release(struct fm_exporter *x)
     free(x->tensor);
     free(x->file);
     free(x->widths);
-    free(x->planned_widths);
+    free(x->stored);
+    free(x->planned_stored);
     free(x->config_text);
     fm_volumes_close(&x->volumes);
     fm_budgets_release(&x->budgets);

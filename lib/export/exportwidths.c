@@ -20,18 +20,28 @@ int fm_exporter_check_pad(const struct fm_exporter *x, struct fm_err *err)
 
 uint32_t fm_exporter_round(const struct fm_exporter *x, uint32_t width)
 {
-    if (x->options->pad_multiple <= 1)
-        return width;
-    return fm_actions_round(
-        width, fm_actions_both(x->options->pad_multiple, x->budgets.actions.multiple), x->config.I);
+    uint32_t pad = x->options->pad_multiple;
+    uint32_t needed = fm_actions_both(x->budgets.actions.multiple, x->options->layout->multiple);
+    return pad <= 1 ? width : fm_actions_round(width, fm_actions_both(pad, needed), x->config.I);
+}
+
+static uint64_t sum_of(const uint32_t *widths, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += widths[i];
+    return sum;
 }
 
 uint64_t fm_exporter_channels(const struct fm_exporter *x, int l)
 {
-    uint64_t sum = 0;
-    for (int e = 0; e < x->config.E; e++)
-        sum += x->widths[(size_t)l * (size_t)x->config.E + (size_t)e];
-    return sum;
+    size_t E = (size_t)x->config.E;
+    return sum_of(x->stored + (size_t)l * E, E);
+}
+
+uint64_t fm_exporter_channels_all(const struct fm_exporter *x)
+{
+    return sum_of(x->stored, experts_of(x));
 }
 
 uint64_t fm_exporter_channel_bytes(const struct fm_exporter *x)
@@ -40,56 +50,9 @@ uint64_t fm_exporter_channel_bytes(const struct fm_exporter *x)
            fm_volumes_channel_bytes(&x->volumes, FM_PART_DOWN_T);
 }
 
-static uint64_t sum_of(const struct fm_exporter *x)
-{
-    uint64_t sum = 0;
-    for (int l = 0; l < x->config.M; l++)
-        sum += fm_exporter_channels(x, l);
-    return sum;
-}
-
-/* What the grouped products of stock runtimes need, beside the training's. */
-static uint32_t stock_multiple(const struct fm_exporter *x)
-{
-    return fm_actions_both(x->budgets.actions.multiple, FM_UNIFORM_MULTIPLE);
-}
-
-/* Every expert of a layer as wide as the widest; for fused kernels, a multiple of what they need.
- */
-static void level_layers(struct fm_exporter *x)
-{
-    for (int l = 0; l < x->config.M; l++) {
-        uint32_t *k = x->widths + (size_t)l * (size_t)x->config.E, most = 0;
-        for (int e = 0; e < x->config.E; e++)
-            most = k[e] > most ? k[e] : most;
-        if (x->options->vllm)
-            most = fm_actions_round(most, stock_multiple(x), x->config.I);
-        for (int e = 0; e < x->config.E; e++)
-            k[e] = most;
-    }
-}
-
-static void level_model(struct fm_exporter *x)
-{
-    const struct fm_config *c = &x->config;
-    uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->M, c->E,
-                                           c->I, x->budgets.actions.multiple);
-    for (size_t i = 0; i < experts_of(x); i++)
-        x->widths[i] = k;
-}
-
-/* A width for stock kernels keeps being a multiple of what they need. */
-static uint32_t round_one(const struct fm_exporter *x, uint32_t width)
-{
-    uint32_t pad = x->options->pad_multiple;
-    if ((x->options->layout != FM_LAYOUT_UNIFORM && !x->options->vllm) || pad <= 1)
-        return fm_exporter_round(x, width);
-    return fm_actions_round(width, fm_actions_both(pad, stock_multiple(x)), x->config.I);
-}
-
 uint64_t fm_exporter_freed(const struct fm_exporter *x)
 {
-    return fm_family_channels(&x->budgets.family) - sum_of(x);
+    return fm_family_channels(&x->budgets.family) - sum_of(x->widths, experts_of(x));
 }
 
 /* Every expert as wide as in the widest of the budgets that are kept. */
@@ -104,29 +67,35 @@ static void cover_budgets(struct fm_exporter *x)
     }
 }
 
+/* The full model is a member of every family. */
+static bool holds_full_model(const struct fm_exporter *x)
+{
+    return x->options->layout->family && !x->options->load_cap;
+}
+
+bool fm_exporter_full(const struct fm_exporter *x)
+{
+    return x->options->layout->full || holds_full_model(x);
+}
+
 void fm_exporter_widths(struct fm_exporter *x)
 {
-    const uint32_t *mask = fm_family_widths(&x->budgets.family, x->index);
-    enum fm_layout layout = x->options->layout;
-    uint64_t before = 0;
+    size_t n = experts_of(x);
+    uint32_t I = (uint32_t)x->config.I;
     if (x->options->load_cap)
         cover_budgets(x);
     else
-        memcpy(x->widths, mask, experts_of(x) * sizeof *mask);
-    before = sum_of(x);
-    if (layout == FM_LAYOUT_LAYER)
-        level_layers(x);
-    if (layout == FM_LAYOUT_UNIFORM)
-        level_model(x);
-    x->channels_layout = sum_of(x) - before;
-    before = sum_of(x);
-    for (size_t i = 0; i < experts_of(x); i++)
-        x->widths[i] = round_one(x, x->widths[i]);
-    x->channels_pad = sum_of(x) - before;
-    x->rows = layout == FM_LAYOUT_UNIFORM ? (int)x->widths[0] : x->config.I;
-    if (layout != FM_LAYOUT_ELASTIC || x->options->load_cap)
-        return;
-    /* The full model is a member of every family. */
-    for (size_t i = 0; i < experts_of(x); i++)
-        x->widths[i] = (uint32_t)x->config.I;
+        memcpy(x->widths, fm_family_widths(&x->budgets.family, x->index), n * sizeof *x->widths);
+    uint64_t before = sum_of(x->widths, n);
+    if (x->options->layout->level)
+        x->options->layout->level(x);
+    x->channels_layout = sum_of(x->widths, n) - before;
+    before = sum_of(x->widths, n);
+    for (size_t i = 0; i < n; i++)
+        x->widths[i] = fm_exporter_round(x, x->widths[i]);
+    x->channels_pad = sum_of(x->widths, n) - before;
+    for (size_t i = 0; i < n; i++) {
+        x->widths[i] = holds_full_model(x) ? I : x->widths[i];
+        x->stored[i] = fm_exporter_full(x) ? I : x->widths[i];
+    }
 }

@@ -13,6 +13,12 @@ static uint64_t row_bytes(const struct fm_exporter *x)
     return fm_volumes_channel_bytes(&x->volumes, FM_PART_DOWN_T);
 }
 
+/* Channels that files have room for. */
+static uint32_t stored_of(const struct fm_exporter *x, const struct fm_export_tensor *t)
+{
+    return x->stored[(size_t)t->l * (size_t)x->config.E + (size_t)t->e];
+}
+
 static uint32_t width_of(const struct fm_exporter *x, const struct fm_export_tensor *t)
 {
     return x->widths[(size_t)t->l * (size_t)x->config.E + (size_t)t->e];
@@ -158,7 +164,7 @@ int fm_exporter_fill(const struct fm_exporter *x, const struct fm_export_tensor 
         return fill_rows(x, t, from, size, dst, err);
     case FM_FILL_DOWN:
         assert(from == 0 && size == t->t.size);
-        return read_down(x, t->l, t->e, width_of(x, t), x->rows, dst, err);
+        return read_down(x, t->l, t->e, width_of(x, t), (int)stored_of(x, t), dst, err);
     case FM_FILL_FUSED_UP:
         return fill_fused_rows(x, t, from, size, dst, err);
     case FM_FILL_FUSED_DOWN:

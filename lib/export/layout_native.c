@@ -1,34 +1,14 @@
-/* The native layout: ranges of the bundle as they are, one file per layer. */
-#include "lib/export/exporter.h"
+/*
+ * native: the layout of the bundle itself, for the fm tools alone.  Prefixes of the ranked experts
+ * are copied as they are: layers-NNNNN.safetensors has a layer's experts as two flat tensors,
+ * gate_up (2 sum k, H) and down (sum k, H), and rest.safetensors everything else.
+ */
+#include "lib/export/tensorplan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/mem.h"
-
-/* layers.{l}.gate_up (2 sum k, H) and layers.{l}.down (sum k, H). */
-static int add_layer(struct fm_exporter *x, int l, struct fm_err *err)
-{
-    int rc = FM_OK;
-    for (int i = 0; i < FM_SEGMENT_PARTS && rc == FM_OK; i++) {
-        enum fm_weight_part part = fm_segments_part(i);
-        char name[FM_VOLUMES_NAME_BYTES];
-        fm_volumes_tensor(name, x->config.moe[l], part);
-        struct fm_export_tensor t = {.fill = FM_FILL_FLAT, .l = l, .part = part};
-        t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 2};
-        t.t.shape[0] = fm_exporter_channels(x, l) * (part == FM_PART_DOWN_T ? 1 : 2);
-        t.t.shape[1] = (uint64_t)x->config.H;
-        rc = fm_exporter_add_tensor(x, &t, err);
-    }
-    return rc;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_export_tensor *)a)->t.name,
-                  ((const struct fm_export_tensor *)b)->t.name);
-}
 
 /* One weight file of those tensors that the filter lets in: layer l, or -1 for the rest. */
 static int add_file(struct fm_exporter *x, const char *name, int l, struct fm_err *err)
@@ -53,12 +33,9 @@ static int add_file(struct fm_exporter *x, const char *name, int l, struct fm_er
     return rc;
 }
 
-int fm_exporter_native(struct fm_exporter *x, struct fm_err *err)
+static int plan_files(struct fm_exporter *x, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int l = 0; l < x->config.M && rc == FM_OK; l++)
-        rc = add_layer(x, l, err);
-    qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_names);
     for (int l = 0; l < x->config.M && rc == FM_OK; l++) {
         char name[FM_VOLUMES_NAME_BYTES];
         snprintf(name, sizeof name, "layers-%05d.safetensors", x->config.moe[l]);
@@ -66,3 +43,20 @@ int fm_exporter_native(struct fm_exporter *x, struct fm_err *err)
     }
     return rc == FM_OK ? add_file(x, "rest.safetensors", -1, err) : rc;
 }
+
+static void say_running(struct fm_text *t, const struct fm_exporter *x)
+{
+    (void)x;
+    fm_text_printf(t, "The fm tools read it as a model: `--model DIR`.\n\n");
+}
+
+const struct fm_layout fm_layout_native = {
+    .name = "native",
+    .multiple = 1,
+    .names = FM_SOURCE_ONLINE,
+    .experts = fm_tensorplan_flat,
+    .files = plan_files,
+    .about = "Layout `native`: prefix ranges of the ranked weights, for the fm tools alone.",
+    .running = say_running,
+    .split = FM_SPLIT_NONE,
+};

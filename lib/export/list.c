@@ -35,42 +35,38 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
     snprintf(row->method, sizeof row->method, "%s", fm_method_name(m->method));
 }
 
-const char *fm_list_form_name(int form)
+int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
 {
-    return form == FM_LIST_FUSED    ? "layer-vllm"
-           : form == FM_LIST_CAPPED ? "load-cap"
-                                    : fm_layout_name((enum fm_layout)form);
+    const struct fm_layout *const *layout;
+    int n = 0;
+    for (layout = fm_layouts; *layout; layout++)
+        kind[n++] = (struct fm_list_kind){(*layout)->name, *layout, false};
+    for (layout = fm_layouts; *layout; layout++)
+        if ((*layout)->vllm)
+            kind[n++] = (struct fm_list_kind){(*layout)->vllm->listed, (*layout)->vllm, false};
+    for (layout = fm_layouts; *layout && n < FM_LIST_FORMS_MAX; layout++)
+        if ((*layout)->capped)
+            kind[n++] = (struct fm_list_kind){(*layout)->capped, *layout, true};
+    return n;
 }
 
-/* Bytes of the tensors; without experts, each budget removes from the same sum. */
+/* Bytes of the tensors: of all that the member has, what it removes and the files keep, and where
+ * they are the family's the index of a budget in every layer. */
 static uint64_t tensor_bytes(const struct fm_exporter *x)
 {
     const struct fm_mask *mask = &x->budgets.family.mask[x->index];
-    uint64_t channel = fm_exporter_channel_bytes(x), kept = 0;
+    uint64_t channel = fm_exporter_channel_bytes(x);
     uint64_t full = x->budgets.budget[x->index].bytes + mask->removed * channel;
-    for (int m = 0; m < x->config.M; m++)
-        kept += fm_exporter_channels(x, m);
-    if (x->options->layout == FM_LAYOUT_PADDED)
-        return full;
-    if (x->options->layout == FM_LAYOUT_ELASTIC)
+    if (x->options->layout->family)
         full += (uint64_t)x->config.M * (uint64_t)fm_dtype_bits(x->volumes.dtype) / 8;
-    return full - (fm_family_channels(&x->budgets.family) - kept) * channel;
-}
-
-static struct fm_export_options options_of(int form)
-{
-    if (form == FM_LIST_FUSED)
-        return (struct fm_export_options){.layout = FM_LAYOUT_LAYER, .vllm = true};
-    if (form == FM_LIST_CAPPED)
-        return (struct fm_export_options){
-            .layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_high = 1};
-    return (struct fm_export_options){.layout = (enum fm_layout)form};
+    return full - (fm_family_channels(&x->budgets.family) - fm_exporter_channels_all(x)) * channel;
 }
 
 /* One form of every member. */
 static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, struct fm_err *err)
 {
-    struct fm_export_options o = options_of(form);
+    const struct fm_list_kind *kind = &list->kind[form];
+    struct fm_export_options o = {.layout = kind->layout, .load_cap = kind->capped, .load_high = 1};
     int rc = FM_OK;
     x->options = &o;
     for (int i = 0; i < list->rows && rc == FM_OK; i++) {
@@ -82,7 +78,7 @@ static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, stru
             break;
         fm_exporter_widths(x);
         f->tensors = tensor_bytes(x);
-        f->degrees = fm_degrees_of(&x->config, o.layout, o.vllm, x->widths);
+        f->degrees = fm_runtimes_degrees(&x->config, o.layout, x->stored);
         if (list->packed) {
             rc = fm_exporter_plan(x, i, err);
             f->files = rc == FM_OK ? fm_exporter_bytes(x) : 0;
@@ -104,7 +100,7 @@ static int fill_rows(struct fm_list *list, struct fm_exporter *x, bool forms, st
     list->rows = n;
     for (int i = 0; i < n; i++)
         fill_row(&list->row[i], &x->budgets, i);
-    for (int form = 0; form < FM_LIST_FORMS && forms && rc == FM_OK; form++)
+    for (int form = 0; form < list->kinds && forms && rc == FM_OK; form++)
         rc = fill_form(list, x, form, err);
     return rc;
 }
@@ -152,6 +148,7 @@ static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundl
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
 {
     *list = (struct fm_list){.adapter_budget = -1};
+    list->kinds = fm_list_kinds(list->kind);
     const struct fm_export_options plain = {0};
     const struct fm_run_options run = {.output = ""};
     struct fm_exporter x = {.run = &run, .options = &plain};
@@ -206,11 +203,11 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     cJSON_AddBoolToObject(quality, "recovered", row->recovered);
 }
 
-static void add_forms(cJSON *object, const struct fm_list_row *row)
+static void add_forms(cJSON *object, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *layouts = cJSON_AddObjectToObject(object, "layouts");
-    for (int i = 0; i < FM_LIST_FORMS; i++) {
-        cJSON *form = cJSON_AddObjectToObject(layouts, fm_list_form_name(i));
+    for (int i = 0; i < list->kinds; i++) {
+        cJSON *form = cJSON_AddObjectToObject(layouts, list->kind[i].name);
         fm_json_add_uint(form, "tensors", row->form[i].tensors);
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
@@ -221,7 +218,7 @@ static void add_forms(cJSON *object, const struct fm_list_row *row)
     }
 }
 
-static void add_row(cJSON *array, const struct fm_list_row *row)
+static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToArray(array, object);
@@ -237,7 +234,7 @@ static void add_row(cJSON *array, const struct fm_list_row *row)
     fm_json_add_uint(object, "params", row->params);
     fm_json_add_uint(object, "params_active", row->params_active);
     add_quality(object, row);
-    add_forms(object, row);
+    add_forms(object, list, row);
 }
 
 char *fm_list_json(const struct fm_list *list)
@@ -263,7 +260,7 @@ char *fm_list_json(const struct fm_list *list)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
     cJSON *budgets = cJSON_AddArrayToObject(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
-        add_row(budgets, &list->row[i]);
+        add_row(budgets, list, &list->row[i]);
     char *text = fm_json_print(tree);
     cJSON_Delete(tree);
     return text;

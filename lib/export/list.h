@@ -12,14 +12,19 @@
 #include "lib/export/export.h"
 #include "lib/model/model.h"
 
-/* A form of export: the layouts, layout layer once more as vLLM reads it, and elastic with a load
- * cap that begins at the member of the row. */
-#define FM_LIST_FUSED FM_LAYOUTS
-#define FM_LIST_CAPPED (FM_LAYOUTS + 1)
-#define FM_LIST_FORMS (FM_LAYOUTS + 2)
+/*
+ * A form of export: every layout, then forms for one runtime, then layouts with a load cap that
+ * begins at the member of the row.
+ */
+struct fm_list_kind {
+    const char *name; /* "native" and so on, "layer-vllm", "load-cap" */
+    const struct fm_layout *layout;
+    bool capped;
+};
+#define FM_LIST_FORMS_MAX (2 * FM_LAYOUTS_MAX)
 
-/* "native" and so on, then "layer-vllm" and "load-cap". */
-const char *fm_list_form_name(int form);
+/* All there are; their number. */
+int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX]);
 
 struct fm_list_form {
     uint64_t tensors; /* bytes of all tensors: what the weights take in memory */
@@ -39,8 +44,8 @@ struct fm_list_row {
     uint64_t params, params_active;
     bool measured; /* the quality fields are set */
     double ce, kl, agree;
-    bool recovered; /* measured on the recovered weights */
-    struct fm_list_form form[FM_LIST_FORMS];
+    bool recovered;                              /* measured on the recovered weights */
+    struct fm_list_form form[FM_LIST_FORMS_MAX]; /* as `kind` of the list */
 };
 
 struct fm_list {
@@ -53,6 +58,8 @@ struct fm_list {
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */
     bool packed;           /* it has weights: `files` are set */
+    struct fm_list_kind kind[FM_LIST_FORMS_MAX];
+    int kinds;
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };

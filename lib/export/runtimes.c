@@ -1,8 +1,15 @@
+/*
+ * What other programs make of an export: over how many devices servers split it, and whether
+ * llama.cpp computes the same function.  Both follow from config.json and the widths in the files;
+ * the programs' own rules are said in the header.
+ */
 #include "lib/export/runtimes.h"
 
 #include <stdio.h>
 
 #include "lib/model/family.h"
+
+/* ---- tensor parallelism ---- */
 
 static bool splits_heads(const struct fm_config *c, int d, bool stock)
 {
@@ -11,37 +18,45 @@ static bool splits_heads(const struct fm_config *c, int d, bool stock)
     return c->Q % d == 0 && (c->G % d == 0 || repeats);
 }
 
-/* Every width is a multiple; experts of a padded export are I wide. */
-static bool splits_experts(const struct fm_config *c, enum fm_layout layout, const uint32_t *widths,
-                           int d)
+/* Every width is a multiple. */
+static bool splits_experts(const struct fm_config *c, const uint32_t *stored, int d)
 {
-    if (layout == FM_LAYOUT_PADDED)
-        return c->I % d == 0;
     for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)
-        if (widths[i] % (uint32_t)d != 0)
+        if (stored[i] % (uint32_t)d != 0)
             return false;
     return true;
 }
 
-uint64_t fm_degrees_of(const struct fm_config *c, enum fm_layout layout, bool vllm,
-                       const uint32_t *widths)
+uint64_t fm_runtimes_degrees(const struct fm_config *c, const struct fm_layout *layout,
+                             const uint32_t *stored)
 {
-    bool stock = layout == FM_LAYOUT_UNIFORM || layout == FM_LAYOUT_PADDED;
+    bool stock = !layout->code;
     uint64_t degrees = 0;
-    if (layout == FM_LAYOUT_NATIVE)
+    if (layout->split == FM_SPLIT_NONE)
         return 0;
     for (int d = 1; d <= FM_DEGREES_MAX; d++)
         if (splits_heads(c, d, stock) && c->dense % d == 0 && c->shared % d == 0 &&
-            ((!stock && !vllm) || splits_experts(c, layout, widths, d)))
+            (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, d)))
             degrees |= (uint64_t)1 << (d - 1);
     return degrees;
 }
 
-void fm_degrees_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char *separator)
+void fm_runtimes_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char *separator)
 {
     size_t at = 0;
     snprintf(text, FM_DEGREES_TEXT, "none");
     for (int d = 1; d <= FM_DEGREES_MAX; d++)
         if (degrees >> (d - 1) & 1)
             at += (size_t)snprintf(text + at, FM_DEGREES_TEXT - at, "%s%d", at ? separator : "", d);
+}
+
+/* ---- llama.cpp ---- */
+
+bool fm_runtimes_llama(const struct fm_config *c)
+{
+    const struct fm_model_family *f = c->family;
+    bool wide = f->qk_norm == FM_QK_NORM_FULL;
+    if (f->gguf_router != (int)c->router || c->M < c->L || c->clip > 0 || c->window > 0)
+        return false;
+    return !wide || (c->G == c->Q && c->eps == 1e-5F);
 }

@@ -1,19 +1,27 @@
 /*
- * Over how many devices an export can be split by stock servers (tensor parallelism), as vLLM and
- * SGLang check it when they load:
+ * What other programs make of an export.
  *
- *   all layouts       a device gets whole query heads and whole key/value heads; where there are
- *                     fewer of the latter than devices, stock code repeats them (devices must be
- *                     a multiple of them); with our modelling file vLLM does, SGLang does not,
- *                     and what one of them does not is not listed; nor does stock code
- *                     that gathers the keys again for one norm over all heads (OLMoE: vLLM alone
- *                     splits it, SGLang norms a part by the weights of all and stops); dense
- *                     layers and shared experts are split by their channels
- *   uniform, padded   the width of an expert is a multiple of the degree
- *   layer for vLLM    so is the width of every layer
- *   ragged, elastic,  every device has all experts whole: no more rules, and no less memory
- *   layer
- *   native            is for no server
+ * Tensor parallelism: over how many devices stock servers can split it, as vLLM and SGLang check it
+ * when they load.  A device gets whole query heads and whole key/value heads; where there are fewer
+ * of the latter than devices, stock code repeats them (devices must be a multiple of them); with
+ * our modelling file vLLM does, SGLang does not, and what one of them does not is not listed; nor
+ * does stock code that gathers the keys again for one norm over all heads (OLMoE: vLLM alone splits
+ * it, SGLang norms a part by the weights of all and stops).  Dense layers and shared experts are
+ * split by their channels.  Where experts are split too (FM_SPLIT_EXPERTS) the width of each is a
+ * multiple of the degree; where every device has them whole there are no more rules, and no less
+ * memory.
+ *
+ * llama.cpp: its converter takes some keys of config.json and its graphs have the rest built in, so
+ * a model whose config says otherwise would convert and run as another one, or not convert.  As of
+ * the llama.cpp in llama-cpp-python 0.3.36:
+ *
+ *   PhiMoE                      another norm and another router
+ *   Qwen with dense layers      no tensors for them: "Can not map tensor"
+ *   norm_topk_prob              true for Mixtral and Qwen3-MoE, false for Qwen2-MoE and OLMoE,
+ *                               whatever config.json says
+ *   clip_qkv (OLMoE), sliding_window (Mixtral)      not converted
+ *   OLMoE's rms_norm_eps        1e-5
+ *   OLMoE's norm of keys        as wide as the hidden state: as many key heads as query heads
  */
 #ifndef FM_RUNTIMES_H
 #define FM_RUNTIMES_H
@@ -21,18 +29,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/export/export.h"
+#include "lib/export/layouts.h"
 #include "lib/model/model.h"
 
 #define FM_DEGREES_MAX 64
 
-/* Bit d - 1 is set where degree d, up to FM_DEGREES_MAX, is possible; widths (M, E) are those of
- * the files. */
-uint64_t fm_degrees_of(const struct fm_config *config, enum fm_layout layout, bool vllm,
-                       const uint32_t *widths);
+/* Bit d - 1 is set where degree d, up to FM_DEGREES_MAX, is possible; stored (M, E) is how many
+ * channels of each expert the files have. */
+uint64_t fm_runtimes_degrees(const struct fm_config *config, const struct fm_layout *layout,
+                             const uint32_t *stored);
 
 /* "1, 2, 4" with that separator, "none" without any. */
 #define FM_DEGREES_TEXT 320
-void fm_degrees_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char *separator);
+void fm_runtimes_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char *separator);
+
+/* Does llama.cpp compute the same function from a checkpoint under stock names? */
+bool fm_runtimes_llama(const struct fm_config *config);
 
 #endif

@@ -1,5 +1,9 @@
-/* config.json and fm-export.json of an export. */
-#include "lib/export/exporter.h"
+/*
+ * The texts of an export beside the model card: config.json, which is the checkpoint's with a few
+ * keys set, so that all others stay as they were written; fm-export.json, which says what fm-verify
+ * must plan again; our modelling file; and the files that the bundle carries along.
+ */
+#include "lib/export/texts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,11 +12,13 @@
 
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
+#include "formats/runtime/modeling.h"
+#include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
 #include "lib/stage/stage.h"
 
-void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
-                            const char *indent)
+void fm_texts_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
+                     const char *indent)
 {
     fm_text_printf(t, "[");
     for (int l = 0; l < x->config.L; l++) {
@@ -25,7 +31,7 @@ void fm_exporter_say_widths(struct fm_text *t, const struct fm_exporter *x, cons
     fm_text_printf(t, "\n%s]", indent);
 }
 
-void fm_exporter_say_number(struct fm_text *t, double value)
+void fm_texts_number(struct fm_text *t, double value)
 {
     char text[32];
     int digits = 1;
@@ -35,27 +41,30 @@ void fm_exporter_say_number(struct fm_text *t, double value)
     fm_text_printf(t, "%s", text);
 }
 
-void fm_exporter_say_cap(struct fm_text *t, const struct fm_export_options *o)
+void fm_texts_cap(struct fm_text *t, const struct fm_export_options *o)
 {
     fm_text_printf(t, "[");
-    fm_exporter_say_number(t, o->load_low);
+    fm_texts_number(t, o->load_low);
     fm_text_printf(t, ", ");
-    fm_exporter_say_number(t, o->load_high);
+    fm_texts_number(t, o->load_high);
     fm_text_printf(t, "]");
+}
+
+int fm_texts_add(struct fm_exporter *x, const char *name, struct fm_text *t, struct fm_err *err)
+{
+    size_t size = t->size;
+    char *data = t->data;
+    bool failed = t->failed;
+    *t = (struct fm_text){0};
+    if (!failed)
+        return fm_exporter_add_file(x, name, data, size, size, false, err);
+    free(data);
+    return fm_fail(err, FM_ENOMEM, "no memory for %s", name);
 }
 
 /* ---- config.json ---- */
 
-/* The text of config.json, and the first failure. */
-struct edit {
-    char *text;
-    size_t size;
-    int rc;
-    struct fm_err *err;
-};
-
-/* Set a key to a text that was just built; releases that. */
-static void set(struct edit *e, const char *key, struct fm_text *value)
+void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *value)
 {
     if (e->rc == FM_OK && value->failed)
         e->rc = fm_fail(e->err, FM_ENOMEM, "no memory");
@@ -66,83 +75,28 @@ static void set(struct edit *e, const char *key, struct fm_text *value)
 }
 
 /* Architecture and classes of our modelling file, for a family whose class prefix is Stock. */
-static void set_classes(struct edit *e, const struct fm_exporter *x)
+static void set_classes(struct fm_texts_edit *e, const struct fm_exporter *x)
 {
     const char *stock = x->config.family->class_name;
     struct fm_text t = {0};
     fm_text_printf(&t, "[\n    \"Fm%sForCausalLM\"\n  ]", stock);
-    set(e, "architectures", &t);
+    fm_texts_set(e, "architectures", &t);
     fm_text_printf(&t, "\"fm_%s\"", x->config.family->name);
-    set(e, "model_type", &t);
+    fm_texts_set(e, "model_type", &t);
     fm_text_printf(&t,
                    "{\n    \"AutoConfig\": \"modeling_fm.Fm%sConfig\",\n"
                    "    \"AutoModel\": \"modeling_fm.Fm%sModel\",\n"
                    "    \"AutoModelForCausalLM\": \"modeling_fm.Fm%sForCausalLM\"\n  }",
                    stock, stock, stock);
-    set(e, "auto_map", &t);
+    fm_texts_set(e, "auto_map", &t);
 }
 
-/* Every budget's widths, as this export rounds them. */
-static void say_family(struct fm_text *t, const struct fm_exporter *x)
-{
-    size_t n = (size_t)x->config.M * (size_t)x->config.E;
-    uint32_t *widths = malloc(n * sizeof *widths);
-    t->failed = t->failed || !widths;
-    fm_text_printf(t, "[");
-    for (int b = x->first; b <= x->last && widths; b++) {
-        const uint32_t *mask = fm_family_widths(&x->budgets.family, b);
-        for (size_t i = 0; i < n; i++)
-            widths[i] = fm_exporter_round(x, mask[i]);
-        fm_text_printf(t, "%s\n    ", b > x->first ? "," : "");
-        fm_exporter_say_widths(t, x, widths, "    ");
-    }
-    fm_text_printf(t, "\n  ]");
-    free(widths);
-}
-
-static void set_elastic(struct edit *e, struct fm_exporter *x)
+void fm_texts_ours(struct fm_texts_edit *e, struct fm_exporter *x)
 {
     struct fm_text t = {0};
-    fm_text_printf(&t, "[");
-    for (int b = x->first; b <= x->last; b++) {
-        fm_text_printf(&t, "%s", b > x->first ? ", " : "");
-        fm_exporter_say_number(&t, x->budgets.budget[b].budget);
-    }
-    fm_text_printf(&t, "]");
-    set(e, "fm_budgets", &t);
-    if (x->options->load_cap) {
-        fm_exporter_say_cap(&t, x->options);
-        set(e, "fm_load_cap", &t);
-    }
-    fm_exporter_say_number(&t, x->budgets.budget[x->index].budget);
-    set(e, "fm_budget", &t);
-    /* Last: setting a key reads all that is there, and this is long. */
-    if (!x->family) {
-        say_family(&t, x);
-        x->family = t.failed ? NULL : t.data;
-        if (t.failed)
-            free(t.data);
-        t = (struct fm_text){.failed = t.failed};
-    }
-    if (!t.failed)
-        fm_text_add(&t, x->family, strlen(x->family));
-    set(e, "fm_family", &t);
-}
-
-/* What vLLM reads for its fused layers: a width per decoder layer. */
-static void set_fused(struct edit *e, const struct fm_exporter *x)
-{
-    struct fm_text t = {0};
-    fm_text_printf(&t, "\"layer\"");
-    set(e, "fm_layout", &t);
-    fm_text_printf(&t, "[");
-    for (int l = 0; l < x->config.L; l++) {
-        int m = fm_config_moe(&x->config, l);
-        size_t first = (size_t)(m < 0 ? 0 : m) * (size_t)x->config.E;
-        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", m < 0 ? 0 : x->widths[first]);
-    }
-    fm_text_printf(&t, "]");
-    set(e, "moe_intermediate_size", &t);
+    set_classes(e, x);
+    fm_texts_widths(&t, x, x->widths, "  ");
+    fm_texts_set(e, "fm_widths", &t);
 }
 
 /* Is the file of "module.Class" carried?  One with "--" in front is in another repository. */
@@ -168,7 +122,8 @@ static bool has_modules(const struct fm_exporter *x, const cJSON *map)
 }
 
 /* Under stock names the architecture is the checkpoint's, by the name that servers know. */
-static void set_architecture(struct edit *e, const struct fm_exporter *x, const cJSON *config)
+static void set_architecture(struct fm_texts_edit *e, const struct fm_exporter *x,
+                             const cJSON *config)
 {
     const struct fm_model_family *family = x->config.family;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
@@ -177,62 +132,127 @@ static void set_architecture(struct edit *e, const struct fm_exporter *x, const 
     fm_text_printf(&saved, "%sForCausalLM", family->class_name);
     if (family->served_as && have && !saved.failed && strcmp(have, saved.data) == 0) {
         fm_text_printf(&t, "[\n    \"%s\"\n  ]", family->served_as);
-        set(e, "architectures", &t);
+        fm_texts_set(e, "architectures", &t);
     }
     free(saved.data);
 }
 
-/* An auto_map whose files are not here would only be stumbled over. */
-static void set_stock_classes(struct edit *e, const struct fm_exporter *x)
+void fm_texts_stock(struct fm_texts_edit *e, struct fm_exporter *x)
 {
     cJSON *json = NULL;
     struct fm_text t = {0};
     e->rc = fm_json_tree(&json, x->config_text, x->config_bytes, e->err);
     if (!has_modules(x, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
         fm_text_printf(&t, "{}");
-        set(e, "auto_map", &t);
+        fm_texts_set(e, "auto_map", &t);
     }
     set_architecture(e, x, json);
     cJSON_Delete(json);
 }
 
-static void set_stock(struct edit *e, const struct fm_exporter *x)
+static int add_config(struct fm_exporter *x, struct fm_err *err)
 {
-    struct fm_text t = {0};
-    if (x->options->layout == FM_LAYOUT_NATIVE)
-        return;
-    set_stock_classes(e, x);
-    if (x->options->layout != FM_LAYOUT_UNIFORM)
-        return;
-    fm_text_printf(&t, "%d", x->rows);
-    set(e, x->config.family->width_key, &t);
-}
-
-static void set_ours(struct edit *e, struct fm_exporter *x)
-{
-    struct fm_text t = {0};
-    set_classes(e, x);
-    fm_exporter_say_widths(&t, x, x->widths, "  ");
-    set(e, "fm_widths", &t);
-    if (x->options->layout == FM_LAYOUT_ELASTIC)
-        set_elastic(e, x);
-    if (x->options->vllm)
-        set_fused(e, x);
-}
-
-int fm_exporter_config(struct fm_exporter *x, struct fm_err *err)
-{
-    struct edit e = {.size = x->config_bytes, .err = err};
+    struct fm_texts_edit e = {.size = x->config_bytes, .err = err};
     e.text = fm_alloc(e.size + 1, 1, "config.json", err);
     if (!e.text)
         return err->code;
     memcpy(e.text, x->config_text, e.size);
-    if (fm_exporter_models(x))
-        set_ours(&e, x);
-    else
-        set_stock(&e, x);
+    if (x->options->layout->config)
+        x->options->layout->config(&e, x);
     if (e.rc == FM_OK)
         return fm_exporter_add_file(x, "config.json", e.text, e.size, e.size, false, err);
     free(e.text);
     return fm_within(err, "config.json");
+}
+
+/* ---- fm-export.json ---- */
+
+static void say_digest(struct fm_text *t, const struct fm_exporter *x, const char *key,
+                       const char *member, const char *end)
+{
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, &fm_bundle_find(&x->bundle, member)->digest);
+    fm_text_printf(t, "  \"%s\": \"%s\"%s\n", key, hex, end);
+}
+
+static uint64_t shard_size(const struct fm_export_options *o)
+{
+    if (!o->layout->sharded)
+        return 0;
+    return o->shard_bytes ? o->shard_bytes : FM_EXPORT_SHARD_BYTES;
+}
+
+static int add_export_json(struct fm_exporter *x, struct fm_err *err)
+{
+    const struct fm_mask *mask = &x->budgets.family.mask[x->index];
+    const struct fm_export_options *o = x->options;
+    struct fm_text t = {0};
+    fm_text_printf(&t, "{\n  \"schema\": 1,\n  \"suite\": \"fm\",\n  \"layout\": \"%s\",\n",
+                   o->layout->name);
+    fm_text_printf(&t, "  \"for\": \"%s\",\n  \"index\": %d,\n",
+                   o->layout->runtime ? o->layout->runtime : "any", x->index);
+    fm_text_printf(&t, "  \"removed\": %" PRIu64 ",\n  \"budget\": %.17g,\n", mask->removed,
+                   x->budgets.budget[x->index].budget);
+    if (o->load_cap) {
+        fm_text_printf(&t, "  \"load_cap\": ");
+        fm_texts_cap(&t, o);
+        fm_text_printf(&t, ",\n");
+    }
+    fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
+                   o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
+    fm_text_printf(&t, "  \"widths\": ");
+    fm_texts_widths(&t, x, x->widths, "  ");
+    fm_text_printf(&t, ",\n");
+    say_digest(&t, x, "config", FM_MEMBER_CARRIED "config.json", ",");
+    say_digest(&t, x, "ranking", FM_MEMBER_RANKING, "");
+    fm_text_printf(&t, "}\n");
+    return fm_texts_add(x, FM_EXPORT_JSON, &t, err);
+}
+
+/* ---- all of them ---- */
+
+/* True for names that an export writes itself, whatever the checkpoint carried. */
+static bool is_own(const char *name)
+{
+    static const char *const own[] = {"config.json", FM_EXPORT_JSON, FM_EXPORT_CARD,
+                                      FM_EXPORT_MODELING, FM_HFWRITER_INDEX};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strcmp(name, own[i]) == 0)
+            return true;
+    return false;
+}
+
+static int add_carried(struct fm_exporter *x, const struct fm_member *m, struct fm_err *err)
+{
+    const char *name = m->name + strlen(FM_MEMBER_CARRIED);
+    if (is_own(name))
+        return FM_OK;
+    int rc = fm_exporter_add_file(x, name, NULL, m->size, m->size, false, err);
+    if (rc == FM_OK)
+        x->file[x->files - 1].member = m;
+    return rc;
+}
+
+static int add_modeling(struct fm_exporter *x, struct fm_err *err)
+{
+    struct fm_text t = {0};
+    size_t size;
+    const char *text = fm_modeling_text(&size);
+    fm_text_add(&t, text, size);
+    return fm_texts_add(x, FM_EXPORT_MODELING, &t, err);
+}
+
+int fm_texts_plan(struct fm_exporter *x, struct fm_err *err)
+{
+    int rc = add_config(x, err);
+    if (rc == FM_OK)
+        rc = add_export_json(x, err);
+    if (rc == FM_OK)
+        rc = fm_card_plan(x, err);
+    if (rc == FM_OK && x->options->layout->code)
+        rc = add_modeling(x, err);
+    for (size_t i = 0; i < x->bundle.members && rc == FM_OK; i++)
+        if (strncmp(x->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0)
+            rc = add_carried(x, &x->bundle.member[i], err);
+    return rc;
 }

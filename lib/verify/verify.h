@@ -31,7 +31,7 @@ struct fm_verify_options {
 };
 
 struct fm_verify_report {
-    const char *kind;        /* "bundle", "stage", "native", "ragged", "padded", "uniform" */
+    const char *kind;        /* "bundle", "stage", or the layout's name */
     int index;               /* exports: the budget, else -1 */
     double budget;           /* exports: its fraction */
     uint64_t items;          /* members, tensors, masks, permutations looked at */

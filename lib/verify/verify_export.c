@@ -61,7 +61,6 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
 {
     const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
     int64_t pad = 1, shard = 0;
-    o->vllm = cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0;
     int rc = fm_json_opt_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
     if (rc == FM_OK)
         rc = fm_json_opt_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
@@ -69,6 +68,8 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
         rc = read_cap(o, json, err);
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
+    if (rc == FM_OK && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
+        rc = fm_layouts_vllm(&o->layout, err);
     return rc == FM_OK ? fm_exporter_check(o, err) : rc;
 }
 
@@ -85,12 +86,11 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     rc = fm_json_tree(&json, text, size, err);
     if (rc == FM_OK)
         rc = fm_json_get_string(json, "layout", &layout, err);
-    if (rc == FM_OK && fm_layout_from_name(layout) < 0)
+    j->options.layout = rc == FM_OK ? fm_layouts_find(layout) : NULL;
+    if (rc == FM_OK && !j->options.layout)
         rc = fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
-    if (rc == FM_OK) {
-        j->options.layout = (enum fm_layout)fm_layout_from_name(layout);
+    if (rc == FM_OK)
         rc = fm_json_get_int(json, "index", 0, FM_BUDGETS_MAX, index, err);
-    }
     if (rc == FM_OK)
         rc = read_form(&j->options, json, err);
     cJSON_Delete(json);
@@ -291,7 +291,7 @@ static int keep_served(struct fm_verify_job *j, struct fm_err *err)
     if (!served)
         return err->code;
     j->v->served = served;
-    j->v->all_resident = j->options.layout == FM_LAYOUT_ELASTIC;
+    j->v->all_resident = j->options.layout->family;
     for (size_t i = 0; i < n; i++)
         served[i] = j->v->all_resident ? fm_exporter_round(&j->x, mask[i]) : j->x.widths[i];
     return FM_OK;
@@ -305,7 +305,7 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
     v->report->kind = "export";
     int rc = open_bundle(&j, err);
     if (rc == FM_OK) {
-        v->report->kind = fm_layout_name(j.options.layout);
+        v->report->kind = j.options.layout->name;
         v->report->index = j.x.index;
         v->report->budget = j.x.budgets.budget[j.x.index].budget;
         rc = check_files(&j, err);

@@ -14,6 +14,12 @@ static uint32_t width_of(const struct fm_verify_job *j, int l, int e)
     return j->x.widths[(size_t)l * (size_t)j->x.config.E + (size_t)e];
 }
 
+/* Channels of an expert of its own tensors that files have room for. */
+static int stored_of(const struct fm_verify_job *j, const struct fm_export_tensor *t)
+{
+    return (int)j->x.stored[(size_t)t->l * (size_t)j->x.config.E + (size_t)t->e];
+}
+
 /* Segments that end at or before a width. */
 static size_t segments_below(const struct fm_verify_job *j, uint32_t width)
 {
@@ -276,10 +282,10 @@ static void check_unit(void *arg, int i)
         break;
     case FM_FILL_GATE:
         bytes *= 2;
-        rc = check_gate_up(j, t, 0, &j->x.tensor[up_of(j, t)], 0, j->x.rows, &err);
+        rc = check_gate_up(j, t, 0, &j->x.tensor[up_of(j, t)], 0, stored_of(j, t), &err);
         break;
     case FM_FILL_DOWN:
-        rc = check_down(j, t, 0, j->x.rows, &err);
+        rc = check_down(j, t, 0, stored_of(j, t), &err);
         break;
     case FM_FILL_FUSED_UP:
     case FM_FILL_FUSED_DOWN:

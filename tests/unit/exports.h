@@ -130,20 +130,31 @@ static inline struct fm_export_report stream_as(const char *path, struct fm_expo
 /* Elastic with the members of these budgets alone, starting with the first. */
 static inline struct fm_export_options capped(double low, double high)
 {
-    return (struct fm_export_options){.layout = FM_LAYOUT_ELASTIC,
+    return (struct fm_export_options){.layout = &fm_layout_elastic,
                                       .by = FM_BY_DEFAULT,
                                       .load_cap = true,
                                       .load_low = low,
                                       .load_high = high};
 }
 
+/* The i-th form of export, as lists have them; NULL behind the last.  Those with a load cap are the
+ * last ones. */
+static inline const struct fm_list_kind *kind_of(int i)
+{
+    static struct fm_list_kind kind[FM_LIST_FORMS_MAX + 1];
+    if (!kind[0].layout)
+        fm_list_kinds(kind);
+    return kind[i].layout ? &kind[i] : NULL;
+}
+
+static inline struct fm_export_options form_of(const struct fm_layout *layout)
+{
+    return (struct fm_export_options){.layout = layout, .budget = 0.4};
+}
+
 static inline struct fm_export_options form(int i)
 {
-    if (i == FM_LIST_FUSED)
-        return (struct fm_export_options){.layout = FM_LAYOUT_LAYER, .vllm = true, .budget = 0.4};
-    if (i == FM_LIST_CAPPED)
-        return capped(0.39, 1);
-    return (struct fm_export_options){.layout = (enum fm_layout)i, .budget = 0.4};
+    return kind_of(i)->capped ? capped(0.39, 1) : form_of(kind_of(i)->layout);
 }
 
 /* Bytes of all tensors of the weight files of a directory, and how many of these there are. */

@@ -11,39 +11,39 @@
 
 enum { E = 2 };
 
-static void expect(const struct fm_config *c, enum fm_layout layout, bool vllm,
-                   const uint32_t *widths, const char *want)
+static void expect(const struct fm_config *c, const struct fm_layout *layout,
+                   const uint32_t *stored, const char *want)
 {
     char text[FM_DEGREES_TEXT];
     struct fm_config config = *c;
     config.family = c->family ? c->family : fm_families_find("mixtral");
-    fm_degrees_print(text, fm_degrees_of(&config, layout, vllm, widths), " ");
+    fm_runtimes_print(text, fm_runtimes_degrees(&config, layout, stored), " ");
     assert_string_equal(text, want);
 }
 
 /* 12 query heads over 6; experts of 48 channels, of which the masks keep a part. */
 static const struct fm_config plain = {.L = 2, .M = 2, .Q = 12, .G = 6, .E = E, .I = 48};
-static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16};
+static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
 static void attention_alone_limits_where_experts_stay_whole(void **unused)
 {
     (void)unused;
-    expect(&plain, FM_LAYOUT_RAGGED, false, odd, "1 2 3 6");
-    expect(&plain, FM_LAYOUT_ELASTIC, false, odd, "1 2 3 6");
-    expect(&plain, FM_LAYOUT_LAYER, false, odd, "1 2 3 6");
-    expect(&plain, FM_LAYOUT_NATIVE, false, odd, "none");
+    expect(&plain, &fm_layout_ragged, odd, "1 2 3 6");
+    expect(&plain, &fm_layout_elastic, odd, "1 2 3 6");
+    expect(&plain, &fm_layout_layer, odd, "1 2 3 6");
+    expect(&plain, &fm_layout_native, odd, "none");
 }
 
 static void channels_limit_where_experts_are_split(void **unused)
 {
     (void)unused;
     /* Stock code gives every device a copy of a key head where 12 devices share 6. */
-    expect(&plain, FM_LAYOUT_PADDED, false, odd, "1 2 3 6 12");
-    expect(&plain, FM_LAYOUT_UNIFORM, false, odd, "1");
-    expect(&plain, FM_LAYOUT_LAYER, true, even, "1 2");
+    expect(&plain, &fm_layout_padded, full, "1 2 3 6 12");
+    expect(&plain, &fm_layout_uniform, odd, "1");
+    expect(&plain, fm_layout_layer.vllm, even, "1 2");
     const uint32_t k[] = {24, 24, 24, 24};
-    expect(&plain, FM_LAYOUT_UNIFORM, false, k, "1 2 3 6 12");
-    expect(&plain, FM_LAYOUT_LAYER, true, k, "1 2 3 6");
+    expect(&plain, &fm_layout_uniform, k, "1 2 3 6 12");
+    expect(&plain, fm_layout_layer.vllm, k, "1 2 3 6");
 }
 
 static void dense_layers_and_shared_experts_limit_too(void **unused)
@@ -52,10 +52,10 @@ static void dense_layers_and_shared_experts_limit_too(void **unused)
     struct fm_config dense = plain, shared = plain;
     dense.dense = 20;
     shared.shared = 9;
-    expect(&dense, FM_LAYOUT_PADDED, false, odd, "1 2");
-    expect(&dense, FM_LAYOUT_RAGGED, false, odd, "1 2");
-    expect(&shared, FM_LAYOUT_PADDED, false, odd, "1 3");
-    expect(&shared, FM_LAYOUT_RAGGED, false, odd, "1 3");
+    expect(&dense, &fm_layout_padded, full, "1 2");
+    expect(&dense, &fm_layout_ragged, odd, "1 2");
+    expect(&shared, &fm_layout_padded, full, "1 3");
+    expect(&shared, &fm_layout_ragged, odd, "1 3");
 }
 
 /* OLMoE's keys are gathered again for one norm: copies would be gathered, too. */
@@ -64,16 +64,16 @@ static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
     (void)unused;
     struct fm_config c = plain;
     c.family = fm_families_find("olmoe");
-    expect(&c, FM_LAYOUT_PADDED, false, odd, "1 2 3 6");
+    expect(&c, &fm_layout_padded, full, "1 2 3 6");
     c.family = fm_families_find("qwen3_moe"); /* a norm of each head */
-    expect(&c, FM_LAYOUT_PADDED, false, odd, "1 2 3 6 12");
+    expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
 }
 
 static void the_largest_degree_is_printed_too(void **unused)
 {
     (void)unused;
     struct fm_config c = {.L = 2, .M = 2, .Q = 128, .G = 128, .E = E, .I = 48};
-    expect(&c, FM_LAYOUT_RAGGED, false, odd, "1 2 4 8 16 32 64");
+    expect(&c, &fm_layout_ragged, odd, "1 2 4 8 16 32 64");
 }
 
 int main(void)

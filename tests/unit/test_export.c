@@ -17,7 +17,7 @@ static void a_member_is_chosen_by_its_place(void **unused)
     struct fm_err err = {0};
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
-    struct fm_export_options o = {.layout = FM_LAYOUT_RAGGED, .by = FM_BY_MASK};
+    struct fm_export_options o = {.layout = &fm_layout_ragged, .by = FM_BY_MASK};
     for (o.mask = 0; o.mask < GIVEN_BUDGETS; o.mask++) {
         GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
         assert_int_equal(r.index, o.mask);
@@ -32,11 +32,11 @@ static void the_largest_member_that_fits_is_taken(void **unused)
 {
     (void)unused;
     struct fm_err err = {0};
-    for (int i = 0; i <= FM_LAYOUTS; i++) {
+    for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_report all[GIVEN_BUDGETS], r;
         struct fm_export_options o = form(i);
         struct fm_run_options run = run_to(scratch("fit"));
-        if (o.layout == FM_LAYOUT_ELASTIC)
+        if (o.layout == &fm_layout_elastic)
             continue;
         o.by = FM_BY_MASK;
         for (o.mask = 0; o.mask < GIVEN_BUDGETS; o.mask++)
@@ -66,7 +66,7 @@ static void the_largest_member_that_fits_is_taken(void **unused)
 static void a_stream_is_counted_as_a_stream(void **unused)
 {
     (void)unused;
-    for (int i = 0; i <= FM_LAYOUTS; i++) {
+    for (int i = 0; !kind_of(i)->capped; i++) {
         size_t size;
         struct fm_export_report r = stream_as(scratch("export.tar"), form(i));
         free(scratch_read(scratch("export.tar"), &size));
@@ -75,7 +75,7 @@ static void a_stream_is_counted_as_a_stream(void **unused)
         o.by = FM_BY_FIT;
         o.fit = size;
         struct fm_run_options run = run_to("-");
-        if (o.layout == FM_LAYOUT_ELASTIC)
+        if (o.layout == &fm_layout_elastic)
             continue;
         GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
         assert_true(r.bytes_out <= size);
@@ -89,16 +89,42 @@ static void options_that_do_not_go_together_are_refused(void **unused)
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
     const struct fm_export_options bad[] = {
-        {.layout = FM_LAYOUT_RAGGED, .vllm = true, .budget = 0.4},
-        {.layout = FM_LAYOUT_ELASTIC, .by = FM_BY_FIT, .fit = 1 << 20},
-        {.layout = FM_LAYOUT_NATIVE, .shard_bytes = 1 << 20, .budget = 0.4},
-        {.layout = FM_LAYOUT_RAGGED, .load_cap = true, .load_high = 1, .budget = 0.4},
-        {.layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_low = 0.4, .load_high = 0.3},
-        {.layout = FM_LAYOUT_ELASTIC, .load_cap = true, .load_low = -0.1, .load_high = 1},
-        {.layout = FM_LAYOUT_RAGGED, .pad_multiple = GIVEN_I + 1, .budget = 0.4},
-        {.layout = FM_LAYOUT_RAGGED, .base_model = "/home/x/model", .budget = 0.4}};
+        {.layout = &fm_layout_elastic, .by = FM_BY_FIT, .fit = 1 << 20},
+        {.layout = &fm_layout_native, .shard_bytes = 1 << 20, .budget = 0.4},
+        {.layout = &fm_layout_ragged, .load_cap = true, .load_high = 1, .budget = 0.4},
+        {.layout = &fm_layout_elastic, .load_cap = true, .load_low = 0.4, .load_high = 0.3},
+        {.layout = &fm_layout_elastic, .load_cap = true, .load_low = -0.1, .load_high = 1},
+        {.layout = &fm_layout_ragged, .pad_multiple = GIVEN_I + 1, .budget = 0.4},
+        {.layout = &fm_layout_ragged, .base_model = "/home/x/model", .budget = 0.4}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(fm_export_plan(&run, &bad[i], &r, &err), FM_EUSAGE);
+    const struct fm_layout *layout = &fm_layout_ragged;
+    assert_int_equal(fm_layouts_vllm(&layout, &err), FM_EUSAGE);
+    assert_string_equal(err.text,
+                        "--for vllm is a form of layout layer; layout ragged has one form "
+                        "for all");
+}
+
+/* What the option's choices, the list and its users rely on. */
+static void every_layout_has_a_name_of_its_own_and_a_form_in_the_list(void **unused)
+{
+    (void)unused;
+    char choices[256], *name, *rest = choices;
+    int n = 0, forms = 0;
+    fm_layouts_choices(choices, sizeof choices);
+    assert_string_equal(choices, "native|ragged|elastic|layer|uniform|padded");
+    while ((name = strsep(&rest, "|"))) {
+        assert_ptr_equal(fm_layouts_find(name), fm_layouts[n]);
+        assert_string_equal(kind_of(n)->name, name);
+        n++;
+    }
+    assert_null(fm_layouts[n]);
+    assert_null(fm_layouts_find("rugged"));
+    while (kind_of(forms))
+        forms++;
+    assert_int_equal(forms, n + 2);
+    assert_string_equal(kind_of(n)->name, "layer-vllm");
+    assert_string_equal(kind_of(n + 1)->name, "load-cap");
 }
 
 static void the_list_says_what_every_layout_takes(void **unused)
@@ -110,18 +136,18 @@ static void the_list_says_what_every_layout_takes(void **unused)
     GIVEN_TRY(fm_list_read(&stage, scratch("stage.fm"), true, &given_err));
     assert_true(list.packed && !stage.packed);
     assert_int_equal(list.params, list.row[0].params); /* of the full model */
-    for (int i = 0; i < FM_LIST_FORMS; i++) {
+    for (int i = 0; kind_of(i); i++) {
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             struct fm_export_options o = form(i);
             const struct fm_list_form *f = &list.row[m].form[i];
-            o.by = i == FM_LIST_CAPPED ? FM_BY_DEFAULT : FM_BY_MASK;
+            o.by = o.load_cap ? FM_BY_DEFAULT : FM_BY_MASK;
             o.mask = m;
             o.load_low = o.load_cap ? list.row[m].budget : 0;
             struct fm_run_options run = run_to(scratch("list"));
             GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
             assert_int_equal(f->files, r.bytes_out);
             assert_int_equal(f->tensors, stage.row[m].form[i].tensors);
-            assert_true((f->degrees != 0) == (i != FM_LAYOUT_NATIVE));
+            assert_true((f->degrees != 0) == (o.layout != &fm_layout_native));
         }
         export_as(scratch("list"), form(i));
         assert_int_equal(list.row[5].form[i].tensors, tensor_bytes(scratch("list")));
@@ -163,10 +189,10 @@ static void check_index(const char *dir)
 static void shards_hold_no_more_than_they_may(void **unused)
 {
     (void)unused;
-    for (int i = 0; i <= FM_LAYOUTS; i++) {
+    for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         char command[1024];
-        if (o.layout == FM_LAYOUT_NATIVE)
+        if (o.layout == &fm_layout_native)
             continue;
         o.shard_bytes = 40000;
         struct fm_export_report r = export_as(scratch("shards"), o);
@@ -207,7 +233,7 @@ static void sum_widths(const char *dir, uint64_t *sum, bool *same_in_layers, uin
 static void padding_takes_real_channels_and_tells_their_bytes(void **unused)
 {
     (void)unused;
-    for (int i = 0; i <= FM_LAYOUTS; i++) {
+    for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         uint64_t sum;
         bool same;
@@ -217,13 +243,13 @@ static void padding_takes_real_channels_and_tells_their_bytes(void **unused)
         assert_int_equal(plain.channels_pad, 0);
         expect_whole(scratch("padded"));
         assert_true(r.channels_pad > 0);
-        bool whole = o.layout == FM_LAYOUT_PADDED || o.layout == FM_LAYOUT_ELASTIC;
+        bool whole = o.layout == &fm_layout_padded || o.layout == &fm_layout_elastic;
         assert_int_equal(r.bytes_pad, whole ? 0 : r.channels_pad * 3 * GIVEN_H * 2);
         /* Headers are padded to whole pages, so that the difference is that of the tensors. */
         if (!whole)
             assert_int_equal(r.bytes_weights - plain.bytes_weights, r.bytes_pad);
         sum_widths(scratch("padded"), &sum, &same, 7);
-        assert_true(same || (o.layout != FM_LAYOUT_LAYER && o.layout != FM_LAYOUT_UNIFORM));
+        assert_true(same || (!o.layout->level));
     }
 }
 
@@ -231,7 +257,7 @@ static void padding_takes_real_channels_and_tells_their_bytes(void **unused)
 static void a_padded_width_needs_the_whole_bundle_and_every_byte_counts(void **unused)
 {
     (void)unused;
-    struct fm_export_options o = form(FM_LAYOUT_RAGGED);
+    struct fm_export_options o = form_of(&fm_layout_ragged);
     struct fm_err err;
     write_head();
     o.pad_multiple = 7;
@@ -264,7 +290,7 @@ static void a_layer_is_as_wide_as_its_widest_expert(void **unused)
 {
     (void)unused;
     const uint32_t *mask = given_widths() + 5 * GIVEN_L * GIVEN_E;
-    struct fm_export_report r = export_as(scratch("layer"), form(FM_LAYOUT_LAYER));
+    struct fm_export_report r = export_as(scratch("layer"), form_of(&fm_layout_layer));
     assert_int_equal(r.index, 5);
     uint64_t kept = 0, sum;
     bool same;
@@ -282,7 +308,7 @@ static void a_layer_is_as_wide_as_its_widest_expert(void **unused)
 static void an_elastic_export_holds_every_member(void **unused)
 {
     (void)unused;
-    export_as(scratch("elastic"), form(FM_LAYOUT_ELASTIC));
+    export_as(scratch("elastic"), form_of(&fm_layout_elastic));
     cJSON *config = read_json(scratch("elastic"), "config.json");
     const cJSON *family = cJSON_GetObjectItemCaseSensitive(config, "fm_family");
     const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(config, "fm_budgets");
@@ -322,7 +348,7 @@ static void every_member_of_an_elastic_export_is_padded(void **unused)
 {
     (void)unused;
     enum { PAD = 7 };
-    struct fm_export_options o = form(FM_LAYOUT_ELASTIC);
+    struct fm_export_options o = form_of(&fm_layout_elastic);
     o.pad_multiple = PAD;
     export_as(scratch("elastic"), o);
     cJSON *config = read_json(scratch("elastic"), "config.json");
@@ -343,7 +369,7 @@ static void every_member_of_an_elastic_export_is_padded(void **unused)
 static void a_card_names_license_and_base_model_and_no_path(void **unused)
 {
     (void)unused;
-    for (int i = 0; i <= FM_LAYOUTS; i++) {
+    for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         size_t size;
         o.base_model = "some-org/some-model";
@@ -354,9 +380,9 @@ static void a_card_names_license_and_base_model_and_no_path(void **unused)
         assert_non_null(strstr(card, "\npipeline_tag: text-generation\n"));
         assert_non_null(strstr(card, "    fm-pack --export DIR --layout "));
         assert_null(strstr(card, scratch_root));
-        assert_true((strstr(card, "lm_eval --model hf") != NULL) == (i != FM_LAYOUT_NATIVE));
-        assert_true((strstr(card, "trust-remote-code") != NULL) ==
-                    (i != FM_LAYOUT_NATIVE && i != FM_LAYOUT_UNIFORM && i != FM_LAYOUT_PADDED));
+        assert_true((strstr(card, "lm_eval --model hf") != NULL) ==
+                    (o.layout != &fm_layout_native));
+        assert_true((strstr(card, "trust-remote-code") != NULL) == o.layout->code);
         free(card);
     }
 }
@@ -368,6 +394,7 @@ int main(void)
         cmocka_unit_test(the_largest_member_that_fits_is_taken),
         cmocka_unit_test(a_stream_is_counted_as_a_stream),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
+        cmocka_unit_test(every_layout_has_a_name_of_its_own_and_a_form_in_the_list),
         cmocka_unit_test(the_list_says_what_every_layout_takes),
         cmocka_unit_test(shards_hold_no_more_than_they_may),
         cmocka_unit_test(padding_takes_real_channels_and_tells_their_bytes),

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "lib/export/gguf.h"
+#include "lib/export/runtimes.h"
 #include "lib/model/family.h"
 
 /* A model of that family as published ones are. */
@@ -25,29 +25,29 @@ static void published_models_are_the_same(void **unused)
 {
     (void)unused;
     struct fm_config c = published("mixtral", FM_ROUTER_SOFTMAX);
-    assert_true(fm_gguf_same(&c));
+    assert_true(fm_runtimes_llama(&c));
     c.G = 4;
     c.eps = 1e-6F;
-    assert_true(fm_gguf_same(&c));
+    assert_true(fm_runtimes_llama(&c));
     c = published("qwen3_moe", FM_ROUTER_SOFTMAX);
-    assert_true(fm_gguf_same(&c));
+    assert_true(fm_runtimes_llama(&c));
     c = published("qwen2_moe", FM_ROUTER_SOFTMAX_RAW);
-    assert_true(fm_gguf_same(&c));
+    assert_true(fm_runtimes_llama(&c));
     c = published("olmoe", FM_ROUTER_SOFTMAX_RAW);
-    assert_true(fm_gguf_same(&c));
+    assert_true(fm_runtimes_llama(&c));
 }
 
 static void another_router_is_not(void **unused)
 {
     (void)unused;
     struct fm_config c = published("phimoe", FM_ROUTER_SPARSEMIXER);
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
     c = published("qwen3_moe", FM_ROUTER_SOFTMAX_RAW);
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
     c = published("qwen2_moe", FM_ROUTER_SOFTMAX);
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
     c = published("olmoe", FM_ROUTER_SOFTMAX);
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
 }
 
 static void a_window_and_dense_layers_are_not(void **unused)
@@ -55,10 +55,10 @@ static void a_window_and_dense_layers_are_not(void **unused)
     (void)unused;
     struct fm_config c = published("mixtral", FM_ROUTER_SOFTMAX);
     c.window = 7;
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
     c = published("qwen2_moe", FM_ROUTER_SOFTMAX_RAW);
     c.M = 3;
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
 }
 
 static void olmoe_with_numbers_of_its_own_is_not(void **unused)
@@ -66,13 +66,13 @@ static void olmoe_with_numbers_of_its_own_is_not(void **unused)
     (void)unused;
     struct fm_config c = published("olmoe", FM_ROUTER_SOFTMAX_RAW);
     c.clip = 8;
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
     c.clip = 0;
     c.G = 4;
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
     c.G = 16;
     c.eps = 1e-6F;
-    assert_false(fm_gguf_same(&c));
+    assert_false(fm_runtimes_llama(&c));
 }
 
 int main(void)

@@ -65,7 +65,7 @@ static void the_tails_that_are_freed_are_counted_to_the_byte(void **unused)
     (void)unused;
     struct fm_list list;
     uint64_t channels = EXPERTS * GIVEN_I;
-    struct fm_export_report whole = export_as(scratch("whole"), form(FM_LAYOUT_ELASTIC));
+    struct fm_export_report whole = export_as(scratch("whole"), form_of(&fm_layout_elastic));
     struct fm_export_report r = export_as(scratch("cap"), capped(LOW, HIGH));
     for (int i = 0; i < EXPERTS; i++)
         channels -= resident[i];
@@ -79,8 +79,8 @@ static void the_tails_that_are_freed_are_counted_to_the_byte(void **unused)
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
     r = export_as(scratch("cap"), capped(list.row[FIRST].budget, 1));
     assert_int_equal(r.members, GIVEN_BUDGETS - FIRST);
-    assert_int_equal(list.row[FIRST].form[FM_LIST_CAPPED].tensors, tensor_bytes(scratch("cap")));
-    assert_int_equal(list.row[FIRST].form[FM_LIST_CAPPED].files, r.bytes_out);
+    assert_int_equal(list.row[FIRST].form[list.kinds - 1].tensors, tensor_bytes(scratch("cap")));
+    assert_int_equal(list.row[FIRST].form[list.kinds - 1].files, r.bytes_out);
     fm_list_release(&list);
 }
 
@@ -100,7 +100,7 @@ static void every_member_computes_what_it_does_at_full_width(void **unused)
 {
     (void)unused;
     for (int m = FIRST; m <= LAST; m++) {
-        struct fm_export_options o = capped(LOW, HIGH), all = form(FM_LAYOUT_ELASTIC);
+        struct fm_export_options o = capped(LOW, HIGH), all = form_of(&fm_layout_elastic);
         o.by = all.by = FM_BY_MASK;
         o.mask = all.mask = m;
         export_as(scratch("cap"), o);
@@ -219,7 +219,7 @@ static void what_lies_outside_of_the_cap_is_refused(void **unused)
     bad[1].o.by = bad[2].o.by = FM_BY_MASK;
     bad[1].o.mask = 2;
     bad[2].o.mask = 7;
-    bad[4].o.layout = FM_LAYOUT_LAYER;
+    bad[4].o.layout = &fm_layout_layer;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_err err = {0};
         assert_int_equal(fm_export_plan(&run, &bad[i].o, &r, &err), FM_EUSAGE);

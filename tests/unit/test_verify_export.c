@@ -17,9 +17,9 @@ static void exports_verify_against_the_first_members(void **unused)
     long end = (long)(m->offset + (m->size + 511) / 512 * 512);
     verify_copy_file(verify_bundle, verify_edited);
     assert_int_equal(truncate(verify_edited, end), 0);
-    for (int i = 0; i < FM_LAYOUTS; i++) {
+    for (int i = 0; fm_layouts[i]; i++) {
         assert_int_equal(verify(verify_dir[i], verify_bundle), FM_OK);
-        assert_string_equal(verify_report.kind, fm_layout_name((enum fm_layout)i));
+        assert_string_equal(verify_report.kind, fm_layouts[i]->name);
         assert_int_equal(verify_report.index, 3);
         assert_int_equal(verify(verify_dir[i], verify_edited), FM_OK);
     }
@@ -31,14 +31,15 @@ static void exports_verify_against_the_first_members(void **unused)
 static void a_flipped_byte_in_an_export_is_named(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < FM_LAYOUTS; i++) {
+    for (int i = 0; fm_layouts[i]; i++) {
         const char *to = scratch("copy");
         char file[600];
         struct fm_file f;
         struct fm_safetensors st = {0};
         verify_copy_dir(verify_dir[i], to);
         snprintf(file, sizeof file, "%s/%s", to,
-                 i == FM_LAYOUT_NATIVE ? "layers-00001.safetensors" : "model.safetensors");
+                 fm_layouts[i] == &fm_layout_native ? "layers-00001.safetensors"
+                                                    : "model.safetensors");
         GIVEN_TRY(fm_file_open(&f, file, &given_err));
         GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
         fm_file_close(&f);
@@ -67,7 +68,7 @@ static void a_tail_of_a_padded_export_must_be_zero(void **unused)
     char file[600];
     struct fm_file f;
     struct fm_safetensors st = {0};
-    verify_copy_dir(verify_dir[FM_LAYOUT_PADDED], to);
+    verify_copy_dir(verify_dir_of(&fm_layout_padded), to);
     snprintf(file, sizeof file, "%s/model.safetensors", to);
     GIVEN_TRY(fm_file_open(&f, file, &given_err));
     GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
@@ -87,7 +88,7 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
     (void)unused;
     const char *to = scratch("copy");
     char file[600];
-    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     snprintf(file, sizeof file, "%s/stray.txt", to);
     verify_copy_file(GIVEN_MODEL "/config.json", file);
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
@@ -99,7 +100,7 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
     assert_non_null(strstr(verify_found, "modeling_fm.py: "));
     static const char *const text[] = {"config.json", "modeling_fm.py", "fm-export.json"};
     for (int i = 0; i < 3; i++) {
-        verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+        verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
         snprintf(file, sizeof file, "%s/%s", to, text[i]);
         FILE *f = fopen(file, "ab");
         scratch_check(f && fputc('\n', f) != EOF && fclose(f) == 0, file);
@@ -107,7 +108,7 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
         assert_memory_equal(verify_found, text[i], strlen(text[i]));
     }
     /* The model card is its owner's. */
-    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     snprintf(file, sizeof file, "%s/README.md", to);
     FILE *f = fopen(file, "ab");
     scratch_check(f && fputs("Mine.\n", f) >= 0 && fclose(f) == 0, file);
@@ -122,7 +123,7 @@ static void a_tensor_too_many_is_named(void **unused)
     char file[600], more[128], header[65536] = "";
     unsigned char length[8];
     size_t n = 0;
-    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     snprintf(file, sizeof file, "%s/model.safetensors", to);
     FILE *f = fopen(file, "r+b");
     scratch_check(f && fread(length, 1, 8, f) == 8, file);
@@ -147,12 +148,12 @@ static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused
 {
     (void)unused;
     const char *to = scratch("copy");
-    for (int i = 0; i < FM_LAYOUTS; i++) {
+    for (int i = 0; fm_layouts[i]; i++) {
         verify_copy_dir(verify_dir[i], to);
         verify_run("sed -i 's/\"index\": 3/\"index\": 1/' %s/fm-export.json", to);
         assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-        bool shapes = i != FM_LAYOUT_ELASTIC && i != FM_LAYOUT_PADDED;
-        const char *all = i == FM_LAYOUT_ELASTIC ? "config.json: differs" : "layer";
+        bool family = fm_layouts[i]->family, shapes = !family && !fm_layouts[i]->full;
+        const char *all = family ? "config.json: differs" : "layer";
         assert_non_null(strstr(verify_found, shapes ? "has another type or shape" : all));
     }
 }
@@ -168,12 +169,12 @@ static void an_export_that_claims_what_cannot_be_is_malformed(void **unused)
                                        "s/\"layout\": \"ragged/\"layout\": \"rugged/"};
     const char *to = scratch("copy");
     for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
-        verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+        verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
         verify_run("sed -i '%s' %s/fm-export.json", edit[i], to);
         assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
     }
     /* One byte a shard is only many files, and none of them there. */
-    verify_copy_dir(verify_dir[FM_LAYOUT_RAGGED], to);
+    verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_run("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
     assert_non_null(strstr(verify_found, "model-00001-of-"));

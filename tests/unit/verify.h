@@ -10,8 +10,9 @@
 #include "lib/verify/verify.h"
 #include "tests/unit/given.h"
 
-/* Paths; verify_dir by layout, verify_edited for a copy. */
-static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS][600], verify_edited[512];
+/* Paths; verify_dir in the order of fm_layouts, verify_edited for a copy. */
+static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS_MAX][600],
+    verify_edited[512];
 
 /* What the last run found, as text, a line each, and said and reported. */
 static char verify_found[65536];
@@ -47,7 +48,7 @@ static inline int verify(const char *target, const char *against)
     return verify_as(target, against, false, NULL);
 }
 
-static inline void verify_export_to(const char *path, enum fm_layout layout)
+static inline void verify_export_to(const char *path, const struct fm_layout *layout)
 {
     struct fm_run_options run = {.input = verify_bundle, .output = path, .force = true};
     struct fm_export_options options = {.layout = layout, .budget = 0.24};
@@ -66,12 +67,20 @@ static inline int verify_make_all(void **unused)
     struct fm_run_options run = {
         .model = GIVEN_MODEL, .input = verify_stage, .output = verify_bundle, .device = "ref"};
     GIVEN_TRY(fm_pack(&run, &made, &given_err));
-    for (int i = 0; i < FM_LAYOUTS; i++) {
-        snprintf(verify_dir[i], sizeof verify_dir[i], "%s-%s", verify_bundle,
-                 fm_layout_name((enum fm_layout)i));
-        verify_export_to(verify_dir[i], (enum fm_layout)i);
+    for (int i = 0; fm_layouts[i]; i++) {
+        snprintf(verify_dir[i], sizeof verify_dir[i], "%s-%s", verify_bundle, fm_layouts[i]->name);
+        verify_export_to(verify_dir[i], fm_layouts[i]);
     }
     return 0;
+}
+
+/* The export of a layout. */
+static inline const char *verify_dir_of(const struct fm_layout *layout)
+{
+    int i = 0;
+    while (fm_layouts[i] != layout)
+        i++;
+    return verify_dir[i];
 }
 
 /* One bit of the byte at `at`. */

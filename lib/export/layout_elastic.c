@@ -1,0 +1,145 @@
+/*
+ * elastic: the whole family in one directory.  As ragged at full width, and config.json has the
+ * widths of every budget: fm_budgets (B), fm_family (B rows as fm_widths) and fm_budget, the one to
+ * start with.  A layer has one more tensor, experts.budget (1): the index of the member in force,
+ * by which servers switch while they run; -1 says to start as config.json says.
+ *
+ * With a load cap (R, R2) it holds the members with budgets from R to R2 alone, every expert no
+ * wider than its widest in them, and config.json has fm_load_cap.
+ */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/export/tensorplan.h"
+#include "lib/export/texts.h"
+#include "lib/model/checkpoint.h"
+
+/* ---- tensors ---- */
+
+/* Integers from 0 on that the dtype holds exactly: the index of a budget is one. */
+static int exact_integers(enum fm_dtype dtype)
+{
+    return dtype == FM_BF16 ? 257 : dtype == FM_F16 ? 2049 : 1 << 24;
+}
+
+static int check_index(const struct fm_exporter *x, struct fm_err *err)
+{
+    int most = exact_integers(x->volumes.dtype), budgets = x->last - x->first + 1;
+    if (budgets > most)
+        return fm_fail(err, FM_ECONFIG,
+                       "layout elastic: %d budgets, and an index in %s counts %d; a larger "
+                       "--budget-step of fm-train gives fewer, --load-cap keeps fewer",
+                       budgets, fm_dtype_name(x->volumes.dtype), most);
+    return FM_OK;
+}
+
+/* "model.layers.0.mlp.experts.down" names its neighbour "model.layers.0.mlp.experts.budget". */
+static int add_index(struct fm_exporter *x, int m, struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES + 8];
+    fm_checkpoint_name(name, &x->config, FM_SOURCE_RAGGED, FM_PART_DOWN_T, x->config.moe[m], 0);
+    char *last = strrchr(name, '.');
+    assert(last);
+    snprintf(last, sizeof name - (size_t)(last - name), ".budget");
+    struct fm_export_tensor t = {.fill = FM_FILL_INDEX, .l = m};
+    t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 1, .shape = {1}};
+    return fm_exporter_add_tensor(x, &t, err);
+}
+
+static int plan_experts(struct fm_exporter *x, int m, struct fm_err *err)
+{
+    int rc = check_index(x, err);
+    if (rc == FM_OK)
+        rc = fm_tensorplan_flat(x, m, err);
+    return rc == FM_OK ? add_index(x, m, err) : rc;
+}
+
+/* ---- texts ---- */
+
+/* Every budget's widths, as this export rounds them. */
+static void say_family(struct fm_text *t, const struct fm_exporter *x)
+{
+    size_t n = (size_t)x->config.M * (size_t)x->config.E;
+    uint32_t *widths = malloc(n * sizeof *widths);
+    t->failed = t->failed || !widths;
+    fm_text_printf(t, "[");
+    for (int b = x->first; b <= x->last && widths; b++) {
+        const uint32_t *mask = fm_family_widths(&x->budgets.family, b);
+        for (size_t i = 0; i < n; i++)
+            widths[i] = fm_exporter_round(x, mask[i]);
+        fm_text_printf(t, "%s\n    ", b > x->first ? "," : "");
+        fm_texts_widths(t, x, widths, "    ");
+    }
+    fm_text_printf(t, "\n  ]");
+    free(widths);
+}
+
+static void set_config(struct fm_texts_edit *edit, struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    fm_texts_ours(edit, x);
+    fm_text_printf(&t, "[");
+    for (int b = x->first; b <= x->last; b++) {
+        fm_text_printf(&t, "%s", b > x->first ? ", " : "");
+        fm_texts_number(&t, x->budgets.budget[b].budget);
+    }
+    fm_text_printf(&t, "]");
+    fm_texts_set(edit, "fm_budgets", &t);
+    if (x->options->load_cap) {
+        fm_texts_cap(&t, x->options);
+        fm_texts_set(edit, "fm_load_cap", &t);
+    }
+    fm_texts_number(&t, x->budgets.budget[x->index].budget);
+    fm_texts_set(edit, "fm_budget", &t);
+    /* Last: setting a key reads all that is there, and this is long. */
+    if (!x->family) {
+        say_family(&t, x);
+        x->family = t.failed ? NULL : t.data;
+        if (t.failed)
+            free(t.data);
+        t = (struct fm_text){.failed = t.failed};
+    }
+    if (!t.failed)
+        fm_text_add(&t, x->family, strlen(x->family));
+    fm_texts_set(edit, "fm_family", &t);
+}
+
+static void say_switch(struct fm_text *t, const struct fm_exporter *x)
+{
+    (void)x;
+    fm_text_printf(
+        t, "The budget is `fm_budget` in config.json, or `FM_BUDGET=0.4` in the\n"
+           "environment of the program; in transformers `model.set_budget(0.4)` changes it "
+           "at any\ntime.  A server changes it by writing the budget's index to the tensor\n"
+           "`experts.budget` of every layer (vLLM: `LLM.apply_model`, SGLang:\n"
+           "`update_weights_from_tensor`).  Prefixes cached at one budget do not belong to\n"
+           "another: caching is off in the commands above.  fm-clients(7) has the calls, also\n"
+           "over HTTP, and how to leave caches on.\n\n");
+}
+
+const struct fm_layout fm_layout_elastic = {
+    .name = "elastic",
+    .family = true,
+    .capped = "load-cap",
+    .multiple = 1,
+    .names = FM_SOURCE_RAGGED,
+    .experts = plan_experts,
+    .sharded = true,
+    .files = fm_tensorplan_shards,
+    .code = true,
+    .config = set_config,
+    .about = "Layout `elastic`: the whole family in one directory.  The weights are ranked and at\n"
+             "full width; a budget is a prefix of every expert, and is chosen at load or while "
+             "serving.",
+    .about_capped =
+        "Layout `elastic`, capped: some budgets of the family in one directory.  The weights are\n"
+        "ranked, every expert as wide as these need it; a budget is a prefix of every expert, and\n"
+        "is chosen at load or while serving.",
+    .vllm_options = " --trust-remote-code --no-enable-prefix-caching",
+    .sglang_options = " --trust-remote-code --disable-radix-cache",
+    .running = say_switch,
+    .split = FM_SPLIT_HEADS,
+};

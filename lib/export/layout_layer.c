@@ -1,0 +1,86 @@
+/*
+ * layer: as ragged, and all experts of a layer are as wide as the widest, with their own next
+ * ranked channels.
+ *
+ * Its form for vLLM is for that program's fused kernels: a layer's experts are two tensors of three
+ * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k), k is a multiple
+ * of what the kernels need, and config.json has it for every decoder layer as
+ * moe_intermediate_size.
+ */
+#include <inttypes.h>
+
+#include "lib/export/tensorplan.h"
+#include "lib/export/texts.h"
+
+static void level_layers(struct fm_exporter *x)
+{
+    uint32_t multiple = x->options->layout->multiple;
+    for (int m = 0; m < x->config.M; m++) {
+        uint32_t *k = x->widths + (size_t)m * (size_t)x->config.E, most = 0;
+        for (int e = 0; e < x->config.E; e++)
+            most = k[e] > most ? k[e] : most;
+        if (multiple > 1)
+            most = fm_actions_round(most, fm_actions_both(x->budgets.actions.multiple, multiple),
+                                    x->config.I);
+        for (int e = 0; e < x->config.E; e++)
+            k[e] = most;
+    }
+}
+
+/* A width per decoder layer, 0 where it has no experts. */
+static void set_config(struct fm_texts_edit *edit, struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    fm_texts_ours(edit, x);
+    fm_text_printf(&t, "\"layer\"");
+    fm_texts_set(edit, "fm_layout", &t);
+    fm_text_printf(&t, "[");
+    for (int l = 0; l < x->config.L; l++) {
+        int m = fm_config_moe(&x->config, l);
+        size_t first = (size_t)(m < 0 ? 0 : m) * (size_t)x->config.E;
+        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", m < 0 ? 0 : x->widths[first]);
+    }
+    fm_text_printf(&t, "]");
+    fm_texts_set(edit, "moe_intermediate_size", &t);
+}
+
+static const struct fm_layout fused = {
+    .name = "layer",
+    .runtime = "vllm",
+    .listed = "layer-vllm",
+    .multiple = FM_UNIFORM_MULTIPLE,
+    .level = level_layers,
+    .leveled = "one width per layer",
+    .names = FM_SOURCE_RAGGED,
+    .experts = fm_tensorplan_fused,
+    .sharded = true,
+    .files = fm_tensorplan_shards,
+    .code = true,
+    .config = set_config,
+    .about = "Layout `layer` for vLLM: one width per layer, experts in the form that\n"
+             "vLLM's fused kernels read.",
+    .vllm_options = " --trust-remote-code",
+    .sglang_options = " --trust-remote-code",
+    .sglang_package = true,
+    .split = FM_SPLIT_EXPERTS,
+};
+
+const struct fm_layout fm_layout_layer = {
+    .name = "layer",
+    .runtime = "any",
+    .vllm = &fused,
+    .multiple = 1,
+    .level = level_layers,
+    .leveled = "one width per layer",
+    .names = FM_SOURCE_RAGGED,
+    .experts = fm_tensorplan_flat,
+    .sharded = true,
+    .files = fm_tensorplan_shards,
+    .code = true,
+    .config = fm_texts_ours,
+    .about = "Layout `layer`: all experts of a layer are equally wide (`fm_widths` in "
+             "config.json).",
+    .vllm_options = " --trust-remote-code",
+    .sglang_options = " --trust-remote-code",
+    .split = FM_SPLIT_HEADS,
+};

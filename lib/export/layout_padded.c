@@ -1,0 +1,23 @@
+/*
+ * padded: stock names, stock config.json, stock shapes.  Channels that the mask removes are zeros,
+ * so any program that runs the original runs it, and takes as much memory.
+ */
+#include "lib/export/tensorplan.h"
+#include "lib/export/texts.h"
+
+const struct fm_layout fm_layout_padded = {
+    .name = "padded",
+    .full = true,
+    .multiple = 1,
+    .names = FM_SOURCE_STOCK,
+    .experts = fm_tensorplan_stock,
+    .sharded = true,
+    .files = fm_tensorplan_shards,
+    .config = fm_texts_stock,
+    .about =
+        "Layout `padded`: stock names and shapes; channels that were removed are zeros, so the\n"
+        "function is that of the smaller model and the size that of the full one.",
+    .vllm_options = "",
+    .sglang_options = "",
+    .split = FM_SPLIT_EXPERTS,
+};

@@ -1,0 +1,22 @@
+/*
+ * ragged: a Hugging Face directory with a modelling file of its own, every expert as wide as the
+ * mask says.  A layer's experts are two flat tensors, gate_up (2 sum k, H) and down (sum k, H),
+ * and config.json has the widths as fm_widths.
+ */
+#include "lib/export/tensorplan.h"
+#include "lib/export/texts.h"
+
+const struct fm_layout fm_layout_ragged = {
+    .name = "ragged",
+    .multiple = 1,
+    .names = FM_SOURCE_RAGGED,
+    .experts = fm_tensorplan_flat,
+    .sharded = true,
+    .files = fm_tensorplan_shards,
+    .code = true,
+    .config = fm_texts_ours,
+    .about = "Layout `ragged`: every expert has a width of its own (`fm_widths` in config.json).",
+    .vllm_options = " --trust-remote-code",
+    .sglang_options = " --trust-remote-code",
+    .split = FM_SPLIT_HEADS,
+};

@@ -1,0 +1,53 @@
+/*
+ * uniform: stock names, every expert equally wide.  The width is what the budget leaves of an
+ * expert, up to a multiple that the grouped products of stock runtimes need, and config.json
+ * differs from the checkpoint's in the width key alone: any program that runs the original
+ * architecture loads it.
+ */
+#include "lib/export/runtimes.h"
+#include "lib/export/tensorplan.h"
+#include "lib/export/texts.h"
+
+static void level_model(struct fm_exporter *x)
+{
+    const struct fm_config *c = &x->config;
+    uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->M, c->E,
+                                           c->I, x->budgets.actions.multiple);
+    for (int i = 0; i < c->M * c->E; i++)
+        x->widths[i] = k;
+}
+
+static void set_config(struct fm_texts_edit *edit, struct fm_exporter *x)
+{
+    struct fm_text t = {0};
+    fm_texts_stock(edit, x);
+    fm_text_printf(&t, "%d", (int)x->stored[0]);
+    fm_texts_set(edit, x->config.family->width_key, &t);
+}
+
+static void say_running(struct fm_text *t, const struct fm_exporter *x)
+{
+    if (fm_runtimes_llama(&x->config))
+        fm_text_printf(t, "llama.cpp:\n\n"
+                          "    python convert_hf_to_gguf.py DIR --outfile model.gguf\n"
+                          "    llama-cli -m model.gguf\n\n");
+}
+
+const struct fm_layout fm_layout_uniform = {
+    .name = "uniform",
+    .one_width = true,
+    .multiple = FM_UNIFORM_MULTIPLE,
+    .level = level_model,
+    .leveled = "one width for all",
+    .names = FM_SOURCE_STOCK,
+    .experts = fm_tensorplan_stock,
+    .sharded = true,
+    .files = fm_tensorplan_shards,
+    .config = set_config,
+    .about = "Layout `uniform`: stock names, every expert equally wide; any program that runs the\n"
+             "original architecture loads it.",
+    .vllm_options = "",
+    .sglang_options = "",
+    .running = say_running,
+    .split = FM_SPLIT_EXPERTS,
+};

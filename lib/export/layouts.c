@@ -1,0 +1,56 @@
+/*
+ * The list of layouts.  To add one: a file with its descriptor, declared in lib/export/layouts.h,
+ * and a row here.
+ */
+#include "lib/export/layouts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct fm_layout *const fm_layouts[] = {
+    &fm_layout_native,
+    &fm_layout_ragged,
+    &fm_layout_elastic,
+    &fm_layout_layer,
+    &fm_layout_uniform,
+    &fm_layout_padded,
+    NULL,
+};
+_Static_assert(sizeof fm_layouts / sizeof *fm_layouts <= FM_LAYOUTS_MAX + 1, "FM_LAYOUTS_MAX");
+
+const struct fm_layout *fm_layouts_find(const char *name)
+{
+    const struct fm_layout *const *layout = fm_layouts;
+    while (*layout && strcmp((*layout)->name, name) != 0)
+        layout++;
+    return *layout;
+}
+
+void fm_layouts_choices(char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; fm_layouts[i] && used < size; i++)
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%s", i ? "|" : "", fm_layouts[i]->name);
+}
+
+int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err)
+{
+    const char *has = "";
+    for (int i = 0; fm_layouts[i]; i++)
+        has = fm_layouts[i]->vllm ? fm_layouts[i]->name : has;
+    if (!(*layout)->vllm)
+        return fm_fail(err, FM_EUSAGE,
+                       "--for vllm is a form of layout %s; layout %s has one form for all", has,
+                       (*layout)->name);
+    *layout = (*layout)->vllm;
+    return FM_OK;
+}
+
+const char *fm_layouts_capped(void)
+{
+    for (int i = 0; fm_layouts[i]; i++)
+        if (fm_layouts[i]->capped)
+            return fm_layouts[i]->name;
+    return "";
+}

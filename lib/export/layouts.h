@@ -1,0 +1,90 @@
+/*
+ * The layouts: the forms that an export can have.  Each is one descriptor in a file of its own,
+ * lib/export/layout_*.c, and one row of the list in lib/export/layouts.c; nothing else knows a
+ * layout by its name.  The descriptor says which widths the files have, which tensors, in which
+ * files, what config.json and the model card say, who can split it over devices and which options
+ * it takes.  What layouts have in common are functions that their descriptors name.
+ *
+ * A layout has one form for all runtimes, or one more for vLLM's fused kernels, a descriptor too.
+ */
+#ifndef FM_LAYOUTS_H
+#define FM_LAYOUTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/file/text.h"
+#include "lib/base/err.h"
+#include "lib/model/family.h"
+
+struct fm_exporter;
+struct fm_texts_edit;
+
+/* What servers do with experts where a model is split over devices (lib/export/runtimes.h). */
+enum fm_split {
+    FM_SPLIT_NONE,   /* there is no server for it: the fm tools alone read it */
+    FM_SPLIT_HEADS,  /* every device has all experts whole; attention is split */
+    FM_SPLIT_EXPERTS /* every device has a part of each expert's channels too */
+};
+
+struct fm_layout {
+    const char *name;             /* of --layout */
+    const char *runtime;          /* of --for: "any", "vllm"; NULL: one form for all */
+    const struct fm_layout *vllm; /* its form for --for vllm; NULL: none */
+    const char *listed;           /* of that form: what lists call it */
+
+    /* ---- which widths ---- */
+
+    bool family;        /* all members, or those that --load-cap keeps: --budget says which one it
+                           starts with, --fit has nothing to choose */
+    const char *capped; /* family: what lists call it with a load cap; NULL: it takes none */
+    bool one_width;     /* of all experts of the model, whatever the mask gives each of them */
+    bool full;          /* files have room for all channels of every expert, zero where removed */
+    uint32_t multiple;  /* its kernels need widths that are multiples of it; 1: any */
+    /* From the mask's widths to wider ones; NULL: they are the mask's. */
+    void (*level)(struct fm_exporter *x);
+    const char *leveled; /* why: "one width per layer" */
+
+    /* ---- which tensors, in which files ---- */
+
+    enum fm_source names;
+    /* Plan the tensors of the experts of the m-th layer of experts. */
+    int (*experts)(struct fm_exporter *x, int m, struct fm_err *err);
+    bool sharded; /* --shard-size is obeyed; the size of files is no matter of choice else */
+    /* Put all tensors into files. */
+    int (*files)(struct fm_exporter *x, struct fm_err *err);
+
+    /* ---- what the texts say ---- */
+
+    bool code; /* modeling_fm.py belongs to it, which who loads it must trust */
+    /* Edit the checkpoint's config.json; NULL: as it is. */
+    void (*config)(struct fm_texts_edit *edit, struct fm_exporter *x);
+    const char *about;        /* what it is, for the model card */
+    const char *about_capped; /* the same with a load cap */
+    /* Options of the servers' commands, with a blank in front. */
+    const char *vllm_options, *sglang_options;
+    bool sglang_package; /* SGLang runs it with the suite's package alone */
+    /* More ways to run it; NULL: none. */
+    void (*running)(struct fm_text *t, const struct fm_exporter *x);
+
+    enum fm_split split;
+};
+
+extern const struct fm_layout fm_layout_native, fm_layout_ragged, fm_layout_elastic,
+    fm_layout_layer, fm_layout_uniform, fm_layout_padded;
+
+/* All layouts, in the order of lists; the last is NULL. */
+extern const struct fm_layout *const fm_layouts[];
+#define FM_LAYOUTS_MAX 16
+
+/* NULL: there is none of that name. */
+const struct fm_layout *fm_layouts_find(const char *name);
+/* "native|ragged|...", as options list their choices. */
+void fm_layouts_choices(char *text, size_t size);
+/* Put the form for vLLM in the place of *layout; FM_EUSAGE where that has one form for all. */
+int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
+/* The name of the first layout that takes a load cap: for sentences. */
+const char *fm_layouts_capped(void);
+
+#endif
