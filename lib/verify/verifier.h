@@ -50,25 +50,30 @@ void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 /* Forget everything found so far, and the counts with it. */
 void fm_verifier_forget(struct fm_verifier *v);
 
+/* What a scan found wrong with a span. */
+enum fm_scan_fault {
+    FM_SCAN_DIFFERS = 1 << 0,   /* it has another digest */
+    FM_SCAN_NOT_FINITE = 1 << 1 /* it has a value that is not finite */
+};
+
 /*
  * Read [at, at + size) of a file once, in pieces that stay in the cache, and do what is wanted
- * with each: add it to `whole` (not NULL), look for values that are not finite, and compare the
- * spans [0, end[0]), [end[0], end[1]) ... with digest[].  Spans are as many as `spans`; they end
- * at size.
+ * with each: add it to `whole` (not NULL), look for values that are not finite, and compare spans
+ * with their digests.  Spans lie one after another and end at `size`; span i has
+ * bound[i % bounds + 1] - bound[i % bounds] units of unit_bytes, which is how the segments of one
+ * expert after another lie.
  */
 struct fm_scan {
     const struct fm_file *file;
     uint64_t at, size;
     struct fm_hasher *whole;
-    int dtype; /* a weight dtype, or -1: values are not looked at */
-    const struct fm_digest *digest;
-    uint64_t (*span_bytes)(const void *self, size_t span); /* NULL: one span, all of it */
-    const void *self;
-    size_t spans; /* 0: none is compared */
-    /* Span i has another digest; span i has a value that is not finite. */
-    void (*differs)(void *to, size_t span);
-    void (*not_finite)(void *to, size_t span);
-    void *to;
+    int dtype;                      /* a weight dtype, or -1: values are not looked at */
+    const struct fm_digest *digest; /* (spans) */
+    size_t spans;                   /* 0: none is compared, and no value looked at */
+    const int32_t *bound;           /* (bounds + 1) from 0; NULL: one span, all of it */
+    size_t bounds;
+    uint64_t unit_bytes;
+    unsigned char *found; /* (spans) bits of enum fm_scan_fault are set in it */
 };
 int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err);
 

@@ -96,7 +96,10 @@ struct scan_state {
 
 static uint64_t span_size(const struct fm_scan *s, size_t span)
 {
-    return s->span_bytes ? s->span_bytes(s->self, span) : s->size;
+    if (!s->bound)
+        return s->size;
+    const int32_t *bound = s->bound + span % s->bounds;
+    return (uint64_t)(bound[1] - bound[0]) * s->unit_bytes;
 }
 
 static void end_span(struct scan_state *st)
@@ -104,7 +107,7 @@ static void end_span(struct scan_state *st)
     const struct fm_scan *s = st->s;
     struct fm_digest digest = fm_hasher_done(st->hasher);
     if (!fm_digest_equal(&digest, &s->digest[st->span]))
-        s->differs(s->to, st->span);
+        s->found[st->span] |= FM_SCAN_DIFFERS;
     fm_hasher_reset(st->hasher);
     st->finite = true;
     if (++st->span < s->spans)
@@ -117,7 +120,7 @@ static void look(struct scan_state *st, const char *bytes, size_t n)
     size_t count = s->dtype < 0 ? 0 : n / (size_t)(fm_dtype_bits((enum fm_dtype)s->dtype) / 8);
     if (st->finite && count && fm_dtype_nonfinite(bytes, (enum fm_dtype)s->dtype, count) < count) {
         st->finite = false;
-        s->not_finite(s->to, st->span);
+        s->found[st->span] |= FM_SCAN_NOT_FINITE;
     }
     fm_hasher_add(st->hasher, bytes, n);
 }

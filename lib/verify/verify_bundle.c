@@ -29,65 +29,46 @@ static void compare_member(struct fm_bundle_job *j, size_t i)
                          FM_MEMBER_CHECKSUMS, want);
 }
 
-/* Where a scan of one tensor of a weights member reports to. */
+/* A weights member while its tensors are looked at. */
 struct place {
     struct fm_bundle_job *j;
     size_t i; /* member */
-    const char *tensor;
     int layer, parts;
     enum fm_weight_part part;
-    int last_expert[2]; /* that a difference, a bad value was told of: one line each */
 };
 
-/* Spans of a layer's tensor: the segments of expert 0, of expert 1, ... */
-static uint64_t segment_bytes(const void *self, size_t span)
+/* The segments of expert 0, of expert 1, ...: a line for each expert that differs, and one for each
+ * with a bad value. */
+static void tell_segments(const struct place *p, const char *tensor, const struct fm_scan *s)
 {
-    const struct place *p = self;
     const struct fm_segments *seg = &p->j->seg;
-    size_t s = span % (size_t)seg->S;
-    uint64_t row = (uint64_t)p->j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
-    uint64_t channels = (uint64_t)(seg->bound[s + 1] - seg->bound[s]);
-    return channels * row * (p->part == FM_PART_GATE_UP ? 2 : 1);
+    const char *member = p->j->bundle.member[p->i].name;
+    int differs = -1, bad = -1; /* experts that were told last */
+    for (size_t span = 0; span < s->spans; span++) {
+        int e = (int)(span / s->bounds), b = (int)(span % s->bounds);
+        if (s->found[span] & FM_SCAN_NOT_FINITE && bad != e) {
+            fm_verifier_find(p->j->v, p->i, FM_EFORMAT, member,
+                             "%s: expert %d has a value that is not finite", tensor, e);
+            bad = e;
+        }
+        if (s->found[span] & FM_SCAN_DIFFERS && differs != e) {
+            fm_verifier_find(p->j->v, p->i, FM_EDIFF, member,
+                             "%s: expert %d: channels %d to %d differ from their segment checksum",
+                             tensor, e, seg->bound[b], seg->bound[b + 1] - 1);
+            differs = e;
+        }
+    }
 }
 
-static void segment_differs(void *to, size_t span)
+static void tell_tensor(const struct place *p, const char *tensor, const struct fm_scan *s)
 {
-    struct place *p = to;
-    const struct fm_segments *seg = &p->j->seg;
-    int e = (int)(span / (size_t)seg->S), s = (int)(span % (size_t)seg->S);
-    if (p->last_expert[0] == e)
-        return;
-    p->last_expert[0] = e;
-    fm_verifier_find(p->j->v, p->i, FM_EDIFF, p->j->bundle.member[p->i].name,
-                     "%s: expert %d: channels %d to %d differ from their segment checksum",
-                     p->tensor, e, seg->bound[s], seg->bound[s + 1] - 1);
-}
-
-static void segment_not_finite(void *to, size_t span)
-{
-    struct place *p = to;
-    int e = (int)(span / (size_t)p->j->seg.S);
-    if (p->last_expert[1] == e)
-        return;
-    p->last_expert[1] = e;
-    fm_verifier_find(p->j->v, p->i, FM_EFORMAT, p->j->bundle.member[p->i].name,
-                     "%s: expert %d has a value that is not finite", p->tensor, e);
-}
-
-static void tensor_differs(void *to, size_t span)
-{
-    struct place *p = to;
-    (void)span;
-    fm_verifier_find(p->j->v, p->i, FM_EDIFF, p->j->bundle.member[p->i].name,
-                     "%s differs from its checksum in %s", p->tensor, FM_MEMBER_SEGMENTS);
-}
-
-static void tensor_not_finite(void *to, size_t span)
-{
-    struct place *p = to;
-    (void)span;
-    fm_verifier_find(p->j->v, p->i, FM_EFORMAT, p->j->bundle.member[p->i].name,
-                     "%s has a value that is not finite", p->tensor);
+    const char *member = p->j->bundle.member[p->i].name;
+    if (s->found[0] & FM_SCAN_NOT_FINITE)
+        fm_verifier_find(p->j->v, p->i, FM_EFORMAT, member, "%s has a value that is not finite",
+                         tensor);
+    if (s->found[0] & FM_SCAN_DIFFERS)
+        fm_verifier_find(p->j->v, p->i, FM_EDIFF, member, "%s differs from its checksum in %s",
+                         tensor, FM_MEMBER_SEGMENTS);
 }
 
 static int compare_offsets(const void *a, const void *b)
@@ -134,26 +115,28 @@ static bool check_other_tensor(struct fm_bundle_job *j, struct place *p, const s
 static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t,
                        struct fm_hasher *whole, struct fm_err *err)
 {
+    const struct fm_segments *seg = &j->seg;
     struct fm_scan s = {.file = &j->bundle.file, .at = t->offset, .size = t->size, .whole = whole};
     bool known = p->layer >= 0 ? check_layer_tensor(j, p, t) : check_other_tensor(j, p, t);
+    struct fm_mark mark = fm_scratch_mark();
     s.dtype = fm_dtype_is_weight(t->dtype) ? (int)t->dtype : -1;
-    s.to = p;
-    p->tensor = t->name;
-    p->last_expert[0] = p->last_expert[1] = -1;
     if (known && p->layer >= 0) {
-        s.digest = fm_segments_expert(&j->seg, fm_config_moe(&j->config, p->layer), p->part, 0);
-        s.spans = (size_t)j->seg.E * (size_t)j->seg.S;
-        s.span_bytes = segment_bytes;
-        s.self = p;
-        s.differs = segment_differs;
-        s.not_finite = segment_not_finite;
+        s.digest = fm_segments_expert(seg, fm_config_moe(&j->config, p->layer), p->part, 0);
+        s.spans = (size_t)seg->E * (size_t)seg->S;
+        s.bound = seg->bound;
+        s.bounds = (size_t)seg->S;
+        s.unit_bytes = (uint64_t)j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
+        s.unit_bytes *= p->part == FM_PART_GATE_UP ? 2 : 1;
     } else if (known) {
-        s.digest = &fm_segments_find(&j->seg, t->name)->digest;
+        s.digest = &fm_segments_find(seg, t->name)->digest;
         s.spans = 1;
-        s.differs = tensor_differs;
-        s.not_finite = tensor_not_finite;
     }
+    s.found = fm_scratch(s.spans + 1);
+    memset(s.found, 0, s.spans);
     int rc = fm_verifier_scan(j->v, &s, err);
+    if (known)
+        (s.bound ? tell_segments : tell_tensor)(p, t->name, &s);
+    fm_scratch_release(mark);
     fm_verifier_count(j->v, 1, 0);
     return rc;
 }

@@ -43,17 +43,15 @@ struct place {
     bool told[2];
 };
 
-static uint64_t segment_bytes(const void *self, size_t s)
+static uint64_t segment_bytes(const struct place *p, size_t s)
 {
-    const struct place *p = self;
     const struct fm_segments *seg = &p->j->seg;
     return (uint64_t)(seg->bound[s + 1] - seg->bound[s]) *
            fm_volumes_channel_bytes(&p->j->x.volumes, p->part);
 }
 
-static void say_differs(void *to, size_t s)
+static void say_differs(struct place *p, size_t s)
 {
-    struct place *p = to;
     const struct fm_segments *seg = &p->j->seg;
     if (p->told[0])
         return;
@@ -67,10 +65,8 @@ static void say_differs(void *to, size_t s)
                          seg->bound[s + 1] - 1);
 }
 
-static void say_not_finite(void *to, size_t s)
+static void say_not_finite(struct place *p)
 {
-    struct place *p = to;
-    (void)s;
     if (!p->told[1])
         fm_verifier_find(p->j->v, p->t->file, FM_EFORMAT, p->t->t.name,
                          "layer %d, expert %d: a value is not finite", p->j->x.config.moe[p->t->l],
@@ -78,30 +74,29 @@ static void say_not_finite(void *to, size_t s)
     p->told[1] = true;
 }
 
+/* Spans of the tensor, or of one expert of it. */
+static int scan(struct place *p, struct fm_scan *s, struct fm_err *err)
+{
+    s->file = &p->j->shard[p->t->file].file;
+    s->dtype = fm_dtype_is_weight(p->t->t.dtype) ? (int)p->t->t.dtype : -1;
+    s->found = fm_scratch(s->spans + 1);
+    memset(s->found, 0, s->spans);
+    int rc = fm_verifier_scan(p->j->v, s, err);
+    for (size_t i = 0; i < s->spans; i++) {
+        if (s->found[i] & FM_SCAN_NOT_FINITE)
+            say_not_finite(p);
+        if (s->found[i] & FM_SCAN_DIFFERS)
+            say_differs(p, i);
+    }
+    return rc;
+}
+
 static int check_copy(struct fm_verify_job *j, const struct fm_export_tensor *t, struct fm_err *err)
 {
     struct place p = {.j = j, .t = t};
-    struct fm_scan s = {.file = &j->shard[t->file].file,
-                        .at = t->t.offset,
-                        .size = t->t.size,
-                        .dtype = fm_dtype_is_weight(t->t.dtype) ? (int)t->t.dtype : -1,
-                        .digest = &j->seg.tensor[t->from].digest,
-                        .spans = 1,
-                        .differs = say_differs,
-                        .not_finite = say_not_finite,
-                        .to = &p};
-    return fm_verifier_scan(j->v, &s, err);
-}
-
-static struct fm_scan scan_of(struct place *p, uint64_t at, uint64_t size)
-{
-    return (struct fm_scan){.file = &p->j->shard[p->t->file].file,
-                            .at = at,
-                            .size = size,
-                            .dtype = (int)p->t->t.dtype,
-                            .differs = say_differs,
-                            .not_finite = say_not_finite,
-                            .to = p};
+    struct fm_scan s = {
+        .at = t->t.offset, .size = t->t.size, .digest = &j->seg.tensor[t->from].digest, .spans = 1};
+    return scan(&p, &s, err);
 }
 
 /*
@@ -144,19 +139,18 @@ static int check_flat(struct fm_verify_job *j, const struct fm_export_tensor *t,
     one.e = e;
     for (int i = 0; i < e; i++)
         before += width_of(j, t->l, i) * channel;
-    struct fm_scan s = scan_of(&p, t->t.offset + before, checked);
-    s.digest = fm_segments_expert(&j->seg, t->l, t->part, e);
-    s.spans = whole;
-    s.span_bytes = segment_bytes;
-    s.self = &p;
-    int rc = fm_verifier_scan(j->v, &s, err);
+    struct fm_scan s = {.at = t->t.offset + before,
+                        .size = checked,
+                        .digest = fm_segments_expert(&j->seg, t->l, t->part, e),
+                        .spans = whole,
+                        .bound = j->seg.bound,
+                        .bounds = (size_t)j->seg.S,
+                        .unit_bytes = channel};
+    int rc = scan(&p, &s, err);
     if (rc != FM_OK || rest == 0)
         return rc;
-    s = scan_of(&p, t->t.offset + before + checked, rest);
     char *rows = fm_scratch((size_t)rest);
-    rc = fm_verifier_scan(j->v, &s, err);
-    if (rc == FM_OK)
-        rc = fm_file_read(s.file, s.at, rows, (size_t)rest, err);
+    rc = fm_file_read(&j->shard[t->file].file, s.at + checked, rows, (size_t)rest, err);
     return rc == FM_OK ? check_inside(&p, whole, k, rows, err) : rc;
 }
 
@@ -185,7 +179,7 @@ static int check_rebuilt(struct place *p, const char *rows, int stored, struct f
             say_differs(p, s);
     free(digest);
     if (fm_dtype_nonfinite(rows, t->t.dtype, values) < values)
-        say_not_finite(p, 0);
+        say_not_finite(p);
     if (!is_zero(rows + k * channel, ((size_t)stored - k) * channel))
         fm_verifier_find(j->v, t->file, FM_EDIFF, t->t.name,
                          "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
