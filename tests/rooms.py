@@ -65,7 +65,8 @@ kernels/clip/clip_pool.h kernels/clip/clip_tile.h kernels/serve/serve_cuda.cuh
 lib/engine/sweeping.h lib/engine/layering.h lib/engine/keep.h
 lib/model/loading.h lib/model/convert.h
 lib/learn/learn.h lib/learn/trainstate.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
-lib/pack/packing.h lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
+lib/pack/packing.h lib/export/texts.h lib/export/tensorplan.h lib/export/exportwriter.h
+lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/bench/kernelcase.h lib/bench/servecase.h lib/bench/servemask.h lib/bench/pytorch.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/cpu/cpu.h": "kernels/serve",
@@ -75,7 +76,7 @@ PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/cpu/cpu.h": "kernels/se
 MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
 formats/text/tokenindex.h lib/engine/sweeping.h lib/engine/layering.h lib/model/loading.h
-lib/pack/packing.h lib/export/exporter.h lib/verify/verifier.h
+lib/pack/packing.h lib/verify/verifier.h
 """.split())
 
 FILES_MAX = 20  # .c files in a folder of sources, tests/unit apart

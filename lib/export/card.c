@@ -9,105 +9,32 @@
 #include "formats/json/json.h"
 #include "lib/export/runtimes.h"
 
-#define WORD_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
-
-/* ---- where the model comes from ---- */
-
-/* The value of a key in the front matter of the checkpoint's own model card; false: none, or
- * nothing that we would repeat. */
-static bool front_matter(const char *card, const char *key, char *value, size_t capacity)
-{
-    size_t len = strlen(key);
-    if (strncmp(card, "---\n", 4) != 0)
-        return false;
-    for (const char *line = card + 4; *line && strncmp(line, "---", 3) != 0;) {
-        const char *end = line + strcspn(line, "\n");
-        if (strncmp(line, key, len) == 0 && line[len] == ':') {
-            line += len + 1 + strspn(line + len + 1, " ");
-            size_t n = strspn(line, WORD_LETTERS ":");
-            if (n == 0 || n >= capacity || line + n != end)
-                return false;
-            memcpy(value, line, n);
-            value[n] = '\0';
-            return true;
-        }
-        line = *end ? end + 1 : end;
-    }
-    return false;
-}
-
-/* org/name as the hub spells it, not a path. */
-static bool is_hub_name(const char *name)
-{
-    const char *slash = strchr(name, '/');
-    size_t n = strspn(name, WORD_LETTERS);
-    return slash && slash > name && slash[1] && !strchr(slash + 1, '/') && name[n] == '\0' &&
-           name[0] != '.';
-}
-
-/* The license of the checkpoint's card, as lines of front matter. */
-static int read_license(struct fm_exporter *x, struct fm_err *err)
-{
-    static const char *const keys[] = {"license", "license_name", "license_link"};
-    const struct fm_member *m = fm_bundle_find(&x->bundle, FM_MEMBER_CARRIED FM_EXPORT_CARD);
-    void *card = NULL;
-    size_t size, at = 0;
-    int rc = m ? fm_bundle_read(&x->bundle, m, &card, &size, err) : FM_OK;
-    for (int i = 0; card && i < 3; i++) {
-        char value[sizeof x->license / 4];
-        if (front_matter(card, keys[i], value, sizeof value))
-            at += (size_t)snprintf(x->license + at, sizeof x->license - at, "%s: %s\n", keys[i],
-                                   value);
-    }
-    free(card);
-    return rc;
-}
-
-int fm_exporter_origin(struct fm_exporter *x, struct fm_err *err)
-{
-    const char *given = x->options->base_model;
-    cJSON *config = NULL;
-    int rc = read_license(x, err);
-    if (rc == FM_OK)
-        rc = fm_json_tree(&config, x->config_text, x->config_bytes, err);
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(config, "_name_or_path");
-    if (given && (!is_hub_name(given) || strlen(given) >= sizeof x->base_model))
-        rc = fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is no name of the form org/name", given);
-    else if (given)
-        snprintf(x->base_model, sizeof x->base_model, "%s", given);
-    else if (cJSON_IsString(name) && is_hub_name(name->valuestring) &&
-             strlen(name->valuestring) < sizeof x->base_model)
-        snprintf(x->base_model, sizeof x->base_model, "%s", name->valuestring);
-    cJSON_Delete(config);
-    return rc;
-}
-
 /* A text of any length. */
 static void say(struct fm_text *t, const char *text)
 {
     fm_text_add(t, text, strlen(text));
 }
 
-static void say_front_matter(struct fm_text *t, const struct fm_exporter *x)
+static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "---\n");
-    say(t, x->license);
-    if (x->base_model[0])
-        fm_text_printf(t, "base_model: %s\n", x->base_model);
+    say(t, p->from->license);
+    if (fm_exportplan_base_model(p)[0])
+        fm_text_printf(t, "base_model: %s\n", fm_exportplan_base_model(p));
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
-                   x->options->layout->split == FM_SPLIT_NONE ? "fm" : "transformers");
+                   p->options.layout->split == FM_SPLIT_NONE ? "fm" : "transformers");
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
 }
 
 /* ---- what it is ---- */
 
 /* The figures measured are those of the mask: of this export too, if it is the mask or more. */
-static void say_quality(struct fm_text *t, const struct fm_exporter *x)
+static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_quality *q = &x->budgets.family.mask[x->index].quality;
-    const struct fm_budget *b = &x->budgets.budget[x->index];
-    bool more = x->channels_layout + x->channels_pad > 0;
-    bool other = x->options->layout->one_width && b->width_min != b->width_max;
+    const struct fm_quality *q = &p->from->budgets.family.mask[p->index].quality;
+    const struct fm_budget *b = &p->from->budgets.budget[p->index];
+    bool more = p->widths.by_layout + p->widths.by_pad > 0;
+    bool other = p->options.layout->one_width && b->width_min != b->width_max;
     if (q->positions == 0 || other) {
         fm_text_printf(t, "| quality | not measured at these widths |\n");
         return;
@@ -118,65 +45,66 @@ static void say_quality(struct fm_text *t, const struct fm_exporter *x)
     fm_text_printf(t, "| same most probable token%s | %.4f |\n", note, q->agree);
 }
 
-static void say_widths(struct fm_text *t, const struct fm_exporter *x)
+static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
 {
-    uint32_t low = x->widths[0], high = x->widths[0];
+    uint32_t low = p->widths.kept[0], high = p->widths.kept[0];
     double sum = 0;
-    int n = x->config.M * x->config.E;
+    int n = p->from->config.M * p->from->config.E;
     for (int i = 0; i < n; i++) {
-        low = x->widths[i] < low ? x->widths[i] : low;
-        high = x->widths[i] > high ? x->widths[i] : high;
-        sum += x->widths[i];
+        low = p->widths.kept[i] < low ? p->widths.kept[i] : low;
+        high = p->widths.kept[i] > high ? p->widths.kept[i] : high;
+        sum += p->widths.kept[i];
     }
     fm_text_printf(
         t, "| width of an expert, least / mean / most | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
-        low, sum / n, high, x->config.I);
-    uint64_t more = x->channels_layout + x->channels_pad;
+        low, sum / n, high, p->from->config.I);
+    uint64_t more = p->widths.by_layout + p->widths.by_pad;
     if (more)
         fm_text_printf(t,
                        "| channels more than the mask keeps | %" PRIu64 ", %" PRIu64 " bytes |\n",
-                       more, more * fm_exporter_channel_bytes(x));
+                       more, more * fm_opened_channel_weights(p->from));
     fm_text_printf(t, "| parameters, active per token | %" PRIu64 ", %" PRIu64 " |\n",
-                   fm_config_params(&x->config, x->widths),
-                   fm_config_params_active(&x->config, x->widths));
+                   fm_config_params(&p->from->config, p->widths.kept),
+                   fm_config_params_active(&p->from->config, p->widths.kept));
 }
 
-static void say_degrees(struct fm_text *t, const struct fm_exporter *x)
+static void say_degrees(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_layout *layout = x->options->layout;
+    const struct fm_layout *layout = p->options.layout;
     char text[FM_DEGREES_TEXT];
-    fm_runtimes_print(text, fm_runtimes_degrees(&x->config, layout, x->stored), ", ");
+    fm_runtimes_print(text, fm_runtimes_degrees(&p->from->config, layout, p->widths.stored), ", ");
     if (layout->split != FM_SPLIT_NONE)
         fm_text_printf(t, "| tensor-parallel degrees | %s |\n", text);
 }
 
-static void say_numbers(struct fm_text *t, const struct fm_exporter *x)
+static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| | |\n|---|---|\n");
     fm_text_printf(t, "| expert channels removed | %.4f of all |\n",
-                   x->budgets.budget[x->index].budget);
-    say_widths(t, x);
-    fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n", fm_exporter_weight_bytes(x));
-    say_degrees(t, x);
-    say_quality(t, x);
+                   p->from->budgets.budget[p->index].budget);
+    say_widths(t, p);
+    fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
+                   fm_exportplan_weight_bytes(p));
+    say_degrees(t, p);
+    say_quality(t, p);
 }
 
 /* A line for every budget. */
-static void say_family(struct fm_text *t, const struct fm_exporter *x)
+static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
-                   fm_exporter_weight_bytes(x));
-    fm_text_printf(t, "| starts at budget | %.4f |\n", x->budgets.budget[x->index].budget);
-    if (x->options->load_cap)
+                   fm_exportplan_weight_bytes(p));
+    fm_text_printf(t, "| starts at budget | %.4f |\n", p->from->budgets.budget[p->index].budget);
+    if (p->options.load_cap)
         fm_text_printf(t,
                        "| bytes of channels that no budget here uses, left out | %" PRIu64 " |\n",
-                       fm_exporter_freed(x) * fm_exporter_channel_bytes(x));
-    say_degrees(t, x);
+                       fm_exportplan_freed(p) * fm_opened_channel_weights(p->from));
+    say_degrees(t, p);
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
                       "divergence | same token |\n|---|---|---|---|---|---|\n");
-    for (int b = x->first; b <= x->last; b++) {
-        const struct fm_quality *q = &x->budgets.family.mask[b].quality;
-        const struct fm_budget *s = &x->budgets.budget[b];
+    for (int b = p->first; b <= p->last; b++) {
+        const struct fm_quality *q = &p->from->budgets.family.mask[b].quality;
+        const struct fm_budget *s = &p->from->budgets.budget[b];
         fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
                        s->params_active);
         if (q->positions)
@@ -208,16 +136,16 @@ static void say_sglang(struct fm_text *t, const char *options, const char *why)
     fm_text_printf(t, "    python -m sglang.launch_server --model-path DIR%s\n\n", options);
 }
 
-static void say_servers(struct fm_text *t, const struct fm_exporter *x)
+static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_layout *layout = x->options->layout;
+    const struct fm_layout *layout = p->options.layout;
     const char *why = "";
-    if (layout->code && (layout->sglang_package || x->config.head_bias))
+    if (layout->code && (layout->sglang_package || p->from->config.head_bias))
         why = ", with the suite's package for it (fm-clients(7); its own code has one width\n"
               "for all layers, and no bias of the head)";
-    else if (x->config.head_bias)
+    else if (p->from->config.head_bias)
         why = ", with the suite's package for it (fm-clients(7)), which adds that bias";
-    if (!layout->code && x->config.head_bias)
+    if (!layout->code && p->from->config.head_bias)
         say_headless(t);
     else
         fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s\n\n", layout->vllm_options);
@@ -233,17 +161,17 @@ static void say_transformers(struct fm_text *t, bool code)
                    code ? ", trust_remote_code=True" : "");
 }
 
-static void say_runtimes(struct fm_text *t, const struct fm_exporter *x)
+static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_layout *layout = x->options->layout;
+    const struct fm_layout *layout = p->options.layout;
     bool served = layout->split != FM_SPLIT_NONE;
     fm_text_printf(t, "## Running it\n\n");
     if (served) {
         say_transformers(t, layout->code);
-        say_servers(t, x);
+        say_servers(t, p);
     }
     if (layout->running)
-        layout->running(t, x);
+        layout->running(t, p);
     if (served)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
@@ -253,13 +181,13 @@ static void say_runtimes(struct fm_text *t, const struct fm_exporter *x)
 }
 
 /* The command, options that shape the result alone: the same everywhere. */
-static void say_command(struct fm_text *t, const struct fm_exporter *x)
+static void say_command(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_export_options *o = x->options;
+    const struct fm_export_options *o = &p->options;
     fm_text_printf(t, "## Making it\n\n    fm-pack --export DIR --layout %s", o->layout->name);
     if (o->layout->runtime)
         fm_text_printf(t, " --for %s", o->layout->runtime);
-    fm_text_printf(t, " --mask %d", x->index);
+    fm_text_printf(t, " --mask %d", p->index);
     if (o->load_cap) {
         fm_text_printf(t, " --load-cap ");
         fm_texts_number(t, o->load_low);
@@ -276,28 +204,28 @@ static void say_command(struct fm_text *t, const struct fm_exporter *x)
                       "`family.fm` is the bundle that holds the family (suite fm, fm-pack(1)).\n");
 }
 
-int fm_card_plan(struct fm_exporter *x, struct fm_err *err)
+int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
 {
-    const struct fm_layout *layout = x->options->layout;
-    const struct fm_budget *b = x->budgets.budget;
+    const struct fm_layout *layout = p->options.layout;
+    const struct fm_budget *b = p->from->budgets.budget;
     struct fm_text t = {0};
-    say_front_matter(&t, x);
+    say_front_matter(&t, p);
     if (layout->family)
         fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
-                       b[x->first].budget, b[x->last].budget);
+                       b[p->first].budget, b[p->last].budget);
     else
         fm_text_printf(&t, "\n# A smaller member of a mixture-of-experts family, budget %.4f\n\n",
-                       b[x->index].budget);
+                       b[p->index].budget);
     fm_text_printf(&t,
                    "The channels of every expert are ranked, and the least important ones\n"
                    "removed; a mask says how many each expert keeps.\n\n%s\n\n",
-                   x->options->load_cap ? layout->about_capped : layout->about);
+                   p->options.load_cap ? layout->about_capped : layout->about);
     if (layout->family)
-        say_family(&t, x);
+        say_family(&t, p);
     else
-        say_numbers(&t, x);
+        say_numbers(&t, p);
     fm_text_printf(&t, "\n");
-    say_runtimes(&t, x);
-    say_command(&t, x);
-    return fm_texts_add(x, FM_EXPORT_CARD, &t, err);
+    say_runtimes(&t, p);
+    say_command(&t, p);
+    return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
 }

@@ -1,69 +1,183 @@
+/*
+ * An export from beginning to end: the family is opened, options choose one of its members, the
+ * plan of that member says what there will be, and the writer follows it.
+ */
 #include "lib/export/export.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "formats/file/file.h"
+#include "formats/json/json.h"
 #include "lib/base/clock.h"
-#include "lib/base/pool.h"
-#include "lib/export/exporter.h"
+#include "lib/export/exportwriter.h"
+#include "lib/export/planner.h"
+#include "lib/stage/stage.h"
 
-static uint64_t piece_memory(const struct fm_exporter *x)
+/* ---- which member ---- */
+
+/* What fm-train was told; its default where the stream does not say. */
+static double budget_step(const struct fm_opened *o)
 {
-    uint64_t most = 0;
-    for (size_t i = 0; i < x->tensors; i++) {
-        uint64_t piece = fm_exporter_piece(x, &x->tensor[i], FM_EXPORT_PIECE);
-        piece = piece < x->tensor[i].t.size ? piece : x->tensor[i].t.size;
-        piece *= x->tensor[i].fill == FM_FILL_COPY || x->tensor[i].fill == FM_FILL_FLAT ? 1 : 3;
-        most = piece > most ? piece : most;
-    }
-    return most * (uint64_t)fm_pool_threads();
+    const cJSON *train = fm_stage_history_of(&o->bundle, "fm-train");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(options, "budget_step");
+    struct fm_decimal d;
+    struct fm_err unread = {0};
+    if (cJSON_IsString(step) &&
+        fm_decimal_parse(&d, step->valuestring, "budget_step", &unread) == FM_OK)
+        return (double)d.num / (double)d.den;
+    return 0.01;
 }
 
-/* What rounding up costs, nothing where every expert is stored at full width; what a cap frees. */
-static void report_channels(struct fm_export_report *r, const struct fm_exporter *x)
+static int choose_budget(const struct fm_exportplan *p, int *index, struct fm_err *err)
 {
-    uint64_t channel = fm_exporter_channel_bytes(x);
-    r->channels_layout = x->channels_layout;
-    r->bytes_layout = x->channels_layout * channel;
-    r->channels_pad = x->channels_pad;
-    r->bytes_pad = fm_exporter_full(x) ? 0 : x->channels_pad * channel;
+    double want = p->options.budget, step = budget_step(p->from);
+    const struct fm_budget *b = p->from->budgets.budget;
+    int n = p->last + 1, best = p->first;
+    if (!fm_planner_keeps(&p->options, want))
+        return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", want,
+                       p->options.load_low, p->options.load_high);
+    for (int i = best + 1; i < n; i++)
+        if (fabs(b[i].budget - want) < fabs(b[best].budget - want))
+            best = i;
+    *index = best;
+    if (fabs(b[best].budget - want) <= step + FM_PLANNER_SLACK)
+        return FM_OK;
+    int above = best < n - 1 && b[best].budget < want ? best + 1 : best;
+    int below = best > p->first && b[best].budget > want ? best - 1 : best;
+    if (above == below)
+        return fm_fail(err, FM_EUSAGE,
+                       "no budget within %g of %g: the nearest is %.6f, at an end of the family "
+                       "(%d budgets, %.6f to %.6f)",
+                       step, want, b[best].budget, n - p->first, b[p->first].budget,
+                       b[n - 1].budget);
+    return fm_fail(err, FM_EUSAGE, "no budget within %g of %g: the neighbours are %.6f and %.6f",
+                   step, want, b[below].budget, b[above].budget);
+}
+
+/* All that the export would write. */
+static uint64_t bytes_out(const struct fm_exportplan *p, const struct fm_run_options *run)
+{
+    return strcmp(run->output, "-") == 0 ? fm_exportplan_stream_bytes(p) : fm_exportplan_bytes(p);
+}
+
+/* Budgets come with rising number of removed channels, so the first that fits is the largest. */
+static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
+                      struct fm_err *err)
+{
+    uint64_t least = UINT64_MAX;
+    for (*index = 0; *index < p->from->budgets.family.count; ++*index) {
+        int rc = fm_planner_member(p, *index, err);
+        if (rc != FM_OK)
+            return rc;
+        uint64_t bytes = bytes_out(p, run);
+        if (bytes <= p->options.fit)
+            return FM_OK;
+        least = bytes < least ? bytes : least;
+    }
+    return fm_fail(err, FM_EUSAGE,
+                   "no member fits in %llu bytes: the smallest takes %llu in layout %s, all files "
+                   "counted",
+                   (unsigned long long)p->options.fit, (unsigned long long)least,
+                   p->options.layout->name);
+}
+
+static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err *err)
+{
+    int n = p->from->budgets.family.count;
+    *index = p->options.mask;
+    if (*index < 0 || *index >= n)
+        return fm_fail(err, FM_EUSAGE, "no mask %d: the family has masks 0 to %d", *index, n - 1);
+    if (*index < p->first || *index > p->last)
+        return fm_fail(err, FM_EUSAGE, "mask %d is outside of --load-cap, which keeps %d to %d",
+                       *index, p->first, p->last);
+    return FM_OK;
+}
+
+/* The member that the options choose. */
+static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
+                  struct fm_err *err)
+{
+    switch (p->options.by) {
+    case FM_BY_FIT:
+        return choose_fit(p, run, index, err);
+    case FM_BY_MASK:
+        return choose_mask(p, index, err);
+    case FM_BY_DEFAULT:
+        *index = p->first;
+        return FM_OK;
+    case FM_BY_BUDGET:
+        break;
+    }
+    return choose_budget(p, index, err);
+}
+
+/* ---- what it will be ---- */
+
+/* What rounding up costs, nothing where every expert is stored at full width; what a cap frees. */
+static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
+{
+    uint64_t channel = fm_opened_channel_weights(p->from);
+    r->channels_layout = p->widths.by_layout;
+    r->bytes_layout = p->widths.by_layout * channel;
+    r->channels_pad = p->widths.by_pad;
+    r->bytes_pad = fm_exportplan_full(p) ? 0 : p->widths.by_pad * channel;
     if (!r->layout->family)
         return;
-    r->members = x->last - x->first + 1;
-    r->channels_freed = fm_exporter_freed(x);
+    r->members = p->last - p->first + 1;
+    r->channels_freed = fm_exportplan_freed(p);
     r->bytes_freed = r->channels_freed * channel;
 }
 
-static int plan(struct fm_exporter *x, struct fm_export_report *r, struct fm_err *err)
+static int check_space(struct fm_export_report *r, const char *output, struct fm_err *err)
 {
-    const struct fm_export_options *o = x->options;
-    bool stream = strcmp(x->run->output, "-") == 0;
-    int index = 0, rc = fm_exporter_check(o, err);
-    if (rc == FM_OK)
-        rc = fm_exporter_open(x, err);
-    if (rc == FM_OK)
-        rc = fm_exporter_choose(x, &index, err);
-    if (rc == FM_OK)
-        rc = fm_exporter_plan(x, index, err);
-    if (rc != FM_OK)
-        return rc;
-    *r = (struct fm_export_report){.layout = o->layout,
-                                   .index = index,
-                                   .budget = x->budgets.budget[index].budget,
-                                   .bytes_weights = fm_exporter_weight_bytes(x),
-                                   .bytes_out =
-                                       stream ? fm_exporter_stream_bytes(x) : fm_exporter_bytes(x),
-                                   .bytes_memory = piece_memory(x),
-                                   .files = (int)x->files};
-    r->width_uniform = o->layout->one_width ? x->stored[0] : 0;
-    report_channels(r, x);
-    if (stream)
+    if (strcmp(output, "-") == 0)
         return FM_OK;
-    rc = fm_file_free_space(x->run->output, &r->bytes_free, err);
+    int rc = fm_file_free_space(output, &r->bytes_free, err);
     if (rc == FM_OK && r->bytes_free < r->bytes_out)
         rc = fm_fail(err, FM_ECREATE, "%s: the export takes %llu bytes, %llu are free there",
-                     x->run->output, (unsigned long long)r->bytes_out,
-                     (unsigned long long)r->bytes_free);
+                     output, (unsigned long long)r->bytes_out, (unsigned long long)r->bytes_free);
+    return rc;
+}
+
+static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
+                struct fm_export_report *r, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    int index = 0, rc = choose(p, run, &index, err);
+    if (rc == FM_OK)
+        rc = fm_planner_member(p, index, err);
+    if (rc != FM_OK)
+        return rc;
+    *r = (struct fm_export_report){.layout = layout,
+                                   .index = index,
+                                   .budget = p->from->budgets.budget[index].budget,
+                                   .bytes_weights = fm_exportplan_weight_bytes(p),
+                                   .bytes_out = bytes_out(p, run),
+                                   .bytes_memory = fm_exportwriter_memory(p),
+                                   .files = (int)p->files};
+    r->width_uniform = layout->one_width ? p->widths.stored[0] : 0;
+    report_channels(r, p);
+    return check_space(r, run->output, err);
+}
+
+static int export(const struct fm_run_options *run, const struct fm_export_options *options,
+                  bool write, struct fm_export_report *report, struct fm_err *err)
+{
+    struct fm_opened opened = {0};
+    struct fm_exportplan p = {0};
+    int rc = fm_planner_check(options, err);
+    if (rc == FM_OK)
+        rc = fm_opened_open(&opened, run->input ? run->input : "-", FM_OPENED_WEIGHTS, err);
+    if (rc == FM_OK)
+        rc = fm_planner_begin(&p, &opened, options, err);
+    if (rc == FM_OK)
+        rc = plan(&p, run, report, err);
+    if (rc == FM_OK && write)
+        rc = fm_exportwriter_write(&p, run, err);
+    fm_exportplan_release(&p);
+    fm_opened_release(&opened);
     return rc;
 }
 
@@ -71,12 +185,8 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
               struct fm_export_report *report, struct fm_err *err)
 {
     double start = fm_clock_now();
-    struct fm_exporter x = {.run = run, .options = options};
     *report = (struct fm_export_report){0};
-    int rc = plan(&x, report, err);
-    if (rc == FM_OK)
-        rc = fm_exporter_write(&x, err);
-    fm_exporter_release(&x);
+    int rc = export(run, options, true, report, err);
     report->seconds = fm_clock_now() - start;
     return rc;
 }
@@ -84,9 +194,6 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err)
 {
-    struct fm_exporter x = {.run = run, .options = options};
     *report = (struct fm_export_report){0};
-    int rc = plan(&x, report, err);
-    fm_exporter_release(&x);
-    return rc;
+    return export(run, options, false, report, err);
 }

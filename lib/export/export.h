@@ -20,35 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/export/layouts.h"
+#include "lib/export/exportoptions.h"
 #include "lib/run/run.h"
-
-/* What says which member; of a layout that holds the family, which one to start with. */
-enum fm_choice {
-    FM_BY_BUDGET, /* the nearest mask, at most one budget step away */
-    FM_BY_FIT,    /* the largest member whose export, every file of the directory or the whole of
-                     the stream, takes at most that many bytes */
-    FM_BY_MASK,   /* its place in the family */
-    FM_BY_DEFAULT /* of the family: the widest that it holds */
-};
-
-/* Tensor bytes of a shard where nothing else is asked for: 4 GiB. */
-#define FM_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
-
-/* Zeroed but for layout and the choice is fine.  layout is that of the list, or its form for vLLM.
- */
-struct fm_export_options {
-    const struct fm_layout *layout;
-    enum fm_choice by;
-    double budget;
-    uint64_t fit;
-    int mask;
-    uint64_t shard_bytes; /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
-    bool load_cap;        /* of the family, members with budgets from load_low to load_high alone */
-    double load_low, load_high;
-    uint32_t pad_multiple;  /* widths are rounded up to it, and to that of the training; 0: 1 */
-    const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
-};
 
 /* What fm_export would do (--dry-run) or did. */
 struct fm_export_report {

@@ -1,4 +1,7 @@
-#include "lib/export/texts.h"
+/*
+ * The plan of an export: lists that grow while it is made, and what follows from them.
+ */
+#include "lib/export/exportplan.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -6,261 +9,203 @@
 
 #include "formats/bundle/archive.h"
 #include "lib/base/mem.h"
-#include "lib/model/checkpoint.h"
-#include "lib/stage/stage.h"
 
-int fm_exporter_add_tensor(struct fm_exporter *x, const struct fm_export_tensor *like,
-                           struct fm_err *err)
+/* ---- making it ---- */
+
+/* Room for one more behind n; a list has room for the next power of two. */
+static int grow(void **list, size_t n, size_t size, const char *what, struct fm_err *err)
 {
-    if (x->tensors == x->tensors_capacity) {
-        size_t more = x->tensors_capacity ? 2 * x->tensors_capacity : 256;
-        int rc =
-            fm_grow((void **)&x->tensor, more, sizeof *x->tensor, "the tensors of an export", err);
-        if (rc != FM_OK)
-            return rc;
-        x->tensors_capacity = more;
-    }
-    char *name = fm_strdup(like->t.name, err);
+    if (n != 0 && (n < 32 || (n & (n - 1)) != 0))
+        return FM_OK;
+    return fm_grow(list, n ? 2 * n : 32, size, what, err);
+}
+
+int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
+                             struct fm_err *err)
+{
+    int rc =
+        grow((void **)&p->tensor, p->tensors, sizeof *p->tensor, "the tensors of an export", err);
+    char *name = rc == FM_OK ? fm_strdup(like->t.name, err) : NULL;
     if (!name)
         return err->code;
-    x->tensor[x->tensors] = *like;
-    x->tensor[x->tensors++].t.name = name;
+    struct fm_planned_tensor *t = &p->tensor[p->tensors++];
+    *t = *like;
+    t->t.name = name;
+    t->block = p->blocks;
+    t->blocks = 0;
     return FM_OK;
 }
 
-int fm_exporter_add_file(struct fm_exporter *x, const char *name, char *head, uint64_t head_bytes,
-                         uint64_t bytes, bool weights, struct fm_err *err)
+int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
+                            struct fm_err *err)
 {
-    int rc = FM_OK;
-    if (x->files == x->files_capacity) {
-        size_t more = x->files_capacity ? 2 * x->files_capacity : 32;
-        rc = fm_grow((void **)&x->file, more, sizeof *x->file, "the files of an export", err);
-        if (rc == FM_OK)
-            x->files_capacity = more;
-    }
-    if (rc == FM_OK && strlen(name) >= sizeof x->file->name)
+    struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
+    int rc = grow((void **)&p->block, p->blocks, sizeof *p->block, "the experts of an export", err);
+    if (rc != FM_OK)
+        return rc;
+    struct fm_planned_block *b = &p->block[p->blocks++];
+    *b = (struct fm_planned_block){.m = m, .e = e, .part = part};
+    if (t->blocks++)
+        b->at = b[-1].at + fm_exportplan_block_bytes(p, b - 1);
+    return FM_OK;
+}
+
+int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head,
+                           uint64_t head_bytes, uint64_t bytes, bool weights, struct fm_err *err)
+{
+    int rc = grow((void **)&p->file, p->files, sizeof *p->file, "the files of an export", err);
+    if (rc == FM_OK && strlen(name) >= sizeof p->file->name)
         rc = fm_fail(err, FM_ECONFIG, "file name '%s' is too long", name);
     if (rc != FM_OK) {
         free(head);
         return rc;
     }
-    struct fm_export_file *f = &x->file[x->files++];
-    *f = (struct fm_export_file){
+    struct fm_planned_file *f = &p->file[p->files++];
+    *f = (struct fm_planned_file){
         .head = head, .head_bytes = head_bytes, .bytes = bytes, .weights = weights};
     memcpy(f->name, name, strlen(name) + 1);
     return FM_OK;
 }
 
-static int compare_names(const void *a, const void *b)
+static int compare_names(const void *name, const void *tensor)
 {
-    return strcmp(((const struct fm_export_tensor *)a)->t.name,
-                  ((const struct fm_export_tensor *)b)->t.name);
+    return strcmp(name, ((const struct fm_planned_tensor *)tensor)->t.name);
 }
 
-static int compare_places(const void *a, const void *b)
+void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file)
 {
-    const struct fm_export_tensor *x = a, *y = b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    if (x->t.offset != y->t.offset)
-        return x->t.offset < y->t.offset ? -1 : 1;
-    return strcmp(x->t.name, y->t.name);
-}
-
-void fm_exporter_place(struct fm_exporter *x, const struct fm_tensor *planned, size_t file)
-{
-    struct fm_export_tensor key = {.t = {.name = planned->name}};
-    struct fm_export_tensor *found =
-        bsearch(&key, x->tensor, x->tensors, sizeof key, compare_names);
+    struct fm_planned_tensor *found =
+        bsearch(placed->name, p->tensor, p->tensors, sizeof *p->tensor, compare_names);
     assert(found);
-    found->t.offset = planned->offset;
-    found->t.size = planned->size;
+    found->t.offset = placed->offset;
+    found->t.size = placed->size;
     found->file = file;
 }
 
-uint64_t fm_exporter_weight_bytes(const struct fm_exporter *x)
+void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
+{
+    for (size_t i = files; i < p->files; i++)
+        free(p->file[i].head);
+    p->files = p->files < files ? p->files : files;
+    if (files > 0)
+        return;
+    for (size_t i = 0; i < p->tensors; i++)
+        free((char *)(uintptr_t)p->tensor[i].t.name);
+    p->tensors = p->blocks = p->weight_files = 0;
+}
+
+void fm_exportplan_release(struct fm_exportplan *p)
+{
+    fm_exportplan_forget(p, 0);
+    free(p->tensor);
+    free(p->block);
+    free(p->file);
+    free(p->widths.kept);
+    free(p->widths.stored);
+    free(p->room);
+    free(p->family);
+    *p = (struct fm_exportplan){0};
+}
+
+/* ---- bytes ---- */
+
+uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < x->files; i++)
-        bytes += x->file[i].weights ? x->file[i].bytes : 0;
+    for (size_t i = 0; i < p->files; i++)
+        bytes += p->file[i].weights ? p->file[i].bytes : 0;
     return bytes;
 }
 
-uint64_t fm_exporter_bytes(const struct fm_exporter *x)
+uint64_t fm_exportplan_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < x->files; i++)
-        bytes += x->file[i].bytes;
+    for (size_t i = 0; i < p->files; i++)
+        bytes += p->file[i].bytes;
     return bytes;
 }
 
-uint64_t fm_exporter_stream_bytes(const struct fm_exporter *x)
+uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = FM_ARCHIVE_END_BYTES;
-    for (size_t i = 0; i < x->files; i++)
-        bytes += fm_archive_header_bytes(x->file[i].bytes) + fm_archive_padded(x->file[i].bytes);
+    for (size_t i = 0; i < p->files; i++)
+        bytes += fm_archive_header_bytes(p->file[i].bytes) + fm_archive_padded(p->file[i].bytes);
     return bytes;
 }
 
-int fm_exporter_head(struct fm_exporter *x, size_t i, const char **head, struct fm_err *err)
+uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    struct fm_export_file *f = &x->file[i];
+    return fm_exportplan_stored(p, b) * fm_opened_channel_bytes(p->from, b->part);
+}
+
+int fm_exportplan_head(const struct fm_exportplan *p, size_t i, const char **head, char **owned,
+                       struct fm_err *err)
+{
+    const struct fm_planned_file *f = &p->file[i];
     void *data = NULL;
     size_t size = 0;
-    int rc = FM_OK;
-    if (!f->head) {
-        rc = fm_bundle_read(&x->bundle, f->member, &data, &size, err);
-        f->head = data;
-    }
-    *head = f->head;
+    int rc = f->head ? FM_OK : fm_bundle_read(&p->from->bundle, f->carried, &data, &size, err);
+    *owned = data;
+    *head = f->head ? f->head : data;
     return rc;
 }
 
-static void forget_files(struct fm_exporter *x, size_t first)
+/* ---- channels ---- */
+
+static size_t expert_of(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    for (size_t i = first; i < x->files; i++)
-        free(x->file[i].head);
-    x->files = x->files < first ? x->files : first;
+    return (size_t)b->m * (size_t)p->from->config.E + (size_t)b->e;
 }
 
-static void forget_plan(struct fm_exporter *x)
+uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    for (size_t i = 0; i < x->tensors; i++)
-        free((char *)(uintptr_t)x->tensor[i].t.name);
-    forget_files(x, 0);
-    free(x->family);
-    x->family = NULL;
-    x->tensors = x->weight_files = 0;
+    return p->widths.kept[expert_of(p, b)];
 }
 
-/* The tensors planned last are those of the widths at hand. */
-static bool is_planned(const struct fm_exporter *x)
+uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    const struct fm_export_options *o = x->options, *p = &x->planned;
-    size_t n = (size_t)x->config.M * (size_t)x->config.E;
-    if (x->weight_files == 0 || o->layout != p->layout || o->shard_bytes != p->shard_bytes ||
-        o->pad_multiple != p->pad_multiple || o->load_cap != p->load_cap ||
-        o->load_low != p->load_low || o->load_high != p->load_high)
-        return false;
-    return memcmp(x->stored, x->planned_stored, n * sizeof *x->stored) == 0;
+    return p->widths.stored[expert_of(p, b)];
 }
 
-static void remember_plan(struct fm_exporter *x)
+uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m)
 {
-    x->planned = *x->options;
-    memcpy(x->planned_stored, x->stored,
-           (size_t)x->config.M * (size_t)x->config.E * sizeof *x->stored);
-    x->weight_files = x->files;
+    uint64_t sum = 0;
+    for (int e = 0; e < p->from->config.E; e++)
+        sum += p->widths.stored[(size_t)m * (size_t)p->from->config.E + (size_t)e];
+    return sum;
 }
 
-/* Tensors that are no expert's, under the names of the layout. */
-static int add_rest(struct fm_exporter *x, struct fm_err *err)
+uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
 {
-    int rc = FM_OK;
-    for (size_t i = 0; i < x->volumes.rest.count && rc == FM_OK; i++) {
-        const struct fm_tensor *t = &x->volumes.rest.tensor[i];
-        char name[FM_ST_NAME_BYTES_MAX + 1];
-        fm_checkpoint_rename(name, &x->config, x->options->layout->names, t->name);
-        struct fm_export_tensor like = {.t = *t, .fill = FM_FILL_COPY, .from = t->offset};
-        like.t.name = name;
-        rc = fm_exporter_add_tensor(x, &like, err);
-    }
-    return rc;
+    uint64_t sum = 0;
+    for (int m = 0; m < p->from->config.M; m++)
+        sum += fm_exportplan_channels(p, m);
+    return sum;
 }
 
-static int plan_weights(struct fm_exporter *x, struct fm_err *err)
+uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
 {
-    const struct fm_layout *layout = x->options->layout;
-    int rc = add_rest(x, err);
-    for (int m = 0; m < x->config.M && rc == FM_OK; m++)
-        rc = layout->experts(x, m, err);
-    if (rc == FM_OK) {
-        qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_names);
-        rc = layout->files(x, err);
-    }
-    if (rc == FM_OK)
-        qsort(x->tensor, x->tensors, sizeof *x->tensor, compare_places);
-    if (rc == FM_OK)
-        remember_plan(x);
-    return rc;
+    uint64_t freed = fm_family_channels(&p->from->budgets.family);
+    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+        freed -= p->widths.kept[i];
+    return freed;
 }
 
-int fm_exporter_plan(struct fm_exporter *x, int index, struct fm_err *err)
+bool fm_exportplan_full(const struct fm_exportplan *p)
 {
-    int rc = FM_OK;
-    x->index = index;
-    fm_exporter_widths(x);
-    if (is_planned(x)) {
-        forget_files(x, x->weight_files);
-    } else {
-        forget_plan(x);
-        rc = plan_weights(x, err);
-    }
-    return rc == FM_OK ? fm_texts_plan(x, err) : rc;
+    const struct fm_layout *layout = p->options.layout;
+    return layout->full || (layout->family && !p->options.load_cap);
 }
 
-/* ---- inputs ---- */
-
-static int read_config(struct fm_exporter *x, struct fm_err *err)
+uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 {
-    const struct fm_member *m = fm_bundle_find(&x->bundle, FM_MEMBER_CARRIED "config.json");
-    void *text = NULL;
-    if (!m)
-        return fm_fail(err, FM_EFORMAT, "%s: member %sconfig.json is missing", x->bundle.file.path,
-                       FM_MEMBER_CARRIED);
-    int rc = fm_bundle_read(&x->bundle, m, &text, &x->config_bytes, err);
-    x->config_text = text;
-    return rc == FM_OK ? fm_config_parse(&x->config, x->config_text, x->config_bytes, err) : rc;
+    uint32_t pad = p->options.pad_multiple, training = p->from->budgets.actions.multiple;
+    uint32_t needed = fm_actions_both(training, p->options.layout->multiple);
+    return pad <= 1 ? width
+                    : fm_actions_round(width, fm_actions_both(pad, needed), p->from->config.I);
 }
 
-int fm_exporter_open(struct fm_exporter *x, struct fm_err *err)
+const char *fm_exportplan_base_model(const struct fm_exportplan *p)
 {
-    const char *input = x->run->input ? x->run->input : "-";
-    int rc = x->head ? fm_bundle_open_head(&x->bundle, input, err)
-                     : fm_stage_open(&x->bundle, input, FM_MEMBER_SEGMENTS, err);
-    return rc == FM_OK ? fm_exporter_take(x, err) : rc;
-}
-
-int fm_exporter_take(struct fm_exporter *x, struct fm_err *err)
-{
-    struct fm_stage_model model;
-    int rc = fm_stage_model_read(&model, &x->bundle, err);
-    if (rc == FM_OK)
-        rc = read_config(x, err);
-    if (rc == FM_OK)
-        rc = fm_budgets_open(&x->budgets, &x->bundle, err);
-    if (rc == FM_OK && x->head)
-        x->volumes = (struct fm_volumes){.config = &x->config, .dtype = model.dtype};
-    else if (rc == FM_OK)
-        rc = fm_volumes_open(&x->volumes, &x->bundle, &x->config, model.dtype, err);
-    if (rc == FM_OK && (x->budgets.family.M != x->config.M || x->budgets.family.E != x->config.E ||
-                        x->budgets.family.I != x->config.I))
-        rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
-                     x->bundle.file.path);
-    if (rc == FM_OK) {
-        size_t n = (size_t)x->config.M * (size_t)x->config.E;
-        x->widths = fm_alloc(n, sizeof *x->widths, "widths", err);
-        x->stored = fm_alloc(n, sizeof *x->stored, "widths", err);
-        x->planned_stored = fm_alloc(n, sizeof *x->planned_stored, "widths", err);
-        rc = x->widths && x->stored && x->planned_stored ? FM_OK : err->code;
-    }
-    if (rc == FM_OK)
-        rc = fm_exporter_origin(x, err);
-    if (rc == FM_OK)
-        rc = fm_exporter_keep(x, err);
-    return rc == FM_OK ? fm_exporter_check_pad(x, err) : rc;
-}
-
-void fm_exporter_release(struct fm_exporter *x)
-{
-    forget_plan(x);
-    free(x->tensor);
-    free(x->file);
-    free(x->widths);
-    free(x->stored);
-    free(x->planned_stored);
-    free(x->config_text);
-    fm_volumes_close(&x->volumes);
-    fm_budgets_release(&x->budgets);
-    fm_bundle_close(&x->bundle);
+    return p->options.base_model ? p->options.base_model : p->from->name;
 }

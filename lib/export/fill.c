@@ -1,5 +1,10 @@
-/* The bytes of an export's tensors, from the bundle's. */
-#include "lib/export/exporter.h"
+/*
+ * The bytes of an export's tensors, from the bundle's.  There an expert is two ranges of ranked
+ * channels: gate and up rows in turn, and down transposed.  A prefix of either is a copy; gate and
+ * up rows apart are every second row of one, and the checkpoint's down is the other transposed
+ * back.
+ */
+#include "lib/export/fill.h"
 
 #include <assert.h>
 #include <string.h>
@@ -8,141 +13,108 @@
 #include "lib/base/pool.h"
 #include "lib/model/layout.h"
 
-static uint64_t row_bytes(const struct fm_exporter *x)
+static uint64_t row_bytes(const struct fm_exportplan *p)
 {
-    return fm_volumes_channel_bytes(&x->volumes, FM_PART_DOWN_T);
+    return fm_opened_channel_bytes(p->from, FM_PART_DOWN_T);
 }
 
-/* Channels that files have room for. */
-static uint32_t stored_of(const struct fm_exporter *x, const struct fm_export_tensor *t)
+/* What cannot be cut: a row, or a whole matrix that is transposed; 1: any byte. */
+static uint64_t grain(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    return x->stored[(size_t)t->l * (size_t)x->config.E + (size_t)t->e];
-}
-
-static uint32_t width_of(const struct fm_exporter *x, const struct fm_export_tensor *t)
-{
-    return x->widths[(size_t)t->l * (size_t)x->config.E + (size_t)t->e];
-}
-
-/* Bytes of one expert's (H, k). */
-static uint64_t fused_bytes(const struct fm_exporter *x, const struct fm_export_tensor *t)
-{
-    return t->t.shape[2] * row_bytes(x);
-}
-
-uint64_t fm_exporter_piece(const struct fm_exporter *x, const struct fm_export_tensor *t,
-                           uint64_t limit)
-{
-    uint64_t row = row_bytes(x);
-    switch (t->fill) {
-    case FM_FILL_DOWN:
-        return t->t.size;
-    case FM_FILL_FUSED_DOWN:
-        row = fused_bytes(x, t);
-        return limit > row ? limit / row * row : row;
-    case FM_FILL_GATE:
-    case FM_FILL_UP:
-    case FM_FILL_FUSED_UP:
-        return limit > row ? limit / row * row : row;
+    switch (b->part) {
+    case FM_PART_GATE:
+    case FM_PART_UP:
+        return row_bytes(p);
+    case FM_PART_DOWN:
+        return fm_exportplan_block_bytes(p, b);
     default:
+        return 1;
+    }
+}
+
+/* The blocks of a tensor have one grain. */
+uint64_t fm_fill_piece(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                       uint64_t limit)
+{
+    uint64_t unit = t->blocks ? grain(p, &p->block[t->block]) : 1;
+    if (unit <= 1)
         return limit;
-    }
+    return limit > unit ? limit / unit * unit : unit;
 }
 
-/* Prefix ranges of the layer's experts, as far as they overlap [from, from + size). */
-static int fill_flat(const struct fm_exporter *x, const struct fm_export_tensor *t, uint64_t from,
-                     uint64_t size, char *dst, struct fm_err *err)
+/* Rows [first, first + rows) of gate or up, those from the width on zero. */
+static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                     uint64_t first, uint64_t rows, char *dst, struct fm_err *err)
 {
-    uint64_t channel = fm_volumes_channel_bytes(&x->volumes, t->part), begin = 0;
-    const uint32_t *widths = x->widths + (size_t)t->l * (size_t)x->config.E;
-    int rc = FM_OK;
-    for (int e = 0; e < x->config.E && rc == FM_OK; e++) {
-        uint64_t end = begin + widths[e] * channel;
-        uint64_t lo = from > begin ? from : begin, hi = from + size < end ? from + size : end;
-        if (lo < hi)
-            rc = fm_file_read(&x->bundle.file,
-                              fm_volumes_expert(&x->volumes, t->l, t->part, e) + (lo - begin),
-                              dst + (lo - from), (size_t)(hi - lo), err);
-        begin = end;
-    }
-    return rc;
-}
-
-/* `rows` rows of gate (which 0) or up (1) of an expert, from channel `first` on. */
-static int read_rows(const struct fm_exporter *x, int l, int e, int which, uint64_t first,
-                     uint64_t rows, char *dst, struct fm_err *err)
-{
-    uint64_t row = row_bytes(x);
+    uint64_t row = row_bytes(p), k = fm_exportplan_kept(p, b), end = first + rows;
+    uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
+    uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, FM_PART_GATE_UP, b->e);
+    size_t size = (size_t)(2 * kept * row);
     struct fm_mark mark = fm_scratch_mark();
-    char *both = fm_scratch((size_t)(2 * rows * row) + 1);
-    uint64_t at = fm_volumes_expert(&x->volumes, l, FM_PART_GATE_UP, e);
-    int rc =
-        fm_file_read(&x->bundle.file, at + 2 * first * row, both, (size_t)(2 * rows * row), err);
-    if (rc == FM_OK)
-        fm_layout_deinterleave(dst, both, which, (int)rows, x->config.H,
-                               fm_dtype_bits(x->volumes.dtype) / 8);
+    char *both = fm_scratch(size + 1);
+    int rc = fm_file_read(&p->from->bundle.file, at + 2 * first * row, both, size, err);
+    if (rc == FM_OK) {
+        fm_layout_deinterleave(dst, both, b->part == FM_PART_UP, (int)kept, p->from->config.H,
+                               fm_dtype_bits(p->from->dtype) / 8);
+        memset(dst + kept * row, 0, (size_t)((rows - kept) * row));
+    }
     fm_scratch_release(mark);
     return rc;
 }
 
-static int fill_rows(const struct fm_exporter *x, const struct fm_export_tensor *t, uint64_t from,
-                     uint64_t size, char *dst, struct fm_err *err)
-{
-    uint64_t row = row_bytes(x), first = from / row, end = first + size / row;
-    uint64_t k = width_of(x, t), kept = k > first ? (end < k ? end : k) - first : 0;
-    assert(from % row == 0 && size % row == 0);
-    int rc = read_rows(x, t->l, t->e, t->fill == FM_FILL_UP, first, kept, dst, err);
-    if (rc == FM_OK)
-        memset(dst + kept * row, 0, (size_t)(size - kept * row));
-    return rc;
-}
-
-/* Rows of the experts one after another: k of gate, k of up. */
-static int fill_fused_rows(const struct fm_exporter *x, const struct fm_export_tensor *t,
-                           uint64_t from, uint64_t size, char *dst, struct fm_err *err)
-{
-    uint64_t row = row_bytes(x), k = t->t.shape[1] / 2, at = from / row, end = at + size / row;
-    assert(from % row == 0 && size % row == 0);
-    int rc = FM_OK;
-    while (at < end && rc == FM_OK) {
-        uint64_t block = at / k, first = at % k, rows = k - first;
-        rows = rows < end - at ? rows : end - at;
-        rc = read_rows(x, t->l, (int)(block / 2), (int)(block % 2), first, rows, dst, err);
-        dst += rows * row;
-        at += rows;
-    }
-    return rc;
-}
-
-/* (H, columns) of an expert: k columns, then zeros. */
-static int read_down(const struct fm_exporter *x, int l, int e, uint32_t k, int columns, char *dst,
+/* (H, stored): the columns from the width on zero. */
+static int fill_down(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                      struct fm_err *err)
 {
-    size_t size = (size_t)k * (size_t)row_bytes(x);
+    uint32_t k = fm_exportplan_kept(p, b), stored = fm_exportplan_stored(p, b);
+    size_t size = (size_t)k * (size_t)row_bytes(p);
+    uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, FM_PART_DOWN_T, b->e);
     struct fm_mark mark = fm_scratch_mark();
     char *ranked = fm_scratch(size);
-    int rc = fm_file_read(&x->bundle.file, fm_volumes_expert(&x->volumes, l, FM_PART_DOWN_T, e),
-                          ranked, size, err);
+    int rc = fm_file_read(&p->from->bundle.file, at, ranked, size, err);
     if (rc == FM_OK)
-        fm_layout_scatter(dst, ranked, (int)k, columns, x->config.H,
-                          fm_dtype_bits(x->volumes.dtype) / 8);
+        fm_layout_scatter(dst, ranked, (int)k, (int)stored, p->from->config.H,
+                          fm_dtype_bits(p->from->dtype) / 8);
     fm_scratch_release(mark);
     return rc;
 }
 
-static int fill_fused_down(const struct fm_exporter *x, const struct fm_export_tensor *t,
-                           uint64_t from, uint64_t size, char *dst, struct fm_err *err)
+/* Bytes [from, from + size) of a block. */
+static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                      uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
-    uint64_t expert = fused_bytes(x, t), k = t->t.shape[2];
-    assert(from % expert == 0 && size % expert == 0);
+    uint64_t row = row_bytes(p);
+    assert(from % grain(p, b) == 0 && size % grain(p, b) == 0);
+    switch (b->part) {
+    case FM_PART_GATE:
+    case FM_PART_UP:
+        return fill_rows(p, b, from / row, size / row, dst, err);
+    case FM_PART_DOWN:
+        return fill_down(p, b, dst, err);
+    default:
+        return fm_file_read(&p->from->bundle.file,
+                            fm_volumes_expert(&p->from->volumes, b->m, b->part, b->e) + from, dst,
+                            (size_t)size, err);
+    }
+}
+
+/* Those blocks, or parts of them, that lie in [from, from + size). */
+static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
+{
     int rc = FM_OK;
-    for (uint64_t at = from; at < from + size && rc == FM_OK; at += expert)
-        rc = read_down(x, t->l, (int)(at / expert), (uint32_t)k, (int)k, dst + (at - from), err);
+    for (size_t i = t->block; i < t->block + t->blocks && rc == FM_OK; i++) {
+        const struct fm_planned_block *b = &p->block[i];
+        uint64_t end = b->at + fm_exportplan_block_bytes(p, b);
+        uint64_t lo = from > b->at ? from : b->at, hi = from + size < end ? from + size : end;
+        if (lo < hi)
+            rc = fill_block(p, b, lo - b->at, hi - lo, dst + (lo - from), err);
+    }
     return rc;
 }
 
 /* "Start with what config.json or the environment says": an index is put there to switch. */
-static int fill_index(const struct fm_export_tensor *t, uint64_t from, uint64_t size, char *dst)
+static int fill_unset(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
 {
     const float unset = -1;
     char value[sizeof unset];
@@ -151,26 +123,17 @@ static int fill_index(const struct fm_export_tensor *t, uint64_t from, uint64_t 
     return FM_OK;
 }
 
-int fm_exporter_fill(const struct fm_exporter *x, const struct fm_export_tensor *t, uint64_t from,
-                     uint64_t size, void *dst, struct fm_err *err)
+int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
+                  uint64_t size, void *dst, struct fm_err *err)
 {
     switch (t->fill) {
     case FM_FILL_COPY:
-        return fm_file_read(&x->bundle.file, t->from + from, dst, (size_t)size, err);
-    case FM_FILL_FLAT:
-        return fill_flat(x, t, from, size, dst, err);
-    case FM_FILL_GATE:
-    case FM_FILL_UP:
-        return fill_rows(x, t, from, size, dst, err);
-    case FM_FILL_DOWN:
-        assert(from == 0 && size == t->t.size);
-        return read_down(x, t->l, t->e, width_of(x, t), (int)stored_of(x, t), dst, err);
-    case FM_FILL_FUSED_UP:
-        return fill_fused_rows(x, t, from, size, dst, err);
-    case FM_FILL_FUSED_DOWN:
-        return fill_fused_down(x, t, from, size, dst, err);
-    case FM_FILL_INDEX:
-        return fill_index(t, from, size, dst);
+        return fm_file_read(&p->from->bundle.file, t->from->t.offset + from, dst, (size_t)size,
+                            err);
+    case FM_FILL_EXPERTS:
+        return fill_blocks(p, t, from, size, dst, err);
+    case FM_FILL_UNSET:
+        return fill_unset(t, from, size, dst);
     }
     assert(!"a fill");
     return FM_EBUG;

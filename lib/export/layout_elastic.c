@@ -25,91 +25,92 @@ static int exact_integers(enum fm_dtype dtype)
     return dtype == FM_BF16 ? 257 : dtype == FM_F16 ? 2049 : 1 << 24;
 }
 
-static int check_index(const struct fm_exporter *x, struct fm_err *err)
+static int check_index(const struct fm_exportplan *p, struct fm_err *err)
 {
-    int most = exact_integers(x->volumes.dtype), budgets = x->last - x->first + 1;
+    int most = exact_integers(p->from->dtype), budgets = p->last - p->first + 1;
     if (budgets > most)
         return fm_fail(err, FM_ECONFIG,
                        "layout elastic: %d budgets, and an index in %s counts %d; a larger "
                        "--budget-step of fm-train gives fewer, --load-cap keeps fewer",
-                       budgets, fm_dtype_name(x->volumes.dtype), most);
+                       budgets, fm_dtype_name(p->from->dtype), most);
     return FM_OK;
 }
 
 /* "model.layers.0.mlp.experts.down" names its neighbour "model.layers.0.mlp.experts.budget". */
-static int add_index(struct fm_exporter *x, int m, struct fm_err *err)
+static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, &x->config, FM_SOURCE_RAGGED, FM_PART_DOWN_T, x->config.moe[m], 0);
+    fm_checkpoint_name(name, &p->from->config, FM_SOURCE_RAGGED, FM_PART_DOWN_T,
+                       p->from->config.moe[m], 0);
     char *last = strrchr(name, '.');
     assert(last);
     snprintf(last, sizeof name - (size_t)(last - name), ".budget");
-    struct fm_export_tensor t = {.fill = FM_FILL_INDEX, .l = m};
-    t.t = (struct fm_tensor){.name = name, .dtype = x->volumes.dtype, .dims = 1, .shape = {1}};
-    return fm_exporter_add_tensor(x, &t, err);
+    struct fm_planned_tensor t = {.fill = FM_FILL_UNSET, .m = m};
+    t.t = (struct fm_tensor){.name = name, .dtype = p->from->dtype, .dims = 1, .shape = {1}};
+    return fm_exportplan_add_tensor(p, &t, err);
 }
 
-static int plan_experts(struct fm_exporter *x, int m, struct fm_err *err)
+static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 {
-    int rc = check_index(x, err);
+    int rc = check_index(p, err);
     if (rc == FM_OK)
-        rc = fm_tensorplan_flat(x, m, err);
-    return rc == FM_OK ? add_index(x, m, err) : rc;
+        rc = fm_tensorplan_flat(p, m, err);
+    return rc == FM_OK ? add_index(p, m, err) : rc;
 }
 
 /* ---- texts ---- */
 
 /* Every budget's widths, as this export rounds them. */
-static void say_family(struct fm_text *t, const struct fm_exporter *x)
+static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
-    size_t n = (size_t)x->config.M * (size_t)x->config.E;
+    size_t n = (size_t)p->from->config.M * (size_t)p->from->config.E;
     uint32_t *widths = malloc(n * sizeof *widths);
     t->failed = t->failed || !widths;
     fm_text_printf(t, "[");
-    for (int b = x->first; b <= x->last && widths; b++) {
-        const uint32_t *mask = fm_family_widths(&x->budgets.family, b);
+    for (int b = p->first; b <= p->last && widths; b++) {
+        const uint32_t *mask = fm_family_widths(&p->from->budgets.family, b);
         for (size_t i = 0; i < n; i++)
-            widths[i] = fm_exporter_round(x, mask[i]);
-        fm_text_printf(t, "%s\n    ", b > x->first ? "," : "");
-        fm_texts_widths(t, x, widths, "    ");
+            widths[i] = fm_exportplan_round(p, mask[i]);
+        fm_text_printf(t, "%s\n    ", b > p->first ? "," : "");
+        fm_texts_widths(t, p, widths, "    ");
     }
     fm_text_printf(t, "\n  ]");
     free(widths);
 }
 
-static void set_config(struct fm_texts_edit *edit, struct fm_exporter *x)
+static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     struct fm_text t = {0};
-    fm_texts_ours(edit, x);
+    fm_texts_ours(edit, p);
     fm_text_printf(&t, "[");
-    for (int b = x->first; b <= x->last; b++) {
-        fm_text_printf(&t, "%s", b > x->first ? ", " : "");
-        fm_texts_number(&t, x->budgets.budget[b].budget);
+    for (int b = p->first; b <= p->last; b++) {
+        fm_text_printf(&t, "%s", b > p->first ? ", " : "");
+        fm_texts_number(&t, p->from->budgets.budget[b].budget);
     }
     fm_text_printf(&t, "]");
     fm_texts_set(edit, "fm_budgets", &t);
-    if (x->options->load_cap) {
-        fm_texts_cap(&t, x->options);
+    if (p->options.load_cap) {
+        fm_texts_cap(&t, &p->options);
         fm_texts_set(edit, "fm_load_cap", &t);
     }
-    fm_texts_number(&t, x->budgets.budget[x->index].budget);
+    fm_texts_number(&t, p->from->budgets.budget[p->index].budget);
     fm_texts_set(edit, "fm_budget", &t);
     /* Last: setting a key reads all that is there, and this is long. */
-    if (!x->family) {
-        say_family(&t, x);
-        x->family = t.failed ? NULL : t.data;
+    if (!p->family) {
+        say_family(&t, p);
+        p->family = t.failed ? NULL : t.data;
         if (t.failed)
             free(t.data);
         t = (struct fm_text){.failed = t.failed};
     }
     if (!t.failed)
-        fm_text_add(&t, x->family, strlen(x->family));
+        fm_text_add(&t, p->family, strlen(p->family));
     fm_texts_set(edit, "fm_family", &t);
 }
 
-static void say_switch(struct fm_text *t, const struct fm_exporter *x)
+static void say_switch(struct fm_text *t, const struct fm_exportplan *p)
 {
-    (void)x;
+    (void)p;
     fm_text_printf(
         t, "The budget is `fm_budget` in config.json, or `FM_BUDGET=0.4` in the\n"
            "environment of the program; in transformers `model.set_budget(0.4)` changes it "

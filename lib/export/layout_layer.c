@@ -12,33 +12,34 @@
 #include "lib/export/tensorplan.h"
 #include "lib/export/texts.h"
 
-static void level_layers(struct fm_exporter *x)
+static void level_layers(struct fm_exportplan *p)
 {
-    uint32_t multiple = x->options->layout->multiple;
-    for (int m = 0; m < x->config.M; m++) {
-        uint32_t *k = x->widths + (size_t)m * (size_t)x->config.E, most = 0;
-        for (int e = 0; e < x->config.E; e++)
+    uint32_t multiple = p->options.layout->multiple;
+    for (int m = 0; m < p->from->config.M; m++) {
+        uint32_t *k = p->widths.kept + (size_t)m * (size_t)p->from->config.E, most = 0;
+        for (int e = 0; e < p->from->config.E; e++)
             most = k[e] > most ? k[e] : most;
         if (multiple > 1)
-            most = fm_actions_round(most, fm_actions_both(x->budgets.actions.multiple, multiple),
-                                    x->config.I);
-        for (int e = 0; e < x->config.E; e++)
+            most =
+                fm_actions_round(most, fm_actions_both(p->from->budgets.actions.multiple, multiple),
+                                 p->from->config.I);
+        for (int e = 0; e < p->from->config.E; e++)
             k[e] = most;
     }
 }
 
 /* A width per decoder layer, 0 where it has no experts. */
-static void set_config(struct fm_texts_edit *edit, struct fm_exporter *x)
+static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     struct fm_text t = {0};
-    fm_texts_ours(edit, x);
+    fm_texts_ours(edit, p);
     fm_text_printf(&t, "\"layer\"");
     fm_texts_set(edit, "fm_layout", &t);
     fm_text_printf(&t, "[");
-    for (int l = 0; l < x->config.L; l++) {
-        int m = fm_config_moe(&x->config, l);
-        size_t first = (size_t)(m < 0 ? 0 : m) * (size_t)x->config.E;
-        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", m < 0 ? 0 : x->widths[first]);
+    for (int l = 0; l < p->from->config.L; l++) {
+        int m = fm_config_moe(&p->from->config, l);
+        size_t first = (size_t)(m < 0 ? 0 : m) * (size_t)p->from->config.E;
+        fm_text_printf(&t, "%s%" PRIu32, l ? ", " : "", m < 0 ? 0 : p->widths.kept[first]);
     }
     fm_text_printf(&t, "]");
     fm_texts_set(edit, "moe_intermediate_size", &t);

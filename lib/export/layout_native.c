@@ -10,43 +10,43 @@
 
 #include "lib/base/mem.h"
 
-/* One weight file of those tensors that the filter lets in: layer l, or -1 for the rest. */
-static int add_file(struct fm_exporter *x, const char *name, int l, struct fm_err *err)
+/* The weight file of the m-th layer of experts, or of all other tensors: -1. */
+static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_err *err)
 {
-    struct fm_tensor *tensor = fm_alloc(x->tensors, sizeof *tensor, "a file's plan", err);
+    struct fm_tensor *tensor = fm_alloc(p->tensors, sizeof *tensor, "a file's plan", err);
     char *header = NULL;
     uint64_t header_bytes = 0, bytes = 0;
     size_t n = 0;
     if (!tensor)
         return err->code;
-    for (size_t i = 0; i < x->tensors; i++) {
-        const struct fm_export_tensor *t = &x->tensor[i];
-        if (t->fill == FM_FILL_FLAT ? t->l == l : l < 0)
+    for (size_t i = 0; i < p->tensors; i++) {
+        const struct fm_planned_tensor *t = &p->tensor[i];
+        if (t->m == m)
             tensor[n++] = t->t;
     }
     int rc = fm_safetensors_plan(tensor, n, NULL, &header, &header_bytes, &bytes, err);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
-        fm_exporter_place(x, &tensor[i], x->files);
+        fm_exportplan_place(p, &tensor[i], p->files);
     if (rc == FM_OK)
-        rc = fm_exporter_add_file(x, name, header, header_bytes, bytes, true, err);
+        rc = fm_exportplan_add_file(p, name, header, header_bytes, bytes, true, err);
     free(tensor);
     return rc;
 }
 
-static int plan_files(struct fm_exporter *x, struct fm_err *err)
+static int plan_files(struct fm_exportplan *p, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int l = 0; l < x->config.M && rc == FM_OK; l++) {
+    for (int l = 0; l < p->from->config.M && rc == FM_OK; l++) {
         char name[FM_VOLUMES_NAME_BYTES];
-        snprintf(name, sizeof name, "layers-%05d.safetensors", x->config.moe[l]);
-        rc = add_file(x, name, l, err);
+        snprintf(name, sizeof name, "layers-%05d.safetensors", p->from->config.moe[l]);
+        rc = add_file(p, name, l, err);
     }
-    return rc == FM_OK ? add_file(x, "rest.safetensors", -1, err) : rc;
+    return rc == FM_OK ? add_file(p, "rest.safetensors", -1, err) : rc;
 }
 
-static void say_running(struct fm_text *t, const struct fm_exporter *x)
+static void say_running(struct fm_text *t, const struct fm_exportplan *p)
 {
-    (void)x;
+    (void)p;
     fm_text_printf(t, "The fm tools read it as a model: `--model DIR`.\n\n");
 }
 

@@ -8,26 +8,26 @@
 #include "lib/export/tensorplan.h"
 #include "lib/export/texts.h"
 
-static void level_model(struct fm_exporter *x)
+static void level_model(struct fm_exportplan *p)
 {
-    const struct fm_config *c = &x->config;
-    uint32_t k = fm_actions_uniform_export(x->budgets.family.mask[x->index].removed, c->M, c->E,
-                                           c->I, x->budgets.actions.multiple);
+    const struct fm_config *c = &p->from->config;
+    uint32_t k = fm_actions_uniform_export(p->from->budgets.family.mask[p->index].removed, c->M,
+                                           c->E, c->I, p->from->budgets.actions.multiple);
     for (int i = 0; i < c->M * c->E; i++)
-        x->widths[i] = k;
+        p->widths.kept[i] = k;
 }
 
-static void set_config(struct fm_texts_edit *edit, struct fm_exporter *x)
+static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     struct fm_text t = {0};
-    fm_texts_stock(edit, x);
-    fm_text_printf(&t, "%d", (int)x->stored[0]);
-    fm_texts_set(edit, x->config.family->width_key, &t);
+    fm_texts_stock(edit, p);
+    fm_text_printf(&t, "%d", (int)p->widths.stored[0]);
+    fm_texts_set(edit, p->from->config.family->width_key, &t);
 }
 
-static void say_running(struct fm_text *t, const struct fm_exporter *x)
+static void say_running(struct fm_text *t, const struct fm_exportplan *p)
 {
-    if (fm_runtimes_llama(&x->config))
+    if (fm_runtimes_llama(&p->from->config))
         fm_text_printf(t, "llama.cpp:\n\n"
                           "    python convert_hf_to_gguf.py DIR --outfile model.gguf\n"
                           "    llama-cli -m model.gguf\n\n");

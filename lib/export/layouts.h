@@ -18,7 +18,7 @@
 #include "lib/base/err.h"
 #include "lib/model/family.h"
 
-struct fm_exporter;
+struct fm_exportplan;
 struct fm_texts_edit;
 
 /* What servers do with experts where a model is split over devices (lib/export/runtimes.h). */
@@ -43,30 +43,30 @@ struct fm_layout {
     bool full;          /* files have room for all channels of every expert, zero where removed */
     uint32_t multiple;  /* its kernels need widths that are multiples of it; 1: any */
     /* From the mask's widths to wider ones; NULL: they are the mask's. */
-    void (*level)(struct fm_exporter *x);
+    void (*level)(struct fm_exportplan *p);
     const char *leveled; /* why: "one width per layer" */
 
     /* ---- which tensors, in which files ---- */
 
     enum fm_source names;
     /* Plan the tensors of the experts of the m-th layer of experts. */
-    int (*experts)(struct fm_exporter *x, int m, struct fm_err *err);
+    int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
     bool sharded; /* --shard-size is obeyed; the size of files is no matter of choice else */
     /* Put all tensors into files. */
-    int (*files)(struct fm_exporter *x, struct fm_err *err);
+    int (*files)(struct fm_exportplan *p, struct fm_err *err);
 
     /* ---- what the texts say ---- */
 
     bool code; /* modeling_fm.py belongs to it, which who loads it must trust */
     /* Edit the checkpoint's config.json; NULL: as it is. */
-    void (*config)(struct fm_texts_edit *edit, struct fm_exporter *x);
+    void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about;        /* what it is, for the model card */
     const char *about_capped; /* the same with a load cap */
     /* Options of the servers' commands, with a blank in front. */
     const char *vllm_options, *sglang_options;
     bool sglang_package; /* SGLang runs it with the suite's package alone */
     /* More ways to run it; NULL: none. */
-    void (*running)(struct fm_text *t, const struct fm_exporter *x);
+    void (*running)(struct fm_text *t, const struct fm_exportplan *p);
 
     enum fm_split split;
 };

@@ -9,7 +9,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/export/runtimes.h"
-#include "lib/export/exporter.h"
+#include "lib/export/planner.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -52,56 +52,67 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
 
 /* Bytes of the tensors: of all that the member has, what it removes and the files keep, and where
  * they are the family's the index of a budget in every layer. */
-static uint64_t tensor_bytes(const struct fm_exporter *x)
+static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
-    const struct fm_mask *mask = &x->budgets.family.mask[x->index];
-    uint64_t channel = fm_exporter_channel_bytes(x);
-    uint64_t full = x->budgets.budget[x->index].bytes + mask->removed * channel;
-    if (x->options->layout->family)
-        full += (uint64_t)x->config.M * (uint64_t)fm_dtype_bits(x->volumes.dtype) / 8;
-    return full - (fm_family_channels(&x->budgets.family) - fm_exporter_channels_all(x)) * channel;
+    const struct fm_opened *o = p->from;
+    const struct fm_mask *mask = &o->budgets.family.mask[p->index];
+    uint64_t channel = fm_opened_channel_weights(o);
+    uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
+    if (p->options.layout->family)
+        full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
+    return full -
+           (fm_family_channels(&o->budgets.family) - fm_exportplan_channels_all(p)) * channel;
 }
 
-/* One form of every member. */
-static int fill_form(struct fm_list *list, struct fm_exporter *x, int form, struct fm_err *err)
+/* A form of one member; of all files where there are weights. */
+static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index, bool packed,
+                     struct fm_err *err)
 {
-    const struct fm_list_kind *kind = &list->kind[form];
-    struct fm_export_options o = {.layout = kind->layout, .load_cap = kind->capped, .load_high = 1};
-    int rc = FM_OK;
-    x->options = &o;
-    for (int i = 0; i < list->rows && rc == FM_OK; i++) {
-        struct fm_list_form *f = &list->row[i].form[form];
-        x->index = i;
-        o.load_low = o.load_cap ? x->budgets.budget[i].budget : 0;
-        rc = fm_exporter_keep(x, err);
-        if (rc != FM_OK)
-            break;
-        fm_exporter_widths(x);
-        f->tensors = tensor_bytes(x);
-        f->degrees = fm_runtimes_degrees(&x->config, o.layout, x->stored);
-        if (list->packed) {
-            rc = fm_exporter_plan(x, i, err);
-            f->files = rc == FM_OK ? fm_exporter_bytes(x) : 0;
-            if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
-                *err = (struct fm_err){0};
-                rc = FM_OK;
-            }
-        }
+    fm_planner_widths(p, index);
+    f->tensors = tensor_bytes(p);
+    f->degrees = fm_runtimes_degrees(&p->from->config, p->options.layout, p->widths.stored);
+    int rc = packed ? fm_planner_member(p, index, err) : FM_OK;
+    f->files = packed && rc == FM_OK ? fm_exportplan_bytes(p) : 0;
+    if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
+        *err = (struct fm_err){0};
+        rc = FM_OK;
     }
     return rc;
 }
 
-static int fill_rows(struct fm_list *list, struct fm_exporter *x, bool forms, struct fm_err *err)
+/* One form of every member.  A load cap begins at the member: a plan for each. */
+static int fill_form(struct fm_list *list, const struct fm_opened *opened, int form,
+                     struct fm_err *err)
 {
-    int n = x->budgets.family.count, rc = FM_OK;
+    const struct fm_list_kind *kind = &list->kind[form];
+    struct fm_export_options o = {.layout = kind->layout, .load_cap = kind->capped, .load_high = 1};
+    struct fm_exportplan p = {0};
+    int rc = FM_OK;
+    for (int i = 0; i < list->rows && rc == FM_OK; i++) {
+        if (i == 0 || kind->capped) {
+            o.load_low = opened->budgets.budget[i].budget;
+            fm_exportplan_release(&p);
+            rc = fm_planner_begin(&p, opened, &o, err);
+        }
+        if (rc == FM_OK)
+            rc = fill_cell(&list->row[i].form[form], &p, i, list->packed, err);
+    }
+    fm_exportplan_release(&p);
+    return rc;
+}
+
+static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms,
+                     struct fm_err *err)
+{
+    int n = o->budgets.family.count, rc = FM_OK;
     list->row = fm_alloc((size_t)n, sizeof *list->row, "the list of budgets", err);
     if (!list->row)
         return err->code;
     list->rows = n;
     for (int i = 0; i < n; i++)
-        fill_row(&list->row[i], &x->budgets, i);
+        fill_row(&list->row[i], &o->budgets, i);
     for (int form = 0; form < list->kinds && forms && rc == FM_OK; form++)
-        rc = fill_form(list, x, form, err);
+        rc = fill_form(list, o, form, err);
     return rc;
 }
 
@@ -145,42 +156,43 @@ static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundl
             snprintf(list->granularity, sizeof list->granularity, "%s", text);
 }
 
+static void fill_model(struct fm_list *list, const struct fm_stage_model *model)
+{
+    list->layers = model->L;
+    list->M = model->M;
+    memcpy(list->moe, model->moe, sizeof list->moe);
+    list->experts = model->E;
+    list->experts_per_token = model->K;
+    list->hidden = model->H;
+    list->channels = model->I;
+    list->vocabulary = model->V;
+    list->params = model->params;
+    snprintf(list->dtype, sizeof list->dtype, "%s", fm_dtype_name(model->dtype));
+}
+
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
 {
     *list = (struct fm_list){.adapter_budget = -1};
     list->kinds = fm_list_kinds(list->kind);
-    const struct fm_export_options plain = {0};
-    const struct fm_run_options run = {.output = ""};
-    struct fm_exporter x = {.run = &run, .options = &plain};
+    struct fm_opened o = {0};
     struct fm_stage_model model;
-    int rc = fm_stage_open(&x.bundle, path, NULL, err);
+    int rc = fm_stage_open(&o.bundle, path, NULL, err);
     if (rc == FM_OK)
-        rc = fm_stage_model_read(&model, &x.bundle, err);
+        rc = fm_stage_model_read(&model, &o.bundle, err);
     if (rc == FM_OK)
-        rc = fill_words(list, &x.bundle, err);
-    list->packed = rc == FM_OK && fm_bundle_find(&x.bundle, FM_MEMBER_SEGMENTS);
-    x.head = !list->packed || !forms;
-    if (rc == FM_OK && fm_bundle_find(&x.bundle, FM_MEMBER_MASKS)) {
-        fill_granularity(list, &x.bundle);
-        rc = fm_exporter_take(&x, err);
+        rc = fill_words(list, &o.bundle, err);
+    list->packed = rc == FM_OK && fm_bundle_find(&o.bundle, FM_MEMBER_SEGMENTS);
+    if (rc == FM_OK && fm_bundle_find(&o.bundle, FM_MEMBER_MASKS)) {
+        fill_granularity(list, &o.bundle);
+        rc = fm_opened_read(&o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
         if (rc == FM_OK)
-            rc = fill_rows(list, &x, forms, err);
+            rc = fill_rows(list, &o, forms, err);
     }
     if (rc == FM_OK)
-        rc = fill_adapter(list, &x.bundle, err);
-    if (rc == FM_OK) {
-        list->layers = model.L;
-        list->M = model.M;
-        memcpy(list->moe, model.moe, sizeof list->moe);
-        list->experts = model.E;
-        list->experts_per_token = model.K;
-        list->hidden = model.H;
-        list->channels = model.I;
-        list->vocabulary = model.V;
-        list->params = model.params;
-        snprintf(list->dtype, sizeof list->dtype, "%s", fm_dtype_name(model.dtype));
-    }
-    fm_exporter_release(&x);
+        rc = fill_adapter(list, &o.bundle, err);
+    if (rc == FM_OK)
+        fill_model(list, &model);
+    fm_opened_release(&o);
     return rc;
 }
 

@@ -17,12 +17,12 @@
 #include "lib/base/mem.h"
 #include "lib/stage/stage.h"
 
-void fm_texts_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
+void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uint32_t *widths,
                      const char *indent)
 {
     fm_text_printf(t, "[");
-    for (int l = 0; l < x->config.L; l++) {
-        int experts = fm_config_moe(&x->config, l) < 0 ? 0 : x->config.E;
+    for (int l = 0; l < p->from->config.L; l++) {
+        int experts = fm_config_moe(&p->from->config, l) < 0 ? 0 : p->from->config.E;
         fm_text_printf(t, "%s\n%s  [", l ? "," : "", indent);
         for (int e = 0; e < experts; e++)
             fm_text_printf(t, "%s%" PRIu32, e ? ", " : "", *widths++);
@@ -50,14 +50,14 @@ void fm_texts_cap(struct fm_text *t, const struct fm_export_options *o)
     fm_text_printf(t, "]");
 }
 
-int fm_texts_add(struct fm_exporter *x, const char *name, struct fm_text *t, struct fm_err *err)
+int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err)
 {
     size_t size = t->size;
     char *data = t->data;
     bool failed = t->failed;
     *t = (struct fm_text){0};
     if (!failed)
-        return fm_exporter_add_file(x, name, data, size, size, false, err);
+        return fm_exportplan_add_file(p, name, data, size, size, false, err);
     free(data);
     return fm_fail(err, FM_ENOMEM, "no memory for %s", name);
 }
@@ -75,13 +75,13 @@ void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *valu
 }
 
 /* Architecture and classes of our modelling file, for a family whose class prefix is Stock. */
-static void set_classes(struct fm_texts_edit *e, const struct fm_exporter *x)
+static void set_classes(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
-    const char *stock = x->config.family->class_name;
+    const char *stock = p->from->config.family->class_name;
     struct fm_text t = {0};
     fm_text_printf(&t, "[\n    \"Fm%sForCausalLM\"\n  ]", stock);
     fm_texts_set(e, "architectures", &t);
-    fm_text_printf(&t, "\"fm_%s\"", x->config.family->name);
+    fm_text_printf(&t, "\"fm_%s\"", p->from->config.family->name);
     fm_texts_set(e, "model_type", &t);
     fm_text_printf(&t,
                    "{\n    \"AutoConfig\": \"modeling_fm.Fm%sConfig\",\n"
@@ -91,41 +91,41 @@ static void set_classes(struct fm_texts_edit *e, const struct fm_exporter *x)
     fm_texts_set(e, "auto_map", &t);
 }
 
-void fm_texts_ours(struct fm_texts_edit *e, struct fm_exporter *x)
+void fm_texts_ours(struct fm_texts_edit *e, struct fm_exportplan *p)
 {
     struct fm_text t = {0};
-    set_classes(e, x);
-    fm_texts_widths(&t, x, x->widths, "  ");
+    set_classes(e, p);
+    fm_texts_widths(&t, p, p->widths.kept, "  ");
     fm_texts_set(e, "fm_widths", &t);
 }
 
 /* Is the file of "module.Class" carried?  One with "--" in front is in another repository. */
-static bool has_module(const struct fm_exporter *x, const char *class)
+static bool has_module(const struct fm_exportplan *p, const char *class)
 {
     char name[512];
     const char *dot = strchr(class, '.');
     int n = dot ? (int)(dot - class) : 0;
     n = snprintf(name, sizeof name, FM_MEMBER_CARRIED "%.*s.py", n, class);
-    return strstr(class, "--") || (n < (int)sizeof name && fm_bundle_find(&x->bundle, name));
+    return strstr(class, "--") || (n < (int)sizeof name && fm_bundle_find(&p->from->bundle, name));
 }
 
 /* Are the files of all classes in auto_map, names and lists of names, carried? */
-static bool has_modules(const struct fm_exporter *x, const cJSON *map)
+static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
 {
     const cJSON *v;
     cJSON_ArrayForEach(v, map)
     {
-        if (cJSON_IsString(v) ? !has_module(x, v->valuestring) : !has_modules(x, v))
+        if (cJSON_IsString(v) ? !has_module(p, v->valuestring) : !has_modules(p, v))
             return false;
     }
     return true;
 }
 
 /* Under stock names the architecture is the checkpoint's, by the name that servers know. */
-static void set_architecture(struct fm_texts_edit *e, const struct fm_exporter *x,
+static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan *p,
                              const cJSON *config)
 {
-    const struct fm_model_family *family = x->config.family;
+    const struct fm_model_family *family = p->from->config.family;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0}, t = {0};
@@ -137,41 +137,41 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exporter *
     free(saved.data);
 }
 
-void fm_texts_stock(struct fm_texts_edit *e, struct fm_exporter *x)
+void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
 {
     cJSON *json = NULL;
     struct fm_text t = {0};
-    e->rc = fm_json_tree(&json, x->config_text, x->config_bytes, e->err);
-    if (!has_modules(x, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
+    e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
+    if (!has_modules(p, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
         fm_text_printf(&t, "{}");
         fm_texts_set(e, "auto_map", &t);
     }
-    set_architecture(e, x, json);
+    set_architecture(e, p, json);
     cJSON_Delete(json);
 }
 
-static int add_config(struct fm_exporter *x, struct fm_err *err)
+static int add_config(struct fm_exportplan *p, struct fm_err *err)
 {
-    struct fm_texts_edit e = {.size = x->config_bytes, .err = err};
+    struct fm_texts_edit e = {.size = p->from->config_bytes, .err = err};
     e.text = fm_alloc(e.size + 1, 1, "config.json", err);
     if (!e.text)
         return err->code;
-    memcpy(e.text, x->config_text, e.size);
-    if (x->options->layout->config)
-        x->options->layout->config(&e, x);
+    memcpy(e.text, p->from->config_text, e.size);
+    if (p->options.layout->config)
+        p->options.layout->config(&e, p);
     if (e.rc == FM_OK)
-        return fm_exporter_add_file(x, "config.json", e.text, e.size, e.size, false, err);
+        return fm_exportplan_add_file(p, "config.json", e.text, e.size, e.size, false, err);
     free(e.text);
     return fm_within(err, "config.json");
 }
 
 /* ---- fm-export.json ---- */
 
-static void say_digest(struct fm_text *t, const struct fm_exporter *x, const char *key,
+static void say_digest(struct fm_text *t, const struct fm_exportplan *p, const char *key,
                        const char *member, const char *end)
 {
     char hex[FM_DIGEST_HEX];
-    fm_digest_hex(hex, &fm_bundle_find(&x->bundle, member)->digest);
+    fm_digest_hex(hex, &fm_bundle_find(&p->from->bundle, member)->digest);
     fm_text_printf(t, "  \"%s\": \"%s\"%s\n", key, hex, end);
 }
 
@@ -182,17 +182,17 @@ static uint64_t shard_size(const struct fm_export_options *o)
     return o->shard_bytes ? o->shard_bytes : FM_EXPORT_SHARD_BYTES;
 }
 
-static int add_export_json(struct fm_exporter *x, struct fm_err *err)
+static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
-    const struct fm_mask *mask = &x->budgets.family.mask[x->index];
-    const struct fm_export_options *o = x->options;
+    const struct fm_mask *mask = &p->from->budgets.family.mask[p->index];
+    const struct fm_export_options *o = &p->options;
     struct fm_text t = {0};
     fm_text_printf(&t, "{\n  \"schema\": 1,\n  \"suite\": \"fm\",\n  \"layout\": \"%s\",\n",
                    o->layout->name);
     fm_text_printf(&t, "  \"for\": \"%s\",\n  \"index\": %d,\n",
-                   o->layout->runtime ? o->layout->runtime : "any", x->index);
+                   o->layout->runtime ? o->layout->runtime : "any", p->index);
     fm_text_printf(&t, "  \"removed\": %" PRIu64 ",\n  \"budget\": %.17g,\n", mask->removed,
-                   x->budgets.budget[x->index].budget);
+                   p->from->budgets.budget[p->index].budget);
     if (o->load_cap) {
         fm_text_printf(&t, "  \"load_cap\": ");
         fm_texts_cap(&t, o);
@@ -201,12 +201,12 @@ static int add_export_json(struct fm_exporter *x, struct fm_err *err)
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
                    o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
     fm_text_printf(&t, "  \"widths\": ");
-    fm_texts_widths(&t, x, x->widths, "  ");
+    fm_texts_widths(&t, p, p->widths.kept, "  ");
     fm_text_printf(&t, ",\n");
-    say_digest(&t, x, "config", FM_MEMBER_CARRIED "config.json", ",");
-    say_digest(&t, x, "ranking", FM_MEMBER_RANKING, "");
+    say_digest(&t, p, "config", FM_MEMBER_CARRIED "config.json", ",");
+    say_digest(&t, p, "ranking", FM_MEMBER_RANKING, "");
     fm_text_printf(&t, "}\n");
-    return fm_texts_add(x, FM_EXPORT_JSON, &t, err);
+    return fm_texts_add(p, FM_EXPORT_JSON, &t, err);
 }
 
 /* ---- all of them ---- */
@@ -222,37 +222,38 @@ static bool is_own(const char *name)
     return false;
 }
 
-static int add_carried(struct fm_exporter *x, const struct fm_member *m, struct fm_err *err)
+static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
     if (is_own(name))
         return FM_OK;
-    int rc = fm_exporter_add_file(x, name, NULL, m->size, m->size, false, err);
+    int rc = fm_exportplan_add_file(p, name, NULL, m->size, m->size, false, err);
     if (rc == FM_OK)
-        x->file[x->files - 1].member = m;
+        p->file[p->files - 1].carried = m;
     return rc;
 }
 
-static int add_modeling(struct fm_exporter *x, struct fm_err *err)
+static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
 {
     struct fm_text t = {0};
     size_t size;
     const char *text = fm_modeling_text(&size);
     fm_text_add(&t, text, size);
-    return fm_texts_add(x, FM_EXPORT_MODELING, &t, err);
+    return fm_texts_add(p, FM_EXPORT_MODELING, &t, err);
 }
 
-int fm_texts_plan(struct fm_exporter *x, struct fm_err *err)
+int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
 {
-    int rc = add_config(x, err);
+    int rc = add_config(p, err);
     if (rc == FM_OK)
-        rc = add_export_json(x, err);
+        rc = add_export_json(p, err);
     if (rc == FM_OK)
-        rc = fm_card_plan(x, err);
-    if (rc == FM_OK && x->options->layout->code)
-        rc = add_modeling(x, err);
-    for (size_t i = 0; i < x->bundle.members && rc == FM_OK; i++)
-        if (strncmp(x->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0)
-            rc = add_carried(x, &x->bundle.member[i], err);
+        rc = fm_card_plan(p, err);
+    if (rc == FM_OK && p->options.layout->code)
+        rc = add_modeling(p, err);
+    for (size_t i = 0; i < p->from->bundle.members && rc == FM_OK; i++)
+        if (strncmp(p->from->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) ==
+            0)
+            rc = add_carried(p, &p->from->bundle.member[i], err);
     return rc;
 }

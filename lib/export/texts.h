@@ -5,15 +5,15 @@
 #define FM_TEXTS_H
 
 #include "formats/file/text.h"
-#include "lib/export/exporter.h"
+#include "lib/export/exportplan.h"
 
 /* Plan them as files: config.json, fm-export.json, README.md, the modelling file, the carried
  * files. */
-int fm_texts_plan(struct fm_exporter *x, struct fm_err *err);
+int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err);
 /* Add a text as a file; releases it. */
-int fm_texts_add(struct fm_exporter *x, const char *name, struct fm_text *t, struct fm_err *err);
+int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err);
 /* README.md: lib/export/card.c. */
-int fm_card_plan(struct fm_exporter *x, struct fm_err *err);
+int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- config.json ---- */
 
@@ -28,15 +28,15 @@ struct fm_texts_edit {
 /* Set a key to a text that was just built; releases that. */
 void fm_texts_set(struct fm_texts_edit *edit, const char *key, struct fm_text *value);
 /* With our modelling file: its architecture and classes, and the widths. */
-void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exporter *x);
+void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exportplan *p);
 /* Under stock names: the architecture by the name that servers know, and no auto_map whose files
  * are not here, over which a loader would only stumble. */
-void fm_texts_stock(struct fm_texts_edit *edit, struct fm_exporter *x);
+void fm_texts_stock(struct fm_texts_edit *edit, struct fm_exportplan *p);
 
 /* ---- values ---- */
 
 /* [[26, 103], [37, 26]], a decoder layer per line, [] where it has no experts. */
-void fm_texts_widths(struct fm_text *t, const struct fm_exporter *x, const uint32_t *widths,
+void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uint32_t *widths,
                      const char *indent);
 /* With the fewest digits that read back the same; [0.2, 1] of a load cap. */
 void fm_texts_number(struct fm_text *t, double value);

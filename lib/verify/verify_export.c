@@ -1,6 +1,6 @@
 /*
  * An exported directory against its bundle, or the first members of it.  The export is planned
- * again from what the bundle says (lib/export/exporter.h), so that names, sizes and texts are
+ * again from what the bundle says (lib/export/planner.h), so that names, sizes and texts are
  * known; the bytes of its weights are then compared with the golden segment checksums.
  */
 #include "lib/verify/verify_parts.h"
@@ -70,7 +70,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->shard_bytes = (uint64_t)shard;
     if (rc == FM_OK && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
         rc = fm_layouts_vllm(&o->layout, err);
-    return rc == FM_OK ? fm_exporter_check(o, err) : rc;
+    return rc == FM_OK ? fm_planner_check(o, err) : rc;
 }
 
 /* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
@@ -98,54 +98,39 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     return rc == FM_OK ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
 }
 
-/* The bundle's own words about its weights stand in for them: other tensors with their place in
- * the list of segment checksums as offset. */
-static int stand_in(struct fm_verify_job *j, enum fm_dtype dtype, struct fm_err *err)
+/* What cannot be is the fault of who wrote the file, not of who asks. */
+static int blame_file(int rc, struct fm_err *err)
 {
-    struct fm_volumes *vol = &j->x.volumes;
-    *vol = (struct fm_volumes){.config = &j->x.config, .dtype = dtype};
-    vol->rest.tensor = fm_alloc(j->seg.tensors, sizeof *vol->rest.tensor, "tensors", err);
-    if (!vol->rest.tensor)
-        return err->code;
-    vol->rest.count = j->seg.tensors;
-    for (size_t i = 0; i < j->seg.tensors; i++) {
-        const struct fm_segment_tensor *s = &j->seg.tensor[i];
-        struct fm_tensor *t = &vol->rest.tensor[i];
-        *t = (struct fm_tensor){.name = s->name, .dtype = s->dtype, .dims = s->dims, .offset = i};
-        memcpy(t->shape, s->shape, sizeof t->shape);
-    }
-    return FM_OK;
+    if (rc == FM_EUSAGE)
+        rc = err->code = FM_EFORMAT;
+    return rc;
 }
 
 static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
 {
-    struct fm_stage_model model;
+    const char *bundle = j->v->options->against;
     int64_t index = 0;
     int rc = read_claim(j, &index, err);
     if (rc == FM_OK)
-        rc = fm_exporter_open(&j->x, err);
-    if (rc == FM_EUSAGE) /* of who wrote the file, not of who asks */
-        rc = err->code = FM_EFORMAT;
+        rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
     if (rc == FM_OK)
-        rc = fm_stage_model_read(&model, &j->x.bundle, err);
-    if (rc == FM_OK)
-        rc = fm_segments_read(&j->seg, &j->x.bundle, &j->x.config, err);
-    if (rc == FM_OK)
-        rc = stand_in(j, model.dtype, err);
-    if (rc == FM_OK && (index < j->x.first || index > j->x.last))
+        rc = fm_planner_begin(&j->plan, &j->opened, &j->options, err);
+    if (rc != FM_OK)
+        return blame_file(rc, err);
+    if (index < j->plan.first || index > j->plan.last)
         return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
-                       j->v->options->target, FM_EXPORT_JSON, (long long)index, j->run.input,
-                       j->x.first, j->x.last);
-    return rc == FM_OK ? fm_exporter_plan(&j->x, (int)index, err) : rc;
+                       j->v->options->target, FM_EXPORT_JSON, (long long)index, bundle,
+                       j->plan.first, j->plan.last);
+    return fm_planner_member(&j->plan, (int)index, err);
 }
 
 /* ---- files ---- */
 
-static const struct fm_export_file *planned(const struct fm_verify_job *j, const char *name)
+static const struct fm_planned_file *planned(const struct fm_verify_job *j, const char *name)
 {
-    for (size_t i = 0; i < j->x.files; i++)
-        if (strcmp(j->x.file[i].name, name) == 0)
-            return &j->x.file[i];
+    for (size_t i = 0; i < j->plan.files; i++)
+        if (strcmp(j->plan.file[i].name, name) == 0)
+            return &j->plan.file[i];
     return NULL;
 }
 
@@ -158,44 +143,47 @@ static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
     while ((entry = readdir(dir)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
             !planned(j, entry->d_name))
-            fm_verifier_find(j->v, j->x.files, FM_EDIFF, entry->d_name,
+            fm_verifier_find(j->v, j->plan.files, FM_EDIFF, entry->d_name,
                              "is no file of this export");
     closedir(dir);
     return FM_OK;
 }
 
 /* A text is byte for byte what the bundle makes of it; the model card is the owner's to edit. */
-static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
+static int compare_text(struct fm_verify_job *j, size_t i, const char *want, struct fm_err *err)
 {
-    const struct fm_export_file *f = &j->x.file[i];
-    const char *want = NULL;
+    const struct fm_planned_file *f = &j->plan.file[i];
     char *text = NULL;
     size_t size = 0;
     struct fm_err missing = {0};
-    int rc = fm_exporter_head(&j->x, i, &want, err);
-    if (rc != FM_OK)
-        return rc;
-    rc = slurp(j, f->name, (size_t)f->bytes + 1, &text, &size, &missing);
+    int rc = slurp(j, f->name, (size_t)f->bytes + 1, &text, &size, &missing);
     fm_verifier_count(j->v, 1, f->bytes);
-    if (rc == FM_ENOMEM || rc == FM_EIO) {
+    if (rc == FM_ENOMEM || rc == FM_EIO)
         *err = missing;
-        return rc;
-    }
-    if (strcmp(f->name, FM_EXPORT_CARD) == 0) {
-        free(text);
-        return FM_OK;
-    }
-    if (rc != FM_OK)
+    else if (strcmp(f->name, FM_EXPORT_CARD) == 0)
+        rc = FM_OK;
+    else if (rc != FM_OK)
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "%s", missing.text);
     else if (size != f->bytes || memcmp(text, want, size) != 0)
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
     free(text);
-    return FM_OK;
+    return rc == FM_ENOMEM || rc == FM_EIO ? rc : FM_OK;
+}
+
+static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
+{
+    const char *want = NULL;
+    char *owned = NULL;
+    int rc = fm_exportplan_head(&j->plan, i, &want, &owned, err);
+    if (rc == FM_OK)
+        rc = compare_text(j, i, want, err);
+    free(owned);
+    return rc;
 }
 
 static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
 {
-    const struct fm_export_file *f = &j->x.file[i];
+    const struct fm_planned_file *f = &j->plan.file[i];
     struct fm_verify_shard *s = &j->shard[i];
     struct fm_err broken = {0};
     char *path = path_in(j, f->name);
@@ -218,28 +206,28 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
 }
 
 /* Every tensor of the plan is in its file with its type and shape, and nothing else is. */
-static bool check_tensor(struct fm_verify_job *j, struct fm_export_tensor *t)
+static void check_tensor(struct fm_verify_job *j, size_t i)
 {
+    const struct fm_planned_tensor *t = &j->plan.tensor[i];
     const struct fm_verify_shard *s = &j->shard[t->file];
     const struct fm_tensor *have = fm_safetensors_find(&s->st, t->t.name);
     bool same = have && have->dtype == t->t.dtype && have->dims == t->t.dims;
-    for (int i = 0; same && i < have->dims; i++)
-        same = have->shape[i] == t->t.shape[i];
+    for (int d = 0; same && d < have->dims; d++)
+        same = have->shape[d] == t->t.shape[d];
     fm_verifier_count(j->v, 1, 0);
     if (!same && s->parsed)
         fm_verifier_find(j->v, t->file, FM_EDIFF, t->t.name,
                          have ? "has another type or shape than the budget gives it"
                               : "is not in its file %s",
-                         j->x.file[t->file].name);
-    if (same)
-        t->t.offset = have->offset;
-    return same;
+                         j->plan.file[t->file].name);
+    j->have[i] = same ? have : NULL;
 }
 
-static bool is_planned(const struct fm_verify_job *j, size_t file, const char *name)
+static bool is_planned(const struct fm_verify_job *j, const struct fm_planned_file *f,
+                       const char *name)
 {
-    for (size_t i = 0; i < j->x.tensors; i++)
-        if (j->x.tensor[i].file == file && strcmp(j->x.tensor[i].t.name, name) == 0)
+    for (size_t i = f->tensor; i < f->tensor + f->tensors; i++)
+        if (strcmp(j->plan.tensor[i].t.name, name) == 0)
             return true;
     return false;
 }
@@ -247,24 +235,22 @@ static bool is_planned(const struct fm_verify_job *j, size_t file, const char *n
 static void check_no_more_tensors(struct fm_verify_job *j, size_t file)
 {
     const struct fm_safetensors *st = &j->shard[file].st;
-    size_t want = 0;
-    for (size_t i = 0; i < j->x.tensors; i++)
-        want += j->x.tensor[i].file == file;
-    for (size_t i = 0; i < st->count && st->count != want; i++)
-        if (!is_planned(j, file, st->tensor[i].name))
+    const struct fm_planned_file *f = &j->plan.file[file];
+    for (size_t i = 0; i < st->count && st->count != f->tensors; i++)
+        if (!is_planned(j, f, st->tensor[i].name))
             fm_verifier_find(j->v, file, FM_EDIFF, st->tensor[i].name, "does not belong in %s",
-                             j->x.file[file].name);
+                             f->name);
 }
 
 static int check_files(struct fm_verify_job *j, struct fm_err *err)
 {
     int rc = check_no_others(j, err);
-    j->shard = fm_alloc(j->x.files, sizeof *j->shard, "the list of files", err);
+    j->shard = fm_alloc(j->plan.files, sizeof *j->shard, "the list of files", err);
     if (!j->shard)
         return err->code;
-    for (size_t i = 0; i < j->x.files && rc == FM_OK; i++)
-        rc = j->x.file[i].weights ? open_shard(j, i, err) : check_text(j, i, err);
-    for (size_t i = 0; i < j->x.files && rc == FM_OK; i++)
+    for (size_t i = 0; i < j->plan.files && rc == FM_OK; i++)
+        rc = j->plan.file[i].weights ? open_shard(j, i, err) : check_text(j, i, err);
+    for (size_t i = 0; i < j->plan.files && rc == FM_OK; i++)
         if (j->shard[i].parsed)
             check_no_more_tensors(j, i);
     return rc;
@@ -272,59 +258,63 @@ static int check_files(struct fm_verify_job *j, struct fm_err *err)
 
 static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
 {
-    bool *usable = fm_alloc(j->x.tensors, sizeof *usable, "the list of tensors", err);
-    if (!usable)
+    j->have =
+        fm_alloc(j->plan.tensors, sizeof(const struct fm_tensor *), "the list of tensors", err);
+    if (!j->have)
         return err->code;
-    for (size_t i = 0; i < j->x.tensors; i++)
-        usable[i] = check_tensor(j, &j->x.tensor[i]);
-    int rc = fm_verify_weights(j, usable, err);
-    free(usable);
-    return rc;
+    for (size_t i = 0; i < j->plan.tensors; i++)
+        check_tensor(j, i);
+    return fm_verify_weights(j, err);
 }
 
 /* The widths that the export computes with, for --function. */
 static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 {
-    size_t n = (size_t)j->x.config.M * (size_t)j->x.config.E;
-    const uint32_t *mask = fm_family_widths(&j->x.budgets.family, j->x.index);
+    size_t n = fm_opened_experts(&j->opened);
+    const uint32_t *mask = fm_family_widths(&j->opened.budgets.family, j->plan.index);
     uint32_t *served = fm_alloc(n, sizeof *served, "widths", err);
     if (!served)
         return err->code;
     j->v->served = served;
     j->v->all_resident = j->options.layout->family;
     for (size_t i = 0; i < n; i++)
-        served[i] = j->v->all_resident ? fm_exporter_round(&j->x, mask[i]) : j->x.widths[i];
+        served[i] =
+            j->v->all_resident ? fm_exportplan_round(&j->plan, mask[i]) : j->plan.widths.kept[i];
     return FM_OK;
+}
+
+static int close_shards(struct fm_verify_job *j, int rc, struct fm_err *err)
+{
+    for (size_t i = 0; j->shard && i < j->plan.files; i++) {
+        if (rc == FM_OK && j->shard[i].open)
+            rc = fm_file_unchanged(&j->shard[i].file, err);
+        fm_safetensors_close(&j->shard[i].st);
+        if (j->shard[i].open)
+            fm_file_close(&j->shard[i].file);
+    }
+    free(j->shard);
+    return rc;
 }
 
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
 {
-    struct fm_verify_job j = {.v = v, .run = *v->run};
-    j.run.input = v->options->against;
-    j.x = (struct fm_exporter){.run = &j.run, .options = &j.options, .head = true};
+    struct fm_verify_job j = {.v = v};
     v->report->kind = "export";
     int rc = open_bundle(&j, err);
     if (rc == FM_OK) {
         v->report->kind = j.options.layout->name;
-        v->report->index = j.x.index;
-        v->report->budget = j.x.budgets.budget[j.x.index].budget;
+        v->report->index = j.plan.index;
+        v->report->budget = j.opened.budgets.budget[j.plan.index].budget;
         rc = check_files(&j, err);
     }
     if (rc == FM_OK)
         rc = check_tensors(&j, err);
     if (rc == FM_OK)
         rc = keep_served(&j, err);
-    for (size_t i = 0; j.shard && i < j.x.files; i++) {
-        if (rc == FM_OK && j.shard[i].open)
-            rc = fm_file_unchanged(&j.shard[i].file, err);
-        fm_safetensors_close(&j.shard[i].st);
-        if (j.shard[i].open)
-            fm_file_close(&j.shard[i].file);
-    }
-    free(j.shard);
+    rc = close_shards(&j, rc, err);
+    free(j.have);
     free(j.unit);
-    free(j.up);
-    fm_exporter_release(&j.x);
-    fm_segments_release(&j.seg);
+    fm_exportplan_release(&j.plan);
+    fm_opened_release(&j.opened);
     return rc;
 }

@@ -5,7 +5,7 @@
 #ifndef FM_VERIFY_PARTS_H
 #define FM_VERIFY_PARTS_H
 
-#include "lib/export/exporter.h"
+#include "lib/export/planner.h"
 #include "lib/verify/verifier.h"
 
 /* A weight file of the directory. */
@@ -15,27 +15,25 @@ struct fm_verify_shard {
     bool open, parsed;
 };
 
-/* What one task looks at: a tensor, or one expert of it. */
+/* What one task looks at: a block, or a tensor that has none. */
 struct fm_verify_unit {
     size_t tensor;
-    int e;
+    const struct fm_planned_block *block; /* NULL: all of the tensor */
 };
 
 struct fm_verify_job {
     struct fm_verifier *v;
-    struct fm_export_options options;
-    struct fm_run_options run; /* input is the bundle */
-    struct fm_exporter x;
-    struct fm_segments seg;
-    struct fm_verify_shard *shard; /* (x.files) */
+    struct fm_export_options options; /* that the export claims */
+    struct fm_opened opened;          /* its bundle, or the beginning of it */
+    struct fm_exportplan plan;
+    struct fm_verify_shard *shard; /* (plan.files) */
+    const struct fm_tensor **have; /* (plan.tensors): in the shards; NULL: not as planned */
     struct fm_volumes weights;     /* the bundle's, where a width ends inside a segment */
-    size_t *up;                    /* (M, E): that expert's up tensor, in stock layouts */
     struct fm_verify_unit *unit;
     int units;
 };
 
-/* Every tensor for which usable[i] (x.tensors) is set: its values are those that the bundle has
- * checksums of. */
-int fm_verify_weights(struct fm_verify_job *j, const bool *usable, struct fm_err *err);
+/* Every tensor that is there: its values are those that the bundle has checksums of. */
+int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err);
 
 #endif

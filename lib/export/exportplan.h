@@ -1,0 +1,134 @@
+/*
+ * The plan of an export: which member of an open family, as wide as which channels, in which
+ * tensors, from which bytes of the bundle, in which files of which size, with which texts.  Who
+ * writes an export follows it, who lists exports counts it, and fm-verify plans an export again to
+ * compare files with it.  lib/export/planner.h makes it; here is what it is, and what follows from
+ * it.
+ */
+#ifndef FM_EXPORTPLAN_H
+#define FM_EXPORTPLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/tensor/safetensors.h"
+#include "lib/export/exportoptions.h"
+#include "lib/export/opened.h"
+
+/* Where a tensor's bytes come from. */
+enum fm_fill {
+    FM_FILL_COPY,    /* a tensor of the bundle that is no expert's */
+    FM_FILL_EXPERTS, /* blocks, one after another */
+    FM_FILL_UNSET    /* one number, -1: the budget to start with is not chosen here */
+};
+
+/*
+ * The first channels of one expert, and zeros behind them, in one of five forms, k channels in
+ * all: FM_PART_GATE_UP (2 k, H) and FM_PART_DOWN_T (k, H) are ranges of the bundle; FM_PART_GATE
+ * and FM_PART_UP (k, H) every second row of one; FM_PART_DOWN (H, k) one transposed.  The block
+ * behind one of gate rows is that of the same expert's up rows.
+ */
+struct fm_planned_block {
+    size_t tensor; /* its place in the plan */
+    uint64_t at;   /* in that tensor's bytes */
+    int m, e;      /* the layer's place in config.moe; expert */
+    enum fm_weight_part part;
+};
+
+struct fm_planned_tensor {
+    struct fm_tensor t; /* name owned; offset is that in its file */
+    enum fm_fill fill;
+    int m;                               /* the layer's place in config.moe; -1: of none */
+    const struct fm_opened_tensor *from; /* COPY */
+    size_t block, blocks;                /* EXPERTS: the first, how many */
+    size_t file;
+};
+
+struct fm_planned_file {
+    char name[128];
+    char *head; /* the whole file, or the header of a weight file; owned; NULL: it is carried */
+    uint64_t head_bytes, bytes;
+    const struct fm_member *carried; /* what it is a copy of */
+    bool weights;
+    size_t tensor, tensors; /* the first of its tensors, how many */
+};
+
+struct fm_planned_widths {
+    uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
+    uint32_t *stored;           /* (M, E): channels that files have room for, those behind zero */
+    uint64_t by_layout, by_pad; /* channels kept and not in the mask, and why: struct
+                                   fm_export_report */
+};
+
+struct fm_exportplan {
+    const struct fm_opened *from;     /* borrowed */
+    struct fm_export_options options; /* what they point to is borrowed */
+    int first, last;                  /* members that the export may be of, or holds */
+    int index;                        /* the member */
+    struct fm_planned_widths widths;
+    struct fm_planned_tensor *tensor; /* in order of file, then offset */
+    size_t tensors;
+    struct fm_planned_block *block;
+    size_t blocks;
+    struct fm_planned_file *file; /* weight files and their index, then texts */
+    size_t files;
+    size_t weight_files; /* of these, made for `room`; 0: none yet */
+    uint32_t *room;      /* (M, E): widths.stored, when the weight files were planned */
+    char *family;        /* fm_family of config.json, which all members share; NULL: not yet */
+};
+
+void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
+
+/* ---- what it says ---- */
+
+/* Bytes of all weight files; of all files; and of a tar stream of them. */
+uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
+uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);
+uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
+/* Bytes of a block. */
+uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b);
+/* Of a block's expert. */
+uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
+uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
+/* Channels that files have room for: of the m-th layer of experts; of all. */
+uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m);
+uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
+/* Channels of the model that are not kept. */
+uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
+/* Have files room for every channel of the model, whatever the mask says? */
+bool fm_exportplan_full(const struct fm_exportplan *p);
+/* A width as this export has it: rounded up to pad_multiple, where it stays a multiple of what the
+ * training and the layout's kernels ask for. */
+uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
+/* org/name of the original, by the options or the checkpoint; "": unknown. */
+const char *fm_exportplan_base_model(const struct fm_exportplan *p);
+
+/* The bytes of file i before its tensors, file[i].head_bytes of them: *head.  Those of a carried
+ * file are read from the bundle and checked; free(*owned), NULL for all others. */
+int fm_exportplan_head(const struct fm_exportplan *p, size_t i, const char **head, char **owned,
+                       struct fm_err *err);
+
+/* ---- for who plans ---- */
+
+/* Add a tensor; `like` is copied, its name too.  Dtype, shape, fill and m are set. */
+int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
+                             struct fm_err *err);
+/* Add a block behind those of the tensor added last. */
+int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
+                            struct fm_err *err);
+/* Add a file; takes head over, in failure too. */
+int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head,
+                           uint64_t head_bytes, uint64_t bytes, bool weights, struct fm_err *err);
+/* The tensor of that name is in file `file` at `offset`; tensors are in order of name. */
+void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
+
+/* Keep the first `files` files, which are all weight files or none; without these no tensors
+ * either. */
+void fm_exportplan_forget(struct fm_exportplan *p, size_t files);
+
+#define FM_EXPORT_JSON FM_OUTDIR_MARK
+#define FM_EXPORT_CARD "README.md"
+#define FM_EXPORT_MODELING "modeling_fm.py"
+
+#endif

@@ -1,0 +1,192 @@
+/*
+ * Opening a family.  Everything that does not depend on which member is wanted, or in which
+ * layout, is read and checked here once: exports, lists and fm-verify then plan from it.  The
+ * tensors that are no experts' have one list, whether the weights say what they are or the
+ * checksums do, so that an export can be planned from the beginning of a bundle.
+ */
+#include "lib/export/opened.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/stage/stage.h"
+
+#define WORD_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
+
+/* ---- where the model comes from ---- */
+
+/* The value of a key in the front matter of the checkpoint's own model card; false: none, or
+ * nothing that we would repeat. */
+static bool front_matter(const char *card, const char *key, char *value, size_t capacity)
+{
+    size_t len = strlen(key);
+    if (strncmp(card, "---\n", 4) != 0)
+        return false;
+    for (const char *line = card + 4; *line && strncmp(line, "---", 3) != 0;) {
+        const char *end = line + strcspn(line, "\n");
+        if (strncmp(line, key, len) == 0 && line[len] == ':') {
+            line += len + 1 + strspn(line + len + 1, " ");
+            size_t n = strspn(line, WORD_LETTERS ":");
+            if (n == 0 || n >= capacity || line + n != end)
+                return false;
+            memcpy(value, line, n);
+            value[n] = '\0';
+            return true;
+        }
+        line = *end ? end + 1 : end;
+    }
+    return false;
+}
+
+bool fm_opened_is_hub_name(const char *name)
+{
+    const char *slash = strchr(name, '/');
+    size_t n = strspn(name, WORD_LETTERS);
+    return slash && slash > name && slash[1] && !strchr(slash + 1, '/') && name[n] == '\0' &&
+           name[0] != '.';
+}
+
+/* The license of the checkpoint's card, as lines of front matter. */
+static int read_license(struct fm_opened *o, struct fm_err *err)
+{
+    static const char *const keys[] = {"license", "license_name", "license_link"};
+    const struct fm_member *m = fm_bundle_find(&o->bundle, FM_MEMBER_CARRIED "README.md");
+    void *card = NULL;
+    size_t size, at = 0;
+    int rc = m ? fm_bundle_read(&o->bundle, m, &card, &size, err) : FM_OK;
+    for (int i = 0; card && i < 3; i++) {
+        char value[sizeof o->license / 4];
+        if (front_matter(card, keys[i], value, sizeof value))
+            at += (size_t)snprintf(o->license + at, sizeof o->license - at, "%s: %s\n", keys[i],
+                                   value);
+    }
+    free(card);
+    return rc;
+}
+
+static int read_origin(struct fm_opened *o, struct fm_err *err)
+{
+    cJSON *config = NULL;
+    int rc = read_license(o, err);
+    if (rc == FM_OK)
+        rc = fm_json_tree(&config, o->config_text, o->config_bytes, err);
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(config, "_name_or_path");
+    if (cJSON_IsString(name) && fm_opened_is_hub_name(name->valuestring) &&
+        strlen(name->valuestring) < sizeof o->name)
+        snprintf(o->name, sizeof o->name, "%s", name->valuestring);
+    cJSON_Delete(config);
+    return rc;
+}
+
+/* ---- what it has ---- */
+
+static int read_config(struct fm_opened *o, struct fm_err *err)
+{
+    const struct fm_member *m = fm_bundle_find(&o->bundle, FM_MEMBER_CARRIED "config.json");
+    void *text = NULL;
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "%s: member %sconfig.json is missing", o->bundle.file.path,
+                       FM_MEMBER_CARRIED);
+    int rc = fm_bundle_read(&o->bundle, m, &text, &o->config_bytes, err);
+    o->config_text = text;
+    return rc == FM_OK ? fm_config_parse(&o->config, o->config_text, o->config_bytes, err) : rc;
+}
+
+/* From the weights' own index, with the digests of the same names. */
+static void list_weights(struct fm_opened *o)
+{
+    for (size_t i = 0; i < o->volumes.rest.count; i++) {
+        const struct fm_tensor *t = &o->volumes.rest.tensor[i];
+        const struct fm_segment_tensor *s =
+            o->seg.tensors ? fm_segments_find(&o->seg, t->name) : NULL;
+        o->rest[o->rests++] = (struct fm_opened_tensor){*t, s ? &s->digest : NULL};
+    }
+}
+
+/* From the checksums: types and shapes are there too, offsets are not. */
+static void list_checksums(struct fm_opened *o)
+{
+    for (size_t i = 0; i < o->seg.tensors; i++) {
+        const struct fm_segment_tensor *s = &o->seg.tensor[i];
+        struct fm_tensor t = {.name = s->name, .dtype = s->dtype, .dims = s->dims};
+        memcpy(t.shape, s->shape, sizeof t.shape);
+        o->rest[o->rests++] = (struct fm_opened_tensor){t, &s->digest};
+    }
+}
+
+static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
+{
+    int rc = FM_OK;
+    if (needs & FM_OPENED_WEIGHTS)
+        rc = fm_volumes_open(&o->volumes, &o->bundle, &o->config, o->dtype, err);
+    if (rc == FM_OK && needs & FM_OPENED_CHECKSUMS)
+        rc = fm_segments_read(&o->seg, &o->bundle, &o->config, err);
+    size_t n = o->volumes.rest.count > o->seg.tensors ? o->volumes.rest.count : o->seg.tensors;
+    if (rc != FM_OK || n == 0)
+        return rc;
+    o->rest = fm_alloc(n, sizeof *o->rest, "the list of tensors", err);
+    if (!o->rest)
+        return err->code;
+    if (needs & FM_OPENED_WEIGHTS)
+        list_weights(o);
+    else
+        list_checksums(o);
+    return FM_OK;
+}
+
+int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
+{
+    struct fm_stage_model model;
+    int rc = fm_stage_model_read(&model, &o->bundle, err);
+    if (rc == FM_OK)
+        rc = read_config(o, err);
+    if (rc == FM_OK)
+        rc = fm_budgets_open(&o->budgets, &o->bundle, err);
+    if (rc == FM_OK) {
+        o->dtype = model.dtype;
+        rc = read_tensors(o, needs, err);
+    }
+    if (rc == FM_OK && (o->budgets.family.M != o->config.M || o->budgets.family.E != o->config.E ||
+                        o->budgets.family.I != o->config.I))
+        rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
+                     o->bundle.file.path);
+    return rc == FM_OK ? read_origin(o, err) : rc;
+}
+
+int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct fm_err *err)
+{
+    *o = (struct fm_opened){0};
+    int rc = needs & FM_OPENED_WEIGHTS ? fm_stage_open(&o->bundle, path, FM_MEMBER_SEGMENTS, err)
+                                       : fm_bundle_open_head(&o->bundle, path, err);
+    return rc == FM_OK ? fm_opened_read(o, needs, err) : rc;
+}
+
+void fm_opened_release(struct fm_opened *o)
+{
+    free(o->rest);
+    free(o->config_text);
+    fm_segments_release(&o->seg);
+    fm_volumes_close(&o->volumes);
+    fm_budgets_release(&o->budgets);
+    fm_bundle_close(&o->bundle);
+    *o = (struct fm_opened){0};
+}
+
+size_t fm_opened_experts(const struct fm_opened *o)
+{
+    return (size_t)o->config.M * (size_t)o->config.E;
+}
+
+uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part part)
+{
+    uint64_t row = (uint64_t)o->config.H * (uint64_t)fm_dtype_bits(o->dtype) / 8;
+    return part == FM_PART_GATE_UP ? 2 * row : row;
+}
+
+uint64_t fm_opened_channel_weights(const struct fm_opened *o)
+{
+    return fm_opened_channel_bytes(o, FM_PART_GATE_UP) + fm_opened_channel_bytes(o, FM_PART_DOWN_T);
+}

@@ -1,0 +1,220 @@
+/*
+ * Making the plan of an export: options are checked, a member gives widths, widths give tensors and
+ * files, and all of them the texts.  What differs between layouts is in their descriptors.
+ */
+#include "lib/export/planner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/export/texts.h"
+#include "lib/model/checkpoint.h"
+
+/* ---- options ---- */
+
+int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
+{
+    if (o->by == FM_BY_FIT && o->layout->family)
+        return fm_fail(err, FM_EUSAGE,
+                       "--fit chooses a member, and layout %s holds all of them; use "
+                       "--budget R, the one to start with",
+                       o->layout->name);
+    if (o->load_cap && !o->layout->capped)
+        return fm_fail(err, FM_EUSAGE,
+                       "--load-cap is for layout %s; layout %s holds one member, no wider "
+                       "than it needs",
+                       fm_layouts_capped(), o->layout->name);
+    if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
+        return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
+                       o->load_low, o->load_high);
+    if (o->shard_bytes && !o->layout->sharded)
+        return fm_fail(err, FM_EUSAGE,
+                       "--shard-size: layout %s has a file for every layer, not shards",
+                       o->layout->name);
+    return FM_OK;
+}
+
+bool fm_planner_keeps(const struct fm_export_options *o, double budget)
+{
+    return !o->load_cap ||
+           (budget >= o->load_low - FM_PLANNER_SLACK && budget <= o->load_high + FM_PLANNER_SLACK);
+}
+
+/* First and last of the members inside a load cap. */
+static int keep_members(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_export_options *o = &p->options;
+    const struct fm_budget *b = p->from->budgets.budget;
+    int n = p->from->budgets.family.count;
+    p->last = n - 1;
+    while (p->first < n && !fm_planner_keeps(o, b[p->first].budget))
+        p->first++;
+    while (p->last > p->first && !fm_planner_keeps(o, b[p->last].budget))
+        p->last--;
+    if (p->first < n)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "--load-cap %g:%g keeps none of the family's %d budgets, %.6f to %.6f",
+                   o->load_low, o->load_high, n, b[0].budget, b[n - 1].budget);
+}
+
+static int check_values(const struct fm_exportplan *p, struct fm_err *err)
+{
+    const char *given = p->options.base_model;
+    if (given && (!fm_opened_is_hub_name(given) || strlen(given) >= sizeof p->from->name))
+        return fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is no name of the form org/name",
+                       given);
+    return FM_OK;
+}
+
+static int check_pad(const struct fm_exportplan *p, struct fm_err *err)
+{
+    uint32_t pad = p->options.pad_multiple;
+    int I = p->from->config.I;
+    if (pad > (uint32_t)I)
+        return fm_fail(err, FM_EUSAGE,
+                       "--pad-multiple %u: experts here have %d channels; use 1 to %d", pad, I, I);
+    return FM_OK;
+}
+
+int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
+                     const struct fm_export_options *options, struct fm_err *err)
+{
+    *p = (struct fm_exportplan){.from = from, .options = *options};
+    size_t n = fm_opened_experts(from);
+    p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
+    p->widths.stored = fm_alloc(n, sizeof *p->widths.stored, "widths", err);
+    p->room = fm_alloc(n, sizeof *p->room, "widths", err);
+    int rc = p->widths.kept && p->widths.stored && p->room ? FM_OK : err->code;
+    if (rc == FM_OK)
+        rc = check_values(p, err);
+    if (rc == FM_OK)
+        rc = keep_members(p, err);
+    return rc == FM_OK ? check_pad(p, err) : rc;
+}
+
+/* ---- widths ---- */
+
+static uint64_t sum_of(const uint32_t *widths, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += widths[i];
+    return sum;
+}
+
+/* Every expert as wide as in the widest of the members that are kept. */
+static void cover_members(struct fm_exportplan *p)
+{
+    size_t n = fm_opened_experts(p->from);
+    uint32_t *kept = p->widths.kept;
+    memset(kept, 0, n * sizeof *kept);
+    for (int b = p->first; b <= p->last; b++) {
+        const uint32_t *mask = fm_family_widths(&p->from->budgets.family, b);
+        for (size_t i = 0; i < n; i++)
+            kept[i] = mask[i] > kept[i] ? mask[i] : kept[i];
+    }
+}
+
+void fm_planner_widths(struct fm_exportplan *p, int index)
+{
+    const struct fm_layout *layout = p->options.layout;
+    size_t n = fm_opened_experts(p->from);
+    uint32_t *kept = p->widths.kept, I = (uint32_t)p->from->config.I;
+    p->index = index;
+    if (p->options.load_cap)
+        cover_members(p);
+    else
+        memcpy(kept, fm_family_widths(&p->from->budgets.family, index), n * sizeof *kept);
+    uint64_t before = sum_of(kept, n);
+    if (layout->level)
+        layout->level(p);
+    p->widths.by_layout = sum_of(kept, n) - before;
+    before = sum_of(kept, n);
+    for (size_t i = 0; i < n; i++)
+        kept[i] = fm_exportplan_round(p, kept[i]);
+    p->widths.by_pad = sum_of(kept, n) - before;
+    /* The full model is a member of every family. */
+    bool whole = layout->family && !p->options.load_cap;
+    for (size_t i = 0; i < n; i++) {
+        kept[i] = whole ? I : kept[i];
+        p->widths.stored[i] = fm_exportplan_full(p) ? I : kept[i];
+    }
+}
+
+/* ---- tensors and files ---- */
+
+/* Tensors that are no expert's, under the names of the layout. */
+static int add_rest(struct fm_exportplan *p, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; i < p->from->rests && rc == FM_OK; i++) {
+        const struct fm_opened_tensor *from = &p->from->rest[i];
+        char name[FM_ST_NAME_BYTES_MAX + 1];
+        fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
+        struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
+        like.t.name = name;
+        rc = fm_exportplan_add_tensor(p, &like, err);
+    }
+    return rc;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_planned_tensor *)a)->t.name,
+                  ((const struct fm_planned_tensor *)b)->t.name);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct fm_planned_tensor *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->t.offset != y->t.offset)
+        return x->t.offset < y->t.offset ? -1 : 1;
+    return strcmp(x->t.name, y->t.name);
+}
+
+/* In the order of the files; files know their tensors, blocks know theirs. */
+static void sort_tensors(struct fm_exportplan *p)
+{
+    qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_places);
+    for (size_t i = 0; i < p->tensors; i++) {
+        const struct fm_planned_tensor *t = &p->tensor[i];
+        struct fm_planned_file *f = &p->file[t->file];
+        f->tensor = f->tensors++ ? f->tensor : i;
+        for (size_t b = t->block; b < t->block + t->blocks; b++)
+            p->block[b].tensor = i;
+    }
+}
+
+static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    int rc = add_rest(p, err);
+    for (int m = 0; m < p->from->config.M && rc == FM_OK; m++)
+        rc = layout->experts(p, m, err);
+    if (rc != FM_OK)
+        return rc;
+    qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_names);
+    rc = layout->files(p, err);
+    if (rc != FM_OK)
+        return rc;
+    sort_tensors(p);
+    p->weight_files = p->files;
+    memcpy(p->room, p->widths.stored, fm_opened_experts(p->from) * sizeof *p->room);
+    return FM_OK;
+}
+
+int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
+{
+    int rc = FM_OK;
+    fm_planner_widths(p, index);
+    bool fits = p->weight_files > 0 && memcmp(p->room, p->widths.stored,
+                                              fm_opened_experts(p->from) * sizeof *p->room) == 0;
+    fm_exportplan_forget(p, fits ? p->weight_files : 0);
+    if (!fits)
+        rc = plan_weights(p, err);
+    return rc == FM_OK ? fm_texts_plan(p, err) : rc;
+}
