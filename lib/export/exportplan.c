@@ -9,22 +9,32 @@
 
 #include "formats/bundle/archive.h"
 #include "lib/base/mem.h"
+#include "lib/model/checkpoint.h"
 
 /* ---- making it ---- */
 
-/* Room for one more behind n; a list has room for the next power of two. */
-static int grow(void **list, size_t n, size_t size, const char *what, struct fm_err *err)
+/* Room for one more behind n.  A list has room for `first` and then for twice as many as before. */
+static int grow(void **list, size_t n, size_t first, size_t size, const char *what,
+                struct fm_err *err)
 {
-    if (n != 0 && (n < 32 || (n & (n - 1)) != 0))
+    size_t times = n / first;
+    if (n != 0 && (n % first != 0 || (times & (times - 1)) != 0))
         return FM_OK;
-    return fm_grow(list, n ? 2 * n : 32, size, what, err);
+    return fm_grow(list, n ? 2 * n : first, size, what, err);
+}
+
+/* Most parts that layouts have of all experts: what is not used of so much room is not touched. */
+static size_t most_parts(const struct fm_exportplan *p)
+{
+    return FM_MATRICES * fm_opened_experts(p->from);
 }
 
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err)
 {
-    int rc =
-        grow((void **)&p->tensor, p->tensors, sizeof *p->tensor, "the tensors of an export", err);
+    size_t first = p->from->rests + most_parts(p);
+    int rc = grow((void **)&p->tensor, p->tensors, first, sizeof *p->tensor,
+                  "the tensors of an export", err);
     char *name = rc == FM_OK ? fm_strdup(like->t.name, err) : NULL;
     if (!name)
         return err->code;
@@ -40,7 +50,8 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
                             struct fm_err *err)
 {
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
-    int rc = grow((void **)&p->block, p->blocks, sizeof *p->block, "the experts of an export", err);
+    int rc = grow((void **)&p->block, p->blocks, most_parts(p), sizeof *p->block,
+                  "the experts of an export", err);
     if (rc != FM_OK)
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
@@ -53,7 +64,7 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head,
                            uint64_t head_bytes, uint64_t bytes, bool weights, struct fm_err *err)
 {
-    int rc = grow((void **)&p->file, p->files, sizeof *p->file, "the files of an export", err);
+    int rc = grow((void **)&p->file, p->files, 32, sizeof *p->file, "the files of an export", err);
     if (rc == FM_OK && strlen(name) >= sizeof p->file->name)
         rc = fm_fail(err, FM_ECONFIG, "file name '%s' is too long", name);
     if (rc != FM_OK) {
