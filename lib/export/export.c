@@ -169,7 +169,8 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     struct fm_exportplan p = {0};
     int rc = fm_planner_check(options, err);
     if (rc == FM_OK)
-        rc = fm_opened_open(&opened, run->input ? run->input : "-", FM_OPENED_WEIGHTS, err);
+        rc = fm_opened_open(&opened, run->input ? run->input : "-",
+                            FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);
     if (rc == FM_OK)
         rc = fm_planner_begin(&p, &opened, options, err);
     if (rc == FM_OK)

@@ -21,6 +21,7 @@ struct writer {
     struct fm_crew crew;
     struct fm_outdir dir; /* of a directory */
     struct fm_output out; /* of a stream */
+    struct fm_hasher *hasher;
 };
 
 /* ---- pieces of one file ---- */
@@ -30,9 +31,10 @@ struct piece {
     uint64_t from, size;
 };
 
-/* The pieces of a file in order; *count of them. */
+/* The pieces of a file in order; *count of them.  With `whole` a tensor that is no expert's, and
+ * has one digest for all of it, is one piece. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
-               const struct fm_planned_file *f, struct fm_err *err)
+               const struct fm_planned_file *f, bool whole, struct fm_err *err)
 {
     size_t n = 0;
     *piece = NULL;
@@ -40,11 +42,12 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
         n = 0;
         for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
             const struct fm_planned_tensor *t = &p->tensor[i];
-            uint64_t most = fm_fill_piece(p, t, FM_FILL_PIECE);
-            for (uint64_t at = 0; at < t->t.size; at += most, n++)
+            for (uint64_t at = 0, next; at < t->t.size; at = next, n++) {
+                next = whole && t->fill == FM_FILL_COPY ? t->t.size
+                                                        : fm_fill_cut(p, t, at, FM_FILL_PIECE);
                 if (pass == 1)
-                    (*piece)[n] =
-                        (struct piece){t, at, t->t.size - at < most ? t->t.size - at : most};
+                    (*piece)[n] = (struct piece){t, at, next - at};
+            }
         }
         if (pass == 0)
             *piece = fm_alloc(n, sizeof **piece, "the pieces of a file", err);
@@ -61,10 +64,9 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p)
     uint64_t most = 0;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        uint64_t piece = fm_fill_piece(p, t, FM_FILL_PIECE);
+        uint64_t piece = fm_fill_piece_max(p, t, FM_FILL_PIECE);
         enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
         bool copied = part == FM_PART_GATE_UP || part == FM_PART_DOWN_T;
-        piece = piece < t->t.size ? piece : t->t.size;
         piece *= copied ? 1 : 3;
         most = piece > most ? piece : most;
     }
@@ -79,25 +81,53 @@ struct filework {
     struct piece *piece;
 };
 
+static int write_part(struct filework *f, const struct piece *p, struct fm_hasher *hasher,
+                      struct fm_err *err)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    void *bytes = fm_scratch((size_t)p->size);
+    int rc = fm_fill_bytes(f->w->plan, p->tensor, p->from, p->size, bytes, err);
+    if (rc == FM_OK && hasher)
+        fm_hasher_add(hasher, bytes, (size_t)p->size);
+    if (rc == FM_OK)
+        rc =
+            fm_output_write_at(&f->out, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
+    fm_scratch_release(mark);
+    if (rc == FM_OK)
+        fm_crew_add(&f->w->crew, p->size);
+    return rc;
+}
+
+/* All of a tensor that is no expert's, in order, and its digest. */
+static int write_whole(struct filework *f, const struct piece *p, struct fm_err *err)
+{
+    const struct fm_planned_tensor *t = p->tensor;
+    struct fm_hasher *hasher = fm_hasher_new();
+    int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    for (uint64_t at = 0, next; at < t->t.size && rc == FM_OK && fm_crew_going(&f->w->crew);
+         at = next) {
+        next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
+        rc = write_part(f, &(struct piece){t, at, next - at}, hasher, err);
+    }
+    if (rc == FM_OK && fm_crew_going(&f->w->crew)) {
+        struct fm_digest digest = fm_hasher_done(hasher);
+        rc = fm_fill_check(f->w->plan, t, &digest, err);
+    }
+    fm_hasher_free(hasher);
+    return rc;
+}
+
 static void write_piece(void *arg, int i)
 {
     struct filework *f = arg;
-    struct fm_crew *crew = &f->w->crew;
     const struct piece *p = &f->piece[i];
     struct fm_err err = {0};
-    if (!fm_crew_going(crew))
+    if (!fm_crew_going(&f->w->crew))
         return;
-    struct fm_mark mark = fm_scratch_mark();
-    void *bytes = fm_scratch((size_t)p->size);
-    int rc = fm_fill_bytes(f->w->plan, p->tensor, p->from, p->size, bytes, &err);
-    if (rc == FM_OK)
-        rc = fm_output_write_at(&f->out, p->tensor->t.offset + p->from, bytes, (size_t)p->size,
-                                &err);
-    fm_scratch_release(mark);
-    if (rc == FM_OK)
-        fm_crew_add(crew, p->size);
-    else
-        fm_crew_fail(crew, &err);
+    int rc =
+        p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err) : write_part(f, p, NULL, &err);
+    if (rc != FM_OK)
+        fm_crew_fail(&f->w->crew, &err);
 }
 
 /* What comes before the tensors: of texts, all of it. */
@@ -124,7 +154,7 @@ static void write_file(void *arg, int i)
     int rc = fm_outdir_file(&w->dir, &f.out, planned->name, &err);
     bool open = rc == FM_OK;
     if (rc == FM_OK)
-        rc = cut(&f.piece, &pieces, w->plan, planned, &err);
+        rc = cut(&f.piece, &pieces, w->plan, planned, true, &err);
     if (rc == FM_OK)
         rc = fm_output_reserve(&f.out, planned->bytes, &err);
     if (rc == FM_OK)
@@ -176,6 +206,28 @@ static void fill_piece(void *arg, int i)
         fm_crew_fail(&v->w->crew, &err);
 }
 
+/* A piece that is filled; with the last one of a tensor that is no expert's, that one is checked.
+ */
+static int stream_piece(struct writer *w, const struct piece *p, const char *bytes,
+                        struct fm_err *err)
+{
+    const struct fm_planned_tensor *t = p->tensor;
+    int rc = FM_OK;
+    if (t->fill == FM_FILL_COPY) {
+        if (p->from == 0)
+            fm_hasher_reset(w->hasher);
+        fm_hasher_add(w->hasher, bytes, (size_t)p->size);
+        if (p->from + p->size == t->t.size) {
+            struct fm_digest digest = fm_hasher_done(w->hasher);
+            rc = fm_fill_check(w->plan, t, &digest, err);
+        }
+    }
+    if (rc == FM_OK)
+        rc = fm_output_write(&w->out, bytes, (size_t)p->size, err);
+    fm_crew_add(&w->crew, p->size);
+    return rc;
+}
+
 /* Pieces are filled side by side and written in order. */
 static int stream_pieces(struct writer *w, const struct piece *piece, int pieces,
                          struct fm_err *err)
@@ -190,10 +242,8 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
         struct wave v = {w, piece + first, bytes};
         fm_pool_for(n, fill_piece, &v);
-        for (int i = 0; i < n && rc == FM_OK && fm_crew_going(&w->crew); i++) {
-            rc = fm_output_write(&w->out, bytes[i], (size_t)piece[first + i].size, err);
-            fm_crew_add(&w->crew, piece[first + i].size);
-        }
+        for (int i = 0; i < n && rc == FM_OK && fm_crew_going(&w->crew); i++)
+            rc = stream_piece(w, &piece[first + i], bytes[i], err);
         fm_scratch_release(inner);
     }
     fm_scratch_release(mark);
@@ -227,7 +277,7 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
     if (!fm_archive_name_ok(f->name))
         return fm_fail(err, FM_ECONFIG, "file name '%s' cannot be written to a tar stream",
                        f->name);
-    int rc = cut(&piece, &pieces, w->plan, f, err);
+    int rc = cut(&piece, &pieces, w->plan, f, false, err);
     if (rc == FM_OK)
         rc = stream_head(w, i, err);
     if (rc == FM_OK)
@@ -244,6 +294,9 @@ static int write_stream(struct writer *w, struct fm_err *err)
     int rc = fm_output_open(&w->out, "-", true, false, err);
     if (rc != FM_OK)
         return rc;
+    w->hasher = fm_hasher_new();
+    if (!w->hasher)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
     fm_crew_init(&w->crew, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     /* What is small and says what the rest is comes first. */
     for (int weights = 0; weights < 2; weights++)
@@ -257,6 +310,7 @@ static int write_stream(struct writer *w, struct fm_err *err)
     if (rc == FM_OK)
         rc = fm_output_commit(&w->out, err);
     fm_output_abandon(&w->out);
+    fm_hasher_free(w->hasher);
     return rc;
 }
 

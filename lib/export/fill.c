@@ -2,7 +2,8 @@
  * The bytes of an export's tensors, from the bundle's.  There an expert is two ranges of ranked
  * channels: gate and up rows in turn, and down transposed.  A prefix of either is a copy; gate and
  * up rows apart are every second row of one, and the checkpoint's down is the other transposed
- * back.
+ * back.  Segments are hashed while they are in the cache, so an export trusts no byte of a bundle
+ * that nobody has looked at since it was written.
  */
 #include "lib/export/fill.h"
 
@@ -18,28 +19,116 @@ static uint64_t row_bytes(const struct fm_exportplan *p)
     return fm_opened_channel_bytes(p->from, FM_PART_DOWN_T);
 }
 
-/* What cannot be cut: a row, or a whole matrix that is transposed; 1: any byte. */
-static uint64_t grain(const struct fm_exportplan *p, const struct fm_planned_block *b)
+/* Bytes of a channel in a block. */
+static uint64_t unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    switch (b->part) {
-    case FM_PART_GATE:
-    case FM_PART_UP:
-        return row_bytes(p);
-    case FM_PART_DOWN:
-        return fm_exportplan_block_bytes(p, b);
-    default:
-        return 1;
-    }
+    return fm_opened_channel_bytes(p->from, b->part);
 }
 
-/* The blocks of a tensor have one grain. */
-uint64_t fm_fill_piece(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                       uint64_t limit)
+/* Where a block that begins at 0 can be cut behind `from`: at the last boundary of segments within
+ * `limit`, at least the next one.  What is transposed is never cut. */
+static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                          uint64_t from, uint64_t limit)
 {
-    uint64_t unit = t->blocks ? grain(p, &p->block[t->block]) : 1;
-    if (unit <= 1)
-        return limit;
-    return limit > unit ? limit / unit * unit : unit;
+    const struct fm_segments *seg = &p->from->seg;
+    uint64_t all = fm_exportplan_block_bytes(p, b), unit = unit_bytes(p, b), cut = all;
+    if (b->part == FM_PART_DOWN || all - from <= limit)
+        return all;
+    if (seg->S == 0) /* nothing is checked: any channel will do */
+        return from + (limit > unit ? limit / unit : 1) * unit;
+    for (int s = seg->S; s > 0; s--) {
+        uint64_t at = (uint64_t)seg->bound[s] * unit;
+        if (at <= from)
+            break;
+        if (at < all)
+            cut = at;
+        if (at - from <= limit)
+            break;
+    }
+    return cut;
+}
+
+uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                     uint64_t from, uint64_t limit)
+{
+    uint64_t left = t->t.size - from, at = from;
+    if (t->blocks == 0)
+        return from + (left < limit ? left : limit);
+    for (size_t i = t->block; i < t->block + t->blocks; i++) {
+        const struct fm_planned_block *b = &p->block[i];
+        uint64_t end = b->at + fm_exportplan_block_bytes(p, b);
+        if (end <= from)
+            continue;
+        if (at > from && end - from > limit)
+            return at; /* whole blocks, as many as there is room for */
+        at = b->at + cut_block(p, b, at - b->at, limit - (at - from));
+        if (at < end)
+            return at;
+    }
+    return at;
+}
+
+uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                           uint64_t limit)
+{
+    uint64_t most = 0;
+    for (uint64_t at = 0; at < t->t.size;) {
+        uint64_t next = fm_fill_cut(p, t, at, limit);
+        most = next - at > most ? next - at : most;
+        at = next;
+    }
+    return most;
+}
+
+/* The digest of segment s of a block's expert; `bytes` are all of it. */
+static int check_segment(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                         enum fm_weight_part part, int s, const void *bytes, size_t size,
+                         struct fm_err *err)
+{
+    const struct fm_opened *o = p->from;
+    struct fm_digest digest = fm_digest_of(bytes, size);
+    if (fm_digest_equal(&digest, &fm_segments_expert(&o->seg, b->m, part, b->e)[s]))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: layer %d, expert %d: channels %d to %d are not those of their checksum; "
+                   "the bundle is damaged (fm-verify lists all that is)",
+                   o->bundle.file.path, o->config.moe[b->m], b->e, o->seg.bound[s],
+                   o->seg.bound[s + 1] - 1);
+}
+
+/*
+ * Channels [first, first + count) of a part of the block's expert as the bundle has them, `first` a
+ * boundary of segments.  Of a segment that is cut by the width all is read, to be checked.
+ */
+static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                         enum fm_weight_part part, uint64_t first, uint64_t count, void *dst,
+                         struct fm_err *err)
+{
+    const struct fm_segments *seg = &p->from->seg;
+    uint64_t unit = fm_opened_channel_bytes(p->from, part), end = first + count;
+    uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
+    int rc =
+        fm_file_read(&p->from->bundle.file, at + first * unit, dst, (size_t)(count * unit), err);
+    for (int s = 0; s < seg->S && rc == FM_OK; s++) {
+        uint64_t lo = (uint64_t)seg->bound[s], hi = (uint64_t)seg->bound[s + 1];
+        if (lo < first || lo >= end)
+            continue;
+        char *bytes = (char *)dst + (lo - first) * unit;
+        size_t size = (size_t)((hi - lo) * unit);
+        struct fm_mark mark = fm_scratch_mark();
+        if (hi > end) {
+            size_t have = (size_t)((end - lo) * unit);
+            char *whole = fm_scratch(size);
+            memcpy(whole, bytes, have);
+            rc = fm_file_read(&p->from->bundle.file, at + end * unit, whole + have, size - have,
+                              err);
+            bytes = whole;
+        }
+        if (rc == FM_OK)
+            rc = check_segment(p, b, part, s, bytes, size, err);
+        fm_scratch_release(mark);
+    }
+    return rc;
 }
 
 /* Rows [first, first + rows) of gate or up, those from the width on zero. */
@@ -48,11 +137,9 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
 {
     uint64_t row = row_bytes(p), k = fm_exportplan_kept(p, b), end = first + rows;
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
-    uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, FM_PART_GATE_UP, b->e);
-    size_t size = (size_t)(2 * kept * row);
     struct fm_mark mark = fm_scratch_mark();
-    char *both = fm_scratch(size + 1);
-    int rc = fm_file_read(&p->from->bundle.file, at + 2 * first * row, both, size, err);
+    char *both = fm_scratch((size_t)(2 * kept * row) + 1);
+    int rc = kept ? read_channels(p, b, FM_PART_GATE_UP, first, kept, both, err) : FM_OK;
     if (rc == FM_OK) {
         fm_layout_deinterleave(dst, both, b->part == FM_PART_UP, (int)kept, p->from->config.H,
                                fm_dtype_bits(p->from->dtype) / 8);
@@ -67,11 +154,9 @@ static int fill_down(const struct fm_exportplan *p, const struct fm_planned_bloc
                      struct fm_err *err)
 {
     uint32_t k = fm_exportplan_kept(p, b), stored = fm_exportplan_stored(p, b);
-    size_t size = (size_t)k * (size_t)row_bytes(p);
-    uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, FM_PART_DOWN_T, b->e);
     struct fm_mark mark = fm_scratch_mark();
-    char *ranked = fm_scratch(size);
-    int rc = fm_file_read(&p->from->bundle.file, at, ranked, size, err);
+    char *ranked = fm_scratch((size_t)k * (size_t)row_bytes(p));
+    int rc = read_channels(p, b, FM_PART_DOWN_T, 0, k, ranked, err);
     if (rc == FM_OK)
         fm_layout_scatter(dst, ranked, (int)k, (int)stored, p->from->config.H,
                           fm_dtype_bits(p->from->dtype) / 8);
@@ -83,18 +168,16 @@ static int fill_down(const struct fm_exportplan *p, const struct fm_planned_bloc
 static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
-    uint64_t row = row_bytes(p);
-    assert(from % grain(p, b) == 0 && size % grain(p, b) == 0);
+    uint64_t unit = unit_bytes(p, b);
+    assert(from % unit == 0 && size % unit == 0);
     switch (b->part) {
     case FM_PART_GATE:
     case FM_PART_UP:
-        return fill_rows(p, b, from / row, size / row, dst, err);
+        return fill_rows(p, b, from / unit, size / unit, dst, err);
     case FM_PART_DOWN:
         return fill_down(p, b, dst, err);
     default:
-        return fm_file_read(&p->from->bundle.file,
-                            fm_volumes_expert(&p->from->volumes, b->m, b->part, b->e) + from, dst,
-                            (size_t)size, err);
+        return read_channels(p, b, b->part, from / unit, size / unit, dst, err);
     }
 }
 
@@ -137,4 +220,15 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
     }
     assert(!"a fill");
     return FM_EBUG;
+}
+
+int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                  const struct fm_digest *digest, struct fm_err *err)
+{
+    if (t->fill != FM_FILL_COPY || !t->from->digest || fm_digest_equal(digest, t->from->digest))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: tensor '%s' is not that of its checksum; the bundle is damaged (fm-verify "
+                   "lists all that is)",
+                   p->from->bundle.file.path, t->from->t.name);
 }

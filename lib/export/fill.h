@@ -1,19 +1,31 @@
 /*
- * The bytes of a planned tensor, from the bundle's.
+ * The bytes of a planned tensor, from the bundle's, checked as they pass: every segment of an
+ * expert has its digest in the bundle, and so has every other tensor.
  */
 #ifndef FM_FILL_H
 #define FM_FILL_H
 
 #include "lib/export/exportplan.h"
 
-/* Bytes [from, from + size) of a tensor into dst, cut where fm_fill_piece says.  The family is open
- * with FM_OPENED_WEIGHTS, but for FM_FILL_UNSET. */
+/*
+ * Bytes [from, from + size) of a tensor into dst; both ends are cuts.  The family is open with
+ * FM_OPENED_WEIGHTS, but for FM_FILL_UNSET.  Where it is open with FM_OPENED_CHECKSUMS, too,
+ * FM_EFORMAT names the expert and the channels that are not those of their digest; a tensor that is
+ * no expert's has one digest for all its bytes: who takes all of them in order checks that.
+ */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);
-/* Bytes that are filled at once, at most about `limit`: from multiples of them on, or to the
- * tensor's end. */
-uint64_t fm_fill_piece(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                       uint64_t limit);
+/* The cut behind `from`, which is 0 or a cut: at most about `limit` bytes on, where a segment or a
+ * block that is filled as a whole ends. */
+uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                     uint64_t from, uint64_t limit);
+/* Bytes of the largest piece between two cuts. */
+uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                           uint64_t limit);
+
+/* FM_EFORMAT where `digest`, of all bytes of a tensor that is no expert's, is not the bundle's. */
+int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                  const struct fm_digest *digest, struct fm_err *err);
 
 /* Bytes of a tensor that one task fills: large enough for a disk and for the system call's cost,
  * small enough for the second cache. */
