@@ -83,7 +83,8 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     struct fm_export_options *o, int mask, bool vllm, struct fm_err *err)
 {
-#define EXPORTING "budget fit mask layout for load-cap shard-size pad-multiple base-model no-check"
+#define EXPORTING                                                                                  \
+    "budget fit mask layout for load-cap shard-size pad-multiple base-model no-check allow-code"
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
     if (list) {
@@ -136,6 +137,8 @@ int main(int argc, char **argv)
          "round widths up to a multiple of M (default: 1)", 1, 1 << 20},
         {"base-model", 0, FM_CLI_TEXT, &options.base_model, "ORG/NAME",
          "what the model card calls the original", 0, 0},
+        {"allow-code", 0, FM_CLI_FLAG, &options.allow_code, NULL,
+         "keep Python files of the checkpoint's author beside ours", 0, 0},
         {"no-check", 0, FM_CLI_FLAG, &options.no_check, NULL,
          "do not hold weights to the bundle's checksums as they pass", 0, 0},
     };

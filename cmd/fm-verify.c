@@ -27,6 +27,9 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
     if (r->function)
         fprintf(out, "function: loss %.6f, want %.6f; log-probabilities differ by %.3g at most\n",
                 r->loss, r->loss_want, r->logprob_diff_max);
+    for (int i = 0; i < r->codes; i++)
+        fprintf(out, "code: %s, %s\n", r->code[i].name,
+                r->code[i].ours ? "the fm suite's" : "the checkpoint author's");
     fprintf(out, "%s", r->kind);
     if (r->index >= 0)
         fprintf(out, " at budget %.4f", r->budget);
@@ -45,6 +48,13 @@ static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, i
     if (r->index >= 0) {
         fm_report_uint(o, "index", (uint64_t)r->index);
         fm_report_double(o, "budget", r->budget);
+    }
+    cJSON *held = r->codes ? cJSON_AddArrayToObject(o, "code") : NULL;
+    for (int i = 0; held && i < r->codes; i++) {
+        cJSON *file = cJSON_CreateObject();
+        cJSON_AddStringToObject(file, "file", r->code[i].name);
+        cJSON_AddStringToObject(file, "author", r->code[i].ours ? "suite" : "checkpoint");
+        cJSON_AddItemToArray(held, file);
     }
     fm_report_uint(o, "items", r->items);
     fm_report_uint(o, "failed", r->failed);

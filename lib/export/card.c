@@ -227,5 +227,11 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     fm_text_printf(&t, "\n");
     say_runtimes(&t, p);
     say_command(&t, p);
+    if (p->options.allow_code && p->code.count > 0)
+        fm_text_printf(&t,
+                       "\n## Code\n\n`" FM_EXPORT_MODELING
+                       "` is the fm suite's.  These files are the "
+                       "original author's, and run\nwhere `trust_remote_code` is given: %s\n",
+                       p->code.names);
     return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
 }

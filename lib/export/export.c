@@ -12,6 +12,7 @@
 #include "lib/base/clock.h"
 #include "lib/export/exportwriter.h"
 #include "lib/export/planner.h"
+#include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
 /* ---- which member ---- */
@@ -175,6 +176,8 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
         rc = fm_planner_begin(&p, &opened, options, err);
     if (rc == FM_OK)
         rc = plan(&p, run, report, err);
+    if (rc == FM_OK)
+        fm_trust_tell(&p, run);
     if (rc == FM_OK && write)
         rc = fm_exportwriter_write(&p, run, err);
     fm_exportplan_release(&p);

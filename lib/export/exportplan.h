@@ -61,6 +61,14 @@ struct fm_planned_widths {
                                    fm_export_report */
 };
 
+/* Files of the checkpoint's author that Python would run, or that name such: left out, or kept with
+ * options.allow_code (lib/export/trust.h). */
+struct fm_planned_code {
+    int count;
+    bool tokenizer;  /* one is the tokenizer's */
+    char names[512]; /* as many as have room: "a.py, b.py" */
+};
+
 struct fm_exportplan {
     const struct fm_opened *from;     /* borrowed */
     struct fm_export_options options; /* what they point to is borrowed */
@@ -75,7 +83,8 @@ struct fm_exportplan {
     size_t files;
     size_t weight_files; /* of these, made for `room`; 0: none yet */
     uint32_t *room;      /* (M, E): widths.stored, when the weight files were planned */
-    char *family;        /* fm_family of config.json, which all members share; NULL: not yet */
+    struct fm_planned_code code;
+    char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
 
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */

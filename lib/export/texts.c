@@ -15,6 +15,7 @@
 #include "formats/runtime/modeling.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
+#include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
 void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uint32_t *widths,
@@ -198,6 +199,8 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
         fm_texts_cap(&t, o);
         fm_text_printf(&t, ",\n");
     }
+    if (o->allow_code)
+        fm_text_printf(&t, "  \"allow_code\": true,\n");
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
                    o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
     fm_text_printf(&t, "  \"widths\": ");
@@ -225,12 +228,7 @@ static bool is_own(const char *name)
 static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    if (is_own(name))
-        return FM_OK;
-    int rc = fm_exportplan_add_file(p, name, NULL, m->size, m->size, false, err);
-    if (rc == FM_OK)
-        p->file[p->files - 1].carried = m;
-    return rc;
+    return is_own(name) ? FM_OK : fm_trust_carried(p, m, err);
 }
 
 static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
@@ -244,6 +242,7 @@ static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
 
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
 {
+    fm_trust_begin(p);
     int rc = add_config(p, err);
     if (rc == FM_OK)
         rc = add_export_json(p, err);

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "formats/tensor/hfdir.h"
 #include "lib/run/run.h"
 
 struct fm_verify_options {
@@ -31,12 +32,17 @@ struct fm_verify_options {
 };
 
 struct fm_verify_report {
-    const char *kind;        /* "bundle", "stage", or the layout's name */
-    int index;               /* exports: the budget, else -1 */
-    double budget;           /* exports: its fraction */
-    uint64_t items;          /* members, tensors, masks, permutations looked at */
-    uint64_t failed;         /* findings */
-    uint64_t bytes;          /* read and hashed */
+    const char *kind; /* "bundle", "stage", or the layout's name */
+    int index;        /* exports: the budget, else -1 */
+    double budget;    /* exports: its fraction */
+    uint64_t items;   /* members, tensors, masks, permutations looked at */
+    uint64_t failed;  /* findings */
+    uint64_t bytes;   /* read and hashed */
+    int codes;        /* exports: files that Python may run, and whose they are */
+    struct fm_verify_code {
+        char name[128];
+        bool ours;
+    } code[FM_CARRIED_MAX + 1];
     bool function;           /* computed: the fields below are set */
     double loss, loss_want;  /* mean cross-entropy of the target and of what it must equal */
     double logprob_diff_max; /* largest difference of a token's log-probability */

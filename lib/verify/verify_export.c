@@ -15,6 +15,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
 #define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
@@ -66,6 +67,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
         rc = fm_json_opt_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
     if (rc == FM_OK)
         rc = read_cap(o, json, err);
+    o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
     if (rc == FM_OK && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
@@ -296,6 +298,20 @@ static int close_shards(struct fm_verify_job *j, int rc, struct fm_err *err)
     return rc;
 }
 
+/* Which files Python may run, and whose they are. */
+static void say_code(const struct fm_verify_job *j)
+{
+    struct fm_verify_report *r = j->v->report;
+    for (size_t i = 0; i < j->plan.files; i++) {
+        const char *name = j->plan.file[i].name;
+        if (!fm_trust_is_code(name) || r->codes > FM_CARRIED_MAX)
+            continue;
+        struct fm_verify_code *code = &r->code[r->codes++];
+        snprintf(code->name, sizeof code->name, "%s", name);
+        code->ours = j->plan.options.layout->code && strcmp(name, FM_EXPORT_MODELING) == 0;
+    }
+}
+
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
 {
     struct fm_verify_job j = {.v = v};
@@ -305,6 +321,7 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
         v->report->kind = j.options.layout->name;
         v->report->index = j.plan.index;
         v->report->budget = j.opened.budgets.budget[j.plan.index].budget;
+        say_code(&j);
         rc = check_files(&j, err);
     }
     if (rc == FM_OK)
