@@ -1,3 +1,7 @@
+/*
+ * fm-pack --export: what was made, in lines for people and as JSON.  Which of them a layout has is
+ * in its descriptor.
+ */
 #include "cmd/exporting.h"
 
 #include "cmd/show.h"

@@ -1,3 +1,7 @@
+/*
+ * fm-pack --list: the members of a family, what every form of export takes of each, and over how
+ * many devices it can be split.  Columns are the forms that the list has.
+ */
 #include "cmd/offer.h"
 
 #include <stdlib.h>

@@ -1,4 +1,8 @@
-/* README.md of an export: a model card as the hub reads it. */
+/*
+ * README.md of an export: a model card as the hub reads it.  Front matter with the license and the
+ * original, what was measured, how to run it in each program, and the command that makes it again.
+ * It holds what the bundle says and nothing of this machine, so its bytes are the same everywhere.
+ */
 #include "lib/export/texts.h"
 
 #include <inttypes.h>

@@ -1,11 +1,30 @@
 /*
- * Materialise one member of the family from a bundle, or the whole family, without the checkpoint.
+ * The room of exports: one member of a family, or all of it, as a checkpoint directory that other
+ * programs load, made from the bundle without the original checkpoint.  It knows which bytes of the
+ * bundle an export has and what it says of itself.  It does not know how the bundle lies on disk
+ * (formats/bundle), where an expert lies in it (lib/stage/volumes.h), which widths a mask has
+ * (lib/masks), or who asks.
  *
- * The forms that it can have are the layouts (lib/export/layouts.h), each in a file of its own.
+ * The forms that an export can have are the layouts, each in a file of its own (layouts.h).  Where
+ * a layout rounds widths up, or options.pad_multiple does, the channels that come with it are the
+ * expert's next ranked ones, never zeros: what is served is a superset of the member.
  *
- * Where a width is rounded up, for the layer, for the whole model or to options.pad_multiple, the
- * channels that come with it are the expert's next ranked ones, never zeros: what is served is a
- * superset of the member.
+ * An export by a budget, from options to files:
+ *
+ *   1. cmd/fm-pack.c reads the options and cmd/exporting.c has them done here, fm_export();
+ *   2. exportoptions.c refuses those that do not go together, by what the layout's file says of it;
+ *   3. opened.c opens the family: the bundle, config.json, the masks, and where the weights lie;
+ *   4. planner.c begins the plan: the members that a load cap keeps;
+ *   5. export.c chooses the one whose budget is nearest;
+ *   6. planner.c plans it.  Its mask and layout_*.c give widths; tensorplan.c, by the layout, makes
+ *      tensors of experts and files of tensors, which exportplan.c keeps; texts.c and card.c write
+ *      what the export says of itself;
+ *   7. export.c counts what there will be, and what is free;
+ *   8. exportwriter.c makes the directory: pieces of all files side by side, each filled by fill.c
+ *      from ranges of the bundle.
+ *
+ * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)
+ * for the one that a directory says it is.
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/base/err.h"
 #include "lib/export/layouts.h"
 
 /* What says which member; of a layout that holds the family, which one to start with. */
@@ -37,5 +38,15 @@ struct fm_export_options {
     bool no_check;          /* weights are not held to the bundle's digests as they pass */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
 };
+
+/* FM_EUSAGE for options that do not go together. */
+int fm_exportoptions_check(const struct fm_export_options *options, struct fm_err *err);
+
+/* True for a budget inside the load cap, or without one. */
+bool fm_exportoptions_keep(const struct fm_export_options *options, double budget);
+
+/* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
+ * equal. */
+#define FM_EXPORTOPTIONS_SLACK 1e-9
 
 #endif

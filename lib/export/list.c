@@ -1,3 +1,8 @@
+/*
+ * What a bundle offers.  A list plans every form of export of every member and counts what the plans
+ * say, so it cannot differ from what an export would write.  Of a stage stream, which has no
+ * weights, only the widths are planned.
+ */
 #include "lib/export/list.h"
 
 #include <stdio.h>

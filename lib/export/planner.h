@@ -16,17 +16,10 @@
 
 #include "lib/export/exportplan.h"
 
-/* FM_EUSAGE for options that do not go together: before anything is opened. */
-int fm_planner_check(const struct fm_export_options *options, struct fm_err *err);
-/* Set first and last; FM_EUSAGE for options that this family cannot follow.  Release in every
- * case. */
+/* Set first and last.  The options passed fm_exportoptions_check; FM_EUSAGE where this family
+ * cannot follow them.  Release in every case. */
 int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
                      const struct fm_export_options *options, struct fm_err *err);
-/* True for a budget inside the load cap, or without one. */
-bool fm_planner_keeps(const struct fm_export_options *options, double budget);
-/* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
- * equal. */
-#define FM_PLANNER_SLACK 1e-9
 /* The widths of a member alone: for who counts channels. */
 void fm_planner_widths(struct fm_exportplan *p, int index);
 /* Widths, tensors, files and texts of a member.  FM_ECONFIG where the layout cannot hold them. */
