@@ -1,6 +1,6 @@
 /*
- * What a bundle offers.  A list plans every form of export of every member and counts what the plans
- * say, so it cannot differ from what an export would write.  Of a stage stream, which has no
+ * What a bundle offers.  A list plans every form of export of every member and counts what the
+ * plans say, so it cannot differ from what an export would write.  Of a stage stream, which has no
  * weights, only the widths are planned.
  */
 #include "lib/export/list.h"

@@ -1,0 +1,182 @@
+/* The plan of an export: its blocks, its files, and that members can be planned one after another.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/export/fill.h"
+#include "lib/export/planner.h"
+#include "tests/unit/exports.h"
+
+static struct fm_opened opened;
+
+static int open_family(void **unused)
+{
+    int rc = make_bundle(unused);
+    GIVEN_TRY(fm_opened_open(&opened, bundle, FM_OPENED_WEIGHTS | FM_OPENED_CHECKSUMS, &given_err));
+    return rc;
+}
+
+static int close_family(void **unused)
+{
+    (void)unused;
+    fm_opened_release(&opened);
+    return 0;
+}
+
+static struct fm_exportplan plan_of(int i, int index)
+{
+    struct fm_exportplan p;
+    struct fm_export_options o = form(i);
+    GIVEN_TRY(fm_planner_begin(&p, &opened, &o, &given_err));
+    GIVEN_TRY(fm_planner_member(&p, index, &given_err));
+    return p;
+}
+
+/* Blocks fill their tensor without a gap, in whole channels. */
+static void check_tensor(const struct fm_exportplan *p, size_t i)
+{
+    const struct fm_planned_tensor *t = &p->tensor[i];
+    uint64_t at = 0;
+    assert_true((t->fill == FM_FILL_EXPERTS) == (t->blocks > 0));
+    assert_true((t->fill == FM_FILL_COPY) == (t->from != NULL));
+    assert_true(t->m >= 0 || t->fill == FM_FILL_COPY);
+    for (size_t n = t->block; n < t->block + t->blocks; n++) {
+        const struct fm_planned_block *b = &p->block[n];
+        assert_int_equal(b->tensor, i);
+        assert_int_equal(b->m, t->m);
+        assert_int_equal(b->at, at);
+        assert_true(fm_exportplan_kept(p, b) <= fm_exportplan_stored(p, b));
+        at += fm_exportplan_block_bytes(p, b);
+        if (b->part != FM_PART_GATE)
+            continue;
+        assert_true(n + 1 < p->blocks && b[1].part == FM_PART_UP);
+        assert_true(b[1].m == b->m && b[1].e == b->e);
+    }
+    assert_true(t->blocks == 0 || at == t->t.size);
+}
+
+static void every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors(void **unused)
+{
+    (void)unused;
+    for (int i = 0; kind_of(i); i++) {
+        struct fm_exportplan p = plan_of(i, 5);
+        uint64_t channels = 0;
+        size_t next = 0;
+        for (size_t t = 0; t < p.tensors; t++)
+            check_tensor(&p, t);
+        for (size_t f = 0; f < p.files; f++) {
+            uint64_t end = p.file[f].head_bytes;
+            assert_true(p.file[f].weights == (p.file[f].tensors > 0));
+            assert_true(p.file[f].tensors == 0 || p.file[f].tensor == next);
+            for (; next < p.file[f].tensor + p.file[f].tensors; next++) {
+                assert_int_equal(p.tensor[next].file, f);
+                assert_true(p.tensor[next].t.offset >= end);
+                end = p.tensor[next].t.offset + p.tensor[next].t.size;
+            }
+            assert_int_equal(end, p.file[f].bytes);
+        }
+        assert_int_equal(next, p.tensors);
+        for (size_t b = 0; b < p.blocks; b++)
+            if (p.block[b].part == FM_PART_DOWN || p.block[b].part == FM_PART_DOWN_T)
+                channels += fm_exportplan_stored(&p, &p.block[b]);
+        assert_int_equal(channels, fm_exportplan_channels_all(&p));
+        fm_exportplan_release(&p);
+    }
+}
+
+static void expect_same(const struct fm_exportplan *a, const struct fm_exportplan *b)
+{
+    assert_int_equal(a->tensors, b->tensors);
+    assert_int_equal(a->files, b->files);
+    for (size_t f = 0; f < a->files; f++) {
+        assert_string_equal(a->file[f].name, b->file[f].name);
+        assert_int_equal(a->file[f].bytes, b->file[f].bytes);
+        assert_true((a->file[f].head == NULL) == (b->file[f].head == NULL));
+        if (a->file[f].head)
+            assert_memory_equal(a->file[f].head, b->file[f].head, a->file[f].head_bytes);
+    }
+    assert_memory_equal(a->widths.kept, b->widths.kept, GIVEN_L * GIVEN_E * sizeof(uint32_t));
+    assert_memory_equal(a->widths.stored, b->widths.stored, GIVEN_L * GIVEN_E * sizeof(uint32_t));
+}
+
+/* What is kept of the member before is right for the next. */
+static void members_planned_one_after_another_are_as_if_planned_alone(void **unused)
+{
+    (void)unused;
+    static const int order[] = {5, 6, 5, 5};
+    for (int i = 0; kind_of(i); i++) {
+        struct fm_exportplan p = plan_of(i, 4);
+        for (size_t n = 0; n < sizeof order / sizeof *order; n++) {
+            GIVEN_TRY(fm_planner_member(&p, order[n], &given_err));
+            struct fm_exportplan alone = plan_of(i, order[n]);
+            expect_same(&p, &alone);
+            fm_exportplan_release(&alone);
+        }
+        fm_exportplan_release(&p);
+    }
+}
+
+/* In pieces of any size a tensor has the bytes that it has at once. */
+static void pieces_are_parts_of_the_whole(void **unused)
+{
+    (void)unused;
+    for (int i = 0; kind_of(i); i++) {
+        struct fm_exportplan p = plan_of(i, 5);
+        for (size_t n = 0; n < p.tensors; n++) {
+            const struct fm_planned_tensor *t = &p.tensor[n];
+            char *whole = malloc((size_t)t->t.size), *part = malloc((size_t)t->t.size);
+            GIVEN_TRY(fm_fill_bytes(&p, t, 0, t->t.size, whole, &given_err));
+            for (uint64_t limit = 1; limit < 3000; limit = 3 * limit + 1) {
+                for (uint64_t at = 0, end; at < t->t.size; at = end) {
+                    end = fm_fill_cut(&p, t, at, limit);
+                    assert_true(end > at && end <= t->t.size);
+                    GIVEN_TRY(fm_fill_bytes(&p, t, at, end - at, part + at, &given_err));
+                }
+                assert_memory_equal(part, whole, (size_t)t->t.size);
+            }
+            free(whole);
+            free(part);
+        }
+        fm_exportplan_release(&p);
+    }
+}
+
+/* From the beginning of a bundle the same export is planned, and the tensors that are no experts'
+ * have the same digests. */
+static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
+{
+    (void)unused;
+    struct fm_opened head;
+    write_head();
+    GIVEN_TRY(fm_opened_open(&head, scratch("head.fm"), FM_OPENED_CHECKSUMS, &given_err));
+    assert_int_equal(head.rests, opened.rests);
+    for (int i = 0; kind_of(i); i++) {
+        struct fm_exportplan whole = plan_of(i, 5), p;
+        struct fm_export_options o = form(i);
+        GIVEN_TRY(fm_planner_begin(&p, &head, &o, &given_err));
+        GIVEN_TRY(fm_planner_member(&p, 5, &given_err));
+        expect_same(&p, &whole);
+        for (size_t t = 0; t < p.tensors; t++)
+            if (p.tensor[t].from)
+                assert_memory_equal(p.tensor[t].from->digest, whole.tensor[t].from->digest,
+                                    sizeof(struct fm_digest));
+        fm_exportplan_release(&whole);
+        fm_exportplan_release(&p);
+    }
+    fm_opened_release(&head);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors),
+        cmocka_unit_test(members_planned_one_after_another_are_as_if_planned_alone),
+        cmocka_unit_test(pieces_are_parts_of_the_whole),
+        cmocka_unit_test(the_beginning_of_a_bundle_gives_the_same_plan),
+    };
+    return cmocka_run_group_tests(tests, open_family, close_family);
+}
