@@ -52,12 +52,7 @@ static uint64_t begin_of(const struct fm_verify_job *j, const struct fm_planned_
 
 static int layer_of(const struct place *p)
 {
-    return p->j->opened.config.moe[p->b ? p->b->m : 0];
-}
-
-static int expert_of(const struct place *p)
-{
-    return p->b ? p->b->e : 0;
+    return p->j->opened.config.moe[p->b->m];
 }
 
 static void say_differs(struct place *p, size_t s)
@@ -71,15 +66,20 @@ static void say_differs(struct place *p, size_t s)
     else
         fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
                          "layer %d, expert %d: channels %d to %d differ from their checksum",
-                         layer_of(p), expert_of(p), seg->bound[s], seg->bound[s + 1] - 1);
+                         layer_of(p), p->b->e, seg->bound[s], seg->bound[s + 1] - 1);
 }
 
 static void say_not_finite(struct place *p)
 {
-    if (!p->told[1])
-        fm_verifier_find(p->j->v, p->t->file, FM_EFORMAT, p->t->t.name,
-                         "layer %d, expert %d: a value is not finite", layer_of(p), expert_of(p));
+    if (p->told[1])
+        return;
     p->told[1] = true;
+    if (!p->b)
+        fm_verifier_find(p->j->v, p->t->file, FM_EFORMAT, p->t->t.name,
+                         "has a value that is not finite");
+    else
+        fm_verifier_find(p->j->v, p->t->file, FM_EFORMAT, p->t->t.name,
+                         "layer %d, expert %d: a value is not finite", layer_of(p), p->b->e);
 }
 
 /* ---- as the bundle has it ---- */
@@ -127,7 +127,7 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     if (rc == FM_OK && !fm_digest_equal(&digest, &digests(p)[s]))
         rc = fm_fail(err, FM_EFORMAT,
                      "%s: layer %d, expert %d: its weights are not those of its checksums",
-                     j->v->options->against, layer_of(p), expert_of(p));
+                     j->v->options->against, layer_of(p), p->b->e);
     if (rc == FM_OK && memcmp(whole, rows, kept) != 0)
         say_differs(p, s);
     fm_scratch_release(mark);
@@ -185,7 +185,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     if (!is_zero(rows + k * channel, ((size_t)stored - k) * channel))
         fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
                          "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
-                         layer_of(p), expert_of(p), k);
+                         layer_of(p), p->b->e, k);
     if ((uint32_t)seg->bound[n] == k)
         return FM_OK;
     return check_inside(p, n, k, rows + (size_t)seg->bound[n] * channel, err);

@@ -61,6 +61,34 @@ static void a_flipped_byte_in_an_export_is_named(void **unused)
     }
 }
 
+/* Of an expert its layer and number are named, of another tensor there are none. */
+static void a_value_that_is_not_finite_is_named(void **unused)
+{
+    (void)unused;
+    static const char *const name[] = {"model.layers.2.mlp.experts.gate_up", "model.norm.weight"};
+    static const char *const what[] = {"layer 2, expert 0: a value is not finite",
+                                       "has a value that is not finite"};
+    const char *to = scratch("copy");
+    char file[600], line[256];
+    for (int i = 0; i < 2; i++) {
+        struct fm_file f;
+        struct fm_safetensors st = {0};
+        verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
+        snprintf(file, sizeof file, "%s/model.safetensors", to);
+        GIVEN_TRY(fm_file_open(&f, file, &given_err));
+        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+        FILE *w = fopen(file, "r+b");
+        long at = (long)fm_safetensors_find(&st, name[i])->offset;
+        scratch_check(w && fseek(w, at, SEEK_SET) == 0 && fputs("\377\177", w) >= 0, file);
+        scratch_check(fclose(w) == 0, file);
+        fm_safetensors_close(&st);
+        fm_file_close(&f);
+        assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+        snprintf(line, sizeof line, "%s: %s\n", name[i], what[i]);
+        assert_non_null(strstr(verify_found, line));
+    }
+}
+
 static void a_tail_of_a_padded_export_must_be_zero(void **unused)
 {
     (void)unused;
@@ -185,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exports_verify_against_the_first_members),
         cmocka_unit_test(a_flipped_byte_in_an_export_is_named),
+        cmocka_unit_test(a_value_that_is_not_finite_is_named),
         cmocka_unit_test(a_tail_of_a_padded_export_must_be_zero),
         cmocka_unit_test(files_that_are_missing_extra_or_edited_are_named),
         cmocka_unit_test(a_tensor_too_many_is_named),
