@@ -81,7 +81,7 @@ lib/pack/packing.h lib/verify/verifier.h
 
 FILES_MAX = 20  # .c files in a folder of sources, tests/unit apart
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
-SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cc"}
+SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
 
 
 def room_of(path):

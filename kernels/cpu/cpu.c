@@ -1,31 +1,37 @@
+/*
+ * The fast tables.  They differ from each other in the products alone: attention, norms and sums
+ * keep float32 inside whatever the precision of products is.
+ */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
+
+#include <pthread.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-/* Entries that both precisions share; attention keeps float32 inside. */
-#define SHARED                                                                                     \
-    .norm = cpu_norm, .norm_back = cpu_norm_back, .rope = cpu_rope, .attention = cpu_attention,    \
-    .attention_back = cpu_attention_back, .route = cpu_route, .route_back = cpu_route_back,        \
-    .route_raw = cpu_route_raw, .route_raw_back = cpu_route_raw_back,                              \
-    .sparsemixer = ref_sparsemixer, .sparsemixer_back = ref_sparsemixer_back,                      \
-    .add_rows = cpu_add_rows, .clamp = cpu_clamp, .clamp_back = cpu_clamp_back,                    \
-    .gate_rows = cpu_gate_rows, .gate_rows_back = cpu_gate_rows_back, .gather = cpu_gather,        \
-    .combine = cpu_combine, .swiglu = cpu_swiglu, .swiglu_back = cpu_swiglu_back,                  \
-    .dot_rows = cpu_dot_rows, .channel_sums = cpu_channel_sums, .embed = cpu_embed,                \
-    .loss = cpu_loss, .adamw = cpu_adamw, .add = cpu_add
-
 static const struct fm_ops cpu_f32 = {
-    .name = "cpu", .gemm = cpu_gemm, .channel_scores = cpu_channel_scores, SHARED};
+    .name = "cpu",
+#define FM_OP(name, parameters, arguments) .name = cpu_##name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
+};
 
-static const struct fm_ops cpu_bf16 = {
-    .name = "cpu", .gemm = cpu_bf16_gemm, .channel_scores = cpu_bf16_channel_scores, SHARED};
+static struct fm_ops cpu_bf16;
+static pthread_once_t bf16_once = PTHREAD_ONCE_INIT;
+
+static void fill_bf16(void)
+{
+    cpu_bf16 = cpu_f32;
+    cpu_bf16.gemm = cpu_bf16_gemm;
+    cpu_bf16.channel_scores = cpu_bf16_channel_scores;
+}
 
 const struct fm_ops *fm_ops_cpu_bf16(void)
 {
+    pthread_once(&bf16_once, fill_bf16);
     return &cpu_bf16;
 }
 

@@ -1,13 +1,14 @@
+/* Routing on blocks of rows: a few exponentials a token, so the bodies are the definitions'. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
-/* Routing is a few exponentials a token: the definition, on blocks of rows. */
 struct route {
     int32_t *ids_out;
     float *out;
-    const float *in, *weights;
+    const float *in, *weights, *logits;
     const int32_t *ids;
     int E, K;
+    float threshold;
 };
 
 static void route_rows(const void *args, int64_t first, int64_t last)
@@ -34,6 +35,44 @@ static void route_back_rows(const void *args, int64_t first, int64_t last)
 void cpu_route_back(float *dlogits, const float *dweights, const int32_t *ids, const float *weights,
                     int N, int E, int K)
 {
-    fm_cpu_rows(N, 16 * (int64_t)E, route_back_rows,
-                &(struct route){NULL, dlogits, dweights, weights, ids, E, K});
+    fm_cpu_rows(
+        N, 16 * (int64_t)E, route_back_rows,
+        &(struct route){
+            .out = dlogits, .in = dweights, .weights = weights, .ids = ids, .E = E, .K = K});
+}
+
+static void sparsemixer_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct route *a = args;
+    ref_sparsemixer(a->ids_out + 2 * first, a->out + 2 * first, a->in + first * a->E,
+                    (int)(last - first), a->E, a->threshold);
+}
+
+void cpu_sparsemixer(int32_t *ids, float *weights, const float *logits, int N, int E,
+                     float threshold)
+{
+    fm_cpu_rows(N, 64 * (int64_t)E, sparsemixer_rows,
+                &(struct route){
+                    .ids_out = ids, .out = weights, .in = logits, .E = E, .threshold = threshold});
+}
+
+static void sparsemixer_back_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct route *a = args;
+    ref_sparsemixer_back(a->out + first * a->E, a->in + 2 * first, a->ids + 2 * first,
+                         a->weights + 2 * first, a->logits + first * a->E, (int)(last - first),
+                         a->E, a->threshold);
+}
+
+void cpu_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *ids,
+                          const float *weights, const float *logits, int N, int E, float threshold)
+{
+    fm_cpu_rows(N, 64 * (int64_t)E, sparsemixer_back_rows,
+                &(struct route){.out = dlogits,
+                                .in = dweights,
+                                .ids = ids,
+                                .weights = weights,
+                                .logits = logits,
+                                .E = E,
+                                .threshold = threshold});
 }

@@ -1,3 +1,8 @@
+/*
+ * Every operation's wrapper is generated from the list of operations.  Two are products, and tell
+ * their shapes before they run: what the same products take when nothing else runs is measured
+ * afterwards, shape by shape.
+ */
 #include "lib/bench/meter.h"
 
 #include <math.h>
@@ -10,46 +15,11 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
-enum stage {
-    GEMM,
-    NORM,
-    NORM_BACK,
-    ROPE,
-    ATTENTION,
-    ATTENTION_BACK,
-    ROUTE,
-    ROUTE_BACK,
-    ROUTE_RAW,
-    ROUTE_RAW_BACK,
-    SPARSEMIXER,
-    SPARSEMIXER_BACK,
-    ADD_ROWS,
-    CLAMP,
-    CLAMP_BACK,
-    GATE_ROWS,
-    GATE_ROWS_BACK,
-    GATHER,
-    COMBINE,
-    SWIGLU,
-    SWIGLU_BACK,
-    DOT_ROWS,
-    CHANNEL_SUMS,
-    CHANNEL_SCORES,
-    EMBED,
-    LOSS,
-    ADAMW,
-    ADD,
-    STAGES
+static const char *const stage_name[] = {
+#define FM_OP(name, parameters, arguments) #name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
 };
-
-static const char *const stage_name[STAGES] = {
-    "gemm",           "norm",           "norm_back",    "rope",
-    "attention",      "attention_back", "route",        "route_back",
-    "route_raw",      "route_raw_back", "sparsemixer",  "sparsemixer_back",
-    "add_rows",       "clamp",          "clamp_back",   "gate_rows",
-    "gate_rows_back", "gather",         "combine",      "swiglu",
-    "swiglu_back",    "dot_rows",       "channel_sums", "channel_scores",
-    "embed",          "loss",           "adamw",        "add"};
 
 #define SHAPES_MAX 256
 
@@ -62,7 +32,7 @@ struct shape {
 static const struct fm_ops *base;
 static struct {
     _Atomic uint64_t nanoseconds, calls;
-} count[STAGES];
+} spent[FM_METER_STAGES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shape shape[SHAPES_MAX];
 static int shapes;
@@ -99,216 +69,50 @@ static void note_product(bool ta, bool tb, int M, int N, int K)
     pthread_mutex_unlock(&lock);
 }
 
-/* Run one call of the base table on this thread's clock. */
-#define TIMED(stage, call)                                                                         \
-    do {                                                                                           \
+/* meter_NAME: one call of the base table on this thread's clock. */
+#define FM_OP(name, parameters, arguments)                                                         \
+    static void meter_##name parameters                                                            \
+    {                                                                                              \
         uint64_t begin = nanoseconds();                                                            \
-        base->call;                                                                                \
-        atomic_fetch_add(&count[stage].nanoseconds, nanoseconds() - begin);                        \
-        atomic_fetch_add(&count[stage].calls, 1);                                                  \
-    } while (0)
+        base->name arguments;                                                                      \
+        atomic_fetch_add(&spent[FM_METER_##name].nanoseconds, nanoseconds() - begin);              \
+        atomic_fetch_add(&spent[FM_METER_##name].calls, 1);                                        \
+    }
+#include "kernels/ops/kernels.def"
+#undef FM_OP
 
-static void meter_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
-                       const float *B, int ldb, float beta, float *C, int ldc)
+static void note_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
+                      const float *B, int ldb, float beta, float *C, int ldc)
 {
     note_product(ta, tb, M, N, K);
-    TIMED(GEMM, gemm(ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc));
+    meter_gemm(ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
-static void meter_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N,
-                       int H, float eps)
-{
-    TIMED(NORM, norm(y, rstd, x, w, b, N, H, eps));
-}
-
-static void meter_norm_back(float *dx, const float *dy, const float *x, const float *w,
-                            const float *b, const float *rstd, int N, int H)
-{
-    TIMED(NORM_BACK, norm_back(dx, dy, x, w, b, rstd, N, H));
-}
-
-static void meter_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C,
-                       float sign)
-{
-    TIMED(ROPE, rope(x, cos, sin, N, T, heads, C, sign));
-}
-
-static void meter_attention(float *o, const float *q, const float *k, const float *v, int S, int T,
-                            int Q, int G, int C, int window)
-{
-    TIMED(ATTENTION, attention(o, q, k, v, S, T, Q, G, C, window));
-}
-
-static void meter_attention_back(float *dq, float *dk, float *dv, const float *d_o, const float *o,
-                                 const float *q, const float *k, const float *v, int S, int T,
-                                 int Q, int G, int C, int window)
-{
-    TIMED(ATTENTION_BACK, attention_back(dq, dk, dv, d_o, o, q, k, v, S, T, Q, G, C, window));
-}
-
-static void meter_route(int32_t *ids, float *weights, const float *logits, int N, int E, int K)
-{
-    TIMED(ROUTE, route(ids, weights, logits, N, E, K));
-}
-
-static void meter_route_back(float *dlogits, const float *dweights, const int32_t *ids,
-                             const float *weights, int N, int E, int K)
-{
-    TIMED(ROUTE_BACK, route_back(dlogits, dweights, ids, weights, N, E, K));
-}
-
-static void meter_route_raw(int32_t *ids, float *weights, float *p, int N, int E, int K)
-{
-    TIMED(ROUTE_RAW, route_raw(ids, weights, p, N, E, K));
-}
-
-static void meter_route_raw_back(float *dlogits, const float *dweights, const int32_t *ids,
-                                 const float *p, int N, int E, int K)
-{
-    TIMED(ROUTE_RAW_BACK, route_raw_back(dlogits, dweights, ids, p, N, E, K));
-}
-
-static void meter_sparsemixer(int32_t *ids, float *weights, const float *logits, int N, int E,
-                              float threshold)
-{
-    TIMED(SPARSEMIXER, sparsemixer(ids, weights, logits, N, E, threshold));
-}
-
-static void meter_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *ids,
-                                   const float *weights, const float *logits, int N, int E,
-                                   float threshold)
-{
-    TIMED(SPARSEMIXER_BACK,
-          sparsemixer_back(dlogits, dweights, ids, weights, logits, N, E, threshold));
-}
-
-static void meter_add_rows(float *x, const float *b, int N, int H)
-{
-    TIMED(ADD_ROWS, add_rows(x, b, N, H));
-}
-
-static void meter_clamp(float *x, float limit, int64_t n)
-{
-    TIMED(CLAMP, clamp(x, limit, n));
-}
-
-static void meter_clamp_back(float *dx, const float *x, float limit, int64_t n)
-{
-    TIMED(CLAMP_BACK, clamp_back(dx, x, limit, n));
-}
-
-static void meter_gate_rows(float *h, float *s, const float *u, int N, int I)
-{
-    TIMED(GATE_ROWS, gate_rows(h, s, u, N, I));
-}
-
-static void meter_gate_rows_back(float *dh, float *du, const float *h, const float *s, int N, int I)
-{
-    TIMED(GATE_ROWS_BACK, gate_rows_back(dh, du, h, s, N, I));
-}
-
-static void meter_gather(float *y, const float *x, const int32_t *rows, const float *scale, int n,
-                         int H)
-{
-    TIMED(GATHER, gather(y, x, rows, scale, n, H));
-}
-
-static void meter_combine(float *y, const float *z, const int32_t *where, const float *weights,
-                          int N, int K, int H)
-{
-    TIMED(COMBINE, combine(y, z, where, weights, N, K, H));
-}
-
-static void meter_swiglu(float *h, const float *gu, int n, int I)
-{
-    TIMED(SWIGLU, swiglu(h, gu, n, I));
-}
-
-static void meter_swiglu_back(float *dgu, const float *dh, const float *gu, int n, int I, int k)
-{
-    TIMED(SWIGLU_BACK, swiglu_back(dgu, dh, gu, n, I, k));
-}
-
-static void meter_dot_rows(float *g, const float *a, const float *b, int n, int I, int k)
-{
-    TIMED(DOT_ROWS, dot_rows(g, a, b, n, I, k));
-}
-
-static void meter_channel_sums(double *c, const float *h, const float *dh, int n, int I)
-{
-    TIMED(CHANNEL_SUMS, channel_sums(c, h, dh, n, I));
-}
-
-static void meter_channel_scores(double *s, const float *gate_up, const float *down,
-                                 const float *dgu, const float *x, const float *h, const float *dy,
-                                 int n, int I, int H)
+static void note_channel_scores(double *s, const float *gate_up, const float *down,
+                                const float *dgu, const float *x, const float *h, const float *dy,
+                                int n, int I, int H)
 {
     note_product(true, false, 2 * I, H, n);
     note_product(true, false, I, H, n);
-    TIMED(CHANNEL_SCORES, channel_scores(s, gate_up, down, dgu, x, h, dy, n, I, H));
-}
-
-static void meter_embed(float *x, const int32_t *ids, const float *table, int N, int H)
-{
-    TIMED(EMBED, embed(x, ids, table, N, H));
-}
-
-static void meter_loss(double *ce, double *kl, int32_t *top, float *logits, const float *teacher,
-                       const int32_t *target, int n, int V, const struct fm_loss_weights *weights)
-{
-    TIMED(LOSS, loss(ce, kl, top, logits, teacher, target, n, V, weights));
-}
-
-static void meter_adamw(float *p, float *m, float *v, const float *g, int64_t n, float lr,
-                        float beta1, float beta2, float eps, float decay, int t)
-{
-    TIMED(ADAMW, adamw(p, m, v, g, n, lr, beta1, beta2, eps, decay, t));
-}
-
-static void meter_add(float *y, const float *x, int64_t n)
-{
-    TIMED(ADD, add(y, x, n));
+    meter_channel_scores(s, gate_up, down, dgu, x, h, dy, n, I, H);
 }
 
 const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 {
-    static const struct fm_ops table = {
+    static struct fm_ops table = {
         .name = "meter",
-        .gemm = meter_gemm,
-        .norm = meter_norm,
-        .norm_back = meter_norm_back,
-        .rope = meter_rope,
-        .attention = meter_attention,
-        .attention_back = meter_attention_back,
-        .route = meter_route,
-        .route_back = meter_route_back,
-        .route_raw = meter_route_raw,
-        .route_raw_back = meter_route_raw_back,
-        .sparsemixer = meter_sparsemixer,
-        .sparsemixer_back = meter_sparsemixer_back,
-        .add_rows = meter_add_rows,
-        .clamp = meter_clamp,
-        .clamp_back = meter_clamp_back,
-        .gate_rows = meter_gate_rows,
-        .gate_rows_back = meter_gate_rows_back,
-        .gather = meter_gather,
-        .combine = meter_combine,
-        .swiglu = meter_swiglu,
-        .swiglu_back = meter_swiglu_back,
-        .dot_rows = meter_dot_rows,
-        .channel_sums = meter_channel_sums,
-        .channel_scores = meter_channel_scores,
-        .embed = meter_embed,
-        .loss = meter_loss,
-        .adamw = meter_adamw,
-        .add = meter_add,
+#define FM_OP(name, parameters, arguments) .name = meter_##name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
     };
+    table.gemm = note_gemm;
+    table.channel_scores = note_channel_scores;
     base = ops;
     shapes = 0;
     flops = 0;
-    for (int i = 0; i < STAGES; i++) {
-        atomic_store(&count[i].nanoseconds, 0);
-        atomic_store(&count[i].calls, 0);
+    for (int i = 0; i < FM_METER_STAGES; i++) {
+        atomic_store(&spent[i].nanoseconds, 0);
+        atomic_store(&spent[i].calls, 0);
     }
     return &table;
 }
@@ -323,11 +127,11 @@ static int longer_first(const void *a, const void *b)
 int fm_meter_stages(struct fm_meter_stage stage[FM_METER_STAGES])
 {
     int n = 0;
-    for (int i = 0; i < STAGES; i++) {
-        uint64_t calls = atomic_load(&count[i].calls);
+    for (int i = 0; i < FM_METER_STAGES; i++) {
+        uint64_t calls = atomic_load(&spent[i].calls);
         if (calls)
             stage[n++] = (struct fm_meter_stage){stage_name[i], calls,
-                                                 1e-9 * (double)atomic_load(&count[i].nanoseconds)};
+                                                 1e-9 * (double)atomic_load(&spent[i].nanoseconds)};
     }
     qsort(stage, (size_t)n, sizeof *stage, longer_first);
     return n;

@@ -9,7 +9,13 @@
 
 #include "kernels/ops/kernels.h"
 
-#define FM_METER_STAGES 32
+/* One stage for every operation. */
+enum {
+#define FM_OP(name, parameters, arguments) FM_METER_##name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
+    FM_METER_STAGES
+};
 
 /* Time of one operation, summed over the threads that called it. */
 struct fm_meter_stage {
