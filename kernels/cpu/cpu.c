@@ -14,6 +14,8 @@
 
 static const struct fm_ops cpu_f32 = {
     .name = "cpu",
+    .device = &fm_device_host,
+    .f32 = &cpu_f32,
 #define FM_OP(name, parameters, arguments) .name = cpu_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP

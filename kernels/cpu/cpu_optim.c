@@ -1,3 +1,4 @@
+/* The optimiser, and arithmetic on whole arrays, on blocks. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
@@ -54,4 +55,31 @@ FM_CLONES static void add_block(const void *args, int64_t first, int64_t last)
 void cpu_add(float *y, const float *x, int64_t count)
 {
     fm_cpu_rows(count, 2, add_block, &(struct sum){y, x});
+}
+
+struct factor {
+    float *x, s;
+    const float *by;
+};
+
+static void scale_block(const void *args, int64_t first, int64_t last)
+{
+    const struct factor *a = args;
+    ref_scale(a->x + first, a->s, last - first);
+}
+
+void cpu_scale(float *x, float s, int64_t count)
+{
+    fm_cpu_rows(count, 1, scale_block, &(struct factor){.x = x, .s = s});
+}
+
+static void divide_block(const void *args, int64_t first, int64_t last)
+{
+    const struct factor *a = args;
+    ref_divide(a->x + first, a->by + first, last - first);
+}
+
+void cpu_divide(float *x, const float *by, int64_t count)
+{
+    fm_cpu_rows(count, 2, divide_block, &(struct factor){.x = x, .by = by});
 }

@@ -76,3 +76,10 @@ void cpu_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *
                                 .E = E,
                                 .threshold = threshold});
 }
+
+/* A counting sort of N K small numbers: no work for more than one thread. */
+void cpu_sort_rows(int32_t *first, int32_t *rows, float *scale, int32_t *where, const int32_t *ids,
+                   const float *weights, int N, int E, int K, int P)
+{
+    ref_sort_rows(first, rows, scale, where, ids, weights, N, E, K, P);
+}

@@ -1,3 +1,4 @@
+/* Rotation and causal attention: the definitions. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

@@ -1,3 +1,7 @@
+/*
+ * What happens to the rows of an expert: gathered, through its gate, up and down, scored, and
+ * combined again.  The definitions.
+ */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The one matrix product: the definition. */
 #include "kernels/ops/ops.h"
 
 /* Where op(A)[i, l] and op(B)[l, j] lie. */

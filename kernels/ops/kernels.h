@@ -1,20 +1,33 @@
 /*
- * The operations a decoder layer is made of, as a table of functions.  A machine
- * is a filled table: `ref` is the definition (plain loops, sums in double), `cpu`
- * is fast (oneDNN products, all cores).  The model is written once, against the
- * table.  The operations themselves, with formulas and shapes, are kernels/ops/kernels.def.
+ * The contract that a device implements: its memory (struct fm_device) and the operations that a
+ * decoder layer is made of, as a table of functions (struct fm_ops).  `ref` is the definition
+ * (plain loops, sums in double), `cpu` is fast (oneDNN products, all cores); both compute in the
+ * host's memory.  The model is written once, against the table.  The operations themselves, with
+ * formulas and shapes, are in kernels/ops/kernels.def.
  *
- * Contract.  Arrays are row-major and packed unless a leading dimension (ld, in
- * elements) is given; float32.  Outputs come first, then inputs, then sizes.
- * A forward overwrites its output.  A backward overwrites dx unless it says
- * "adds".  Nothing allocates except scratch (lib/base/pool.h), nothing fails.
- * Every op gives the same bytes for any number of threads: work is cut into tiles
- * that depend on the sizes alone, and sums over tiles are made in a fixed order.
+ * Memory.  Arrays that operations read or write lie in memory of the table's device, and nobody
+ * but its operations looks into them: weights, activations, gradients, choices of experts, sums.
+ * Host code moves such pointers about, and reads what it needs through copy_out.  Sizes, scalars
+ * and struct fm_loss_weights come from the host.
+ *
+ * Order.  Operations and copies take effect as if each were over when its call returns: also for
+ * other threads, where the program orders the calls (lib/base/pool.h does, between a loop's caller
+ * and its tasks).  A device with one queue gives that; copy_out and sync wait for the queue.
+ *
+ * Operations.  Arrays are row-major and packed unless a leading dimension (ld, in elements) is
+ * given; float32 unless they carry their type (struct fm_in, struct fm_out).  Outputs come first,
+ * then inputs, then sizes.  A forward overwrites its output.  A backward overwrites dx unless it
+ * says "adds".  Nothing allocates except scratch, and nothing fails: what a device cannot do it
+ * reports at the next sync.  Every op gives the same bytes for any number of threads: work is cut
+ * into tiles that depend on the sizes alone, and sums over tiles are made in a fixed order.
  *
  * Letters, here and everywhere: N tokens (rows), T positions of a sequence,
  * S sequences (N = S T), H hidden width, Q query heads, G key/value heads, C head width,
  * E experts, K experts chosen per token, I expert width (channels), k <= I the
- * width of a subnet, V vocabulary, L layers, A actions, B budgets, n rows of one expert.
+ * width of a subnet, D width of a dense layer's or shared expert's MLP, V vocabulary, L layers,
+ * M those with experts, A actions, B budgets, P micro-batches that go through a layer together,
+ * R = N K chosen rows of all experts, n rows of one expert (or of whatever an op works on).
+ * In a product M, N, K are its own sizes: rows and columns of the result, terms of a sum.
  *
  * Expert weights have the online layout: gate_up (2I, H) with rows
  * g0,u0,g1,u1,..., down (I, H), transposed.  A subnet of width k is a prefix of both.
@@ -23,9 +36,68 @@
 #define FM_KERNELS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/base/pool.h"
+
+/* An array that carries its type: F32 and BF16 everywhere, F16 and F64 where an operation says so.
+ * To be read, to be written. */
+struct fm_in {
+    const void *data;
+    enum fm_dtype dtype;
+};
+struct fm_out {
+    void *data;
+    enum fm_dtype dtype;
+};
+
+static inline struct fm_in fm_f32(const float *x)
+{
+    return (struct fm_in){x, FM_F32};
+}
+
+static inline struct fm_out fm_to_f32(float *y)
+{
+    return (struct fm_out){y, FM_F32};
+}
+
+/* Where operations compute.  All functions may be called by many threads at once. */
+struct fm_device {
+    const char *name; /* "host" */
+
+    /* FM_ALIGN-aligned bytes with undefined contents; NULL with FM_ENOMEM and a sentence that names
+     * `what`.  0 bytes yield a block that may be freed.  free(NULL) is fine; nobody may still
+     * compute in a block that is freed. */
+    void *(*alloc)(size_t bytes, const char *what, struct fm_err *err);
+    void (*free)(void *block);
+
+    /* Scratch of the calling thread, a stack as in lib/base/pool.h; what one thread takes others
+     * may compute in.  On the host it is that stack: marks of both are released in reverse order.
+     */
+    struct fm_mark (*mark)(void);
+    void *(*scratch)(size_t bytes);
+    void (*release)(struct fm_mark mark);
+
+    /* Bytes of the host to the device and back; the host's are free to change, or are there, when
+     * the call returns. */
+    void (*copy_in)(void *to, const void *from, size_t bytes);
+    void (*copy_out)(void *to, const void *from, size_t bytes);
+
+    /* Without a copy where the device can: bytes of the host where operations can read them, which
+     * change no more until the release of the device's mark (to scratch, else `from` itself); and
+     * the device's where the host can, until the release of the host's (fm_scratch). */
+    const void *(*stage_in)(const void *from, size_t bytes);
+    const void *(*stage_out)(const void *from, size_t bytes);
+
+    /* Wait for all work; FM_EDEVICE with a sentence where some of it failed since the last call. */
+    int (*sync)(struct fm_err *err);
+};
+
+/* The host's own memory: where ref and cpu compute. */
+extern const struct fm_device fm_device_host;
 
 enum fm_precision {
     FM_PRECISION_F32,
@@ -40,6 +112,8 @@ struct fm_loss_weights {
 
 struct fm_ops {
     const char *name; /* "ref", "cpu" */
+    const struct fm_device *device;
+    const struct fm_ops *f32; /* the same device's table whose products have float32 operands */
 #define FM_OP(name, parameters, arguments) void(*name) parameters;
 #include "kernels/ops/kernels.def"
 #undef FM_OP

@@ -1,3 +1,4 @@
+/* RMSNorm, and LayerNorm where there is a bias: the definitions. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

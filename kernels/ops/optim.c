@@ -1,3 +1,4 @@
+/* The optimiser, and arithmetic on whole arrays: the definitions. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>
@@ -20,4 +21,16 @@ void ref_add(float *y, const float *x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         y[i] += x[i];
+}
+
+void ref_scale(float *x, float s, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        x[i] *= s;
+}
+
+void ref_divide(float *x, const float *by, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        x[i] = by[i] > 0 ? x[i] / by[i] : 0;
 }

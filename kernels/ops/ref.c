@@ -4,6 +4,8 @@
 
 static const struct fm_ops ref = {
     .name = "ref",
+    .device = &fm_device_host,
+    .f32 = &ref,
 #define FM_OP(name, parameters, arguments) .name = ref_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP

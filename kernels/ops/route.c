@@ -1,6 +1,13 @@
+/*
+ * Routers that choose by softmax, and the sorting of what was chosen: experts work on rows of their
+ * own, one behind another.  The definitions.
+ */
 #include "kernels/ops/ops.h"
 
 #include <math.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
 
 static bool is_chosen(const int32_t *ids, int n, int e)
 {
@@ -56,4 +63,26 @@ void ref_route_back(float *dlogits, const float *dweights, const int32_t *ids, c
         for (int i = 0; i < K; i++)
             d[ids[(size_t)t * K + i]] = (float)(w[i] * (g[i] - mean));
     }
+}
+
+/* A counting sort: first[b] counts bucket b - 1, then is where bucket b begins. */
+void ref_sort_rows(int32_t *first, int32_t *rows, float *scale, int32_t *where, const int32_t *ids,
+                   const float *weights, int N, int E, int K, int P)
+{
+    int each = N / P, buckets = E * P;
+    struct fm_mark mark = fm_scratch_mark();
+    int32_t *next = fm_scratch((size_t)buckets * sizeof *next);
+    memset(first, 0, ((size_t)buckets + 1) * sizeof *first);
+    for (int i = 0; i < N * K; i++)
+        first[ids[i] * P + i / K / each + 1]++;
+    for (int b = 0; b < buckets; b++)
+        first[b + 1] += first[b];
+    memcpy(next, first, (size_t)buckets * sizeof *next);
+    for (int i = 0; i < N * K; i++) {
+        int r = next[ids[i] * P + i / K / each]++;
+        rows[r] = i / K;
+        scale[r] = weights[i];
+        where[i] = r;
+    }
+    fm_scratch_release(mark);
 }

@@ -1,3 +1,4 @@
+/* Embedding, and the losses of a row of logits with their gradient: the definitions. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

@@ -105,6 +105,8 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 #include "kernels/ops/kernels.def"
 #undef FM_OP
     };
+    table.device = ops->device;
+    table.f32 = ops->f32;
     table.gemm = note_gemm;
     table.channel_scores = note_channel_scores;
     base = ops;

@@ -1,0 +1,152 @@
+/*
+ * Copies and conversions on blocks of rows, so that all threads that are free share what one
+ * thread asked for.  Elements do not touch each other: any cut gives the same bytes.
+ */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/ops/ops.h"
+#include "lib/base/pool.h"
+
+struct move {
+    char *y;
+    const char *x;
+};
+
+static void copy_block(const void *args, int64_t first, int64_t last)
+{
+    const struct move *a = args;
+    memcpy(a->y + first, a->x + first, (size_t)(last - first));
+}
+
+void cpu_copy(void *y, const void *x, size_t bytes)
+{
+    fm_cpu_rows((int64_t)bytes, 1, copy_block, &(struct move){y, x});
+}
+
+static void zero_block(const void *args, int64_t first, int64_t last)
+{
+    const struct move *a = args;
+    memset(a->y + first, 0, (size_t)(last - first));
+}
+
+void cpu_zero(void *y, size_t bytes)
+{
+    fm_cpu_rows((int64_t)bytes, 1, zero_block, &(struct move){.y = y});
+}
+
+struct convert {
+    struct fm_out y;
+    struct fm_in x;
+    const int32_t *order;
+    int64_t ldy;
+    int H, I;
+};
+
+/* Elements [at, at + n) of y from x's at `from`: through floats, in place where y holds floats. */
+static void convert_some(struct fm_out y, size_t at, struct fm_in x, size_t from, size_t n)
+{
+    if (y.dtype == FM_F32) {
+        fm_dtype_to_f32((float *)y.data + at, fm_element(x, from).data, x.dtype, n);
+        return;
+    }
+    struct fm_mark mark = fm_scratch_mark();
+    float *wide = fm_scratch(n * sizeof *wide);
+    fm_dtype_to_f32(wide, fm_element(x, from).data, x.dtype, n);
+    fm_dtype_from_f32(fm_element_out(y, at).data, wide, y.dtype, n);
+    fm_scratch_release(mark);
+}
+
+static void convert_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct convert *a = args;
+    size_t H = (size_t)a->H;
+    for (int64_t j = first; j < last; j++)
+        convert_some(a->y, (size_t)(j * a->ldy), a->x, (size_t)(a->order ? a->order[j] : j) * H, H);
+}
+
+static void convert_block(const void *args, int64_t first, int64_t last)
+{
+    const struct convert *a = args;
+    convert_some(a->y, (size_t)first, a->x, (size_t)first, (size_t)(last - first));
+}
+
+void cpu_convert(struct fm_out y, int64_t ldy, struct fm_in x, const int32_t *order, int n,
+                 int64_t H)
+{
+    struct convert a = {.y = y, .x = x, .order = order, .ldy = ldy, .H = (int)H};
+    if (!order && (n == 1 || ldy == H)) /* one long row */
+        fm_cpu_rows(n * H, 1, convert_block, &a);
+    else
+        fm_cpu_rows(n, H, convert_rows, &a);
+}
+
+/* A tile is read along I and written along H: one cache line of floats at a time. */
+enum { TILE_H = 16, TILE_I = 256 };
+
+/* tile (h, i) -> rows place[0..i) of y, columns from h0. */
+static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *place, int h, int i,
+                    int h0, int H)
+{
+    for (int c = 0; c < i; c++) {
+        size_t at = (size_t)place[c] * (size_t)H + (size_t)h0;
+        float line[TILE_H], *row = y.dtype == FM_F32 ? (float *)y.data + at : line;
+        for (int r = 0; r < h; r++)
+            row[r] = tile[r][c];
+        if (row == line)
+            fm_dtype_from_f32(fm_element_out(y, at).data, line, y.dtype, (size_t)h);
+    }
+}
+
+/* Rows [TILE_H index, ...) of x become columns of y. */
+static void transpose_strip(void *arg, int index)
+{
+    const struct convert *a = arg;
+    float tile[TILE_H][TILE_I];
+    int h0 = index * TILE_H, h = a->H - h0 < TILE_H ? a->H - h0 : TILE_H;
+    for (int i0 = 0; i0 < a->I; i0 += TILE_I) {
+        int i = a->I - i0 < TILE_I ? a->I - i0 : TILE_I;
+        for (int r = 0; r < h; r++) {
+            size_t at = (size_t)(h0 + r) * (size_t)a->I + (size_t)i0;
+            fm_dtype_to_f32(tile[r], fm_element(a->x, at).data, a->x.dtype, (size_t)i);
+        }
+        scatter(a->y, tile, a->order + i0, h, i, h0, a->H);
+    }
+}
+
+void cpu_transpose(struct fm_out y, struct fm_in x, const int32_t *order, int H, int I)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    int32_t *place = fm_scratch((size_t)I * sizeof *place); /* row of y of each column */
+    for (int j = 0; j < I; j++)
+        place[order ? order[j] : j] = j;
+    fm_pool_for((H + TILE_H - 1) / TILE_H, transpose_strip,
+                &(struct convert){.y = y, .x = x, .order = place, .H = H, .I = I});
+    fm_scratch_release(mark);
+}
+
+struct narrowing {
+    float *x;
+    enum fm_dtype dtype;
+};
+
+static void round_block(const void *args, int64_t first, int64_t last)
+{
+    const struct narrowing *a = args;
+    float stored[1024]; /* room for as many values of any weight dtype */
+    for (int64_t i = first; i < last; i += 1024) {
+        size_t n = last - i < 1024 ? (size_t)(last - i) : 1024;
+        fm_dtype_from_f32(stored, a->x + i, a->dtype, n);
+        fm_dtype_to_f32(a->x + i, stored, a->dtype, n);
+    }
+}
+
+void cpu_round_to(float *x, enum fm_dtype dtype, int64_t count)
+{
+    fm_cpu_rows(count, 1, round_block, &(struct narrowing){x, dtype});
+}
+
+void cpu_nonfinite(int64_t *first, struct fm_in x, int64_t count)
+{
+    ref_nonfinite(first, x, count);
+}

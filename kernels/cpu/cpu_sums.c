@@ -1,0 +1,50 @@
+/* Sums of what learns, on blocks: elements are added as the definitions add them. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/ops/ops.h"
+
+/* Short, and in order. */
+void cpu_width_sums(double *sum, const double *c, const int32_t *width, int A, bool squares)
+{
+    ref_width_sums(sum, c, width, A, squares);
+}
+
+struct split {
+    float *a, *b;
+    const float *x;
+    int I, k;
+};
+
+FM_CLONES static void split_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct split *s = args;
+    for (int64_t t = first; t < last; t++) {
+        const float *restrict x = s->x + t * s->I * 2;
+        float *restrict a = s->a + t * s->k, *restrict b = s->b + t * s->k;
+        for (int j = 0; j < s->k; j++) {
+            a[j] = x[2 * j];
+            b[j] = x[2 * j + 1];
+        }
+    }
+}
+
+void cpu_split_pairs(float *a, float *b, const float *x, int n, int I, int k)
+{
+    fm_cpu_rows(n, 4 * (int64_t)k, split_rows, &(struct split){a, b, x, I, k});
+}
+
+struct fold {
+    struct fm_out total, part;
+    double share;
+};
+
+static void fold_block(const void *args, int64_t first, int64_t last)
+{
+    const struct fold *f = args;
+    ref_fold(fm_element_out(f->total, (size_t)first), fm_element_out(f->part, (size_t)first),
+             f->share, last - first);
+}
+
+void cpu_fold(struct fm_out total, struct fm_out part, double share, int64_t count)
+{
+    fm_cpu_rows(count, 3, fold_block, &(struct fold){total, part, share});
+}

@@ -1,0 +1,63 @@
+/*
+ * What moves numbers without computing: copies, conversions between types, the search for what is
+ * not finite.  The definitions.
+ */
+#include "kernels/ops/ops.h"
+
+#include <string.h>
+
+void ref_copy(void *y, const void *x, size_t bytes)
+{
+    memcpy(y, x, bytes);
+}
+
+void ref_zero(void *y, size_t bytes)
+{
+    memset(y, 0, bytes);
+}
+
+/* Elements [at, at + n) of y from floats. */
+static void write_row(struct fm_out y, size_t at, const float *row, size_t n)
+{
+    fm_dtype_from_f32(fm_element_out(y, at).data, row, y.dtype, n);
+}
+
+void ref_convert(struct fm_out y, int64_t ldy, struct fm_in x, const int32_t *order, int n,
+                 int64_t H)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    size_t width = (size_t)H;
+    float *row = fm_scratch(width * sizeof *row);
+    for (int j = 0; j < n; j++) {
+        size_t from = (size_t)(order ? order[j] : j);
+        fm_dtype_to_f32(row, fm_element(x, from * width).data, x.dtype, width);
+        write_row(y, (size_t)j * (size_t)ldy, row, width);
+    }
+    fm_scratch_release(mark);
+}
+
+void ref_transpose(struct fm_out y, struct fm_in x, const int32_t *order, int H, int I)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *row = fm_scratch((size_t)I * sizeof *row);
+    for (int i = 0; i < H; i++) {
+        fm_dtype_to_f32(row, fm_element(x, (size_t)i * (size_t)I).data, x.dtype, (size_t)I);
+        for (int j = 0; j < I; j++)
+            write_row(y, (size_t)j * (size_t)H + (size_t)i, row + (order ? order[j] : j), 1);
+    }
+    fm_scratch_release(mark);
+}
+
+void ref_round_to(float *x, enum fm_dtype dtype, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float stored; /* room for a value of any weight dtype */
+        fm_dtype_from_f32(&stored, x + i, dtype, 1);
+        fm_dtype_to_f32(x + i, &stored, dtype, 1);
+    }
+}
+
+void ref_nonfinite(int64_t *first, struct fm_in x, int64_t count)
+{
+    *first = (int64_t)fm_dtype_nonfinite(x.data, x.dtype, (size_t)count);
+}
