@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 void fm_layer_angles(float *cos_table, float *sin_table, const struct fm_config *config, int T)
 {
@@ -68,7 +67,7 @@ void fm_attend(const struct fm_pass *p, struct fm_inner *a, float *x1)
     turn(p, a->k, a->k_raw, a->k_rstd, a->xn, w->k, w->k_bias, w->k_norm, c->G);
     project(p, a->v, a->xn, w->v, w->v_bias, c->G);
     if (c->clip > 0) {
-        memcpy(a->v_raw, a->v, (size_t)N * (size_t)GC * sizeof *a->v);
+        op->copy(a->v_raw, a->v, (size_t)N * (size_t)GC * sizeof *a->v);
         op->clamp(a->v, c->clip, (int64_t)N * GC);
     }
     op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->window);
@@ -84,20 +83,20 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     const struct fm_config *c = p->config;
     int N = p->S * p->T, rows = norm_rows(c, N, heads), width = norm_width(c, heads);
     size_t n = (size_t)N * (size_t)heads * (size_t)c->C;
-    struct fm_mark mark = fm_scratch_mark();
+    struct fm_mark mark = fm_pass_mark(p);
     assert(raw || c->clip == 0);
     p->ops->rope(dy, p->cos, p->sin, N, p->T, heads, c->C, -1);
     if (raw) {
-        float *y = fm_floats(n), *again = fm_floats((size_t)rows);
+        float *y = fm_floats(p, n), *again = fm_floats(p, (size_t)rows);
         if (c->clip > 0) {
             p->ops->norm(y, again, raw, norm, NULL, rows, width, c->eps);
             p->ops->clamp_back(dy, y, c->clip, (int64_t)n);
         }
-        memcpy(y, dy, n * sizeof *y);
-        memset(dy, 0, n * sizeof *dy);
+        p->ops->copy(y, dy, n * sizeof *y);
+        p->ops->zero(dy, n * sizeof *dy);
         p->ops->norm_back(dy, y, raw, norm, NULL, rstd, rows, width);
     }
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }
 
 void fm_attend_back(const struct fm_pass *p, const struct fm_inner *a, float *dx, const float *x)
@@ -107,10 +106,10 @@ void fm_attend_back(const struct fm_pass *p, const struct fm_inner *a, float *dx
     const struct fm_layer *w = p->layer;
     int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
     size_t n = (size_t)N;
-    struct fm_mark mark = fm_scratch_mark();
-    float *d_o = fm_floats(n * (size_t)QC), *dq = fm_floats(n * (size_t)QC);
-    float *dk = fm_floats(n * (size_t)GC), *dv = fm_floats(n * (size_t)GC);
-    float *dxn = fm_floats(n * (size_t)H);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *d_o = fm_floats(p, n * (size_t)QC), *dq = fm_floats(p, n * (size_t)QC);
+    float *dk = fm_floats(p, n * (size_t)GC), *dv = fm_floats(p, n * (size_t)GC);
+    float *dxn = fm_floats(p, n * (size_t)H);
     op->gemm(false, false, N, QC, H, 1, dx, H, w->o, QC, 0, d_o, QC);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C,
                        c->window);
@@ -122,5 +121,5 @@ void fm_attend_back(const struct fm_pass *p, const struct fm_inner *a, float *dx
     op->gemm(false, false, N, H, GC, 1, dk, GC, w->k, H, 1, dxn, H);
     op->gemm(false, false, N, H, GC, 1, dv, GC, w->v, H, 1, dxn, H);
     op->norm_back(dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, H);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }

@@ -1,3 +1,8 @@
+/*
+ * What comes behind the last layer, in chunks of rows so that logits of a large vocabulary need
+ * little memory.  Lanes of a chunk are done in order: a teacher's logits wait for those that learn
+ * from them.  The device leaves a loss for each row; the host adds them, chunk by chunk in order.
+ */
 #include "lib/engine/sweeping.h"
 
 #include <math.h>
@@ -5,45 +10,57 @@
 
 #include "lib/base/pool.h"
 
-/* What the head keeps of the lanes of one chunk of rows. */
+/* What the head keeps of the lanes of one chunk of rows: on the host, */
 struct chunk {
-    int b, first, n;      /* batch, first row, rows */
-    int32_t *target;      /* (n) */
+    int b, first, n; /* batch, first row, rows */
+    int32_t *target; /* (n) */
+    float **kept;    /* (lanes): logits of a teacher, on the device */
+    int32_t **top;   /* (lanes): its most probable tokens */
+    double *ce, *kl; /* (n) */
+    /* and on the device. */
+    const int32_t *target_d;
+    int32_t *top_d;
+    double *ce_d, *kl_d;
     float *logits;        /* (n, V) of a lane that nobody learns from */
-    float **kept;         /* (lanes): logits of a teacher */
-    int32_t **top;        /* (lanes): its most probable tokens */
     float *x, *xn, *rstd; /* (n, H), (n, H), (n) */
     float *dx, *dxn;      /* (n, H) */
-    double *ce, *kl;      /* (n) */
 };
 
-static void take_chunk(struct chunk *k, const struct fm_sweeping *r, int b, int first)
+static void take_host(struct chunk *k, const struct fm_sweeping *r)
 {
-    const struct fm_config *c = r->sweep->config;
-    int T = r->batch[b].T, N = r->batch[b].S * T;
-    *k = (struct chunk){
-        .b = b, .first = first, .n = N - first < FM_HEAD_ROWS ? N - first : FM_HEAD_ROWS};
-    size_t n = (size_t)k->n, h = n * (size_t)c->H * sizeof(float);
-    size_t v = n * (size_t)c->V * sizeof(float);
+    int T = r->batch[k->b].T;
+    size_t n = (size_t)k->n, lanes = (size_t)r->lanes;
     k->target = fm_scratch(n * sizeof *k->target);
-    k->logits = fm_scratch(v);
-    k->kept = fm_scratch((size_t)r->lanes * sizeof *k->kept);
-    k->top = fm_scratch((size_t)r->lanes * sizeof *k->top);
-    for (int lane = 0; lane < r->lanes; lane++) {
-        k->kept[lane] = r->teaches[lane] ? fm_scratch(v) : NULL;
+    k->kept = fm_scratch(lanes * sizeof *k->kept);
+    k->top = fm_scratch(lanes * sizeof *k->top);
+    for (size_t lane = 0; lane < lanes; lane++)
         k->top[lane] = fm_scratch(n * sizeof(int32_t));
-    }
-    k->x = fm_scratch(h);
-    k->xn = fm_scratch(h);
-    k->dx = fm_scratch(h);
-    k->dxn = fm_scratch(h);
-    k->rstd = fm_scratch(n * sizeof(float));
     k->ce = fm_scratch(n * sizeof(double));
     k->kl = fm_scratch(n * sizeof(double));
     for (int i = 0; i < k->n; i++) {
-        int at = first + i;
-        k->target[i] = at % T == T - 1 ? -1 : r->batch[b].ids[at + 1];
+        int at = k->first + i;
+        k->target[i] = at % T == T - 1 ? -1 : r->batch[k->b].ids[at + 1];
     }
+}
+
+static void take_device(struct chunk *k, const struct fm_sweeping *r)
+{
+    const struct fm_config *c = r->sweep->config;
+    const struct fm_device *device = r->sweep->ops->device;
+    size_t n = (size_t)k->n, h = n * (size_t)c->H * sizeof(float);
+    size_t v = n * (size_t)c->V * sizeof(float);
+    k->target_d = device->stage_in(k->target, n * sizeof *k->target);
+    k->top_d = device->scratch(n * sizeof *k->top_d);
+    k->ce_d = device->scratch(n * sizeof(double));
+    k->kl_d = device->scratch(n * sizeof(double));
+    k->logits = device->scratch(v);
+    for (int lane = 0; lane < r->lanes; lane++)
+        k->kept[lane] = r->teaches[lane] ? device->scratch(v) : NULL;
+    k->x = device->scratch(h);
+    k->xn = device->scratch(h);
+    k->dx = device->scratch(h);
+    k->dxn = device->scratch(h);
+    k->rstd = device->scratch(n * sizeof(float));
 }
 
 static void tap_logits(const struct fm_sweeping *r, const struct chunk *k, const float *logits)
@@ -51,7 +68,8 @@ static void tap_logits(const struct fm_sweeping *r, const struct chunk *k, const
     size_t V = (size_t)r->sweep->config->V;
     float *out = r->sweep->taps.logits;
     if (out)
-        memcpy(out + (size_t)k->first * V, logits, (size_t)k->n * V * sizeof *logits);
+        r->sweep->ops->device->copy_out(out + (size_t)k->first * V, logits,
+                                        (size_t)k->n * V * sizeof *logits);
 }
 
 static void tap_logprob(const struct fm_sweeping *r, const struct chunk *k)
@@ -76,6 +94,20 @@ static void sum_chunk(struct fm_measure *m, const struct chunk *k, int lane, int
         m->agree += teacher >= 0 && k->top[lane][i] == k->top[teacher][i];
         m->n++;
     }
+}
+
+/* Losses of the chunk's rows, on the host too; with weights, logits become their gradient. */
+static void find_losses(const struct fm_sweeping *r, struct chunk *k, int lane, float *logits,
+                        const struct fm_loss_weights *weights)
+{
+    const struct fm_ops *op = r->sweep->ops;
+    int teacher = r->lane[lane].teacher;
+    size_t n = (size_t)k->n;
+    op->loss(k->ce_d, k->kl_d, k->top_d, logits, teacher >= 0 ? k->kept[teacher] : NULL,
+             k->target_d, k->n, r->sweep->config->V, weights);
+    op->device->copy_out(k->ce, k->ce_d, n * sizeof *k->ce);
+    op->device->copy_out(k->kl, k->kl_d, n * sizeof *k->kl);
+    op->device->copy_out(k->top[lane], k->top_d, n * sizeof *k->top_d);
 }
 
 /* Final norm, logits and losses of one lane; its gradient at boundary L where it has one. */
@@ -103,13 +135,12 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (r->ends->head_bias)
         s->ops->add_rows(logits, r->ends->head_bias, k->n, c->V);
     if (who->backward && k->kept[lane]) /* the gradient may not overwrite what others learn from */
-        memcpy(logits = k->logits, k->kept[lane], (size_t)k->n * (size_t)c->V * sizeof *logits);
+        s->ops->copy(logits = k->logits, k->kept[lane],
+                     (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)
         tap_logits(r, k, logits);
-    const float *teacher = who->teacher >= 0 ? k->kept[who->teacher] : NULL;
     struct fm_loss_weights weights = {who->ce, who->kl, 1 / (float)(batch->S * (batch->T - 1))};
-    s->ops->loss(k->ce, k->kl, k->top[lane], logits, teacher, k->target, k->n, c->V,
-                 who->backward ? &weights : NULL);
+    find_losses(r, k, lane, logits, who->backward ? &weights : NULL);
     sum_chunk(sum, k, lane, who->teacher);
     if (!isfinite(sum->ce) || !isfinite(sum->kl))
         return fm_fail(err, FM_EFORMAT, "the loss of lane %d, batch %d is not finite", lane, k->b);
@@ -117,7 +148,7 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
         tap_logprob(r, k);
     if (!who->backward)
         return FM_OK;
-    memset(k->dx, 0, size);
+    s->ops->zero(k->dx, size);
     s->ops->gemm(false, false, k->n, c->H, c->V, 1, logits, c->V, r->ends->head, c->H, 0, k->dxn,
                  c->H);
     s->ops->norm_back(k->dx, k->dxn, x, r->ends->norm, r->ends->norm_bias, k->rstd, k->n, c->H);
@@ -131,16 +162,19 @@ static void head_task(void *arg, int i)
     if (first >= r->batch[b].S * r->batch[b].T)
         return;
     struct fm_measure *sum = r->sweep->partial + (size_t)i * (size_t)r->lanes;
-    struct fm_mark mark = fm_scratch_mark();
+    const struct fm_device *device = r->sweep->ops->device;
+    struct fm_mark host = fm_scratch_mark(), mark = device->mark();
     struct fm_err err = {0};
-    struct chunk chunk;
-    take_chunk(&chunk, r, b, first);
-    int rc = FM_OK;
+    int rows = r->batch[b].S * r->batch[b].T - first, rc = FM_OK;
+    struct chunk chunk = {.b = b, .first = first, .n = rows < FM_HEAD_ROWS ? rows : FM_HEAD_ROWS};
+    take_host(&chunk, r);
+    take_device(&chunk, r);
     for (int lane = 0; lane < r->lanes && !rc; lane++)
         rc = head_lane(r, &chunk, lane, sum + lane, &err);
     if (rc)
         fm_sweeping_fail(r, i, &err);
-    fm_scratch_release(mark);
+    device->release(mark);
+    fm_scratch_release(host);
 }
 
 /* Losses of every batch and lane, the chunks' sums added in order. */

@@ -1,7 +1,11 @@
+/*
+ * Where inner values of a layer lie between its forward and its backward.  Whatever memory the
+ * boundaries leave is cut into records; the last layers of the model, whose backward comes first,
+ * get theirs first.  No record: the backward computes the values again, to the same bytes.
+ */
 #include "lib/engine/keep.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "lib/base/mem.h"
 #include "lib/engine/layer.h"
@@ -9,7 +13,9 @@
 
 void fm_keep_release(struct fm_keep *keep)
 {
-    free(keep->block);
+    if (keep->device)
+        keep->device->free(keep->block);
+    free(keep->first);
     *keep = (struct fm_keep){0};
 }
 
@@ -29,14 +35,14 @@ static size_t record_bytes(const struct fm_sweeping *r)
     return (bytes + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
 
-/* Not touched before it is used; on large pages, because it is large and written once a run. */
-static char *take_block(size_t bytes)
+/* Room for `count` records; without it they are computed again. */
+static void take_block(struct fm_keep *k, size_t count)
 {
-    const size_t page = (size_t)2 << 20;
-    char *block = aligned_alloc(page, (bytes + page - 1) / page * page);
-    if (block)
-        madvise(block, bytes, MADV_HUGEPAGE);
-    return block;
+    struct fm_err unused = {0};
+    k->block = k->device->alloc(count * k->record, "inner values", &unused);
+    k->first = fm_alloc(count * k->firsts, sizeof *k->first, "inner values", &unused);
+    if (k->block && k->first)
+        k->held = count;
 }
 
 void fm_keep_prepare(struct fm_sweeping *r)
@@ -52,19 +58,26 @@ void fm_keep_prepare(struct fm_sweeping *r)
     size_t count = fit < want ? (size_t)fit : want;
     if (k->record != record || k->held < count || k->held > fit) {
         fm_keep_release(k);
-        *k = (struct fm_keep){.record = record};
-        if (count > 0 && (k->block = take_block(count * record)) != NULL)
-            k->held = count;
+        const struct fm_sweep *s = r->sweep;
+        *k = (struct fm_keep){.record = record,
+                              .device = s->ops->device,
+                              .firsts = (size_t)s->config->E * (size_t)s->together + 1};
+        if (count > 0)
+            take_block(k, count);
     }
-    k->count = count < k->held ? count : k->held; /* no memory: computed again */
+    k->count = count < k->held ? count : k->held;
 }
 
-void *fm_keep_find(const struct fm_sweeping *r, int block, int lane)
+void fm_keep_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass)
 {
     const struct fm_keep *k = &r->sweep->keep;
     if (r->nth[lane] < 0)
-        return NULL;
+        return;
     size_t above = (size_t)(r->sweep->config->L - 1 - r->l) * (size_t)r->blocks + (size_t)block;
     size_t i = above * (size_t)r->backs + (size_t)r->nth[lane];
-    return i < k->count ? k->block + i * k->record : NULL;
+    if (i >= k->count)
+        return;
+    pass->kept = k->block + i * k->record;
+    pass->kept_first = k->first + i * k->firsts;
+    pass->kept_gu = fm_keep_gu(r, lane);
 }

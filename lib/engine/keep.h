@@ -7,13 +7,17 @@
 #ifndef FM_KEEP_H
 #define FM_KEEP_H
 
-#include <stddef.h>
+#include "kernels/ops/kernels.h"
 
 struct fm_keep {
     size_t record; /* bytes of one, a multiple of FM_ALIGN */
     size_t count;  /* records that this run may use */
     size_t held;   /* records that block has room for */
-    char *block;
+    const struct fm_device *device;
+    char *block;    /* on the device */
+    int32_t *first; /* (held, E micro-batches of a block + 1): the host's part, which expert has
+                       which rows */
+    size_t firsts;  /* of one record */
 };
 
 void fm_keep_release(struct fm_keep *keep); /* a zeroed one is fine */

@@ -1,28 +1,28 @@
+/*
+ * One layer of the model in order: attention, second norm, routing, experts, the MLP beside them;
+ * and the same way back.  What the forward computed inside, the backward computes again with the
+ * same functions from the same input, or finds where it was kept: same bytes either way.  Experts
+ * are tasks of the pool, the largest first, each on the rows that chose it.
+ */
 #include "lib/engine/layering.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "lib/base/mem.h"
 
-static int32_t *ints(size_t n)
-{
-    return fm_scratch(n * sizeof(int32_t));
-}
-
 /* Where inner values go: behind each other from `at` on, or to scratch where that is NULL; `bytes`
- * counts them, and counting alone takes none. */
+ * counts them, and counting alone, without a device, takes none. */
 struct room {
+    const struct fm_device *device;
     char *at;
     size_t bytes;
-    bool counting;
 };
 
 /* Room for n elements of four bytes. */
 static void *take(struct room *r, size_t n)
 {
     size_t bytes = (n * sizeof(float) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
-    char *p = r->counting ? NULL : r->at ? r->at + r->bytes : fm_scratch(bytes);
+    char *p = !r->device ? NULL : r->at ? r->at + r->bytes : r->device->scratch(bytes);
     r->bytes += bytes;
     return p;
 }
@@ -41,11 +41,9 @@ static void take_choices(struct fm_inner *a, const struct fm_config *c, size_t n
     a->ids = take(room, r);
     a->weights = take(room, r);
     a->p = take_if(c->router != FM_ROUTER_SOFTMAX, room, n * e);
-    a->first = take(room, e + 1);
     a->rows = take(room, r);
     a->scale = take(room, r);
     a->where = take(room, r);
-    a->order = take(room, e);
 }
 
 /* Inner values of layer l for N tokens; gu: with gate and up, which is for those that are kept. */
@@ -81,44 +79,61 @@ size_t fm_layer_kept_bytes(const struct fm_config *c, int N, bool gu)
 {
     size_t most = 0;
     for (int l = 0; l < c->L; l++) {
-        struct room room = {.counting = true};
+        struct room room = {0};
         take_inner(c, l, N, gu, &room);
         most = room.bytes > most ? room.bytes : most;
     }
     return most;
 }
 
-/* The pass's inner values: where it keeps them, or in scratch. */
+/* The pass's inner values: where it keeps them, or in scratch, the host's in the host's. */
 static struct fm_inner inner_of(const struct fm_pass *p)
 {
-    struct room room = {.at = p->kept};
-    return take_inner(p->config, p->l, p->S * p->T, p->kept && p->kept_gu, &room);
+    struct room room = {.device = p->ops->device, .at = p->kept};
+    struct fm_inner a = take_inner(p->config, p->l, p->S * p->T, p->kept && p->kept_gu, &room);
+    size_t E = (size_t)p->config->E;
+    if (a.ids)
+        a.first =
+            p->kept ? p->kept_first : fm_scratch((E * (size_t)p->parts + 1) * sizeof *a.first);
+    return a;
 }
 
-/* Fill first, rows, scale, where, order from ids and weights: a counting sort. */
-static void sort_rows(struct fm_inner *a, int N, int E, int K)
+/* Rows of expert e: where they begin, how many there are. */
+static int first_row(const struct fm_pass *p, const struct fm_inner *a, int e)
 {
-    memset(a->first, 0, ((size_t)E + 1) * sizeof *a->first);
-    for (int i = 0; i < N * K; i++)
-        a->first[a->ids[i] + 1]++;
-    for (int e = 0; e < E; e++) {
-        int n = a->first[e + 1], i = e;
-        for (; i > 0 && n > a->first[a->order[i - 1] + 1]; i--)
-            a->order[i] = a->order[i - 1];
-        a->order[i] = e;
+    return a->first[e * p->parts];
+}
+
+static int count_rows(const struct fm_pass *p, const struct fm_inner *a, int e)
+{
+    return first_row(p, a, e + 1) - first_row(p, a, e);
+}
+
+/* Experts with the most rows first (E), so that the pool ends evenly; in the host's scratch.
+ * Insertion: ties stay in the order of experts. */
+static const int32_t *order_experts(const struct fm_pass *p, const struct fm_inner *a)
+{
+    int32_t *order = fm_scratch((size_t)p->config->E * sizeof *order);
+    for (int e = 0; e < p->config->E; e++) {
+        int n = count_rows(p, a, e), i = e;
+        for (; i > 0 && n > count_rows(p, a, order[i - 1]); i--)
+            order[i] = order[i - 1];
+        order[i] = e;
     }
-    for (int e = 0; e < E; e++)
-        a->first[e + 1] += a->first[e];
-    struct fm_mark mark = fm_scratch_mark();
-    int32_t *next = ints((size_t)E);
-    memcpy(next, a->first, (size_t)E * sizeof *next);
-    for (int i = 0; i < N * K; i++) {
-        int r = next[a->ids[i]]++;
-        a->rows[r] = i / K;
-        a->scale[r] = a->weights[i];
-        a->where[i] = r;
-    }
-    fm_scratch_release(mark);
+    return order;
+}
+
+/* Fill rows, scale, where and the host's first from ids and weights. */
+static void sort_rows(const struct fm_pass *p, struct fm_inner *a)
+{
+    const struct fm_config *c = p->config;
+    size_t bytes = ((size_t)c->E * (size_t)p->parts + 1) * sizeof(int32_t);
+    struct fm_mark mark = fm_pass_mark(p);
+    int32_t *first = p->ops->device->scratch(bytes);
+    p->ops->sort_rows(first, a->rows, a->scale, a->where, a->ids, a->weights, p->S * p->T, c->E,
+                      c->K, p->parts);
+    p->ops->device->copy_out(a->first, first, bytes);
+    fm_pass_release(p, mark);
 }
 
 /* a->xm (N, H) -> experts of every token and their weights, rows by expert. */
@@ -126,8 +141,8 @@ static void choose(const struct fm_pass *p, struct fm_inner *a)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
-    struct fm_mark mark = fm_scratch_mark();
-    float *logits = a->p ? a->p : fm_floats((size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *logits = a->p ? a->p : fm_floats(p, (size_t)N * (size_t)c->E);
     p->ops->gemm(false, true, N, c->E, c->H, 1, a->xm, c->H, p->layer->router, c->H, 0, logits,
                  c->E);
     switch (c->router) {
@@ -141,8 +156,8 @@ static void choose(const struct fm_pass *p, struct fm_inner *a)
         p->ops->sparsemixer(a->ids, a->weights, logits, N, c->E, c->router_eps);
         break;
     }
-    fm_scratch_release(mark);
-    sort_rows(a, N, c->E, c->K);
+    fm_pass_release(p, mark);
+    sort_rows(p, a);
 }
 
 /* x1 (N, H) -> second norm, and the choices of a layer of experts. */
@@ -159,7 +174,8 @@ static void enter(const struct fm_pass *p, struct fm_inner *a, const float *x1)
 struct experts {
     const struct fm_pass *pass;
     const struct fm_inner *inner;
-    float *z; /* (R, H): output rows forward, input gradient rows backward */
+    const int32_t *order; /* (E): whose turn it is */
+    float *z;             /* (R, H): output rows forward, input gradient rows backward */
     const float *dy;
     float *dweights; /* (R): gradient at the router weight of a row */
     const struct fm_visitor *visitor;
@@ -172,10 +188,9 @@ static bool look(struct fm_expert_view *v, const struct experts *x, int e)
 {
     const struct fm_pass *p = x->pass;
     size_t H = (size_t)p->config->H, row0 = (size_t)p->layer->row0[e];
-    int first = x->inner->first[e];
     v->expert = e;
-    v->n = x->inner->first[e + 1] - first;
-    v->rows = x->inner->rows + first;
+    v->n = count_rows(p, x->inner, e);
+    v->rows = x->inner->rows + first_row(p, x->inner, e);
     v->cap = p->layer->cap[e];
     v->width = p->widths ? (int)p->widths[e] : v->cap;
     assert(v->width <= v->cap);
@@ -187,34 +202,35 @@ static bool look(struct fm_expert_view *v, const struct experts *x, int e)
 /* Gate and up of an expert's rows, (n, 2 width): kept ones, or room for them in scratch. */
 static float *take_gu(const struct experts *x, const struct fm_expert_view *v, int width)
 {
-    size_t first = (size_t)x->inner->first[v->expert];
+    size_t first = (size_t)first_row(x->pass, x->inner, v->expert);
     if (x->inner->gu)
         return x->inner->gu + first * 2 * (size_t)x->pass->config->I;
-    return fm_floats((size_t)v->n * 2 * (size_t)width);
+    return fm_floats(x->pass, (size_t)v->n * 2 * (size_t)width);
 }
 
 static void forward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
-    const struct fm_ops *op = x->pass->ops;
+    const struct fm_pass *p = x->pass;
+    const struct fm_ops *op = p->ops;
     struct fm_expert_view v = {0};
-    if (!look(&v, x, x->inner->order[i]))
+    if (!look(&v, x, x->order[i]))
         return;
-    int H = x->pass->config->H, k = v.width;
+    int H = p->config->H, k = v.width;
     size_t n = (size_t)v.n;
-    float *z = x->z + (size_t)x->inner->first[v.expert] * (size_t)H;
+    float *z = x->z + (size_t)first_row(p, x->inner, v.expert) * (size_t)H;
     if (k == 0) {
-        memset(z, 0, n * (size_t)H * sizeof *z);
+        op->zero(z, n * (size_t)H * sizeof *z);
         return;
     }
-    struct fm_mark mark = fm_scratch_mark();
-    float *rows = fm_floats(n * (size_t)H), *gu = take_gu(x, &v, k);
-    float *h = fm_floats(n * (size_t)k);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *rows = fm_floats(p, n * (size_t)H), *gu = take_gu(x, &v, k);
+    float *h = fm_floats(p, n * (size_t)k);
     op->gather(rows, x->inner->xm, v.rows, NULL, v.n, H);
     op->gemm(false, true, v.n, 2 * k, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * k);
     op->swiglu(h, gu, v.n, k);
     op->gemm(false, false, v.n, H, k, 1, h, k, v.down, H, 0, z, H);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }
 
 /* y (N, H) += the chosen experts' outputs, weighted. */
@@ -223,81 +239,72 @@ static void add_experts(const struct fm_pass *p, const struct fm_inner *a, float
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
-    float *z = fm_floats((size_t)N * (size_t)c->K * (size_t)c->H);
-    struct experts e = {.pass = p, .inner = a, .z = z};
+    float *z = fm_floats(p, (size_t)N * (size_t)c->K * (size_t)c->H);
+    struct experts e = {.pass = p, .inner = a, .order = order_experts(p, a), .z = z};
     fm_pool_for(c->E, forward_expert, &e);
     p->ops->combine(y, z, a->where, a->weights, N, c->K, c->H);
     for (int i = 0; counts && i < c->E; i++)
-        counts[i] = a->first[i + 1] - a->first[i];
+        counts[i] = count_rows(p, a, i);
 }
 
 void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts)
 {
     size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
-    struct fm_mark mark = fm_scratch_mark();
+    struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
     struct fm_inner a = inner_of(p);
     if (y != x)
-        memcpy(y, x, count * sizeof *y);
+        p->ops->copy(y, x, count * sizeof *y);
     fm_attend(p, &a, y);
     enter(p, &a, y);
     if (p->kept)
-        memcpy(a.x1, y, count * sizeof *y);
+        p->ops->copy(a.x1, y, count * sizeof *y);
     if (a.ids)
         add_experts(p, &a, y, counts);
     fm_mlp(p, &a, y);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
+    fm_scratch_release(host);
 }
 
 /* Call the visitor for each micro-batch that has rows of this expert; `all` has the rows of all. */
 static void show(const struct experts *x, const struct fm_expert_view *all, int full)
 {
     const struct fm_pass *p = x->pass;
+    const int32_t *part = x->inner->first + (size_t)all->expert * (size_t)p->parts;
     size_t H = (size_t)p->config->H, f = (size_t)full, k = (size_t)all->width;
-    int tokens = p->S / p->parts * p->T;
-    struct fm_mark mark = fm_scratch_mark();
-    int32_t *rows = ints((size_t)all->n);
-    for (int i = 0, first = 0; i < p->parts; i++) {
-        int end = first;
-        for (; end < all->n && all->rows[end] < (i + 1) * tokens; end++)
-            rows[end] = all->rows[end] - i * tokens;
-        if (end == first)
-            continue;
+    for (int i = 0; i < p->parts; i++) {
         struct fm_expert_view v = *all;
-        size_t r = (size_t)first;
+        size_t r = (size_t)(part[i] - part[0]);
         v.layer = x->where[i].layer;
         v.lane = x->where[i].lane;
         v.batch = x->where[i].batch;
         v.slot = x->where[i].slot;
-        v.n = end - first;
-        v.rows = rows + r;
+        v.n = part[i + 1] - part[i];
+        v.rows += r;
         v.x += r * H;
         v.h += r * f;
         v.dy += r * H;
         v.dh += r * f;
         v.dgu += r * 2 * k;
-        x->visitor->expert(x->visitor->self, &v);
-        first = end;
+        if (v.n > 0)
+            x->visitor->expert(x->visitor->self, &v);
     }
-    fm_scratch_release(mark);
 }
 
 /* Gradients of an expert's input rows and of their router weights, from those of its middle. */
 static void backward_rows(const struct experts *x, const struct fm_expert_view *v, int full)
 {
     const struct fm_ops *op = x->pass->ops;
-    const float *scale = x->inner->scale;
-    int H = x->pass->config->H, k = v->width, first = x->inner->first[v->expert];
-    float *dz = x->z + (size_t)first * (size_t)H;
-    if (k > 0) {
-        op->gemm(false, false, v->n, H, 2 * k, 1, v->dgu, 2 * k, v->gate_up, H, 0, dz, H);
-        op->dot_rows(x->dweights + first, v->h, v->dh, v->n, full, k);
-    } else {
-        memset(dz, 0, (size_t)v->n * (size_t)H * sizeof *dz);
-        memset(x->dweights + first, 0, (size_t)v->n * sizeof *dz);
+    int H = x->pass->config->H, k = v->width, first = first_row(x->pass, x->inner, v->expert);
+    float *dz = x->z + (size_t)first * (size_t)H, *dweights = x->dweights + first;
+    if (k == 0) {
+        op->zero(dz, (size_t)v->n * (size_t)H * sizeof *dz);
+        op->zero(dweights, (size_t)v->n * sizeof *dweights);
+        return;
     }
+    op->gemm(false, false, v->n, H, 2 * k, 1, v->dgu, 2 * k, v->gate_up, H, 0, dz, H);
+    op->dot_rows(dweights, v->h, v->dh, v->n, full, k);
     /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
-    for (int r = first; r < first + v->n; r++)
-        x->dweights[r] = scale[r] > 0 ? x->dweights[r] / scale[r] : 0;
+    op->divide(dweights, x->inner->scale + first, v->n);
 }
 
 /*
@@ -308,19 +315,20 @@ static void backward_rows(const struct experts *x, const struct fm_expert_view *
 static void backward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
-    const struct fm_ops *op = x->pass->ops;
+    const struct fm_pass *p = x->pass;
+    const struct fm_ops *op = p->ops;
     const struct fm_inner *a = x->inner;
     struct fm_expert_view v = {0};
-    if (!look(&v, x, a->order[i]))
+    if (!look(&v, x, x->order[i]))
         return;
-    int H = x->pass->config->H, k = v.width, first = a->first[v.expert];
+    int H = p->config->H, k = v.width, first = first_row(p, a, v.expert);
     bool seen = x->visitor && x->visitor->expert;
     int full = seen ? v.cap : k; /* width of h and dh */
     size_t n = (size_t)v.n;
-    struct fm_mark mark = fm_scratch_mark();
-    float *rows = fm_floats(n * (size_t)H), *dy = fm_floats(n * (size_t)H);
-    float *gu = take_gu(x, &v, full), *h = fm_floats(n * (size_t)full);
-    float *dh = fm_floats(n * (size_t)full), *dgu = fm_floats(n * 2 * (size_t)k);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *rows = fm_floats(p, n * (size_t)H), *dy = fm_floats(p, n * (size_t)H);
+    float *gu = take_gu(x, &v, full), *h = fm_floats(p, n * (size_t)full);
+    float *dh = fm_floats(p, n * (size_t)full), *dgu = fm_floats(p, n * 2 * (size_t)k);
     op->gather(rows, a->xm, v.rows, NULL, v.n, H);
     op->gather(dy, x->dy, v.rows, a->scale + first, v.n, H);
     if (full > 0) {
@@ -340,7 +348,7 @@ static void backward_expert(void *arg, int i)
         backward_rows(x, &v, full);
     if (seen)
         show(x, &v, full);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }
 
 /* dxm (N, H), the gradient at a->xm: of the router and of the experts' input rows dz. */
@@ -349,8 +357,8 @@ static void back_router(const struct fm_pass *p, const struct fm_inner *a, float
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T, K = c->K, H = c->H;
-    struct fm_mark mark = fm_scratch_mark();
-    float *dlogits = fm_floats((size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dlogits = fm_floats(p, (size_t)N * (size_t)c->E);
     switch (c->router) {
     case FM_ROUTER_SOFTMAX:
         p->ops->route_back(dlogits, dweights, a->ids, a->weights, N, c->E, K);
@@ -365,7 +373,7 @@ static void back_router(const struct fm_pass *p, const struct fm_inner *a, float
     }
     p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
     p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }
 
 /* dxm (N, H) receives the gradient at a->xm that comes through the experts, if it is wanted; dy is
@@ -376,10 +384,12 @@ static void back_experts(const struct fm_pass *p, const struct fm_inner *a, floa
 {
     const struct fm_config *c = p->config;
     size_t R = (size_t)(p->S * p->T) * (size_t)c->K;
-    struct fm_mark mark = fm_scratch_mark();
-    float *dz = fm_floats(R * (size_t)c->H), *by_row = fm_floats(R), *dweights = fm_floats(R);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dz = fm_floats(p, R * (size_t)c->H), *by_row = fm_floats(p, R),
+          *dweights = fm_floats(p, R);
     struct experts e = {.pass = p,
                         .inner = a,
+                        .order = order_experts(p, a),
                         .z = dz,
                         .dy = dy,
                         .dweights = by_row,
@@ -387,11 +397,11 @@ static void back_experts(const struct fm_pass *p, const struct fm_inner *a, floa
                         .where = where,
                         .wanted = wanted};
     fm_pool_for(c->E, backward_expert, &e);
-    for (size_t i = 0; wanted && i < R; i++)
-        dweights[i] = by_row[a->where[i]];
-    if (wanted)
+    if (wanted) {
+        p->ops->gather(dweights, by_row, a->where, NULL, (int)R, 1);
         back_router(p, a, dxm, dz, dweights);
-    fm_scratch_release(mark);
+    }
+    fm_pass_release(p, mark);
 }
 
 void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const float *x,
@@ -399,23 +409,24 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
 {
     int N = p->S * p->T, H = p->config->H;
     size_t count = (size_t)N * (size_t)H;
-    struct fm_mark mark = fm_scratch_mark();
+    struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
     struct fm_inner a = inner_of(p);
-    float *dxm = fm_floats(count);
+    float *dxm = fm_floats(p, count);
     if (!p->kept) {
-        memcpy(a.x1, x, count * sizeof *x);
+        p->ops->copy(a.x1, x, count * sizeof *x);
         fm_attend(p, &a, a.x1);
         enter(p, &a, a.x1);
     }
     if (a.ids)
         back_experts(p, &a, dxm, dx, wanted, visitor, where);
     else
-        memset(dxm, 0, count * sizeof *dxm);
+        p->ops->zero(dxm, count * sizeof *dxm);
     if (wanted) {
         const struct fm_layer *w = p->layer;
         fm_mlp_back(p, &a, dxm, dx);
         p->ops->norm_back(dx, dxm, a.x1, w->post_norm, w->post_norm_bias, a.rstd_m, N, H);
         fm_attend_back(p, &a, dx, x);
     }
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
+    fm_scratch_release(host);
 }

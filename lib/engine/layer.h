@@ -9,7 +9,9 @@
  * values they are kept, bit for bit what would be computed again.  Widths are bounds of the
  * products: a narrow expert costs less work.  Knows nothing of files, lanes or losses.
  *
- * All memory comes from the calling threads' scratch (lib/base/pool.h); experts are pool tasks.
+ * Every array lies on the device of the op table (kernels/ops/kernels.h), scratch of the calling
+ * threads there included; experts are pool tasks.  The host is told one thing: how many rows each
+ * expert got.
  */
 #ifndef FM_LAYER_H
 #define FM_LAYER_H
@@ -30,6 +32,7 @@ struct fm_pass {
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */
     void *kept;             /* inner values, from the forward to the backward; NULL: not kept */
+    int32_t *kept_first;    /* the host's part of them: (E parts + 1); NULL: not kept */
     bool kept_gu;           /* gate and up are among them: the backward needs no other channels
                                than the widths' */
 };

@@ -1,6 +1,8 @@
 /*
  * What the parts of one layer's computation share; private to lib/engine/layer.c,
- * lib/engine/attend.c and lib/engine/mlp.c.
+ * lib/engine/attend.c and lib/engine/mlp.c.  Arrays lie on the pass's device
+ * (kernels/ops/kernels.h) and are touched by its operations alone; which rows go to which expert
+ * the host is told.
  */
 #ifndef FM_LAYERING_H
 #define FM_LAYERING_H
@@ -8,7 +10,7 @@
 #include "lib/base/pool.h"
 #include "lib/engine/layer.h"
 
-/* N tokens' inner values of a layer, in the thread's scratch or where the pass keeps them.  What
+/* N tokens' inner values of a layer, on the device, in scratch or where the pass keeps them.  What
  * the model or the layer does not need is NULL. */
 struct fm_inner {
     float *x1;              /* (N, H); of a forward, only where it is kept */
@@ -26,16 +28,27 @@ struct fm_inner {
     float *weights;         /* (N, K) */
     float *p;               /* (N, E): what the router's backward needs of all experts */
     /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
-    int32_t *first; /* (E + 1): expert e has rows [first[e], first[e + 1]) */
     int32_t *rows;  /* (R): token of a row */
     float *scale;   /* (R): its router weight */
     int32_t *where; /* (N, K): row of a choice */
-    int32_t *order; /* (E): experts, most rows first, so that the pool ends evenly */
+    int32_t *first; /* (E P + 1), the host's: expert e has rows [first[e P], first[(e + 1) P]), P
+                       micro-batches one after another */
 };
 
-static inline float *fm_floats(size_t n)
+/* Scratch on the pass's device, between a mark and its release. */
+static inline struct fm_mark fm_pass_mark(const struct fm_pass *pass)
 {
-    return fm_scratch(n * sizeof(float));
+    return pass->ops->device->mark();
+}
+
+static inline void fm_pass_release(const struct fm_pass *pass, struct fm_mark mark)
+{
+    pass->ops->device->release(mark);
+}
+
+static inline float *fm_floats(const struct fm_pass *pass, size_t n)
+{
+    return pass->ops->device->scratch(n * sizeof(float));
 }
 
 /* x1 (N, H), which holds x, += attention of its norm. */

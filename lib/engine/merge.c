@@ -1,9 +1,12 @@
+/*
+ * Weights of experts with an adapter in them.  Every lane that names the same adapter computes with
+ * one copy of the resident layer's experts, made when the sweep enters the layer.
+ */
 #include "lib/engine/sweeping.h"
 
+#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
 /* Largest number of expert channels in a layer. */
@@ -23,7 +26,8 @@ static size_t channels_max(const struct fm_sweep *s)
 int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    size_t H = (size_t)s->config->H;
+    const struct fm_device *device = s->ops->device;
+    size_t down = channels_max(s) * (size_t)s->config->H * sizeof(float);
     s->merges = 0;
     for (int i = 0; i < r->lanes; i++) {
         const struct fm_lane *who = &r->lane[i];
@@ -33,28 +37,18 @@ int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
             m++;
         if (!who->adapter || m < s->merges)
             continue;
+        assert(who->adapter->device == device);
         struct fm_merged *new = &s->merged[s->merges++];
         new->adapter = who->adapter;
         new->round = who->round;
         if (new->gate_up)
             continue;
-        new->gate_up = fm_alloc(2 * channels_max(s), H * sizeof(float), "merged weights", err);
-        new->down = fm_alloc(channels_max(s), H * sizeof(float), "merged weights", err);
+        new->gate_up = device->alloc(2 * down, "merged weights", err);
+        new->down = device->alloc(down, "merged weights", err);
         if (!new->gate_up || !new->down)
             return err->code;
     }
     return FM_OK;
-}
-
-/* count floats to the stored dtype and back, in place. */
-static void round_weights(float *w, size_t count, enum fm_dtype dtype)
-{
-    float stored[1024]; /* room for as many values of any weight dtype */
-    for (size_t i = 0; i < count; i += 1024) {
-        size_t n = count - i < 1024 ? count - i : 1024;
-        fm_dtype_from_f32(stored, w + i, dtype, n);
-        fm_dtype_to_f32(w + i, stored, dtype, n);
-    }
 }
 
 static void merge_task(void *arg, int i)
@@ -66,13 +60,14 @@ static void merge_task(void *arg, int i)
     int e = i % c->E;
     size_t H = (size_t)c->H, row0 = (size_t)r->layer->row0[e], rows = (size_t)r->layer->cap[e];
     float *gate_up = m->gate_up + 2 * row0 * H, *down = m->down + row0 * H;
-    memcpy(gate_up, r->layer->gate_up + 2 * row0 * H, 2 * rows * H * sizeof *gate_up);
-    memcpy(down, r->layer->down + row0 * H, rows * H * sizeof *down);
-    fm_adapter_merge(m->adapter, s->f32, gate_up, down, r->m, e);
+    s->ops->copy(gate_up, r->layer->gate_up + 2 * row0 * H, 2 * rows * H * sizeof *gate_up);
+    s->ops->copy(down, r->layer->down + row0 * H, rows * H * sizeof *down);
+    /* In float32, whatever the products of activations round. */
+    fm_adapter_merge(m->adapter, s->ops->f32, gate_up, down, r->m, e);
     if (m->round) {
         size_t k = m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
-        round_weights(gate_up, 2 * k * H, fm_model_dtype(s->model));
-        round_weights(down, k * H, fm_model_dtype(s->model));
+        s->ops->round_to(gate_up, fm_model_dtype(s->model), (int64_t)(2 * k * H));
+        s->ops->round_to(down, fm_model_dtype(s->model), (int64_t)(k * H));
     }
 }
 
@@ -103,8 +98,8 @@ const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane)
 void fm_merge_release(struct fm_sweep *s)
 {
     for (int i = 0; s->merged && i < s->lanes; i++) {
-        free(s->merged[i].gate_up);
-        free(s->merged[i].down);
+        s->ops->device->free(s->merged[i].gate_up);
+        s->ops->device->free(s->merged[i].down);
     }
     free(s->merged);
 }

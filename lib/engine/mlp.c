@@ -6,9 +6,9 @@
 #include "lib/engine/layering.h"
 
 /* Gate and up of all tokens, (N, 2 D): the kept ones, or room for them. */
-static float *take_gu(const struct fm_inner *a, size_t count)
+static float *take_gu(const struct fm_pass *p, const struct fm_inner *a, size_t count)
 {
-    return a->mlp_gu ? a->mlp_gu : fm_floats(count);
+    return a->mlp_gu ? a->mlp_gu : fm_floats(p, count);
 }
 
 static void multiply(const struct fm_pass *p, const struct fm_inner *a, float *gu, int D)
@@ -26,11 +26,11 @@ static void middle(const struct fm_pass *p, const struct fm_inner *a, float *h, 
     p->ops->swiglu(h, gu, N, D);
     if (!w)
         return;
-    struct fm_mark mark = fm_scratch_mark();
-    float *u = fm_floats((size_t)N);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *u = fm_floats(p, (size_t)N);
     p->ops->gemm(false, true, N, 1, H, 1, a->xm, H, w, H, 0, u, 1);
     p->ops->gate_rows(h, s, u, N, D);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }
 
 void fm_mlp(const struct fm_pass *p, const struct fm_inner *a, float *y)
@@ -39,12 +39,12 @@ void fm_mlp(const struct fm_pass *p, const struct fm_inner *a, float *y)
     size_t n = (size_t)N, d = (size_t)D;
     if (D == 0)
         return;
-    struct fm_mark mark = fm_scratch_mark();
-    float *gu = take_gu(a, n * 2 * d), *h = fm_floats(n * d), *s = fm_floats(n);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *gu = take_gu(p, a, n * 2 * d), *h = fm_floats(p, n * d), *s = fm_floats(p, n);
     multiply(p, a, gu, D);
     middle(p, a, h, s, gu, D);
     p->ops->gemm(false, false, N, H, D, 1, h, D, p->layer->mlp_down, H, 1, y, H);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }
 
 void fm_mlp_back(const struct fm_pass *p, const struct fm_inner *a, float *dxm, const float *dy)
@@ -54,18 +54,18 @@ void fm_mlp_back(const struct fm_pass *p, const struct fm_inner *a, float *dxm, 
     size_t n = (size_t)N, d = (size_t)D;
     if (D == 0)
         return;
-    struct fm_mark mark = fm_scratch_mark();
-    float *gu = take_gu(a, n * 2 * d), *dh = fm_floats(n * d), *dgu = fm_floats(n * 2 * d);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *gu = take_gu(p, a, n * 2 * d), *dh = fm_floats(p, n * d), *dgu = fm_floats(p, n * 2 * d);
     if (!a->mlp_gu)
         multiply(p, a, gu, D);
     op->gemm(false, true, N, D, H, 1, dy, H, p->layer->mlp_down, H, 0, dh, D);
     if (p->layer->mlp_mix) {
-        float *h = fm_floats(n * d), *s = fm_floats(n), *du = fm_floats(n);
+        float *h = fm_floats(p, n * d), *s = fm_floats(p, n), *du = fm_floats(p, n);
         middle(p, a, h, s, gu, D);
         op->gate_rows_back(dh, du, h, s, N, D);
         op->gemm(false, false, N, H, 1, 1, du, 1, p->layer->mlp_mix, H, 1, dxm, H);
     }
     op->swiglu_back(dgu, dh, gu, N, D, D);
     op->gemm(false, false, N, H, 2 * D, 1, dgu, 2 * D, p->layer->mlp_gate_up, H, 1, dxm, H);
-    fm_scratch_release(mark);
+    fm_pass_release(p, mark);
 }

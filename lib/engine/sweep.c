@@ -1,3 +1,9 @@
+/*
+ * The sweep: a loop over layers, and in each a pool task for every block of micro-batches and lane.
+ * Between layers an activation is a record of the store, so that memory bounds speed and not what
+ * can be computed.  On the way back tasks finish in any order and are committed in one: a task may
+ * run ahead of the commits by as many slots as visitors have scratch.
+ */
 #include "lib/engine/sweep.h"
 
 #include <assert.h>
@@ -33,7 +39,7 @@ void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
 {
     if (r->failed == INT_MAX)
-        return FM_OK;
+        return r->sweep->ops->device->sync(err);
     *err = r->err;
     return err->code;
 }
@@ -59,7 +65,7 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
     const struct fm_sweep *s = r->sweep;
     const struct fm_block *k = &s->block[block];
     const uint32_t *widths = r->lane[lane].widths;
-    return (struct fm_pass){
+    struct fm_pass pass = {
         .ops = s->ops,
         .config = s->config,
         .l = r->l,
@@ -70,9 +76,9 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
         .S = k->count * r->batch[k->first].S,
         .T = r->batch[k->first].T,
         .parts = k->count,
-        .kept = fm_keep_find(r, block, lane),
-        .kept_gu = fm_keep_gu(r, lane),
     };
+    fm_keep_find(r, block, lane, &pass);
+    return pass;
 }
 
 static int check_finite(const struct fm_sweeping *r, const float *x, int block, int lane,
@@ -80,7 +86,13 @@ static int check_finite(const struct fm_sweeping *r, const float *x, int block, 
 {
     const struct fm_block *k = &r->sweep->block[block];
     size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
-    size_t bad = fm_dtype_nonfinite(x, FM_F32, n);
+    const struct fm_device *device = r->sweep->ops->device;
+    struct fm_mark mark = device->mark();
+    int64_t *found = device->scratch(sizeof *found), first = 0;
+    r->sweep->ops->nonfinite(found, fm_f32(x), (int64_t)n);
+    device->copy_out(&first, found, sizeof first);
+    device->release(mark);
+    size_t bad = (size_t)first;
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
@@ -91,12 +103,14 @@ static int check_finite(const struct fm_sweeping *r, const float *x, int block, 
 
 static void embed_block(const struct fm_sweeping *r, int block, float *x)
 {
+    const struct fm_ops *op = r->sweep->ops;
     const struct fm_block *k = &r->sweep->block[block];
     size_t one = boundary_count(r, k->first);
     for (int i = 0; i < k->count; i++) {
         const struct fm_batch *batch = &r->batch[k->first + i];
-        r->sweep->ops->embed(x + (size_t)i * one, batch->ids, r->ends->embed, batch->S * batch->T,
-                             r->sweep->config->H);
+        int n = batch->S * batch->T;
+        const int32_t *ids = op->device->stage_in(batch->ids, (size_t)n * sizeof *ids);
+        op->embed(x + (size_t)i * one, ids, r->ends->embed, n, r->sweep->config->H);
     }
 }
 
@@ -109,7 +123,8 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err
     size_t out = fm_sweeping_record(r, block, lane, r->l + 1);
     size_t count = (size_t)pass.parts * boundary_count(r, s->block[block].first);
     size_t bytes = count * sizeof(float);
-    float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
+    const struct fm_device *device = s->ops->device;
+    float *spare = device->scratch(bytes), *spare_out = device->scratch(bytes);
     void *x = NULL;
     int rc = FM_OK;
     if (r->l == 0) {
@@ -131,11 +146,12 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err
 static void forward_task(void *arg, int i)
 {
     struct fm_sweeping *r = arg;
-    struct fm_mark mark = fm_scratch_mark();
+    const struct fm_device *device = r->sweep->ops->device;
+    struct fm_mark mark = device->mark();
     struct fm_err err = {0};
     if (forward_one(r, i, &err))
         fm_sweeping_fail(r, i, &err);
-    fm_scratch_release(mark);
+    device->release(mark);
 }
 
 /* Place of a batch and the nth lane with a gradient in the order of commits. */
@@ -144,15 +160,10 @@ static int turn_of(const struct fm_sweeping *r, int b, int nth)
     return b * r->backs + nth;
 }
 
-/* The gradient of boundary L of a lane as its visitor wants it. */
-static void scale_gradient(const struct fm_sweeping *r, int lane, float *dx, size_t count)
-{
-    float scale = r->sweep->scale[lane];
-    for (size_t i = 0; scale != 1 && i < count; i++)
-        dx[i] *= scale;
-}
-
-static int backward_one(const struct fm_sweeping *r, int block, int lane, struct fm_err *err)
+/* The way back of a block and lane through the layer; where (micro-batches of a block) is room for
+ * the views' places. */
+static int backward_one(const struct fm_sweeping *r, int block, int lane,
+                        struct fm_expert_view *where, struct fm_err *err)
 {
     const struct fm_sweep *s = r->sweep;
     const struct fm_block *k = &s->block[block];
@@ -161,8 +172,8 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane, struct
     size_t bytes = count * sizeof(float);
     size_t in = fm_sweeping_record(r, block, lane, r->l);
     size_t out = fm_sweeping_record(r, block, lane, s->config->L);
-    float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
-    struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
+    const struct fm_device *device = s->ops->device;
+    float *spare = device->scratch(bytes), *spare_out = device->scratch(bytes);
     void *x = NULL, *dx = NULL;
     int rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
     if (!rc)
@@ -177,16 +188,17 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane, struct
                                     .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
     float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
     if (r->l == s->config->L - 1) {
-        scale_gradient(r, lane, dx, count);
+        if (s->scale[lane] != 1) /* as the visitor wants it */
+            s->ops->scale(dx, s->scale[lane], (int64_t)count);
         if (tap)
-            memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
+            device->copy_out(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
     bool wanted = r->l > r->lowest || tap;
     fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
     if (!wanted)
         return FM_OK;
     if (tap)
-        memcpy(tap + (size_t)r->l * one, dx, one * sizeof *tap);
+        device->copy_out(tap + (size_t)r->l * one, dx, one * sizeof *tap);
     rc = check_finite(r, dx, block, lane, "a gradient", err);
     return rc ? rc : fm_store_put(&s->store, out, 0, bytes, dx, err);
 }
@@ -237,10 +249,13 @@ static void backward_task(void *arg, int i)
     int block = i / r->backs, nth = i % r->backs;
     const struct fm_block *k = &r->sweep->block[block];
     wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
-    struct fm_mark mark = fm_scratch_mark();
-    if (backward_one(r, block, r->back[nth], &err))
+    const struct fm_device *device = r->sweep->ops->device;
+    struct fm_mark host = fm_scratch_mark(), mark = device->mark();
+    struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
+    if (backward_one(r, block, r->back[nth], where, &err))
         fm_sweeping_fail(r, i, &err);
-    fm_scratch_release(mark);
+    device->release(mark);
+    fm_scratch_release(host);
     commit_ready(r, k, nth);
 }
 
@@ -357,7 +372,7 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
         return fm_fail(err, FM_ENOMEM, "a boundary of %d tokens is too large", s->rows);
     fm_keep_release(&s->keep);
     fm_store_release(&s->store);
-    return fm_store_init(&s->store, bytes, want, s->options.memory, err);
+    return fm_store_init(&s->store, s->ops, bytes, want, s->options.memory, err);
 }
 
 int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
@@ -417,9 +432,7 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
 {
     const struct fm_config *c = s->config;
     size_t pairs = (size_t)s->batches * (size_t)s->lanes;
-    size_t angles = (size_t)s->T * (size_t)c->C / 2, chunks = (size_t)s->rows / FM_HEAD_ROWS + 1;
-    s->cos = fm_alloc(angles, sizeof *s->cos, "rotary angles", err);
-    s->sin = fm_alloc(angles, sizeof *s->sin, "rotary angles", err);
+    size_t chunks = (size_t)s->rows / FM_HEAD_ROWS + 1;
     s->block = fm_alloc((size_t)s->batches, sizeof *s->block, "blocks of batches", err);
     s->block_of = fm_alloc((size_t)s->batches, sizeof *s->block_of, "blocks of batches", err);
     s->routed = fm_alloc(pairs * (size_t)c->E, sizeof *s->routed, "token counts", err);
@@ -427,9 +440,26 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
     s->scale = fm_alloc((size_t)s->lanes, sizeof *s->scale, "loss factors", err);
     s->computed = fm_alloc(pairs, sizeof *s->computed, "a commit list", err);
     s->merged = fm_alloc((size_t)s->lanes, sizeof *s->merged, "merged weights", err);
-    bool all = s->cos && s->sin && s->block && s->block_of && s->routed && s->partial && s->scale &&
-               s->computed && s->merged;
+    bool all =
+        s->block && s->block_of && s->routed && s->partial && s->scale && s->computed && s->merged;
     return all ? FM_OK : err->code;
+}
+
+/* The rotary angles of every position, made on the host. */
+static int take_angles(struct fm_sweep *s, struct fm_err *err)
+{
+    const struct fm_device *device = s->ops->device;
+    size_t n = (size_t)s->T * (size_t)s->config->C / 2, bytes = n * sizeof(float);
+    float *angles = fm_alloc(2 * n, sizeof *angles, "rotary angles", err);
+    s->cos = angles ? device->alloc(bytes, "rotary angles", err) : NULL;
+    s->sin = s->cos ? device->alloc(bytes, "rotary angles", err) : NULL;
+    if (s->sin) {
+        fm_layer_angles(angles, angles + n, s->config, s->T);
+        device->copy_in(s->cos, angles, bytes);
+        device->copy_in(s->sin, angles + n, bytes);
+    }
+    free(angles);
+    return s->sin ? FM_OK : err->code;
 }
 
 int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
@@ -448,7 +478,6 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
         return err->code;
     *s = (struct fm_sweep){.model = model,
                            .ops = ops,
-                           .f32 = ops,
                            .config = c,
                            .options = *options,
                            .taps = {.lane = -1},
@@ -462,13 +491,13 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
         s->together = batches;
     s->slots = count_slots(s);
     int rc = take_buffers(s, err);
-    if (!rc && ops != fm_ops_ref())
-        rc = fm_ops_cpu(&s->f32, FM_PRECISION_F32, err);
+    if (!rc)
+        rc = take_angles(s, err);
     if (rc) {
         fm_sweep_free(s);
         return rc;
     }
-    fm_layer_angles(s->cos, s->sin, c, T);
+    fm_model_use(model, ops);
     *sweep = s;
     return FM_OK;
 }
@@ -484,8 +513,8 @@ void fm_sweep_free(struct fm_sweep *s)
     free(s->routed);
     free(s->block_of);
     free(s->block);
-    free(s->cos);
-    free(s->sin);
+    s->ops->device->free(s->cos);
+    s->ops->device->free(s->sin);
     fm_keep_release(&s->keep);
     fm_store_release(&s->store);
     free(s);

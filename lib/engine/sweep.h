@@ -41,7 +41,8 @@ struct fm_batch {
 /* One network in the sweep. */
 struct fm_lane {
     const uint32_t *widths;           /* (M, E), NULL: every channel the model has */
-    const struct fm_adapter *adapter; /* NULL: none; merged into the weights on the fly, f32 */
+    const struct fm_adapter *adapter; /* NULL: none; merged into the weights on the fly, in float32;
+                                         on the device of ops (fm_adapter_place) */
     bool round;                       /* merged weights rounded to the stored dtype */
     bool backward;                    /* gradients wanted */
     int teacher;                      /* lane whose logits the KL compares with, -1: none;
@@ -56,14 +57,16 @@ struct fm_measure {
     int64_t n;     /* positions, S (T - 1) */
 };
 
-/* One expert of one lane and micro-batch on the way back; pointers die with the call. */
+/* One expert of one lane and micro-batch on the way back; pointers die with the call, and what they
+ * point to lies on the device of the sweep's operations. */
 struct fm_expert_view {
     int layer; /* the m-th of those that have experts */
     int expert, lane, batch;
-    int slot;                    /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
-    int n;                       /* rows routed here, > 0 */
-    const int32_t *rows;         /* (n) token index in the micro-batch, ascending */
-    int width, cap;              /* channels the lane uses, channels in memory */
+    int slot;            /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
+    int n;               /* rows routed here, > 0 */
+    const int32_t *rows; /* (n) token index among the micro-batches that go through the layer
+                            together, ascending */
+    int width, cap;      /* channels the lane uses, channels in memory */
     const float *gate_up, *down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
     const float *x;              /* (n, H) input of the expert */
     const float *h;              /* (n, cap) silu(gate) * up, full width */
@@ -104,7 +107,7 @@ struct fm_sweep_options {
 struct fm_sweep;
 
 /* Buffers for up to `batches` micro-batches of up to `rows` tokens and T positions, `lanes` lanes.
- * Borrows model and ops. */
+ * Borrows model and ops; the model's weights lie on the device of ops from then on. */
 int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
                  int batches, int rows, int T, int lanes, const struct fm_sweep_options *options,
                  struct fm_err *err);
@@ -118,6 +121,7 @@ int fm_sweep_slots(const struct fm_sweep *sweep);
  * token slots routed to each expert, summed over batches.  Without a lane that has `backward`
  * only the forward runs.  visitor may be NULL.
  * FM_EFORMAT where an activation or loss is not finite: the sentence names layer and lane.
+ * FM_EDEVICE where the device failed.
  */
 int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,

@@ -11,14 +11,14 @@
 #include <pthread.h>
 
 #include "lib/engine/keep.h"
-#include "lib/engine/sweep.h"
+#include "lib/engine/layer.h"
 #include "lib/run/store.h"
 
 struct fm_block {
     int first, count; /* micro-batches [first, first + count) */
 };
 
-/* A layer whose experts hold an adapter, shared by all lanes that name it. */
+/* A layer whose experts hold an adapter, on the device, shared by all lanes that name it. */
 struct fm_merged {
     const struct fm_adapter *adapter;
     bool round;
@@ -28,13 +28,13 @@ struct fm_merged {
 
 struct fm_sweep {
     struct fm_model *model;
-    const struct fm_ops *ops, *f32; /* f32: adapters are merged in float32 whatever ops rounds */
+    const struct fm_ops *ops;
     const struct fm_config *config;
     struct fm_sweep_options options;
     struct fm_sweep_taps taps;
     int batches, rows, T, lanes, slots;
-    int together; /* micro-batches of a block at most */
-    float *cos, *sin;
+    int together;     /* micro-batches of a block at most */
+    float *cos, *sin; /* on the device */
     struct fm_store store;
     struct fm_keep keep;
     struct fm_block *block;     /* (batches) */
@@ -87,10 +87,10 @@ int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
  */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
 
-/* Memory for inner values of this run, in what the boundaries leave; and the place of a block and
- * lane of the layer at hand, NULL where they are not kept. */
+/* Memory for inner values of this run, in what the boundaries leave; and the place of those of a
+ * block and lane in the layer at hand, for a pass that has none where they are not kept. */
 void fm_keep_prepare(struct fm_sweeping *r);
-void *fm_keep_find(const struct fm_sweeping *r, int block, int lane);
+void fm_keep_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
 /* Does this lane keep gate and up of its experts?  Only where the backward reads no channels that
  * the forward did not compute. */

@@ -46,9 +46,9 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
 {
     size_t M = (size_t)t->task->config->M, record = 2 * t->floats * sizeof(float);
     /* What the sweep keeps of a few sequences is small beside them. */
-    int rc = fm_store_init(&t->moments, record, M, t->task->memory / 2, err);
+    int rc = fm_store_init(&t->moments, t->task->ops, record, M, t->task->memory / 2, err);
     if (rc == FM_OK)
-        rc = fm_store_init(&t->gradients, record / 2, M, t->task->memory / 4, err);
+        rc = fm_store_init(&t->gradients, t->task->ops, record / 2, M, t->task->memory / 4, err);
     if (rc != FM_OK)
         return rc;
     t->spare = fm_alloc(t->moments.record, 1, "moments", err);

@@ -7,7 +7,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/signals.h"
-#include "lib/model/convert.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
 {
@@ -58,6 +57,38 @@ static int check_finite(const struct fm_model *m, const struct fm_model_tensor *
                    p->tensor->name, first + bad);
 }
 
+/*
+ * dst (n rows, H) on the device, rows `stride` floats apart, from bytes of the host that hold
+ * (rows, H): row j is src's order[j], or j.
+ */
+static void convert_rows(const struct fm_model *m, float *dst, size_t stride, const void *src,
+                         enum fm_dtype dtype, int n, size_t H, const int32_t *order)
+{
+    const struct fm_device *device = m->ops->device;
+    size_t bytes = (size_t)n * H * (size_t)(fm_dtype_bits(dtype) / 8);
+    struct fm_mark mark = device->mark();
+    struct fm_in x = {device->stage_in(src, bytes), dtype};
+    if (order)
+        order = device->stage_in(order, (size_t)n * sizeof *order);
+    m->ops->convert(fm_to_f32(dst), (int64_t)stride, x, order, n, (int64_t)H);
+    device->release(mark);
+}
+
+/* dst (I, H) on the device from bytes of the host that hold (H, I): row j is src's column order[j],
+ * or j. */
+static void convert_transposed(const struct fm_model *m, float *dst, const void *src,
+                               enum fm_dtype dtype, int H, int I, const int32_t *order)
+{
+    const struct fm_device *device = m->ops->device;
+    size_t bytes = (size_t)H * (size_t)I * (size_t)(fm_dtype_bits(dtype) / 8);
+    struct fm_mark mark = device->mark();
+    struct fm_in x = {device->stage_in(src, bytes), dtype};
+    if (order)
+        order = device->stage_in(order, (size_t)I * sizeof *order);
+    m->ops->transpose(fm_to_f32(dst), x, order, H, I);
+    device->release(mark);
+}
+
 /* Elements of one piece of an end. */
 #define PIECE ((size_t)1 << 20)
 
@@ -75,7 +106,7 @@ static void end_task(void *arg, int i)
     if (!rc)
         rc = check_finite(v->m, v->end, raw, first, n, &err);
     if (!rc)
-        fm_dtype_to_f32(v->dst + first, raw, t->dtype, n);
+        convert_rows(v->m, v->dst + first, n, raw, t->dtype, 1, n, NULL);
     else
         fail_piece(v, i, &err);
     fm_scratch_release(mark);
@@ -85,7 +116,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
 {
     size_t n = (size_t)fm_tensor_count(p->tensor);
     float **field = (float **)((char *)&m->ends + p->weight->field);
-    *field = fm_alloc(n, sizeof **field, p->tensor->name, err);
+    *field = m->ops->device->alloc(n * sizeof **field, p->tensor->name, err);
     if (!*field)
         return err->code;
     struct conversion v = {
@@ -94,7 +125,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     pthread_mutex_destroy(&v.lock);
     if (v.failed == INT_MAX)
         return FM_OK;
-    free(*field);
+    m->ops->device->free(*field);
     *field = NULL;
     *err = v.err;
     return err->code;
@@ -170,7 +201,7 @@ static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, s
 {
     size_t E = (size_t)m->config.E, largest = fm_model_layer_bytes(m) / sizeof(float);
     size_t floats = l < m->pinned ? m->plan[l].floats : largest;
-    s->block = fm_alloc(floats, sizeof(float), "a layer", err);
+    s->block = m->ops->device->alloc(floats * sizeof(float), "a layer", err);
     s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
     s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
     return s->block && s->row0 && s->cap ? FM_OK : err->code;
@@ -243,31 +274,32 @@ static void convert_task(void *arg, int i)
     float *gate_up = y->gate_up + 2 * row0 * width, *down = y->down + row0 * width;
     switch (role) {
     case FM_PART_LAYER:
-        fm_dtype_to_f32(*(float *const *)((const char *)y + p->weight->field), raw, dtype, n);
+        convert_rows(m, *(float *const *)((const char *)y + p->weight->field), n, raw, dtype, 1, n,
+                     NULL);
         break;
     case FM_PART_MLP_GATE:
-        fm_convert_rows(y->mlp_gate_up, 2 * width, raw, dtype, mlp, H, NULL);
+        convert_rows(m, y->mlp_gate_up, 2 * width, raw, dtype, mlp, width, NULL);
         break;
     case FM_PART_MLP_UP:
-        fm_convert_rows(y->mlp_gate_up + width, 2 * width, raw, dtype, mlp, H, NULL);
+        convert_rows(m, y->mlp_gate_up + width, 2 * width, raw, dtype, mlp, width, NULL);
         break;
     case FM_PART_MLP_DOWN:
-        fm_convert_transposed(y->mlp_down, raw, dtype, H, mlp, NULL);
+        convert_transposed(m, y->mlp_down, raw, dtype, H, mlp, NULL);
         break;
     case FM_PART_GATE:
-        fm_convert_rows(gate_up, 2 * width, raw, dtype, cap, H, order);
+        convert_rows(m, gate_up, 2 * width, raw, dtype, cap, width, order);
         break;
     case FM_PART_UP:
-        fm_convert_rows(gate_up + width, 2 * width, raw, dtype, cap, H, order);
+        convert_rows(m, gate_up + width, 2 * width, raw, dtype, cap, width, order);
         break;
     case FM_PART_DOWN:
-        fm_convert_transposed(down, raw, dtype, H, cap, order);
+        convert_transposed(m, down, raw, dtype, H, cap, order);
         break;
     case FM_PART_GATE_UP:
-        fm_convert_rows(gate_up, width, raw, dtype, rows, H, NULL);
+        convert_rows(m, gate_up, width, raw, dtype, rows, width, NULL);
         break;
     case FM_PART_DOWN_T:
-        fm_convert_rows(down, width, raw, dtype, rows, H, NULL);
+        convert_rows(m, down, width, raw, dtype, rows, width, NULL);
         break;
     case FM_PART_ENDS:
         assert(!"a tensor of a layer");
@@ -309,6 +341,8 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         *err = v.err;
         return err->code;
     }
+    if ((rc = m->ops->device->sync(err)) != FM_OK)
+        return rc;
     for (size_t i = 0; i < plan->places; i++)
         if (i == 0 || plan->place[i].file != plan->place[i - 1].file)
             if ((rc = fm_file_unchanged(plan->place[i].file, err)) != FM_OK)

@@ -46,6 +46,7 @@ struct fm_prefetch {
 
 struct fm_model {
     char *path;
+    const struct fm_ops *ops; /* whose device holds the weights */
     struct fm_tensors tensors;
     struct fm_config config;
     enum fm_dtype dtype;

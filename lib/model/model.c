@@ -271,6 +271,7 @@ int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, st
     struct fm_model *m = fm_alloc(1, sizeof *m, "a model", err);
     if (!m)
         return err->code;
+    m->ops = fm_ops_ref();
     m->path = fm_strdup(path, err);
     int rc = m->path ? fm_source_open(&m->tensors, m->path, err) : err->code;
     if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
@@ -294,6 +295,28 @@ int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, st
     return rc;
 }
 
+/* Give back the weights that are resident. */
+static void drop_weights(struct fm_model *m)
+{
+    const struct fm_device *device = m->ops->device;
+    for (int i = 0; m->slot && i <= m->pinned; i++) {
+        device->free(m->slot[i].block);
+        free(m->slot[i].row0);
+        free(m->slot[i].cap);
+        m->slot[i] = (struct fm_layer_slot){.l = -1};
+    }
+    for (int i = 0; i < m->ends_count; i++)
+        device->free(*(float **)((char *)&m->ends + m->end[i].weight->field));
+    m->ends = (struct fm_ends){0};
+}
+
+void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
+{
+    if (m->ops->device != ops->device)
+        drop_weights(m);
+    m->ops = ops;
+}
+
 void fm_model_close(struct fm_model *m)
 {
     if (!m)
@@ -301,17 +324,11 @@ void fm_model_close(struct fm_model *m)
     fm_loading_join(m);
     for (int l = 0; m->plan && l < m->config.L; l++)
         free(m->plan[l].place);
-    for (int i = 0; m->slot && i <= m->pinned; i++) {
-        free(m->slot[i].block);
-        free(m->slot[i].row0);
-        free(m->slot[i].cap);
-    }
+    drop_weights(m);
     free(m->slot);
     free(m->plan);
     free(m->raw);
     free(m->caps);
-    for (int i = 0; i < m->ends_count; i++)
-        free(*(float **)((char *)&m->ends + m->end[i].weight->field));
     fm_source_close(&m->tensors);
     free(m->path);
     free(m);

@@ -137,6 +137,10 @@ const uint32_t *fm_model_caps(const struct fm_model *model);
  * file's order again.  For stock checkpoints alone: all others are ranked already. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
+/* Weights lie on the device of `ops`, which convert them, from now on; those that lie elsewhere are
+ * read again.  Borrows ops.  Before the first call that is the host's memory. */
+void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
+
 /* Embedding, last norm, head: read at the first call, resident until close. */
 int fm_model_ends(struct fm_model *model, const struct fm_ends **ends, struct fm_err *err);
 

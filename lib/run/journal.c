@@ -11,6 +11,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/base/pool.h"
 
 #define KEY_TOOL "fm.state"
 #define KEY_PARAMS "fm.params"
@@ -35,12 +36,32 @@ static uint64_t bytes_of(const struct fm_journal_item *item)
     return item->count * (uint64_t)(fm_dtype_bits(item->dtype) / 8);
 }
 
+/* Of what lies on a device, pieces of so many bytes go through the host. */
+#define PIECE ((size_t)1 << 20)
+
+static int each_piece(const struct fm_journal_item *item,
+                      int (*take)(void *arg, const void *src, size_t size, struct fm_err *err),
+                      void *arg, struct fm_err *err)
+{
+    size_t bytes = (size_t)bytes_of(item);
+    int rc = FM_OK;
+    for (size_t at = 0, n; rc == FM_OK && at < bytes; at += n) {
+        struct fm_mark mark = fm_scratch_mark();
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        rc = take(arg, item->device->stage_out((const char *)item->data + at, n), n, err);
+        fm_scratch_release(mark);
+    }
+    return rc;
+}
+
 /* Give the bytes of an item, in pieces, to `take`: to be hashed or written. */
 static int each_chunk(const struct fm_journal_item *item,
                       int (*take)(void *arg, const void *src, size_t size, struct fm_err *err),
                       void *arg, struct fm_err *err)
 {
     uint64_t bytes = bytes_of(item);
+    if (item->data && item->device)
+        return each_piece(item, take, arg, err);
     if (item->data)
         return take(arg, item->data, (size_t)bytes, err);
     const struct fm_store *store = item->store;
@@ -48,10 +69,9 @@ static int each_chunk(const struct fm_journal_item *item,
     char *spare = fm_alloc(store->record, 1, "a record of state", err);
     int rc = spare ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
-        void *record = NULL;
-        rc = fm_store_get(store, i, 0, store->record, &record, spare, err);
+        rc = fm_store_read(store, i, spare, err);
         if (rc == FM_OK)
-            rc = take(arg, record, store->record, err);
+            rc = take(arg, spare, store->record, err);
     }
     free(spare);
     return rc;
@@ -232,12 +252,28 @@ static int read_store(const struct fm_journal *j, const struct fm_tensor *t,
     char *spare = fm_alloc(store->record, 1, "a record of state", err);
     int rc = spare ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
-        void *record = fm_store_place(store, i, spare);
-        rc = fm_file_read(&j->file, t->offset + i * store->record, record, store->record, err);
+        rc = fm_file_read(&j->file, t->offset + i * store->record, spare, store->record, err);
         if (rc == FM_OK)
-            rc = fm_store_put(store, i, 0, store->record, record, err);
+            rc = fm_store_write(store, i, spare, err);
     }
     free(spare);
+    return rc;
+}
+
+static int read_pieces(const struct fm_journal *j, const struct fm_tensor *t,
+                       const struct fm_journal_item *item, struct fm_err *err)
+{
+    size_t bytes = (size_t)t->size;
+    int rc = FM_OK;
+    for (size_t at = 0, n; rc == FM_OK && at < bytes; at += n) {
+        struct fm_mark mark = fm_scratch_mark();
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        void *piece = fm_scratch(n);
+        rc = fm_file_read(&j->file, t->offset + at, piece, n, err);
+        if (rc == FM_OK)
+            item->device->copy_in((char *)item->data + at, piece, n);
+        fm_scratch_release(mark);
+    }
     return rc;
 }
 
@@ -253,8 +289,12 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
         if (!t || t->dtype != item[i].dtype || fm_tensor_count(t) != item[i].count)
             return fm_fail(err, FM_EFORMAT, "state file '%s': '%s' is not the array it should be",
                            j->file.path, item[i].name);
-        rc = item[i].data ? fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err)
-                          : read_store(j, t, item[i].store, err);
+        if (!item[i].data)
+            rc = read_store(j, t, item[i].store, err);
+        else if (item[i].device)
+            rc = read_pieces(j, t, &item[i], err);
+        else
+            rc = fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err);
     }
     char hex[FM_DIGEST_HEX];
     if (rc == FM_OK)

@@ -25,7 +25,8 @@ static void init_arrays(struct arrays *x, int value)
     for (int i = 0; i < N; i++)
         x->a[i] = value + i / 7.0;
     /* Two records in memory, three in the file. */
-    assert_int_equal(fm_store_init(&x->store, RECORD, RECORDS, 2 * RECORD, &err), FM_OK);
+    assert_int_equal(fm_store_init(&x->store, fm_ops_ref(), RECORD, RECORDS, 2 * RECORD, &err),
+                     FM_OK);
     assert_int_equal(x->store.resident, 2);
     for (size_t r = 0; r < RECORDS; r++) {
         void *place = fm_store_place(&x->store, r, spare);

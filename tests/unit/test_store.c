@@ -47,7 +47,8 @@ static void records_come_back_whatever_the_limit(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fm_store s = {0};
         struct fm_err err = {0};
-        assert_int_equal(fm_store_init(&s, RECORD, COUNT, cases[i].memory, &err), FM_OK);
+        assert_int_equal(fm_store_init(&s, fm_ops_ref(), RECORD, COUNT, cases[i].memory, &err),
+                         FM_OK);
         put_all(&s);
         expect_all(&s, cases[i].resident);
         fm_store_release(&s);
@@ -62,7 +63,7 @@ static void parts_of_a_record_change_alone(void **state)
         struct fm_err err = {0};
         char spare[RECORD], want[RECORD];
         void *data = NULL;
-        assert_int_equal(fm_store_init(&s, RECORD, COUNT, memory, &err), FM_OK);
+        assert_int_equal(fm_store_init(&s, fm_ops_ref(), RECORD, COUNT, memory, &err), FM_OK);
         put_all(&s);
         assert_int_equal(fm_store_put(&s, 2, 50, 7, "1234567", &err), FM_OK);
         memset(want, 'c', RECORD);
@@ -80,9 +81,9 @@ static void sizes_that_overflow_are_refused(void **state)
     struct fm_store s = {0};
     struct fm_err err = {0};
     (void)state;
-    assert_int_equal(fm_store_init(&s, SIZE_MAX / 2, 3, 0, &err), FM_ENOMEM);
+    assert_int_equal(fm_store_init(&s, fm_ops_ref(), SIZE_MAX / 2, 3, 0, &err), FM_ENOMEM);
     fm_store_release(&s);
-    assert_int_equal(fm_store_init(&s, SIZE_MAX, 1, 0, &err), FM_ENOMEM);
+    assert_int_equal(fm_store_init(&s, fm_ops_ref(), SIZE_MAX, 1, 0, &err), FM_ENOMEM);
     fm_store_release(&s);
 }
 
