@@ -119,6 +119,9 @@ struct fm_ops {
 #undef FM_OP
 };
 
+/* The least i < count for which x[i], an array of ops' device, is NaN or Inf, or count. */
+int64_t fm_ops_nonfinite(const struct fm_ops *ops, struct fm_in x, int64_t count);
+
 /* The definition: plain loops, double sums, the caller's thread alone. */
 const struct fm_ops *fm_ops_ref(void);
 

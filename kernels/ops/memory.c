@@ -61,3 +61,13 @@ void ref_nonfinite(int64_t *first, struct fm_in x, int64_t count)
 {
     *first = (int64_t)fm_dtype_nonfinite(x.data, x.dtype, (size_t)count);
 }
+
+int64_t fm_ops_nonfinite(const struct fm_ops *ops, struct fm_in x, int64_t count)
+{
+    struct fm_mark mark = ops->device->mark();
+    int64_t *found = ops->device->scratch(sizeof *found), first = 0;
+    ops->nonfinite(found, x, count);
+    ops->device->copy_out(&first, found, sizeof first);
+    ops->device->release(mark);
+    return first;
+}

@@ -161,6 +161,8 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     int code = widths && quality ? fm_run_ops(&ops, run, err) : err->code;
     if (code == FM_OK)
         code = fill_widths(widths, q, s, run->seed, err);
+    if (code == FM_OK && s->adapted)
+        code = fm_adapter_place(&s->adapter, ops->device, err);
     if (code == FM_OK)
         code = fm_quality_measure(quality, s->model, ops, &s->held, widths, masks,
                                   s->adapted ? &s->adapter : NULL, run, err);

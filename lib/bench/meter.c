@@ -155,11 +155,11 @@ static void run_probe(void *arg, int i)
 {
     const struct probe *p = arg;
     (void)i;
-    struct fm_mark mark = fm_scratch_mark();
-    float *C = fm_scratch((size_t)p->M * (size_t)p->N * sizeof *C);
+    struct fm_mark mark = base->device->mark();
+    float *C = base->device->scratch((size_t)p->M * (size_t)p->N * sizeof *C);
     base->gemm(p->ta, p->tb, p->M, p->N, p->K, 1, p->A, p->ta ? p->M : p->K, p->B,
                p->tb ? p->K : p->N, 0, C, p->N);
-    fm_scratch_release(mark);
+    base->device->release(mark);
 }
 
 /* Seconds of one product of this shape with all threads at work: the best of a few rounds, of at
@@ -192,12 +192,13 @@ int fm_meter_products(double *seconds, struct fm_err *err)
         p.N = (int)lround(s->N);
         p.K = (int)lround(s->K);
         size_t a = (size_t)p.M * (size_t)p.K, b = (size_t)p.K * (size_t)p.N;
-        p.A = fm_alloc(a + b, sizeof(float), "operands of a product", err);
+        p.A = base->device->alloc((a + b) * sizeof(float), "operands of a product", err);
         if (!p.A)
             return err->code;
+        base->zero(p.A, (a + b) * sizeof(float));
         p.B = p.A + a;
         *seconds += s->calls * time_probe(&p);
-        free(p.A);
+        base->device->free(p.A);
     }
     return FM_OK;
 }

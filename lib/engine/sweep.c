@@ -86,13 +86,7 @@ static int check_finite(const struct fm_sweeping *r, const float *x, int block, 
 {
     const struct fm_block *k = &r->sweep->block[block];
     size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
-    const struct fm_device *device = r->sweep->ops->device;
-    struct fm_mark mark = device->mark();
-    int64_t *found = device->scratch(sizeof *found), first = 0;
-    r->sweep->ops->nonfinite(found, fm_f32(x), (int64_t)n);
-    device->copy_out(&first, found, sizeof first);
-    device->release(mark);
-    size_t bad = (size_t)first;
+    size_t bad = (size_t)fm_ops_nonfinite(r->sweep->ops, fm_f32(x), (int64_t)n);
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,

@@ -4,21 +4,19 @@
  */
 #include "lib/learn/loragrad.h"
 
-#include "lib/base/pool.h"
-
 /* dA (r, H) += s (dy B)^T x and dB (k, r) += s dy^T (x A^T), for y = x (W + s B A)^T with
  * x (n, H) and dy (n, k): gate and up. */
 static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const float *A,
                          const float *B, const float *x, const float *dy, int n, int k, int H,
                          int r, float s)
 {
-    struct fm_mark mark = fm_scratch_mark();
-    float *t = fm_scratch((size_t)n * (size_t)r * sizeof *t);
+    struct fm_mark mark = ops->device->mark();
+    float *t = ops->device->scratch((size_t)n * (size_t)r * sizeof *t);
     ops->gemm(false, true, n, r, H, 1, x, H, A, H, 0, t, r);
     ops->gemm(true, false, k, r, n, s, dy, k, t, r, 1, dB, r);
     ops->gemm(false, false, n, r, k, 1, dy, k, B, r, 0, t, r);
     ops->gemm(true, false, r, H, n, s, t, r, x, H, 1, dA, H);
-    fm_scratch_release(mark);
+    ops->device->release(mark);
 }
 
 /* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); h (n, ld) is read up to kk. */
@@ -26,13 +24,13 @@ static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, co
                               const float *B, const struct fm_expert_view *v, int kk, int k, int H,
                               int r, float s)
 {
-    struct fm_mark mark = fm_scratch_mark();
-    float *t = fm_scratch((size_t)v->n * (size_t)r * sizeof *t);
+    struct fm_mark mark = ops->device->mark();
+    float *t = ops->device->scratch((size_t)v->n * (size_t)r * sizeof *t);
     ops->gemm(false, true, v->n, r, kk, 1, v->h, v->cap, A, k, 0, t, r);
     ops->gemm(true, false, H, r, v->n, s, v->dy, H, t, r, 1, dB, r);
     ops->gemm(false, false, v->n, r, H, 1, v->dy, H, B, r, 0, t, r);
     ops->gemm(true, false, r, kk, v->n, s, t, r, v->h, v->cap, 1, dA, k);
-    fm_scratch_release(mark);
+    ops->device->release(mark);
 }
 
 void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
@@ -44,15 +42,10 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
     float s = a->alpha / (float)r;
     if (kk == 0)
         return;
-    struct fm_mark mark = fm_scratch_mark();
-    size_t each = (size_t)v->n * (size_t)kk;
-    float *dgate = fm_scratch(each * sizeof *dgate), *dup = fm_scratch(each * sizeof *dup);
-    for (int t = 0; t < v->n; t++)
-        for (int j = 0; j < kk; j++) {
-            const float *pair = v->dgu + ((size_t)t * (size_t)v->width + (size_t)j) * 2;
-            dgate[(size_t)t * (size_t)kk + (size_t)j] = pair[0];
-            dup[(size_t)t * (size_t)kk + (size_t)j] = pair[1];
-        }
+    struct fm_mark mark = ops->device->mark();
+    size_t bytes = (size_t)v->n * (size_t)kk * sizeof(float);
+    float *dgate = ops->device->scratch(bytes), *dup = ops->device->scratch(bytes);
+    ops->split_pairs(dgate, dup, v->dgu, v->n, v->width, kk);
     const float *expert = a->values + a->offset[i];
     const float *value[FM_LORA_PARTS];
     float *grad[FM_LORA_PARTS];
@@ -66,5 +59,5 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
                  kk, H, r, s);
     add_gradient_down(ops, grad[FM_DOWN_A], grad[FM_DOWN_B], value[FM_DOWN_A], value[FM_DOWN_B], v,
                       kk, k, H, r, s);
-    fm_scratch_release(mark);
+    ops->device->release(mark);
 }

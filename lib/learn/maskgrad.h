@@ -16,11 +16,14 @@ struct fm_maskgrad {
     const struct fm_ops *ops;
     const struct fm_actions *actions;
     int M, E;
-    bool squares;  /* the walk's sums instead of dz */
-    double share;  /* of one micro-batch in the total: 1 / micro-batches */
-    double *slot;  /* (slots, E, A) */
-    double *total; /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
+    bool squares; /* the walk's sums instead of dz */
+    double share; /* of one micro-batch in the total: 1 / micro-batches */
     int students;
+    double *total; /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
+    /* On the device of ops. */
+    int32_t *width; /* (A) of the actions */
+    double *slot;   /* (slots, E, A) */
+    double *sum;    /* (students, E, A) of the layer at hand */
 };
 
 /* For sweeps with a teacher in lane 0 and `students` lanes behind it. */
@@ -29,7 +32,7 @@ int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                      int slots, struct fm_err *err);
 void fm_maskgrad_release(struct fm_maskgrad *g); /* zeroed struct is fine */
 
-/* Clear the total; `batches` micro-batches follow. */
+/* A run of `batches` micro-batches follows; it fills the total. */
 void fm_maskgrad_begin(struct fm_maskgrad *g, int batches);
 
 /* The visitor; it borrows g. */

@@ -162,21 +162,29 @@ void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops)
     struct fm_err err = {0};
     int threads = fm_pool_threads();
     size_t n = (size_t)PROBE * PROBE;
-    float *a = fm_alloc((2 + (size_t)threads) * n, sizeof *a, "a probe", &err);
-    if (!a)
+    float *host = fm_alloc(2 * n, sizeof *host, "a probe", &err);
+    float *a =
+        host ? ops->device->alloc((2 + (size_t)threads) * n * sizeof *a, "a probe", &err) : NULL;
+    if (!a) {
+        free(host);
         return;
+    }
     for (size_t i = 0; i < 2 * n; i++)
-        a[i] = (float)(i % 7) - 3;
+        host[i] = (float)(i % 7) - 3;
+    ops->device->copy_in(a, host, 2 * n * sizeof *a);
+    free(host);
     struct probe probe = {ops, a, a + n, a + 2 * n};
     /* The first product makes the library's plan. */
     multiply(&probe, 0);
+    ops->device->sync(&err);
     double began = fm_clock_now(), spent = 0, flops = 0;
     while (spent < PROBE_SECONDS) {
         fm_pool_for(threads, multiply, &probe);
+        ops->device->sync(&err);
         flops += 2.0 * PROBE * PROBE * PROBE * threads;
         spent = fm_clock_now() - began;
     }
     plan->rate = flops / spent;
     plan->seconds = plan->flops / plan->rate * 4 / 3;
-    free(a);
+    ops->device->free(a);
 }

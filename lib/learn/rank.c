@@ -1,3 +1,8 @@
+/*
+ * fm-rank: squared first-order scores of every channel (METHOD.md 1), summed batch by batch.  The
+ * device scores the experts of a batch into a slot and adds slots to the sums of the layer in order
+ * of batch; the host has the sums of all layers, between two groups of batches.
+ */
 #include "lib/learn/rank.h"
 
 #include <assert.h>
@@ -23,7 +28,7 @@
 struct scorer {
     struct fm_task *task;
     struct fm_ranking *ranking; /* scores hold sums until the end */
-    double *slot;               /* (slots, E, I) */
+    double *slot, *sum;         /* (slots, E, I), (E, I) of the layer at hand: on the device */
     double *before;             /* (M, E, I) the sums when the group began */
     int32_t *ids;               /* of the group */
     double ce;                  /* sum over batches of the mean loss */
@@ -69,22 +74,30 @@ static void score_expert(void *self, const struct fm_expert_view *v)
                                  s->task->config->H);
 }
 
-static void add_batch(void *self, int l, int batch, int lane, int slot)
+static int begin_layer(void *self, int l, struct fm_err *err)
 {
-    (void)batch, (void)lane;
+    (void)err;
     struct scorer *s = self;
     size_t n = layer_size(s);
-    double *sums = s->ranking->scores + (size_t)l * n, *part = s->slot + (size_t)slot * n;
-    for (size_t i = 0; i < n; i++)
-        sums[i] += part[i];
-    memset(part, 0, n * sizeof *part);
+    s->task->ops->device->copy_in(s->sum, s->ranking->scores + (size_t)l * n, n * sizeof *s->sum);
+    return FM_OK;
 }
 
-static int check_layer(void *self, int l, struct fm_err *err)
+static void add_batch(void *self, int l, int batch, int lane, int slot)
+{
+    (void)l, (void)batch, (void)lane;
+    struct scorer *s = self;
+    size_t n = layer_size(s);
+    s->task->ops->fold((struct fm_out){s->sum, FM_F64},
+                       (struct fm_out){s->slot + (size_t)slot * n, FM_F64}, 1, (int64_t)n);
+}
+
+static int end_layer(void *self, int l, struct fm_err *err)
 {
     struct scorer *s = self;
     size_t n = layer_size(s);
-    const double *sums = s->ranking->scores + (size_t)l * n;
+    double *sums = s->ranking->scores + (size_t)l * n;
+    s->task->ops->device->copy_out(sums, s->sum, n * sizeof *sums);
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(sums[i]))
             return fm_fail(err, FM_EFORMAT,
@@ -156,8 +169,11 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     for (int i = 0; i < n; i++)
         group[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
     struct fm_lane lane = {.backward = true, .teacher = -1, .ce = 1};
-    struct fm_visitor visitor = {
-        .self = s, .expert = score_expert, .commit = add_batch, .layer_end = check_layer};
+    struct fm_visitor visitor = {.self = s,
+                                 .layer_begin = begin_layer,
+                                 .expert = score_expert,
+                                 .commit = add_batch,
+                                 .layer_end = end_layer};
     int64_t *counts = fm_alloc(X, sizeof *counts, "token counts", err);
     int rc =
         counts ? fm_calib_read(calib, (int)s->next * batch, n * batch, s->ids, err) : FM_ENOMEM;
@@ -187,23 +203,34 @@ static uint64_t sums_bytes(const struct fm_task *task, int group)
     return layers * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
 }
 
+static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_err *err)
+{
+    const struct fm_ops *ops = s->task->ops;
+    size_t layer = layer_size(s) * sizeof(double), slots = (size_t)fm_sweep_slots(sweep) * layer;
+    s->slot = ops->device->alloc(slots, "scores of batches", err);
+    s->sum = s->slot ? ops->device->alloc(layer, "scores", err) : NULL;
+    s->before = s->sum ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
+    if (s->slot)
+        ops->zero(s->slot, slots);
+    return s->before ? FM_OK : err->code;
+}
+
 static int score_all(struct scorer *s, int batch, int batches, struct fm_err *err)
 {
     struct fm_task *task = s->task;
     int group = group_of(task, batch, batches);
-    size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E;
     struct fm_sweep *sweep = NULL;
     uint64_t sums = sums_bytes(task, group);
     task->memory = task->memory > sums ? task->memory - sums : 0;
     int rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
     if (rc != FM_OK)
         return rc;
-    s->slot = fm_alloc((size_t)fm_sweep_slots(sweep), layer_size(s) * sizeof *s->slot,
-                       "scores of batches", err);
-    s->before = fm_alloc(X, (size_t)s->ranking->I * sizeof *s->before, "scores", err);
-    s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
-                      "tokens of a group", err);
-    rc = s->slot && s->before && s->ids ? FM_OK : FM_ENOMEM;
+    rc = take_sums(s, sweep, err);
+    if (rc == FM_OK)
+        s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
+                          "tokens of a group", err);
+    if (rc == FM_OK && !s->ids)
+        rc = FM_ENOMEM;
     s->clock.saved = fm_clock_now();
     while (rc == FM_OK && s->next < batches) {
         int n = batches - (int)s->next < group ? batches - (int)s->next : group;
@@ -432,7 +459,10 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
         rc = fm_carry_list(&task.dir, options->carry, err);
     if (rc == FM_OK)
         rc = run_task(&s, options->order, report, err);
-    free(s.slot);
+    if (task.ops) {
+        task.ops->device->free(s.slot);
+        task.ops->device->free(s.sum);
+    }
     free(s.before);
     free(s.ids);
     fm_ranking_release(&ranking);

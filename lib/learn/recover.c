@@ -1,3 +1,7 @@
+/*
+ * fm-recover: steps of training, then every mask measured again on merged and rounded weights.
+ * Either can stop between any two steps or groups of masks and go on from the state file.
+ */
 #include "lib/learn/recover.h"
 
 #include <assert.h>
@@ -116,7 +120,8 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
     item[n++] = array("taken", FM_I64, 1, &t->taken);
     item[n++] = array("loss_first", FM_F64, 1, &t->loss_first);
     item[n++] = array("loss", FM_F64, 1, &t->loss);
-    item[n++] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
+    item[n] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
+    item[n++].device = a->device;
     item[n++] = array("after", FM_F64, (uint64_t)r->budgets.family.count * QUALITIES, r->after);
     item[n++] = (struct fm_journal_item){.name = "moments",
                                          .dtype = FM_F32,
@@ -356,6 +361,8 @@ static int write_stream(struct recovery *r, struct fm_err *err)
         fm_run_warn(task->run, "%s", dropped);
     if (rc == FM_OK)
         rc = fill_manifest(manifest, r, &member[0], err);
+    if (rc == FM_OK)
+        rc = fm_adapter_place(&r->tune.adapter, &fm_device_host, err);
     if (rc == FM_OK)
         rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
     member[1].data = adapter;

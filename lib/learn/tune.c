@@ -1,9 +1,12 @@
+/*
+ * A step of recovery: one sweep leaves the gradient of the adapter, layer by layer, and AdamW takes
+ * it layer by layer.  Adapter, gradients and moments stay on the device; the host sees losses.
+ */
 #include "lib/learn/tune.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
@@ -39,7 +42,7 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
         size_t n = layer_floats(&t->adapter, l);
         t->floats = n > t->floats ? n : t->floats;
     }
-    return FM_OK;
+    return fm_adapter_place(&t->adapter, t->task->ops->device, err);
 }
 
 static int start_moments(struct fm_tune *t, struct fm_err *err)
@@ -51,13 +54,14 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
         rc = fm_store_init(&t->gradients, t->task->ops, record / 2, M, t->task->memory / 4, err);
     if (rc != FM_OK)
         return rc;
-    t->spare = fm_alloc(t->moments.record, 1, "moments", err);
-    t->current = fm_alloc(t->gradients.record, 1, "gradients", err);
+    const struct fm_ops *ops = t->task->ops;
+    t->spare = ops->device->alloc(t->moments.record, "moments", err);
+    t->current = ops->device->alloc(t->gradients.record, "gradients", err);
     if (!t->spare || !t->current)
         return FM_ENOMEM;
     for (size_t l = 0; rc == FM_OK && l < M; l++) {
         void *place = fm_store_place(&t->moments, l, t->spare);
-        memset(place, 0, t->moments.record);
+        ops->zero(place, t->moments.record);
         rc = fm_store_put(&t->moments, l, 0, t->moments.record, place, err);
     }
     return rc;
@@ -77,8 +81,10 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
         rc = fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err);
     if (rc != FM_OK)
         return rc;
-    t->slot = fm_alloc((size_t)fm_sweep_slots(t->sweep), t->floats * sizeof *t->slot,
-                       "gradients of batches", err);
+    size_t slots = (size_t)fm_sweep_slots(t->sweep) * t->floats * sizeof *t->slot;
+    t->slot = t->task->ops->device->alloc(slots, "gradients of batches", err);
+    if (t->slot)
+        t->task->ops->zero(t->slot, slots);
     t->ids = fm_alloc((size_t)t->batch * (size_t)T, sizeof *t->ids, "sequences", err);
     return t->slot && t->ids ? FM_OK : FM_ENOMEM;
 }
@@ -89,9 +95,12 @@ void fm_tune_release(struct fm_tune *t)
     fm_store_release(&t->moments);
     fm_store_release(&t->gradients);
     fm_adapter_release(&t->adapter);
-    free(t->current);
-    free(t->spare);
-    free(t->slot);
+    if (t->task) {
+        const struct fm_device *device = t->task->ops->device;
+        device->free(t->current);
+        device->free(t->spare);
+        device->free(t->slot);
+    }
     free(t->ids);
     *t = (struct fm_tune){0};
 }
@@ -100,7 +109,7 @@ static int begin_layer(void *self, int l, struct fm_err *err)
 {
     (void)l, (void)err;
     struct fm_tune *t = self;
-    memset(t->current, 0, t->gradients.record);
+    t->task->ops->zero(t->current, t->gradients.record);
     return FM_OK;
 }
 
@@ -118,17 +127,15 @@ static void add_batch(void *self, int l, int batch, int lane, int slot)
     (void)batch, (void)lane;
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, l);
-    float *part = t->slot + (size_t)slot * t->floats, share = (float)t->share;
-    for (size_t i = 0; i < n; i++)
-        t->current[i] += share * part[i];
-    memset(part, 0, n * sizeof *part);
+    t->task->ops->fold(fm_to_f32(t->current), fm_to_f32(t->slot + (size_t)slot * t->floats),
+                       t->share, (int64_t)n);
 }
 
 static int end_layer(void *self, int l, struct fm_err *err)
 {
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, l);
-    if (fm_dtype_nonfinite(t->current, FM_F32, n) != n)
+    if (fm_ops_nonfinite(t->task->ops, fm_f32(t->current), (int64_t)n) != (int64_t)n)
         return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
                        t->task->config->moe[l]);
     return fm_store_put(&t->gradients, (size_t)l, 0, n * sizeof(float), t->current, err);
