@@ -14,15 +14,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/ops/kernels.h"
 #include "lib/base/vector.h"
 
 #define FM_LANES 32
 
-/* A product on the calling thread: fm_dnnl_sgemm, or the same with bfloat16 operands. */
-typedef void fm_product(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
-                        const float *B, int ldb, float beta, float *C, int ldc);
-void fm_cpu_bf16_product(bool ta, bool tb, int M, int N, int K, float alpha, const float *A,
-                         int lda, const float *B, int ldb, float beta, float *C, int ldc);
+/* A product on the calling thread: of float32 operands, or of bfloat16 ones, to which it rounds
+ * those that are float32. */
+typedef void fm_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
+                        struct fm_in B, int ldb, float beta, float *C, int ldc);
+fm_product fm_cpu_f32_product, fm_cpu_bf16_product;
 
 /* run(args, first, last) for blocks of rows that cover [0, n), in parallel; `work` is the number
  * of elements that one row touches and sets the size of a block. */

@@ -1,3 +1,4 @@
+/* Rotation on blocks of rows; attention by tiles of queries, one head of one sequence a task. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"

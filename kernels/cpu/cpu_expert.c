@@ -1,11 +1,15 @@
+/*
+ * What happens to the rows of an expert, on blocks of rows; sums over rows on blocks of columns, so
+ * that each goes over its rows in order.
+ */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/pool.h"
 
 struct gather {
-    float *y;
-    const float *x;
+    struct fm_out y;
+    struct fm_in x;
     const int32_t *rows;
     const float *scale;
     int H;
@@ -15,20 +19,27 @@ FM_CLONES static void gather_rows(const void *args, int64_t first, int64_t last)
 {
     const struct gather *a = args;
     int H = a->H;
+    size_t bytes = (size_t)H * (size_t)(fm_dtype_bits(a->y.dtype) / 8);
     for (int64_t r = first; r < last; r++) {
-        const float *restrict x = a->x + (int64_t)a->rows[r] * H;
-        float *restrict y = a->y + r * H;
-        if (!a->scale) {
-            memcpy(y, x, (size_t)H * sizeof *y);
+        struct fm_in from = fm_element(a->x, (size_t)a->rows[r] * (size_t)H);
+        struct fm_out to = fm_element_out(a->y, (size_t)(r * H));
+        if (!a->scale && from.dtype == to.dtype) {
+            memcpy(to.data, from.data, bytes);
             continue;
         }
-        float scale = a->scale[r];
+        struct fm_mark mark = fm_scratch_mark();
+        const float *restrict x = fm_widen(from, (size_t)H);
+        float *restrict y = fm_wide(to, (size_t)H);
+        float scale = a->scale ? a->scale[r] : 1;
         for (int i = 0; i < H; i++)
             y[i] = scale * x[i];
+        fm_narrow(to, y, (size_t)H);
+        fm_scratch_release(mark);
     }
 }
 
-void cpu_gather(float *y, const float *x, const int32_t *rows, const float *scale, int n, int H)
+void cpu_gather(struct fm_out y, struct fm_in x, const int32_t *rows, const float *scale, int n,
+                int H)
 {
     fm_cpu_rows(n, H, gather_rows, &(struct gather){y, x, rows, scale, H});
 }
@@ -64,7 +75,7 @@ void cpu_combine(float *y, const float *z, const int32_t *where, const float *we
 }
 
 struct swiglu {
-    float *out;
+    struct fm_out out;
     const float *dh, *gu;
     int I, k;
 };
@@ -72,16 +83,20 @@ struct swiglu {
 FM_CLONES static void swiglu_rows(const void *args, int64_t first, int64_t last)
 {
     const struct swiglu *a = args;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->out, (size_t)first);
     const float *restrict gu = a->gu + 2 * first;
-    float *restrict h = a->out + first;
+    float *restrict h = fm_wide(to, (size_t)(last - first));
     for (int64_t i = 0; i < last - first; i++) {
         float g = gu[2 * i], u = gu[2 * i + 1];
         h[i] = g / (1 + fm_expf(-g)) * u;
     }
+    fm_narrow(to, h, (size_t)(last - first));
+    fm_scratch_release(mark);
 }
 
 /* Elementwise, so rows and columns are one long row. */
-void cpu_swiglu(float *h, const float *gu, int n, int I)
+void cpu_swiglu(struct fm_out h, const float *gu, int n, int I)
 {
     fm_cpu_rows((int64_t)n * I, 4, swiglu_rows, &(struct swiglu){.out = h, .gu = gu});
 }
@@ -89,9 +104,13 @@ void cpu_swiglu(float *h, const float *gu, int n, int I)
 FM_CLONES static void swiglu_back_rows(const void *args, int64_t first, int64_t last)
 {
     const struct swiglu *a = args;
+    size_t count = (size_t)(last - first) * 2 * (size_t)a->k;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->out, (size_t)first * 2 * (size_t)a->k);
+    float *wide = fm_wide(to, count);
     for (int64_t r = first; r < last; r++) {
         const float *restrict gu = a->gu + 2 * r * a->I, *restrict dh = a->dh + r * a->I;
-        float *restrict dgu = a->out + 2 * r * a->k;
+        float *restrict dgu = wide + 2 * (r - first) * a->k;
         for (int j = 0; j < a->k; j++) {
             float g = gu[2 * j], u = gu[2 * j + 1];
             float s = 1 / (1 + fm_expf(-g));
@@ -99,27 +118,34 @@ FM_CLONES static void swiglu_back_rows(const void *args, int64_t first, int64_t 
             dgu[2 * j + 1] = dh[j] * (g * s);
         }
     }
+    fm_narrow(to, wide, count);
+    fm_scratch_release(mark);
 }
 
-void cpu_swiglu_back(float *dgu, const float *dh, const float *gu, int n, int I, int k)
+void cpu_swiglu_back(struct fm_out dgu, const float *dh, const float *gu, int n, int I, int k)
 {
     fm_cpu_rows(n, 8 * (int64_t)k, swiglu_back_rows, &(struct swiglu){dgu, dh, gu, I, k});
 }
 
 struct dot_rows {
     float *g;
-    const float *a, *b;
+    struct fm_in a, b;
     int I, k;
 };
 
 FM_CLONES static void dot_each(const void *args, int64_t first, int64_t last)
 {
     const struct dot_rows *a = args;
-    for (int64_t r = first; r < last; r++)
-        a->g[r] = (float)fm_dot(a->a + r * a->I, a->b + r * a->I, a->k);
+    size_t I = (size_t)a->I, from = (size_t)first * I, count = (size_t)(last - first) * I;
+    struct fm_mark mark = fm_scratch_mark();
+    const float *x = fm_widen(fm_element(a->a, from), count);
+    const float *y = fm_widen(fm_element(a->b, from), count);
+    for (int64_t r = first; r < last; r++, x += I, y += I)
+        a->g[r] = (float)fm_dot(x, y, a->k);
+    fm_scratch_release(mark);
 }
 
-void cpu_dot_rows(float *g, const float *a, const float *b, int n, int I, int k)
+void cpu_dot_rows(float *g, struct fm_in a, struct fm_in b, int n, int I, int k)
 {
     fm_cpu_rows(n, 2 * (int64_t)k, dot_each, &(struct dot_rows){g, a, b, I, k});
 }
@@ -151,7 +177,11 @@ static void sum_block(void *arg, int index)
     sum_columns(a, first, last < a->I ? last : a->I);
 }
 
-void cpu_channel_sums(double *c, const float *h, const float *dh, int n, int I)
+void cpu_channel_sums(double *c, struct fm_in h, struct fm_in dh, int n, int I)
 {
-    fm_pool_for((I + SUMS_COLS - 1) / SUMS_COLS, sum_block, &(struct sums){c, h, dh, n, I});
+    struct fm_mark mark = fm_scratch_mark();
+    size_t count = (size_t)n * (size_t)I;
+    struct sums sums = {c, fm_widen(h, count), fm_widen(dh, count), n, I};
+    fm_pool_for((I + SUMS_COLS - 1) / SUMS_COLS, sum_block, &sums);
+    fm_scratch_release(mark);
 }

@@ -1,3 +1,7 @@
+/*
+ * Matrix products: tiles of the result are tasks, each a product of oneDNN on its thread.  The cut
+ * depends on sizes alone, because oneDNN gives other bits for another cut.
+ */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
@@ -15,9 +19,9 @@ struct gemm {
     bool ta, tb;
     int M, N, K;
     float alpha;
-    const float *A;
+    struct fm_in A;
     int lda;
-    const float *B;
+    struct fm_in B;
     int ldb;
     float beta;
     float *C;
@@ -39,8 +43,8 @@ static void run_tile(void *arg, int index)
     int i = index / g->across * g->rows, j = index % g->across * g->cols;
     int M = g->M - i < g->rows ? g->M - i : g->rows;
     int N = g->N - j < g->cols ? g->N - j : g->cols;
-    const float *A = g->A + (g->ta ? (size_t)i : (size_t)i * g->lda);
-    const float *B = g->B + (g->tb ? (size_t)j * g->ldb : (size_t)j);
+    struct fm_in A = fm_element(g->A, g->ta ? (size_t)i : (size_t)i * g->lda);
+    struct fm_in B = fm_element(g->B, g->tb ? (size_t)j * g->ldb : (size_t)j);
     float *C = g->C + (size_t)i * g->ldc + j;
     g->product(g->ta, g->tb, M, N, g->K, g->alpha, A, g->lda, B, g->ldb, g->beta, C, g->ldc);
 }
@@ -55,26 +59,51 @@ static void run_tiles(struct gemm *g)
     fm_pool_for((g->M + g->rows - 1) / g->rows * g->across, run_tile, g);
 }
 
-void cpu_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
-              const float *B, int ldb, float beta, float *C, int ldc)
+/* The span of `rows` rows as floats, in scratch where it has another type. */
+static struct fm_in widen(struct fm_in x, int rows, int cols, int ld)
 {
-    run_tiles(&(struct gemm){fm_dnnl_sgemm, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, 0,
-                             0, 0});
+    size_t n = rows > 0 ? (size_t)(rows - 1) * ld + cols : 0;
+    if (x.dtype == FM_F32)
+        return x;
+    float *wide = fm_scratch(n * sizeof *wide);
+    cpu_convert(fm_to_f32(wide), (int64_t)n, x, NULL, 1, (int64_t)n);
+    return fm_f32(wide);
 }
 
-void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
-                   const float *B, int ldb, float beta, float *C, int ldc)
+void cpu_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
+              struct fm_in B, int ldb, float beta, float *C, int ldc)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    A = widen(A, ta ? K : M, ta ? M : K, lda);
+    B = widen(B, tb ? N : K, tb ? K : N, ldb);
+    run_tiles(&(struct gemm){fm_cpu_f32_product, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C,
+                             ldc, 0, 0, 0});
+    fm_scratch_release(mark);
+}
+
+void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
+                   struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
     run_tiles(&(struct gemm){fm_cpu_bf16_product, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C,
                              ldc, 0, 0, 0});
 }
 
-/* rows x cols of a, rounded to bfloat16, packed, in scratch. */
-static const uint16_t *round_rows(const float *a, int rows, int cols, int ld)
+void fm_cpu_f32_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
+                        struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
+    fm_dnnl_sgemm(ta, tb, M, N, K, alpha, A.data, lda, B.data, ldb, beta, C, ldc);
+}
+
+/* rows x cols as bfloat16: where they lie, or packed in scratch, rounded; *ld says which. */
+static const uint16_t *narrow(struct fm_in x, int rows, int cols, int *ld)
+{
+    if (x.dtype == FM_BF16)
+        return x.data;
     uint16_t *b = fm_scratch((size_t)rows * cols * sizeof *b);
     for (int i = 0; i < rows; i++)
-        fm_dtype_from_f32(b + (size_t)i * cols, a + (size_t)i * ld, FM_BF16, (size_t)cols);
+        fm_dtype_from_f32(b + (size_t)i * cols, (const float *)x.data + (size_t)i * *ld, FM_BF16,
+                          (size_t)cols);
+    *ld = cols;
     return b;
 }
 
@@ -88,15 +117,15 @@ FM_CLONES static void scale_row(float *c, const float *product, int n, float alp
             c[j] = alpha * product[j] + beta * c[j];
 }
 
-void fm_cpu_bf16_product(bool ta, bool tb, int M, int N, int K, float alpha, const float *A,
-                         int lda, const float *B, int ldb, float beta, float *C, int ldc)
+void fm_cpu_bf16_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A,
+                         int lda, struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
     struct fm_mark mark = fm_scratch_mark();
     float *product = fm_scratch((size_t)M * N * sizeof *product);
-    const uint16_t *a = round_rows(A, ta ? K : M, ta ? M : K, lda);
-    const uint16_t *b = round_rows(B, tb ? N : K, tb ? K : N, ldb);
+    const uint16_t *a = narrow(A, ta ? K : M, ta ? M : K, &lda);
+    const uint16_t *b = narrow(B, tb ? N : K, tb ? K : N, &ldb);
     if (K > 0)
-        fm_dnnl_bf16gemm(ta, tb, M, N, K, a, ta ? M : K, b, tb ? K : N, product);
+        fm_dnnl_bf16gemm(ta, tb, M, N, K, a, lda, b, ldb, product);
     else
         memset(product, 0, (size_t)M * N * sizeof *product);
     for (int i = 0; i < M; i++)

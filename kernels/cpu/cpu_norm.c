@@ -1,10 +1,14 @@
+/* RMSNorm and LayerNorm on blocks of rows; sums in lanes (kernels/cpu/cpu.h). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
 #include <math.h>
 
+#include "lib/base/pool.h"
+
 struct norm {
-    float *y, *rstd;
+    struct fm_out y;
+    float *rstd;
     const float *x, *w, *b;
     int H;
     float eps;
@@ -21,9 +25,12 @@ FM_CLONES static void norm_rows(const void *args, int64_t first, int64_t last)
     const struct norm *a = args;
     int H = a->H;
     const float *restrict w = a->w;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->y, (size_t)(first * H));
+    float *wide = fm_wide(to, (size_t)((last - first) * H));
     for (int64_t t = first; t < last; t++) {
         const float *restrict x = a->x + t * H;
-        float *restrict y = a->y + t * H;
+        float *restrict y = wide + (t - first) * H;
         float mean = centre(x, a->b, H);
         for (int i = 0; i < H; i++)
             y[i] = x[i] - mean;
@@ -35,10 +42,12 @@ FM_CLONES static void norm_rows(const void *args, int64_t first, int64_t last)
             for (int i = 0; i < H; i++)
                 y[i] += a->b[i];
     }
+    fm_narrow(to, wide, (size_t)((last - first) * H));
+    fm_scratch_release(mark);
 }
 
-void cpu_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N, int H,
-              float eps)
+void cpu_norm(struct fm_out y, float *rstd, const float *x, const float *w, const float *b, int N,
+              int H, float eps)
 {
     fm_cpu_rows(N, 2 * (int64_t)H, norm_rows, &(struct norm){y, rstd, x, w, b, H, eps});
 }

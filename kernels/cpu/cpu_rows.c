@@ -1,3 +1,4 @@
+/* The one way in which elementwise work is cut: blocks whose size depends on the shapes alone. */
 #include "kernels/cpu/cpu.h"
 #include "lib/base/pool.h"
 

@@ -1,9 +1,3 @@
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/cpu_tile.h"
-#include "kernels/cpu/dnnl.h"
-#include "kernels/ops/ops.h"
-#include "lib/base/pool.h"
-
 /*
  * channel_scores makes dW = a^T b for gate_up (a = dgu, b = x) and for down (a = h, b = dy), and
  * adds (W dW)^2 to the channel that a row of W belongs to.  Two ways:
@@ -14,6 +8,12 @@
  * W is taken 2^32 times as large, which is exact, so that squares of small gradients do not
  * underflow in float: |theta dtheta| may lie anywhere in 1e-28 .. 4e9.
  */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_tile.h"
+#include "kernels/cpu/dnnl.h"
+#include "kernels/ops/ops.h"
+#include "lib/base/pool.h"
+
 static const float scale_up = 0x1p32f;
 static const double scale_down = 0x1p-64;
 
@@ -21,7 +21,8 @@ static const double scale_down = 0x1p-64;
 struct scores {
     double *s;
     int per;
-    const float *W, *a, *b; /* a (n, per I), b (n, H) */
+    const float *W, *a, *b; /* a (n, per I), b (n, H), for tiles; */
+    struct fm_in A, B;      /* the same, for products */
     int n, I, H;
     fm_product *product;
     const struct fm_cpu_tile *tile;
@@ -191,8 +192,8 @@ static void score_by_products(void *arg, int index)
     float *d = fm_scratch((size_t)rows * most * sizeof *d);
     for (int j = 0; j < t->H; j += most) {
         int cols = t->H - j < most ? t->H - j : most;
-        t->product(true, false, rows, cols, t->n, 1, t->a + i, t->per * t->I, t->b + j, t->H, 0, d,
-                   cols);
+        t->product(true, false, rows, cols, t->n, 1, fm_element(t->A, (size_t)i), t->per * t->I,
+                   fm_element(t->B, (size_t)j), t->H, 0, d, cols);
         square_rows(sum, t->W + (size_t)i * t->H + j, t->H, d, rows, cols);
     }
     for (int r = 0; r < rows; r++)
@@ -216,23 +217,42 @@ static void score_matrix(struct scores t)
     fm_scratch_release(mark);
 }
 
-void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, const float *gate_up,
-                        const float *down, const float *dgu, const float *x, const float *h,
-                        const float *dy, int n, int I, int H)
+/* The scores of one matrix W (per I, H), whose gradient is A^T B.  bfloat16 stays so for products
+ * that take it; squares and tiles want floats. */
+static void score(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n, int I,
+                  int H, fm_product *product, const struct fm_cpu_tile *tile)
 {
-    score_matrix((struct scores){s, 2, gate_up, dgu, x, n, I, H, fm_dnnl_sgemm, tile, NULL});
-    score_matrix((struct scores){s, 1, down, h, dy, n, I, H, fm_dnnl_sgemm, tile, NULL});
+    struct fm_mark mark = fm_scratch_mark();
+    size_t rows = (size_t)n * (size_t)H, wide = (size_t)n * (size_t)(per * I);
+    struct scores t = {.s = s, .per = per, .A = A, .B = B, .n = n, .I = I, .H = H};
+    t.product = product;
+    t.tile = tile;
+    t.W = fm_widen(W, (size_t)(per * I) * (size_t)H);
+    if (product == fm_cpu_f32_product) {
+        t.A = fm_f32(t.a = fm_widen(A, wide));
+        t.B = fm_f32(t.b = fm_widen(B, rows));
+    }
+    score_matrix(t);
+    fm_scratch_release(mark);
 }
 
-void cpu_channel_scores(double *s, const float *gate_up, const float *down, const float *dgu,
-                        const float *x, const float *h, const float *dy, int n, int I, int H)
+void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, struct fm_in gate_up,
+                        struct fm_in down, struct fm_in dgu, struct fm_in x, struct fm_in h,
+                        struct fm_in dy, int n, int I, int H)
+{
+    score(s, 2, gate_up, dgu, x, n, I, H, fm_cpu_f32_product, tile);
+    score(s, 1, down, h, dy, n, I, H, fm_cpu_f32_product, tile);
+}
+
+void cpu_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
+                        struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {
     fm_cpu_tile_scores(fm_cpu_tile_get(0), s, gate_up, down, dgu, x, h, dy, n, I, H);
 }
 
-void cpu_bf16_channel_scores(double *s, const float *gate_up, const float *down, const float *dgu,
-                             const float *x, const float *h, const float *dy, int n, int I, int H)
+void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
+                             struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {
-    score_matrix((struct scores){s, 2, gate_up, dgu, x, n, I, H, fm_cpu_bf16_product, NULL, NULL});
-    score_matrix((struct scores){s, 1, down, h, dy, n, I, H, fm_cpu_bf16_product, NULL, NULL});
+    score(s, 2, gate_up, dgu, x, n, I, H, fm_cpu_bf16_product, NULL);
+    score(s, 1, down, h, dy, n, I, H, fm_cpu_bf16_product, NULL);
 }

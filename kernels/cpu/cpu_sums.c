@@ -9,25 +9,20 @@ void cpu_width_sums(double *sum, const double *c, const int32_t *width, int A, b
 }
 
 struct split {
-    float *a, *b;
-    const float *x;
+    struct fm_out a, b;
+    struct fm_in x;
     int I, k;
 };
 
-FM_CLONES static void split_rows(const void *args, int64_t first, int64_t last)
+static void split_rows(const void *args, int64_t first, int64_t last)
 {
     const struct split *s = args;
-    for (int64_t t = first; t < last; t++) {
-        const float *restrict x = s->x + t * s->I * 2;
-        float *restrict a = s->a + t * s->k, *restrict b = s->b + t * s->k;
-        for (int j = 0; j < s->k; j++) {
-            a[j] = x[2 * j];
-            b[j] = x[2 * j + 1];
-        }
-    }
+    size_t k = (size_t)s->k, I = (size_t)s->I, at = (size_t)first;
+    ref_split_pairs(fm_element_out(s->a, at * k), fm_element_out(s->b, at * k),
+                    fm_element(s->x, at * 2 * I), (int)(last - first), s->I, s->k);
 }
 
-void cpu_split_pairs(float *a, float *b, const float *x, int n, int I, int k)
+void cpu_split_pairs(struct fm_out a, struct fm_out b, struct fm_in x, int n, int I, int k)
 {
     fm_cpu_rows(n, 4 * (int64_t)k, split_rows, &(struct split){a, b, x, I, k});
 }

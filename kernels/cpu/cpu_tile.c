@@ -1,3 +1,7 @@
+/*
+ * Inner loops of tiles whose result is used at once, one for each set of vector instructions: as
+ * many sums as registers hold, so that every load of a feeds two multiplications.
+ */
 #include "kernels/cpu/cpu_tile.h"
 
 #include <stddef.h>

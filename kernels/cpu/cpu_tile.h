@@ -6,6 +6,8 @@
 #ifndef FM_KERNELS_CPU_TILE_H
 #define FM_KERNELS_CPU_TILE_H
 
+#include "kernels/ops/kernels.h"
+
 enum { FM_TILE_COLS = 32, FM_TILE_ROWS_MAX = 14 };
 
 /* run: d (rows, FM_TILE_COLS) = a^T b, a (n, rows), b (n, FM_TILE_COLS), all packed.  A sum goes
@@ -19,8 +21,8 @@ struct fm_cpu_tile {
 const struct fm_cpu_tile *fm_cpu_tile_get(int index);
 
 /* channel_scores of the table by that tile, or by float32 products where it is NULL. */
-void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, const float *gate_up,
-                        const float *down, const float *dgu, const float *x, const float *h,
-                        const float *dy, int n, int I, int H);
+void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, struct fm_in gate_up,
+                        struct fm_in down, struct fm_in dgu, struct fm_in x, struct fm_in h,
+                        struct fm_in dy, int n, int I, int H);
 
 #endif

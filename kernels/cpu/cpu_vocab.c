@@ -1,3 +1,4 @@
+/* Embedding and losses on blocks of rows. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
@@ -8,18 +9,17 @@
 struct embed {
     float *x;
     const int32_t *ids;
-    const float *table;
+    struct fm_in table;
     int H;
 };
 
 static void embed_rows(const void *args, int64_t first, int64_t last)
 {
     const struct embed *a = args;
-    for (int64_t t = first; t < last; t++)
-        memcpy(a->x + t * a->H, a->table + (int64_t)a->ids[t] * a->H, (size_t)a->H * sizeof(float));
+    ref_embed(a->x + first * a->H, a->ids + first, a->table, (int)(last - first), a->H);
 }
 
-void cpu_embed(float *x, const int32_t *ids, const float *table, int N, int H)
+void cpu_embed(float *x, const int32_t *ids, struct fm_in table, int N, int H)
 {
     fm_cpu_rows(N, H, embed_rows, &(struct embed){x, ids, table, H});
 }

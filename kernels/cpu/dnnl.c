@@ -1,3 +1,7 @@
+/*
+ * oneDNN behind two functions: sgemm, and a matmul of bfloat16 operands through descriptors whose
+ * names differ between its versions 2 and 3.
+ */
 #include "kernels/cpu/dnnl.h"
 
 #include <oneapi/dnnl/dnnl.h>

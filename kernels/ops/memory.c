@@ -16,6 +16,26 @@ void ref_zero(void *y, size_t bytes)
     memset(y, 0, bytes);
 }
 
+const float *fm_widen(struct fm_in x, size_t n)
+{
+    if (x.dtype == FM_F32)
+        return x.data;
+    float *wide = fm_scratch(n * sizeof *wide);
+    fm_dtype_to_f32(wide, x.data, x.dtype, n);
+    return wide;
+}
+
+float *fm_wide(struct fm_out y, size_t n)
+{
+    return y.dtype == FM_F32 ? y.data : fm_scratch(n * sizeof(float));
+}
+
+void fm_narrow(struct fm_out y, const float *wide, size_t n)
+{
+    if (y.data != wide)
+        fm_dtype_from_f32(y.data, wide, y.dtype, n);
+}
+
 /* Elements [at, at + n) of y from floats. */
 static void write_row(struct fm_out y, size_t at, const float *row, size_t n)
 {

@@ -13,12 +13,14 @@ static double centre(const float *x, const float *b, int H)
 }
 
 /* rstd = 1 / sqrt(mean(x^2) + eps), y = w x rstd + b. */
-void ref_norm(float *y, float *rstd, const float *x, const float *w, const float *b, int N, int H,
-              float eps)
+void ref_norm(struct fm_out y, float *rstd, const float *x, const float *w, const float *b, int N,
+              int H, float eps)
 {
+    struct fm_mark mark = fm_scratch_mark();
+    float *wide = fm_wide(y, (size_t)N * H);
     for (int t = 0; t < N; t++) {
         const float *xt = x + (size_t)t * H;
-        float *yt = y + (size_t)t * H;
+        float *yt = wide + (size_t)t * H;
         double mean = centre(xt, b, H), sum = 0;
         for (int i = 0; i < H; i++)
             sum += (xt[i] - mean) * (xt[i] - mean);
@@ -27,6 +29,8 @@ void ref_norm(float *y, float *rstd, const float *x, const float *w, const float
         for (int i = 0; i < H; i++)
             yt[i] = (float)(w[i] * ((xt[i] - mean) * r) + (b ? b[i] : 0));
     }
+    fm_narrow(y, wide, (size_t)N * H);
+    fm_scratch_release(mark);
 }
 
 /* dx += rstd (w dy) - x rstd^3 / H sum(w dy x): the second term is the gradient through rstd.

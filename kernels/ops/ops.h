@@ -27,11 +27,19 @@ static inline struct fm_out fm_element_out(struct fm_out y, size_t i)
     return (struct fm_out){(char *)y.data + i * (size_t)(fm_dtype_bits(y.dtype) / 8), y.dtype};
 }
 
+/*
+ * Arrays of another type than float32 go through scratch: n elements to be read as floats, room for
+ * n floats to be written, and those written where they belong.  Nothing happens to float32.
+ */
+const float *fm_widen(struct fm_in x, size_t n);
+float *fm_wide(struct fm_out y, size_t n);
+void fm_narrow(struct fm_out y, const float *wide, size_t n);
+
 /* The entries of cpu whose products have bfloat16 operands. */
-void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
-                   const float *B, int ldb, float beta, float *C, int ldc);
-void cpu_bf16_channel_scores(double *s, const float *gate_up, const float *down, const float *dgu,
-                             const float *x, const float *h, const float *dy, int n, int I, int H);
+void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
+                   struct fm_in B, int ldb, float beta, float *C, int ldc);
+void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
+                             struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H);
 
 /* The table that fm_ops_cpu gives for BF16, also where the CPU has no such instructions (oneDNN
  * emulates them on AVX-512): for tests. */

@@ -17,14 +17,23 @@ void ref_width_sums(double *sum, const double *c, const int32_t *width, int A, b
     }
 }
 
-void ref_split_pairs(float *a, float *b, const float *x, int n, int I, int k)
+void ref_split_pairs(struct fm_out a, struct fm_out b, struct fm_in x, int n, int I, int k)
 {
-    for (int t = 0; t < n; t++)
-        for (int j = 0; j < k; j++) {
-            const float *pair = x + ((size_t)t * (size_t)I + (size_t)j) * 2;
-            a[(size_t)t * (size_t)k + (size_t)j] = pair[0];
-            b[(size_t)t * (size_t)k + (size_t)j] = pair[1];
+    struct fm_mark mark = fm_scratch_mark();
+    size_t count = (size_t)n * (size_t)k;
+    const float *pairs = fm_widen(x, (size_t)n * 2 * (size_t)I);
+    float *even = fm_wide(a, count), *odd = fm_wide(b, count);
+    for (int t = 0; t < n; t++) {
+        const float *pair = pairs + (size_t)t * 2 * (size_t)I;
+        size_t to = (size_t)t * (size_t)k;
+        for (int j = 0; j < k; j++, to++) {
+            even[to] = pair[2 * j];
+            odd[to] = pair[2 * j + 1];
         }
+    }
+    fm_narrow(a, even, count);
+    fm_narrow(b, odd, count);
+    fm_scratch_release(mark);
 }
 
 void ref_fold(struct fm_out total, struct fm_out part, double share, int64_t count)

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-void ref_embed(float *x, const int32_t *ids, const float *table, int N, int H)
+void ref_embed(float *x, const int32_t *ids, struct fm_in table, int N, int H)
 {
     for (int t = 0; t < N; t++)
-        for (int i = 0; i < H; i++)
-            x[(size_t)t * H + i] = table[(size_t)ids[t] * H + i];
+        fm_dtype_to_f32(x + (size_t)t * H, fm_element(table, (size_t)ids[t] * H).data, table.dtype,
+                        (size_t)H);
 }
 
 /* log of sum of exp(l); *top is the index of the largest. */

@@ -27,8 +27,8 @@ static void multiply_rows(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     float *wide = fm_scratch(count * sizeof *wide);
     fm_dtype_to_f32(wide, p->w + (size_t)first * (size_t)p->H, FM_BF16, count);
-    p->ops->gemm(false, true, p->N, n, p->H, 1, p->x, p->H, wide, p->H, p->beta, p->y + first,
-                 p->M);
+    p->ops->gemm(false, true, p->N, n, p->H, 1, fm_f32(p->x), p->H, fm_f32(wide), p->H, p->beta,
+                 p->y + first, p->M);
     fm_scratch_release(mark);
 }
 
@@ -37,7 +37,7 @@ void fm_serve_product(const struct fm_ops *ops, float *y, const float *x, const 
 {
     struct product p = {ops, y, x, w, N, M, H, N < MANY ? ROWS_FEW : ROWS_MANY, beta};
     if (dtype == FM_F32)
-        ops->gemm(false, true, N, M, H, 1, x, H, w, H, beta, y, M);
+        ops->gemm(false, true, N, M, H, 1, fm_f32(x), H, fm_f32(w), H, beta, y, M);
     else
         fm_pool_for((M + p.rows - 1) / p.rows, multiply_rows, &p);
 }

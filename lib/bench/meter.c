@@ -81,15 +81,15 @@ static void note_product(bool ta, bool tb, int M, int N, int K)
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 
-static void note_gemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
-                      const float *B, int ldb, float beta, float *C, int ldc)
+static void note_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
+                      struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
     note_product(ta, tb, M, N, K);
     meter_gemm(ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
-static void note_channel_scores(double *s, const float *gate_up, const float *down,
-                                const float *dgu, const float *x, const float *h, const float *dy,
+static void note_channel_scores(double *s, struct fm_in gate_up, struct fm_in down,
+                                struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
                                 int n, int I, int H)
 {
     note_product(true, false, 2 * I, H, n);
@@ -157,7 +157,7 @@ static void run_probe(void *arg, int i)
     (void)i;
     struct fm_mark mark = base->device->mark();
     float *C = base->device->scratch((size_t)p->M * (size_t)p->N * sizeof *C);
-    base->gemm(p->ta, p->tb, p->M, p->N, p->K, 1, p->A, p->ta ? p->M : p->K, p->B,
+    base->gemm(p->ta, p->tb, p->M, p->N, p->K, 1, fm_f32(p->A), p->ta ? p->M : p->K, fm_f32(p->B),
                p->tb ? p->K : p->N, 0, C, p->N);
     base->device->release(mark);
 }

@@ -19,7 +19,7 @@ static void project(struct fm_servecase *c, const struct fm_serve_layer *w, cons
     int N = p->S * p->n, H = g->H, QC = g->Q * g->C, GC = g->G * g->C;
     size_t size = c->dtype == FM_F32 ? 4 : 2, k = (size_t)QC * (size_t)H * size;
     size_t v = k + (size_t)GC * (size_t)H * size, angle = (size_t)p->t0 * (size_t)g->C / 2;
-    c->ops->norm(c->xn, c->rstd, c->x, w->input_norm, NULL, N, H, g->eps);
+    c->ops->norm(fm_to_f32(c->xn), c->rstd, c->x, w->input_norm, NULL, N, H, g->eps);
     fm_serve_product(c->ops, c->q, c->xn, w->qkv, c->dtype, N, QC, H, 0);
     fm_serve_product(c->ops, c->k, c->xn, w->qkv + k, c->dtype, N, GC, H, 0);
     fm_serve_product(c->ops, c->v, c->xn, w->qkv + v, c->dtype, N, GC, H, 0);
@@ -84,8 +84,9 @@ static int mix_experts(struct fm_servecase *c, const struct fm_serve_layer *w, i
                        struct fm_err *err)
 {
     const struct fm_config *g = &c->config;
-    c->ops->norm(c->xn, c->rstd, c->x, w->post_norm, NULL, N, g->H, g->eps);
-    c->ops->gemm(false, true, N, g->E, g->H, 1, c->xn, g->H, w->router, g->H, 0, c->logits, g->E);
+    c->ops->norm(fm_to_f32(c->xn), c->rstd, c->x, w->post_norm, NULL, N, g->H, g->eps);
+    c->ops->gemm(false, true, N, g->E, g->H, 1, fm_f32(c->xn), g->H, fm_f32(w->router), g->H, 0,
+                 c->logits, g->E);
     c->ops->route(c->ids, c->weights, c->logits, N, g->E, g->K);
     count_work(c, w, N);
     if (run_experts(c, w, N, err) != FM_OK)
@@ -101,7 +102,7 @@ static int run_piece(struct fm_servecase *c, const struct piece *p, struct fm_er
     int N = p->S * p->n;
     for (int i = 0; i < N; i++)
         c->now[i] = c->tokens[(size_t)(p->s0 + i / p->n) * T + (size_t)(p->t0 + i % p->n)];
-    c->ops->embed(c->x, c->now, c->table, N, c->config.H);
+    c->ops->embed(c->x, c->now, fm_f32(c->table), N, c->config.H);
     for (int l = 0; l < c->config.L; l++) {
         attend(c, &c->layer[l], p);
         if (mix_experts(c, &c->layer[l], N, err) != FM_OK)

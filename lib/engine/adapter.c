@@ -143,9 +143,11 @@ void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, floa
     const float *down_B = fm_adapter_part(a, a->values, l, e, FM_DOWN_B);
     /* Gate rows are every other row: a leading dimension of two rows picks them. */
     if (gate_up) {
-        ops->gemm(false, false, k, H, r, s, gate_B, r, gate_A, H, 1, gate_up, 2 * H);
-        ops->gemm(false, false, k, H, r, s, up_B, r, up_A, H, 1, gate_up + H, 2 * H);
+        ops->gemm(false, false, k, H, r, s, fm_f32(gate_B), r, fm_f32(gate_A), H, 1, gate_up,
+                  2 * H);
+        ops->gemm(false, false, k, H, r, s, fm_f32(up_B), r, fm_f32(up_A), H, 1, gate_up + H,
+                  2 * H);
     }
     if (down)
-        ops->gemm(true, true, k, H, r, s, down_A, k, down_B, r, 1, down, H);
+        ops->gemm(true, true, k, H, r, s, fm_f32(down_A), k, fm_f32(down_B), r, 1, down, H);
 }

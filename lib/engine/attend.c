@@ -36,7 +36,7 @@ static void project(const struct fm_pass *p, float *y, const float *xn, const fl
                     const float *bias, int heads)
 {
     int N = p->S * p->T, H = p->config->H, width = heads * p->config->C;
-    p->ops->gemm(false, true, N, width, H, 1, xn, H, w, H, 0, y, width);
+    p->ops->gemm(false, true, N, width, H, 1, fm_f32(xn), H, fm_f32(w), H, 0, y, width);
     if (bias)
         p->ops->add_rows(y, bias, N, width);
 }
@@ -49,8 +49,8 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     int N = p->S * p->T;
     project(p, raw ? raw : y, xn, w, bias, heads);
     if (raw)
-        p->ops->norm(y, rstd, raw, norm, NULL, norm_rows(c, N, heads), norm_width(c, heads),
-                     c->eps);
+        p->ops->norm(fm_to_f32(y), rstd, raw, norm, NULL, norm_rows(c, N, heads),
+                     norm_width(c, heads), c->eps);
     if (c->clip > 0)
         p->ops->clamp(y, c->clip, (int64_t)N * heads * c->C);
     p->ops->rope(y, p->cos, p->sin, N, p->T, heads, c->C, 1);
@@ -62,7 +62,7 @@ void fm_attend(const struct fm_pass *p, struct fm_inner *a, float *x1)
     const struct fm_ops *op = p->ops;
     const struct fm_layer *w = p->layer;
     int N = p->S * p->T, H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
-    op->norm(a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias, N, H, c->eps);
+    op->norm(fm_to_f32(a->xn), a->rstd, x1, w->input_norm, w->input_norm_bias, N, H, c->eps);
     turn(p, a->q, a->q_raw, a->q_rstd, a->xn, w->q, w->q_bias, w->q_norm, c->Q);
     turn(p, a->k, a->k_raw, a->k_rstd, a->xn, w->k, w->k_bias, w->k_norm, c->G);
     project(p, a->v, a->xn, w->v, w->v_bias, c->G);
@@ -71,7 +71,7 @@ void fm_attend(const struct fm_pass *p, struct fm_inner *a, float *x1)
         op->clamp(a->v, c->clip, (int64_t)N * GC);
     }
     op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->window);
-    op->gemm(false, true, N, H, QC, 1, a->o, QC, w->o, QC, 1, x1, H);
+    op->gemm(false, true, N, H, QC, 1, fm_f32(a->o), QC, fm_f32(w->o), QC, 1, x1, H);
     if (w->o_bias)
         op->add_rows(x1, w->o_bias, N, H);
 }
@@ -89,7 +89,7 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     if (raw) {
         float *y = fm_floats(p, n), *again = fm_floats(p, (size_t)rows);
         if (c->clip > 0) {
-            p->ops->norm(y, again, raw, norm, NULL, rows, width, c->eps);
+            p->ops->norm(fm_to_f32(y), again, raw, norm, NULL, rows, width, c->eps);
             p->ops->clamp_back(dy, y, c->clip, (int64_t)n);
         }
         p->ops->copy(y, dy, n * sizeof *y);
@@ -110,16 +110,16 @@ void fm_attend_back(const struct fm_pass *p, const struct fm_inner *a, float *dx
     float *d_o = fm_floats(p, n * (size_t)QC), *dq = fm_floats(p, n * (size_t)QC);
     float *dk = fm_floats(p, n * (size_t)GC), *dv = fm_floats(p, n * (size_t)GC);
     float *dxn = fm_floats(p, n * (size_t)H);
-    op->gemm(false, false, N, QC, H, 1, dx, H, w->o, QC, 0, d_o, QC);
+    op->gemm(false, false, N, QC, H, 1, fm_f32(dx), H, fm_f32(w->o), QC, 0, d_o, QC);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C,
                        c->window);
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
     if (c->clip > 0)
         op->clamp_back(dv, a->v_raw, c->clip, (int64_t)N * GC);
-    op->gemm(false, false, N, H, QC, 1, dq, QC, w->q, H, 0, dxn, H);
-    op->gemm(false, false, N, H, GC, 1, dk, GC, w->k, H, 1, dxn, H);
-    op->gemm(false, false, N, H, GC, 1, dv, GC, w->v, H, 1, dxn, H);
+    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_f32(w->q), H, 0, dxn, H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_f32(w->k), H, 1, dxn, H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_f32(w->v), H, 1, dxn, H);
     op->norm_back(dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, H);
     fm_pass_release(p, mark);
 }

@@ -129,9 +129,10 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (rc)
         return rc;
     float *logits = k->kept[lane] ? k->kept[lane] : k->logits;
-    s->ops->norm(k->xn, k->rstd, x, r->ends->norm, r->ends->norm_bias, k->n, c->H, c->eps);
-    s->ops->gemm(false, true, k->n, c->V, c->H, 1, k->xn, c->H, r->ends->head, c->H, 0, logits,
-                 c->V);
+    s->ops->norm(fm_to_f32(k->xn), k->rstd, x, r->ends->norm, r->ends->norm_bias, k->n, c->H,
+                 c->eps);
+    s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H, fm_f32(r->ends->head), c->H,
+                 0, logits, c->V);
     if (r->ends->head_bias)
         s->ops->add_rows(logits, r->ends->head_bias, k->n, c->V);
     if (who->backward && k->kept[lane]) /* the gradient may not overwrite what others learn from */
@@ -149,8 +150,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (!who->backward)
         return FM_OK;
     s->ops->zero(k->dx, size);
-    s->ops->gemm(false, false, k->n, c->H, c->V, 1, logits, c->V, r->ends->head, c->H, 0, k->dxn,
-                 c->H);
+    s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V, fm_f32(r->ends->head),
+                 c->H, 0, k->dxn, c->H);
     s->ops->norm_back(k->dx, k->dxn, x, r->ends->norm, r->ends->norm_bias, k->rstd, k->n, c->H);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);
 }

@@ -143,8 +143,8 @@ static void choose(const struct fm_pass *p, struct fm_inner *a)
     int N = p->S * p->T;
     struct fm_mark mark = fm_pass_mark(p);
     float *logits = a->p ? a->p : fm_floats(p, (size_t)N * (size_t)c->E);
-    p->ops->gemm(false, true, N, c->E, c->H, 1, a->xm, c->H, p->layer->router, c->H, 0, logits,
-                 c->E);
+    p->ops->gemm(false, true, N, c->E, c->H, 1, fm_f32(a->xm), c->H, fm_f32(p->layer->router), c->H,
+                 0, logits, c->E);
     switch (c->router) {
     case FM_ROUTER_SOFTMAX:
         p->ops->route(a->ids, a->weights, logits, N, c->E, c->K);
@@ -164,8 +164,8 @@ static void choose(const struct fm_pass *p, struct fm_inner *a)
 static void enter(const struct fm_pass *p, struct fm_inner *a, const float *x1)
 {
     const struct fm_layer *w = p->layer;
-    p->ops->norm(a->xm, a->rstd_m, x1, w->post_norm, w->post_norm_bias, p->S * p->T, p->config->H,
-                 p->config->eps);
+    p->ops->norm(fm_to_f32(a->xm), a->rstd_m, x1, w->post_norm, w->post_norm_bias, p->S * p->T,
+                 p->config->H, p->config->eps);
     if (a->ids)
         choose(p, a);
 }
@@ -226,10 +226,10 @@ static void forward_expert(void *arg, int i)
     struct fm_mark mark = fm_pass_mark(p);
     float *rows = fm_floats(p, n * (size_t)H), *gu = take_gu(x, &v, k);
     float *h = fm_floats(p, n * (size_t)k);
-    op->gather(rows, x->inner->xm, v.rows, NULL, v.n, H);
-    op->gemm(false, true, v.n, 2 * k, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * k);
-    op->swiglu(h, gu, v.n, k);
-    op->gemm(false, false, v.n, H, k, 1, h, k, v.down, H, 0, z, H);
+    op->gather(fm_to_f32(rows), fm_f32(x->inner->xm), v.rows, NULL, v.n, H);
+    op->gemm(false, true, v.n, 2 * k, H, 1, fm_f32(rows), H, fm_f32(v.gate_up), H, 0, gu, 2 * k);
+    op->swiglu(fm_to_f32(h), gu, v.n, k);
+    op->gemm(false, false, v.n, H, k, 1, fm_f32(h), k, fm_f32(v.down), H, 0, z, H);
     fm_pass_release(p, mark);
 }
 
@@ -301,8 +301,9 @@ static void backward_rows(const struct experts *x, const struct fm_expert_view *
         op->zero(dweights, (size_t)v->n * sizeof *dweights);
         return;
     }
-    op->gemm(false, false, v->n, H, 2 * k, 1, v->dgu, 2 * k, v->gate_up, H, 0, dz, H);
-    op->dot_rows(dweights, v->h, v->dh, v->n, full, k);
+    op->gemm(false, false, v->n, H, 2 * k, 1, fm_f32(v->dgu), 2 * k, fm_f32(v->gate_up), H, 0, dz,
+             H);
+    op->dot_rows(dweights, fm_f32(v->h), fm_f32(v->dh), v->n, full, k);
     /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
     op->divide(dweights, x->inner->scale + first, v->n);
 }
@@ -329,16 +330,17 @@ static void backward_expert(void *arg, int i)
     float *rows = fm_floats(p, n * (size_t)H), *dy = fm_floats(p, n * (size_t)H);
     float *gu = take_gu(x, &v, full), *h = fm_floats(p, n * (size_t)full);
     float *dh = fm_floats(p, n * (size_t)full), *dgu = fm_floats(p, n * 2 * (size_t)k);
-    op->gather(rows, a->xm, v.rows, NULL, v.n, H);
-    op->gather(dy, x->dy, v.rows, a->scale + first, v.n, H);
+    op->gather(fm_to_f32(rows), fm_f32(a->xm), v.rows, NULL, v.n, H);
+    op->gather(fm_to_f32(dy), fm_f32(x->dy), v.rows, a->scale + first, v.n, H);
     if (full > 0) {
         if (!a->gu)
-            op->gemm(false, true, v.n, 2 * full, H, 1, rows, H, v.gate_up, H, 0, gu, 2 * full);
-        op->swiglu(h, gu, v.n, full);
-        op->gemm(false, true, v.n, full, H, 1, dy, H, v.down, H, 0, dh, full);
+            op->gemm(false, true, v.n, 2 * full, H, 1, fm_f32(rows), H, fm_f32(v.gate_up), H, 0, gu,
+                     2 * full);
+        op->swiglu(fm_to_f32(h), gu, v.n, full);
+        op->gemm(false, true, v.n, full, H, 1, fm_f32(dy), H, fm_f32(v.down), H, 0, dh, full);
     }
     if (k > 0)
-        op->swiglu_back(dgu, dh, gu, v.n, full, k);
+        op->swiglu_back(fm_to_f32(dgu), dh, gu, v.n, full, k);
     v.x = rows;
     v.h = h;
     v.dy = dy;
@@ -371,7 +373,8 @@ static void back_router(const struct fm_pass *p, const struct fm_inner *a, float
                                  c->router_eps);
         break;
     }
-    p->ops->gemm(false, false, N, H, c->E, 1, dlogits, c->E, p->layer->router, H, 0, dxm, H);
+    p->ops->gemm(false, false, N, H, c->E, 1, fm_f32(dlogits), c->E, fm_f32(p->layer->router), H, 0,
+                 dxm, H);
     p->ops->combine(dxm, dz, a->where, NULL, N, K, H);
     fm_pass_release(p, mark);
 }
@@ -398,7 +401,7 @@ static void back_experts(const struct fm_pass *p, const struct fm_inner *a, floa
                         .wanted = wanted};
     fm_pool_for(c->E, backward_expert, &e);
     if (wanted) {
-        p->ops->gather(dweights, by_row, a->where, NULL, (int)R, 1);
+        p->ops->gather(fm_to_f32(dweights), fm_f32(by_row), a->where, NULL, (int)R, 1);
         back_router(p, a, dxm, dz, dweights);
     }
     fm_pass_release(p, mark);

@@ -12,10 +12,10 @@ static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const f
 {
     struct fm_mark mark = ops->device->mark();
     float *t = ops->device->scratch((size_t)n * (size_t)r * sizeof *t);
-    ops->gemm(false, true, n, r, H, 1, x, H, A, H, 0, t, r);
-    ops->gemm(true, false, k, r, n, s, dy, k, t, r, 1, dB, r);
-    ops->gemm(false, false, n, r, k, 1, dy, k, B, r, 0, t, r);
-    ops->gemm(true, false, r, H, n, s, t, r, x, H, 1, dA, H);
+    ops->gemm(false, true, n, r, H, 1, fm_f32(x), H, fm_f32(A), H, 0, t, r);
+    ops->gemm(true, false, k, r, n, s, fm_f32(dy), k, fm_f32(t), r, 1, dB, r);
+    ops->gemm(false, false, n, r, k, 1, fm_f32(dy), k, fm_f32(B), r, 0, t, r);
+    ops->gemm(true, false, r, H, n, s, fm_f32(t), r, fm_f32(x), H, 1, dA, H);
     ops->device->release(mark);
 }
 
@@ -26,10 +26,10 @@ static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, co
 {
     struct fm_mark mark = ops->device->mark();
     float *t = ops->device->scratch((size_t)v->n * (size_t)r * sizeof *t);
-    ops->gemm(false, true, v->n, r, kk, 1, v->h, v->cap, A, k, 0, t, r);
-    ops->gemm(true, false, H, r, v->n, s, v->dy, H, t, r, 1, dB, r);
-    ops->gemm(false, false, v->n, r, H, 1, v->dy, H, B, r, 0, t, r);
-    ops->gemm(true, false, r, kk, v->n, s, t, r, v->h, v->cap, 1, dA, k);
+    ops->gemm(false, true, v->n, r, kk, 1, fm_f32(v->h), v->cap, fm_f32(A), k, 0, t, r);
+    ops->gemm(true, false, H, r, v->n, s, fm_f32(v->dy), H, fm_f32(t), r, 1, dB, r);
+    ops->gemm(false, false, v->n, r, H, 1, fm_f32(v->dy), H, fm_f32(B), r, 0, t, r);
+    ops->gemm(true, false, r, kk, v->n, s, fm_f32(t), r, fm_f32(v->h), v->cap, 1, dA, k);
     ops->device->release(mark);
 }
 
@@ -45,7 +45,7 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
     struct fm_mark mark = ops->device->mark();
     size_t bytes = (size_t)v->n * (size_t)kk * sizeof(float);
     float *dgate = ops->device->scratch(bytes), *dup = ops->device->scratch(bytes);
-    ops->split_pairs(dgate, dup, v->dgu, v->n, v->width, kk);
+    ops->split_pairs(fm_to_f32(dgate), fm_to_f32(dup), fm_f32(v->dgu), v->n, v->width, kk);
     const float *expert = a->values + a->offset[i];
     const float *value[FM_LORA_PARTS];
     float *grad[FM_LORA_PARTS];

@@ -153,7 +153,7 @@ struct probe {
 static void multiply(void *arg, int i)
 {
     const struct probe *p = arg;
-    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, p->a, PROBE, p->b, PROBE, 0,
+    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, fm_f32(p->a), PROBE, fm_f32(p->b), PROBE, 0,
                  p->c + (size_t)i * PROBE * PROBE, PROBE);
 }
 

@@ -62,6 +62,20 @@ static inline float *copied(const float *x, size_t n)
     return y;
 }
 
+/* The same values as bfloat16, to which x is rounded; or room for n of them. */
+static inline struct fm_in as_bf16(float *x, size_t n)
+{
+    uint16_t *y = array(n, sizeof *y);
+    fm_dtype_from_f32(y, x, FM_BF16, n);
+    fm_dtype_to_f32(x, y, FM_BF16, n);
+    return (struct fm_in){y, FM_BF16};
+}
+
+static inline struct fm_out room_bf16(size_t n)
+{
+    return (struct fm_out){array(n, sizeof(uint16_t)), FM_BF16};
+}
+
 static inline int32_t *below(size_t n, int limit)
 {
     int32_t *x = array(n, sizeof *x);

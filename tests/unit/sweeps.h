@@ -66,7 +66,7 @@ static inline void sweeps_see(void *self, const struct fm_expert_view *v)
     if (v->lane != s->lane)
         return;
     double *c = s->slot_c + ((size_t)v->slot * E + e) * I;
-    s->ops->channel_sums(c, v->h, v->dh, v->n, v->cap);
+    s->ops->channel_sums(c, fm_f32(v->h), fm_f32(v->dh), v->n, v->cap);
     if (s->adapter) {
         size_t at = s->adapter->offset[(size_t)v->layer * E + e];
         float *block = s->slot_grad + (size_t)v->slot * sweeps_adapter_floats(s->adapter);

@@ -77,9 +77,9 @@ static void the_meter_counts_and_changes_nothing(void **state)
     struct fm_meter_stage stage[FM_METER_STAGES];
     struct fm_err err = {0};
     double seconds = 0;
-    ref->gemm(false, false, 2, 2, 3, 1, A, 3, B, 2, 0, want, 2);
+    ref->gemm(false, false, 2, 2, 3, 1, fm_f32(A), 3, fm_f32(B), 2, 0, want, 2);
     for (int i = 0; i < 7; i++)
-        meter->gemm(false, false, 2, 2, 3, 1, A, 3, B, 2, 0, got, 2);
+        meter->gemm(false, false, 2, 2, 3, 1, fm_f32(A), 3, fm_f32(B), 2, 0, got, 2);
     assert_memory_equal(got, want, sizeof got);
     assert_int_equal(fm_meter_stages(stage), 1);
     assert_string_equal(stage[0].name, "gemm");
@@ -97,7 +97,8 @@ static void more_shapes_than_places_lose_no_work(void **state)
     double flops = 0;
     for (int m = 1; m < 40; m++)
         for (int k = 1; k < 40; k++) {
-            meter->gemm(false, false, m, 1, k, 1, x, k, x + 4096, 1, 0, x + 8192, 1);
+            meter->gemm(false, false, m, 1, k, 1, fm_f32(x), k, fm_f32(x + 4096), 1, 0, x + 8192,
+                        1);
             flops += 2.0 * m * k;
         }
     assert_true(fm_meter_flops() == flops);

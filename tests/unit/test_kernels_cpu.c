@@ -76,7 +76,7 @@ static void run_gemm(const struct fm_ops *ops, const int *z, struct outputs *o)
     for (size_t i = 0; !z[5] && i < (size_t)M * ldc; i++)
         if (i % (size_t)ldc < (size_t)N)
             c[i] = NAN; /* not read with beta 0 */
-    ops->gemm(z[3], z[4], M, N, K, 0.75f, a, lda, b, ldb, (float)z[5], c, ldc);
+    ops->gemm(z[3], z[4], M, N, K, 0.75f, fm_f32(a), lda, fm_f32(b), ldb, (float)z[5], c, ldc);
 }
 
 /* z: N H, is there a bias */
@@ -87,7 +87,7 @@ static void run_norm(const struct fm_ops *ops, const int *z, struct outputs *o)
     const float *b = z[2] ? normals(z[1], 1) : NULL;
     float *y = give(o, floats(n), n, TOL_EACH), *rstd = give(o, floats(z[0]), z[0], TOL_EACH);
     float *dx = give(o, normals(n, 1), n, TOL_EACH);
-    ops->norm(y, rstd, x, w, b, z[0], z[1], 1e-5f);
+    ops->norm(fm_to_f32(y), rstd, x, w, b, z[0], z[1], 1e-5f);
     ops->norm_back(dx, dy, x, w, b, rstd, z[0], z[1]);
 }
 
@@ -166,9 +166,9 @@ static void run_rows(const struct fm_ops *ops, const int *z, struct outputs *o)
     float *x = normals((size_t)z[0] * z[2], 1), *scale = normals(z[1], 1), *w = normals(slots, 1);
     int32_t *rows = below(z[1], z[0]), *where = below(slots, z[1]);
     float *plain = give(o, floats(n), n, 0), *scaled = give(o, floats(n), n, TOL_EACH);
-    ops->gather(plain, x, rows, NULL, z[1], z[2]);
-    ops->gather(scaled, x, rows, scale, z[1], z[2]);
-    ops->embed(give(o, floats(n), n, 0), rows, x, z[1], z[2]);
+    ops->gather(fm_to_f32(plain), fm_f32(x), rows, NULL, z[1], z[2]);
+    ops->gather(fm_to_f32(scaled), fm_f32(x), rows, scale, z[1], z[2]);
+    ops->embed(give(o, floats(n), n, 0), rows, fm_f32(x), z[1], z[2]);
     size_t sums = (size_t)z[0] * z[2];
     ops->combine(give(o, normals(sums, 1), sums, TOL_EACH), plain, where, w, z[0], z[3], z[2]);
     ops->combine(give(o, normals(sums, 1), sums, TOL_EACH), plain, where, NULL, z[0], z[3], z[2]);
@@ -181,10 +181,129 @@ static void run_swiglu(const struct fm_ops *ops, const int *z, struct outputs *o
     size_t n = (size_t)z[0] * z[1], nk = (size_t)z[0] * z[2];
     float *gu = normals(2 * n, 4), *dh = normals(n, 1);
     float *h = give(o, floats(n), n, TOL_EACH);
-    ops->swiglu(h, gu, z[0], z[1]);
-    ops->swiglu_back(give(o, floats(2 * nk), 2 * nk, TOL_EACH), dh, gu, z[0], z[1], z[2]);
-    ops->dot_rows(give(o, floats(z[0]), z[0], TOL_SUM), h, dh, z[0], z[1], z[2]);
-    ops->channel_sums(give_doubles(o, z[1], TOL_EACH), h, dh, z[0], z[1]);
+    ops->swiglu(fm_to_f32(h), gu, z[0], z[1]);
+    ops->swiglu_back(fm_to_f32(give(o, floats(2 * nk), 2 * nk, TOL_EACH)), dh, gu, z[0], z[1],
+                     z[2]);
+    ops->dot_rows(give(o, floats(z[0]), z[0], TOL_SUM), fm_f32(h), fm_f32(dh), z[0], z[1], z[2]);
+    ops->channel_sums(give_doubles(o, z[1], TOL_EACH), fm_f32(h), fm_f32(dh), z[0], z[1]);
+}
+
+/* z: rows, columns, dtype of what is read */
+static void run_memory(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    int n = z[0], H = z[1], H2 = H + 3;
+    size_t count = (size_t)n * H;
+    enum fm_dtype dtype = (enum fm_dtype)z[2];
+    float *x = normals(count, 1), *rounded = give(o, copied(x, count), count, 0);
+    void *raw = array(count, sizeof(float));
+    int32_t *rows = array((size_t)n, sizeof *rows), *columns = array((size_t)H, sizeof *columns);
+    for (int i = 0; i < n; i++)
+        rows[i] = n - 1 - i;
+    for (int i = 0; i < H; i++)
+        columns[i] = (i + 1) % H;
+    fm_dtype_from_f32(raw, x, dtype, count);
+    struct fm_in in = {raw, dtype};
+    ops->round_to(rounded, dtype, (int64_t)count);
+    float *apart = give(o, normals((size_t)n * H2, 1), (size_t)n * H2, 0);
+    ops->convert(fm_to_f32(apart), H2, in, rows, n, H);
+    ops->transpose(fm_to_f32(give(o, floats(count), count, 0)), in, columns, n, H);
+    struct fm_out narrow = {array(count, sizeof(float)), dtype};
+    ops->convert(narrow, H, fm_f32(x), NULL, n, H);
+    ops->convert(fm_to_f32(give(o, floats(count), count, 0)), (int64_t)count,
+                 (struct fm_in){narrow.data, dtype}, NULL, 1, (int64_t)count);
+    ops->transpose(narrow, fm_f32(x), NULL, n, H);
+    fm_dtype_to_f32(give(o, floats(count), count, 0), narrow.data, dtype, count);
+    float *copy = give(o, floats(count), count, 0);
+    ops->copy(copy, x, count * sizeof *copy);
+    ops->zero(copy + count / 2, (count - count / 2) * sizeof *copy);
+    int64_t first[1];
+    x[count / 3] = NAN;
+    x[count - 1] = INFINITY;
+    ops->nonfinite(first, fm_f32(x), (int64_t)count);
+    give_ints(o, 1)[0] = (int32_t)*first;
+}
+
+/* z: N E K P */
+static void run_sort(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t R = (size_t)z[0] * z[2];
+    float *weights = normals(R, 1), *scale = give(o, floats(R), R, 0);
+    int32_t *ids = below(R, z[1]), *first = give_ints(o, (size_t)z[1] * z[3] + 1);
+    int32_t *rows = give_ints(o, R), *where = give_ints(o, R);
+    ops->sort_rows(first, rows, scale, where, ids, weights, z[0], z[1], z[2], z[3]);
+}
+
+/* z: n I k */
+static void run_sums(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    int n = z[0], I = z[1], k = z[2];
+    size_t count = (size_t)n * I, kept = (size_t)n * k;
+    float *x = normals(2 * count, 1), *total = give(o, normals(count, 1), count, TOL_EACH);
+    float *part = give(o, normals(count, 1), count, 0), *by = normals(count, 1);
+    double *sum = give_doubles(o, count, TOL_EACH), *more = zeros((int)count);
+    int32_t width[3] = {0, k, I};
+    for (size_t i = 0; i < count; i++)
+        sum[i] = more[i] = total[i];
+    ops->split_pairs(fm_to_f32(give(o, floats(kept), kept, 0)),
+                     fm_to_f32(give(o, floats(kept), kept, 0)), fm_f32(x), n, I, k);
+    ops->divide(total, by, (int64_t)count);
+    ops->scale(total, 0.3f, (int64_t)count);
+    ops->fold(fm_to_f32(total), fm_to_f32(part), 0.7, (int64_t)count);
+    ops->fold((struct fm_out){sum, FM_F64}, (struct fm_out){more, FM_F64}, 0.7, (int64_t)count);
+    ops->width_sums(give_doubles(o, 3, TOL_EACH), sum, width, 3, false);
+    ops->width_sums(give_doubles(o, 3, TOL_EACH), sum, width, 3, true);
+}
+
+/* n elements of y, bfloat16, as an output; what a rounding may turn over is one place of 8. */
+static void give_bf16(struct outputs *o, struct fm_out y, size_t n)
+{
+    fm_dtype_to_f32(give(o, floats(n), n, 8e-3), y.data, FM_BF16, n);
+}
+
+/* z: M N K: products and rows of bfloat16 */
+static void run_bf16_rows(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    int M = z[0], N = z[1], K = z[2];
+    size_t a = (size_t)M * K, b = (size_t)N * K, c = (size_t)M * N;
+    struct fm_in A = as_bf16(normals(a, 1), a), B = as_bf16(normals(b, 1), b);
+    float *x = normals(a, 1), *rstd = give(o, floats(M), M, TOL_EACH), *scale = normals(M, 1);
+    int32_t *ids = below(M, M);
+    struct fm_out y = room_bf16(a);
+    ops->gemm(false, true, M, N, K, 1, A, K, B, K, 0, give(o, floats(c), c, TOL_SUM), N);
+    ops->gemm(false, true, M, N, K, 0.5f, fm_f32(x), K, B, K, 1, give(o, normals(c, 1), c, TOL_SUM),
+              N);
+    ops->gemm(true, false, K, K, M, 1, A, K, fm_f32(x), K, 0,
+              give(o, floats((size_t)K * K), (size_t)K * K, TOL_SUM), K);
+    ops->norm(y, rstd, x, x, NULL, M, K, 1e-5f);
+    give_bf16(o, y, a);
+    ops->gather(y, A, ids, scale, M, K);
+    give_bf16(o, y, a);
+    ops->gather(y, fm_f32(x), ids, NULL, M, K);
+    give_bf16(o, y, a);
+    ops->embed(give(o, floats(a), a, 0), ids, A, M, K);
+}
+
+/* z: n I H k: the middle of an expert in bfloat16 */
+static void run_bf16_expert(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    int n = z[0], I = z[1], H = z[2], k = z[3];
+    size_t rows = (size_t)n * H, wide = (size_t)n * I, W = (size_t)I * H, kept = (size_t)n * k;
+    struct fm_in x = as_bf16(normals(rows, 1), rows), dy = as_bf16(normals(rows, 1), rows);
+    struct fm_in w = as_bf16(normals(2 * W, 1), 2 * W), down = as_bf16(normals(W, 1), W);
+    struct fm_in h = as_bf16(normals(wide, 1), wide), d = as_bf16(normals(2 * wide, 1), 2 * wide);
+    float *gu = normals(2 * wide, 4), *dh = normals(wide, 1);
+    struct fm_out y = room_bf16(wide), dgu = room_bf16(2 * kept);
+    struct fm_out even = room_bf16(kept), odd = room_bf16(kept);
+    ops->swiglu(y, gu, n, I);
+    give_bf16(o, y, wide);
+    ops->swiglu_back(dgu, dh, gu, n, I, k);
+    give_bf16(o, dgu, 2 * kept);
+    ops->dot_rows(give(o, floats(n), n, TOL_SUM), h, fm_f32(dh), n, I, k);
+    ops->channel_sums(give_doubles(o, I, TOL_EACH), h, fm_f32(dh), n, I);
+    ops->channel_scores(give_doubles(o, I, TOL_SUM), w, down, d, x, h, dy, n, I, H);
+    ops->split_pairs(even, odd, d, n, I, k);
+    give_bf16(o, even, kept);
+    give_bf16(o, odd, kept);
 }
 
 /* z: n I H */
@@ -196,7 +315,8 @@ static void run_scores(const struct fm_ops *ops, const int *z, struct outputs *o
     double *s = give_doubles(o, I, TOL_SUM);
     for (size_t i = 0; i < I; i++)
         s[i] = (double)i;
-    ops->channel_scores(s, gate_up, down, dgu, x, h, dy, z[0], z[1], z[2]);
+    ops->channel_scores(s, fm_f32(gate_up), fm_f32(down), fm_f32(dgu), fm_f32(x), fm_f32(h),
+                        fm_f32(dy), z[0], z[1], z[2]);
 }
 
 /* z: n V teacher(0/1) weights(0/1) */
@@ -269,6 +389,20 @@ static const struct {
     {"swiglu", run_swiglu, {3, 17, 11}},
     {"swiglu", run_swiglu, {1, 37, 1}},
     {"swiglu", run_swiglu, {60, 1100, 1100}},
+    {"memory", run_memory, {3, 5, FM_F32}},
+    {"memory", run_memory, {1, 1, FM_BF16}},
+    {"memory", run_memory, {37, 2100, FM_BF16}}, /* several blocks and tiles */
+    {"memory", run_memory, {300, 301, FM_F16}},
+    {"sort", run_sort, {6, 5, 2, 1}},
+    {"sort", run_sort, {12, 3, 3, 4}},
+    {"sort", run_sort, {700, 60, 4, 7}},
+    {"sums", run_sums, {3, 17, 11}},
+    {"sums", run_sums, {1, 1, 1}},
+    {"sums", run_sums, {70, 1100, 1099}},
+    {"bf16 rows", run_bf16_rows, {3, 17, 5}},
+    {"bf16 rows", run_bf16_rows, {530, 33, 140}},
+    {"bf16 expert", run_bf16_expert, {3, 17, 5, 11}},
+    {"bf16 expert", run_bf16_expert, {90, 260, 70, 260}},
     {"scores", run_scores, {1, 37, 48}},
     {"scores", run_scores, {19, 131, 33}},
     {"scores", run_scores, {6, 150, 1060}},
@@ -357,10 +491,12 @@ static void scores_agree_by_every_tile_and_by_products(void **state)
         for (int i = 0; i < n * 2 * I; i++)
             dgu[i] *= 1e-18f; /* squares of these gradients would underflow in float */
         memset(h, 0, (size_t)n * I * sizeof *h);
-        fm_ops_ref()->channel_scores(want, gate_up, down, dgu, x, h, dy, n, I, H);
+        fm_ops_ref()->channel_scores(want, fm_f32(gate_up), fm_f32(down), fm_f32(dgu), fm_f32(x),
+                                     fm_f32(h), fm_f32(dy), n, I, H);
         for (int t = 0; t == 0 || fm_cpu_tile_get(t - 1); t++) {
             double *s = zeros(I);
-            fm_cpu_tile_scores(fm_cpu_tile_get(t), s, gate_up, down, dgu, x, h, dy, n, I, H);
+            fm_cpu_tile_scores(fm_cpu_tile_get(t), s, fm_f32(gate_up), fm_f32(down), fm_f32(dgu),
+                               fm_f32(x), fm_f32(h), fm_f32(dy), n, I, H);
             expect_doubles(s, want, (size_t)I, TOL_SUM, "score");
         }
         check_guards();
@@ -431,7 +567,8 @@ static void products_stay_on_the_calling_thread(void **state)
     (void)state;
     size_t n = 512;
     float *a = normals(n * n, 1), *c = floats(n * n);
-    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, a, (int)n, a, (int)n, 0, c, (int)n);
+    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
+                (int)n);
     int threads = 0;
     DIR *tasks = opendir("/proc/self/task");
     assert_non_null(tasks);
@@ -478,16 +615,17 @@ static void nan_stays_visible(void **state)
             double ce[2] = {0}, kl[2] = {0}, sums[W] = {0};
             int32_t top[2], target[2] = {3, 3}, ids[2];
             x[at] = NAN;
-            ops->norm(y, aux, x, w, i ? w : NULL, N, W, 1e-5f);
+            ops->norm(fm_to_f32(y), aux, x, w, i ? w : NULL, N, W, 1e-5f);
             assert_true(isnan(y[1]) && isnan(aux[0]));
-            ops->gemm(false, true, N, W, W, 1, x, W, w, W, 0, y, W);
+            ops->gemm(false, true, N, W, W, 1, fm_f32(x), W, fm_f32(w), W, 0, y, W);
             assert_true(isnan(y[0]) && isnan(y[W - 1]));
-            ops->swiglu(y, x, 1, W);
+            ops->swiglu(fm_to_f32(y), x, 1, W);
             assert_true(isnan(y[at / 2]));
-            ops->channel_sums(sums, x, w, 1, W);
+            ops->channel_sums(sums, fm_f32(x), fm_f32(w), 1, W);
             assert_true(isnan(sums[at]));
             memset(sums, 0, sizeof sums);
-            ops->channel_scores(sums, w, w, x, w, w, w, 1, W / 2, W);
+            ops->channel_scores(sums, fm_f32(w), fm_f32(w), fm_f32(x), fm_f32(w), fm_f32(w),
+                                fm_f32(w), 1, W / 2, W);
             assert_true(isnan(sums[at / 2]) && !isnan(sums[W / 2 - 1]));
             ops->attention(y, x, w, w, 1, N, 1, 1, W, 0);
             assert_true(isnan(y[0]));

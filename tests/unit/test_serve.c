@@ -72,7 +72,7 @@ static float *forward_engine(const struct fm_servecase *c, int budget)
     float *x = malloc(BATCH * T * H * sizeof *x);
     uint32_t *widths = malloc(E * sizeof *widths);
     assert_true(x && widths);
-    fm_ops_ref()->embed(x, c->tokens, c->table, BATCH * T, g->H);
+    fm_ops_ref()->embed(x, c->tokens, fm_f32(c->table), BATCH * T, g->H);
     for (int l = 0; l < g->L; l++) {
         const struct fm_serve_layer *w = &c->layer[l];
         struct fm_layer layer = {.input_norm = w->input_norm, .post_norm = w->post_norm};
@@ -315,7 +315,8 @@ static void products_widen_their_weights(void **state)
             random_floats(y, 300 * M, 6);
             memcpy(want, y, sizeof y);
             fm_serve_product(ops, y, x, narrow, FM_BF16, N, M, H, (float)beta);
-            fm_ops_ref()->gemm(false, true, N, M, H, 1, x, H, w, H, (float)beta, want, M);
+            fm_ops_ref()->gemm(false, true, N, M, H, 1, fm_f32(x), H, fm_f32(w), H, (float)beta,
+                               want, M);
             for (int i = 0; i < N * M; i++)
                 assert_true(fabsf(y[i] - want[i]) <= 1e-4f);
         }
