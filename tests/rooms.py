@@ -19,7 +19,8 @@ from pathlib import Path
 
 LIB = "lib/base"
 FORMATS = "formats/file formats/json formats/tensor formats/bundle formats/text"
-ENGINE = "lib/masks lib/run lib/model lib/engine"
+MODEL = "lib/block lib/family lib/model"
+ENGINE = f"lib/masks lib/run {MODEL} lib/engine"
 
 # From the ground up: a room includes only rooms of rows above its own, and only those in its row.
 ROOMS = {
@@ -37,17 +38,19 @@ ROOMS = {
     "kernels/serve": f"{LIB} kernels/ops kernels/cpu kernels/clip kernels/clip/cuda",
     "lib/masks": LIB,
     "lib/run": f"{LIB} {FORMATS} kernels/ops",
-    "lib/model": f"{LIB} {FORMATS} kernels/ops",
-    "lib/engine": f"{LIB} kernels/ops lib/run lib/model",
-    "lib/data": f"{LIB} {FORMATS} lib/run lib/model",
-    "lib/stage": f"{LIB} {FORMATS} kernels/ops lib/masks lib/run lib/model lib/engine lib/data",
+    "lib/block": f"{LIB} kernels/ops",
+    "lib/family": f"{LIB} formats/json formats/tensor lib/block",
+    "lib/model": f"{LIB} {FORMATS} kernels/ops lib/block lib/family",
+    "lib/engine": f"{LIB} kernels/ops lib/run {MODEL}",
+    "lib/data": f"{LIB} {FORMATS} lib/run {MODEL}",
+    "lib/stage": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data",
     "lib/learn": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage",
     "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
     "lib/export": f"{LIB} {FORMATS} formats/runtime {ENGINE} lib/stage",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip kernels/serve {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
-    "cmd": "lib/base lib/masks lib/run lib/model lib/data lib/stage lib/learn lib/pack lib/export"
+    "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
            " lib/verify lib/bench",
     "tests/unit": "*",
     "tests/fuzz": "*",

@@ -16,7 +16,7 @@
 
 #include "formats/file/text.h"
 #include "lib/base/err.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 struct fm_exportplan;
 struct fm_texts_edit;

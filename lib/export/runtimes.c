@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 /* ---- tensor parallelism ---- */
 

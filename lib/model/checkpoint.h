@@ -10,7 +10,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 #include "lib/model/model.h"
 
 /* An expert's in a checkpoint: FM_PART_GATE, FM_PART_UP, FM_PART_DOWN. */

@@ -7,7 +7,7 @@
 
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 /* One safetensors file or member. */
 struct fm_source_file {

@@ -11,7 +11,7 @@
 #include "kernels/ops/kernels.h"
 #include "lib/stage/stage.h"
 
-/* As in lib/model/config.c; a manifest that says more was not made from a config that passed there.
+/* As in lib/family/parse.c; a manifest that says more was not made from a config that passed there.
  */
 #define EXPERTS_MAX 1024
 #define CHANNELS_MAX (1 << 20)

@@ -22,7 +22,7 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 #include "lib/model/model.h"
 
 /* Channels between two boundaries that are always there. */

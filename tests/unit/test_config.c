@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 #include "lib/model/model.h"
 
 /* A config.json of these lines, `more` in front (a key there must not be among the base ones that

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "lib/export/runtimes.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 enum { E = 2 };
 

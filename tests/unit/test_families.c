@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 #include "lib/model/model.h"
 
 /* Sizes as the models on the hub have them. */

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "lib/export/runtimes.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 /* A model of that family as published ones are. */
 static struct fm_config published(const char *family, enum fm_router router)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "lib/engine/layer.h"
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 #define ATTENTION                                                                                  \
     "\"attention_bias\":true,\"lm_head_bias\":true,\"num_attention_heads\":32,"                    \

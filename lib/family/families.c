@@ -7,7 +7,7 @@
  *     online name equals it for what is no expert, a ragged name is that of transformers 5 in
  *     memory.  Reading, packing, exporting and counting parameters follow from the table;
  *  2. a row in `families`: keys and defaults of config.json, and the variants of the engine it
- *     uses.  A key that no other family has is read in lib/model/config.c;
+ *     uses.  A key that no other family has is read in lib/family/parse.c;
  *  3. where it computes what no other family does: an operation in kernels/ (definition, fast
  *     entry, a line in kernels.h and in lib/bench/meter.c), and its place in lib/engine/layer.c
  * (experts, routers), lib/engine/attend.c (norms, attention) or lib/engine/head.c;
@@ -16,7 +16,7 @@
  * experts.  Routers, shared experts, dense layers, norms and biases are read, computed with, and
  * carried byte for byte.
  */
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 #include <stdio.h>
 #include <string.h>

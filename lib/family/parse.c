@@ -1,4 +1,4 @@
-#include "lib/model/model.h"
+#include "lib/family/family.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -6,7 +6,6 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
-#include "lib/model/family.h"
 
 /* A model beyond these is a broken file, or one that nobody has thought about. */
 #define EXPERTS_MAX 1024
@@ -274,24 +273,6 @@ static int read_layers(struct fm_config *c, const cJSON *json, struct fm_err *er
         rc = fm_fail(err, FM_ECONFIG,
                      "no layer is a mixture of experts (decoder_sparse_step, mlp_only_layers)");
     return rc;
-}
-
-int fm_config_moe(const struct fm_config *c, int l)
-{
-    int first = 0, end = c->M;
-    while (first < end) {
-        int middle = (first + end) / 2;
-        if (c->moe[middle] < l)
-            first = middle + 1;
-        else
-            end = middle;
-    }
-    return first < c->M && c->moe[first] == l ? first : -1;
-}
-
-int fm_config_mlp(const struct fm_config *c, int l)
-{
-    return fm_config_moe(c, l) < 0 ? c->dense : c->shared;
 }
 
 static int read_sparsemixer(struct fm_config *c, const cJSON *json, struct fm_err *err)

@@ -1,7 +1,7 @@
 /*
  * What distinguishes one family of models from another: how config.json spells its sizes,
  * under which names its tensors lie in each kind of directory, and which of the engine's
- * variants it uses.  The tables, and how to add a family, are in lib/model/families.c.
+ * variants it uses.  The tables, and how to add a family, are in lib/family/families.c.
  */
 #ifndef FM_FAMILY_H
 #define FM_FAMILY_H
@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 #include "formats/tensor/safetensors.h"
-#include "lib/model/model.h"
+#include "lib/base/err.h"
+#include "lib/block/block.h"
 
 /* Where a model's tensors come from. */
 enum fm_source {
@@ -82,10 +83,25 @@ struct fm_model_family {
     const struct fm_weight *weight; /* ends with a row that has no names */
 };
 
-/* The table of lib/model/families.c; NULL: not there. */
+/* The table of lib/family/families.c; NULL: not there. */
 const struct fm_model_family *fm_families_find(const char *name);
 /* "mixtral, qwen2_moe": all there are. */
 void fm_families_list(char *text, size_t size);
+
+/*
+ * Parse and check config.json (text, size bytes, not NUL-terminated).  Every number is
+ * checked against a named limit; keys of transformers 4 and 5 are both read.
+ * FM_EFORMAT for broken JSON, FM_ECONFIG for a model that is not supported, by name.
+ */
+int fm_config_parse(struct fm_config *config, const char *text, size_t size, struct fm_err *err);
+
+/* "mixtral": config.json's model_type. */
+const char *fm_config_family(const struct fm_config *config);
+
+/* Parameters of the whole model at these widths ((M, E), NULL: full), and those active for one
+ * token when experts are chosen evenly (mean width times K per layer). */
+uint64_t fm_config_params(const struct fm_config *config, const uint32_t *widths);
+uint64_t fm_config_params_active(const struct fm_config *config, const uint32_t *widths);
 
 /* False at the row that ends a table. */
 static inline bool fm_weights_more(const struct fm_weight *w)

@@ -1,4 +1,4 @@
-#include "lib/model/family.h"
+#include "lib/family/family.h"
 
 #include <assert.h>
 #include <inttypes.h>
