@@ -38,7 +38,7 @@ ROOMS = {
     "kernels/serve": f"{LIB} kernels/ops kernels/cpu kernels/clip kernels/clip/cuda",
     "lib/masks": LIB,
     "lib/run": f"{LIB} {FORMATS} kernels/ops",
-    "lib/block": f"{LIB} kernels/ops",
+    "lib/block": f"{LIB} formats/json kernels/ops",
     "lib/family": f"{LIB} formats/json formats/tensor lib/block",
     "lib/model": f"{LIB} {FORMATS} kernels/ops lib/block lib/family",
     "lib/engine": f"{LIB} kernels/ops lib/run {MODEL}",

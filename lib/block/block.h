@@ -1,6 +1,19 @@
 /*
- * The room of blocks: what decoder layers are made of.  Here are the sizes of a model (struct
- * fm_config) and the weights of a layer in memory (struct fm_layer), which all blocks share.
+ * The room of blocks: what decoder layers are made of.
+ *
+ *     x1 = x  + attention(norm(x))
+ *     y  = x1 + sum over the experts that the router chose of weight * expert(norm(x1))
+ *             + MLP(norm(x1)), in dense layers, or for a shared expert
+ *
+ * A family (lib/family/family.h) names four blocks: attention, router, expert form, norm.  A block
+ * is one file, and everything that is said of it is said there: what it reads of config.json, its
+ * tensors (names, shapes, in which models they exist), and its cost in bytes and in floating-point
+ * operations.  Whoever needs a size derives it from the blocks: budgets and bundles from the
+ * parameters of a channel, plans from the operations.
+ *
+ * Here are the sizes of a model (struct fm_config) and the weights of a layer in memory (struct
+ * fm_layer), which all blocks share, and what a block of each kind says of itself.  Blocks know
+ * nothing of files with weights.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H
@@ -9,8 +22,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/block/keys.h"
+#include "lib/block/weight.h"
+
 /* A family: one row of the list in lib/family/families.c. */
 struct fm_model_family;
+struct fm_attention;
+struct fm_expert_form;
 
 #define FM_LAYERS_MAX 1024
 #define FM_HEAD_DIM_MAX 1024
@@ -31,6 +49,8 @@ enum fm_router {
 
 struct fm_config {
     const struct fm_model_family *family;
+    const struct fm_attention *attention;
+    const struct fm_expert_form *expert;
     int L;                      /* decoder layers */
     int M;                      /* those that are mixtures of experts: M <= L */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers, increasing; the other layers are dense */
@@ -86,5 +106,44 @@ struct fm_ends {
     float *head;             /* (V, H); the same block as embed where tied */
     float *head_bias;        /* (V) */
 };
+
+/* Floating-point operations: of matrix products (gemm of struct fm_ops), and of what other
+ * operations do in such numbers that plans must count them. */
+struct fm_flops {
+    double products, others;
+};
+
+/* `options` is what a family says of its block: a struct of the block's header. */
+struct fm_attention {
+    const char *name;
+    /* Read and check its keys of config.json; Q, G and C are set, whatever they mean to it. */
+    int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
+                struct fm_err *err);
+    /* What a letter of its own means in shapes. */
+    uint64_t (*size)(const struct fm_config *config, char letter);
+    /* Bits FM_OWN and above: which of its tensors layer l has. */
+    unsigned (*has)(const struct fm_config *config, int l);
+    /* Of one token of layer l, forward, in sequences of T; the gradient at its input takes as many
+     * products again. */
+    struct fm_flops (*flops)(const struct fm_config *config, int l, int T);
+    /* Floats per token that a pass forward and backward has in use at once. */
+    uint64_t (*scratch)(const struct fm_config *config);
+};
+
+/*
+ * What a channel of an expert is: `rows` rows of gate_up, one of down, each H wide, and what lies
+ * between them.
+ */
+struct fm_expert_form {
+    const char *name;
+    int rows;
+    int (*read)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
+};
+
+/* Parameters of one channel, of all experts together in a full layer. */
+static inline uint64_t fm_expert_channel_params(const struct fm_expert_form *form, int H)
+{
+    return ((uint64_t)form->rows + 1) * (uint64_t)H;
+}
 
 #endif

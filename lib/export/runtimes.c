@@ -13,7 +13,7 @@
 
 static bool splits_heads(const struct fm_config *c, int d, bool stock)
 {
-    bool whole = c->family->qk_norm == FM_QK_NORM_FULL;
+    bool whole = c->qk_norm == FM_QK_NORM_FULL;
     bool repeats = stock && !whole && d > c->G && d % c->G == 0;
     return c->Q % d == 0 && (c->G % d == 0 || repeats);
 }
@@ -55,7 +55,7 @@ void fm_runtimes_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char 
 bool fm_runtimes_llama(const struct fm_config *c)
 {
     const struct fm_model_family *f = c->family;
-    bool wide = f->qk_norm == FM_QK_NORM_FULL;
+    bool wide = c->qk_norm == FM_QK_NORM_FULL;
     if (f->gguf_router != (int)c->router || c->M < c->L || c->clip > 0 || c->window > 0)
         return false;
     return !wide || (c->G == c->Q && c->eps == 1e-5F);

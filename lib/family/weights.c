@@ -1,3 +1,8 @@
+/*
+ * Tables of tensors: from a name to its row and back, shapes, and how many parameters they make
+ * together.  Names are matched as patterns, so that a table has some thirty rows however many
+ * layers and experts the model has.
+ */
 #include "lib/family/family.h"
 
 #include <assert.h>
@@ -58,9 +63,8 @@ static unsigned features(const struct fm_config *c, int l)
 {
     bool moe = l >= 0 && fm_config_moe(c, l) >= 0, dense = l >= 0 && !moe;
     return (c->tied ? 0 : FM_UNTIED) | (moe ? FM_MOE : 0) | (dense ? FM_DENSE : 0) |
-           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->qkv_bias ? FM_QKV_BIAS : 0) |
-           (c->o_bias ? FM_O_BIAS : 0) | (c->qk_norm != FM_QK_NORM_NONE ? FM_QK_NORM : 0) |
-           (c->norm_bias ? FM_NORM_BIAS : 0) | (c->head_bias ? FM_HEAD_BIAS : 0);
+           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->norm_bias ? FM_NORM_BIAS : 0) |
+           (c->head_bias ? FM_HEAD_BIAS : 0) | (l >= 0 ? c->attention->has(c, l) : 0);
 }
 
 bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int l)
@@ -77,20 +81,18 @@ const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_sourc
     return NULL;
 }
 
+bool fm_weights_is_field(const struct fm_weight *w)
+{
+    return w->part >= FM_PART_NORM && w->part <= FM_PART_MIX;
+}
+
 bool fm_weights_is_expert(const struct fm_weight *w)
 {
     return w->part == FM_PART_GATE || w->part == FM_PART_UP || w->part == FM_PART_DOWN;
 }
 
-/* Width of the norm of q or k, whose vectors have `all` elements. */
-static uint64_t norm_size(const struct fm_config *c, uint64_t all)
-{
-    return c->qk_norm == FM_QK_NORM_HEAD ? (uint64_t)c->C : all;
-}
-
 static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t channels)
 {
-    uint64_t C = (uint64_t)c->C, q = (uint64_t)c->Q * C, g = (uint64_t)c->G * C;
     switch (letter) {
     case '1':
         return 1;
@@ -104,21 +106,12 @@ static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t 
         return (uint64_t)c->I;
     case 'D':
         return (uint64_t)fm_config_mlp(c, l);
-    case 'q':
-        return q;
-    case 'g':
-        return g;
-    case 'a':
-        return norm_size(c, q);
-    case 'b':
-        return norm_size(c, g);
     case 'S':
-        return 2 * channels;
+        return (uint64_t)c->expert->rows * channels;
     case 's':
         return channels;
     default:
-        assert(!"a letter of a shape");
-        return 0;
+        return c->attention->size(c, letter);
     }
 }
 
@@ -198,16 +191,16 @@ static uint64_t channels_of(const struct fm_config *c, const uint32_t *widths, i
 
 uint64_t fm_config_params(const struct fm_config *c, const uint32_t *widths)
 {
-    uint64_t sum = params_fixed(c);
+    uint64_t sum = params_fixed(c), channel = fm_expert_channel_params(c->expert, c->H);
     for (int m = 0; m < c->M; m++)
-        sum += 3 * (uint64_t)c->H * channels_of(c, widths, m);
+        sum += channel * channels_of(c, widths, m);
     return sum;
 }
 
 uint64_t fm_config_params_active(const struct fm_config *c, const uint32_t *widths)
 {
-    uint64_t sum = params_fixed(c);
+    uint64_t sum = params_fixed(c), channel = fm_expert_channel_params(c->expert, c->H);
     for (int m = 0; m < c->M; m++)
-        sum += 3 * (uint64_t)c->H * channels_of(c, widths, m) * (uint64_t)c->K / (uint64_t)c->E;
+        sum += channel * channels_of(c, widths, m) * (uint64_t)c->K / (uint64_t)c->E;
     return sum;
 }

@@ -220,13 +220,13 @@ static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     *y = (struct fm_layer){.row0 = s->row0, .cap = s->cap};
     float *at = s->block;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (w->part == FM_PART_LAYER && fm_weights_exists(c, w, l))
+        if (fm_weights_is_field(w) && fm_weights_exists(c, w, l))
             *(float **)((char *)y + w->field) = carve(&at, fm_weights_count(c, w, l, 0));
     if (mlp > 0) {
         y->mlp_gate_up = carve(&at, 2 * mlp * H);
         y->mlp_down = carve(&at, mlp * H);
     }
-    y->gate_up = carve(&at, 2 * channels * H);
+    y->gate_up = carve(&at, (size_t)c->expert->rows * channels * H);
     y->down = carve(&at, channels * H);
     assert(at <= s->block + m->plan[l].floats);
     int64_t row = 0;
@@ -254,9 +254,10 @@ static void convert_task(void *arg, int i)
         return;
     size_t n = (size_t)fm_tensor_count(p->tensor), first = 0;
     size_t row0 = e < 0 ? 0 : (size_t)y->row0[e], width = (size_t)H;
-    int cap = e < 0 ? 0 : y->cap[e], rows = role == FM_PART_GATE_UP ? 2 * cap : cap;
+    int cap = e < 0 ? 0 : y->cap[e], per = role == FM_PART_GATE_UP ? c->expert->rows : 1;
+    int rows = per * cap;
     if (flat) {
-        first = (role == FM_PART_GATE_UP ? 2 : 1) * row0 * width;
+        first = (size_t)per * row0 * width;
         n = (size_t)rows * width;
     }
     enum fm_dtype dtype = p->tensor->dtype;
@@ -271,9 +272,13 @@ static void convert_task(void *arg, int i)
         fail_piece(v, i, &err);
         return;
     }
-    float *gate_up = y->gate_up + 2 * row0 * width, *down = y->down + row0 * width;
+    float *gate_up = y->gate_up + (size_t)c->expert->rows * row0 * width,
+          *down = y->down + row0 * width;
     switch (role) {
-    case FM_PART_LAYER:
+    case FM_PART_NORM:
+    case FM_PART_ATTENTION:
+    case FM_PART_ROUTER:
+    case FM_PART_MIX:
         convert_rows(m, *(float *const *)((const char *)y + p->weight->field), n, raw, dtype, 1, n,
                      NULL);
         break;

@@ -153,7 +153,7 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         p->raw = plan->raw_bytes;
         plan->raw_bytes += (p->tensor->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
     }
-    plan->floats += 3 * fm_loading_room(channels * (size_t)c->H);
+    plan->floats += ((size_t)c->expert->rows + 1) * fm_loading_room(channels * (size_t)c->H);
     return FM_OK;
 }
 

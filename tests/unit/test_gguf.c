@@ -6,13 +6,17 @@
 
 #include <cmocka.h>
 
+#include "lib/block/gqa.h"
 #include "lib/export/runtimes.h"
 #include "lib/family/family.h"
 
 /* A model of that family as published ones are. */
 static struct fm_config published(const char *family, enum fm_router router)
 {
-    return (struct fm_config){.family = fm_families_find(family),
+    const struct fm_model_family *f = fm_families_find(family);
+    const struct fm_gqa_options *attention = f->attention_options;
+    return (struct fm_config){.family = f,
+                              .qk_norm = attention->qk_norm,
                               .router = router,
                               .L = 4,
                               .M = 4,

@@ -1,0 +1,44 @@
+/*
+ * Attention block "gqa": grouped-query attention with rotary positions, as most families have it;
+ * biases, norms of q and k, clamping and a sliding window are variants that a family switches on.
+ * Tensors have the names of transformers.
+ */
+#ifndef FM_GQA_H
+#define FM_GQA_H
+
+#include "lib/block/block.h"
+#include "lib/block/rope.h"
+
+/* What a family says of its attention. */
+struct fm_gqa_options {
+    const char *bias_key; /* of config.json; NULL: the family has no biases */
+    bool bias;            /* bias_key where config.json lacks it */
+    bool o_bias;          /* o_proj obeys it as well */
+    bool window;          /* sliding_window is obeyed; else refused where it is switched on */
+    bool clip;            /* clip_qkv */
+    enum fm_qk_norm qk_norm;
+    struct fm_rope_options rope;
+};
+
+extern const struct fm_attention fm_gqa;
+
+enum { FM_GQA_QKV_BIAS = FM_OWN, FM_GQA_O_BIAS = FM_OWN << 1, FM_GQA_QK_NORM = FM_OWN << 2 };
+
+/* Letters: q = Q C, g = G C, a and b widths of the norms of q and k. */
+#define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
+    {                                                                                              \
+        FM_SAME(n), FM_PART_ATTENTION, FM_LAYER_FIELD(f), shape, when                              \
+    }
+#define FM_GQA_WEIGHTS(prefix)                                                                     \
+    FM_GQA_WEIGHT(prefix "q_proj.weight", q, "qH", FM_ALWAYS),                                     \
+        FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                         \
+        FM_GQA_WEIGHT(prefix "k_proj.weight", k, "gH", FM_ALWAYS),                                 \
+        FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                         \
+        FM_GQA_WEIGHT(prefix "v_proj.weight", v, "gH", FM_ALWAYS),                                 \
+        FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "g", FM_GQA_QKV_BIAS),                         \
+        FM_GQA_WEIGHT(prefix "o_proj.weight", o, "Hq", FM_ALWAYS),                                 \
+        FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                           \
+        FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                        \
+        FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+
+#endif

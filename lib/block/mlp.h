@@ -1,0 +1,31 @@
+/*
+ * The MLP that every token of a layer goes through: a dense layer's own, or the shared expert
+ * beside the chosen ones, whose share may be a sigmoid of the token.  SwiGLU, never pruned.
+ */
+#ifndef FM_MLP_H
+#define FM_MLP_H
+
+#include "lib/block/block.h"
+
+/* Of one token of layer l, forward; the gradient at its input takes fm_mlp_flops_back. */
+double fm_mlp_flops(const struct fm_config *config, int l);
+double fm_mlp_flops_back(const struct fm_config *config, int l);
+
+/* Parameters of one channel of it. */
+static inline uint64_t fm_mlp_channel_params(int H)
+{
+    return 3 * (uint64_t)H;
+}
+
+/* Its three matrices, (D, H), (D, H), (H, D), in layers that `when` says; and the weight of the
+ * shared expert's share, sigmoid(w x). */
+/* clang-format off */
+#define FM_MLP_WEIGHTS(prefix, when)                                                               \
+    {FM_SAME(prefix "gate_proj.weight"), FM_PART_MLP_GATE, 0, "DH", when},                         \
+    {FM_SAME(prefix "up_proj.weight"), FM_PART_MLP_UP, 0, "DH", when},                             \
+    {FM_SAME(prefix "down_proj.weight"), FM_PART_MLP_DOWN, 0, "HD", when}
+#define FM_MLP_MIX_WEIGHT(n)                                                                       \
+    {FM_SAME(n), FM_PART_MIX, FM_LAYER_FIELD(mlp_mix), "1H", FM_SHARED}
+/* clang-format on */
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * Rotary angles in config.json.  transformers 4 writes rope_theta and rope_scaling, 5 writes
+ * rope_parameters; checkpoints of both are about, and some have both.  Everything becomes one
+ * frequency per pair of a head: theta^(2 i / C) times a factor, and a scale of cos and sin.
+ */
+#include "lib/block/rope.h"
+
+#include <float.h>
+#include <string.h>
+
+/* `type` or `rope_type` of an object, where there is one, must be "default", or one that the family
+ * knows. */
+static int check_type(struct fm_config *c, const struct fm_rope_options *options,
+                      const cJSON *object, const char *where, const char *family,
+                      struct fm_err *err)
+{
+    const char *keys[] = {"rope_type", "type"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, keys[i]);
+        if (!v || cJSON_IsNull(v))
+            continue;
+        const char *type = cJSON_IsString(v) ? v->valuestring : "?";
+        c->longrope = options->longrope && strcmp(type, "longrope") == 0;
+        if (!c->longrope && strcmp(type, "default") != 0)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s: %s '%.64s' is not supported for %s; supported: default%s", where,
+                           keys[i], type, family, options->longrope ? ", longrope" : "");
+    }
+    return FM_OK;
+}
+
+/* The factors and the scale of short sequences, and as far as they go: a longer one would take
+ * others from its first token on. */
+static int read_longrope(struct fm_config *c, const cJSON *json, const cJSON *rope,
+                         struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(rope, "short_factor"), *factor;
+    double scale = 0;
+    int original = c->T_max, n = 0;
+    int rc = fm_json_opt_double(rope, "short_mscale", 0, FLT_MAX, &scale, err);
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = fm_keys_size_opt(&original, i ? json : rope, "original_max_position_embeddings",
+                              FM_POSITIONS_MAX, err);
+    if (rc)
+        return rc;
+    cJSON_ArrayForEach(factor, list)
+    {
+        double value = cJSON_IsNumber(factor) ? factor->valuedouble : 0;
+        if (n < c->C / 2 && value > 0 && value <= FLT_MAX)
+            c->rope_factor[n++] = (float)value;
+        else
+            n = c->C;
+    }
+    if (n != c->C / 2 || !(scale > 0))
+        return fm_fail(err, FM_EFORMAT,
+                       "longrope needs short_mscale, and short_factor with %d numbers, above 0",
+                       c->C / 2);
+    c->rope_scale = (float)scale;
+    c->T_max = original < c->T_max ? original : c->T_max;
+    return FM_OK;
+}
+
+/* transformers 4: rope_theta and rope_scaling; 5: rope_parameters, which wins. */
+int fm_rope_read(struct fm_config *c, const struct fm_rope_options *options,
+                 const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *json = keys->json;
+    const char *objects[] = {"rope_scaling", "rope_parameters"};
+    c->rope_theta = options->theta;
+    c->rope_scale = 1;
+    for (int i = 0; i < FM_HEAD_DIM_MAX / 2; i++)
+        c->rope_factor[i] = 1;
+    int rc = fm_json_opt_double(json, "rope_theta", 1, 1e18, &c->rope_theta, err);
+    for (int i = 0; i < 2 && !rc; i++) {
+        const cJSON *object = cJSON_GetObjectItemCaseSensitive(json, objects[i]);
+        if (!object || cJSON_IsNull(object))
+            continue;
+        if (!cJSON_IsObject(object))
+            return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", objects[i]);
+        rc = check_type(c, options, object, objects[i], keys->family, err);
+        if (!rc)
+            rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &c->rope_theta, err);
+        if (!rc && c->longrope)
+            rc = read_longrope(c, json, object, err);
+    }
+    return rc;
+}

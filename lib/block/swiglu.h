@@ -1,0 +1,26 @@
+/*
+ * Expert form "swiglu": h = silu(gate x) * (up x), y = down h.  A channel is a row of gate, one of
+ * up, a column of down; without biases, so that a channel whose weights are zero is one that is
+ * not there.
+ */
+#ifndef FM_SWIGLU_H
+#define FM_SWIGLU_H
+
+#include "lib/block/block.h"
+
+extern const struct fm_expert_form fm_swiglu;
+
+/* Three tensors of each expert in a checkpoint, (I, H), (I, H), (H, I); two of all experts of a
+ * layer in a bundle and in a ragged export, gate and up interleaved, down transposed. */
+/* clang-format off */
+#define FM_SWIGLU_WEIGHTS(prefix, gate, up, down)                                                  \
+    {FM_STOCK(prefix "experts.{e}." gate ".weight"), FM_PART_GATE, 0, "IH", FM_MOE},               \
+    {FM_STOCK(prefix "experts.{e}." up ".weight"), FM_PART_UP, 0, "IH", FM_MOE},                   \
+    {FM_STOCK(prefix "experts.{e}." down ".weight"), FM_PART_DOWN, 0, "HI", FM_MOE},               \
+    {{NULL, "layers.{l}.gate_up", "model.layers.{l}.mlp.experts.gate_up"}, FM_PART_GATE_UP, 0,     \
+     "SH", FM_MOE},                                                                                \
+    {{NULL, "layers.{l}.down", "model.layers.{l}.mlp.experts.down"}, FM_PART_DOWN_T, 0, "sH",      \
+     FM_MOE}
+/* clang-format on */
+
+#endif

@@ -1,0 +1,33 @@
+/* OLMoE 1B-7B: Qwen's tensors; q and k normalised whole, q, k and v clamped where clip_qkv says. */
+#include "lib/block/gqa.h"
+#include "lib/family/family.h"
+#include "lib/family/qwen.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_QWEN_MOE_WEIGHTS,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
+                                                .o_bias = true,
+                                                .clip = true,
+                                                .qk_norm = FM_QK_NORM_FULL,
+                                                .rope = {.theta = 1e4}};
+
+const struct fm_model_family fm_olmoe = {
+    .name = "olmoe",
+    .class_name = "Olmoe",
+    .width_key = "intermediate_size",
+    .attention = &fm_gqa,
+    .attention_options = &attention,
+    .expert = &fm_swiglu,
+    .topk_key = true,
+    .gguf_router = FM_ROUTER_SOFTMAX_RAW,
+    .eps = 1e-5,
+    .positions = 4096,
+    .weight = weights,
+};

@@ -1,0 +1,42 @@
+/* Qwen1.5-MoE and Qwen2-57B: a shared expert beside the chosen ones, biases on q, k and v. */
+#include "lib/block/gqa.h"
+#include "lib/family/family.h"
+#include "lib/family/qwen.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_MLP_WEIGHTS(FM_MLP, FM_DENSE),
+    FM_MLP_WEIGHTS(FM_MLP "shared_expert.", FM_SHARED),
+    FM_MLP_MIX_WEIGHT(FM_MLP "shared_expert_gate.weight"),
+    FM_QWEN_MOE_WEIGHTS,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    int rc = fm_qwen_layers(c, keys, err);
+    return rc ? rc
+              : fm_keys_size(&c->shared, keys->json, "shared_expert_intermediate_size",
+                             FM_CHANNELS_MAX, err);
+}
+
+static const struct fm_gqa_options attention = {
+    .bias_key = "qkv_bias", .bias = true, .rope = {.theta = 1e4}};
+
+const struct fm_model_family fm_qwen2_moe = {
+    .name = "qwen2_moe",
+    .class_name = "Qwen2Moe",
+    .width_key = "moe_intermediate_size",
+    .read_layers = read_layers,
+    .attention = &fm_gqa,
+    .attention_options = &attention,
+    .expert = &fm_swiglu,
+    .topk_key = true,
+    .gguf_router = FM_ROUTER_SOFTMAX_RAW,
+    .eps = 1e-6,
+    .positions = 32768,
+    .weight = weights,
+};

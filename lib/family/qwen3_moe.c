@@ -1,0 +1,34 @@
+/* Qwen3-30B-A3B and 235B-A22B: many narrow experts, every head of q and k normalised. */
+#include "lib/block/gqa.h"
+#include "lib/family/family.h"
+#include "lib/family/qwen.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_MLP_WEIGHTS(FM_MLP, FM_DENSE),
+    FM_QWEN_MOE_WEIGHTS,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
+                                                .o_bias = true,
+                                                .qk_norm = FM_QK_NORM_HEAD,
+                                                .rope = {.theta = 1e4}};
+
+const struct fm_model_family fm_qwen3_moe = {
+    .name = "qwen3_moe",
+    .class_name = "Qwen3Moe",
+    .width_key = "moe_intermediate_size",
+    .read_layers = fm_qwen_layers,
+    .attention = &fm_gqa,
+    .attention_options = &attention,
+    .expert = &fm_swiglu,
+    .topk_key = true,
+    .gguf_router = FM_ROUTER_SOFTMAX,
+    .eps = 1e-6,
+    .positions = 32768,
+    .weight = weights,
+};
