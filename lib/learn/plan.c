@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/block/cost.h"
 #include "lib/engine/layer.h"
 #include "lib/run/journal.h"
 
@@ -26,13 +27,8 @@ static double layers_bytes(const struct fm_model *model)
 static uint64_t scratch_bytes(const struct fm_config *c, int rows)
 {
     uint64_t block = (uint64_t)(rows > FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS);
-    uint64_t H = (uint64_t)c->H, K = (uint64_t)c->K, heads = 2 * (uint64_t)(c->Q + c->G);
-    uint64_t norms = c->qk_norm == FM_QK_NORM_NONE ? 0 : heads * (uint64_t)c->C;
-    uint64_t mlp = 6 * (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
-    uint64_t inner = 8 * H + 2 * heads * (uint64_t)c->C + norms + mlp + K * H;
-    uint64_t share = 2 * block * K / (uint64_t)c->E + 1;
-    uint64_t expert = share * (3 * H + 6 * (uint64_t)c->I);
-    return (block * inner + expert) * sizeof(float);
+    uint64_t share = 2 * block * (uint64_t)c->K / (uint64_t)c->E + 1;
+    return (block * fm_cost_token_floats(c) + share * fm_cost_row_floats(c)) * sizeof(float);
 }
 
 uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
@@ -43,18 +39,21 @@ uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
     return memory > taken ? memory - taken : 0;
 }
 
-/* Multiplications and additions of one token's forward, by where they happen: what no mask changes
- * (attention, routers, dense layers, shared experts), and the experts. */
-static double attention_flops(const struct fm_config *c, int T)
+/* Multiplications and additions of one token's forward through all layers, by where they happen:
+ * what no mask changes (attention, routers, dense layers, shared experts), and the experts. */
+static double fixed_flops(const struct fm_config *c, int T)
 {
-    double project = 2.0 * c->H * c->C * (2.0 * c->Q + 2.0 * c->G);
-    double mlps = (double)(c->L - c->M) * c->dense + (double)c->M * c->shared;
-    return c->L * (project + 2.0 * c->Q * c->C * T) + c->M * 2.0 * c->E * c->H + 6.0 * c->H * mlps;
+    double sum = 0;
+    for (int l = 0; l < c->L; l++) {
+        struct fm_flops f = fm_cost_layer(c, l, T);
+        sum += f.products + f.others;
+    }
+    return sum;
 }
 
 static double expert_flops(const struct fm_config *c)
 {
-    return 6.0 * c->M * c->K * c->H * c->I;
+    return (double)c->M * c->K * fm_cost_expert(c);
 }
 
 /*
@@ -63,12 +62,11 @@ static double expert_flops(const struct fm_config *c)
  */
 static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
 {
-    double attention = attention_flops(c, s->T), expert = expert_flops(c);
-    double head = 2.0 * c->H * c->V;
-    double forward = s->lanes * (attention + head) + expert * (1 + (s->lanes - 1) * s->kept);
+    double fixed = fixed_flops(c, s->T), expert = expert_flops(c), head = fm_cost_head(c);
+    double forward = s->lanes * (fixed + head) + expert * (1 + (s->lanes - 1) * s->kept);
     if (s->lanes == 1)
-        forward = attention + head + expert;
-    double back = s->backward * (2 * attention + head + 2 * expert + (s->scores ? expert : 0));
+        forward = fixed + head + expert;
+    double back = s->backward * (2 * fixed + head + 2 * expert + (s->scores ? expert : 0));
     return (forward + back) * (double)s->rows;
 }
 
@@ -80,10 +78,12 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_plan_swee
            fm_layer_kept_bytes(c, rows, s->scores);
 }
 
-/* Work that keeping all inner values saves: attention, and gate and up of full experts. */
+/* Work that keeping all inner values saves: what no mask changes, and the rows of gate_up of full
+ * experts. */
 static double kept_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
 {
-    double token = attention_flops(c, s->T) + (s->scores ? expert_flops(c) * 2 / 3 : 0);
+    double rows = c->expert->rows, gate_up = expert_flops(c) * rows / (rows + 1);
+    double token = fixed_flops(c, s->T) + (s->scores ? gate_up : 0);
     return s->backward * token * (double)s->rows;
 }
 
@@ -101,7 +101,8 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     uint64_t ends = 2 * (uint64_t)c->V * (uint64_t)c->H * sizeof(float);
     double layers = layers_bytes(model);
     bool stay = fm_model_resident_bytes(model) >= (uint64_t)layers;
-    uint64_t merged = 3 * (uint64_t)c->E * (uint64_t)c->I * (uint64_t)c->H * sizeof(float);
+    uint64_t merged =
+        (uint64_t)c->E * (uint64_t)c->I * fm_expert_channel_params(c->expert, c->H) * sizeof(float);
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
     uint64_t left = room - (boundaries - spill), kept = inner < left ? inner : left;
     uint64_t resident = PROCESS_BYTES + boundaries - spill + kept + fm_model_resident_bytes(model) +

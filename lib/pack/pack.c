@@ -180,7 +180,7 @@ static uint64_t count_merged(const struct fm_packing *p)
     uint64_t channels = 0;
     for (int i = 0; p->ops && i < p->adapter.M * p->adapter.E; i++)
         channels += p->adapter.widths[i];
-    return channels * 3 * (uint64_t)p->cp.config.H;
+    return channels * fm_expert_channel_params(p->cp.config.expert, p->cp.config.H);
 }
 
 /* Source and destination of the largest item, its channels in float32 where an adapter is
@@ -189,7 +189,8 @@ static uint64_t plan_memory(const struct fm_packing *p)
 {
     uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
     uint64_t element = (uint64_t)fm_dtype_bits(p->cp.dtype) / 8;
-    uint64_t item = channels * (4 * element + (p->ops ? 12 : 0));
+    uint64_t rows = (uint64_t)p->cp.config.expert->rows;
+    uint64_t item = channels * (2 * rows * element + (p->ops ? (rows + 1) * sizeof(float) : 0));
     return (uint64_t)fm_pool_threads() * (item + FM_PACKING_PIECE_BYTES) + p->segments_bytes;
 }
 

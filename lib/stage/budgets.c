@@ -13,12 +13,6 @@
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 #define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT + sizeof ",1")
 
-/* Floats of one channel of an expert: a row of gate, a row of up, a column of down. */
-static uint64_t channel_params(int H)
-{
-    return 3 * (uint64_t)H;
-}
-
 static void measure_widths(struct fm_budget *s, const uint32_t *widths, int experts)
 {
     uint64_t sum = 0;
@@ -119,7 +113,8 @@ int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *act
 {
     cJSON *budgets = cJSON_CreateArray();
     bool ok = budgets;
-    uint64_t channel_bytes = channel_params(config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
+    uint64_t channel_bytes =
+        fm_expert_channel_params(config->expert, config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
     int experts = family->M * family->E;
     for (int b = 0; b < family->count && ok; b++) {
         const uint32_t *widths = fm_family_widths(family, b);
@@ -275,7 +270,7 @@ static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
     if (s->width_min != real.width_min || s->width_max != real.width_max ||
         s->width_mean != real.width_mean)
         return fm_fail(err, FM_EFORMAT, "the summary of its widths is not that of the mask");
-    if (model->params - s->params != mask->removed * channel_params(model->H))
+    if (model->params - s->params != mask->removed * model->channel_params)
         return fm_fail(err, FM_EFORMAT,
                        "params is %" PRIu64 " of %" PRIu64 " with %" PRIu64 " channels removed",
                        s->params, model->params, mask->removed);

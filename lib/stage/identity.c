@@ -11,12 +11,6 @@
 #include "kernels/ops/kernels.h"
 #include "lib/stage/stage.h"
 
-/* As in lib/family/parse.c; a manifest that says more was not made from a config that passed there.
- */
-#define EXPERTS_MAX 1024
-#define CHANNELS_MAX (1 << 20)
-#define HIDDEN_MAX (1 << 17)
-#define VOCABULARY_MAX (1 << 23)
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
 static void print_header_digest(char hex[FM_DIGEST_HEX], const struct fm_shard *shard)
@@ -141,23 +135,35 @@ static int check_shards(const cJSON *model, struct fm_err *err)
     return FM_OK;
 }
 
+static int read_family(const struct fm_model_family **family, const cJSON *model,
+                       struct fm_err *err)
+{
+    const char *name;
+    if (fm_json_get_string(model, "family", &name, err))
+        return err->code;
+    *family = fm_families_find(name);
+    return *family ? FM_OK : fm_fail(err, FM_ECONFIG, "family '%.64s' is not known", name);
+}
+
 static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_err *err)
 {
+    const struct fm_model_family *family;
     const char *text;
     int64_t params = 0;
     if (!cJSON_IsObject(model))
         return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
-    if (fm_json_get_string(model, "family", &text, err) ||
-        read_digest(&text, model, "config", err) || check_shards(model, err) ||
-        read_layers(m, model, err) || read_size(&m->E, model, "experts", EXPERTS_MAX, err) ||
+    if (read_family(&family, model, err) || read_digest(&text, model, "config", err) ||
+        check_shards(model, err) || read_layers(m, model, err) ||
+        read_size(&m->E, model, "experts", FM_EXPERTS_MAX, err) ||
         read_size(&m->K, model, "experts_per_token", m->E, err) ||
-        read_size(&m->H, model, "hidden", HIDDEN_MAX, err) ||
-        read_size(&m->I, model, "channels", CHANNELS_MAX, err) ||
-        read_size(&m->V, model, "vocabulary", VOCABULARY_MAX, err) ||
+        read_size(&m->H, model, "hidden", FM_HIDDEN_MAX, err) ||
+        read_size(&m->I, model, "channels", FM_CHANNELS_MAX, err) ||
+        read_size(&m->V, model, "vocabulary", FM_VOCABULARY_MAX, err) ||
         fm_json_get_int(model, "params", 1, EXACT_MAX, &params, err) ||
         fm_json_get_string(model, "dtype", &text, err))
         return err->code;
     int dtype = fm_dtype_from_name(text, strlen(text));
+    m->channel_params = fm_expert_channel_params(family->expert, m->H);
     if (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype))
         return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
     m->dtype = (enum fm_dtype)dtype;

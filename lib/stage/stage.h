@@ -41,7 +41,7 @@ struct fm_stage_model {
     int L, M, E, K, H, I, V;
     int16_t moe[FM_LAYERS_MAX]; /* (M): decoder layers that have experts */
     enum fm_dtype dtype;
-    uint64_t params;
+    uint64_t params, channel_params; /* of all; of one channel of an expert */
 };
 
 /*
@@ -58,7 +58,7 @@ int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
                             struct fm_err *err);
-/* Sizes and dtype from the manifest, checked against the limits of lib/family/parse.c. */
+/* Sizes and dtype from the manifest, checked against the limits of lib/block/keys.h. */
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
 /* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */

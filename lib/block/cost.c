@@ -1,0 +1,51 @@
+/*
+ * Sums over a layer's blocks.  A product of (N, K) and (K, M) is counted as 2 N K M operations, so
+ * that plans can be compared with what fm-bench's meter counts.
+ */
+#include "lib/block/cost.h"
+
+#include "lib/block/mlp.h"
+
+/* A row of the router's product, forward or back; a dense layer has none. */
+static double router(const struct fm_config *c, int l)
+{
+    return fm_config_moe(c, l) < 0 ? 0 : 2.0 * c->E * c->H;
+}
+
+struct fm_flops fm_cost_layer(const struct fm_config *c, int l, int T)
+{
+    struct fm_flops f = c->attention->flops(c, l, T);
+    f.products += router(c, l) + fm_mlp_flops(c, l);
+    return f;
+}
+
+struct fm_flops fm_cost_layer_back(const struct fm_config *c, int l, int T)
+{
+    struct fm_flops f = c->attention->flops(c, l, T);
+    f.products += router(c, l) + fm_mlp_flops_back(c, l);
+    return f;
+}
+
+double fm_cost_expert(const struct fm_config *c)
+{
+    return 2.0 * (double)fm_expert_channel_params(c->expert, c->H) * c->I;
+}
+
+double fm_cost_head(const struct fm_config *c)
+{
+    return 2.0 * c->H * c->V;
+}
+
+/* Boundaries, norms and their gradients are 8 of H; the rows of K experts; gate, up, what lies
+ * between them and down, and the gradients, of the MLP. */
+uint64_t fm_cost_token_floats(const struct fm_config *c)
+{
+    uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
+    return 8 * H + c->attention->scratch(c) + 6 * mlp + (uint64_t)c->K * H;
+}
+
+/* Its input, output and gradient; every row of gate_up and the channel, with their gradients. */
+uint64_t fm_cost_row_floats(const struct fm_config *c)
+{
+    return 3 * (uint64_t)c->H + 2 * ((uint64_t)c->expert->rows + 1) * (uint64_t)c->I;
+}

@@ -1,0 +1,241 @@
+/*
+ * What blocks say they cost, against what is there: parameters against the tensors of a checkpoint,
+ * floating-point operations against the products that a sweep was seen to compute.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/tensor/hfdir.h"
+#include "lib/base/pool.h"
+#include "lib/bench/meter.h"
+#include "lib/block/cost.h"
+#include "lib/engine/sweep.h"
+#include "tests/unit/models.h"
+
+enum { S = 3, T = 11, N = S * T };
+
+static const char *model_path(const char *name)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "golden/%s", name);
+    return path;
+}
+
+static void must(int rc, const struct fm_err *err)
+{
+    if (rc != FM_OK)
+        fail_msg("%s", err->text);
+}
+
+/* Elements of the tensors that belong to experts, and of all others. */
+static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_hfdir *dir)
+{
+    *experts = *others = 0;
+    for (size_t s = 0; s < dir->shards; s++)
+        for (size_t i = 0; i < dir->shard[s].st.count; i++) {
+            const struct fm_tensor *t = &dir->shard[s].st.tensor[i];
+            *(strstr(t->name, ".experts.") ? experts : others) += fm_tensor_count(t);
+        }
+}
+
+static void parameters_are_those_of_the_tensors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct fm_hfdir dir = {0};
+        struct fm_config c;
+        struct fm_err err = {0};
+        uint64_t experts, others;
+        must(fm_hfdir_open(&dir, model_path(odd_models[i]), &err), &err);
+        must(fm_config_parse(&c, dir.config, dir.config_bytes, &err), &err);
+        count_tensors(&experts, &others, &dir);
+        uint64_t channels = (uint64_t)c.M * (uint64_t)c.E * (uint64_t)c.I;
+        assert_int_equal(channels * fm_expert_channel_params(c.expert, c.H), experts);
+        assert_int_equal(fm_config_params(&c, NULL), experts + others);
+        fm_hfdir_close(&dir);
+    }
+}
+
+/* A channel's weights are what is missing where an expert is one channel narrower. */
+static void a_channel_is_what_a_width_changes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct fm_model *m;
+        struct fm_err err = {0};
+        must(fm_model_open(&m, model_path(odd_models[i]), 0, &err), &err);
+        const struct fm_config *c = fm_model_config(m);
+        uint32_t *widths = malloc((size_t)(c->M * c->E) * sizeof *widths);
+        for (int x = 0; x < c->M * c->E; x++)
+            widths[x] = (uint32_t)c->I;
+        widths[c->M * c->E - 1]--;
+        assert_int_equal(fm_config_params(c, NULL) - fm_config_params(c, widths),
+                         fm_expert_channel_params(c->expert, c->H));
+        free(widths);
+        fm_model_close(m);
+    }
+}
+
+/* ---- operations ---- */
+
+/* A model, and a sweep of one lane over one batch whose products are counted. */
+struct run {
+    struct fm_model *model;
+    const struct fm_config *c;
+    struct fm_sweep *sweep;
+    const struct fm_ops *ops;
+    int32_t ids[N];
+};
+
+static void open_run(struct run *r, const char *name)
+{
+    struct fm_err err = {0};
+    const uint64_t memory = (uint64_t)1 << 28; /* inner values are kept from forward to backward */
+    must(fm_model_open(&r->model, model_path(name), memory, &err), &err);
+    r->c = fm_model_config(r->model);
+    r->ops = fm_meter_begin(fm_ops_ref());
+    struct fm_sweep_options options = {.memory = memory};
+    must(fm_sweep_new(&r->sweep, r->model, r->ops, 1, N, T, 1, &options, &err), &err);
+    for (int i = 0; i < N; i++)
+        r->ids[i] = i * 7 % r->c->V;
+}
+
+static void close_run(struct run *r)
+{
+    fm_sweep_free(r->sweep);
+    fm_model_close(r->model);
+}
+
+/* Products of a forward, or of a forward and backward through every layer. */
+static double count_products(struct run *r, bool backward, const struct fm_visitor *visitor)
+{
+    struct fm_err err = {0};
+    struct fm_measure measure;
+    struct fm_lane lane = {.teacher = -1, .ce = 1, .backward = backward};
+    struct fm_batch batch = {r->ids, S, T};
+    struct fm_sweep_taps taps = {
+        .dx = backward ? calloc((size_t)(r->c->L + 1) * N * (size_t)r->c->H, sizeof(float)) : NULL};
+    double before = fm_meter_flops();
+    fm_sweep_tap(r->sweep, &taps);
+    must(fm_sweep_run(r->sweep, &batch, 1, &lane, 1, visitor, &measure, NULL, &err), &err);
+    free(taps.dx);
+    return fm_meter_flops() - before;
+}
+
+static double all_layers(const struct fm_config *c,
+                         struct fm_flops (*cost)(const struct fm_config *, int, int))
+{
+    double sum = 0;
+    for (int l = 0; l < c->L; l++)
+        sum += cost(c, l, T).products;
+    return N * sum;
+}
+
+static double all_experts(const struct fm_config *c)
+{
+    return (double)N * c->M * c->K * fm_cost_expert(c);
+}
+
+static void a_forward_takes_the_products_that_blocks_say(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct run r;
+        open_run(&r, odd_models[i]);
+        double want = all_layers(r.c, fm_cost_layer) + all_experts(r.c) + N * fm_cost_head(r.c);
+        double have = count_products(&r, false, NULL);
+        if (have != want)
+            fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have, want);
+        close_run(&r);
+    }
+}
+
+static void a_backward_takes_the_products_that_blocks_say(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct run r;
+        open_run(&r, odd_models[i]);
+        double forward = count_products(&r, false, NULL);
+        double want =
+            all_layers(r.c, fm_cost_layer_back) + all_experts(r.c) + N * fm_cost_head(r.c);
+        double have = count_products(&r, true, NULL) - forward;
+        if (have != want)
+            fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have, want);
+        close_run(&r);
+    }
+}
+
+/* What a visitor that scores channels adds. */
+struct scorer {
+    const struct fm_ops *ops;
+    int H;
+};
+
+static void score(void *self, const struct fm_expert_view *v)
+{
+    const struct scorer *s = self;
+    double *sum = calloc((size_t)v->width, sizeof *sum);
+    s->ops->channel_scores(sum, fm_f32(v->gate_up), fm_f32(v->down), fm_f32(v->dgu), fm_f32(v->x),
+                           fm_f32(v->h), fm_f32(v->dy), v->n, v->width, s->H);
+    free(sum);
+}
+
+static void gradients_of_experts_weights_take_as_many_again(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct run r;
+        open_run(&r, odd_models[i]);
+        struct scorer scorer = {r.ops, r.c->H};
+        struct fm_visitor visitor = {.self = &scorer, .expert = score};
+        double without = count_products(&r, true, NULL);
+        double have = count_products(&r, true, &visitor) - without;
+        if (have != all_experts(r.c))
+            fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have,
+                     all_experts(r.c));
+        close_run(&r);
+    }
+}
+
+/* Attention's scores are no products of a layer's tensors: two of C per query head and key seen. */
+static void attention_counts_its_scores(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct run r;
+        open_run(&r, odd_models[i]);
+        double pairs = 0, have = 0;
+        for (int t = 0; t < T; t++)
+            pairs += t + 0.5; /* the middle of the diagonal's cell, so that halves are exact */
+        for (int l = 0; l < r.c->L; l++)
+            have += T * fm_cost_layer(r.c, l, T).others;
+        assert_true(have == r.c->L * 2 * 2.0 * r.c->C * r.c->Q * pairs);
+        close_run(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_those_of_the_tensors),
+        cmocka_unit_test(a_channel_is_what_a_width_changes),
+        cmocka_unit_test(a_forward_takes_the_products_that_blocks_say),
+        cmocka_unit_test(a_backward_takes_the_products_that_blocks_say),
+        cmocka_unit_test(gradients_of_experts_weights_take_as_many_again),
+        cmocka_unit_test(attention_counts_its_scores),
+    };
+    struct fm_err err = {0};
+    if (fm_pool_start(2, &err) != FM_OK) {
+        printf("%s\n", err.text);
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
