@@ -49,7 +49,7 @@ static int check_whole(const struct fm_task *task, struct fm_err *err)
             return fm_fail(err, FM_ECONFIG,
                            "%s: is an export: layer %d, expert %d has %u of %d channels; give the "
                            "checkpoint it was made from",
-                           task->run->model, i / c->E, i % c->E, caps[i], c->I);
+                           task->run->model, c->moe[i / c->E], i % c->E, caps[i], c->I);
     return FM_OK;
 }
 

@@ -41,7 +41,7 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int l, in
     if (bad < n)
         return fm_fail(err, FM_EFORMAT,
                        "layer %d, expert %d: weight %zu is not a finite %s with the adapter merged",
-                       l, e, bad, fm_dtype_name(p->cp.dtype));
+                       p->cp.config.moe[l], e, bad, fm_dtype_name(p->cp.dtype));
     return FM_OK;
 }
 

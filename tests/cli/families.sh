@@ -45,6 +45,9 @@ fm-pack -q --export fused --budget 0.4 --layout layer --for vllm --shard-size 30
     --pad-multiple 4 family.fm >/dev/null
 fm-verify -q --against family.fm fused | numbers
 grep '"moe_intermediate_size"' fused/config.json | sed 's/[1-9][0-9]*/K/g'
+fm-pack -q --export cut --budget 0.6 --layout ragged family.fm >/dev/null
+fm-rank -q --model cut --tokens "$model/tokens.npy" -o refused 2>&1 |
+    sed 's/expert [0-9]* has [0-9]*/expert E has N/'
 echo "== other families and quantized checkpoints are refused before any work"
 mkdir model
 cp "$model"/* model

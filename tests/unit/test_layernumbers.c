@@ -1,0 +1,115 @@
+/*
+ * Messages name decoder layers by their number in the model, also where some layers are dense and
+ * the first layer of experts is not layer 0.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/learn/rank.h"
+#include "lib/learn/recover.h"
+#include "lib/learn/train.h"
+#include "lib/pack/pack.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/runs.h"
+
+#define MODEL "golden/odd-qwen2" /* layers 1 and 5 have experts */
+
+static struct fm_err err;
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((call) != FM_OK)                                                                       \
+            fail_msg("%s", err.text);                                                              \
+    } while (0)
+
+static struct runs *run_to(const char *input, const char *output)
+{
+    static struct runs r;
+    runs_init(&r, input, output);
+    r.run.model = MODEL;
+    r.run.tokens = MODEL "/tokens.npy";
+    return &r;
+}
+
+/* ranked, trained, recovered in the scratch directory. */
+static int make_stages(void **state)
+{
+    struct fm_rank_options rank;
+    struct fm_rank_report ranked = {0};
+    struct fm_train_options train;
+    struct fm_train_report trained = {0};
+    struct fm_recover_options recover;
+    struct fm_recover_report recovered = {0};
+    (void)state;
+    fm_rank_defaults(&rank);
+    TRY(fm_rank(&run_to(NULL, "ranked")->run, &rank, &ranked, &err));
+    fm_rank_report_release(&ranked);
+    fm_train_defaults(&train);
+    train.method = FM_METHOD_SALIENCY;
+    train.budget_step = "0.2";
+    TRY(fm_train(&run_to("ranked", "trained")->run, &train, &trained, &err));
+    fm_train_report_release(&trained);
+    fm_recover_defaults(&recover);
+    recover.steps = 1;
+    TRY(fm_recover(&run_to("trained", "recovered")->run, &recover, &recovered, &err));
+    fm_recover_report_release(&recovered);
+    return 0;
+}
+
+/* The stream `from` with an adapter that no weight can take: of one expert of the m-th layer of
+ * experts. */
+static void spoil(const char *to, const char *from, int m)
+{
+    char dropped[FM_STAGE_DROPPED_BYTES] = "", path[512];
+    static const int16_t moe[] = {1, 5};
+    struct fm_bundle in = {0}, trained = {0};
+    struct fm_adapter a = {0};
+    cJSON *manifest = NULL;
+    void *data;
+    size_t size;
+    TRY(fm_stage_open(&in, scratch(from), FM_MEMBER_ADAPTER, &err));
+    TRY(fm_lorafile_open(&a, &in, &err));
+    for (int part = FM_UP_A; part <= FM_UP_B; part++)
+        *fm_adapter_part(&a, a.values, m, 2, (enum fm_lora)part) = 3e37f;
+    TRY(fm_lorafile_pack(&a, moe, &data, &size, &err));
+    TRY(fm_stage_open(&trained, scratch("trained"), FM_MEMBER_MASKS, &err));
+    TRY(fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &trained, NULL, dropped, &err));
+    TRY(fm_stage_history(manifest, "fm-recover", cJSON_CreateObject(), NULL, NULL, &err));
+    const cJSON *note = cJSON_GetObjectItemCaseSensitive(in.manifest, "adapter");
+    cJSON_AddItemToObject(manifest, "adapter", cJSON_Duplicate(note, true));
+    struct fm_stage_member member = {FM_MEMBER_ADAPTER, data, size};
+    TRY(fm_stage_write(runs_path(path, to), true, FM_STAGE_RECOVER, manifest, &trained, NULL,
+                       &member, 1, &err));
+    free(data);
+    fm_adapter_release(&a);
+    fm_bundle_close(&trained);
+    fm_bundle_close(&in);
+}
+
+static void a_merged_weight_that_is_not_finite(void **state)
+{
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        struct fm_pack_report report;
+        err = (struct fm_err){0};
+        spoil("spoiled", "recovered", m);
+        assert_int_equal(fm_pack(&run_to("spoiled", "spoiled.fm")->run, &report, &err), FM_EFORMAT);
+        const char *says = m ? "layer 5, expert 2: weight" : "layer 1, expert 2: weight";
+        if (!strstr(err.text, says))
+            fail_msg("'%s' lacks '%s'", err.text, says);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_merged_weight_that_is_not_finite),
+    };
+    return cmocka_run_group_tests(tests, make_stages, NULL) ? 1 : 0;
+}
