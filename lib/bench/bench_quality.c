@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "formats/bundle/bundle.h"
+#include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
 #include "lib/data/calib.h"
 #include "lib/stage/budgets.h"
@@ -20,6 +21,7 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind)
 /* What is measured: the stream, and the model in the order its masks cut. */
 struct subject {
     struct fm_bundle bundle;
+    struct fm_hfdir dir; /* the checkpoint's, where the masks are of a stage stream */
     struct fm_budgets budgets;
     struct fm_ranking ranking;
     struct fm_adapter adapter;
@@ -41,13 +43,14 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     if (!run->model)
         return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
                        run->input);
-    if (fm_stage_origin_check(&s->bundle, run->model, err) != FM_OK ||
+    if (fm_hfdir_open(&s->dir, run->model, err) != FM_OK ||
+        fm_stage_model_check(&s->bundle, &s->dir, err) != FM_OK ||
         fm_ranking_open(&s->ranking, &s->bundle, err) != FM_OK)
         return err->code;
     s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
     if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err) != FM_OK)
         return err->code;
-    if (fm_model_open(&s->model, run->model, memory, err) == FM_OK)
+    if (fm_model_take(&s->model, &s->dir, memory, err) == FM_OK)
         fm_model_rank(s->model, s->ranking.order);
     return err->code;
 }
@@ -78,6 +81,7 @@ static void close_subject(struct subject *s)
         fm_adapter_release(&s->adapter);
     fm_ranking_release(&s->ranking);
     fm_budgets_release(&s->budgets);
+    fm_hfdir_close(&s->dir);
     fm_bundle_close(&s->bundle);
 }
 

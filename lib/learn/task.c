@@ -62,7 +62,7 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
     if (rc == FM_OK)
         rc = fm_hfdir_open(&task->dir, run->model, err);
     if (rc == FM_OK)
-        rc = fm_model_open(&task->model, run->model, task->memory / 2, err);
+        rc = fm_model_take(&task->model, &task->dir, task->memory / 2, err);
     if (rc != FM_OK)
         return rc;
     task->config = fm_model_config(task->model);

@@ -265,7 +265,9 @@ static int plan_slots(struct fm_model *m, uint64_t memory, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err)
+/* What is at `path`, or in `dir` where that is open. */
+static int open_model(struct fm_model **model, const char *path, const struct fm_hfdir *dir,
+                      uint64_t memory, struct fm_err *err)
 {
     *model = NULL;
     struct fm_model *m = fm_alloc(1, sizeof *m, "a model", err);
@@ -273,7 +275,10 @@ int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, st
         return err->code;
     m->ops = fm_ops_ref();
     m->path = fm_strdup(path, err);
-    int rc = m->path ? fm_source_open(&m->tensors, m->path, err) : err->code;
+    int rc = m->path ? FM_OK : err->code;
+    if (!rc)
+        rc =
+            dir ? fm_source_take(&m->tensors, dir, err) : fm_source_open(&m->tensors, m->path, err);
     if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
         rc = fm_within(err, "%s", path);
     if (!rc)
@@ -315,6 +320,17 @@ void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
     if (m->ops->device != ops->device)
         drop_weights(m);
     m->ops = ops;
+}
+
+int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err)
+{
+    return open_model(model, path, NULL, memory, err);
+}
+
+int fm_model_take(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
+                  struct fm_err *err)
+{
+    return open_model(model, dir->path, dir, memory, err);
 }
 
 void fm_model_close(struct fm_model *m)

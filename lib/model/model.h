@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/tensor/hfdir.h"
 #include "kernels/ops/kernels.h"
-#include "lib/base/dtype.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/family/family.h"
@@ -31,6 +31,10 @@ struct fm_model;
  * Errors name the file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
+/* The same of a checkpoint or ragged export whose directory is open already, so that all that is
+ * said of it comes from one opening.  Borrows dir until close. */
+int fm_model_take(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
+                  struct fm_err *err);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);

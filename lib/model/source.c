@@ -49,16 +49,22 @@ static int add_file(struct fm_tensors *t, const struct fm_file *file,
     return FM_OK;
 }
 
+static int add_shards(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; !rc && i < dir->shards; i++)
+        rc = add_file(t, &dir->shard[i].file, &dir->shard[i].st, err);
+    if (rc)
+        return rc;
+    t->config_bytes = dir->config_bytes;
+    t->config = fm_strdup(dir->config, err);
+    return t->config ? FM_OK : err->code;
+}
+
 static int open_directory(struct fm_tensors *t, struct fm_err *err)
 {
     int rc = fm_hfdir_open(&t->dir, t->path, err);
-    for (size_t i = 0; !rc && i < t->dir.shards; i++)
-        rc = add_file(t, &t->dir.shard[i].file, &t->dir.shard[i].st, err);
-    if (rc)
-        return rc;
-    t->config_bytes = t->dir.config_bytes;
-    t->config = fm_strdup(t->dir.config, err);
-    return t->config ? FM_OK : err->code;
+    return rc ? rc : add_shards(t, &t->dir, err);
 }
 
 static int open_bundle(struct fm_tensors *t, struct fm_err *err)
@@ -193,6 +199,18 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
     } else {
         rc = open_any_directory(t, err);
     }
+    if (rc)
+        fm_source_close(t);
+    return rc;
+}
+
+int fm_source_take(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    *t = (struct fm_tensors){.path = dir->path};
+    t->dir.fd = t->bundle.file.fd = -1;
+    int rc = add_shards(t, dir, err);
+    if (!rc)
+        rc = tell_ragged(t, err);
     if (rc)
         fm_source_close(t);
     return rc;

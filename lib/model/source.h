@@ -25,7 +25,7 @@ struct fm_tensors {
     struct fm_source_file *file;
     size_t files;
     /* What of these is open depends on the source. */
-    struct fm_hfdir dir;
+    struct fm_hfdir dir; /* its own; empty where the caller's was given */
     struct fm_bundle bundle;
     struct fm_shard *own;
     size_t owns;
@@ -38,6 +38,9 @@ struct fm_tensors {
  */
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);
+
+/* The same of a directory of the Hugging Face kind that is open, and stays so until close. */
+int fm_source_take(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
 
 /* The tensor of that name and the file that has it, or NULL. */
 const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,

@@ -224,16 +224,6 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
     return FM_OK;
 }
 
-int fm_stage_origin_check(const struct fm_bundle *b, const char *path, struct fm_err *err)
-{
-    struct fm_hfdir dir = {0};
-    int code = fm_hfdir_open(&dir, path, err);
-    if (!code)
-        code = fm_stage_model_check(b, &dir, err);
-    fm_hfdir_close(&dir);
-    return code;
-}
-
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir)
 {
     uint64_t bytes = 0;

@@ -63,8 +63,6 @@ int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
 /* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
-/* The same for the checkpoint in the directory `path`. */
-int fm_stage_origin_check(const struct fm_bundle *b, const char *path, struct fm_err *err);
 
 /* Bytes of all tensors of a checkpoint. */
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir);

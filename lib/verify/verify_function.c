@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
 #include "lib/data/calib.h"
 #include "lib/engine/sweep.h"
@@ -28,6 +29,7 @@ struct job {
     struct fm_verifier *v;
     const struct fm_ops *ops;
     struct fm_bundle bundle;
+    struct fm_hfdir dir; /* the checkpoint's */
     struct fm_ranking ranking;
     struct fm_adapter adapter;
     struct fm_calib calib;
@@ -124,11 +126,13 @@ static int check_bundle(struct job *j, struct fm_err *err)
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
     if (rc == FM_OK)
-        rc = fm_stage_origin_check(&j->bundle, j->v->run->model, err);
+        rc = fm_hfdir_open(&j->dir, j->v->run->model, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_check(&j->bundle, &j->dir, err);
     if (rc == FM_OK)
         rc = fm_model_open(&have, j->v->options->target, memory, err);
     if (rc == FM_OK)
-        rc = fm_model_open(&want, j->v->run->model, memory, err);
+        rc = fm_model_take(&want, &j->dir, memory, err);
     if (rc == FM_OK && fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
         rc = fm_ranking_open(&j->ranking, &j->bundle, err);
         if (rc == FM_OK)
@@ -180,5 +184,6 @@ int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
     fm_adapter_release(&j.adapter);
     fm_ranking_release(&j.ranking);
     fm_bundle_close(&j.bundle);
+    fm_hfdir_close(&j.dir);
     return rc;
 }

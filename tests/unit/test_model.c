@@ -519,6 +519,27 @@ static void what_is_no_model_is_refused(void **state)
     assert_null(m);
 }
 
+/* What was opened once is the model, whatever comes to lie under that name. */
+static void a_model_is_of_the_directory_that_was_open(void **state)
+{
+    struct fm_hfdir dir = {0};
+    struct fm_model *m;
+    char command[2048], path[512];
+    (void)state;
+    snprintf(path, sizeof path, "%s", scratch("opened"));
+    snprintf(command, sizeof command, "cp -r %s %s", ODD, path);
+    assert_int_equal(system(command), 0);
+    check(fm_hfdir_open(&dir, path, &err));
+    snprintf(command, sizeof command, "mv %s %s.away && cp -r golden/odd-qwen2 %s", path, path,
+             path);
+    assert_int_equal(system(command), 0);
+    check(fm_model_take(&m, &dir, 0, &err));
+    for (int l = 0; l < L; l++)
+        expect_expert(layer_of(m, l, -1), l, 4, NULL);
+    fm_model_close(m);
+    fm_hfdir_close(&dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -529,6 +550,7 @@ int main(void)
         cmocka_unit_test(spoiled_checkpoints_are_refused_by_name),
         cmocka_unit_test(tensors_beyond_the_model_are_let_be),
         cmocka_unit_test(what_is_no_model_is_refused),
+        cmocka_unit_test(a_model_is_of_the_directory_that_was_open),
     };
     if (fm_pool_start(2, &err))
         return 1;
