@@ -65,7 +65,7 @@ formats/text/tokenizerparts.h formats/text/tokenindex.h
 kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h kernels/serve/serve_cuda.cuh
-lib/engine/sweeping.h lib/engine/layering.h lib/engine/keep.h
+lib/engine/sweeping.h lib/engine/keep.h
 lib/model/loading.h
 lib/learn/learn.h lib/learn/trainstate.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/texts.h lib/export/tensorplan.h lib/export/exportwriter.h
@@ -78,7 +78,7 @@ PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/cpu/cpu.h": "kernels/se
 # Modules in several files: files that share one of these may include each other in a circle.
 MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
-formats/text/tokenindex.h lib/engine/sweeping.h lib/engine/layering.h lib/model/loading.h
+formats/text/tokenindex.h lib/engine/sweeping.h lib/model/loading.h
 lib/pack/packing.h lib/verify/verifier.h
 """.split())
 

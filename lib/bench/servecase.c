@@ -10,7 +10,7 @@
 #include "lib/base/rng.h"
 #include "lib/bench/kernelcase.h"
 #include "lib/bench/servemask.h"
-#include "lib/engine/layer.h"
+#include "lib/block/rope.h"
 
 enum { VOCABULARY = 1024, ROWS = 4096, FILL = 1 << 16, TOKENS_MAX = 1 << 28 };
 enum { GPU_BYTES = 512 << 20 }; /* for kernels and cuBLAS */
@@ -42,8 +42,6 @@ static int describe(struct fm_servecase *c, const char *shape, struct fm_err *er
     struct fm_config *g = &c->config;
     g->V = VOCABULARY;
     g->eps = 1e-5f;
-    g->rope_theta = 1e6;
-    g->rope_scale = 1;
     g->T_max = c->prompt + c->decode;
     for (size_t i = 0; shape && i < sizeof models / sizeof *models; i++)
         if (strcmp(shape, models[i].name) == 0) {
@@ -52,10 +50,7 @@ static int describe(struct fm_servecase *c, const char *shape, struct fm_err *er
             g->G = models[i].G;
             g->C = models[i].C;
         }
-    int code = c->model_layers && shape ? FM_OK : choose_heads(g, err);
-    for (int i = 0; i < FM_HEAD_DIM_MAX / 2; i++)
-        g->rope_factor[i] = 1;
-    return code;
+    return c->model_layers && shape ? FM_OK : choose_heads(g, err);
 }
 
 /* --- bytes --- */
@@ -413,13 +408,15 @@ static int move_layers(struct fm_servecase *c, struct fm_err *err)
 int fm_servecase_fill(struct fm_servecase *c, struct fm_err *err)
 {
     int T = c->prompt + c->decode;
+    struct fm_rope rope;
     if (take_tokens(c, err) != FM_OK || (!c->on_gpu && take_rows(c, err) != FM_OK))
         return err->code;
     fill(c, c->table, FM_F32, (size_t)VOCABULARY * (size_t)c->config.H, 1.7, 0);
     for (int i = 0; i < c->batch * T; i++)
         c->tokens[i] = (int32_t)fm_rng_below(c->seed, FM_STREAM_BENCH,
                                              ((uint64_t)1 << 43) + (uint64_t)i, VOCABULARY);
-    fm_layer_angles(c->cos, c->sin, &c->config, T);
+    fm_rope_plain(&rope, 1e6);
+    fm_rope_fill(c->cos, c->sin, &rope, c->config.C, T);
     return c->on_gpu ? move_layers(c, err) : make_layers(c, err);
 }
 

@@ -7,13 +7,15 @@
  *
  * A family (lib/family/family.h) names four blocks: attention, router, expert form, norm.  A block
  * is one file, and everything that is said of it is said there: what it reads of config.json, its
- * tensors (names, shapes, in which models they exist), and its cost in bytes and in floating-point
- * operations.  Whoever needs a size derives it from the blocks: budgets and bundles from the
- * parameters of a channel, plans from the operations.
+ * tensors (names, shapes, in which models they exist), its inner values, forward and backward, and
+ * its cost in bytes and in floating-point operations.  Whoever needs a size derives it from the
+ * blocks: budgets and bundles from the parameters of a channel, plans from the operations.
  *
  * Here are the sizes of a model (struct fm_config) and the weights of a layer in memory (struct
  * fm_layer), which all blocks share, and what a block of each kind says of itself.  Blocks know
- * nothing of files with weights.
+ * nothing of files with weights, nor of what flows between layers: lib/model reads what their
+ * tables list, and lib/engine calls them in model order (lib/block/pass.h).  They lie below both,
+ * so that a block need not be torn into a part that is read and a part that computes.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H
@@ -22,35 +24,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops/kernels.h"
 #include "lib/block/keys.h"
 #include "lib/block/weight.h"
 
 /* A family: one row of the list in lib/family/families.c. */
 struct fm_model_family;
 struct fm_attention;
+struct fm_router;
 struct fm_expert_form;
+struct fm_norm;
 
 #define FM_LAYERS_MAX 1024
 #define FM_HEAD_DIM_MAX 1024
 
-/* What q and k go through between their projections and the rotation. */
-enum fm_qk_norm {
-    FM_QK_NORM_NONE,
-    FM_QK_NORM_HEAD, /* each head normalised, one weight (C) for all */
-    FM_QK_NORM_FULL  /* all heads together, weights (Q C) and (G C) */
+/* Arrays of a block: its weights in a layer, or its inner values between forward and backward.
+ * Which is which its own struct of pointers to float says, laid over this one. */
+#define FM_ARRAYS_MAX 20
+struct fm_arrays {
+    float *at[FM_ARRAYS_MAX];
 };
 
-/* How a token's experts are weighted. */
-enum fm_router {
-    FM_ROUTER_SOFTMAX,     /* softmax, the K largest, renormalised to sum 1 */
-    FM_ROUTER_SOFTMAX_RAW, /* the same, not renormalised */
-    FM_ROUTER_SPARSEMIXER
+/* What a block reads of config.json for itself: a struct of its header. */
+union fm_own_config {
+    char bytes[2304];
+    double align;
 };
 
 struct fm_config {
     const struct fm_model_family *family;
     const struct fm_attention *attention;
+    const struct fm_router *router;
     const struct fm_expert_form *expert;
+    const struct fm_norm *norm;
     int L;                      /* decoder layers */
     int M;                      /* those that are mixtures of experts: M <= L */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers, increasing; the other layers are dense */
@@ -59,19 +65,11 @@ struct fm_config {
     int dense, shared;          /* width of dense layers, of the shared expert; 0: none */
     int V;                      /* vocabulary */
     int T_max;                  /* max_position_embeddings */
-    int window;                 /* sliding window, 0: none */
     float eps;                  /* of every norm */
-    double rope_theta;
-    float rope_scale;                       /* of cos and sin */
-    float rope_factor[FM_HEAD_DIM_MAX / 2]; /* (C/2) what divides each frequency */
-    bool longrope;                          /* T_max is where its short factors end */
-    enum fm_router router;
-    float router_eps; /* of sparsemixer: 2 router_jitter_noise */
-    enum fm_qk_norm qk_norm;
-    float clip;                /* q, k, v are clamped to +-clip; 0: not */
-    bool qkv_bias, o_bias;     /* attention */
-    bool norm_bias, head_bias; /* of every norm; of lm_head */
-    bool tied;                 /* lm_head is the embedding */
+    bool longrope;              /* T_max is where longrope's short factors end */
+    bool head_bias;             /* of lm_head */
+    bool tied;                  /* lm_head is the embedding */
+    union fm_own_config attention_own, router_own;
 };
 
 /* Place of decoder layer l in config->moe, -1: it is dense. */
@@ -81,22 +79,19 @@ int fm_config_moe(const struct fm_config *config, int l);
  * the shared expert's; 0: there is none. */
 int fm_config_mlp(const struct fm_config *config, int l);
 
-/* One decoder layer in memory.  Expert e has cap[e] channels (I in a full model):
- * gate_up rows [2 row0[e], 2 (row0[e] + cap[e])), down rows [row0[e], row0[e] + cap[e]).
- * What the model or this layer does not have is NULL. */
+/* One decoder layer in memory.  Expert e has cap[e] channels (I in a full model): with r rows of
+ * gate_up a channel, rows [r row0[e], r (row0[e] + cap[e])) of gate_up and [row0[e], row0[e] +
+ * cap[e]) of down.  What the model or this layer does not have is NULL. */
 struct fm_layer {
-    float *input_norm, *input_norm_bias;      /* (H) */
-    float *q, *k, *v, *o;                     /* (Q C, H), (G C, H), (G C, H), (H, Q C) */
-    float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
-    float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
-    float *post_norm, *post_norm_bias;        /* (H) */
-    float *mlp_gate_up, *mlp_down;            /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
-    float *mlp_mix;                           /* (H) logit of the shared expert's share */
-    float *router;                            /* (E, H) */
-    float *gate_up;                           /* (2 sum cap, H) */
-    float *down;                              /* (sum cap, H) */
-    int64_t *row0;                            /* (E) */
-    int *cap;                                 /* (E) */
+    float *input_norm, *input_norm_bias; /* (H) */
+    float *post_norm, *post_norm_bias;   /* (H) */
+    struct fm_arrays attention, router;
+    float *mlp_gate_up, *mlp_down; /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
+    float *mlp_mix;                /* (H) logit of the shared expert's share */
+    float *gate_up;                /* (r sum cap, H) */
+    float *down;                   /* (sum cap, H) */
+    int64_t *row0;                 /* (E) */
+    int *cap;                      /* (E) */
 };
 
 /* What lies outside the layers. */
@@ -107,27 +102,89 @@ struct fm_ends {
     float *head_bias;        /* (V) */
 };
 
+/* ---- the blocks ---- */
+
 /* Floating-point operations: of matrix products (gemm of struct fm_ops), and of what other
  * operations do in such numbers that plans must count them. */
 struct fm_flops {
     double products, others;
 };
 
-/* `options` is what a family says of its block: a struct of the block's header. */
+struct fm_pass;
+struct fm_room;
+
+/*
+ * Attention of a normalised layer input.  `options` is what a family says of its block: a struct of
+ * the block's header.
+ */
 struct fm_attention {
     const char *name;
     /* Read and check its keys of config.json; Q, G and C are set, whatever they mean to it. */
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
+
     /* What a letter of its own means in shapes. */
     uint64_t (*size)(const struct fm_config *config, char letter);
     /* Bits FM_OWN and above: which of its tensors layer l has. */
     unsigned (*has)(const struct fm_config *config, int l);
+
+    /* Angles of a position, and cos and sin (T, angles) of them, on the host. */
+    int (*angles)(const struct fm_config *config);
+    void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
+
+    /* Room for the inner values of N tokens of layer l. */
+    void (*take)(struct fm_arrays *inner, const struct fm_config *config, int l, int N,
+                 struct fm_room *room);
+    /* y (N, H) += attention of x (N, H). */
+    void (*forward)(const struct fm_pass *pass, const struct fm_arrays *inner, float *y,
+                    const float *x);
+    /* dx (N, H), the gradient at x, from dy (N, H). */
+    void (*backward)(const struct fm_pass *pass, const struct fm_arrays *inner, float *dx,
+                     const float *dy);
+
     /* Of one token of layer l, forward, in sequences of T; the gradient at its input takes as many
      * products again. */
     struct fm_flops (*flops)(const struct fm_config *config, int l, int T);
     /* Floats per token that a pass forward and backward has in use at once. */
     uint64_t (*scratch)(const struct fm_config *config);
+    /* Can d devices share its heads?  `copies`: a key head may be on several. */
+    bool (*divides)(const struct fm_config *config, int d, bool copies);
+};
+
+/* Which experts a token goes to, and with which weight. */
+struct fm_router {
+    const char *name;
+    int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
+                struct fm_err *err);
+    bool keeps; /* p (N, E), something of all experts, goes from forward to backward */
+    /* ids, weights (N, K), p from x (N, H). */
+    void (*forward)(const struct fm_pass *pass, int32_t *ids, float *weights, float *p,
+                    const float *x);
+    /* dx (N, H) from dweights (N, K); what was chosen is constant. */
+    void (*backward)(const struct fm_pass *pass, float *dx, const float *dweights,
+                     const int32_t *ids, const float *weights, const float *p);
+    /* Of one token, forward; its gradient takes as many products. */
+    double (*flops)(const struct fm_config *config);
+};
+
+/* Rows of one expert on their way through it. */
+struct fm_expert_rows {
+    int e, n;                    /* which; how many rows */
+    int width, cap;              /* channels in use, channels in memory */
+    const float *gate_up, *down; /* (r cap, H), (cap, H) */
+};
+
+/* What the backward of an expert reads and makes; arrays of n rows. */
+struct fm_expert_back {
+    const float *x;  /* H wide */
+    const float *dy; /* H wide: the gradient at the output */
+    int full;        /* width <= full <= cap: channels of gu, h and dh */
+    float *gu;       /* r full wide: products of gate_up; known from the forward, or made here */
+    bool known;
+    float *h, *dh; /* full wide: what down is applied to, and the gradient at it before any mask */
+    float *dgu;    /* r width wide: the gradient at gu */
+    float *dx;     /* H wide; NULL: not wanted, nor is dot */
+    float *dot;    /* (n): <dy, expert(x)> */
 };
 
 /*
@@ -136,8 +193,26 @@ struct fm_attention {
  */
 struct fm_expert_form {
     const char *name;
-    int rows;
+    int rows; /* r */
     int (*read)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
+    /* z (n, H) = expert(x), x (n, H); gu (n, r width) is used, and serves the backward.  Width 0 is
+     * an expert too. */
+    void (*forward)(const struct fm_pass *pass, const struct fm_expert_rows *rows, float *z,
+                    float *gu, const float *x);
+    void (*backward)(const struct fm_pass *pass, const struct fm_expert_rows *rows,
+                     const struct fm_expert_back *back);
+};
+
+/* Norm over rows of H, weights w and b (H); b NULL where `bias` is false. */
+struct fm_norm {
+    const char *name;
+    bool bias;
+    /* y (N, H), rstd (N), kept for the backward. */
+    void (*forward)(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,
+                    const float *b, int N, int H, float eps);
+    /* Adds into dx (N, H). */
+    void (*backward)(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
+                     const float *w, const float *b, const float *rstd, int N, int H);
 };
 
 /* Parameters of one channel, of all experts together in a full layer. */

@@ -6,10 +6,10 @@
 
 #include "lib/block/mlp.h"
 
-/* A row of the router's product, forward or back; a dense layer has none. */
+/* Forward or back; a dense layer has none. */
 static double router(const struct fm_config *c, int l)
 {
-    return fm_config_moe(c, l) < 0 ? 0 : 2.0 * c->E * c->H;
+    return fm_config_moe(c, l) < 0 ? 0 : c->router->flops(c);
 }
 
 struct fm_flops fm_cost_layer(const struct fm_config *c, int l, int T)

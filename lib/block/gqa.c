@@ -1,14 +1,16 @@
 /*
- * Grouped-query attention: what config.json says of it, its tensors, its cost.  G heads of keys and
- * values serve Q heads of queries; everything that families do between the projections and the
- * scores (biases, norms, clamping, rotation) is a switch here, because it costs next to nothing
- * and is combined in every way.
+ * Grouped-query attention: what config.json says of it, its tensors, forward, backward and cost.  G
+ * heads of keys and values serve Q heads of queries; everything that families do between the
+ * projections and the scores (biases, norms, clamping, rotation) is a switch here, because it costs
+ * next to nothing and is combined in every way.
  */
 #include "lib/block/gqa.h"
 
 #include <assert.h>
 #include <float.h>
 #include <string.h>
+
+#include "lib/block/pass.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
@@ -27,7 +29,7 @@ static int refuse_layer_types(const cJSON *json, struct fm_err *err)
 }
 
 /* null, 0 and `use_sliding_window: false` all mean none; a window over all positions is none. */
-static int read_window(struct fm_config *c, const struct fm_gqa_options *o,
+static int read_window(struct fm_gqa *g, int T_max, const struct fm_gqa_options *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {
     int64_t window = 0;
@@ -39,36 +41,36 @@ static int read_window(struct fm_config *c, const struct fm_gqa_options *o,
         rc = refuse_layer_types(keys->json, err);
     if (rc)
         return rc;
-    c->window = use && window < c->T_max ? (int)window : 0;
-    if (c->window > 0 && !o->window)
+    g->window = use && window < T_max ? (int)window : 0;
+    if (g->window > 0 && !o->window)
         return fm_fail(err, FM_ECONFIG,
                        "use_sliding_window true with sliding_window %d is not supported for %s; "
                        "use a checkpoint where it is off",
-                       c->window, keys->family);
+                       g->window, keys->family);
     return FM_OK;
 }
 
 /* Biases of q, k, v, and of o where the family has that too. */
-static int read_biases(struct fm_config *c, const struct fm_gqa_options *o,
-                       const struct fm_keys *keys, struct fm_err *err)
+static int read_biases(struct fm_gqa *g, const struct fm_gqa_options *o, const struct fm_keys *keys,
+                       struct fm_err *err)
 {
     bool bias = o->bias;
     int rc = fm_json_opt_bool(keys->json, o->bias_key ? o->bias_key : "attention_bias", &bias, err);
     if (!rc && bias && !o->bias_key)
         rc = fm_fail(err, FM_ECONFIG, "attention_bias true is not supported for %s", keys->family);
-    c->qkv_bias = bias;
-    c->o_bias = bias && o->o_bias;
+    g->qkv_bias = bias;
+    g->o_bias = bias && o->o_bias;
     return rc;
 }
 
-static int read_clip(struct fm_config *c, const struct fm_gqa_options *o,
-                     const struct fm_keys *keys, struct fm_err *err)
+static int read_clip(struct fm_gqa *g, const struct fm_gqa_options *o, const struct fm_keys *keys,
+                     struct fm_err *err)
 {
     double clip = 0;
     int rc = fm_json_opt_double(keys->json, "clip_qkv", 0, FLT_MAX, &clip, err);
     if (!rc && clip > 0 && !o->clip)
         rc = fm_fail(err, FM_ECONFIG, "clip_qkv is not supported for %s", keys->family);
-    c->clip = (float)clip;
+    g->clip = (float)clip;
     return rc;
 }
 
@@ -98,15 +100,17 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_gqa_options *o = options;
+    struct fm_gqa *g = (void *)&c->attention_own;
+    static_assert(sizeof *g <= sizeof c->attention_own, "room for what config.json says");
     int rc = read_heads(c, keys->json, err);
-    c->qk_norm = o->qk_norm;
+    g->qk_norm = o->qk_norm;
     if (!rc)
-        rc = read_window(c, o, keys, err);
+        rc = read_window(g, c->T_max, o, keys, err);
     if (!rc)
-        rc = read_biases(c, o, keys, err);
+        rc = read_biases(g, o, keys, err);
     if (!rc)
-        rc = read_clip(c, o, keys, err);
-    return rc ? rc : fm_rope_read(c, &o->rope, keys, err);
+        rc = read_clip(g, o, keys, err);
+    return rc ? rc : fm_rope_read(&g->rope, c, &o->rope, keys, err);
 }
 
 static uint64_t heads_width(const struct fm_config *c, int heads)
@@ -114,18 +118,22 @@ static uint64_t heads_width(const struct fm_config *c, int heads)
     return (uint64_t)heads * (uint64_t)c->C;
 }
 
+static bool each_head(const struct fm_config *c)
+{
+    return fm_gqa_of(c)->qk_norm == FM_QK_NORM_HEAD;
+}
+
 static uint64_t size_of(const struct fm_config *c, char letter)
 {
-    bool head = c->qk_norm == FM_QK_NORM_HEAD;
     switch (letter) {
     case 'q':
         return heads_width(c, c->Q);
     case 'g':
         return heads_width(c, c->G);
     case 'a':
-        return head ? (uint64_t)c->C : heads_width(c, c->Q);
+        return each_head(c) ? (uint64_t)c->C : heads_width(c, c->Q);
     case 'b':
-        return head ? (uint64_t)c->C : heads_width(c, c->G);
+        return each_head(c) ? (uint64_t)c->C : heads_width(c, c->G);
     default:
         assert(!"a letter of a shape");
         return 0;
@@ -134,10 +142,170 @@ static uint64_t size_of(const struct fm_config *c, char letter)
 
 static unsigned has(const struct fm_config *c, int l)
 {
+    const struct fm_gqa *g = fm_gqa_of(c);
     (void)l;
-    return (c->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (c->o_bias ? FM_GQA_O_BIAS : 0) |
-           (c->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0);
+    return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
+           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0);
 }
+
+/* ---- forward and backward ---- */
+
+static int angles(const struct fm_config *c)
+{
+    return c->C / 2;
+}
+
+static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
+{
+    fm_rope_fill(cos, sin, &fm_gqa_of(c)->rope, c->C, T);
+}
+
+/* Inner values of N tokens; NULL where they are not needed. */
+struct inner {
+    float *q, *k, *v;       /* (N, Q C), (N, G C) twice: as attention sees them */
+    float *q_raw, *k_raw;   /* as q, k: before their norms */
+    float *v_raw;           /* as v: before it is clamped */
+    float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
+    float *o;               /* (N, Q C) */
+};
+
+static const struct inner *inner_of(const struct fm_arrays *inner)
+{
+    return (const void *)inner;
+}
+
+static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
+                 struct fm_room *room)
+{
+    const struct fm_gqa *g = fm_gqa_of(c);
+    size_t n = (size_t)N, qc = n * (size_t)heads_width(c, c->Q);
+    size_t gc = n * (size_t)heads_width(c, c->G);
+    bool norm = g->qk_norm != FM_QK_NORM_NONE;
+    static_assert(sizeof(struct inner) <= sizeof *inner, "room for the inner values");
+    (void)l;
+    *(struct inner *)(void *)inner = (struct inner){
+        .q = fm_room_take(room, qc),
+        .k = fm_room_take(room, gc),
+        .v = fm_room_take(room, gc),
+        .q_raw = fm_room_take_if(norm, room, qc),
+        .k_raw = fm_room_take_if(norm, room, gc),
+        .v_raw = fm_room_take_if(g->clip > 0, room, gc),
+        .q_rstd = fm_room_take_if(norm, room, each_head(c) ? n * (size_t)c->Q : n),
+        .k_rstd = fm_room_take_if(norm, room, each_head(c) ? n * (size_t)c->G : n),
+        .o = fm_room_take(room, qc),
+    };
+}
+
+/* Rows and their width as the norm of q or k sees N vectors of `heads` heads. */
+static int norm_rows(const struct fm_config *c, int N, int heads)
+{
+    return each_head(c) ? N * heads : N;
+}
+
+static int norm_width(const struct fm_config *c, int heads)
+{
+    return each_head(c) ? c->C : heads * c->C;
+}
+
+/* y (N, heads C) = x W^T, and its bias where there is one. */
+static void project(const struct fm_pass *p, float *y, const float *x, const float *w,
+                    const float *bias, int heads)
+{
+    int N = fm_pass_rows(p), H = p->config->H, width = heads * p->config->C;
+    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_f32(w), H, 0, y, width);
+    if (bias)
+        p->ops->add_rows(y, bias, N, width);
+}
+
+/* q or k: projected into raw where it is normalised then, clamped, rotated. */
+static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
+                 const float *w, const float *bias, const float *norm, int heads)
+{
+    const struct fm_config *c = p->config;
+    float clip = fm_gqa_of(c)->clip;
+    int N = fm_pass_rows(p);
+    project(p, raw ? raw : y, x, w, bias, heads);
+    if (raw)
+        p->ops->norm(fm_to_f32(y), rstd, raw, norm, NULL, norm_rows(c, N, heads),
+                     norm_width(c, heads), c->eps);
+    if (clip > 0)
+        p->ops->clamp(y, clip, (int64_t)N * heads * c->C);
+    p->ops->rope(y, p->cos, p->sin, N, p->T, heads, c->C, 1);
+}
+
+static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
+                    const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_ops *op = p->ops;
+    const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
+    const struct inner *a = inner_of(inner);
+    int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
+    turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, c->Q);
+    turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, c->G);
+    project(p, a->v, x, w->v, w->v_bias, c->G);
+    if (g->clip > 0) {
+        op->copy(a->v_raw, a->v, (size_t)N * (size_t)GC * sizeof *a->v);
+        op->clamp(a->v, g->clip, (int64_t)N * GC);
+    }
+    op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, g->window);
+    op->gemm(false, true, N, H, QC, 1, fm_f32(a->o), QC, fm_f32(w->o), QC, 1, y, H);
+    if (w->o_bias)
+        op->add_rows(y, w->o_bias, N, H);
+}
+
+/* dy (N, heads C), the gradient behind turn(), becomes the one at the projection. */
+static void turn_back(const struct fm_pass *p, float *dy, const float *raw, const float *rstd,
+                      const float *norm, int heads)
+{
+    const struct fm_config *c = p->config;
+    float clip = fm_gqa_of(c)->clip;
+    int N = fm_pass_rows(p), rows = norm_rows(c, N, heads), width = norm_width(c, heads);
+    size_t n = (size_t)N * (size_t)heads * (size_t)c->C;
+    struct fm_mark mark = fm_pass_mark(p);
+    assert(raw || clip == 0);
+    p->ops->rope(dy, p->cos, p->sin, N, p->T, heads, c->C, -1);
+    if (raw) {
+        float *y = fm_pass_floats(p, n), *again = fm_pass_floats(p, (size_t)rows);
+        if (clip > 0) {
+            p->ops->norm(fm_to_f32(y), again, raw, norm, NULL, rows, width, c->eps);
+            p->ops->clamp_back(dy, y, clip, (int64_t)n);
+        }
+        p->ops->copy(y, dy, n * sizeof *y);
+        p->ops->zero(dy, n * sizeof *dy);
+        p->ops->norm_back(dy, y, raw, norm, NULL, rstd, rows, width);
+    }
+    fm_pass_release(p, mark);
+}
+
+static void backward(const struct fm_pass *p, const struct fm_arrays *inner, float *dx,
+                     const float *dy)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_ops *op = p->ops;
+    const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
+    const struct inner *a = inner_of(inner);
+    int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
+    size_t n = (size_t)N;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *d_o = fm_pass_floats(p, n * (size_t)QC), *dq = fm_pass_floats(p, n * (size_t)QC);
+    float *dk = fm_pass_floats(p, n * (size_t)GC), *dv = fm_pass_floats(p, n * (size_t)GC);
+    op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_f32(w->o), QC, 0, d_o, QC);
+    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C,
+                       g->window);
+    turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
+    turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
+    if (g->clip > 0)
+        op->clamp_back(dv, a->v_raw, g->clip, (int64_t)N * GC);
+    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_f32(w->q), H, 0, dx, H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_f32(w->k), H, 1, dx, H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_f32(w->v), H, 1, dx, H);
+    fm_pass_release(p, mark);
+}
+
+/* ---- cost ---- */
 
 /* q, k, v and o; a query sees half of T keys on average, in two products of C each. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
@@ -151,8 +319,26 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
 static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t all = 2 * heads_width(c, c->Q + c->G);
-    return 2 * all + (c->qk_norm == FM_QK_NORM_NONE ? 0 : all);
+    return 2 * all + (fm_gqa_of(c)->qk_norm == FM_QK_NORM_NONE ? 0 : all);
 }
 
-const struct fm_attention fm_gqa = {
-    .name = "gqa", .read = read, .size = size_of, .has = has, .flops = flops, .scratch = scratch};
+/* One norm over all key heads would see a copied head twice. */
+static bool divides(const struct fm_config *c, int d, bool copies)
+{
+    bool whole = fm_gqa_of(c)->qk_norm == FM_QK_NORM_FULL;
+    bool repeats = copies && !whole && d > c->G && d % c->G == 0;
+    return c->Q % d == 0 && (c->G % d == 0 || repeats);
+}
+
+const struct fm_attention fm_gqa = {.name = "gqa",
+                                    .read = read,
+                                    .size = size_of,
+                                    .has = has,
+                                    .angles = angles,
+                                    .fill_angles = fill_angles,
+                                    .take = take,
+                                    .forward = forward,
+                                    .backward = backward,
+                                    .flops = flops,
+                                    .scratch = scratch,
+                                    .divides = divides};

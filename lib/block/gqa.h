@@ -9,6 +9,13 @@
 #include "lib/block/block.h"
 #include "lib/block/rope.h"
 
+/* What q and k go through between their projections and the rotation. */
+enum fm_qk_norm {
+    FM_QK_NORM_NONE,
+    FM_QK_NORM_HEAD, /* each head normalised, one weight (C) for all */
+    FM_QK_NORM_FULL  /* all heads together, weights (Q C) and (G C) */
+};
+
 /* What a family says of its attention. */
 struct fm_gqa_options {
     const char *bias_key; /* of config.json; NULL: the family has no biases */
@@ -20,25 +27,52 @@ struct fm_gqa_options {
     struct fm_rope_options rope;
 };
 
+/* What config.json says of it. */
+struct fm_gqa {
+    int window;            /* sliding window, 0: none */
+    float clip;            /* q, k, v are clamped to +-clip; 0: not */
+    bool qkv_bias, o_bias; /* there are such */
+    enum fm_qk_norm qk_norm;
+    struct fm_rope rope;
+};
+
+/* Its weights in a layer. */
+struct fm_gqa_weights {
+    float *q, *k, *v, *o;                     /* (Q C, H), (G C, H), (G C, H), (H, Q C) */
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
+    float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
+};
+
 extern const struct fm_attention fm_gqa;
+
+static inline const struct fm_gqa *fm_gqa_of(const struct fm_config *config)
+{
+    return (const void *)&config->attention_own;
+}
+
+static inline const struct fm_gqa_weights *fm_gqa_weights(const struct fm_layer *layer)
+{
+    return (const void *)&layer->attention;
+}
 
 enum { FM_GQA_QKV_BIAS = FM_OWN, FM_GQA_O_BIAS = FM_OWN << 1, FM_GQA_QK_NORM = FM_OWN << 2 };
 
 /* Letters: q = Q C, g = G C, a and b widths of the norms of q and k. */
+/* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
-    {                                                                                              \
-        FM_SAME(n), FM_PART_ATTENTION, FM_LAYER_FIELD(f), shape, when                              \
-    }
+    {FM_SAME(n), FM_PART_ATTENTION,                                                                \
+     FM_LAYER_FIELD(attention) + offsetof(struct fm_gqa_weights, f), shape, when}
 #define FM_GQA_WEIGHTS(prefix)                                                                     \
     FM_GQA_WEIGHT(prefix "q_proj.weight", q, "qH", FM_ALWAYS),                                     \
-        FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                         \
-        FM_GQA_WEIGHT(prefix "k_proj.weight", k, "gH", FM_ALWAYS),                                 \
-        FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                         \
-        FM_GQA_WEIGHT(prefix "v_proj.weight", v, "gH", FM_ALWAYS),                                 \
-        FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "g", FM_GQA_QKV_BIAS),                         \
-        FM_GQA_WEIGHT(prefix "o_proj.weight", o, "Hq", FM_ALWAYS),                                 \
-        FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                           \
-        FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                        \
-        FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+    FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \
+    FM_GQA_WEIGHT(prefix "k_proj.weight", k, "gH", FM_ALWAYS),                                     \
+    FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                             \
+    FM_GQA_WEIGHT(prefix "v_proj.weight", v, "gH", FM_ALWAYS),                                     \
+    FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "g", FM_GQA_QKV_BIAS),                             \
+    FM_GQA_WEIGHT(prefix "o_proj.weight", o, "Hq", FM_ALWAYS),                                     \
+    FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
+    FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
+    FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+/* clang-format on */
 
 #endif

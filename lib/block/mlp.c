@@ -1,5 +1,81 @@
-/* Cost of the MLP that all tokens go through. */
+/*
+ * The MLP that every token of a layer goes through.  It is never pruned and its weights get no
+ * gradient; where it stands beside chosen experts, its output is weighted by a sigmoid of the
+ * token.
+ */
 #include "lib/block/mlp.h"
+
+/* Gate and up of all tokens, (N, 2 D): the kept ones, or room for them. */
+static float *take_gu(const struct fm_pass *p, float *gu, size_t count)
+{
+    return gu ? gu : fm_pass_floats(p, count);
+}
+
+static void multiply(const struct fm_pass *p, float *gu, const float *x, int D)
+{
+    int N = fm_pass_rows(p), H = p->config->H;
+    p->ops->gemm(false, true, N, 2 * D, H, 1, fm_f32(x), H, fm_f32(p->layer->mlp_gate_up), H, 0, gu,
+                 2 * D);
+}
+
+/* h (N, D) from gu, every row times its token's share s (N) where there is one. */
+static void middle(const struct fm_pass *p, float *h, float *s, const float *gu, const float *x,
+                   int D)
+{
+    const float *w = p->layer->mlp_mix;
+    int N = fm_pass_rows(p), H = p->config->H;
+    p->ops->swiglu(fm_to_f32(h), gu, N, D);
+    if (!w)
+        return;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *u = fm_pass_floats(p, (size_t)N);
+    p->ops->gemm(false, true, N, 1, H, 1, fm_f32(x), H, fm_f32(w), H, 0, u, 1);
+    p->ops->gate_rows(h, s, u, N, D);
+    fm_pass_release(p, mark);
+}
+
+void fm_mlp_forward(const struct fm_pass *p, float *kept, float *y, const float *x)
+{
+    int N = fm_pass_rows(p), H = p->config->H, D = fm_config_mlp(p->config, p->l);
+    size_t n = (size_t)N, d = (size_t)D;
+    if (D == 0)
+        return;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *gu = take_gu(p, kept, n * 2 * d), *h = fm_pass_floats(p, n * d);
+    float *s = fm_pass_floats(p, n);
+    multiply(p, gu, x, D);
+    middle(p, h, s, gu, x, D);
+    p->ops->gemm(false, false, N, H, D, 1, fm_f32(h), D, fm_f32(p->layer->mlp_down), H, 1, y, H);
+    fm_pass_release(p, mark);
+}
+
+void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const float *dy,
+                     const float *x)
+{
+    const struct fm_ops *op = p->ops;
+    int N = fm_pass_rows(p), H = p->config->H, D = fm_config_mlp(p->config, p->l);
+    size_t n = (size_t)N, d = (size_t)D;
+    if (D == 0)
+        return;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *gu = take_gu(p, kept, n * 2 * d), *dh = fm_pass_floats(p, n * d);
+    float *dgu = fm_pass_floats(p, n * 2 * d);
+    if (!kept)
+        multiply(p, gu, x, D);
+    op->gemm(false, true, N, D, H, 1, fm_f32(dy), H, fm_f32(p->layer->mlp_down), H, 0, dh, D);
+    if (p->layer->mlp_mix) {
+        float *h = fm_pass_floats(p, n * d), *s = fm_pass_floats(p, n), *du = fm_pass_floats(p, n);
+        middle(p, h, s, gu, x, D);
+        op->gate_rows_back(dh, du, h, s, N, D);
+        op->gemm(false, false, N, H, 1, 1, fm_f32(du), 1, fm_f32(p->layer->mlp_mix), H, 1, dx, H);
+    }
+    op->swiglu_back(fm_to_f32(dgu), dh, gu, N, D, D);
+    op->gemm(false, false, N, H, 2 * D, 1, fm_f32(dgu), 2 * D, fm_f32(p->layer->mlp_gate_up), H, 1,
+             dx, H);
+    fm_pass_release(p, mark);
+}
+
+/* ---- cost ---- */
 
 /* A shared expert in a layer of experts has a share of its own. */
 static double mix(const struct fm_config *c, int l)

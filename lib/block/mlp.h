@@ -5,7 +5,14 @@
 #ifndef FM_MLP_H
 #define FM_MLP_H
 
-#include "lib/block/block.h"
+#include "lib/block/pass.h"
+
+/* y (N, H) += MLP of x (N, H).  kept (N, 2 D), gate and up, goes to the backward; NULL: they are
+ * made again. */
+void fm_mlp_forward(const struct fm_pass *pass, float *kept, float *y, const float *x);
+/* Adds into dx (N, H), the gradient at x, from dy (N, H). */
+void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const float *dy,
+                     const float *x);
 
 /* Of one token of layer l, forward; the gradient at its input takes fm_mlp_flops_back. */
 double fm_mlp_flops(const struct fm_config *config, int l);

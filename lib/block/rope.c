@@ -1,11 +1,12 @@
 /*
- * Rotary angles in config.json.  transformers 4 writes rope_theta and rope_scaling, 5 writes
+ * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, 5 writes
  * rope_parameters; checkpoints of both are about, and some have both.  Everything becomes one
  * frequency per pair of a head: theta^(2 i / C) times a factor, and a scale of cos and sin.
  */
 #include "lib/block/rope.h"
 
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 /* `type` or `rope_type` of an object, where there is one, must be "default", or one that the family
@@ -31,8 +32,8 @@ static int check_type(struct fm_config *c, const struct fm_rope_options *options
 
 /* The factors and the scale of short sequences, and as far as they go: a longer one would take
  * others from its first token on. */
-static int read_longrope(struct fm_config *c, const cJSON *json, const cJSON *rope,
-                         struct fm_err *err)
+static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *json,
+                         const cJSON *rope, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(rope, "short_factor"), *factor;
     double scale = 0;
@@ -47,7 +48,7 @@ static int read_longrope(struct fm_config *c, const cJSON *json, const cJSON *ro
     {
         double value = cJSON_IsNumber(factor) ? factor->valuedouble : 0;
         if (n < c->C / 2 && value > 0 && value <= FLT_MAX)
-            c->rope_factor[n++] = (float)value;
+            r->factor[n++] = (float)value;
         else
             n = c->C;
     }
@@ -55,22 +56,27 @@ static int read_longrope(struct fm_config *c, const cJSON *json, const cJSON *ro
         return fm_fail(err, FM_EFORMAT,
                        "longrope needs short_mscale, and short_factor with %d numbers, above 0",
                        c->C / 2);
-    c->rope_scale = (float)scale;
+    r->scale = (float)scale;
     c->T_max = original < c->T_max ? original : c->T_max;
     return FM_OK;
 }
 
+void fm_rope_plain(struct fm_rope *r, double theta)
+{
+    r->theta = theta;
+    r->scale = 1;
+    for (int i = 0; i < FM_HEAD_DIM_MAX / 2; i++)
+        r->factor[i] = 1;
+}
+
 /* transformers 4: rope_theta and rope_scaling; 5: rope_parameters, which wins. */
-int fm_rope_read(struct fm_config *c, const struct fm_rope_options *options,
+int fm_rope_read(struct fm_rope *r, struct fm_config *c, const struct fm_rope_options *options,
                  const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *json = keys->json;
     const char *objects[] = {"rope_scaling", "rope_parameters"};
-    c->rope_theta = options->theta;
-    c->rope_scale = 1;
-    for (int i = 0; i < FM_HEAD_DIM_MAX / 2; i++)
-        c->rope_factor[i] = 1;
-    int rc = fm_json_opt_double(json, "rope_theta", 1, 1e18, &c->rope_theta, err);
+    fm_rope_plain(r, options->theta);
+    int rc = fm_json_opt_double(json, "rope_theta", 1, 1e18, &r->theta, err);
     for (int i = 0; i < 2 && !rc; i++) {
         const cJSON *object = cJSON_GetObjectItemCaseSensitive(json, objects[i]);
         if (!object || cJSON_IsNull(object))
@@ -79,9 +85,25 @@ int fm_rope_read(struct fm_config *c, const struct fm_rope_options *options,
             return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", objects[i]);
         rc = check_type(c, options, object, objects[i], keys->family, err);
         if (!rc)
-            rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &c->rope_theta, err);
+            rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
         if (!rc && c->longrope)
-            rc = read_longrope(c, json, object, err);
+            rc = read_longrope(r, c, json, object, err);
     }
     return rc;
+}
+
+void fm_rope_fill(float *cos_table, float *sin_table, const struct fm_rope *r, int C, int T)
+{
+    int half = C / 2;
+    for (int i = 0; i < half; i++) {
+        float power = (float)(2 * i) / (float)C;
+        float whole = r->factor[i] * (float)pow(r->theta, (double)power);
+        float frequency = 1.0f / whole;
+        for (int t = 0; t < T; t++) {
+            float angle = (float)t * frequency;
+            size_t at = (size_t)t * (size_t)half + (size_t)i;
+            cos_table[at] = (float)cos((double)angle) * r->scale;
+            sin_table[at] = (float)sin((double)angle) * r->scale;
+        }
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * Rotary angles: what config.json says of them, in either spelling.
+ * Rotary angles: what config.json says of them, in either spelling, and what they are.
  */
 #ifndef FM_ROPE_H
 #define FM_ROPE_H
@@ -12,8 +12,22 @@ struct fm_rope_options {
     bool longrope;
 };
 
-/* Sets rope_theta, rope_scale, rope_factor, longrope, and T_max where longrope ends earlier. */
-int fm_rope_read(struct fm_config *config, const struct fm_rope_options *options,
-                 const struct fm_keys *keys, struct fm_err *err);
+struct fm_rope {
+    double theta;
+    float scale;                       /* of cos and sin */
+    float factor[FM_HEAD_DIM_MAX / 2]; /* (C/2) what divides each frequency */
+};
+
+/* The default rotation. */
+void fm_rope_plain(struct fm_rope *rope, double theta);
+
+/* Also sets config->longrope, and T_max where longrope ends earlier; C is known. */
+int fm_rope_read(struct fm_rope *rope, struct fm_config *config,
+                 const struct fm_rope_options *options, const struct fm_keys *keys,
+                 struct fm_err *err);
+
+/* cos, sin (T, C/2) of the angles, computed as transformers does: frequency and angle in float32.
+ */
+void fm_rope_fill(float *cos, float *sin, const struct fm_rope *rope, int C, int T);
 
 #endif

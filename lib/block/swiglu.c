@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "lib/block/pass.h"
+
 static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *act = cJSON_GetObjectItemCaseSensitive(keys->json, "hidden_act");
@@ -19,4 +21,56 @@ static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *
     return rc;
 }
 
-const struct fm_expert_form fm_swiglu = {.name = "swiglu", .rows = 2, .read = read};
+static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, float *z, float *gu,
+                    const float *x)
+{
+    const struct fm_ops *op = p->ops;
+    int n = r->n, H = p->config->H, k = r->width;
+    if (k == 0) {
+        op->zero(z, (size_t)n * (size_t)H * sizeof *z);
+        return;
+    }
+    struct fm_mark mark = fm_pass_mark(p);
+    float *h = fm_pass_floats(p, (size_t)n * (size_t)k);
+    op->gemm(false, true, n, 2 * k, H, 1, fm_f32(x), H, fm_f32(r->gate_up), H, 0, gu, 2 * k);
+    op->swiglu(fm_to_f32(h), gu, n, k);
+    op->gemm(false, false, n, H, k, 1, fm_f32(h), k, fm_f32(r->down), H, 0, z, H);
+    fm_pass_release(p, mark);
+}
+
+/* dx and dot, from dgu and from h and dh. */
+static void backward_rows(const struct fm_pass *p, const struct fm_expert_rows *r,
+                          const struct fm_expert_back *b)
+{
+    int n = r->n, H = p->config->H, k = r->width;
+    if (k == 0) {
+        p->ops->zero(b->dx, (size_t)n * (size_t)H * sizeof *b->dx);
+        p->ops->zero(b->dot, (size_t)n * sizeof *b->dot);
+        return;
+    }
+    p->ops->gemm(false, false, n, H, 2 * k, 1, fm_f32(b->dgu), 2 * k, fm_f32(r->gate_up), H, 0,
+                 b->dx, H);
+    p->ops->dot_rows(b->dot, fm_f32(b->h), fm_f32(b->dh), n, b->full, k);
+}
+
+/* <dy, expert(x)> is dot(h, dh) over the channels in use. */
+static void backward(const struct fm_pass *p, const struct fm_expert_rows *r,
+                     const struct fm_expert_back *b)
+{
+    const struct fm_ops *op = p->ops;
+    int n = r->n, H = p->config->H, full = b->full;
+    if (full > 0) {
+        if (!b->known)
+            op->gemm(false, true, n, 2 * full, H, 1, fm_f32(b->x), H, fm_f32(r->gate_up), H, 0,
+                     b->gu, 2 * full);
+        op->swiglu(fm_to_f32(b->h), b->gu, n, full);
+        op->gemm(false, true, n, full, H, 1, fm_f32(b->dy), H, fm_f32(r->down), H, 0, b->dh, full);
+    }
+    if (r->width > 0)
+        op->swiglu_back(fm_to_f32(b->dgu), b->dh, b->gu, n, full, r->width);
+    if (b->dx)
+        backward_rows(p, r, b);
+}
+
+const struct fm_expert_form fm_swiglu = {
+    .name = "swiglu", .rows = 2, .read = read, .forward = forward, .backward = backward};

@@ -50,7 +50,7 @@ int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alph
         goto out;
     memcpy(a->widths, widths, n * sizeof *widths);
     for (size_t i = 0; i < n; i++) {
-        size_t per_rank = 3 * ((size_t)H + widths[i]), floats = 0;
+        size_t per_rank = FM_LORA_PARTS / 2 * ((size_t)H + widths[i]), floats = 0;
         if (!fm_mul(&floats, per_rank, (size_t)r) || !fm_add(&total, total, floats)) {
             fm_fail(err, FM_ENOMEM, "an adapter of rank %d is too large", r);
             goto out;

@@ -129,8 +129,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (rc)
         return rc;
     float *logits = k->kept[lane] ? k->kept[lane] : k->logits;
-    s->ops->norm(fm_to_f32(k->xn), k->rstd, x, r->ends->norm, r->ends->norm_bias, k->n, c->H,
-                 c->eps);
+    c->norm->forward(s->ops, k->xn, k->rstd, x, r->ends->norm, r->ends->norm_bias, k->n, c->H,
+                     c->eps);
     s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H, fm_f32(r->ends->head), c->H,
                  0, logits, c->V);
     if (r->ends->head_bias)
@@ -152,7 +152,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     s->ops->zero(k->dx, size);
     s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V, fm_f32(r->ends->head),
                  c->H, 0, k->dxn, c->H);
-    s->ops->norm_back(k->dx, k->dxn, x, r->ends->norm, r->ends->norm_bias, k->rstd, k->n, c->H);
+    c->norm->backward(s->ops, k->dx, k->dxn, x, r->ends->norm, r->ends->norm_bias, k->rstd, k->n,
+                      c->H);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);
 }
 

@@ -1,8 +1,6 @@
 /*
- * One decoder layer, forward and backward, written once against the op table:
- *
- *     x1 = x  + Attention(norm(x))
- *     y  = x1 + sum over chosen experts of weight * expert(norm(x1))
+ * One decoder layer, forward and backward: its blocks (lib/block/block.h) in model order, and the
+ * rows of tokens on their way to the experts that were chosen for them.
  *
  * The backward computes the forward's inner values again from the layer's input, so nothing
  * but layer boundaries need be kept between the two; where the pass has memory for the inner
@@ -18,31 +16,11 @@
 
 #include <stdint.h>
 
+#include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
-
-/* One or more micro-batches of one shape on their way through one layer: rows of many make better
- * products.  Everything is borrowed. */
-struct fm_pass {
-    const struct fm_ops *ops;
-    const struct fm_config *config;
-    const struct fm_layer *layer;
-    int l;                  /* its number */
-    const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
-    const float *cos, *sin; /* (T, C/2), from fm_layer_angles */
-    int S, T;               /* sequences of all micro-batches together */
-    int parts;              /* micro-batches, S / parts sequences each */
-    void *kept;             /* inner values, from the forward to the backward; NULL: not kept */
-    int32_t *kept_first;    /* the host's part of them: (E parts + 1); NULL: not kept */
-    bool kept_gu;           /* gate and up are among them: the backward needs no other channels
-                               than the widths' */
-};
 
 /* Bytes of `kept` for N tokens. */
 size_t fm_layer_kept_bytes(const struct fm_config *config, int N, bool gu);
-
-/* cos, sin (T, C/2) of the rotary angles, computed as transformers does: frequency and angle in
- * float32. */
-void fm_layer_angles(float *cos, float *sin, const struct fm_config *config, int T);
 
 /* y (S T, H) from x (S T, H); y may be x.  counts (E), where not NULL, receives the rows that
  * each expert got. */

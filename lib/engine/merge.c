@@ -43,7 +43,7 @@ int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
         new->round = who->round;
         if (new->gate_up)
             continue;
-        new->gate_up = device->alloc(2 * down, "merged weights", err);
+        new->gate_up = device->alloc((size_t)s->config->expert->rows * down, "merged weights", err);
         new->down = device->alloc(down, "merged weights", err);
         if (!new->gate_up || !new->down)
             return err->code;
@@ -58,15 +58,16 @@ static void merge_task(void *arg, int i)
     const struct fm_config *c = s->config;
     struct fm_merged *m = &s->merged[i / c->E];
     int e = i % c->E;
-    size_t H = (size_t)c->H, row0 = (size_t)r->layer->row0[e], rows = (size_t)r->layer->cap[e];
-    float *gate_up = m->gate_up + 2 * row0 * H, *down = m->down + row0 * H;
-    s->ops->copy(gate_up, r->layer->gate_up + 2 * row0 * H, 2 * rows * H * sizeof *gate_up);
-    s->ops->copy(down, r->layer->down + row0 * H, rows * H * sizeof *down);
+    size_t H = (size_t)c->H, first = (size_t)r->layer->row0[e] * H, up = (size_t)c->expert->rows;
+    size_t down_count = (size_t)r->layer->cap[e] * H;
+    float *gate_up = m->gate_up + up * first, *down = m->down + first;
+    s->ops->copy(gate_up, r->layer->gate_up + up * first, up * down_count * sizeof *gate_up);
+    s->ops->copy(down, r->layer->down + first, down_count * sizeof *down);
     /* In float32, whatever the products of activations round. */
     fm_adapter_merge(m->adapter, s->ops->f32, gate_up, down, r->m, e);
     if (m->round) {
         size_t k = m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
-        s->ops->round_to(gate_up, fm_model_dtype(s->model), (int64_t)(2 * k * H));
+        s->ops->round_to(gate_up, fm_model_dtype(s->model), (int64_t)(up * k * H));
         s->ops->round_to(down, fm_model_dtype(s->model), (int64_t)(k * H));
     }
 }

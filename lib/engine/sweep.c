@@ -443,12 +443,13 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
 static int take_angles(struct fm_sweep *s, struct fm_err *err)
 {
     const struct fm_device *device = s->ops->device;
-    size_t n = (size_t)s->T * (size_t)s->config->C / 2, bytes = n * sizeof(float);
+    const struct fm_attention *attention = s->config->attention;
+    size_t n = (size_t)s->T * (size_t)attention->angles(s->config), bytes = n * sizeof(float);
     float *angles = fm_alloc(2 * n, sizeof *angles, "rotary angles", err);
     s->cos = angles ? device->alloc(bytes, "rotary angles", err) : NULL;
     s->sin = s->cos ? device->alloc(bytes, "rotary angles", err) : NULL;
     if (s->sin) {
-        fm_layer_angles(angles, angles + n, s->config, s->T);
+        attention->fill_angles(angles, angles + n, s->config, s->T);
         device->copy_in(s->cos, angles, bytes);
         device->copy_in(s->sin, angles + n, bytes);
     }

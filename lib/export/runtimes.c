@@ -7,16 +7,10 @@
 
 #include <stdio.h>
 
+#include "lib/block/gqa.h"
 #include "lib/family/family.h"
 
 /* ---- tensor parallelism ---- */
-
-static bool splits_heads(const struct fm_config *c, int d, bool stock)
-{
-    bool whole = c->qk_norm == FM_QK_NORM_FULL;
-    bool repeats = stock && !whole && d > c->G && d % c->G == 0;
-    return c->Q % d == 0 && (c->G % d == 0 || repeats);
-}
 
 /* Every width is a multiple. */
 static bool splits_experts(const struct fm_config *c, const uint32_t *stored, int d)
@@ -35,7 +29,7 @@ uint64_t fm_runtimes_degrees(const struct fm_config *c, const struct fm_layout *
     if (layout->split == FM_SPLIT_NONE)
         return 0;
     for (int d = 1; d <= FM_DEGREES_MAX; d++)
-        if (splits_heads(c, d, stock) && c->dense % d == 0 && c->shared % d == 0 &&
+        if (c->attention->divides(c, d, stock) && c->dense % d == 0 && c->shared % d == 0 &&
             (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, d)))
             degrees |= (uint64_t)1 << (d - 1);
     return degrees;
@@ -54,9 +48,9 @@ void fm_runtimes_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char 
 
 bool fm_runtimes_llama(const struct fm_config *c)
 {
-    const struct fm_model_family *f = c->family;
-    bool wide = c->qk_norm == FM_QK_NORM_FULL;
-    if (f->gguf_router != (int)c->router || c->M < c->L || c->clip > 0 || c->window > 0)
+    const struct fm_gqa *g = fm_gqa_of(c);
+    if (c->attention != &fm_gqa || c->family->gguf_router != c->router || c->M < c->L ||
+        g->clip > 0 || g->window > 0)
         return false;
-    return !wide || (c->G == c->Q && c->eps == 1e-5F);
+    return g->qk_norm != FM_QK_NORM_FULL || (c->G == c->Q && c->eps == 1e-5F);
 }

@@ -30,12 +30,6 @@
         FM_NORM("model.layers.{l}.post_attention_layernorm.weight", post_norm, FM_ALWAYS),         \
         FM_NORM("model.layers.{l}.post_attention_layernorm.bias", post_norm_bias, FM_NORM_BIAS)
 
-/* Its name in checkpoints and bundles, and in ragged exports, which follow transformers 5. */
-#define FM_ROUTER_WEIGHT(stock, ragged)                                                            \
-    {                                                                                              \
-        {stock, stock, ragged}, FM_PART_ROUTER, FM_LAYER_FIELD(router), "EH", FM_MOE               \
-    }
-
 /* The row that ends a table. */
 #define FM_WEIGHTS_END                                                                             \
     {                                                                                              \

@@ -23,15 +23,15 @@ struct fm_model_family {
     /* Which layers have experts (all are in config->moe when it is called), and how wide the other
      * MLPs are; NULL: every layer has experts and nothing else. */
     int (*read_layers)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
+    /* Its blocks, and what it says of them: a struct of the block's header, or NULL. */
     const struct fm_attention *attention;
-    const void *attention_options; /* a struct of the block's header */
+    const struct fm_router *router;
     const struct fm_expert_form *expert;
-    bool norm_topk; /* weights of chosen experts are renormalised; with topk_key config.json says */
-    bool topk_key;
-    bool sparsemixer;          /* its router */
-    bool norm_bias, head_bias; /* norms are LayerNorms; lm_head_bias is obeyed */
-    int gguf_router;           /* enum fm_router that llama.cpp has built in; -1: another */
-    double eps;                /* where config.json has none */
+    const struct fm_norm *norm;
+    const void *attention_options, *router_options;
+    const struct fm_router *gguf_router; /* that llama.cpp has built in; NULL: another */
+    bool head_bias;                      /* lm_head_bias is obeyed */
+    double eps;                          /* where config.json has none */
     int positions;
     const struct fm_weight *weight; /* its table; ends with a row that has no names */
 };

@@ -1,5 +1,7 @@
 /* Mixtral 8x7B and 8x22B: the plainest of the families, and the one others are described by. */
 #include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
 #include "lib/block/swiglu.h"
 #include "lib/family/decoder.h"
 #include "lib/family/family.h"
@@ -18,15 +20,19 @@ static const struct fm_weight weights[] = {
 
 static const struct fm_gqa_options attention = {.window = true, .rope = {.theta = 1e6}};
 
+static const struct fm_softmax_options router = {.renormalised = true};
+
 const struct fm_model_family fm_mixtral = {
     .name = "mixtral",
     .class_name = "Mixtral",
     .width_key = "intermediate_size",
     .attention = &fm_gqa,
-    .attention_options = &attention,
+    .router = &fm_softmax,
     .expert = &fm_swiglu,
-    .norm_topk = true,
-    .gguf_router = FM_ROUTER_SOFTMAX,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .gguf_router = &fm_softmax,
     .eps = 1e-5,
     .positions = 131072,
     .weight = weights,

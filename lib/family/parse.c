@@ -58,34 +58,20 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-static int read_sparsemixer(struct fm_config *c, const cJSON *json, struct fm_err *err)
-{
-    double eps = 0.01;
-    c->router = FM_ROUTER_SPARSEMIXER;
-    int rc = fm_json_opt_double(json, "router_jitter_noise", 0, 1e18, &eps, err);
-    if (!rc && c->K != 2)
-        rc = fm_fail(err, FM_ECONFIG, "num_experts_per_tok is %d; sparsemixer chooses 2", c->K);
-    c->router_eps = (float)(2 * eps);
-    return rc;
-}
-
 /* Qwen and OLMoE say num_experts; transformers 5 may store either name. */
-static int read_experts(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
+    const cJSON *json = keys->json;
     const struct fm_model_family *f = c->family;
     const cJSON *number = cJSON_GetObjectItemCaseSensitive(json, "num_experts");
     const char *key = number && !cJSON_IsNull(number) ? "num_experts" : "num_local_experts";
-    bool renormalised = f->norm_topk;
     int rc = fm_keys_size(&c->E, json, key, FM_EXPERTS_MAX, err);
     if (!rc)
         rc = fm_keys_size(&c->K, json, "num_experts_per_tok", FM_EXPERTS_MAX, err);
     if (!rc)
         rc = fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err);
-    if (!rc && f->topk_key)
-        rc = fm_json_opt_bool(json, "norm_topk_prob", &renormalised, err);
-    c->router = renormalised ? FM_ROUTER_SOFTMAX : FM_ROUTER_SOFTMAX_RAW;
-    if (!rc && f->sparsemixer)
-        rc = read_sparsemixer(c, json, err);
+    if (!rc)
+        rc = f->router->read(c, f->router_options, keys, err);
     if (!rc && c->K > c->E)
         rc = fm_fail(err, FM_EFORMAT, "num_experts_per_tok %d is more than %s %d", c->K, key, c->E);
     return rc;
@@ -131,7 +117,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->T_max = f->positions;
     c->attention = f->attention;
     c->expert = f->expert;
-    c->norm_bias = f->norm_bias;
+    c->norm = f->norm;
     rc = refuse_quantized(json, err);
     if (!rc)
         rc = f->expert->read(c, &keys, err);
@@ -144,7 +130,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     if (!rc)
         rc = f->attention->read(c, f->attention_options, &keys, err);
     if (!rc)
-        rc = read_experts(c, json, err);
+        rc = read_experts(c, &keys, err);
     return rc ? rc : check_products(c, err);
 }
 

@@ -3,6 +3,8 @@
  * its own.  Servers know its class under another spelling than transformers 5 saves.
  */
 #include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/sparsemix.h"
 #include "lib/block/swiglu.h"
 #include "lib/family/decoder.h"
 #include "lib/family/family.h"
@@ -30,12 +32,11 @@ const struct fm_model_family fm_phimoe = {
     .served_as = "PhiMoEForCausalLM",
     .width_key = "intermediate_size",
     .attention = &fm_gqa,
-    .attention_options = &attention,
+    .router = &fm_sparsemix,
     .expert = &fm_swiglu,
-    .norm_bias = true,
+    .norm = &fm_layernorm,
+    .attention_options = &attention,
     .head_bias = true,
-    .sparsemixer = true,
-    .gguf_router = -1,
     .eps = 1e-5,
     .positions = 131072,
     .weight = weights,

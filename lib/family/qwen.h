@@ -6,6 +6,7 @@
 #define FM_QWEN_H
 
 #include "lib/block/mlp.h"
+#include "lib/block/router.h"
 #include "lib/block/swiglu.h"
 #include "lib/family/decoder.h"
 

@@ -1,5 +1,7 @@
 /* Qwen1.5-MoE and Qwen2-57B: a shared expert beside the chosen ones, biases on q, k and v. */
 #include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
 #include "lib/family/family.h"
 #include "lib/family/qwen.h"
 
@@ -26,16 +28,20 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
 static const struct fm_gqa_options attention = {
     .bias_key = "qkv_bias", .bias = true, .rope = {.theta = 1e4}};
 
+static const struct fm_softmax_options router = {.key = true};
+
 const struct fm_model_family fm_qwen2_moe = {
     .name = "qwen2_moe",
     .class_name = "Qwen2Moe",
     .width_key = "moe_intermediate_size",
     .read_layers = read_layers,
     .attention = &fm_gqa,
-    .attention_options = &attention,
+    .router = &fm_softmax,
     .expert = &fm_swiglu,
-    .topk_key = true,
-    .gguf_router = FM_ROUTER_SOFTMAX_RAW,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .gguf_router = &fm_softmax_raw,
     .eps = 1e-6,
     .positions = 32768,
     .weight = weights,

@@ -1,5 +1,7 @@
 /* Qwen3-30B-A3B and 235B-A22B: many narrow experts, every head of q and k normalised. */
 #include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
 #include "lib/family/family.h"
 #include "lib/family/qwen.h"
 
@@ -18,16 +20,20 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
                                                 .qk_norm = FM_QK_NORM_HEAD,
                                                 .rope = {.theta = 1e4}};
 
+static const struct fm_softmax_options router = {.key = true};
+
 const struct fm_model_family fm_qwen3_moe = {
     .name = "qwen3_moe",
     .class_name = "Qwen3Moe",
     .width_key = "moe_intermediate_size",
     .read_layers = fm_qwen_layers,
     .attention = &fm_gqa,
-    .attention_options = &attention,
+    .router = &fm_softmax,
     .expert = &fm_swiglu,
-    .topk_key = true,
-    .gguf_router = FM_ROUTER_SOFTMAX,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .gguf_router = &fm_softmax,
     .eps = 1e-6,
     .positions = 32768,
     .weight = weights,

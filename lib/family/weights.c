@@ -63,7 +63,7 @@ static unsigned features(const struct fm_config *c, int l)
 {
     bool moe = l >= 0 && fm_config_moe(c, l) >= 0, dense = l >= 0 && !moe;
     return (c->tied ? 0 : FM_UNTIED) | (moe ? FM_MOE : 0) | (dense ? FM_DENSE : 0) |
-           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->norm_bias ? FM_NORM_BIAS : 0) |
+           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->norm->bias ? FM_NORM_BIAS : 0) |
            (c->head_bias ? FM_HEAD_BIAS : 0) | (l >= 0 ? c->attention->has(c, l) : 0);
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/block/gqa.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 
@@ -60,6 +61,18 @@ static struct fm_config must(const char *without, const char *more)
     return c;
 }
 
+static double theta(const char *without, const char *more)
+{
+    struct fm_config c = must(without, more);
+    return fm_gqa_of(&c)->rope.theta;
+}
+
+static int window(const char *without, const char *more)
+{
+    struct fm_config c = must(without, more);
+    return fm_gqa_of(&c)->window;
+}
+
 static void mixtral_8x7b_is_read(void **state)
 {
     (void)state;
@@ -75,9 +88,9 @@ static void mixtral_8x7b_is_read(void **state)
     assert_int_equal(c.I, 14336);
     assert_int_equal(c.V, 32000);
     assert_int_equal(c.T_max, 32768);
-    assert_int_equal(c.window, 0);
+    assert_int_equal(fm_gqa_of(&c)->window, 0);
     assert_false(c.tied);
-    assert_true(c.eps == 1e-5f && c.rope_theta == 1e6);
+    assert_true(c.eps == 1e-5f && fm_gqa_of(&c)->rope.theta == 1e6);
     assert_string_equal(fm_config_family(&c), "mixtral");
     /* 46.7 and 12.9 billion, as its card says. */
     assert_true(fm_config_params(&c, NULL) == 46702792704);
@@ -87,12 +100,11 @@ static void mixtral_8x7b_is_read(void **state)
 static void both_spellings_of_rope_are_read(void **state)
 {
     (void)state;
-    assert_true(must(NULL, "\"rope_theta\":5e3").rope_theta == 5e3);
-    assert_true(must(NULL, NULL).rope_theta == 1e6);
-    assert_true(must(NULL, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e3}")
-                    .rope_theta == 7e3);
-    assert_true(
-        must(NULL, "\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":7e3}").rope_theta == 7e3);
+    assert_true(theta(NULL, "\"rope_theta\":5e3") == 5e3);
+    assert_true(theta(NULL, NULL) == 1e6);
+    assert_true(theta(NULL, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e3}") ==
+                7e3);
+    assert_true(theta(NULL, "\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":7e3}") == 7e3);
     must(NULL, "\"rope_scaling\":null,\"dtype\":\"bfloat16\"");
     expect(NULL, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", FM_ECONFIG, "linear");
     expect(NULL, "\"rope_parameters\":{\"rope_type\":\"yarn\"}", FM_ECONFIG, "yarn");
@@ -102,10 +114,10 @@ static void both_spellings_of_rope_are_read(void **state)
 static void no_window_has_three_spellings(void **state)
 {
     (void)state;
-    assert_int_equal(must(NULL, "\"sliding_window\":null").window, 0);
-    assert_int_equal(must(NULL, "\"sliding_window\":0").window, 0);
-    assert_int_equal(must(NULL, "\"use_sliding_window\":false,\"sliding_window\":4096").window, 0);
-    assert_int_equal(must(NULL, "\"sliding_window\":4096").window, 4096);
+    assert_int_equal(window(NULL, "\"sliding_window\":null"), 0);
+    assert_int_equal(window(NULL, "\"sliding_window\":0"), 0);
+    assert_int_equal(window(NULL, "\"use_sliding_window\":false,\"sliding_window\":4096"), 0);
+    assert_int_equal(window(NULL, "\"sliding_window\":4096"), 4096);
     expect(NULL, "\"sliding_window\":-1", FM_EFORMAT, "sliding_window");
 }
 

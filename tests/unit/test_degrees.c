@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "lib/block/gqa.h"
 #include "lib/export/runtimes.h"
 
 enum { E = 2 };
@@ -19,7 +20,8 @@ static void expect(const struct fm_config *c, const struct fm_layout *layout,
 }
 
 /* 12 query heads over 6; experts of 48 channels, of which the masks keep a part. */
-static const struct fm_config plain = {.L = 2, .M = 2, .Q = 12, .G = 6, .E = E, .I = 48};
+static const struct fm_config plain = {
+    .attention = &fm_gqa, .L = 2, .M = 2, .Q = 12, .G = 6, .E = E, .I = 48};
 static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
 static void attention_alone_limits_where_experts_stay_whole(void **unused)
@@ -60,16 +62,18 @@ static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
 {
     (void)unused;
     struct fm_config c = plain;
-    c.qk_norm = FM_QK_NORM_FULL;
+    struct fm_gqa *g = (void *)&c.attention_own;
+    g->qk_norm = FM_QK_NORM_FULL;
     expect(&c, &fm_layout_padded, full, "1 2 3 6");
-    c.qk_norm = FM_QK_NORM_HEAD;
+    g->qk_norm = FM_QK_NORM_HEAD;
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
 }
 
 static void the_largest_degree_is_printed_too(void **unused)
 {
     (void)unused;
-    struct fm_config c = {.L = 2, .M = 2, .Q = 128, .G = 128, .E = E, .I = 48};
+    struct fm_config c = {
+        .attention = &fm_gqa, .L = 2, .M = 2, .Q = 128, .G = 128, .E = E, .I = 48};
     expect(&c, &fm_layout_ragged, odd, "1 2 4 8 16 32 64");
 }
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/block/gqa.h"
+#include "lib/block/softmax.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 
@@ -76,11 +78,12 @@ static void the_hubs_models_have_their_size(void **state)
     assert_true(fm_config_params(&olmoe, NULL) == 6919161856);
     assert_true(fm_config_params_active(&olmoe, NULL) == 1282017280);
     assert_int_equal(qwen3.C, 128);
-    assert_true(qwen2.router == FM_ROUTER_SOFTMAX_RAW && qwen3.router == FM_ROUTER_SOFTMAX);
-    assert_true(qwen2.qk_norm == FM_QK_NORM_NONE && qwen3.qk_norm == FM_QK_NORM_HEAD);
-    assert_true(olmoe.qk_norm == FM_QK_NORM_FULL && olmoe.clip == 0);
+    assert_true(qwen2.router == &fm_softmax_raw && qwen3.router == &fm_softmax);
+    const struct fm_gqa *two = fm_gqa_of(&qwen2), *three = fm_gqa_of(&qwen3);
+    assert_true(two->qk_norm == FM_QK_NORM_NONE && three->qk_norm == FM_QK_NORM_HEAD);
+    assert_true(fm_gqa_of(&olmoe)->qk_norm == FM_QK_NORM_FULL && fm_gqa_of(&olmoe)->clip == 0);
     assert_true(qwen2.eps == 1e-6f && olmoe.eps == 1e-5f);
-    assert_true(qwen2.rope_theta == 1e6 && qwen3.rope_theta == 1e4);
+    assert_true(two->rope.theta == 1e6 && three->rope.theta == 1e4);
 }
 
 static void the_number_of_experts_has_two_names(void **state)
@@ -182,7 +185,8 @@ static void what_is_not_computed_is_refused_by_name(void **state)
             "sliding_attention");
     must(SPARSE, "\"layer_types\":[\"full_attention\",\"full_attention\"]");
     refused(SPARSE, "\"clip_qkv\":8", FM_ECONFIG, "clip_qkv is not supported for qwen2_moe");
-    assert_true(must(OLMOE_1B, "\"x\":8").clip == 0);
+    struct fm_config olmoe = must(OLMOE_1B, "\"x\":8");
+    assert_true(fm_gqa_of(&olmoe)->clip == 0);
     refused(OLMOE_1B, "\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "yarn");
     refused(OLMOE_1B, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
     refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"fp8\"}", FM_ECONFIG,

@@ -7,60 +7,69 @@
 #include <cmocka.h>
 
 #include "lib/block/gqa.h"
+#include "lib/block/softmax.h"
+#include "lib/block/sparsemix.h"
 #include "lib/export/runtimes.h"
 #include "lib/family/family.h"
 
+static struct fm_gqa *own(struct fm_config *c)
+{
+    return (void *)&c->attention_own;
+}
+
 /* A model of that family as published ones are. */
-static struct fm_config published(const char *family, enum fm_router router)
+static struct fm_config published(const char *family, const struct fm_router *router)
 {
     const struct fm_model_family *f = fm_families_find(family);
     const struct fm_gqa_options *attention = f->attention_options;
-    return (struct fm_config){.family = f,
-                              .qk_norm = attention->qk_norm,
-                              .router = router,
-                              .L = 4,
-                              .M = 4,
-                              .Q = 16,
-                              .G = 16,
-                              .eps = 1e-5F};
+    struct fm_config c = {.family = f,
+                          .attention = f->attention,
+                          .router = router,
+                          .L = 4,
+                          .M = 4,
+                          .Q = 16,
+                          .G = 16,
+                          .eps = 1e-5F};
+    own(&c)->qk_norm = attention->qk_norm;
+    return c;
 }
 
 static void published_models_are_the_same(void **unused)
 {
     (void)unused;
-    struct fm_config c = published("mixtral", FM_ROUTER_SOFTMAX);
+    struct fm_config c = published("mixtral", &fm_softmax);
     assert_true(fm_runtimes_llama(&c));
     c.G = 4;
     c.eps = 1e-6F;
     assert_true(fm_runtimes_llama(&c));
-    c = published("qwen3_moe", FM_ROUTER_SOFTMAX);
+    c = published("qwen3_moe", &fm_softmax);
     assert_true(fm_runtimes_llama(&c));
-    c = published("qwen2_moe", FM_ROUTER_SOFTMAX_RAW);
+    c = published("qwen2_moe", &fm_softmax_raw);
     assert_true(fm_runtimes_llama(&c));
-    c = published("olmoe", FM_ROUTER_SOFTMAX_RAW);
+    c = published("olmoe", &fm_softmax_raw);
     assert_true(fm_runtimes_llama(&c));
 }
 
 static void another_router_is_not(void **unused)
 {
     (void)unused;
-    struct fm_config c = published("phimoe", FM_ROUTER_SPARSEMIXER);
+    struct fm_config c = published("phimoe", &fm_sparsemix);
     assert_false(fm_runtimes_llama(&c));
-    c = published("qwen3_moe", FM_ROUTER_SOFTMAX_RAW);
+    c = published("qwen3_moe", &fm_softmax_raw);
     assert_false(fm_runtimes_llama(&c));
-    c = published("qwen2_moe", FM_ROUTER_SOFTMAX);
+    c = published("qwen2_moe", &fm_softmax);
     assert_false(fm_runtimes_llama(&c));
-    c = published("olmoe", FM_ROUTER_SOFTMAX);
+    c = published("olmoe", &fm_softmax);
     assert_false(fm_runtimes_llama(&c));
 }
 
 static void a_window_and_dense_layers_are_not(void **unused)
 {
     (void)unused;
-    struct fm_config c = published("mixtral", FM_ROUTER_SOFTMAX);
-    c.window = 7;
+    struct fm_config c = published("mixtral", &fm_softmax);
+    own(&c)->window = 7;
     assert_false(fm_runtimes_llama(&c));
-    c = published("qwen2_moe", FM_ROUTER_SOFTMAX_RAW);
+    c = published("qwen2_moe", &fm_softmax_raw);
     c.M = 3;
     assert_false(fm_runtimes_llama(&c));
 }
@@ -68,10 +77,10 @@ static void a_window_and_dense_layers_are_not(void **unused)
 static void olmoe_with_numbers_of_its_own_is_not(void **unused)
 {
     (void)unused;
-    struct fm_config c = published("olmoe", FM_ROUTER_SOFTMAX_RAW);
-    c.clip = 8;
+    struct fm_config c = published("olmoe", &fm_softmax_raw);
+    own(&c)->clip = 8;
     assert_false(fm_runtimes_llama(&c));
-    c.clip = 0;
+    own(&c)->clip = 0;
     c.G = 4;
     assert_false(fm_runtimes_llama(&c));
     c.G = 16;

@@ -11,24 +11,28 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
+#include "lib/block/swiglu.h"
 #include "lib/engine/layer.h"
 
 /* No size is round, and no two are equal. */
-static const struct fm_config config = {.L = 1,
-                                        .M = 1,
-                                        .H = 19,
-                                        .Q = 6,
-                                        .G = 3,
-                                        .C = 10,
-                                        .E = 5,
-                                        .K = 2,
-                                        .I = 23,
-                                        .T_max = 13,
-                                        .window = 4,
-                                        .eps = 1e-5f,
-                                        .rope_theta = 1e4,
-                                        .rope_scale = 1,
-                                        .rope_factor = {1, 1, 1, 1, 1}};
+static struct fm_config config = {.attention = &fm_gqa,
+                                  .router = &fm_softmax,
+                                  .expert = &fm_swiglu,
+                                  .norm = &fm_rmsnorm,
+                                  .L = 1,
+                                  .M = 1,
+                                  .H = 19,
+                                  .Q = 6,
+                                  .G = 3,
+                                  .C = 10,
+                                  .E = 5,
+                                  .K = 2,
+                                  .I = 23,
+                                  .T_max = 13,
+                                  .eps = 1e-5f};
 enum { S = 2, T = 13, N = S * T, H = 19, I = 23, E = 5, FLOATS = N * H };
 static const uint32_t narrow[E] = {23, 7, 0, 16, 1};
 
@@ -42,6 +46,18 @@ static float *draw(size_t n, float size)
 }
 
 static struct fm_layer layer;
+static struct fm_gqa_weights attention;
+
+static void set_router(struct fm_layer *y, float *w)
+{
+    memcpy(&y->router, &w, sizeof w);
+}
+
+static float *router_of(const struct fm_layer *y)
+{
+    return fm_router_weights(y)->w;
+}
+
 static float cosines[T * 5], sines[T * 5];
 
 static int make_layer(void **state)
@@ -49,29 +65,32 @@ static int make_layer(void **state)
     static int64_t row0[E];
     static int cap[E];
     (void)state;
+    float *input_norm = draw(H, 1);
     for (int e = 0; e < E; e++) {
         row0[e] = e * I;
         cap[e] = I;
     }
-    layer = (struct fm_layer){.input_norm = draw(H, 1),
-                              .q = draw(60 * H, 0.3f),
-                              .k = draw(30 * H, 0.3f),
-                              .v = draw(30 * H, 0.3f),
-                              .o = draw(H * 60, 0.2f),
-                              .post_norm = draw(H, 1),
-                              .router = draw(E * H, 0.4f),
-                              .gate_up = draw(2 * E * I * H, 0.3f),
-                              .down = draw(E * I * H, 0.4f),
-                              .row0 = row0,
-                              .cap = cap};
-    fm_layer_angles(cosines, sines, &config, T);
+    attention = (struct fm_gqa_weights){.q = draw(60 * H, 0.3f),
+                                        .k = draw(30 * H, 0.3f),
+                                        .v = draw(30 * H, 0.3f),
+                                        .o = draw(H * 60, 0.2f)};
+    layer = (struct fm_layer){
+        .input_norm = input_norm, .post_norm = draw(H, 1), .row0 = row0, .cap = cap};
+    memcpy(&layer.attention, &attention, sizeof attention);
+    set_router(&layer, draw(E * H, 0.4f));
+    layer.gate_up = draw(2 * E * I * H, 0.3f);
+    layer.down = draw(E * I * H, 0.4f);
+    struct fm_gqa *own = (void *)&config.attention_own;
+    own->window = 4;
+    fm_rope_plain(&own->rope, 1e4);
+    fm_gqa.fill_angles(cosines, sines, &config, T);
     return 0;
 }
 
 static int free_layer(void **state)
 {
-    float *all[] = {layer.input_norm, layer.q,      layer.k,       layer.v,   layer.o,
-                    layer.post_norm,  layer.router, layer.gate_up, layer.down};
+    float *all[] = {layer.input_norm, attention.q,       attention.k,   attention.v, attention.o,
+                    layer.post_norm,  router_of(&layer), layer.gate_up, layer.down};
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -312,7 +331,7 @@ static void a_weight_that_underflows_has_a_gradient_of_zero(void **state)
     struct fm_err err = {0};
     struct fm_layer steep = layer;
     assert_int_equal(fm_ops_cpu(&ops[1], FM_PRECISION_F32, &err), FM_OK);
-    steep.router = draw(E * H, 400);
+    set_router(&steep, draw(E * H, 400));
     for (int i = 0; i < 2; i++) {
         struct fm_pass pass = pass_with(ops[i], NULL);
         struct fm_expert_view where = {0};
@@ -324,7 +343,7 @@ static void a_weight_that_underflows_has_a_gradient_of_zero(void **state)
         free(x);
         free(dx);
     }
-    free(steep.router);
+    free(router_of(&steep));
 }
 
 int main(void)

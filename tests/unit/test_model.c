@@ -9,6 +9,8 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/block/gqa.h"
+#include "lib/block/router.h"
 #include "lib/model/model.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/scratch.h"
@@ -167,11 +169,16 @@ static void a_checkpoint_is_read_into_the_online_layout(void **state)
             const struct fm_layer *layer = layer_of(m, l, next);
             for (int e = 0; e < E; e++)
                 expect_expert(layer, l, e, NULL);
-            expect_same(layer->q, QC * H, "model.layers.%d.self_attn.q_proj.weight", l);
-            expect_same(layer->k, GC * H, "model.layers.%d.self_attn.k_proj.weight", l);
-            expect_same(layer->v, GC * H, "model.layers.%d.self_attn.v_proj.weight", l);
-            expect_same(layer->o, H * QC, "model.layers.%d.self_attn.o_proj.weight", l);
-            expect_same(layer->router, E * H, "model.layers.%d.block_sparse_moe.gate.weight", l);
+            expect_same(fm_gqa_weights(layer)->q, QC * H, "model.layers.%d.self_attn.q_proj.weight",
+                        l);
+            expect_same(fm_gqa_weights(layer)->k, GC * H, "model.layers.%d.self_attn.k_proj.weight",
+                        l);
+            expect_same(fm_gqa_weights(layer)->v, GC * H, "model.layers.%d.self_attn.v_proj.weight",
+                        l);
+            expect_same(fm_gqa_weights(layer)->o, H * QC, "model.layers.%d.self_attn.o_proj.weight",
+                        l);
+            expect_same(fm_router_weights(layer)->w, E * H,
+                        "model.layers.%d.block_sparse_moe.gate.weight", l);
             expect_same(layer->input_norm, H, "model.layers.%d.input_layernorm.weight", l);
             expect_same(layer->post_norm, H, "model.layers.%d.post_attention_layernorm.weight", l);
         }
@@ -208,11 +215,11 @@ static size_t add_rest(struct piece *p, const struct fm_layer *y, int l, const c
 {
     p[0] = piece(y->input_norm, H, 0, "model.layers.%d.input_layernorm.weight", l, 0);
     p[1] = piece(y->post_norm, H, 0, "model.layers.%d.post_attention_layernorm.weight", l, 0);
-    p[2] = piece(y->q, QC, H, "model.layers.%d.self_attn.q_proj.weight", l, 0);
-    p[3] = piece(y->k, GC, H, "model.layers.%d.self_attn.k_proj.weight", l, 0);
-    p[4] = piece(y->v, GC, H, "model.layers.%d.self_attn.v_proj.weight", l, 0);
-    p[5] = piece(y->o, H, QC, "model.layers.%d.self_attn.o_proj.weight", l, 0);
-    p[6] = piece(y->router, E, H, router, l, 0);
+    p[2] = piece(fm_gqa_weights(y)->q, QC, H, "model.layers.%d.self_attn.q_proj.weight", l, 0);
+    p[3] = piece(fm_gqa_weights(y)->k, GC, H, "model.layers.%d.self_attn.k_proj.weight", l, 0);
+    p[4] = piece(fm_gqa_weights(y)->v, GC, H, "model.layers.%d.self_attn.v_proj.weight", l, 0);
+    p[5] = piece(fm_gqa_weights(y)->o, H, QC, "model.layers.%d.self_attn.o_proj.weight", l, 0);
+    p[6] = piece(fm_router_weights(y)->w, E, H, router, l, 0);
     return 7;
 }
 
@@ -257,8 +264,10 @@ static void expect_clipped(const char *path)
                                 2 * k * H * sizeof(float));
             assert_memory_equal(got->down + row * H, want->down + from * H, k * H * sizeof(float));
         }
-        assert_memory_equal(got->router, want->router, E * H * sizeof(float));
-        assert_memory_equal(got->o, want->o, H * QC * sizeof(float));
+        assert_memory_equal(fm_router_weights(got)->w, fm_router_weights(want)->w,
+                            E * H * sizeof(float));
+        assert_memory_equal(fm_gqa_weights(got)->o, fm_gqa_weights(want)->o,
+                            H * QC * sizeof(float));
     }
     fm_model_close(full);
     fm_model_close(m);

@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "lib/engine/layer.h"
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/sparsemix.h"
 #include "lib/family/family.h"
 
 #define ATTENTION                                                                                  \
@@ -73,17 +76,20 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
     for (int i = 0; i < 2; i++) {
         struct fm_config c = must("2,\"router_jitter_noise\":0.02", rope[i]);
         assert_string_equal(fm_config_family(&c), "phimoe");
-        assert_true(c.qkv_bias && c.o_bias && c.norm_bias && c.head_bias && !c.tied);
-        assert_true(c.router == FM_ROUTER_SPARSEMIXER && c.router_eps == 0.04f);
-        assert_true(c.longrope && c.T_max == 4096 && c.window == 0 && c.rope_theta == 1e4);
-        assert_true(c.rope_scale == 1.243163121016122f);
-        assert_true(c.rope_factor[0] == 1.25f && c.rope_factor[62] == 1.5f);
+        const struct fm_gqa *g = fm_gqa_of(&c);
+        assert_true(g->qkv_bias && g->o_bias && c.head_bias && !c.tied);
+        assert_true(c.router == &fm_sparsemix && fm_sparsemix_of(&c)->threshold == 0.04f);
+        assert_true(c.norm == &fm_layernorm);
+        assert_true(c.longrope && c.T_max == 4096 && g->window == 0 && g->rope.theta == 1e4);
+        assert_true(g->rope.scale == 1.243163121016122f);
+        assert_true(g->rope.factor[0] == 1.25f && g->rope.factor[62] == 1.5f);
         /* 41.9 and 6.6 billion, as its card says */
         assert_true(fm_config_params(&c, NULL) == 41873153344);
         assert_true(fm_config_params_active(&c, NULL) / 100000000 == 66);
     }
     struct fm_config c = must("2", "");
-    assert_true(!c.longrope && c.T_max == 131072 && c.rope_scale == 1 && c.router_eps == 0.02f);
+    assert_true(!c.longrope && c.T_max == 131072 && fm_gqa_of(&c)->rope.scale == 1 &&
+                fm_sparsemix_of(&c)->threshold == 0.02f);
 }
 
 static void the_rotation_has_short_factors_and_scale(void **state)
@@ -93,7 +99,7 @@ static void the_rotation_has_short_factors_and_scale(void **state)
                                    "\"longrope\",\"short_mscale\":1.5," ROPE "}");
     enum { T = 5 };
     static float cosines[T * 64], sines[T * 64];
-    fm_layer_angles(cosines, sines, &c, T);
+    c.attention->fill_angles(cosines, sines, &c, T);
     for (int t = 0; t < T; t++)
         for (int i = 0; i < 64; i++) {
             double factor = i == 0 ? 1.25 : i % 2 ? 1 : 1.5;

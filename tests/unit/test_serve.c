@@ -15,6 +15,10 @@
 #include "lib/bench/servebench.h"
 #include "lib/bench/servecase.h"
 #include "lib/bench/synth.h"
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
+#include "lib/block/swiglu.h"
 #include "lib/engine/layer.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -66,22 +70,28 @@ static double distance(const struct fm_servecase *c, const float *x, int t)
 /* x (BATCH, T, H): every sequence whole through the engine's layers, by plain loops. */
 static float *forward_engine(const struct fm_servecase *c, int budget)
 {
-    const struct fm_config *g = &c->config;
+    struct fm_config config = c->config;
+    const struct fm_config *g = &config;
     size_t H = (size_t)g->H, E = (size_t)g->E;
     size_t q = (size_t)g->Q * (size_t)g->C * H * 4, kv = (size_t)g->G * (size_t)g->C * H * 4;
     float *x = malloc(BATCH * T * H * sizeof *x);
     uint32_t *widths = malloc(E * sizeof *widths);
     assert_true(x && widths);
+    config.attention = &fm_gqa;
+    config.router = &fm_softmax;
+    config.expert = &fm_swiglu;
+    config.norm = &fm_rmsnorm;
     fm_ops_ref()->embed(x, c->tokens, fm_f32(c->table), BATCH * T, g->H);
     for (int l = 0; l < g->L; l++) {
         const struct fm_serve_layer *w = &c->layer[l];
         struct fm_layer layer = {.input_norm = w->input_norm, .post_norm = w->post_norm};
         struct fm_pass pass = {.ops = fm_ops_ref(), .config = g, .layer = &layer, .l = l};
-        layer.q = (float *)(void *)w->qkv;
-        layer.k = (float *)(void *)(w->qkv + q);
-        layer.v = (float *)(void *)(w->qkv + q + kv);
-        layer.o = (float *)(void *)w->o;
-        layer.router = w->router;
+        const struct fm_gqa_weights attention = {.q = (float *)(void *)w->qkv,
+                                                 .k = (float *)(void *)(w->qkv + q),
+                                                 .v = (float *)(void *)(w->qkv + q + kv),
+                                                 .o = (float *)(void *)w->o};
+        memcpy(&layer.attention, &attention, sizeof attention);
+        memcpy(&layer.router, &w->router, sizeof w->router);
         layer.gate_up = (float *)(void *)w->gate_up;
         layer.down = (float *)(void *)w->down;
         layer.row0 = c->row0;

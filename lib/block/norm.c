@@ -1,0 +1,37 @@
+/*
+ * The two norms.  One operation computes both, and tells them apart by the bias; the blocks are
+ * two, so that a family says which it has and a checkpoint's biases follow from that.
+ */
+#include "lib/block/norm.h"
+
+#include <stddef.h>
+
+static void rms(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,
+                const float *b, int N, int H, float eps)
+{
+    (void)b;
+    ops->norm(fm_to_f32(y), rstd, x, w, NULL, N, H, eps);
+}
+
+static void rms_back(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
+                     const float *w, const float *b, const float *rstd, int N, int H)
+{
+    (void)b;
+    ops->norm_back(dx, dy, x, w, NULL, rstd, N, H);
+}
+
+static void layer(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,
+                  const float *b, int N, int H, float eps)
+{
+    ops->norm(fm_to_f32(y), rstd, x, w, b, N, H, eps);
+}
+
+static void layer_back(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
+                       const float *w, const float *b, const float *rstd, int N, int H)
+{
+    ops->norm_back(dx, dy, x, w, b, rstd, N, H);
+}
+
+const struct fm_norm fm_rmsnorm = {.name = "rmsnorm", .forward = rms, .backward = rms_back};
+const struct fm_norm fm_layernorm = {
+    .name = "layernorm", .bias = true, .forward = layer, .backward = layer_back};

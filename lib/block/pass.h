@@ -1,0 +1,62 @@
+/*
+ * What blocks compute with: one or more micro-batches of one shape on their way through one layer,
+ * and where their values lie.  Arrays are on the device of the pass's operations
+ * (kernels/ops/kernels.h), and operations alone touch them.
+ */
+#ifndef FM_PASS_H
+#define FM_PASS_H
+
+#include "kernels/ops/kernels.h"
+#include "lib/base/pool.h"
+#include "lib/block/block.h"
+
+/* Rows of many micro-batches make better products.  Everything is borrowed. */
+struct fm_pass {
+    const struct fm_ops *ops;
+    const struct fm_config *config;
+    const struct fm_layer *layer;
+    int l;                  /* its number */
+    const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
+    const float *cos, *sin; /* (T, angles): as the attention block filled them */
+    int S, T;               /* sequences of all micro-batches together */
+    int parts;              /* micro-batches, S / parts sequences each */
+    void *kept;             /* inner values, from the forward to the backward; NULL: not kept */
+    int32_t *kept_first;    /* the host's part of them: (E parts + 1); NULL: not kept */
+    bool kept_gu;           /* products of gate_up are among them: the backward needs no other
+                               channels than the widths' */
+};
+
+static inline int fm_pass_rows(const struct fm_pass *pass)
+{
+    return pass->S * pass->T;
+}
+
+/* Scratch on the pass's device, between a mark and its release. */
+static inline struct fm_mark fm_pass_mark(const struct fm_pass *pass)
+{
+    return pass->ops->device->mark();
+}
+
+static inline void fm_pass_release(const struct fm_pass *pass, struct fm_mark mark)
+{
+    pass->ops->device->release(mark);
+}
+
+static inline float *fm_pass_floats(const struct fm_pass *pass, size_t n)
+{
+    return pass->ops->device->scratch(n * sizeof(float));
+}
+
+/* Where inner values go: behind each other from `at` on, or to scratch where that is NULL; `bytes`
+ * counts them, and counting alone, without a device, takes none. */
+struct fm_room {
+    const struct fm_device *device;
+    char *at;
+    size_t bytes;
+};
+
+/* Room for n elements of four bytes; and the same where they are wanted, else NULL. */
+void *fm_room_take(struct fm_room *room, size_t n);
+void *fm_room_take_if(bool wanted, struct fm_room *room, size_t n);
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * Room for inner values.  A layer's values are listed once, in one order; who counts them, who
+ * keeps them and who computes them again walk through the same list.
+ */
+#include "lib/base/mem.h"
+#include "lib/block/pass.h"
+
+void *fm_room_take(struct fm_room *r, size_t n)
+{
+    size_t bytes = (n * sizeof(float) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
+    char *p = !r->device ? NULL : r->at ? r->at + r->bytes : r->device->scratch(bytes);
+    r->bytes += bytes;
+    return p;
+}
+
+void *fm_room_take_if(bool wanted, struct fm_room *r, size_t n)
+{
+    return wanted ? fm_room_take(r, n) : NULL;
+}

@@ -1,0 +1,21 @@
+/* The product that every router begins with, and its way back. */
+#include "lib/block/router.h"
+
+void fm_router_logits(const struct fm_pass *p, float *logits, const float *x)
+{
+    int E = p->config->E, H = p->config->H;
+    p->ops->gemm(false, true, fm_pass_rows(p), E, H, 1, fm_f32(x), H,
+                 fm_f32(fm_router_weights(p->layer)->w), H, 0, logits, E);
+}
+
+void fm_router_logits_back(const struct fm_pass *p, float *dx, const float *dlogits)
+{
+    int E = p->config->E, H = p->config->H;
+    p->ops->gemm(false, false, fm_pass_rows(p), H, E, 1, fm_f32(dlogits), E,
+                 fm_f32(fm_router_weights(p->layer)->w), H, 0, dx, H);
+}
+
+double fm_router_logits_flops(const struct fm_config *c)
+{
+    return 2.0 * c->E * c->H;
+}

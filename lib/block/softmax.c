@@ -1,0 +1,76 @@
+/*
+ * Routers by softmax.  Renormalised, a weight depends on the chosen logits alone, and so does its
+ * gradient; as it is, a probability moves with every expert's logit, which is why that one keeps
+ * the probabilities of all.
+ */
+#include "lib/block/softmax.h"
+
+static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
+                struct fm_err *err)
+{
+    const struct fm_softmax_options *o = options;
+    bool renormalised = o->renormalised;
+    int rc = o->key ? fm_json_opt_bool(keys->json, "norm_topk_prob", &renormalised, err) : FM_OK;
+    c->router = renormalised ? &fm_softmax : &fm_softmax_raw;
+    return rc;
+}
+
+static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float *keep,
+                    const float *x)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *logits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    (void)keep;
+    fm_router_logits(p, logits, x);
+    p->ops->route(ids, weights, logits, N, c->E, c->K);
+    fm_pass_release(p, mark);
+}
+
+static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
+                     const float *weights, const float *keep)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    (void)keep;
+    p->ops->route_back(dlogits, dweights, ids, weights, N, c->E, c->K);
+    fm_router_logits_back(p, dx, dlogits);
+    fm_pass_release(p, mark);
+}
+
+/* `all` (N, E) holds the logits, then the probabilities. */
+static void forward_raw(const struct fm_pass *p, int32_t *ids, float *weights, float *all,
+                        const float *x)
+{
+    const struct fm_config *c = p->config;
+    fm_router_logits(p, all, x);
+    p->ops->route_raw(ids, weights, all, fm_pass_rows(p), c->E, c->K);
+}
+
+static void backward_raw(const struct fm_pass *p, float *dx, const float *dweights,
+                         const int32_t *ids, const float *weights, const float *all)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    (void)weights;
+    p->ops->route_raw_back(dlogits, dweights, ids, all, N, c->E, c->K);
+    fm_router_logits_back(p, dx, dlogits);
+    fm_pass_release(p, mark);
+}
+
+const struct fm_router fm_softmax = {.name = "softmax",
+                                     .read = read,
+                                     .forward = forward,
+                                     .backward = backward,
+                                     .flops = fm_router_logits_flops};
+const struct fm_router fm_softmax_raw = {.name = "softmax-raw",
+                                         .read = read,
+                                         .keeps = true,
+                                         .forward = forward_raw,
+                                         .backward = backward_raw,
+                                         .flops = fm_router_logits_flops};
