@@ -10,12 +10,12 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/family/family.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 
 #define BLOCK (1 << 16) /* elements generated at a time */
-#define NAME_BYTES 96
 
 int fm_synth_parse(struct fm_synth *s, const char *shape, struct fm_err *err)
 {
@@ -45,75 +45,71 @@ int fm_synth_parse(struct fm_synth *s, const char *shape, struct fm_err *err)
 struct table {
     struct fm_tensor *tensor;
     size_t count;
-    char (*name)[NAME_BYTES];
-    enum fm_dtype dtype;
+    char (*name)[FM_WEIGHT_NAME_BYTES];
 };
 
-/* cols 0: a vector.  Names are those of the layer where l >= 0. */
-static void add_tensor(struct table *t, int l, const char *name, int rows, int cols)
+/* The Mixtral that config_text() describes. */
+static struct fm_config config_of(const struct fm_synth *s)
 {
-    char *full = t->name[t->count];
-    if (l >= 0)
-        snprintf(full, NAME_BYTES, "model.layers.%d.%s", l, name);
-    else
-        snprintf(full, NAME_BYTES, "%s", name);
-    struct fm_tensor *x = &t->tensor[t->count++];
-    *x = (struct fm_tensor){.name = full, .dtype = t->dtype, .dims = cols ? 2 : 1};
-    x->shape[0] = (uint64_t)rows;
-    x->shape[1] = (uint64_t)cols;
+    struct fm_config c = {.family = &fm_mixtral,
+                          .attention = fm_mixtral.attention,
+                          .router = fm_mixtral.router,
+                          .expert = fm_mixtral.expert,
+                          .norm = fm_mixtral.norm,
+                          .L = s->L,
+                          .M = s->L,
+                          .H = s->H,
+                          .Q = s->Q,
+                          .G = s->G,
+                          .C = s->C,
+                          .E = s->E,
+                          .K = s->K,
+                          .I = s->I,
+                          .V = s->V};
+    for (int l = 0; l < c.L; l++)
+        c.moe[l] = (int16_t)l;
+    return c;
 }
 
-static void add_expert(struct table *t, const struct fm_synth *s, int l, int e)
+/* The tensors of layer l (-1: the ends) in the table's order; counting alone where there is no
+ * room. */
+static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype dtype, int l)
 {
-    static const char *const part[] = {"w1", "w2", "w3"};
-    for (int p = 0; p < 3; p++) {
-        char name[NAME_BYTES / 2];
-        snprintf(name, sizeof name, "block_sparse_moe.experts.%d.%s.weight", e, part[p]);
-        add_tensor(t, l, name, p == 1 ? s->H : s->I, p == 1 ? s->I : s->H);
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
+        int experts = fm_weights_is_expert(w) ? c->E : 1;
+        if (!w->name[FM_SOURCE_STOCK] || (w->part == FM_PART_ENDS) != (l < 0) ||
+            !fm_weights_exists(c, w, l))
+            continue;
+        for (int e = 0; e < experts; e++, t->count++) {
+            if (!t->name)
+                continue;
+            struct fm_tensor *x = &t->tensor[t->count];
+            fm_weights_name(t->name[t->count], w->name[FM_SOURCE_STOCK], l, e);
+            *x = (struct fm_tensor){.name = t->name[t->count], .dtype = dtype};
+            x->dims = fm_weights_shape(x->shape, c, w, l, (uint64_t)c->I);
+        }
     }
-}
-
-static void add_layer(struct table *t, const struct fm_synth *s, int l)
-{
-    add_tensor(t, l, "input_layernorm.weight", s->H, 0);
-    add_tensor(t, l, "post_attention_layernorm.weight", s->H, 0);
-    add_tensor(t, l, "self_attn.q_proj.weight", s->Q * s->C, s->H);
-    add_tensor(t, l, "self_attn.k_proj.weight", s->G * s->C, s->H);
-    add_tensor(t, l, "self_attn.v_proj.weight", s->G * s->C, s->H);
-    add_tensor(t, l, "self_attn.o_proj.weight", s->H, s->Q * s->C);
-    add_tensor(t, l, "block_sparse_moe.gate.weight", s->E, s->H);
-    for (int e = 0; e < s->E; e++)
-        add_expert(t, s, l, e);
-}
-
-static size_t tensors_of(const struct fm_synth *s)
-{
-    return 3 + (size_t)s->L * (7 + 3 * (size_t)s->E);
 }
 
 static int build_table(struct table *t, const struct fm_synth *s, struct fm_err *err)
 {
-    size_t n = tensors_of(s);
-    t->dtype = s->dtype;
-    t->tensor = fm_alloc(n, sizeof *t->tensor, "the synthetic tensors", err);
-    t->name = t->tensor ? fm_alloc(n, NAME_BYTES, "the synthetic names", err) : NULL;
+    const struct fm_config c = config_of(s);
+    for (int l = -1; l < c.L; l++)
+        add_rows(t, &c, s->dtype, l);
+    t->tensor = fm_alloc(t->count, sizeof *t->tensor, "the synthetic tensors", err);
+    t->name = t->tensor ? fm_alloc(t->count, sizeof *t->name, "the synthetic names", err) : NULL;
     if (!t->name)
         return err->code;
-    add_tensor(t, -1, "model.embed_tokens.weight", s->V, s->H);
-    add_tensor(t, -1, "model.norm.weight", s->H, 0);
-    add_tensor(t, -1, "lm_head.weight", s->V, s->H);
-    for (int l = 0; l < s->L; l++)
-        add_layer(t, s, l);
+    t->count = 0;
+    for (int l = -1; l < c.L; l++)
+        add_rows(t, &c, s->dtype, l);
     return FM_OK;
 }
 
 uint64_t fm_synth_bytes(const struct fm_synth *s)
 {
-    uint64_t H = (uint64_t)s->H, heads = 2 * (uint64_t)(s->Q + s->G) * (uint64_t)s->C;
-    uint64_t experts = 3 * (uint64_t)s->E * (uint64_t)s->I * H;
-    uint64_t layer = experts + heads * H + (uint64_t)s->E * H + 2 * H;
-    uint64_t count = (uint64_t)s->L * layer + 2 * (uint64_t)s->V * H + H;
-    return count * (uint64_t)fm_dtype_bits(s->dtype) / 8;
+    const struct fm_config c = config_of(s);
+    return fm_config_params(&c, NULL) * (uint64_t)fm_dtype_bits(s->dtype) / 8;
 }
 
 /* --- their values --- */

@@ -18,6 +18,13 @@ void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const f
 double fm_mlp_flops(const struct fm_config *config, int l);
 double fm_mlp_flops_back(const struct fm_config *config, int l);
 
+/* Floats per token that forward and backward have in use, D channels wide: gate, up, what lies
+ * between them and down, and the gradients. */
+static inline uint64_t fm_mlp_floats(uint64_t D)
+{
+    return 6 * D;
+}
+
 /* Parameters of one channel of it. */
 static inline uint64_t fm_mlp_channel_params(int H)
 {

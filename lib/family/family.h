@@ -84,6 +84,11 @@ bool fm_weights_is_field(const struct fm_weight *w);
 /* True where the tensor of a stock checkpoint holds an expert's gate, up or down. */
 bool fm_weights_is_expert(const struct fm_weight *w);
 
+/* Shape of the row's tensor in layer l, whose experts have `channels` caps together; its number of
+ * dimensions. */
+int fm_weights_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
+                     const struct fm_weight *w, int l, uint64_t channels);
+
 /* Elements of the row's tensor in layer l, whose experts have `channels` caps together. */
 uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight *w, int l,
                           uint64_t channels);

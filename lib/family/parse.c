@@ -11,6 +11,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/block/mlp.h"
 
 static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
@@ -84,7 +85,7 @@ static int check_products(const struct fm_config *c, struct fm_err *err)
     size_t mlp = (size_t)(c->dense > c->shared ? c->dense : c->shared);
     size_t channel = (size_t)fm_expert_channel_params(c->expert, c->H) * sizeof(float);
     bool fits = fm_mul(&layer, channel, (size_t)c->I) && fm_mul(&layer, layer, (size_t)c->E) &&
-                fm_mul(&plain, 3 * sizeof(float) * mlp, (size_t)c->H) &&
+                fm_mul(&plain, (size_t)fm_mlp_channel_params(c->H) * sizeof(float), mlp) &&
                 fm_add(&layer, layer, plain) && fm_mul(&all, layer, (size_t)c->L) &&
                 fm_mul(&table, 2 * sizeof(float) * (size_t)c->V, (size_t)c->H) &&
                 fm_add(&all, all, table) && all < SIZE_MAX / 4;

@@ -115,6 +115,15 @@ static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t 
     }
 }
 
+int fm_weights_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,
+                     const struct fm_weight *w, int l, uint64_t channels)
+{
+    int dims = (int)strlen(w->shape);
+    for (int d = 0; d < dims; d++)
+        shape[d] = size_of(c, w->shape[d], l, channels);
+    return dims;
+}
+
 uint64_t fm_weights_count(const struct fm_config *c, const struct fm_weight *w, int l,
                           uint64_t channels)
 {
@@ -137,10 +146,8 @@ static void print_shape(char *text, size_t size, const uint64_t *shape, int dims
 int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
                      const struct fm_tensor *t, int l, uint64_t channels, struct fm_err *err)
 {
-    uint64_t want[4] = {0};
-    int dims = (int)strlen(w->shape);
-    for (int d = 0; d < dims; d++)
-        want[d] = size_of(c, w->shape[d], l, channels);
+    uint64_t want[FM_ST_DIMS_MAX] = {0};
+    int dims = fm_weights_shape(want, c, w, l, channels);
     bool flat = w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
     bool same = t->dims == dims;
     for (int d = 0; same && d < dims; d++)
