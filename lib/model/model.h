@@ -1,6 +1,5 @@
 /*
- * The architecture in one page: what a mixture-of-experts decoder is made of,
- * and where its weights come from.
+ * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
  * Weights live in float32 in the online layout (kernels/ops/kernels.h) whatever the
  * file holds.  One layer is resident at a time, the next is read ahead; where

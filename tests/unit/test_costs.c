@@ -16,6 +16,7 @@
 #include "lib/base/pool.h"
 #include "lib/bench/meter.h"
 #include "lib/block/cost.h"
+#include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
 #include "tests/unit/models.h"
 
@@ -79,6 +80,35 @@ static void a_channel_is_what_a_width_changes(void **state)
         assert_int_equal(fm_config_params(c, NULL) - fm_config_params(c, widths),
                          fm_expert_channel_params(c->expert, c->H));
         free(widths);
+        fm_model_close(m);
+    }
+}
+
+/* Room that is counted is the room that is taken: values lie behind each other inside it. */
+static void inner_values_take_the_room_that_was_counted(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct fm_model *m;
+        struct fm_err err = {0};
+        must(fm_model_open(&m, model_path(odd_models[i]), 0, &err), &err);
+        const struct fm_config *c = fm_model_config(m);
+        for (int l = 0; l < c->L; l++) {
+            struct fm_room count = {0};
+            struct fm_arrays inner;
+            c->attention->take(&inner, c, l, N, &count);
+            char *block = malloc(count.bytes), *last = block;
+            struct fm_room room = {.device = &fm_device_host, .at = block};
+            inner = (struct fm_arrays){0};
+            c->attention->take(&inner, c, l, N, &room);
+            assert_int_equal(room.bytes, count.bytes);
+            for (int a = 0; a < FM_ARRAYS_MAX; a++)
+                last = inner.at[a] && (char *)inner.at[a] > last ? (char *)inner.at[a] : last;
+            assert_true(last > block && last < block + count.bytes);
+            /* The outputs of all heads are among them. */
+            assert_true(count.bytes > sizeof(float) * N * (size_t)c->Q * (size_t)c->C);
+            free(block);
+        }
         fm_model_close(m);
     }
 }
@@ -227,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_those_of_the_tensors),
         cmocka_unit_test(a_channel_is_what_a_width_changes),
+        cmocka_unit_test(inner_values_take_the_room_that_was_counted),
         cmocka_unit_test(a_forward_takes_the_products_that_blocks_say),
         cmocka_unit_test(a_backward_takes_the_products_that_blocks_say),
         cmocka_unit_test(gradients_of_experts_weights_take_as_many_again),
