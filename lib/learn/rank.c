@@ -339,8 +339,15 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     char dropped[FM_STAGE_DROPPED_BYTES];
     void *data = NULL;
     size_t size = 0;
-    int rc =
-        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model), err);
+    struct fm_weightsum sums;
+    int rc = fm_model_sums(task->model, &sums, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
+                                     err);
+    if (rc == FM_OK && fm_stage_weights_add(model, &sums, err) != FM_OK) {
+        cJSON_Delete(model);
+        return err->code;
+    }
     if (rc == FM_OK)
         rc = fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, err);
     if (rc == FM_OK)

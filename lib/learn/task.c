@@ -81,9 +81,13 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
     if (rc == FM_OK)
         rc = fm_stage_model_check(&task->in, &task->dir, err);
     if (rc == FM_OK)
+        rc = fm_stage_weights_read(&task->wanted, &task->in, err);
+    if (rc == FM_OK)
         rc = fm_ranking_open(&task->ranking, &task->in, err);
     if (rc != FM_OK)
         return rc;
+    if (task->wanted.L > 0)
+        fm_model_want(task->model, &task->wanted);
     if (task->ranking.M != c->M || task->ranking.E != c->E || task->ranking.I != c->I)
         return fm_fail(err, FM_ECONFIG,
                        "the ranking in '%s' has %d x %d x %d channels, the model "

@@ -28,6 +28,7 @@ struct fm_task {
     struct fm_bundle in;         /* the stage stream, where there is one */
     struct fm_ranking ranking;   /* of the stream; the model is read in its order */
     struct fm_digest identity;   /* of the manifest's "model" */
+    struct fm_weightsum wanted;  /* the weights that the stream was made from */
     struct fm_lock lock;         /* on run->state */
     uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
     double began;                /* fm_clock_now() at open */

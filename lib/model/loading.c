@@ -35,6 +35,7 @@ struct conversion {
     struct fm_err err;
     const struct fm_model_tensor *end; /* for the ends: one tensor, cut into pieces */
     float *dst;
+    struct fm_digest sum; /* of the pieces */
 };
 
 static void fail_piece(struct conversion *v, int i, const struct fm_err *err)
@@ -89,16 +90,26 @@ static void convert_transposed(const struct fm_model *m, float *dst, const void 
     device->release(mark);
 }
 
-/* Elements of one piece of an end. */
-#define PIECE ((size_t)1 << 20)
+/* The sum of what was just read at place l; FM_ECONFIG where other weights are wanted. */
+static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, struct fm_err *err)
+{
+    if (m->summed[l])
+        return FM_OK;
+    m->sums.sum[l] = *sum;
+    m->summed[l] = true;
+    if (!m->wanted || fm_weightsum_check(m->wanted, l, sum, err) == FM_OK)
+        return FM_OK;
+    return fm_within(err, "%s", m->path);
+}
 
+/* Piece i of an end, FM_WEIGHTSUM_PIECE bytes of the file. */
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
     const struct fm_tensor *t = v->end->tensor;
-    size_t all = (size_t)fm_tensor_count(t), first = (size_t)i * PIECE;
-    size_t n = all - first < PIECE ? all - first : PIECE;
-    size_t bytes = (size_t)(fm_dtype_bits(t->dtype) / 8);
+    size_t bytes = (size_t)(fm_dtype_bits(t->dtype) / 8), most = FM_WEIGHTSUM_PIECE / bytes;
+    size_t all = (size_t)fm_tensor_count(t), first = (size_t)i * most;
+    size_t n = all - first < most ? all - first : most;
     struct fm_err err = {0};
     struct fm_mark mark = fm_scratch_mark();
     void *raw = fm_scratch(n * bytes);
@@ -109,22 +120,32 @@ static void end_task(void *arg, int i)
         convert_rows(v->m, v->dst + first, n, raw, t->dtype, 1, n, NULL);
     else
         fail_piece(v, i, &err);
+    struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, n * bytes);
+    pthread_mutex_lock(&v->lock);
+    fm_weightsum_add(&v->sum, &digest);
+    pthread_mutex_unlock(&v->lock);
     fm_scratch_release(mark);
 }
 
-static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_err *err)
+/* Adds the tensor's digest to *sum. */
+static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_digest *sum,
+                    struct fm_err *err)
 {
     size_t n = (size_t)fm_tensor_count(p->tensor);
+    size_t pieces = (size_t)((p->tensor->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
     float **field = (float **)((char *)&m->ends + p->weight->field);
     *field = m->ops->device->alloc(n * sizeof **field, p->tensor->name, err);
     if (!*field)
         return err->code;
     struct conversion v = {
         .m = m, .end = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
-    fm_pool_for((int)((n + PIECE - 1) / PIECE), end_task, &v);
+    fm_pool_for((int)pieces, end_task, &v);
     pthread_mutex_destroy(&v.lock);
-    if (v.failed == INT_MAX)
+    if (v.failed == INT_MAX) {
+        struct fm_digest digest = fm_weightsum_join(p->tensor, &v.sum);
+        fm_weightsum_add(sum, &digest);
         return FM_OK;
+    }
     m->ops->device->free(*field);
     *field = NULL;
     *err = v.err;
@@ -133,13 +154,18 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
 
 int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err *err)
 {
+    struct fm_digest sum = {{0}};
+    bool all = true; /* of the ends are read by this call */
     *ends = &m->ends;
     for (int i = 0; i < m->ends_count; i++) {
         const float *have = *(float **)((char *)&m->ends + m->end[i].weight->field);
-        int rc = have ? FM_OK : read_end(m, &m->end[i], err);
+        int rc = have ? FM_OK : read_end(m, &m->end[i], &sum, err);
         if (rc)
             return rc;
+        all &= !have;
     }
+    if (all && note_sum(m, m->config.L, &sum, err) != FM_OK)
+        return err->code;
     if (m->config.tied)
         m->ends.head = m->ends.embed;
     return FM_OK;
@@ -148,11 +174,16 @@ int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err
 static int read_raw(struct fm_model *m, int l, struct fm_err *err)
 {
     const struct fm_layer_plan *plan = &m->plan[l];
+    m->raw_sum = (struct fm_digest){{0}};
     for (size_t i = 0; i < plan->places; i++) {
         const struct fm_model_tensor *p = &plan->place[i];
         int rc = fm_file_read(p->file, p->tensor->offset, m->raw + p->raw, p->tensor->size, err);
         if (rc)
             return fm_within(err, "tensor '%s'", p->tensor->name);
+        if (m->summed[l])
+            continue;
+        struct fm_digest digest = fm_weightsum_tensor(p->tensor, m->raw + p->raw);
+        fm_weightsum_add(&m->raw_sum, &digest);
     }
     return FM_OK;
 }
@@ -329,6 +360,8 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     s->l = -1;
     int rc = need_raw(m, l, err);
     if (!rc)
+        rc = note_sum(m, l, &m->raw_sum, err);
+    if (!rc)
         rc = shape_slot(m, s, l, err);
     if (rc)
         return rc;
@@ -381,4 +414,15 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     if (next >= 0 && slot_of(m, next)->l != next && m->raw_l != next)
         start_prefetch(m, next);
     return FM_OK;
+}
+
+int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, struct fm_err *err)
+{
+    const struct fm_layer *layer;
+    const struct fm_ends *ends;
+    int rc = m->summed[m->config.L] ? FM_OK : fm_model_ends(m, &ends, err);
+    for (int l = 0; l < m->config.L && rc == FM_OK; l++)
+        rc = m->summed[l] ? FM_OK : fm_model_layer(m, l, -1, &layer, err);
+    *sums = m->sums;
+    return rc;
 }

@@ -9,6 +9,7 @@
 
 #include "lib/model/model.h"
 #include "lib/model/source.h"
+#include "lib/model/weightsum.h"
 
 /* A tensor of a layer: where it lies, what it becomes. */
 struct fm_model_tensor {
@@ -60,6 +61,10 @@ struct fm_model {
     struct fm_layer_slot *slot; /* (pinned + 1) */
     char *raw;                  /* bytes of layer raw_l as the file has them */
     int raw_l;
+    struct fm_digest raw_sum; /* of these bytes, where the layer was not summed before */
+    struct fm_weightsum sums; /* of what was read so far */
+    bool summed[FM_LAYERS_MAX + 1];
+    const struct fm_weightsum *wanted; /* NULL: whatever they are */
     struct fm_prefetch ahead;
 };
 

@@ -287,6 +287,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         m->plan = fm_alloc((size_t)m->config.L, sizeof *m->plan, "layer plans", err);
         rc = m->plan ? plan_ends(m, err) : err->code;
     }
+    m->sums.L = m->config.L;
     for (int l = 0; !rc && l < m->config.L; l++)
         rc = plan_layer(m, l, err);
     if (!rc)
@@ -320,6 +321,11 @@ void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
     if (m->ops->device != ops->device)
         drop_weights(m);
     m->ops = ops;
+}
+
+void fm_model_want(struct fm_model *m, const struct fm_weightsum *wanted)
+{
+    m->wanted = wanted;
 }
 
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err)

@@ -21,6 +21,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/family/family.h"
+#include "lib/model/weightsum.h"
 
 struct fm_model;
 
@@ -62,6 +63,13 @@ int fm_model_ends(struct fm_model *model, const struct fm_ends **ends, struct fm
  */
 int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err);
+
+/* Every layer and the ends, as they are read, must have these sums (lib/model/weightsum.h), else
+ * reading ends with FM_ECONFIG.  Borrows wanted. */
+void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
+
+/* The sums of the checkpoint; what was not read so far is read. */
+int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, struct fm_err *err);
 
 /* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
  * ends, the layers that stay, the slot of the others and what is read ahead for it. */

@@ -36,6 +36,8 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
     if (rc == FM_OK)
         rc = fm_stage_model_check(&p->in, &p->cp.dir, err);
     if (rc == FM_OK)
+        rc = fm_stage_weights_read(&p->wanted, &p->in, err);
+    if (rc == FM_OK)
         rc = fm_ranking_open(&p->ranking, &p->in, err);
     if (rc == FM_OK)
         rc = fm_budgets_open(&p->budgets, &p->in, err);

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include <pthread.h>
+
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/engine/adapter.h"
@@ -19,7 +21,7 @@
 #include "lib/stage/stage.h"
 
 /* Tensors that are not experts' are copied in pieces of this size. */
-#define FM_PACKING_PIECE_BYTES ((size_t)4 << 20)
+#define FM_PACKING_PIECE_BYTES FM_WEIGHTSUM_PIECE
 
 /* A member under weights/: its header, and its tensors in file order. */
 struct fm_packing_volume {
@@ -48,8 +50,10 @@ struct fm_packing {
     struct fm_stage_parts parts;
     void *segments; /* the member, once its digests are known */
     size_t segments_bytes;
-    struct fm_bundle_writer *writer; /* NULL: the pass that only takes digests */
-    int wave;                        /* experts of one volume in work at once */
+    struct fm_bundle_writer *writer;  /* NULL: the pass that only takes digests */
+    int wave;                         /* experts of one volume in work at once */
+    struct fm_weightsum wanted, sums; /* of the checkpoint: that was ranked, and that passes */
+    pthread_mutex_t lock;             /* on sums */
     struct fm_crew crew;
 };
 

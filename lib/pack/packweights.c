@@ -1,14 +1,26 @@
 #include "lib/pack/packing.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/model/layout.h"
 
+/* A tensor of the checkpoint has passed. */
+static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struct fm_digest *digest)
+{
+    int l = fm_weightsum_place(&p->cp.config, t->name);
+    if (l < 0)
+        return;
+    pthread_mutex_lock(&p->lock);
+    fm_weightsum_add(&p->sums.sum[l], digest);
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* A whole tensor of the checkpoint, every value finite. */
-static int read_matrix(const struct fm_packing *p, const struct fm_where *place, void *dst,
+static int read_matrix(struct fm_packing *p, const struct fm_where *place, void *dst,
                        struct fm_err *err)
 {
     const struct fm_tensor *t = place->tensor;
@@ -18,6 +30,10 @@ static int read_matrix(const struct fm_packing *p, const struct fm_where *place,
     if (bad < n)
         rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s': element %zu is not a finite number",
                      place->file->path, t->name, bad);
+    if (rc == FM_OK) {
+        struct fm_digest digest = fm_weightsum_tensor(t, dst);
+        add_sum(p, t, &digest);
+    }
     return rc;
 }
 
@@ -46,7 +62,7 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int l, in
 }
 
 /* One part of one expert in the online layout, as stored. */
-static int make_part(const struct fm_packing *p, enum fm_weight_part part, int l, int e, void *rows,
+static int make_part(struct fm_packing *p, enum fm_weight_part part, int l, int e, void *rows,
                      struct fm_err *err)
 {
     int I = p->cp.config.I, H = p->cp.config.H, element = fm_dtype_bits(p->cp.dtype) / 8;
@@ -153,7 +169,8 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     struct fm_mark mark = fm_scratch_mark();
     char *piece = fm_scratch(FM_PACKING_PIECE_BYTES);
     int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    size_t element = (size_t)fm_dtype_bits(t->dtype) / 8;
+    size_t element = (size_t)fm_dtype_bits(t->dtype) / 8, index = 0;
+    struct fm_digest pieces = {{0}};
     for (uint64_t at = 0; at < t->size && rc == FM_OK && fm_crew_going(&p->crew);) {
         size_t n =
             t->size - at < FM_PACKING_PIECE_BYTES ? (size_t)(t->size - at) : FM_PACKING_PIECE_BYTES;
@@ -165,13 +182,18 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
             rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has a value that is not finite",
                          place->file->path, t->name);
         fm_hasher_add(hasher, piece, n);
+        struct fm_digest digest = fm_weightsum_piece(index++, piece, n);
+        fm_weightsum_add(&pieces, &digest);
         if (rc == FM_OK)
             rc = append(p, v, piece, n, err);
         fm_crew_add(&p->crew, n);
         at += n;
     }
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(hasher);
+        struct fm_digest digest = fm_weightsum_join(place->tensor, &pieces);
+        add_sum(p, place->tensor, &digest);
+    }
     fm_scratch_release(mark);
     fm_hasher_free(hasher);
     return rc;
@@ -190,8 +212,19 @@ static void pass_volume(void *arg, int i)
         fm_crew_fail(&p->crew, &err);
 }
 
+/* FM_ECONFIG where a layer is not the one that was ranked. */
+static int check_sums(const struct fm_packing *p, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int l = 0; l <= p->wanted.L && p->wanted.L > 0 && rc == FM_OK; l++)
+        rc = fm_weightsum_check(&p->wanted, l, &p->sums.sum[l], err);
+    return rc == FM_OK ? rc : fm_within(err, "%s", p->run->model);
+}
+
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
 {
+    p->sums = (struct fm_weightsum){.L = p->cp.config.L};
+    pthread_mutex_init(&p->lock, NULL);
     bool in_order = p->writer && !fm_bundle_writer_seekable(p->writer);
     p->wave = in_order ? fm_pool_threads() : 1;
     fm_crew_init(&p->crew, p->run, stage, p->report->bytes_in);
@@ -199,8 +232,9 @@ int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
         fm_pool_for(p->volumes, pass_volume, p);
     for (int i = 0; in_order && i < p->volumes; i++)
         pass_volume(p, i);
+    pthread_mutex_destroy(&p->lock);
     int rc = fm_crew_end(&p->crew, err);
     for (size_t s = 0; s < p->cp.dir.shards && rc == FM_OK; s++)
         rc = fm_file_unchanged(&p->cp.dir.shard[s].file, err);
-    return rc;
+    return rc == FM_OK ? check_sums(p, err) : rc;
 }

@@ -80,6 +80,28 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
     return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
 }
 
+static bool add_sum(cJSON *list, const struct fm_digest *sum)
+{
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, sum);
+    cJSON *text = cJSON_CreateString(hex);
+    return text && cJSON_AddItemToArray(list, text);
+}
+
+int fm_stage_weights_add(cJSON *model, const struct fm_weightsum *sums, struct fm_err *err)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *weights = cJSON_AddObjectToObject(model, "weights");
+    cJSON *layers = weights ? cJSON_AddArrayToObject(weights, "layers") : NULL;
+    bool ok = layers;
+    for (int l = 0; l < sums->L && ok; l++)
+        ok = add_sum(layers, &sums->sum[l]);
+    fm_digest_hex(hex, &sums->sum[sums->L]);
+    if (ok && cJSON_AddStringToObject(weights, "rest", hex))
+        return FM_OK;
+    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+}
+
 static int read_size(int *size, const cJSON *object, const char *key, int64_t max,
                      struct fm_err *err)
 {
@@ -135,6 +157,32 @@ static int check_shards(const cJSON *model, struct fm_err *err)
     return FM_OK;
 }
 
+/* {"layers": [hex, ...], "rest": hex}; there since weights are part of a model's identity. */
+static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struct fm_err *err)
+{
+    const cJSON *weights = cJSON_GetObjectItemCaseSensitive(model, "weights"), *entry;
+    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(weights, "layers");
+    const char *hex;
+    int l = 0;
+    sums->L = 0;
+    if (!weights)
+        return FM_OK;
+    if (!cJSON_IsArray(layers) || cJSON_GetArraySize(layers) != L)
+        return fm_fail(err, FM_EFORMAT, "weights: 'layers' is no list of %d digests", L);
+    cJSON_ArrayForEach(entry, layers)
+    {
+        if (!cJSON_IsString(entry) ||
+            !fm_digest_parse(&sums->sum[l++], entry->valuestring, strlen(entry->valuestring)))
+            return fm_fail(err, FM_EFORMAT,
+                           "weights: layer %d: not 32 lower-case hexadecimal digits", l);
+    }
+    if (read_digest(&hex, weights, "rest", err))
+        return fm_within(err, "weights");
+    fm_digest_parse(&sums->sum[L], hex, strlen(hex));
+    sums->L = L;
+    return FM_OK;
+}
+
 static int read_family(const struct fm_model_family **family, const cJSON *model,
                        struct fm_err *err)
 {
@@ -163,6 +211,9 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
         fm_json_get_string(model, "dtype", &text, err))
         return err->code;
     int dtype = fm_dtype_from_name(text, strlen(text));
+    struct fm_weightsum sums;
+    if (read_sums(&sums, model, m->L, err))
+        return err->code;
     m->channel_params = fm_expert_channel_params(family->expert, m->H);
     if (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype))
         return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
@@ -177,6 +228,14 @@ int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
     if (read_model(model, cJSON_GetObjectItemCaseSensitive(b->manifest, "model"), err))
         return fm_within(err, "%s: %s: model", b->file.path, FM_MEMBER_MANIFEST);
     return FM_OK;
+}
+
+int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    struct fm_stage_model m;
+    int rc = fm_stage_model_read(&m, b, err);
+    return rc == FM_OK ? read_sums(sums, model, m.L, err) : rc;
 }
 
 static int compare_shard(const struct fm_bundle *b, const cJSON *is, const struct fm_shard *shard,

@@ -1,0 +1,72 @@
+/*
+ * Names, shapes and config.json are the same in every fine-tune of a model, and so are the sizes of
+ * its files: only the weights tell them apart.  A stage reads them all in any case, so they are
+ * hashed as they pass.
+ */
+#include "lib/model/weightsum.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct fm_digest of_shape(const struct fm_tensor *t)
+{
+    char text[32 + FM_ST_DIMS_MAX * 24];
+    int n = snprintf(text, sizeof text, "%s", fm_dtype_name(t->dtype));
+    for (int i = 0; i < t->dims; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %llu", (unsigned long long)t->shape[i]);
+    return fm_digest_of(text, (size_t)n);
+}
+
+struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces)
+{
+    const struct fm_digest part[] = {fm_digest_of(t->name, strlen(t->name)), of_shape(t), *pieces};
+    return fm_digest_of(part, sizeof part);
+}
+
+struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size)
+{
+    const uint64_t place = index;
+    struct fm_digest part[2] = {fm_digest_of(&place, sizeof place), fm_digest_of(bytes, size)};
+    return fm_digest_of(part, sizeof part);
+}
+
+struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *bytes)
+{
+    struct fm_digest pieces = {{0}};
+    for (size_t i = 0, at = 0; at < t->size; i++, at += FM_WEIGHTSUM_PIECE) {
+        size_t left = (size_t)t->size - at;
+        struct fm_digest piece = fm_weightsum_piece(
+            i, (const char *)bytes + at, left < FM_WEIGHTSUM_PIECE ? left : FM_WEIGHTSUM_PIECE);
+        fm_weightsum_add(&pieces, &piece);
+    }
+    return fm_weightsum_join(t, &pieces);
+}
+
+void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest)
+{
+    for (size_t i = 0; i < sizeof sum->byte; i++)
+        sum->byte[i] ^= digest->byte[i];
+}
+
+int fm_weightsum_place(const struct fm_config *config, const char *name)
+{
+    int l, e;
+    const struct fm_weight *w = fm_weights_find(config, FM_SOURCE_STOCK, name, &l, &e);
+    return !w || !fm_weights_exists(config, w, l) ? -1 : l < 0 ? config->L : l;
+}
+
+int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,
+                       struct fm_err *err)
+{
+    char is[FM_DIGEST_HEX], was[FM_DIGEST_HEX], where[48] = "embedding, last norm or head";
+    if (fm_digest_equal(&wanted->sum[l], sum))
+        return FM_OK;
+    fm_digest_hex(is, sum);
+    fm_digest_hex(was, &wanted->sum[l]);
+    if (l < wanted->L)
+        snprintf(where, sizeof where, "layer %d", l);
+    return fm_fail(err, FM_ECONFIG,
+                   "%s: other weights than those that were ranked (digest %s, was %s); give the "
+                   "checkpoint that fm-rank read with --model",
+                   where, is, was);
+}
