@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,26 +31,12 @@ static const char *const wanted[] = {
     /* code */
     "*.py", NULL};
 
-static const char *const weights[] = {
-    "*.safetensors", "*.bin",  "*.pt", "*.pth",       "*.ckpt",         "*.gguf", "*.h5",
-    "*.msgpack",     "*.onnx", "*.ot", "*index.json", "consolidated.*", NULL};
-
 static bool matches(const char *const *pattern, const char *name)
 {
     for (; pattern && *pattern; pattern++)
         if (fnmatch(*pattern, name, 0) == 0)
             return true;
     return false;
-}
-
-/* A name that a member of a bundle may have, and no weights. */
-static bool may_travel(const char *name)
-{
-    static const char harmless[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    size_t n = strlen(name);
-    return name[0] != '.' && n <= FM_CARRIED_NAME_MAX && strspn(name, harmless) == n &&
-           !matches(weights, name);
 }
 
 /* The part of a path behind its last slash, which is cut off. */
@@ -94,12 +79,12 @@ static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_er
         name, target, name);
 }
 
-static int add(struct fm_hfdir *dir, const char *name, const char *const *pattern, uint64_t *bytes,
-               struct fm_err *err)
+static int add(struct fm_hfdir *dir, const char *name, const char *const *pattern,
+               struct fm_carried_sum *sum, struct fm_err *err)
 {
     struct stat link, st;
     bool asked = matches(pattern, name);
-    if (!may_travel(name) || !(asked || matches(wanted, name)))
+    if (fm_carried_refuse(name) || !(asked || matches(wanted, name)))
         return FM_OK;
     if (fstatat(dir->fd, name, &link, AT_SYMLINK_NOFOLLOW) != 0 ||
         fstatat(dir->fd, name, &st, 0) != 0)
@@ -108,12 +93,8 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
         return FM_OK;
     if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err) != FM_OK)
         return err->code;
-    *bytes += (uint64_t)st.st_size;
-    if (dir->carried_count == FM_CARRIED_MAX || *bytes > FM_CARRIED_BYTES_MAX)
-        return fm_fail(err, FM_ECONFIG,
-                       "'%s' is one file too many to carry along (limits %d files, %" PRIu64
-                       " bytes); remove what is not needed",
-                       name, FM_CARRIED_MAX, FM_CARRIED_BYTES_MAX);
+    if (fm_carried_add(sum, name, (uint64_t)st.st_size, err))
+        return err->code;
     struct fm_carried *c = &dir->carried[dir->carried_count];
     if (!(c->name = fm_strdup(name, err)))
         return err->code;
@@ -145,7 +126,7 @@ static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern
 
 int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err)
 {
-    uint64_t bytes = 0;
+    struct fm_carried_sum sum = {0};
     int rc = FM_OK;
     dir->carried = fm_alloc(FM_CARRIED_MAX, sizeof *dir->carried, "the carried files", err);
     if (!dir->carried)
@@ -161,7 +142,7 @@ int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_er
     rewinddir(d); /* the position is shared with dir->fd */
     const struct dirent *e;
     while (rc == FM_OK && (errno = 0, e = readdir(d)))
-        rc = add(dir, e->d_name, pattern, &bytes, err);
+        rc = add(dir, e->d_name, pattern, &sum, err);
     if (rc == FM_OK && errno != 0)
         rc = fm_fail_errno(err, "cannot list the directory");
     closedir(d);

@@ -8,15 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/file/carried.h"
 #include "formats/file/file.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/base/err.h"
 
 #define FM_SHARDS_MAX 4096
 #define FM_INDEX_BYTES_MAX ((size_t)32 << 20)
-#define FM_CARRIED_MAX 64
-#define FM_CARRIED_BYTES_MAX ((uint64_t)256 << 20)
-#define FM_CARRIED_NAME_MAX 90 /* "carried/" and the name fit a plain tar header */
 #define FM_CONFIG_BYTES_MAX ((size_t)16 << 20)
 
 struct fm_shard {
@@ -26,7 +24,7 @@ struct fm_shard {
 };
 
 struct fm_carried {
-    char *name; /* single component, [A-Za-z0-9._-], at most FM_CARRIED_NAME_MAX */
+    char *name; /* fm_carried_refuse lets it pass */
     uint64_t size;
 };
 

@@ -1,0 +1,51 @@
+#include "formats/file/carried.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), t = strlen(tail);
+    return n >= t && strcmp(s + n - t, tail) == 0;
+}
+
+static bool is_weight_file(const char *name)
+{
+    static const char *const tails[] = {".safetensors", ".bin",  ".pt",       ".pth",
+                                        ".ckpt",        ".gguf", ".h5",       ".msgpack",
+                                        ".onnx",        ".ot",   "index.json"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (ends_with(name, tails[i]))
+            return true;
+    return strncmp(name, "consolidated.", 13) == 0;
+}
+
+const char *fm_carried_refuse(const char *name)
+{
+    static const char harmless[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = strlen(name);
+    if (n == 0 || n > FM_CARRIED_NAME_MAX)
+        return "its name has not 1 to 90 bytes";
+    if (strspn(name, harmless) != n)
+        return "its name has more than letters, digits, '.', '_' and '-'";
+    if (name[0] == '.')
+        return "it is hidden";
+    return is_weight_file(name) ? "it is a weight file" : NULL;
+}
+
+int fm_carried_add(struct fm_carried_sum *sum, const char *name, uint64_t size, struct fm_err *err)
+{
+    const char *why = fm_carried_refuse(name);
+    if (why)
+        return fm_fail(err, FM_ECONFIG, "'%s' cannot be carried along: %s", name, why);
+    if (sum->files == FM_CARRIED_MAX || size > FM_CARRIED_BYTES_MAX - sum->bytes)
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' is one file too many to carry along (limits %d files, %" PRIu64
+                       " bytes); remove what is not needed",
+                       name, FM_CARRIED_MAX, FM_CARRIED_BYTES_MAX);
+    sum->files++;
+    sum->bytes += size;
+    return FM_OK;
+}
