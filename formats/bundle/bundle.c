@@ -7,6 +7,7 @@
 
 #include "formats/bundle/archive.h"
 #include "formats/bundle/place.h"
+#include "formats/file/carried.h"
 #include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
@@ -108,8 +109,24 @@ static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
     return FM_OK;
 }
 
+/* A file that the packer would not have carried along: as an export it could be anything. */
+static int check_carried(const struct fm_member *m, const struct fm_member *before,
+                         struct fm_carried_sum *sum, struct fm_err *err)
+{
+    if (fm_carried_add(sum, m->name + strlen(FM_MEMBER_CARRIED), m->size, err)) {
+        err->code = FM_EFORMAT;
+        return fm_within(err, "member '%s'", m->name);
+    }
+    if (sum->files > 1 && strcmp(m->name, before->name) <= 0)
+        return fm_fail(err, FM_EFORMAT, "member '%s' comes after '%s': they are not in order",
+                       m->name, before->name);
+    return FM_OK;
+}
+
 static int check_places(const struct fm_bundle *b, struct fm_err *err)
 {
+    struct fm_carried_sum carried = {0};
+    const struct fm_member *before = NULL;
     int last = -1;
     for (size_t i = 0; i < b->members; i++) {
         int place = fm_place_of(b->member[i].name);
@@ -123,6 +140,9 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
         if (place < last)
             return fm_fail(err, FM_EFORMAT, "member '%s' comes after '%s...'", b->member[i].name,
                            places[last].name);
+        if (place == FM_PLACE_CARRIED && check_carried(&b->member[i], before, &carried, err))
+            return err->code;
+        before = &b->member[i];
         last = place;
     }
     return FM_OK;

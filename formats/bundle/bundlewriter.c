@@ -7,6 +7,7 @@
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
 #include "formats/bundle/place.h"
+#include "formats/file/carried.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
@@ -94,6 +95,7 @@ static int bind_part(struct slot *s, const struct fm_part *part, struct fm_err *
 static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, size_t parts,
                      struct fm_err *err)
 {
+    struct fm_carried_sum carried = {0};
     char pad[32];
     unsigned pads = 0;
     int last = FM_PLACE_MANIFEST;
@@ -109,6 +111,9 @@ static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, siz
             return err->code;
         int place = w->slot[w->slot_of[i]].place;
         assert(place >= last && place > FM_PLACE_MANIFEST && place < FM_PLACE_CHECKSUMS);
+        if (place == FM_PLACE_CARRIED &&
+            fm_carried_add(&carried, part[i].name + strlen(FM_MEMBER_CARRIED), part[i].size, err))
+            return err->code;
         last = place;
     }
     return FM_OK;

@@ -179,6 +179,41 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sorts the names.  Two of one name come from a bundle that was made to have them. */
+static int refuse_twins(const struct fm_exportplan *p, const char *what, const char **name,
+                        size_t n, struct fm_err *err)
+{
+    qsort(name, n, sizeof *name, compare_strings);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(name[i - 1], name[i]) == 0)
+            return fm_fail(err, FM_EFORMAT, "%s: the export would have two %s named '%s'",
+                           p->from->bundle.file.path, what, name[i]);
+    return FM_OK;
+}
+
+/* Before anything is written: no two files of one name, no two tensors. */
+static int check_names(const struct fm_exportplan *p, struct fm_err *err)
+{
+    size_t most = p->files > p->tensors ? p->files : p->tensors;
+    const char **name = fm_alloc(most, sizeof *name, "the names of an export", err);
+    if (!name)
+        return err->code;
+    for (size_t i = 0; i < p->files; i++)
+        name[i] = p->file[i].name;
+    int rc = refuse_twins(p, "files", name, p->files, err);
+    for (size_t i = 0; i < p->tensors; i++)
+        name[i] = p->tensor[i].t.name;
+    if (rc == FM_OK)
+        rc = refuse_twins(p, "tensors", name, p->tensors, err);
+    free(name);
+    return rc;
+}
+
 int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     int rc = FM_OK;
@@ -188,5 +223,7 @@ int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
     fm_exportplan_forget(p, fits ? p->weight_files : 0);
     if (!fits)
         rc = plan_weights(p, err);
-    return rc == FM_OK ? fm_texts_plan(p, err) : rc;
+    if (rc == FM_OK)
+        rc = fm_texts_plan(p, err);
+    return rc == FM_OK ? check_names(p, err) : rc;
 }

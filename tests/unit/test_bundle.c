@@ -12,6 +12,7 @@
 
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
+#include "formats/file/carried.h"
 #include "formats/json/json.h"
 #include "lib/base/pool.h"
 #include "tests/unit/scratch.h"
@@ -473,6 +474,31 @@ static void a_name_that_tar_cannot_hold_is_an_error(void **unused)
     assert_int_not_equal(access(path_a, F_OK), 0);
 }
 
+/* What one checkpoint would not have carried, no bundle gets: reader and writer have one rule. */
+static void a_name_that_is_not_carried_is_an_error(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"carried/a/b", "carried/.netrc", "carried/x.safetensors",
+                                        "carried/pytorch_model.bin",
+                                        "carried/model.safetensors.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct fm_bundle_writer *w;
+        struct fm_err err = {0};
+        struct fm_part part = {.name = names[i], .data = "x", .size = 1};
+        assert_int_equal(fm_bundle_begin(&w, path_a, true, new_manifest("rank"), &part, 1, &err),
+                         FM_ECONFIG);
+        assert_non_null(strstr(err.text, "cannot be carried along"));
+    }
+    struct fm_carried_sum sum = {0};
+    struct fm_err err = {0};
+    assert_int_equal(fm_carried_add(&sum, "a", FM_CARRIED_BYTES_MAX, &err), FM_OK);
+    assert_int_equal(fm_carried_add(&sum, "b", 1, &err), FM_ECONFIG);
+    for (sum = (struct fm_carried_sum){0}; sum.files < FM_CARRIED_MAX;)
+        assert_int_equal(fm_carried_add(&sum, "a", 0, &err), FM_OK);
+    assert_int_equal(fm_carried_add(&sum, "b", 0, &err), FM_ECONFIG);
+    assert_int_equal(fm_carried_add(&sum, "b", UINT64_MAX, &err), FM_ECONFIG);
+}
+
 static void a_corrupt_input_is_found_while_copied(void **unused)
 {
     (void)unused;
@@ -549,6 +575,7 @@ int main(void)
         cmocka_unit_test(streams_in_the_wrong_order_are_refused),
         cmocka_unit_test(a_member_that_is_not_listed_is_refused),
         cmocka_unit_test(a_name_that_tar_cannot_hold_is_an_error),
+        cmocka_unit_test(a_name_that_is_not_carried_is_an_error),
         cmocka_unit_test(a_corrupt_input_is_found_while_copied),
         cmocka_unit_test(any_number_of_members_lays_out),
         cmocka_unit_test(other_programs_read_it),

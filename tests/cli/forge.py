@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""A liar's bundle: anything in it changed, and every size, offset and digest right again.
+
+    forge.py FROM TO CODE
+
+CODE is Python that changes `b`: b.manifest is the manifest's tree, b.config the carried
+config.json's, b.member a dictionary of all other members in their order, name: bytes.
+What digests cover and what follows from lengths is then made anew, so only a reader that asks
+what the content means can see the change.
+"""
+import ctypes
+import json
+import struct
+import sys
+
+CONFIG = "carried/config.json"
+
+
+class _Hash(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+_xxh = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
+_xxh.restype, _xxh.argtypes = _Hash, [ctypes.c_char_p, ctypes.c_size_t]
+
+
+def digest(data):
+    h = _xxh(data, len(data))
+    return f"{h.high:016x}{h.low:016x}"
+
+
+def header(name, size):
+    h = bytearray(512)
+    h[0:len(name)] = name.encode()
+    h[100:124] = b"000644 \0" + b"000000 \0" * 2
+    h[124:148] = b"%011o " % size + b"00000000000 "
+    h[156:157] = b"0"
+    h[257:265] = b"ustar\00000"
+    h[329:345] = b"000000 \0" * 2
+    h[148:156] = b" " * 8
+    h[148:156] = b"%06o\0 " % sum(h)
+    return bytes(h)
+
+
+def padded(data):
+    return data + b"\0" * (-len(data) % 512)
+
+
+def unpack_safetensors(data):
+    """(header as a tree, bytes of the tensors)"""
+    n = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + n]), data[8 + n:]
+
+
+def pack_safetensors(tree, tensors):
+    """With the header as long as the tools make it: the tensors begin at a multiple of 4096."""
+    text = json.dumps(tree, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 4096)
+    return struct.pack("<Q", len(text)) + text + tensors
+
+
+def listed(name):
+    return not name.startswith(("weights/", ".pad/")) and name not in ("manifest.json", "CHECKSUMS")
+
+
+class Bundle:
+    def __init__(self, path):
+        data, at, pad = open(path, "rb").read(), 0, False
+        self.member, self.aligned = {}, set()
+        while data[at:at + 1] != b"\0":
+            name = data[at:at + 100].rstrip(b"\0").decode()
+            size = int(data[at + 124:at + 135], 8)
+            if pad:
+                self.aligned.add(name)
+            pad = name.startswith(".pad/")
+            if not pad and name != "CHECKSUMS":
+                self.member[name] = data[at + 512:at + 512 + size]
+            at += 512 + size + -size % 512
+        self.manifest = json.loads(self.member.pop("manifest.json"))
+        self.config = json.loads(self.member[CONFIG])
+
+    def _lay_out(self):
+        """[name, bytes] of all members and the manifest's list of them."""
+        pads, order, entries = 0, [["manifest.json", b""]], []
+        for name, data in self.member.items():
+            if name in self.aligned:
+                order.append([f".pad/{pads:04}", None])
+                pads += 1
+            order.append([name, data])
+        sums = sum(len(name) + 35 for name, data in order if data is not None)
+        order.append(["CHECKSUMS", b"x" * sums])
+        size = 1
+        while True:
+            at, entries = 0, []
+            for part in order:
+                name, data = part
+                if name == "manifest.json":
+                    part[1] = data = b" " * size
+                if name.startswith(".pad/"):
+                    part[1] = data = b"\0" * (-(at + 1024) % 4096)
+                entry = {"name": name, "size": len(data), "offset": at + 512}
+                if listed(name):
+                    entry["digest"] = digest(data)
+                entries.append(entry)
+                at += 512 + len(padded(data))
+            self.manifest["members"] = entries
+            text = (json.dumps(self.manifest, indent=2, ensure_ascii=False) + "\n").encode(
+                "utf-8", "surrogateescape")
+            if len(text) <= size:
+                order[0][1] = text[:-1] + b" " * (size - len(text)) + b"\n"
+                return order
+            size = len(text)
+
+    def write(self, path):
+        if self.config != json.loads(self.member[CONFIG]):
+            self.member[CONFIG] = (json.dumps(self.config, indent=2, ensure_ascii=False)).encode(
+                "utf-8", "surrogateescape")
+            self.manifest["model"]["config"] = digest(self.member[CONFIG])
+        order = self._lay_out()
+        order[-1][1] = b"".join(f"{digest(data)}  {name}\n".encode() for name, data in order[:-1]
+                                if not name.startswith(".pad/"))
+        with open(path, "wb") as f:
+            for name, data in order:
+                f.write(header(name, len(data)) + padded(data))
+            f.write(b"\0" * 1024)
+
+
+if __name__ == "__main__":
+    b = Bundle(sys.argv[1])
+    exec(sys.argv[3])
+    b.write(sys.argv[2])
