@@ -89,19 +89,25 @@ void fm_output_abandon(struct fm_output *o); /* remove the temporary; after comm
 
 /*
  * A directory that appears whole: made as .NAME.partial-PID-RAND, renamed by commit.  With `force`
- * an existing one is replaced if it is empty, or if it is an export: FM_OUTDIR_MARK and other plain
- * files, no directories.
+ * (else NULL; borrowed) an existing one is replaced if it is empty, or if it is an export:
+ * FM_OUTDIR_MARK and plain files that `force` knows, no others and no directories; FM_ECREATE names
+ * one that is in the way.
  */
 #define FM_OUTDIR_MARK "fm-export.json"
+struct fm_outdir_listed {
+    bool (*has)(const void *self, const char *name);
+    const void *self;
+};
 struct fm_outdir {
     int fd;
     char *path, *temp;
-    bool force; /* the rest is private */
+    const struct fm_outdir_listed *force; /* the rest is private */
     int slot;
 };
-int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err);
+int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
+                   struct fm_err *err);
 /* What that would say now; nothing is made. */
-int fm_outdir_check(const char *path, bool force, struct fm_err *err);
+int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, struct fm_err *err);
 /* A file inside, `name` a single component; its fm_output_commit fsyncs and renames inside the
  * temporary directory. */
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);

@@ -14,10 +14,12 @@
 #include "lib/base/mem.h"
 
 /*
- * True where the directory holds plain files alone, the mark of an export among them, or nothing
- * at all.  A checkpoint has plain files and a config.json too, and must never be replaced.
+ * Whether all that a directory holds may go: nothing at all, or the mark of an export and plain
+ * files that this export listed.  A checkpoint has plain files and a config.json too, and
+ * somebody's adapter may lie beside our weights; neither must ever be lost.
  */
-static bool is_export(DIR *dir)
+static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed *listed,
+                       struct fm_err *err)
 {
     bool mark = false, empty = true;
     const struct dirent *d;
@@ -26,32 +28,46 @@ static bool is_export(DIR *dir)
             continue;
         struct stat st;
         if (fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-            return false;
+            return fm_fail(err, FM_ECREATE,
+                           "'%s' holds '%s', which is no plain file and so no export's; remove it "
+                           "yourself",
+                           path, d->d_name);
+        if (strcmp(d->d_name, FM_OUTDIR_MARK) != 0 && !listed->has(listed->self, d->d_name))
+            return fm_fail(err, FM_ECREATE,
+                           "'%s' holds '%s', which no export of ours put there; move it away, or "
+                           "remove the directory yourself",
+                           path, d->d_name);
         empty = false;
         mark |= !strcmp(d->d_name, FM_OUTDIR_MARK);
     }
-    return mark || empty;
+    if (mark || empty)
+        return FM_OK;
+    return fm_fail(err, FM_ECREATE, "'%s' is no export (it has no %s); remove it yourself", path,
+                   FM_OUTDIR_MARK);
 }
 
-static int check_target(const char *path, bool force, struct fm_err *err)
+/* `there` is where the directory stands now, `path` what it is called. */
+static int check_directory(const char *there, const char *path,
+                           const struct fm_outdir_listed *listed, struct fm_err *err)
+{
+    DIR *dir = opendir(there);
+    if (!dir)
+        return fm_fail_errno(err, "cannot open '%s'", path);
+    int rc = check_files(dir, path, listed, err);
+    closedir(dir);
+    return rc;
+}
+
+static int check_target(const char *path, const struct fm_outdir_listed *listed, struct fm_err *err)
 {
     struct stat st;
     if (lstat(path, &st) != 0)
         return FM_OK;
     if (!S_ISDIR(st.st_mode))
         return fm_fail(err, FM_ECREATE, "'%s' exists and is not a directory", path);
-    if (!force)
+    if (!listed)
         return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
-    DIR *dir = opendir(path);
-    if (!dir)
-        return fm_fail_errno(err, "cannot open '%s'", path);
-    bool ours = is_export(dir);
-    closedir(dir);
-    if (!ours)
-        return fm_fail(err, FM_ECREATE,
-                       "'%s' is no export (%s and plain files only); remove it yourself", path,
-                       FM_OUTDIR_MARK);
-    return FM_OK;
+    return check_directory(path, path, listed, err);
 }
 
 static char *without_slashes(const char *path, struct fm_err *err)
@@ -63,7 +79,7 @@ static char *without_slashes(const char *path, struct fm_err *err)
     return copy;
 }
 
-int fm_outdir_check(const char *path, bool force, struct fm_err *err)
+int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, struct fm_err *err)
 {
     char *copy = without_slashes(path, err);
     if (!copy)
@@ -84,7 +100,8 @@ static int make_directory(const struct fm_outdir *d, struct fm_err *err)
     return failed ? fm_temporary_fail(d->path, err) : FM_OK;
 }
 
-int fm_outdir_open(struct fm_outdir *d, const char *path, bool force, struct fm_err *err)
+int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
+                   struct fm_err *err)
 {
     *d = (struct fm_outdir){.fd = -1, .slot = -1, .force = force};
     d->path = without_slashes(path, err);
@@ -119,17 +136,34 @@ int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, s
     return FM_OK;
 }
 
-/* Put the new directory where the old one was, then remove the old one's files. */
+static int exchange(const struct fm_outdir *d, struct fm_err *err)
+{
+    if (renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->path, RENAME_EXCHANGE) == 0)
+        return FM_OK;
+    return fm_fail(err, FM_ECREATE, "cannot replace '%s': %s; remove it first", d->path,
+                   strerror(errno));
+}
+
+/* Put the new directory where the old one was, then remove the old one's files.  What came into the
+ * old one at the last moment brings it back. */
 static int replace(struct fm_outdir *d, struct fm_err *err)
 {
-    int rc = check_target(d->path, true, err);
+    struct fm_err unused = {0};
+    int rc = check_target(d->path, d->force, err);
+    if (rc == FM_OK)
+        rc = exchange(d, err);
     if (rc != FM_OK)
         return rc;
-    if (renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->path, RENAME_EXCHANGE) != 0)
-        return fm_fail(err, FM_ECREATE, "cannot replace '%s': %s; remove it first", d->path,
-                       strerror(errno));
-    fm_temporary_rmdir(d->temp);
-    return FM_OK;
+    rc = check_directory(d->temp, d->path, d->force, err);
+    if (rc == FM_OK) {
+        fm_temporary_rmdir(d->temp);
+    } else if (exchange(d, &unused) != FM_OK) { /* then it stays under the temporary's name */
+        fm_temporary_forget(d->slot);
+        d->slot = -1;
+        free(d->temp);
+        d->temp = NULL;
+    }
+    return rc;
 }
 
 /* Give it its name. */

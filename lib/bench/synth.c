@@ -210,7 +210,7 @@ int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_r
     struct table t = {0};
     struct fm_outdir d;
     struct fm_output o;
-    int code = fm_outdir_open(&d, path, false, err);
+    int code = fm_outdir_open(&d, path, NULL, err);
     if (code != FM_OK)
         return code;
     code = write_config(&d, s, err);

@@ -30,8 +30,9 @@
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
  * "removed", "budget", "load_cap": [R, R2] and "allow_code": true (where there are such),
  * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
- * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's
- * ranking}. No paths, no dates: same bundle, same options, same bytes.
+ * ..], "files": every name in the directory, "config": digest of the checkpoint's config.json,
+ * "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same options, same
+ * bytes.  (Older exports have no "files".)
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

@@ -37,6 +37,7 @@ struct fm_export_options {
     bool allow_code;        /* of layouts that need trust: the author's code is kept */
     bool no_check;          /* weights are not held to the bundle's digests as they pass */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
+    bool unlisted;          /* as before there was "files": to compare with such an export */
 };
 
 /* FM_EUSAGE for options that do not go together. */

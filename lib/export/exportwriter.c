@@ -14,6 +14,7 @@
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
 #include "lib/run/crew.h"
+#include "lib/run/replaced.h"
 
 struct writer {
     const struct fm_exportplan *plan;
@@ -173,9 +174,14 @@ static void write_file(void *arg, int i)
 
 static int write_directory(struct writer *w, struct fm_err *err)
 {
-    int rc = fm_outdir_open(&w->dir, w->run->output, w->run->force, err);
-    if (rc != FM_OK)
+    struct fm_replaced old = {0};
+    int rc = w->run->force ? fm_replaced_open(&old, w->run->output, err) : FM_OK;
+    if (rc == FM_OK)
+        rc = fm_outdir_open(&w->dir, w->run->output, w->run->force ? &old.listed : NULL, err);
+    if (rc != FM_OK) {
+        fm_replaced_close(&old);
         return rc;
+    }
     fm_crew_init(&w->crew, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     fm_pool_for((int)w->plan->files, write_file, w);
     rc = fm_crew_end(&w->crew, err);
@@ -184,6 +190,7 @@ static int write_directory(struct writer *w, struct fm_err *err)
     if (rc == FM_OK)
         rc = fm_outdir_commit(&w->dir, err);
     fm_outdir_abandon(&w->dir);
+    fm_replaced_close(&old);
     return rc;
 }
 

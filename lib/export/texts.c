@@ -183,6 +183,31 @@ static uint64_t shard_size(const struct fm_export_options *o)
     return o->shard_bytes ? o->shard_bytes : FM_EXPORT_SHARD_BYTES;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Every file of the directory, this one too: what --force may remove with it. */
+static int say_files(struct fm_text *t, const struct fm_exportplan *p, struct fm_err *err)
+{
+    size_t n = 0;
+    const char **name = fm_alloc(p->files + 1, sizeof *name, "the names of an export", err);
+    if (!name)
+        return err->code;
+    for (size_t i = 0; i < p->files; i++)
+        name[n++] = p->file[i].name;
+    name[n++] = FM_EXPORT_JSON;
+    qsort(name, n, sizeof *name, compare_names);
+    fm_text_printf(t, "  \"files\": [");
+    for (size_t i = 0; i < n; i++)
+        fm_text_printf(t, "%s\"%s\"", i ? ", " : "", name[i]);
+    fm_text_printf(t, "],\n");
+    free(name);
+    return FM_OK;
+}
+
+/* The last text: it names the others. */
 static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_mask *mask = &p->from->budgets.family.mask[p->index];
@@ -206,6 +231,10 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     fm_text_printf(&t, "  \"widths\": ");
     fm_texts_widths(&t, p, p->widths.kept, "  ");
     fm_text_printf(&t, ",\n");
+    if (!o->unlisted && say_files(&t, p, err) != FM_OK) {
+        free(t.data);
+        return err->code;
+    }
     say_digest(&t, p, "config", FM_MEMBER_CARRIED "config.json", ",");
     say_digest(&t, p, "ranking", FM_MEMBER_RANKING, "");
     fm_text_printf(&t, "}\n");
@@ -245,8 +274,6 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
     fm_trust_begin(p);
     int rc = add_config(p, err);
     if (rc == FM_OK)
-        rc = add_export_json(p, err);
-    if (rc == FM_OK)
         rc = fm_card_plan(p, err);
     if (rc == FM_OK && p->options.layout->code)
         rc = add_modeling(p, err);
@@ -254,5 +281,5 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
         if (strncmp(p->from->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) ==
             0)
             rc = add_carried(p, &p->from->bundle.member[i], err);
-    return rc;
+    return rc == FM_OK ? add_export_json(p, err) : rc;
 }

@@ -70,6 +70,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
+    o->unlisted = !cJSON_HasObjectItem(json, "files");
     if (rc == FM_OK && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
         rc = fm_layouts_vllm(&o->layout, err);
     return rc == FM_OK ? fm_exportoptions_check(o, err) : rc;

@@ -17,6 +17,7 @@ ln -s model/config.json alias
 ln model/model-00002-of-00002.safetensors second
 mv model/config.json models--a/blobs/b
 ln -s ../models--a/blobs/b model/config.json
+cp -r cut whole
 cp family.fm cut/family.fm
 echo notes >notes
 pristine=$(mktemp -d)
@@ -90,7 +91,7 @@ try fm-verify -q cut --against family.fm --force --report cut/config.json
 try $bench --model model --plot model/plot.svg family.fm
 echo "-- an export over the bundle it comes from, and its report inside"
 try fm-pack -q --force --export cut --budget 0.4 cut/family.fm
-try fm-pack -q --force --export cut/ --budget 0.4 --report cut/report.json family.fm
+try fm-pack -q --force --export whole/ --budget 0.4 --report whole/report.json family.fm
 echo "-- one file twice"
 try $rank -o both --report ./both
 try $rank -o both --state dir/../both

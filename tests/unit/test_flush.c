@@ -112,12 +112,20 @@ static void a_file_is_on_the_disk_before_it_has_its_name(void **state)
     }
 }
 
+static bool is_listed(const void *self, const char *name)
+{
+    (void)self;
+    (void)name;
+    return true;
+}
+static const struct fm_outdir_listed all_listed = {is_listed, NULL};
+
 static int put_directory(const char *path, bool force, int failing_fsync)
 {
     struct fm_outdir d;
     struct fm_output o;
     struct fm_err err = {0};
-    assert_int_equal(fm_outdir_open(&d, path, force, &err), FM_OK);
+    assert_int_equal(fm_outdir_open(&d, path, force ? &all_listed : NULL, &err), FM_OK);
     calls[0] = '\0';
     assert_int_equal(fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err), FM_OK);
     assert_int_equal(fm_output_write(&o, "{}", 2, &err), FM_OK);

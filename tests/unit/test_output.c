@@ -100,6 +100,14 @@ static void output_names_that_cannot_be(void **state)
     fm_output_abandon(&(struct fm_output){0});
 }
 
+/* Every name but those of people. */
+static bool is_listed(const void *self, const char *name)
+{
+    (void)self;
+    return strncmp(name, "my-", 3) != 0;
+}
+static const struct fm_outdir_listed force = {is_listed, NULL};
+
 /* What an open would say, said before there is anything to write. */
 static void a_look_ahead_makes_nothing(void **state)
 {
@@ -107,7 +115,7 @@ static void a_look_ahead_makes_nothing(void **state)
     struct fm_err err = {0};
     scratch_mkdir("ahead");
     assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_OK);
-    assert_int_equal(fm_outdir_check(scratch("ahead/dir/"), false, &err), FM_OK);
+    assert_int_equal(fm_outdir_check(scratch("ahead/dir/"), NULL, &err), FM_OK);
     assert_int_equal(scratch_entries(scratch("ahead")), 0);
     scratch_write("ahead/file", "x", 1);
     assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_ECREATE);
@@ -115,10 +123,10 @@ static void a_look_ahead_makes_nothing(void **state)
     assert_int_equal(fm_output_check(scratch("ahead/file/in"), true, &err), FM_ECREATE);
     assert_int_equal(fm_output_check(scratch("ahead/new/"), true, &err), FM_ECREATE);
     assert_int_equal(fm_output_check(scratch("nowhere/file"), true, &err), FM_ECREATE);
-    assert_int_equal(fm_outdir_check(scratch("nowhere/dir"), true, &err), FM_ECREATE);
-    assert_int_equal(fm_outdir_check(scratch("ahead"), false, &err), FM_ECREATE);
-    assert_int_equal(fm_outdir_check(scratch("ahead/file"), true, &err), FM_ECREATE);
-    assert_int_equal(fm_outdir_check(scratch("ahead"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("nowhere/dir"), &force, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead"), NULL, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead/file"), &force, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_check(scratch("ahead"), &force, &err), FM_ECREATE);
     assert_non_null(strstr(err.text, "is no export"));
 }
 
@@ -237,24 +245,24 @@ static void directories_appear_whole_or_not_at_all(void **state)
     scratch_mkdir("dirs");
     char path[256];
     snprintf(path, sizeof path, "%s", scratch("dirs/model//"));
-    assert_int_equal(fm_outdir_open(&d, path, false, &err), FM_OK);
+    assert_int_equal(fm_outdir_open(&d, path, NULL, &err), FM_OK);
     put(&d, FM_OUTDIR_MARK, "{}");
     put(&d, "weights", "1");
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
     assert_int_equal(scratch_entries(path), 2);
     assert_int_equal(scratch_entries(scratch("dirs")), 1);
-    assert_int_equal(fm_outdir_open(&d, path, false, &err), FM_ECREATE);
-    assert_int_equal(fm_outdir_open(&d, path, true, &err), FM_OK);
+    assert_int_equal(fm_outdir_open(&d, path, NULL, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, path, &force, &err), FM_OK);
     put(&d, "only", "2");
     assert_int_equal(fm_outdir_file(&d, &o, "half", &err), FM_OK);
     fm_output_abandon(&o);
     assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
     assert_int_equal(scratch_entries(path), 1);
     assert_int_equal(scratch_entries(scratch("dirs")), 1);
-    assert_int_equal(fm_outdir_open(&d, path, true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, path, &force, &err), FM_ECREATE);
     assert_non_null(strstr(err.text, "is no export"));
-    assert_int_equal(fm_outdir_open(&d, scratch("dirs/other"), false, &err), FM_OK);
+    assert_int_equal(fm_outdir_open(&d, scratch("dirs/other"), NULL, &err), FM_OK);
     assert_int_equal(fm_outdir_file(&d, &o, "half", &err), FM_OK);
     fm_output_abandon(&o);
     fm_outdir_abandon(&d);
@@ -270,17 +278,44 @@ static void a_directory_with_directories_is_never_replaced(void **state)
     scratch_mkdir("home");
     scratch_write("home/" FM_OUTDIR_MARK, "{}", 2);
     scratch_mkdir("home/photos");
-    assert_int_equal(fm_outdir_open(&d, scratch("home"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, scratch("home"), &force, &err), FM_ECREATE);
     scratch_mkdir("links"); /* a link to a file is no file of ours */
     scratch_write("links/" FM_OUTDIR_MARK, "{}", 2);
     scratch_check(symlink(FM_OUTDIR_MARK, scratch("links/weights")) == 0, "symlink");
-    assert_int_equal(fm_outdir_open(&d, scratch("links"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, scratch("links"), &force, &err), FM_ECREATE);
     scratch_mkdir("empty");
-    assert_int_equal(fm_outdir_open(&d, scratch("empty"), true, &err), FM_OK);
+    assert_int_equal(fm_outdir_open(&d, scratch("empty"), &force, &err), FM_OK);
     put(&d, "config.json", "{}");
     assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
     assert_int_equal(scratch_entries(scratch("empty")), 1);
-    assert_int_equal(fm_outdir_open(&d, scratch_write("plain", "abc", 3), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, scratch_write("plain", "abc", 3), &force, &err),
+                     FM_ECREATE);
+}
+
+static void what_no_export_listed_stays(void **state)
+{
+    (void)state;
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    scratch_mkdir("mixed");
+    scratch_write("mixed/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_write("mixed/weights", "1", 1);
+    scratch_write("mixed/my-adapter", "mine", 4);
+    assert_int_equal(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_ECREATE);
+    assert_non_null(strstr(err.text, "'my-adapter'"));
+    assert_int_equal(scratch_entries(scratch("mixed")), 3);
+    /* It comes while the new one is being made. */
+    scratch_check(unlink(scratch("mixed/my-adapter")) == 0, "unlink");
+    assert_int_equal(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_OK);
+    put(&d, "only", "2");
+    scratch_write("mixed/my-adapter", "mine", 4);
+    assert_int_equal(fm_outdir_commit(&d, &err), FM_ECREATE);
+    assert_int_equal(scratch_entries(scratch("mixed")), 3);
+    scratch_check(unlink(scratch("mixed/my-adapter")) == 0, "unlink");
+    assert_int_equal(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_OK);
+    put(&d, "only", "2");
+    assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
+    assert_int_equal(scratch_entries(scratch("mixed")), 1);
 }
 
 static void a_checkpoint_is_never_replaced(void **state)
@@ -291,10 +326,10 @@ static void a_checkpoint_is_never_replaced(void **state)
     scratch_mkdir("checkpoint");
     scratch_write("checkpoint/config.json", "{}", 2);
     scratch_write("checkpoint/model.safetensors", "{}", 2);
-    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), true, &err), FM_ECREATE);
+    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), &force, &err), FM_ECREATE);
     assert_int_equal(scratch_entries(scratch("checkpoint")), 2);
     scratch_write("checkpoint/" FM_OUTDIR_MARK, "{}", 2);
-    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), true, &err), FM_OK);
+    assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), &force, &err), FM_OK);
     fm_outdir_abandon(&d);
 }
 
@@ -318,7 +353,7 @@ static int be_killed(void)
             return 100;
     }
     if (fm_output_commit(&o[1], &err) != FM_OK ||
-        fm_outdir_open(&d, scratch("killed/dir"), false, &err))
+        fm_outdir_open(&d, scratch("killed/dir"), NULL, &err))
         return 101;
     for (int i = 0; i < 300; i++) { /* more than one buffer of names */
         struct fm_output in;
@@ -401,6 +436,7 @@ int main(void)
         cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
         cmocka_unit_test(a_full_disk_is_named_with_its_room),
         cmocka_unit_test(directories_appear_whole_or_not_at_all),
+        cmocka_unit_test(what_no_export_listed_stays),
         cmocka_unit_test(a_checkpoint_is_never_replaced),
         cmocka_unit_test(a_directory_with_directories_is_never_replaced),
         cmocka_unit_test(a_signal_removes_what_is_temporary),

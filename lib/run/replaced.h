@@ -1,0 +1,24 @@
+/*
+ * An export that --force may replace: which files of its directory are its own.  It lists them in
+ * fm-export.json.  One that was written before there was such a list has no weights but under the
+ * names that exports give, and beside them what a checkpoint carries along: a file of weights under
+ * another name, somebody's adapter, is not its own.
+ */
+#ifndef FM_REPLACED_H
+#define FM_REPLACED_H
+
+#include <cjson/cJSON.h>
+
+#include "formats/file/file.h"
+#include "lib/base/err.h"
+
+struct fm_replaced {
+    cJSON *json; /* fm-export.json; NULL: the directory has none that could be read */
+    struct fm_outdir_listed listed;
+};
+
+/* Of the directory `path`, which need not be there.  FM_ENOMEM, FM_EIO. */
+int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err);
+void fm_replaced_close(struct fm_replaced *r); /* zeroed struct is fine */
+
+#endif
