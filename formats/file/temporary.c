@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "formats/file/file.h"
+#include "lib/base/fatal.h"
 #include "lib/base/mem.h"
 
 #define NAME_KEPT 180 /* bytes of NAME in the temporary's own name, of NAME_MAX 255 */
@@ -126,6 +127,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
                 FM_TEMPORARIES_MAX);
         return NULL;
     }
+    fm_fatal_clean_with(fm_file_remove_temporaries);
     memcpy(table[s].path, made, (size_t)n + 1);
     table[s].directory = directory;
     char *copy = fm_strdup(made, err);

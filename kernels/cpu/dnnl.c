@@ -8,13 +8,17 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include "kernels/ops/kernels.h"
+#include "lib/base/fatal.h"
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error "oneDNN must be built with OpenMP or sequential: other runtimes choose threads by themselves"
 #endif
+
+#define ROOM_BYTES ((size_t)16 << 20) /* what compiling takes, several times */
+#define LARGE 128                     /* a product in which operands are packed */
 
 /* From libgomp, declared here because omp.h is not in every compiler's path. */
 extern void omp_set_num_threads(int threads);
@@ -32,9 +36,8 @@ static void expect(dnnl_status_t status, const char *what, int M, int N, int K)
 {
     if (status == dnnl_success)
         return;
-    fprintf(stderr, "fm: oneDNN refused the %s of a %d x %d x %d product (status %d)\n", what, M, N,
-            K, (int)status);
-    _exit(FM_ENOMEM);
+    fm_fatal_memory("oneDNN refused the %s of a %d x %d x %d product (status %d): no memory", what,
+                    M, N, K, (int)status);
 }
 
 void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
@@ -46,8 +49,45 @@ void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const flo
             memset(C + (size_t)i * ldc, 0, (size_t)N * sizeof *C);
         return;
     }
-    expect(dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', M, N, K, alpha, A, lda, B, ldb, beta, C, ldc),
-           "computation", M, N, K);
+    fm_fatal_watch("oneDNN's product");
+    dnnl_status_t s =
+        dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+    fm_fatal_unwatch();
+    expect(s, "computation", M, N, K);
+}
+
+/*
+ * oneDNN compiles its float32 kernels at the first product that needs them, and does not look
+ * whether there was memory for that: it writes through null pointers, and what it throws nobody
+ * catches.  So all of them are compiled early, on one thread, once it is known that there is room.
+ * From then on a product takes memory for packed operands alone, and says so where it cannot.
+ * (bfloat16 products are compiled for each shape; lib/base/fatal.h watches those.)
+ */
+static void compile_kernels(void)
+{
+    static const struct {
+        int M, N, K;
+    } size[] = {{1, 32, 32}, {32, 1, 32}, {2, 2, 32},   {2, 32, 32},
+                {32, 2, 32}, {32, 32, 2}, {48, 48, 48}, {LARGE, LARGE, LARGE}};
+    static float zeros[LARGE * LARGE], sums[LARGE * LARGE];
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int form = 0; form < 16; form++) {
+            bool ta = form & 1, tb = form & 2;
+            int M = size[i].M, N = size[i].N, K = size[i].K;
+            fm_dnnl_sgemm(ta, tb, M, N, K, form & 4 ? 0.5f : 1, zeros, ta ? M : K, zeros,
+                          tb ? K : N, form & 8 ? 1 : 0, sums, N);
+        }
+}
+
+int fm_dnnl_prepare(struct fm_err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return fm_fail(err, FM_ENOMEM, "no memory for oneDNN's kernels (%zu bytes)", ROOM_BYTES);
+    munmap(room, ROOM_BYTES);
+    pthread_once(&once, compile_kernels);
+    return FM_OK;
 }
 
 static dnnl_engine_t engine;
@@ -175,9 +215,11 @@ void fm_dnnl_bf16gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, 
     const struct matrix m[3] = {describe(ta, M, K, lda, dnnl_bf16),
                                 describe(tb, K, N, ldb, dnnl_bf16),
                                 describe(false, M, N, N, dnnl_f32)};
+    fm_fatal_watch("oneDNN's bfloat16 product"); /* it compiles for every shape */
     expect(make_product(&p, m), "description", M, N, K);
     expect(run_product(&p, (void *const[3]){(void *)A, (void *)B, C}), "computation", M, N, K);
     free_product(&p);
+    fm_fatal_unwatch();
 }
 
 bool fm_dnnl_has_bf16(void)

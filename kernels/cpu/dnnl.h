@@ -17,6 +17,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/base/err.h"
+
+/* Before the first product, on a thread beside which no other takes memory: what oneDNN makes once
+ * and cannot fail at.  FM_ENOMEM. */
+int fm_dnnl_prepare(struct fm_err *err);
+
 /* C (M, N) = alpha op(A) op(B) + beta C as in kernels.h.  A call that oneDNN refuses, which means
  * that it has no memory, ends the process with FM_ENOMEM and one sentence. */
 void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,

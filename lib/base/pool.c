@@ -5,10 +5,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "lib/base/fatal.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
 
@@ -160,17 +159,16 @@ static void free_scratch(void *p)
     free(s);
 }
 
+static _Noreturn void out_of_memory(size_t bytes)
+{
+    fm_fatal_memory("no memory for %zu bytes of scratch; use a smaller --batch or --seq-len",
+                    bytes);
+}
+
 static void make_key(void)
 {
     if (pthread_key_create(&scratch_key, free_scratch) != 0)
-        abort();
-}
-
-static void out_of_memory(size_t bytes)
-{
-    fprintf(stderr, "fm: no memory for %zu bytes of scratch; use a smaller --batch or --seq-len\n",
-            bytes);
-    _exit(FM_ENOMEM);
+        out_of_memory(sizeof(struct scratch));
 }
 
 static struct scratch *scratch(void)

@@ -43,8 +43,8 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
  *     fm_scratch_release(mark);
  *
  * Blocks are FM_ALIGN-aligned and not zeroed.  Where the machine has no memory
- * left the process ends with FM_ENOMEM and one sentence: scratch is bounded by
- * the plan that --memory made, and outputs are temporary until renamed.
+ * left the process ends with FM_ENOMEM and one sentence (lib/base/fatal.h): scratch is
+ * bounded by the plan that --memory made, and what is temporary is removed.
  */
 struct fm_mark {
     size_t chunk, used;

@@ -7,14 +7,18 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/base/fatal.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
+#include "tests/unit/child.h"
 
 /* err */
 
@@ -471,6 +475,38 @@ static void scratch_is_a_stack(void **state)
     fm_scratch_release(outer);
 }
 
+static void start_of_the_end(bool starved)
+{
+    const struct rlimit core = {0, 0}, all = {1 << 20, 1 << 20}; /* less than there is already */
+    setrlimit(RLIMIT_CORE, &core);
+    if (freopen("/dev/null", "w", stderr) == NULL || (starved && setrlimit(RLIMIT_AS, &all) != 0))
+        _exit(100);
+    fm_fatal_watch("a library");
+    abort();
+}
+
+static int crash_with_memory(void)
+{
+    start_of_the_end(false);
+    return 101;
+}
+
+static int crash_without_memory(void)
+{
+    start_of_the_end(true);
+    return 101;
+}
+
+static void a_watched_crash_is_a_lack_of_memory_where_there_is_none(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    assert_int_equal(in_child(crash_with_memory, -2, -2), 200 + SIGABRT);
+    assert_int_equal(in_child(crash_without_memory, -2, -2), FM_ENOMEM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,6 +529,7 @@ int main(void)
         cmocka_unit_test(one_thread_takes_indices_in_order),
         cmocka_unit_test(thread_counts_are_checked),
         cmocka_unit_test(scratch_is_a_stack),
+        cmocka_unit_test(a_watched_crash_is_a_lack_of_memory_where_there_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 
 #include "formats/file/file.h"
+#include "lib/base/pool.h"
 #include "tests/unit/child.h"
 
 static const char *contents(const char *path)
@@ -370,6 +371,29 @@ static int be_killed(void)
     return 103;
 }
 
+static int be_out_of_memory(void)
+{
+    struct fm_output o;
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    if (fm_output_open(&o, scratch("starved/file"), true, false, &err) != FM_OK ||
+        fm_outdir_open(&d, scratch("starved/dir"), NULL, &err) != FM_OK)
+        return 100;
+    fm_scratch((size_t)1 << 46);
+    return 101;
+}
+
+static void a_loop_without_memory_leaves_nothing(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+    skip(); /* it ends at such a size itself */
+#endif
+    scratch_mkdir("starved");
+    assert_int_equal(in_child(be_out_of_memory, -2, -2), FM_ENOMEM);
+    assert_int_equal(scratch_entries(scratch("starved")), 0);
+}
+
 static void a_signal_removes_what_is_temporary(void **state)
 {
     (void)state;
@@ -441,6 +465,7 @@ int main(void)
         cmocka_unit_test(a_directory_with_directories_is_never_replaced),
         cmocka_unit_test(a_signal_removes_what_is_temporary),
         cmocka_unit_test(nothing_appears_once_temporaries_are_removed),
+        cmocka_unit_test(a_loop_without_memory_leaves_nothing),
         cmocka_unit_test(the_table_of_temporaries_is_given_back),
     };
     scratch(""); /* children share the directory */

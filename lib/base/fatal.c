@@ -1,0 +1,92 @@
+#include "lib/base/fatal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ROOM_BYTES ((size_t)64 << 20) /* less than this is "no memory" to who has crashed */
+
+static const int crashes[] = {SIGSEGV, SIGABRT};
+#define CRASHES (sizeof crashes / sizeof *crashes)
+
+static struct sigaction before[CRASHES];
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+static _Thread_local const char *watched;
+static _Atomic(void (*)(void)) cleaner[FM_FATAL_CLEANERS_MAX];
+
+void fm_fatal_clean_with(void (*clean)(void))
+{
+    for (int i = 0; i < FM_FATAL_CLEANERS_MAX; i++) {
+        void (*there)(void) = NULL;
+        if (atomic_compare_exchange_strong(&cleaner[i], &there, clean) || there == clean)
+            return;
+    }
+    assert(!"more cleaners than FM_FATAL_CLEANERS_MAX");
+}
+
+/* The text goes through a buffer of the stack and write(2): stdio might want memory. */
+_Noreturn void fm_fatal_memory(const char *fmt, ...)
+{
+    static atomic_flag begun = ATOMIC_FLAG_INIT;
+    char line[512];
+    va_list ap;
+    while (atomic_flag_test_and_set(&begun))
+        pause(); /* another thread ends the process */
+    int at = snprintf(line, sizeof line, "%s: ", program_invocation_short_name);
+    va_start(ap, fmt);
+    vsnprintf(line + at, sizeof line - (size_t)at - 1, fmt, ap);
+    va_end(ap);
+    strcat(line, "\n");
+    if (write(STDERR_FILENO, line, strlen(line)) < 0) { /* then nobody reads it */
+    }
+    for (int i = 0; i < FM_FATAL_CLEANERS_MAX; i++) {
+        void (*clean)(void) = atomic_load(&cleaner[i]);
+        if (clean)
+            clean();
+    }
+    _exit(FM_ENOMEM);
+}
+
+static bool has_room(void)
+{
+    void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return room != MAP_FAILED && munmap(room, ROOM_BYTES) == 0;
+}
+
+/* What is no lack of memory happens once more, to whoever handled it before. */
+static void judge_crash(int sig)
+{
+    if (watched && !has_room())
+        fm_fatal_memory("%s: no memory", watched);
+    for (size_t i = 0; i < CRASHES; i++)
+        if (crashes[i] == sig)
+            sigaction(sig, &before[i], NULL);
+    if (sig == SIGABRT)
+        raise(sig);
+}
+
+static void catch_crashes(void)
+{
+    struct sigaction action = {.sa_handler = judge_crash, .sa_flags = SA_NODEFER};
+    for (size_t i = 0; i < CRASHES; i++)
+        sigaction(crashes[i], &action, &before[i]);
+}
+
+void fm_fatal_watch(const char *what)
+{
+    pthread_once(&watch_once, catch_crashes);
+    watched = what;
+}
+
+void fm_fatal_unwatch(void)
+{
+    watched = NULL;
+}

@@ -1,0 +1,42 @@
+# Too little memory, from what the loader just lives with up to what is enough: every run ends with
+# status 71 or 0, and leaves nothing behind but a whole output.
+odd=$GOLDEN/tiny-mixtral
+on=(--model "$odd" --tokens "$odd/calib.npy" --seq-len 128 --max-tokens 1024)
+fm-rank -q "${on[@]}" -o ranked >/dev/null
+fm-train -q "${on[@]}" --method uniform --budget-step 0.2 --until 0.6 -o trained ranked >/dev/null
+fm-pack -q --model "$odd" -o family.fm trained >/dev/null
+limited() { # limited KB COMMAND...
+    local kb=$1
+    shift
+    (
+        ulimit -c 0
+        ulimit -v "$kb"
+        exec "$@"
+    )
+}
+least=60000 # where the loader finds room for the libraries (never, under sanitizers)
+until limited $least fm-rank --version >/dev/null 2>&1 || [ $least -gt 400000 ]; do
+    least=$((least + 2000))
+done
+try() { # try COMMAND...: at limits that rise
+    local kb=$least status
+    while [ $kb -lt $((least + 78000)) ] && [ $least -lt 400000 ]; do
+        limited $kb "$@" >said 2>complained
+        status=$?
+        [ $status = 0 ] || [ $status = 71 ] || echo "$1 $2 $3: status $status at $kb kB"
+        [ $status = 0 ] || grep -q "^$1: " complained || echo "$1 $2 $3: no sentence at $kb kB"
+        [ $status = 0 ] || [ ! -e out ] || echo "$1 $2 $3: an output at $kb kB"
+        find . -name '.?*'
+        rm -rf out .out*
+        kb=$((kb + 4000))
+    done
+    echo "$1 tried"
+}
+{
+    try fm-rank -q -T 2 "${on[@]}" -o out
+    try fm-train -q -T 2 "${on[@]}" --steps 1 --budget-step 0.2 --until 0.4 -o out ranked
+    try fm-recover -q -T 2 "${on[@]}" --steps 1 -o out trained
+    try fm-pack -q -T 2 --model "$odd" -o out trained
+    try fm-pack -q -T 2 --export out --layout uniform --budget 0.4 family.fm
+    try fm-verify -q -T 2 family.fm
+} 2>&1
