@@ -11,6 +11,7 @@
 #include "cmd/options.h"
 #include "cmd/progress.h"
 #include "lib/base/pool.h"
+#include "lib/base/printable.h"
 #include "lib/base/signals.h"
 #include "lib/run/report.h"
 
@@ -68,6 +69,15 @@ int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err)
     return text->out ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the result's text");
 }
 
+void fm_cli_word(FILE *out, const char *word)
+{
+    char *copy = strdup(word);
+    if (copy)
+        fm_printable(copy, false);
+    fputs(copy ? copy : "?", out);
+    free(copy);
+}
+
 void fm_cli_text_drop(struct fm_cli_text *text)
 {
     fclose(text->out);
@@ -104,8 +114,10 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
     fm_progress_end();
     if (fclose(text->out) != 0 || !report)
         code = fm_fail(err, FM_ENOMEM, "no memory for the result");
-    else
+    if (code == FM_OK) {
+        fm_printable(text->bytes, true);
         code = print_result(cli, text->bytes, report, err);
+    }
     free(text->bytes);
     cJSON_Delete(report);
     return code;

@@ -13,7 +13,10 @@ struct findings {
 static void add_finding(void *self, const char *item, const char *what)
 {
     struct findings *f = self;
-    fprintf(f->out, "%s: %s\n", item, what);
+    fm_cli_word(f->out, item);
+    fputs(": ", f->out);
+    fm_cli_word(f->out, what);
+    fputc('\n', f->out);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "item", item);
     cJSON_AddStringToObject(o, "what", what);

@@ -118,7 +118,8 @@ static void form_table(FILE *out, const struct fm_list *list)
 
 static void table(FILE *out, const struct fm_list *list)
 {
-    fprintf(out, "%s, stage %s: %d layers, ", list->family, list->stage, list->layers);
+    fm_cli_word(out, list->family);
+    fprintf(out, ", stage %s: %d layers, ", list->stage, list->layers);
     if (list->M < list->layers)
         fprintf(out, "%d of them with ", list->M);
     fprintf(out, "%d experts (%d per token), hidden %d, channels %d, %s\n", list->experts,

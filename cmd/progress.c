@@ -8,6 +8,7 @@
 
 #include "cmd/cli.h"
 #include "lib/base/clock.h"
+#include "lib/base/printable.h"
 
 #define SECONDS_TERMINAL 0.1
 #define SECONDS_PLAIN 5.0
@@ -86,9 +87,12 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
 static void warn(void *self, const char *text)
 {
     (void)self;
+    char sentence[FM_ERR_TEXT_BYTES];
+    snprintf(sentence, sizeof sentence, "%s", text);
+    fm_printable(sentence, false);
     pthread_mutex_lock(&lock);
     clear_line();
-    fprintf(stderr, "%s: warning: %s\n", now.tool, text);
+    fprintf(stderr, "%s: warning: %s\n", now.tool, sentence);
     pthread_mutex_unlock(&lock);
 }
 

@@ -6,17 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static void defuse(char *text)
-{
-    for (unsigned char *p = (unsigned char *)text; *p; p++)
-        if (*p < 0x20 || *p == 0x7f)
-            *p = '?';
-}
+#include "lib/base/printable.h"
 
 static void set_text(struct fm_err *err, const char *fmt, va_list ap)
 {
     vsnprintf(err->text, sizeof err->text, fmt, ap);
-    defuse(err->text);
+    fm_printable(err->text, false);
 }
 
 int fm_fail(struct fm_err *err, int code, const char *fmt, ...)
@@ -73,10 +68,10 @@ int fm_within(struct fm_err *err, const char *fmt, ...)
     vsnprintf(context, sizeof context, fmt, ap);
     va_end(ap);
     memcpy(inner, err->text, sizeof inner);
-    defuse(context);
     size_t room = sizeof err->text - 1;
     size_t head = strnlen(context, room / 2);
     snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)head, context, (int)(room - head - 2),
              inner);
+    fm_printable(err->text, false); /* the context, and characters that were cut */
     return err->code;
 }

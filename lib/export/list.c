@@ -183,6 +183,8 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
     struct fm_stage_model model;
     int rc = fm_stage_open(&o.bundle, path, NULL, err);
     if (rc == FM_OK)
+        rc = fm_stage_config_check(&o.bundle, err);
+    if (rc == FM_OK)
         rc = fm_stage_model_read(&model, &o.bundle, err);
     if (rc == FM_OK)
         rc = fill_words(list, &o.bundle, err);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/printable.h"
 #include "lib/run/guard.h"
 
 #define KEY "tool"
@@ -27,10 +28,11 @@ void fm_report_double(cJSON *object, const char *key, double value)
 
 char *fm_report_json(const cJSON *report, struct fm_err *err)
 {
-    char *text = fm_json_print(report);
-    if (!text)
+    char *text = fm_json_print(report), *plain = text ? fm_printable_json(text) : NULL;
+    if (!plain)
         fm_fail(err, FM_ENOMEM, "no memory for the report");
-    return text;
+    free(text);
+    return plain;
 }
 
 /* {"tool": "fm-bench io", ...}, all of it; a log that begins with a report is none. */

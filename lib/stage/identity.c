@@ -238,6 +238,25 @@ int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, 
     return rc == FM_OK ? read_sums(sums, model, m.L, err) : rc;
 }
 
+int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *c, struct fm_err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    struct fm_stage_model m;
+    const char *family = "";
+    if (fm_stage_model_read(&m, b, err) || fm_json_get_string(model, "family", &family, err))
+        return err->code;
+    if (strcmp(family, fm_config_family(c)) != 0)
+        return fm_fail(err, FM_EFORMAT, "is of family '%s', the manifest's model of '%.64s'",
+                       fm_config_family(c), family);
+    if (c->L != m.L || c->M != m.M || memcmp(c->moe, m.moe, (size_t)c->M * sizeof *c->moe) != 0 ||
+        c->E != m.E || c->K != m.K || c->H != m.H || c->I != m.I || c->V != m.V)
+        return fm_fail(err, FM_EFORMAT, "its sizes are not those of the manifest's model");
+    if (fm_config_params(c, NULL) != m.params)
+        return fm_fail(err, FM_EFORMAT, "has %" PRIu64 " parameters, the manifest says %" PRIu64,
+                       fm_config_params(c, NULL), m.params);
+    return FM_OK;
+}
+
 static int compare_shard(const struct fm_bundle *b, const cJSON *is, const struct fm_shard *shard,
                          struct fm_err *err)
 {

@@ -69,6 +69,19 @@ static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_e
     return fm_fail(err, FM_ECONFIG, "%s: has no '%s'", b->file.path, needs);
 }
 
+/* What the bytes say, once they are known to be those that the manifest means. */
+static int compare_config(const struct fm_bundle *b, const struct fm_member *m, struct fm_err *err)
+{
+    struct fm_config config;
+    void *text = NULL;
+    size_t size;
+    int rc = fm_bundle_read(b, m, &text, &size, err);
+    if (rc == FM_OK && (rc = fm_config_parse(&config, text, size, err)) == FM_OK)
+        rc = fm_stage_model_fits(b, &config, err);
+    free(text);
+    return rc;
+}
+
 /* A manifest and a config.json from two streams do not pass for one. */
 static int check_config(const struct fm_bundle *b, struct fm_err *err)
 {
@@ -84,7 +97,12 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     if (strcmp(hex, config) != 0)
         return fm_fail(err, FM_EFORMAT, "%s: digest is %s, the manifest's model has %s", m->name,
                        hex, config);
-    return FM_OK;
+    return compare_config(b, m, err) ? fm_within(err, "%s", m->name) : FM_OK;
+}
+
+int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err)
+{
+    return check_config(b, err) ? fm_within(err, "%s", b->file.path) : FM_OK;
 }
 
 int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err)
@@ -93,8 +111,8 @@ int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *
     int code = fm_stage_model_read(&model, b, err);
     if (!code && (code = check_history(b, err)))
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
-    if (!code && needs && (code = check_config(b, err)))
-        fm_within(err, "%s", b->file.path);
+    if (!code && needs)
+        code = fm_stage_config_check(b, err);
     return !code && needs ? check_needs(b, needs, err) : code;
 }
 

@@ -61,6 +61,12 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
 /* Sizes and dtype from the manifest, checked against the limits of lib/block/keys.h. */
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
+/* FM_EFORMAT where family, sizes or parameters of the manifest's model are not those of this
+ * config.json. */
+int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *config,
+                        struct fm_err *err);
+/* The carried config.json is that of the manifest's model, by its digest and by what it says. */
+int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
 /* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
 

@@ -53,16 +53,7 @@ static int compare_config(struct fm_bundle_job *j, const void *text, size_t size
         return rc;
     if (strcmp(hex, want) != 0)
         return fm_fail(err, FM_EFORMAT, "digest is %s, the manifest's model has %s", hex, want);
-    const struct fm_config *c = &j->config;
-    const struct fm_stage_model *m = &j->model;
-    if (c->L != m->L || c->M != m->M ||
-        memcmp(c->moe, m->moe, (size_t)c->M * sizeof *c->moe) != 0 || c->E != m->E ||
-        c->K != m->K || c->H != m->H || c->I != m->I || c->V != m->V)
-        return fm_fail(err, FM_EFORMAT, "its sizes are not those of the manifest's model");
-    if (fm_config_params(c, NULL) != m->params)
-        return fm_fail(err, FM_EFORMAT, "has %" PRIu64 " parameters, the manifest says %" PRIu64,
-                       fm_config_params(c, NULL), m->params);
-    return FM_OK;
+    return fm_stage_model_fits(&j->bundle, &j->config, err);
 }
 
 static int check_config(struct fm_bundle_job *j, struct fm_err *err)

@@ -31,7 +31,8 @@ def digest(data):
 
 def header(name, size):
     h = bytearray(512)
-    h[0:len(name)] = name.encode()
+    name = name.encode("utf-8", "surrogateescape")
+    h[0:len(name)] = name
     h[100:124] = b"000644 \0" + b"000000 \0" * 2
     h[124:148] = b"%011o " % size + b"00000000000 "
     h[156:157] = b"0"
@@ -87,7 +88,7 @@ class Bundle:
                 order.append([f".pad/{pads:04}", None])
                 pads += 1
             order.append([name, data])
-        sums = sum(len(name) + 35 for name, data in order if data is not None)
+        sums = sum(len(name.encode("utf-8", "surrogateescape")) + 35 for name, data in order if data is not None)
         order.append(["CHECKSUMS", b"x" * sums])
         size = 1
         while True:
@@ -112,13 +113,13 @@ class Bundle:
             size = len(text)
 
     def write(self, path):
-        if self.config != json.loads(self.member[CONFIG]):
+        if CONFIG in self.member and self.config != json.loads(self.member[CONFIG]):
             self.member[CONFIG] = (json.dumps(self.config, indent=2, ensure_ascii=False)).encode(
                 "utf-8", "surrogateescape")
             self.manifest["model"]["config"] = digest(self.member[CONFIG])
         order = self._lay_out()
-        order[-1][1] = b"".join(f"{digest(data)}  {name}\n".encode() for name, data in order[:-1]
-                                if not name.startswith(".pad/"))
+        order[-1][1] = b"".join(f"{digest(data)}  {name}\n".encode("utf-8", "surrogateescape")
+                                for name, data in order[:-1] if not name.startswith(".pad/"))
         with open(path, "wb") as f:
             for name, data in order:
                 f.write(header(name, len(data)) + padded(data))

@@ -17,6 +17,7 @@
 #include "lib/base/fatal.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/printable.h"
 #include "lib/base/rng.h"
 #include "tests/unit/child.h"
 
@@ -41,6 +42,45 @@ static void bytes_that_terminals_obey_are_replaced(void **state)
     assert_string_equal(err.text, "name '?[2J??\xc3\xa9'");
     fm_within(&err, "%s", "a\tb");
     assert_string_equal(err.text, "a?b: name '?[2J??\xc3\xa9'");
+}
+
+static void what_a_terminal_obeys_is_not_printed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *plain, *json;
+    } c[] = {
+        {"caf\xc3\xa9 \xf0\x9f\x98\x80", "caf\xc3\xa9 \xf0\x9f\x98\x80",
+         "caf\xc3\xa9 \xf0\x9f\x98\x80"},
+        {"\x1b]0;x\x07\r\t\x7f", "?]0;x????", "\\u001b]0;x\\u0007\\u000d\\u0009\\u007f"},
+        {"\xc2\x9b"
+         "31m",
+         "??31m", "\\u009b31m"},
+        {"a\xe2\x80\xae"
+         "b\xe2\x81\xa6",
+         "a???b???", "a\\u202eb\\u2066"},
+        {"\xf3\xa0\x81\x81", "????", "\\udb40\\udc41"},
+        {"\xff\x80\xc3", "???", "\\ufffd\\ufffd\\ufffd"},
+        {"\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80", "?????????", NULL},
+        {"\xe2\x80", "??", "\\ufffd\\ufffd"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char text[64];
+        strcpy(text, c[i].text);
+        fm_printable(text, false);
+        assert_string_equal(text, c[i].plain);
+        char *json = fm_printable_json(c[i].text);
+        assert_non_null(json);
+        if (c[i].json)
+            assert_string_equal(json, c[i].json);
+        free(json);
+    }
+    char lines[] = "a\nb\r\n";
+    fm_printable(lines, true);
+    assert_string_equal(lines, "a\nb?\n");
+    struct fm_err err = {0};
+    fm_fail(&err, FM_EFORMAT, "family '%s'", "\xc2\x9b\xff");
+    assert_string_equal(err.text, "family '?\?\?'");
 }
 
 static void long_sentences_are_cut_and_stay_strings(void **state)
@@ -512,6 +552,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sentence_is_kept_with_its_code),
         cmocka_unit_test(bytes_that_terminals_obey_are_replaced),
+        cmocka_unit_test(what_a_terminal_obeys_is_not_printed),
         cmocka_unit_test(long_sentences_are_cut_and_stay_strings),
         cmocka_unit_test(errno_chooses_the_code),
         cmocka_unit_test(sizes_that_overflow_are_noticed),

@@ -1,0 +1,81 @@
+#include "lib/base/printable.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ESCAPE_BYTES 13 /* a pair of \uXXXX and the NUL */
+
+/* Bytes of the character at s, its number in *c; 0 where that is no UTF-8. */
+static int decode(const unsigned char *s, uint32_t *c)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    int n = s[0] < 0x80 ? 1 : s[0] < 0xc0 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (n == 0 || s[0] > 0xf4)
+        return 0;
+    *c = n == 1 ? s[0] : s[0] & (0x7fu >> n);
+    for (int i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) /* also a NUL */
+            return 0;
+        *c = *c << 6 | (s[i] & 0x3fu);
+    }
+    return *c < least[n] || *c > 0x10ffff || (*c >= 0xd800 && *c < 0xe000) ? 0 : n;
+}
+
+static bool is_harmless(uint32_t c)
+{
+    static const uint32_t harm[][2] = {{0, 0x1f},        {0x7f, 0x9f},      {0xad, 0xad},
+                                       {0x61c, 0x61c},   {0x180e, 0x180e},  {0x200b, 0x200f},
+                                       {0x2028, 0x202e}, {0x2060, 0x206f},  {0xfeff, 0xfeff},
+                                       {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
+    for (size_t i = 0; i < sizeof harm / sizeof *harm; i++)
+        if (c >= harm[i][0] && c <= harm[i][1])
+            return false;
+    return true;
+}
+
+void fm_printable(char *text, bool lines)
+{
+    uint32_t c = 0;
+    for (char *at = text; *at;) {
+        int n = decode((const unsigned char *)at, &c);
+        if (n == 0 || !(is_harmless(c) || (lines && c == '\n')))
+            memset(at, '?', n ? (size_t)n : 1);
+        at += n ? n : 1;
+    }
+}
+
+static int escape(char out[ESCAPE_BYTES], uint32_t c)
+{
+    if (c < 0x10000)
+        return snprintf(out, ESCAPE_BYTES, "\\u%04x", (unsigned)c);
+    c -= 0x10000;
+    return snprintf(out, ESCAPE_BYTES, "\\u%04x\\u%04x", 0xd800u + (unsigned)(c >> 10),
+                    0xdc00u + (unsigned)(c & 0x3ff));
+}
+
+char *fm_printable_json(const char *json)
+{
+    size_t size = strlen(json);
+    uint32_t c = 0;
+    /* The longest escape for the fewest bytes: six for one. */
+    char *text = size < SIZE_MAX / 6 ? malloc(6 * size + 1) : NULL, *to = text;
+    for (const char *at = json; text && *at;) {
+        int n = decode((const unsigned char *)at, &c);
+        if (n > 0 && (is_harmless(c) || c == '\n')) {
+            memcpy(to, at, (size_t)n);
+            to += n;
+        } else {
+            char out[ESCAPE_BYTES];
+            int size_out = escape(out, n ? c : 0xfffd);
+            memcpy(to, out, (size_t)size_out);
+            to += size_out;
+        }
+        at += n ? n : 1;
+    }
+    if (text)
+        *to = '\0';
+    return text;
+}
