@@ -8,9 +8,11 @@
 #include "formats/bundle/maskset.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/stage/segments.h"
 #include "lib/stage/stage.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
+#define STEPS_MAX 1000000 /* of fm-train */
 #define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT + sizeof ",1")
 
 static void measure_widths(struct fm_budget *s, const uint32_t *widths, int experts)
@@ -255,14 +257,77 @@ static int read_mask(struct fm_mask *mask, struct fm_budget *s, const cJSON *bud
     return FM_OK;
 }
 
+/* Where a reading of the budgets is. */
+struct reading {
+    const struct fm_stage_model *model;
+    struct fm_config config;
+    uint64_t bytes;                 /* of all tensors of the full model; 0: not known yet */
+    uint64_t bytes_most;            /* of all shards of the checkpoint */
+    int64_t steps_most;             /* that training could take */
+    struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
+    const uint32_t *widths;         /* of all masks */
+    uint64_t before;                /* removed by the budget before */
+    int b;
+};
+
+static uint64_t channel_bytes(const struct reading *r)
+{
+    return r->model->channel_params * (uint64_t)fm_dtype_bits(r->model->dtype) / 8;
+}
+
+static uint64_t expert_bytes(const struct reading *r)
+{
+    return (uint64_t)r->model->M * (uint64_t)r->model->E * (uint64_t)r->model->I * channel_bytes(r);
+}
+
+/* Parameters and bytes follow from the widths; bytes before anything is packed from those of the
+ * first budget, which the shards bound. */
+static int check_sizes(struct reading *r, const struct fm_mask *mask, const struct fm_budget *s,
+                       const uint32_t *widths, struct fm_err *err)
+{
+    uint64_t params = fm_config_params(&r->config, widths);
+    uint64_t active = fm_config_params_active(&r->config, widths);
+    uint64_t removed = mask->removed * channel_bytes(r);
+    if (s->params != params)
+        return fm_fail(err, FM_EFORMAT,
+                       "params is %" PRIu64 ", and its widths leave %" PRIu64 " of %" PRIu64,
+                       s->params, params, r->model->params);
+    if (s->params_active != active)
+        return fm_fail(err, FM_EFORMAT,
+                       "params_active is %" PRIu64 ", and its widths make %" PRIu64,
+                       s->params_active, active);
+    if (r->bytes == 0 && s->bytes <= r->bytes_most && s->bytes + removed >= expert_bytes(r) &&
+        s->bytes + removed <= r->bytes_most)
+        r->bytes = s->bytes + removed;
+    if (r->bytes == 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "bytes is %" PRIu64 ", and its experts have %" PRIu64
+                       ", all shards of the checkpoint %" PRIu64,
+                       s->bytes, expert_bytes(r) - removed, r->bytes_most);
+    if (s->bytes != r->bytes - removed)
+        return fm_fail(err, FM_EFORMAT, "bytes is %" PRIu64 " where tensors have %" PRIu64,
+                       s->bytes, r->bytes - removed);
+    return FM_OK;
+}
+
+/* No mask comes later than the training that chose it could go. */
+static int check_step(const struct reading *r, const struct fm_mask *mask, struct fm_err *err)
+{
+    bool listed = mask->method == FM_METHOD_WALK || mask->method == FM_METHOD_SALIENCY;
+    int64_t most = mask->method == FM_METHOD_UNIFORM ? 0 : listed ? FM_BUDGETS_MAX : r->steps_most;
+    if (mask->step <= most)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "step is %d, and method %s ends at %" PRId64, mask->step,
+                   fm_method_name(mask->method), most);
+}
+
 /* What the manifest says of a mask is what its widths say. */
-static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
-                         const struct fm_budget *s, const uint32_t *widths,
-                         const struct fm_stage_model *model, struct fm_err *err)
+static int check_summary(const struct fm_budgets *f, struct reading *r, const struct fm_mask *mask,
+                         const struct fm_budget *s, const uint32_t *widths, struct fm_err *err)
 {
     struct fm_budget real = {0};
     uint64_t channels = fm_family_channels(&f->family);
-    measure_widths(&real, widths, model->M * model->E);
+    measure_widths(&real, widths, r->model->M * r->model->E);
     if (s->budget != (double)mask->removed / (double)channels)
         return fm_fail(err, FM_EFORMAT,
                        "budget is %.17g where %" PRIu64 " of %" PRIu64 " channels are removed",
@@ -270,11 +335,7 @@ static int check_summary(const struct fm_budgets *f, const struct fm_mask *mask,
     if (s->width_min != real.width_min || s->width_max != real.width_max ||
         s->width_mean != real.width_mean)
         return fm_fail(err, FM_EFORMAT, "the summary of its widths is not that of the mask");
-    if (model->params - s->params != mask->removed * model->channel_params)
-        return fm_fail(err, FM_EFORMAT,
-                       "params is %" PRIu64 " of %" PRIu64 " with %" PRIu64 " channels removed",
-                       s->params, model->params, mask->removed);
-    return FM_OK;
+    return check_sizes(r, mask, s, widths, err) ? err->code : check_step(r, mask, err);
 }
 
 static int check_widths(const struct fm_budgets *f, const int16_t *moe, const uint32_t *widths,
@@ -329,15 +390,6 @@ static int take_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_e
     return FM_OK;
 }
 
-/* Where a reading of the budgets is. */
-struct reading {
-    const struct fm_stage_model *model;
-    struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
-    const uint32_t *widths;         /* of all masks */
-    uint64_t before;                /* removed by the budget before */
-    int b;
-};
-
 static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
                        struct fm_err *err)
 {
@@ -353,7 +405,7 @@ static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     if (rc == FM_OK)
         rc = take_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
     if (rc == FM_OK)
-        rc = take_fault(r->notes, b, check_summary(f, &mask, s, widths, r->model, err), err);
+        rc = take_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err);
     if (rc == FM_OK)
         rc = take_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
     r->before = mask.removed;
@@ -412,6 +464,51 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
+/* Of everything but experts, by the checksums; of a checkpoint that is not packed nobody says. */
+static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
+{
+    struct fm_segments seg = {0};
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model"), *shard;
+    cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(model, "shards"))
+    {
+        int64_t size = 0;
+        if (fm_json_get_int(shard, "size", 0, EXACT_MAX, &size, err))
+            return err->code;
+        r->bytes_most += (uint64_t)size;
+    }
+    if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS))
+        return FM_OK;
+    int rc = fm_segments_read(&seg, b, &r->config, err);
+    for (size_t i = 0; i < seg.tensors && rc == FM_OK; i++) {
+        const struct fm_segment_tensor *t = &seg.tensor[i];
+        size_t bits = (size_t)fm_dtype_bits(t->dtype);
+        bool fits = true;
+        for (int d = 0; d < t->dims && fits; d++)
+            fits = fm_mul(&bits, bits, t->shape[d]);
+        if (!fits || !fm_add(&r->bytes, r->bytes, bits / 8))
+            rc = fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
+    }
+    if (rc == FM_OK)
+        r->bytes += expert_bytes(r);
+    fm_segments_release(&seg);
+    if (rc != FM_EFORMAT || !r->notes)
+        return rc;
+    *err = (struct fm_err){0}; /* who wants every fault tells this one of its own member */
+    r->bytes = 0;
+    return FM_OK;
+}
+
+/* A training may take twice the steps that it was asked for, and no longer. */
+static int64_t most_steps(const struct fm_bundle *b)
+{
+    const cJSON *train = fm_stage_history_of(b, "fm-train");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+    int64_t steps = STEPS_MAX;
+    struct fm_err unsaid = {0};
+    fm_json_opt_int(options, "steps", 1, STEPS_MAX, &steps, &unsaid);
+    return 2 * steps;
+}
+
 int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
                        struct fm_budgets_notes *notes, struct fm_err *err)
 {
@@ -421,7 +518,12 @@ int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
     *f = (struct fm_budgets){0};
     if (fm_stage_model_read(&model, b, err))
         return err->code;
-    int code = read_budgets(f, b, &r, &widths, err);
+    int code = fm_stage_config_read(&r.config, b, err);
+    if (!code)
+        code = count_bytes(&r, b, err);
+    r.steps_most = most_steps(b);
+    if (!code)
+        code = read_budgets(f, b, &r, &widths, err);
     if (code) {
         if (err->code)
             fm_within(err, "%s", b->file.path);

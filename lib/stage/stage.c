@@ -69,17 +69,20 @@ static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_e
     return fm_fail(err, FM_ECONFIG, "%s: has no '%s'", b->file.path, needs);
 }
 
-/* What the bytes say, once they are known to be those that the manifest means. */
-static int compare_config(const struct fm_bundle *b, const struct fm_member *m, struct fm_err *err)
+int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err)
 {
-    struct fm_config config;
+    const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
     void *text = NULL;
     size_t size;
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "has no '" FM_MEMBER_CARRIED "config.json'");
     int rc = fm_bundle_read(b, m, &text, &size, err);
-    if (rc == FM_OK && (rc = fm_config_parse(&config, text, size, err)) == FM_OK)
-        rc = fm_stage_model_fits(b, &config, err);
+    if (rc == FM_OK)
+        rc = fm_config_parse(config, text, size, err);
+    if (rc == FM_OK)
+        rc = fm_stage_model_fits(b, config, err);
     free(text);
-    return rc;
+    return rc == FM_OK ? rc : fm_within(err, "%s", m->name);
 }
 
 /* A manifest and a config.json from two streams do not pass for one. */
@@ -89,6 +92,7 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
     const char *config = "";
     char hex[FM_DIGEST_HEX];
+    struct fm_config parsed;
     if (!m)
         return fm_fail(err, FM_EFORMAT, "has no '" FM_MEMBER_CARRIED "config.json'");
     fm_digest_hex(hex, &m->digest);
@@ -97,7 +101,7 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     if (strcmp(hex, config) != 0)
         return fm_fail(err, FM_EFORMAT, "%s: digest is %s, the manifest's model has %s", m->name,
                        hex, config);
-    return compare_config(b, m, err) ? fm_within(err, "%s", m->name) : FM_OK;
+    return fm_stage_config_read(&parsed, b, err);
 }
 
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err)

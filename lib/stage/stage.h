@@ -65,7 +65,9 @@ int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
  * config.json. */
 int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *config,
                         struct fm_err *err);
-/* The carried config.json is that of the manifest's model, by its digest and by what it says. */
+/* The carried config.json, which fits the manifest's model. */
+int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err);
+/* It is that of the manifest's model by its digest, too. */
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
 /* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);

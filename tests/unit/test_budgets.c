@@ -94,6 +94,26 @@ static void edit_params(cJSON *m, uint32_t *w)
     (void)w;
     set_number(budget_of(m, 1), "params", 1);
 }
+static void edit_active(cJSON *m, uint32_t *w)
+{
+    (void)w;
+    set_number(budget_of(m, 1), "params_active", 7);
+}
+static void edit_bytes(cJSON *m, uint32_t *w)
+{
+    (void)w;
+    set_number(budget_of(m, 1), "bytes", 4096);
+}
+static void edit_all_bytes(cJSON *m, uint32_t *w)
+{
+    (void)w;
+    set_number(budget_of(m, 0), "bytes", 4096);
+}
+static void edit_step(cJSON *m, uint32_t *w)
+{
+    (void)w;
+    set_number(budget_of(m, 1), "step", 20001);
+}
 static void edit_summary(cJSON *m, uint32_t *w)
 {
     (void)w;
@@ -152,6 +172,10 @@ static void families_that_cannot_be_are_refused(void **unused)
         {edit_same, "budget 2: removes"},
         {edit_budget, "budget 1: budget is 0.5"},
         {edit_params, "budget 1: params is 1"},
+        {edit_active, "budget 1: params_active is 7"},
+        {edit_bytes, "budget 1: bytes is 4096"},
+        {edit_all_bytes, "budget 0: bytes is 4096"},
+        {edit_step, "budget 1: step is 20001"},
         {edit_summary, "budget 1: the summary"},
         {edit_method, "'magic'"},
         {edit_index, "budget 1: index is 2"},
