@@ -78,13 +78,25 @@ static int start(struct talk *t, struct fm_err *err)
     return rc;
 }
 
+/* It has ended.  What it left in the background goes too: nobody waits for that, and it may hold
+ * the pipes.  The group has its number until the command is waited for. */
+static bool is_over(const struct talk *t)
+{
+    siginfo_t info = {0};
+    if (t->child <= 0 || waitid(P_PID, (id_t)t->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid != t->child)
+        return false;
+    kill(-t->child, SIGKILL);
+    return true;
+}
+
 /* Wait for its end, at most so many seconds. */
 static bool has_ended(struct talk *t, double seconds, const atomic_int *stop)
 {
     const struct timespec nap = {.tv_nsec = 5000000};
     double began = fm_clock_now();
     while (t->child > 0) {
-        pid_t got = waitpid(t->child, &t->status, WNOHANG);
+        pid_t got = is_over(t) ? waitpid(t->child, &t->status, 0) : 0;
         if (got == t->child || (got < 0 && errno != EINTR))
             t->child = 0;
         else if (fm_clock_now() - began > seconds || (stop && *stop))
@@ -181,25 +193,29 @@ static int check_clock(const struct talk *t, struct fm_err *err)
     return FM_OK;
 }
 
-/* Until its output ends or there is enough of it.  With no limit an error of the feed is the end
- * too. */
+/* Until its output ends or there is enough of it, or it has ended and what it wrote is read.  With
+ * no limit an error of the feed is the end too. */
 static int converse(struct talk *t, char *piece, struct fm_err *err)
 {
     int rc = FM_OK;
+    bool over = false;
     t->moved = fm_clock_now();
     while (rc == FM_OK && t->from >= 0 && !t->heard->done) {
         struct pollfd p[2] = {{.fd = t->from, .events = POLLIN}, {.fd = t->to, .events = POLLOUT}};
-        int ready = poll(p, 2, TICK_MS);
+        int ready = poll(p, over ? 1 : 2, over ? 0 : TICK_MS);
         if (ready < 0 && errno != EINTR)
             return fm_fail_errno(err, "cannot talk to --tokenizer-cmd");
         if (ready > 0 && p[0].revents)
             rc = listen(t, piece, err);
-        if (rc == FM_OK && ready > 0 && t->to >= 0 && p[1].revents && !t->heard->done)
+        else if (over)
+            close_end(&t->from); /* another session may hold it for ever */
+        if (rc == FM_OK && ready > 0 && t->to >= 0 && p[1].revents && !over && !t->heard->done)
             rc = say(t, err);
         if (rc == FM_OK && t->late.code != FM_OK && !t->c->enough)
             return FM_OK;
         if (rc == FM_OK)
             rc = check_clock(t, err);
+        over = over || is_over(t);
     }
     return rc;
 }

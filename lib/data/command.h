@@ -35,8 +35,9 @@ struct fm_command {
  *
  * FM_ENOENT where the shell does not find the command, FM_EFORMAT where it fails, a line is no
  * array of ids, or there are too few or many lines; FM_EIO where it is killed or silent, FM_ESAVED
- * by *stop.  It gets SIGTERM, and a second later SIGKILL, where it does not end by itself.  The
- * caller ignores SIGPIPE.
+ * by *stop.  It gets SIGTERM, and a second later SIGKILL, where it does not end by itself; once it
+ * has ended, what it left in the background gets SIGKILL, and is not waited for.  The caller
+ * ignores SIGPIPE.
  */
 int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, uint64_t *lines,
                       struct fm_err *err);

@@ -139,6 +139,30 @@ static void one_that_hangs_is_given_up(void **state)
     assert_true(fm_clock_now() - began < 3);
 }
 
+static void what_it_leaves_behind_is_not_waited_for(void **state)
+{
+    (void)state;
+    static const char *const left[] = {"sleep 60 &", "(trap '' TERM; sleep 60) & sleep 0.2",
+                                       "setsid sleep 6 &"};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        char command[128];
+        snprintf(command, sizeof command, "sed 's/.*/[1,2]/'; %s", left[i]);
+        struct answer a = ask(command, 10000, false, 0);
+        if (a.rc != FM_OK)
+            fail_msg("%s: %s", command, a.err.text);
+        assert_int_equal(a.lines, 10000);
+        assert_true(a.seconds < 0.9); /* before it would count as silent */
+    }
+    /* It is gone, not only forgotten. */
+    char command[700];
+    snprintf(command, sizeof command, "sed 's/.*/[1]/'; sleep 60 & echo $! >%s", scratch("stray"));
+    assert_int_equal(ask(command, 3, false, 0).rc, FM_OK);
+    snprintf(command, sizeof command,
+             "sleep 0.1; grep -q 'State:.[SRD]' /proc/$(cat %s)/status 2>&-", scratch("stray"));
+    assert_int_not_equal(system(command), 0);
+    fails("sleep 60 & exit 3", 10, FM_EFORMAT, "ended with status 3");
+}
+
 static void rubbish_is_refused_where_it_stands(void **state)
 {
     (void)state;
@@ -202,6 +226,7 @@ int main(void)
         cmocka_unit_test(it_is_stopped_where_there_is_enough),
         cmocka_unit_test(one_that_fails_is_named),
         cmocka_unit_test(one_that_hangs_is_given_up),
+        cmocka_unit_test(what_it_leaves_behind_is_not_waited_for),
         cmocka_unit_test(rubbish_is_refused_where_it_stands),
         cmocka_unit_test(lines_are_the_same_in_any_pieces),
     };
