@@ -12,39 +12,15 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/export/frontmatter.h"
 #include "lib/stage/stage.h"
 
-#define WORD_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
-
 /* ---- where the model comes from ---- */
-
-/* The value of a key in the front matter of the checkpoint's own model card; false: none, or
- * nothing that we would repeat. */
-static bool front_matter(const char *card, const char *key, char *value, size_t capacity)
-{
-    size_t len = strlen(key);
-    if (strncmp(card, "---\n", 4) != 0)
-        return false;
-    for (const char *line = card + 4; *line && strncmp(line, "---", 3) != 0;) {
-        const char *end = line + strcspn(line, "\n");
-        if (strncmp(line, key, len) == 0 && line[len] == ':') {
-            line += len + 1 + strspn(line + len + 1, " ");
-            size_t n = strspn(line, WORD_LETTERS ":");
-            if (n == 0 || n >= capacity || line + n != end)
-                return false;
-            memcpy(value, line, n);
-            value[n] = '\0';
-            return true;
-        }
-        line = *end ? end + 1 : end;
-    }
-    return false;
-}
 
 bool fm_opened_is_hub_name(const char *name)
 {
     const char *slash = strchr(name, '/');
-    size_t n = strspn(name, WORD_LETTERS);
+    size_t n = strspn(name, FM_FRONTMATTER_LETTERS);
     return slash && slash > name && slash[1] && !strchr(slash + 1, '/') && name[n] == '\0' &&
            name[0] != '.';
 }
@@ -55,14 +31,10 @@ static int read_license(struct fm_opened *o, struct fm_err *err)
     static const char *const keys[] = {"license", "license_name", "license_link"};
     const struct fm_member *m = fm_bundle_find(&o->bundle, FM_MEMBER_CARRIED "README.md");
     void *card = NULL;
-    size_t size, at = 0;
+    size_t size;
     int rc = m ? fm_bundle_read(&o->bundle, m, &card, &size, err) : FM_OK;
-    for (int i = 0; card && i < 3; i++) {
-        char value[sizeof o->license / 4];
-        if (front_matter(card, keys[i], value, sizeof value))
-            at += (size_t)snprintf(o->license + at, sizeof o->license - at, "%s: %s\n", keys[i],
-                                   value);
-    }
+    for (int i = 0; card && i < 3; i++)
+        fm_frontmatter_repeat(o->license, sizeof o->license, card, keys[i]);
     free(card);
     return rc;
 }
