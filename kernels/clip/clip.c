@@ -17,6 +17,8 @@ OFFSET(fm_clip_call, N, 8);
 OFFSET(fm_clip_call, hidden, 24);
 OFFSET(fm_clip_call, stream, 96);
 OFFSET(fm_clip_call, budget_type, 112);
+OFFSET(fm_clip_layer, path, FM_CLIP_LAYER_SIZE_MIN);
+OFFSET(fm_clip_call, stream, FM_CLIP_CALL_SIZE_MIN);
 _Static_assert(sizeof(struct fm_clip_layer) == 112, "fm_clip_layer changed");
 _Static_assert(sizeof(struct fm_clip_call) == 120, "fm_clip_call changed");
 _Static_assert(sizeof(struct fm_clip_error) == 1024, "fm_clip_error changed");
@@ -109,12 +111,48 @@ static int32_t check_all(const struct limit *limit, int count, struct fm_clip_er
     return FM_CLIP_OK;
 }
 
+/*
+ * The struct that a caller gave, of `size` bytes, as this library knows it: `known` has known_size
+ * bytes, is 0 where the caller's is shorter, and begins with its own size.  What a newer caller
+ * has behind them must be 0: it asks for nothing that is not known here.
+ */
+static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, const void *given,
+                           const char *what, struct fm_clip_error *error)
+{
+    uint32_t size;
+    if (!given)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s is NULL", what);
+    memcpy(&size, given, sizeof size);
+    if (size < least || size > FM_CLIP_SIZE_MAX)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but may be %u to %d", what, size,
+                            least, FM_CLIP_SIZE_MAX);
+    for (uint32_t i = known_size; i < size; i++)
+        if (((const char *)given)[i])
+            return fm_clip_fail(error, FM_CLIP_EUSAGE,
+                                "%s has something at byte %u, but libfm_clip %s knows %u bytes: "
+                                "a newer one is needed",
+                                what, i, FM_VERSION, known_size);
+    memset(known, 0, known_size);
+    memcpy(known, given, size < known_size ? size : known_size);
+    memcpy(known, &known_size, sizeof known_size);
+    return FM_CLIP_OK;
+}
+
+int32_t fm_clip_copy_layer(struct fm_clip_layer *layer, const struct fm_clip_layer *given,
+                           struct fm_clip_error *error)
+{
+    return copy_struct(layer, sizeof *layer, FM_CLIP_LAYER_SIZE_MIN, given, "layer", error);
+}
+
+int32_t fm_clip_copy_call(struct fm_clip_call *call, const struct fm_clip_call *given,
+                          struct fm_clip_error *error)
+{
+    return copy_struct(call, sizeof *call, FM_CLIP_CALL_SIZE_MIN, given, "call", error);
+}
+
 static int32_t check_sizes(const struct fm_clip_layer *l, struct fm_clip_error *error)
 {
-    if (!l)
-        return fm_clip_fail(error, FM_CLIP_EUSAGE, "layer is NULL");
     const struct limit limits[] = {
-        {"layer size", l->size, sizeof *l, sizeof *l},
         {"device", l->device, FM_CLIP_CPU, FM_CLIP_CUDA},
         {"type", l->type, FM_CLIP_F32, FM_CLIP_BF16},
         {"H", l->H, 1, 1 << 20},
@@ -167,21 +205,23 @@ int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer
                         struct fm_clip_error *error)
 {
     const struct fm_clip_driver *driver;
+    struct fm_clip_layer l;
     if (!clip)
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "no place for the prepared layer");
     *clip = NULL;
-    int32_t code = check_layer(layer, error);
+    int32_t code = fm_clip_copy_layer(&l, layer, error);
     if (code == FM_CLIP_OK)
-        code = find_driver(&driver, layer->device, error);
+        code = check_layer(&l, error);
+    if (code == FM_CLIP_OK)
+        code = find_driver(&driver, l.device, error);
     if (code != FM_CLIP_OK)
         return code;
-    struct fm_clip_layer settled = *layer;
-    if (layer->device == FM_CLIP_CPU && layer->threads == 0)
-        settled.threads = fm_clip_pool_cpus();
-    if ((code = driver->prepare(clip, &settled, error)) != FM_CLIP_OK)
+    if (l.device == FM_CLIP_CPU && l.threads == 0)
+        l.threads = fm_clip_pool_cpus();
+    if ((code = driver->prepare(clip, &l, error)) != FM_CLIP_OK)
         return code;
     (*clip)->driver = driver;
-    (*clip)->layer = settled;
+    (*clip)->layer = l;
     return FM_CLIP_OK;
 }
 
@@ -194,10 +234,12 @@ void fm_clip_release(struct fm_clip *clip)
 uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max, int32_t K)
 {
     const struct fm_clip_driver *driver;
-    if (check_sizes(layer, NULL) != FM_CLIP_OK || N_max < 0 || K < 1 || K > 1024 ||
-        N_max > INT32_MAX / K || find_driver(&driver, layer->device, NULL) != FM_CLIP_OK)
+    struct fm_clip_layer l;
+    if (fm_clip_copy_layer(&l, layer, NULL) != FM_CLIP_OK || check_sizes(&l, NULL) != FM_CLIP_OK ||
+        N_max < 0 || K < 1 || K > 1024 || N_max > INT32_MAX / K ||
+        find_driver(&driver, l.device, NULL) != FM_CLIP_OK)
         return 0;
-    return driver->workspace_bytes(layer, N_max > 0 ? N_max : 1, K);
+    return driver->workspace_bytes(&l, N_max > 0 ? N_max : 1, K);
 }
 
 int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, uint64_t bytes)
@@ -229,7 +271,6 @@ static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_ca
                           struct fm_clip_error *error)
 {
     const struct limit limits[] = {
-        {"call size", c->size, sizeof *c, sizeof *c},
         {"ids_type", c->ids_type, FM_CLIP_I32, FM_CLIP_I64},
         {"N", c->N, 0, (int64_t)1 << 40},
         {"K", c->K, 1, 1024},
@@ -261,17 +302,19 @@ static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_ca
 int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
                         struct fm_clip_error *error)
 {
+    struct fm_clip_call c;
     if (!clip || !call)
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "no layer or no call");
-    int32_t code = check_call(&clip->layer, call, error);
-    if (code != FM_CLIP_OK || call->N == 0)
+    int32_t code = fm_clip_copy_call(&c, call, error);
+    if (code == FM_CLIP_OK)
+        code = check_call(&clip->layer, &c, error);
+    if (code != FM_CLIP_OK || c.N == 0)
         return code;
-    struct fm_clip_call settled = *call;
-    if (!call->budget) {
-        settled.budget = clip->layer.budget;
-        settled.budget_type = clip->layer.budget_type;
+    if (!c.budget) {
+        c.budget = clip->layer.budget;
+        c.budget_type = clip->layer.budget_type;
     }
-    return clip->driver->forward(clip, &settled, error);
+    return clip->driver->forward(clip, &c, error);
 }
 
 int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *error)

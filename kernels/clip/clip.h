@@ -4,13 +4,12 @@
  * is writing one number.
  *
  *     out[t] = round( sum over slots j, in order, of weights[t,j] * z[t,j] ),      sums in float32
- *     z[t,j] = sum over c < k of silu(gate_c . x) (up_c . x) down_c,   k = widths[b, e], x =
- * hidden[t]
+ *     z[t,j] = sum over c < k of silu(gate_c . x) (up_c . x) down_c
  *
- * with e = ids[t,j] - e0 and b the budget in force.  A slot whose id is -1 or outside
- * [e0, e0 + E), and a slot of width 0, contributes nothing: this is how expert parallelism and
- * padded rows are told.  Duplicate ids add.  Shared experts, the router and the sum over ranks
- * belong to the caller.
+ * with x = hidden[t], e = ids[t,j] - e0, k = widths[b, e] and b the budget in force.  A slot whose
+ * id is -1 or outside [e0, e0 + E), and a slot of width 0, contributes nothing: this is how expert
+ * parallelism and padded rows are told.  Duplicate ids add.  Shared experts, the router and the sum
+ * over ranks belong to the caller.
  *
  * The bits of a row of `out` depend on that row's hidden, ids, weights and widths alone: not on
  * N, on other rows, on the workspace or on the number of threads; the same call gives the same
@@ -36,8 +35,10 @@
  * on the calling thread.
  *
  * Structs have no padding but what is named, the same layout on every 64-bit machine (offsets are
- * written at the fields), and grow at the end only: `size` says what the caller knows.
- * Reserved fields are zero.
+ * written at the fields), and grow at the end only, by fields whose zero means what was before:
+ * `size` says what the caller knows.  A shorter struct, down to the FM_CLIP_*_SIZE_MIN of its kind,
+ * is read as if the fields behind it were 0.  A longer one, of a newer header, is taken where all
+ * that this library does not know is 0, and refused otherwise.  Reserved fields are zero.
  */
 #ifndef FM_CLIP_H
 #define FM_CLIP_H
@@ -97,7 +98,12 @@ enum fm_clip_fault {
     FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B) or no number: the nearest end, 0 for NaN */
 };
 
-/* One layer.  All of it must stay valid and in place until fm_clip_release. */
+/* The least `size`: the fields from here on have a meaning where they are 0. */
+#define FM_CLIP_LAYER_SIZE_MIN 104 /* path */
+#define FM_CLIP_CALL_SIZE_MIN 96   /* stream */
+#define FM_CLIP_SIZE_MAX 4096      /* of either */
+
+/* One layer.  What it points to must stay valid and in place until fm_clip_release. */
 struct fm_clip_layer {
     uint32_t size;         /*   0: sizeof (struct fm_clip_layer) */
     int32_t device;        /*   4: enum fm_clip_device */

@@ -39,6 +39,12 @@ extern const struct fm_clip_driver fm_clip_cuda; /* where FM_CUDA is defined */
 int32_t fm_clip_fail(struct fm_clip_error *error, int32_t code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A caller's struct, of whatever size, as the one that this library knows. */
+int32_t fm_clip_copy_layer(struct fm_clip_layer *layer, const struct fm_clip_layer *given,
+                           struct fm_clip_error *error);
+int32_t fm_clip_copy_call(struct fm_clip_call *call, const struct fm_clip_call *given,
+                          struct fm_clip_error *error);
+
 /* row0 and cap (E), in host memory, against cap_max and channels. */
 int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row0,
                            const int32_t *cap, struct fm_clip_error *error);

@@ -58,7 +58,8 @@ static void add_token(double *out, double *size, const struct rows *r,
     }
 }
 
-int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
+/* The sums of every token of a call that gives its budget. */
+static int32_t add_tokens(double *out, double *size, const struct fm_clip_layer *layer,
                           const struct fm_clip_call *call, struct fm_clip_error *error)
 {
     size_t slots = (size_t)call->N * (size_t)call->K, row = (size_t)layer->H;
@@ -69,22 +70,18 @@ int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer 
                                 .group = malloc((slots + 1) * sizeof *plan.group)};
     float *wide = malloc(4 * row * sizeof *wide);
     struct rows r = {layer, call, wide, wide + row, wide + 2 * row, wide + 3 * row};
-    int32_t code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
-    if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group || !wide)
+    int32_t code = FM_CLIP_OK;
+    if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group || !wide) {
         code = fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for %lld tokens", (long long)call->N);
-    if (code == FM_CLIP_OK) {
-        struct fm_clip_call settled = *call;
-        if (!call->budget) {
-            settled.budget = layer->budget;
-            settled.budget_type = layer->budget_type;
-        }
-        fm_clip_plan_make(&plan, layer, layer->cap, &settled, 0, (int32_t)call->N);
-        memset(out, 0, (size_t)call->N * row * sizeof *out);
-        if (size)
-            memset(size, 0, (size_t)call->N * row * sizeof *size);
-        for (int64_t t = 0; t < call->N; t++)
-            add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, &r, &plan, t);
+        goto out;
     }
+    fm_clip_plan_make(&plan, layer, layer->cap, call, 0, (int32_t)call->N);
+    memset(out, 0, (size_t)call->N * row * sizeof *out);
+    if (size)
+        memset(size, 0, (size_t)call->N * row * sizeof *size);
+    for (int64_t t = 0; t < call->N; t++)
+        add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, &r, &plan, t);
+out:
     free(wide);
     free(plan.count);
     free(plan.width);
@@ -92,4 +89,23 @@ int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer 
     free(plan.slot);
     free(plan.group);
     return code;
+}
+
+int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
+                          const struct fm_clip_call *call, struct fm_clip_error *error)
+{
+    struct fm_clip_layer l;
+    struct fm_clip_call c;
+    int32_t code = fm_clip_copy_layer(&l, layer, error);
+    if (code == FM_CLIP_OK)
+        code = fm_clip_copy_call(&c, call, error);
+    if (code == FM_CLIP_OK)
+        code = fm_clip_check_rows(&l, l.row0, l.cap, error);
+    if (code != FM_CLIP_OK)
+        return code;
+    if (!c.budget) {
+        c.budget = l.budget;
+        c.budget_type = l.budget_type;
+    }
+    return add_tokens(out, size, &l, &c, error);
 }

@@ -1,6 +1,9 @@
 /* libfm_clip: what is refused, and with which sentence. */
 #include "tests/unit/clip.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 static void refuse_layer(struct fm_clip_layer l, int code, const char *text)
 {
     struct fm_clip_error error = {0};
@@ -17,7 +20,8 @@ static void wrong_layers_are_refused_with_a_sentence(void **state)
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct fm_clip_layer l;
 #define BAD(change, code, text) (l = s.l, change, refuse_layer(l, code, text))
-    BAD(l.size = 8, FM_CLIP_EUSAGE, "layer size is 8, but may be 112 to 112");
+    BAD(l.size = 103, FM_CLIP_EUSAGE, "layer size is 103, but may be 104 to 4096");
+    BAD(l.size = 4097, FM_CLIP_EUSAGE, "layer size is 4097, but may be 104 to 4096");
     BAD(l.device = 7, FM_CLIP_EUSAGE, "device is 7, but may be 0 to 1");
     BAD(l.type = FM_CLIP_I32, FM_CLIP_EUSAGE, "type is 3, but may be 0 to 2");
     BAD(l.activation = 1, FM_CLIP_EUSAGE, "activation is 1, but may be 0 to 0");
@@ -53,7 +57,8 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
 #define BAD(change, sentence)                                                                      \
     (c = good.c, change, assert_int_equal(fm_clip_forward(clip, &c, &error), FM_CLIP_EUSAGE),      \
      assert_string_equal(error.text, sentence))
-    BAD(c.size = 0, "call size is 0, but may be 120 to 120");
+    BAD(c.size = 95, "call size is 95, but may be 96 to 4096");
+    BAD(c.size = UINT32_MAX, "call size is 4294967295, but may be 96 to 4096");
     BAD(c.ids_type = FM_CLIP_F32, "ids_type is 0, but may be 3 to 4");
     BAD(c.N = -1, "N is -1, but may be 0 to 1099511627776");
     BAD(c.K = 0, "K is 0, but may be 1 to 1024");
@@ -70,6 +75,97 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
     assert_non_null(strstr(error.text, "but one token needs"));
 #undef BAD
     assert_int_equal(fm_clip_forward(NULL, &c, &error), FM_CLIP_EUSAGE);
+    fm_clip_release(clip);
+    free_arrays();
+}
+
+/* A copy of a caller's struct that ends where the page after it may not be read. */
+struct edge {
+    void *at;
+    char *map;
+    size_t page;
+};
+
+static struct edge put_at_edge(const void *known, size_t known_size, uint32_t size)
+{
+    struct edge e = {.page = (size_t)sysconf(_SC_PAGESIZE)};
+    e.map = mmap(NULL, 2 * e.page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(e.map != MAP_FAILED && mprotect(e.map + e.page, e.page, PROT_NONE) == 0);
+    e.at = e.map + e.page - size;
+    memcpy(e.at, known, size < known_size ? size : known_size);
+    memcpy(e.at, &size, sizeof size);
+    return e;
+}
+
+static void remove_edge(struct edge *e)
+{
+    munmap(e->map, 2 * e->page);
+}
+
+/* Older headers' structs, this one's, and newer ones' that ask for nothing new. */
+static void structs_of_other_headers_give_the_same_bits(void **state)
+{
+    (void)state;
+    static const uint32_t layer_sizes[] = {FM_CLIP_LAYER_SIZE_MIN, 112, 120, FM_CLIP_SIZE_MAX};
+    static const uint32_t call_sizes[] = {FM_CLIP_CALL_SIZE_MIN, 104, 112, 120, FM_CLIP_SIZE_MAX};
+    struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
+    struct call good = make_call(&s, 3, 2);
+    double want[3 * 16], got[3 * 16];
+    assert_true(run_once(&s, &good));
+    assert_int_equal(fm_clip_reference(want, NULL, &s.l, &good.c, NULL), FM_CLIP_OK);
+    for (size_t i = 0; i < sizeof layer_sizes / sizeof *layer_sizes; i++)
+        for (size_t j = 0; j < sizeof call_sizes / sizeof *call_sizes; j++) {
+            struct call other = copy_call(&s, &good);
+            struct edge l = put_at_edge(&s.l, sizeof s.l, layer_sizes[i]);
+            struct edge c = put_at_edge(&other.c, sizeof other.c, call_sizes[j]);
+            struct fm_clip *clip = NULL;
+            assert_int_equal(fm_clip_workspace_bytes(l.at, 3, 2),
+                             fm_clip_workspace_bytes(&s.l, 3, 2));
+            assert_int_equal(fm_clip_prepare(&clip, l.at, NULL), FM_CLIP_OK);
+            assert_int_equal(fm_clip_forward(clip, c.at, NULL), FM_CLIP_OK);
+            expect_same(&s, &good, &other);
+            assert_int_equal(fm_clip_reference(got, NULL, l.at, c.at, NULL), FM_CLIP_OK);
+            assert_memory_equal(got, want, sizeof want);
+            fm_clip_release(clip);
+            remove_edge(&c);
+            remove_edge(&l);
+        }
+    free_arrays();
+}
+
+/* Newer headers' structs that ask for what is not known here, in the first byte or in the last. */
+static void fields_not_known_here_are_refused(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
+    struct call good = make_call(&s, 3, 2);
+    struct fm_clip_error error;
+    struct fm_clip *clip = NULL, *none = NULL;
+    double out[3 * 16];
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
+    for (int last = 0; last < 2; last++) {
+        struct edge l = put_at_edge(&s.l, sizeof s.l, 128);
+        struct edge c = put_at_edge(&good.c, sizeof good.c, 128);
+        ((char *)l.at)[last ? 127 : 112] = 1;
+        ((char *)c.at)[last ? 127 : 120] = 1;
+        assert_int_equal(fm_clip_prepare(&none, l.at, &error), FM_CLIP_EUSAGE);
+        assert_string_equal(error.text,
+                            last ? "layer has something at byte 127, but libfm_clip " FM_VERSION
+                                   " knows 112 bytes: a newer one is needed"
+                                 : "layer has something at byte 112, but libfm_clip " FM_VERSION
+                                   " knows 112 bytes: a newer one is needed");
+        assert_int_equal(fm_clip_workspace_bytes(l.at, 3, 2), 0);
+        assert_int_equal(fm_clip_forward(clip, c.at, &error), FM_CLIP_EUSAGE);
+        assert_string_equal(error.text,
+                            last ? "call has something at byte 127, but libfm_clip " FM_VERSION
+                                   " knows 120 bytes: a newer one is needed"
+                                 : "call has something at byte 120, but libfm_clip " FM_VERSION
+                                   " knows 120 bytes: a newer one is needed");
+        assert_int_equal(fm_clip_reference(out, NULL, &s.l, c.at, NULL), FM_CLIP_EUSAGE);
+        assert_int_equal(fm_clip_reference(out, NULL, l.at, &good.c, NULL), FM_CLIP_EUSAGE);
+        remove_edge(&c);
+        remove_edge(&l);
+    }
     fm_clip_release(clip);
     free_arrays();
 }
@@ -101,6 +197,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(wrong_layers_are_refused_with_a_sentence),
         KERNEL_TEST(wrong_calls_are_refused_with_a_sentence),
+        KERNEL_TEST(structs_of_other_headers_give_the_same_bits),
+        KERNEL_TEST(fields_not_known_here_are_refused),
         KERNEL_TEST(the_workspace_depends_on_bounds_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
