@@ -1,13 +1,17 @@
-/* The chart: a whole document, the same bytes for the same numbers, names escaped, lines inside. */
+/* The chart: a whole document, the same bytes for the same numbers, names escaped, points and ticks
+ * at their places. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/bench/plot.h"
 
@@ -55,14 +59,32 @@ static void a_plot_is_known_as_ours(void **state)
     assert_false(fm_plot_is_own("", 0, "fm-bench"));
 }
 
+/* On paper too; and one number more or less is another chart. */
 static void the_same_numbers_give_the_same_bytes(void **state)
 {
     (void)state;
-    struct fm_plot plot = example("family", 4);
-    char *a = draw(&plot), *b = draw(&plot);
+    struct fm_plot plot = example("family", 4), again = example("family", 4);
+    struct fm_plot shorter = example("family", 3);
+    char *a = draw(&plot), *b = draw(&again), *c = draw(&shorter), *written = NULL;
+    char path[] = "/tmp/fm-test-plot-XXXXXX";
+    struct fm_err err = {0};
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && close(fd) == 0 && unlink(path) == 0);
+    assert_int_equal(fm_plot_write(&plot, path, false, &err), FM_OK);
+    size_t size = strlen(a);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    written = calloc(size + 2, 1);
+    assert_int_equal(fread(written, 1, size + 2, file), size);
+    fclose(file);
+    unlink(path);
     assert_string_equal(a, b);
+    assert_string_equal(a, written);
+    assert_string_not_equal(a, c);
     free(a);
     free(b);
+    free(c);
+    free(written);
 }
 
 static void names_cannot_break_the_document(void **state)
@@ -75,25 +97,53 @@ static void names_cannot_break_the_document(void **state)
     free(text);
 }
 
-static void every_point_lies_in_the_field(void **state)
+/* Budgets 0 to 0.8 and losses 1.8 to 2.6 have round ends, so both axes end where the numbers do:
+ * the field is 670 by 362 pixels from (70, 406), upwards. */
+static void every_point_lies_where_its_numbers_say(void **state)
 {
     (void)state;
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot);
-    const char *p = strstr(text, "points=\"");
+    const char *p = strstr(text, "points=\""), *dot = text;
     assert_non_null(p);
-    p += 8;
-    double before = 70;
+    p += strlen("points=\"");
     for (int i = 0; i < 4; i++) {
+        double want_x = 70 + budget[i] / 0.8 * 670, want_y = 406 - (loss[i] - 1.8) / 0.8 * 362;
         double x = 0, y = 0;
         int n = 0;
         assert_int_equal(sscanf(p, "%lf,%lf%n", &x, &y, &n), 2);
-        assert_true(x >= before && x <= 740);
-        before = x;
-        assert_true(y >= 44 && y <= 406);
+        assert_true(fabs(x - want_x) < 0.06 && fabs(y - want_y) < 0.06);
         p += n;
+        dot = strstr(dot + 1, "<circle");
+        assert_non_null(dot);
+        assert_int_equal(sscanf(dot, "<circle cx=\"%lf\" cy=\"%lf\"", &x, &y), 2);
+        assert_true(fabs(x - want_x) < 0.06 && fabs(y - want_y) < 0.06);
     }
     assert_int_equal(*p, '"');
+    free(text);
+}
+
+/* A number at an axis stands at the place of its line in the grid. */
+static void ticks_stand_at_their_numbers(void **state)
+{
+    (void)state;
+    struct fm_plot plot = example("family", 4);
+    char *text = draw(&plot), *p = text;
+    int across = 0, upwards = 0;
+    while ((p = strstr(p, "<text x=\""))) {
+        double x = 0, y = 0, number = 0;
+        char anchor[8];
+        if (sscanf(p, "<text x=\"%lf\" y=\"%lf\" text-anchor=\"%7[a-z]\">%lf<", &x, &y, anchor,
+                   &number) == 4) {
+            bool below = strcmp(anchor, "middle") == 0;
+            double want = below ? 70 + number / 0.8 * 670 : 406 - (number - 1.8) / 0.8 * 362 + 4;
+            assert_true(fabs((below ? x : y) - want) < 0.06);
+            *(below ? &across : &upwards) += 1;
+        }
+        p++;
+    }
+    assert_int_equal(across, 9); /* 0, 0.1 .. 0.8 */
+    assert_int_equal(upwards, 9);
     free(text);
 }
 
@@ -141,7 +191,8 @@ int main(void)
         cmocka_unit_test(a_plot_is_known_as_ours),
         cmocka_unit_test(the_same_numbers_give_the_same_bytes),
         cmocka_unit_test(names_cannot_break_the_document),
-        cmocka_unit_test(every_point_lies_in_the_field),
+        cmocka_unit_test(every_point_lies_where_its_numbers_say),
+        cmocka_unit_test(ticks_stand_at_their_numbers),
         cmocka_unit_test(one_point_and_none_can_be_drawn),
         cmocka_unit_test(as_many_series_as_there_may_be_are_told_apart),
     };
