@@ -6,8 +6,9 @@
 #
 # A unit test is a program: 0 passes, 77 skips, anything else fails.  A command-line test is a
 # script that decides nothing: what it prints and its status are compared with
-# golden/cli/NAME.{out,err,rc}.  Each runs in an empty folder of its own, with the tools in PATH
-# and GOLDEN naming golden/.  A run without a test is a failure.
+# golden/cli/NAME.{out,err,rc}; one that ends with 77 skips, and the last line of its standard
+# error says why.  Each runs in an empty folder of its own, with the tools in PATH and GOLDEN naming
+# golden/.  A run without a test is a failure.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -113,6 +114,10 @@ cli_tests() {
                 >"$scratch/out" 2>"$scratch/err" </dev/null
             echo $? >"$scratch/rc"
         )
+        if [ "$(cat "$scratch/rc")" = 77 ]; then
+            result "cli/$name" 77 "$began" "$scratch/err"
+            continue
+        fi
         compare "$name" >"$scratch/log"
         result "cli/$name" $? "$began" "$scratch/log"
     done

@@ -1,4 +1,4 @@
-# What standard output can do wrong: full, closed, gone, a terminal; and a file that is there.
+# What standard output can do wrong: full, closed, gone; and a file that is there.
 odd=$GOLDEN/odd-mixtral
 rank() {
     fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" "$@" 2>&1 >&3 3>&- | grep -v warning
@@ -16,8 +16,6 @@ fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" 2>/dev/null | true
 echo "reader gone: status ${PIPESTATUS[0]}"
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o err-closed >/dev/null 2>&-
 echo "standard error closed: status $?"
-script -qec "fm-rank -q --model $odd --tokens $odd/tokens.npy" /dev/null | tr -d '\r'
-echo "terminal: status ${PIPESTATUS[0]}"
 : >there
 rank -o there 3>&1
 echo "exists: status $?"

@@ -168,11 +168,18 @@ static void standard_output_fails_with_its_reason(void **state)
     assert_int_equal(fstat(fd, &st), 0);
     assert_int_equal(st.st_size, 64 * 4096);
     close(fd);
+}
+
+static void a_terminal_is_refused(void **state)
+{
+    (void)state;
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-    if (terminal >= 0 && isatty(terminal))
-        assert_int_equal(in_child(write_stdout, -2, terminal), FM_EUSAGE);
-    if (terminal >= 0)
-        close(terminal);
+    if (terminal < 0 || !isatty(terminal)) {
+        print_message("no pseudo-terminal can be had here\n");
+        skip();
+    }
+    assert_int_equal(in_child(write_stdout, -2, terminal), FM_EUSAGE);
+    close(terminal);
 }
 
 static int write_limited(void)
@@ -457,6 +464,7 @@ int main(void)
         cmocka_unit_test(output_names_that_cannot_be),
         cmocka_unit_test(a_look_ahead_makes_nothing),
         cmocka_unit_test(standard_output_fails_with_its_reason),
+        cmocka_unit_test(a_terminal_is_refused),
         cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
         cmocka_unit_test(a_full_disk_is_named_with_its_room),
         cmocka_unit_test(directories_appear_whole_or_not_at_all),
