@@ -1,8 +1,10 @@
 # The fm suite.  Targets:
 #
-#   all        the six tools and libfm_clip.so, in build/
+#   all        the six tools and libfm_clip.so, in build/; prints the apt line of what is missing
+#   deps       installs what is missing, for the tools and the tests (root on Debian or Ubuntu)
 #   demo       the whole pipeline on the small model in golden/, with a table of budgets
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
+#              (as root, both say and install what is missing first)
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
 #   gpu-check  all that needs a GPU: correctness, sanitizers, times (status 77 where there is none)
 #   judge-clip tokens per second with libfm_clip and without, in transformers and vLLM, on a quiet machine
@@ -136,13 +138,16 @@ $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
 -include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
-DEPS = CC="$(CC)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
+DEPS = CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
-# What is missing is installed (root on Debian or Ubuntu), or the one line to run is printed.
-deps-build:
-	@$(DEPS) build
+# Packages are installed for who asks to try or to check, never by a build or an install.
+DEPS_INSTALL := $(if $(filter demo check,$(MAKECMDGOALS)),install)
+deps:
+	@$(DEPS) install check
+deps-build: $(if $(filter check,$(MAKECMDGOALS)),deps-check)
+	@$(DEPS) $(DEPS_INSTALL) build
 deps-check:
-	@$(DEPS) check
+	@$(DEPS) $(DEPS_INSTALL) check
 
 demo: all
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
@@ -201,5 +206,5 @@ uninstall:
 clean:
 	rm -rf build
 
-.PHONY: all demo check judge judge-clip clients gpu-check lint golden bench bench-kernels install uninstall clean \
+.PHONY: all deps demo check judge judge-clip clients gpu-check lint golden bench bench-kernels install uninstall clean \
 	deps-build deps-check

@@ -1,28 +1,49 @@
 #!/bin/sh
 # What a fresh Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check` for
-# the tests as well.  As root with apt-get it is installed; otherwise the one line to run is
-# printed and the status is 1.  Nothing is touched where everything is there, whoever installed it:
-# headers are looked for with the compiler, so a library in another place is found through
-# CPPFLAGS and DNNL_CPPFLAGS.
+# the tests as well.  Where something is missing, the one line to run is printed and the status is 1;
+# `deps.sh install build|check` installs it, as root with apt-get.  Nothing is touched where everything
+# is there, whoever installed it: headers are looked for with the compiler, so a library in another
+# place is found through CPPFLAGS and DNNL_CPPFLAGS.
 set -u
 CC=${CC:-cc}
+CXX=${CXX:-g++}
 missing=
+install=
+if [ "${1:-}" = install ]; then
+    install=1
+    shift
+fi
 
 need() { # need PACKAGES TEST...: the packages are missing where the test fails
     packages=$1
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $packages"
 }
+# The program of a command, which may have several words: "ccache gcc".
 have() {
-    command -v "$1"
+    command -v "${1%% *}"
 }
-# shellcheck disable=SC2086 # flags are lists of words
+# shellcheck disable=SC2086 # commands and flags are lists of words
 header() { # header NAME...: the preprocessor finds them all
     printf '#include <%s>\n' "$@" |
         $CC ${CPPFLAGS:-} ${DNNL_CPPFLAGS:-} -E -x c -o /dev/null -
 }
+# shellcheck disable=SC2086,SC2317 # need runs it
+runs_cxx() {
+    $CXX -E -x c++ -o /dev/null /dev/null
+}
 
-need "gcc libc6-dev" have "$CC"
+# A compiler that somebody chose is not ours to install.
+for command in "$CC" "$CXX"; do
+    case $command in
+    cc | gcc | g++ | c++) ;;
+    *) have "$command" >/dev/null || {
+        echo "deps.sh: no program '${command%% *}', which CC or CXX names" >&2
+        exit 1
+    } ;;
+    esac
+done
+need "gcc libc6-dev" header stdio.h
 need make have make
 need pkg-config have "${PKG_CONFIG:-pkg-config}"
 # One run of the preprocessor where nothing is missing, one per library where something is.
@@ -36,7 +57,7 @@ if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/
 fi
 if [ "${1:-build}" = check ]; then
     need libcmocka-dev header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
-    need g++ have "${CXX:-g++}"
+    need g++ runs_cxx
     need clang-format have "${CLANG_FORMAT:-clang-format}"
     for tool in shellcheck mandoc zstd tar; do
         need "$tool" have "$tool"
@@ -47,7 +68,9 @@ if [ "${1:-build}" = check ]; then
 fi
 
 [ -z "$missing" ] && exit 0
-if [ "$(id -u)" = 0 ] && have apt-get >/dev/null; then
+sudo=sudo
+[ "$(id -u)" != 0 ] || sudo=
+if [ -n "$install" ] && [ -z "$sudo" ] && have apt-get >/dev/null; then
     echo "deps.sh: installing$missing" >&2
     # shellcheck disable=SC2086 # a list of words
     apt-get update -qq >&2 && DEBIAN_FRONTEND=noninteractive \
@@ -55,5 +78,5 @@ if [ "$(id -u)" = 0 ] && have apt-get >/dev/null; then
     echo "deps.sh: apt-get failed; these packages are needed:$missing" >&2
     exit 1
 fi
-echo "deps.sh: something is missing; run: sudo apt-get install -y$missing" >&2
+echo "deps.sh: something is missing; run: ${sudo:+sudo }apt-get install -y$missing" >&2
 exit 1

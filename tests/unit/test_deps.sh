@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# tests/deps.sh: a command of several words is a compiler too, and packages are installed only where
+# that is asked for.  apt-get and id are stand-ins: nothing is installed by this test.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+
+stand_in() { # stand_in NAME BODY
+    printf '#!/bin/sh\n%s\n' "$2" >"$scratch/$1" && chmod +x "$scratch/$1"
+}
+stand_in apt-get "echo \"\$*\" >>\"$scratch/installed\""
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in id 'echo "${FAKE_UID:-0}"'
+unset PKG_CONFIG # make may have exported one
+
+# expect WHAT STATUS OUTPUT INSTALLED ARGUMENT...: of a run of deps.sh with these arguments
+expect() {
+    local what=$1 status=$2 output=$3 installed=$4 got
+    shift 4
+    rm -f "$scratch/installed"
+    got=$(PATH=$scratch:$PATH sh tests/deps.sh "$@" 2>&1)
+    set -- "$?" "$got" "$(cat "$scratch/installed" 2>/dev/null)"
+    [ "$1 $2 $3" = "$status $output $installed" ] && return
+    printf '%s:\n  status %s\n  %s\n  apt-get %s\n' "$what" "$@"
+    failed=1
+}
+
+CC="env cc" CXX="env g++" expect "compilers of two words" 0 "" "" install build
+PKG_CONFIG=none-such expect "a build, as root" 1 \
+    "deps.sh: something is missing; run: apt-get install -y pkg-config" "" build
+PKG_CONFIG=none-such FAKE_UID=1000 expect "a build" 1 \
+    "deps.sh: something is missing; run: sudo apt-get install -y pkg-config" "" build
+PKG_CONFIG=none-such FAKE_UID=1000 expect "an install that is not allowed" 1 \
+    "deps.sh: something is missing; run: sudo apt-get install -y pkg-config" "" install build
+PKG_CONFIG=none-such expect "an install" 0 "deps.sh: installing pkg-config" \
+    "update -qq
+install -y -qq --no-install-recommends pkg-config" install build
+CC="none-such gcc" expect "a compiler that is not there" 1 \
+    "deps.sh: no program 'none-such', which CC or CXX names" "" install build
+exit $failed
