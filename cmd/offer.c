@@ -9,7 +9,6 @@
 
 #include "lib/export/runtimes.h"
 #include "lib/export/list.h"
-#include "lib/run/report.h"
 
 static void format_count(char text[32], uint64_t n)
 {

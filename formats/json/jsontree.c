@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "formats/file/text.h"
-#include "lib/base/mem.h"
 
 #define INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
 

@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 #include "formats/file/text.h"
-#include "lib/base/err.h"
 
 enum fm_unicode_class {
     FM_LETTER = 1,    /* \p{L} */

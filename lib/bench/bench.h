@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "lib/bench/meter.h"
-#include "lib/learn/quality.h"
+#include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
 /* --- quality: held-out loss per budget, beside masks that cost nothing to make --- */

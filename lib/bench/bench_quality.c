@@ -7,6 +7,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
 #include "lib/data/calib.h"
+#include "lib/learn/quality.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"

@@ -8,7 +8,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
-#include "lib/bench/kernelcase.h"
 #include "lib/bench/servemask.h"
 #include "lib/block/rope.h"
 

@@ -8,6 +8,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/data/mixture.h"
 
 #define SEQ_LEN_DEFAULT 2048
 #define PIECE_TOKENS 65536 /* hashed at a time, or one sequence */

@@ -2,7 +2,6 @@
  * Calibration sequences, from one source or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
  * order unless shuffled (seeded; each source by itself).  Several sources are interleaved by
- * weight as lib/data/mixture.h says, in the order run->tokens, run->also_tokens, run->texts.  Texts
  * are encoded (lib/data/corpus.h) and then one-dimensional token files.
  *
  * The files stay open and sequences are read when they are wanted, so memory does not grow with
@@ -16,7 +15,6 @@
 
 #include "formats/file/digest.h"
 #include "lib/data/corpus.h"
-#include "lib/data/mixture.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 

@@ -5,6 +5,7 @@
 #include "lib/data/provenance.h"
 
 #include "formats/json/json.h"
+#include "lib/data/mixture.h"
 
 static bool add_ids(cJSON *o, const char *key, const int32_t *ids, int n)
 {

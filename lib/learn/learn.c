@@ -97,7 +97,7 @@ static void harden(struct fm_learn *n, uint32_t *widths)
     fm_ties_spread(widths, experts_of(n), n->size);
 }
 
-/* Sampled subnets through the model: fills grad.total, counts, and the losses. */
+/* Sampled subnets through the model: fills grad.total and counts. */
 static int run_students(struct fm_learn *n, struct fm_err *err)
 {
     int samples = n->options->samples, T = n->task->calib.T;
@@ -121,15 +121,6 @@ static int run_students(struct fm_learn *n, struct fm_err *err)
     struct fm_visitor visitor = fm_maskgrad_visitor(&n->grad);
     if (rc == FM_OK)
         rc = fm_sweep_run(n->sweep, batch, batches, lane, lanes, &visitor, measure, n->counts, err);
-    struct fm_measure sum = {0};
-    for (int i = 0; rc == FM_OK && i < batches * lanes; i++) {
-        bool student = i % lanes != 0;
-        sum.ce += student ? measure[i].ce : 0;
-        sum.kl += student ? measure[i].kl : 0;
-        sum.n += student ? measure[i].n : 0;
-    }
-    n->ce = sum.n ? sum.ce / (double)sum.n : 0;
-    n->kl = sum.n ? sum.kl / (double)sum.n : 0;
     free(batch);
     free(measure);
     return rc;

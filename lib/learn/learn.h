@@ -25,8 +25,6 @@ struct fm_learn {
     double lambda;    /* of the cost */
     double rho_start; /* expected budget before the first step */
     int64_t taken;    /* steps */
-    /* Of the last step, for the curious. */
-    double ce, kl, rho;
     /* Scratch. */
     struct fm_sweep *sweep;
     struct fm_maskgrad grad;

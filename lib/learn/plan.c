@@ -10,7 +10,6 @@
 #include "lib/base/pool.h"
 #include "lib/block/cost.h"
 #include "lib/engine/layer.h"
-#include "lib/run/journal.h"
 
 #define PROBE 384
 #define PROBE_SECONDS 0.05

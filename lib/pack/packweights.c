@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/model/layout.h"
 

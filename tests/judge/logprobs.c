@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/pool.h"
 #include "lib/data/calib.h"
 #include "lib/engine/sweep.h"
 #include "lib/model/model.h"

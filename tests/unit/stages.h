@@ -8,7 +8,6 @@
 #define FM_TESTS_STAGES_H
 
 #include "formats/bundle/maskset.h"
-#include "formats/json/json.h"
 #include "formats/tensor/carry.h"
 #include "lib/data/provenance.h"
 #include "lib/stage/budgets.h"

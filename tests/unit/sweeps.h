@@ -5,7 +5,6 @@
 #ifndef FM_TESTS_SWEEPS_H
 #define FM_TESTS_SWEEPS_H
 
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/engine/sweeping.h"
 #include "lib/learn/loragrad.h"

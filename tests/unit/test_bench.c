@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "formats/text/tokens.h"
-#include "lib/base/pool.h"
 #include "lib/bench/bench.h"
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"

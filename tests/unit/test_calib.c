@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "lib/data/calib.h"
+#include "lib/data/mixture.h"
 #include "tests/unit/scratch.h"
 
 /* 1000 tokens, each its own position, as raw u16. */

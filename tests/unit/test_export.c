@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "lib/base/pool.h"
 #include "tests/unit/exports.h"
 
 /* ---- which member ---- */

@@ -18,7 +18,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "formats/file/text.h"
 #include "lib/base/err.h"
 
 #define SECONDS_MAX "60"

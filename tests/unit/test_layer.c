@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
 #include "lib/block/gqa.h"

@@ -7,7 +7,6 @@
 
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/block/gqa.h"
 #include "lib/block/router.h"

@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include "lib/base/pool.h"
-#include "lib/learn/rank.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
 #include "lib/learn/tune.h"

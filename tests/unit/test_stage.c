@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "formats/json/json.h"
 #include "tests/unit/stages.h"
 
 /* Layers 0 and 2 of three, and lists that name no layers or others. */

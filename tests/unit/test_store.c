@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/run/store.h"
 
 enum { RECORD = 200, COUNT = 7 };

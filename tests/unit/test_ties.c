@@ -5,9 +5,7 @@
 
 #include <cmocka.h>
 
-#include "lib/learn/rank.h"
 #include "lib/learn/train.h"
-#include "lib/learn/walk.h"
 #include "lib/masks/logits.h"
 #include "lib/masks/masks.h"
 #include "tests/unit/training.h"

@@ -9,9 +9,12 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
-#include "tests/unit/scratch.h"
 
 static const char *const names[] = {"mixtral", "mistral", "phi35",  "flags",
                                     "qwen2",   "qwen3",   "llama3", "olmoe"};

@@ -7,7 +7,6 @@
 
 #include "lib/base/pool.h"
 #include "lib/learn/maskgrad.h"
-#include "lib/learn/rank.h"
 #include "lib/learn/train.h"
 #include "lib/learn/walk.h"
 #include "lib/masks/logits.h"

@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include "formats/bundle/maskset.h"
-#include "formats/json/json.h"
 #include "lib/base/pool.h"
 #include "tests/unit/verify.h"
 
