@@ -43,7 +43,8 @@ HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell comman
 BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
 
 CFLAGS ?= -O2 -g
-WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
+WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef \
+	-Wconversion -Wno-string-conversion
 # Golden numbers match across compilers only where neither contracts a*b+c by itself.
 FLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -pthread $(SANFLAGS)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -89,6 +90,8 @@ all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_cli
 # through run-time dispatch only, so one binary serves every x86-64.
 $(BUILD)/kernels/cpu/%.c.o $(BUILD)/kernels/serve/cpu_serve.c.o: FLAGS += -O3
 $(BUILD)/kernels/clip/%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
+# Sizes are int there and indices are products of them with size_t: the sign is not cast each time.
+$(BUILD)/kernels/%.c.o $(BUILD)/pic/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
 $(BUILD)/lib/bench/pytorch.c.o: formats/runtime/torch_experts.py
