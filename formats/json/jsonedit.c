@@ -1,5 +1,11 @@
+/*
+ * One walk over the object finds where the values of the wanted keys lie; one copy puts the new
+ * ones there.  The text is never parsed into a tree and printed again: numbers, order, white space
+ * and keys that nobody here knows stay what they were.
+ */
 #include "formats/json/jsonedit.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,12 +13,17 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
+/* The value of an edit's key, as offsets into the text; 0, 0: the key is not there. */
+struct span {
+    size_t from, to;
+};
+
 /* What a walk over the object finds, as offsets into the text. */
-struct spans {
+struct object {
     size_t first, first_end; /* white space in front of the first key */
-    size_t from, to;         /* value of the key looked for; 0, 0: it is not there */
     size_t last;             /* end of the last value */
     bool empty;
+    struct span *span; /* of each edit */
 };
 
 static size_t skip_space(const char *text, size_t at, size_t size)
@@ -22,73 +33,102 @@ static size_t skip_space(const char *text, size_t at, size_t size)
     return at;
 }
 
-static int walk(struct spans *s, const char *text, size_t size, const char *key, struct fm_err *err)
+static int walk(struct object *o, const char *text, size_t size, const struct fm_jsonedit *edit,
+                int n, struct fm_err *err)
 {
     struct fm_json j;
     fm_json_init(&j, text, size);
     int rc = fm_json_expect(&j, '{', err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
-    s->first = s->last = (size_t)(j.at - text);
-    s->first_end = skip_space(text, s->first, size);
-    s->empty = s->first_end < size && text[s->first_end] == '}';
-    if (s->empty)
+    o->first = o->last = (size_t)(j.at - text);
+    o->first_end = skip_space(text, o->first, size);
+    o->empty = o->first_end < size && text[o->first_end] == '}';
+    if (o->empty)
         return FM_OK;
     do {
         char name[1024];
-        rc = fm_json_string(&j, name, sizeof name, err);
-        if (rc == FM_OK)
-            rc = fm_json_expect(&j, ':', err);
-        if (rc != FM_OK)
+        if ((rc = fm_json_string(&j, name, sizeof name, err)) ||
+            (rc = fm_json_expect(&j, ':', err)))
             return rc;
         size_t from = skip_space(text, (size_t)(j.at - text), size);
-        rc = fm_json_skip(&j, err);
-        if (rc != FM_OK)
+        if ((rc = fm_json_skip(&j, err)))
             return rc;
-        s->last = (size_t)(j.at - text);
-        if (strcmp(name, key) == 0) {
-            s->from = from;
-            s->to = s->last;
-        }
+        o->last = (size_t)(j.at - text);
+        for (int i = 0; i < n; i++)
+            if (strcmp(name, edit[i].key) == 0)
+                o->span[i] = (struct span){from, o->last};
     } while (fm_json_accept(&j, ','));
     return fm_json_expect(&j, '}', err);
 }
 
-/* text[from, to) becomes the `n` pieces, one after another. */
-static int splice(char **text, size_t *size, size_t from, size_t to, const char *const *piece,
-                  const size_t *bytes, int n, struct fm_err *err)
+static void put(char **to, const char *bytes, size_t size)
 {
-    size_t added = 0;
-    for (int i = 0; i < n; i++)
-        added += bytes[i];
-    char *made = fm_alloc(*size - (to - from) + added + 1, 1, "a JSON text", err);
-    if (!made)
-        return err->code;
-    char *at = made;
-    memcpy(at, *text, from);
-    at += from;
-    for (int i = 0; i < n; i++) {
-        memcpy(at, piece[i], bytes[i]);
-        at += bytes[i];
-    }
-    memcpy(at, *text + to, *size - to);
-    *size = *size - (to - from) + added;
-    free(*text);
-    *text = made;
-    return FM_OK;
+    memcpy(*to, bytes, size);
+    *to += size;
 }
 
-int fm_jsonedit_set(char **text, size_t *size, const char *key, const char *value,
+/* The edit whose value comes first in the text at or behind `at`; n: none. */
+static int next_value(const struct object *o, int n, size_t at)
+{
+    int next = n;
+    for (int i = 0; i < n; i++)
+        if (o->span[i].to && o->span[i].from >= at &&
+            (next == n || o->span[i].from < o->span[next].from))
+            next = i;
+    return next;
+}
+
+/* The text with its edits, into memory that is large enough; returns its end. */
+static char *write_edited(char *to, const struct object *o, const char *text, size_t size,
+                          const struct fm_jsonedit *edit, int n)
+{
+    size_t at = 0;
+    for (int i; (i = next_value(o, n, at)) < n; at = o->span[i].to) {
+        put(&to, text + at, o->span[i].from - at);
+        put(&to, edit[i].value, strlen(edit[i].value));
+    }
+    put(&to, text + at, o->last - at);
+    bool comma = !o->empty;
+    for (int i = 0; i < n; i++) {
+        if (o->span[i].to)
+            continue;
+        put(&to, ",", comma);
+        put(&to, text + o->first, o->first_end - o->first);
+        put(&to, "\"", 1);
+        put(&to, edit[i].key, strlen(edit[i].key));
+        put(&to, "\": ", 3);
+        put(&to, edit[i].value, strlen(edit[i].value));
+        comma = true;
+    }
+    put(&to, text + o->last, size - o->last);
+    *to = '\0';
+    return to;
+}
+
+int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err)
 {
-    struct spans s = {0};
-    int rc = walk(&s, *text, *size, key, err);
-    if (rc != FM_OK)
-        return rc;
-    size_t len = strlen(value);
-    if (s.to)
-        return splice(text, size, s.from, s.to, &value, &len, 1, err);
-    const char *piece[6] = {s.empty ? "" : ",", *text + s.first, "\"", key, "\": ", value};
-    size_t bytes[6] = {s.empty ? 0 : 1, s.first_end - s.first, 1, strlen(key), 3, len};
-    return splice(text, size, s.last, s.last, piece, bytes, 6, err);
+    struct object o = {.span = fm_alloc((size_t)n + 1, sizeof *o.span, "edits of a text", err)};
+    if (!o.span)
+        return err->code;
+    char *made = NULL;
+    int rc = walk(&o, *text, *size, edit, n, err);
+    if (rc)
+        goto out;
+    size_t bytes = *size + 1;
+    for (int i = 0; i < n; i++)
+        bytes += strlen(edit[i].key) + strlen(edit[i].value) + 5 + (o.first_end - o.first);
+    made = fm_alloc(bytes, 1, "a JSON text", err);
+    if (!made) {
+        rc = err->code;
+        goto out;
+    }
+    *size = (size_t)(write_edited(made, &o, *text, *size, edit, n) - made);
+    assert(*size < bytes);
+    free(*text);
+    *text = made;
+out:
+    free(o.span);
+    return rc;
 }

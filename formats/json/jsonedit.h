@@ -1,5 +1,5 @@
 /*
- * Change one key of a JSON object and leave every other byte of the text as it is:
+ * Change keys of a JSON object and leave every other byte of the text as it is:
  * config.json of an export is the checkpoint's but for the keys that the layout needs.
  */
 #ifndef FM_JSONEDIT_H
@@ -9,12 +9,17 @@
 
 #include "lib/base/err.h"
 
+struct fm_jsonedit {
+    const char *key, *value; /* the value is JSON */
+};
+
 /*
- * *text (malloc, *size bytes, NUL behind) is an object.  Put `value`, which is JSON, in the place
- * of top-level `key`'s, or add the key behind the last one, spaced as the first is.  *text is
- * replaced.  FM_EFORMAT where the text is no object, FM_ENOMEM.
+ * *text (malloc, *size bytes, NUL behind) is an object.  Put the value of each of the `n` edits in
+ * the place of its top-level key's, or add the key behind the last one, spaced as the first is;
+ * what is added comes in the order of the edits.  Keys of edits differ.  The text is read once, and
+ * *text is replaced; on failure it stays.  FM_EFORMAT where the text is no object, FM_ENOMEM.
  */
-int fm_jsonedit_set(char **text, size_t *size, const char *key, const char *value,
+int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err);
 
 #endif

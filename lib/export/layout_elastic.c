@@ -95,7 +95,6 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     }
     fm_texts_number(&t, p->from->budgets.budget[p->index].budget);
     fm_texts_set(edit, "fm_budget", &t);
-    /* Last: setting a key reads all that is there, and this is long. */
     if (!p->family) {
         say_family(&t, p);
         p->family = t.failed ? NULL : t.data;

@@ -5,13 +5,13 @@
  */
 #include "lib/export/texts.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "formats/json/jsonedit.h"
 #include "formats/runtime/modeling.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
@@ -69,9 +69,13 @@ void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *valu
 {
     if (e->rc == FM_OK && value->failed)
         e->rc = fm_fail(e->err, FM_ENOMEM, "no memory");
-    if (e->rc == FM_OK)
-        e->rc = fm_jsonedit_set(&e->text, &e->size, key, value->data, e->err);
-    free(value->data);
+    if (e->rc == FM_OK) {
+        assert(e->keys < FM_TEXTS_KEYS_MAX);
+        e->value[e->keys] = value->data;
+        e->key[e->keys++] = (struct fm_jsonedit){key, value->data};
+    } else {
+        free(value->data);
+    }
     *value = (struct fm_text){0};
 }
 
@@ -153,16 +157,21 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
 
 static int add_config(struct fm_exportplan *p, struct fm_err *err)
 {
-    struct fm_texts_edit e = {.size = p->from->config_bytes, .err = err};
-    e.text = fm_alloc(e.size + 1, 1, "config.json", err);
-    if (!e.text)
+    struct fm_texts_edit e = {.err = err};
+    size_t size = p->from->config_bytes;
+    char *text = fm_alloc(size + 1, 1, "config.json", err);
+    if (!text)
         return err->code;
-    memcpy(e.text, p->from->config_text, e.size);
+    memcpy(text, p->from->config_text, size);
     if (p->options.layout->config)
         p->options.layout->config(&e, p);
     if (e.rc == FM_OK)
-        return fm_exportplan_add_file(p, "config.json", e.text, e.size, e.size, false, err);
-    free(e.text);
+        e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
+    for (int i = 0; i < e.keys; i++)
+        free(e.value[i]);
+    if (e.rc == FM_OK)
+        return fm_exportplan_add_file(p, "config.json", text, size, size, false, err);
+    free(text);
     return fm_within(err, "config.json");
 }
 

@@ -5,6 +5,7 @@
 #define FM_TEXTS_H
 
 #include "formats/file/text.h"
+#include "formats/json/jsonedit.h"
 #include "lib/export/exportplan.h"
 
 /* Plan them as files: config.json, fm-export.json, README.md, the modelling file, the carried
@@ -17,15 +18,18 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- config.json ---- */
 
-/* Its text, and the first failure. */
+#define FM_TEXTS_KEYS_MAX 16
+
+/* The keys to set, in their order, with values of their own; and the first failure. */
 struct fm_texts_edit {
-    char *text;
-    size_t size;
+    struct fm_jsonedit key[FM_TEXTS_KEYS_MAX];
+    char *value[FM_TEXTS_KEYS_MAX]; /* the same; free() them */
+    int keys;
     int rc;
     struct fm_err *err;
 };
 
-/* Set a key to a text that was just built; releases that. */
+/* Set a key, which stays valid, to a text that was just built; takes that over. */
 void fm_texts_set(struct fm_texts_edit *edit, const char *key, struct fm_text *value);
 /* With our modelling file: its architecture and classes, and the widths. */
 void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exportplan *p);

@@ -66,15 +66,20 @@ static void sizes_that_wrap_are_refused(void **unused)
     assert_int_equal(fm_hfwriter_plan(&w, &huge, 1, 98, &err), FM_ECONFIG);
 }
 
-static void set(const char *before, const char *key, const char *value, const char *after)
+static void set_all(const char *before, const struct fm_jsonedit *edit, int n, const char *after)
 {
     struct fm_err err = {0};
     char *text = strdup(before);
     size_t size = strlen(text);
-    assert_int_equal(fm_jsonedit_set(&text, &size, key, value, &err), FM_OK);
+    assert_int_equal(fm_jsonedit_set(&text, &size, edit, n, &err), FM_OK);
     assert_string_equal(text, after);
     assert_int_equal(size, strlen(after));
     free(text);
+}
+
+static void set(const char *before, const char *key, const char *value, const char *after)
+{
+    set_all(before, &(struct fm_jsonedit){key, value}, 1, after);
 }
 
 static void one_key_changes_and_no_other_byte(void **unused)
@@ -88,15 +93,31 @@ static void one_key_changes_and_no_other_byte(void **unused)
     set("{\n}\n", "a", "1", "{\n\"a\": 1\n}\n");
 }
 
+/* In the order of the text where they are there, in the order of the edits where they are not; the
+ * value of the last of two equal keys is the one that readers take. */
+static void many_keys_change_at_once(void **unused)
+{
+    (void)unused;
+    static const struct fm_jsonedit edit[] = {
+        {"c", "[1, 2, 3]"}, {"new", "{}"}, {"a", "0"}, {"b", ""}, {"newer", "\"x\""}};
+    set_all("{\n  \"a\": 17,\n  \"k\": {\"c\": 1},\n  \"b\":2 ,\n  \"c\": true\n}\n", edit, 5,
+            "{\n  \"a\": 0,\n  \"k\": {\"c\": 1},\n  \"b\": ,\n  \"c\": [1, 2, 3],\n"
+            "  \"new\": {},\n  \"newer\": \"x\"\n}\n");
+    set_all("{}", edit, 2, "{\"c\": [1, 2, 3],\"new\": {}}");
+    set_all("{\"a\": 1, \"a\": 2}", edit, 3, "{\"a\": 1, \"a\": 0,\"c\": [1, 2, 3],\"new\": {}}");
+    set_all("{\"a\": 1}", edit, 0, "{\"a\": 1}");
+}
+
 static void a_text_that_is_no_object_is_refused(void **unused)
 {
     (void)unused;
+    static const struct fm_jsonedit edit = {"a", "2"};
     static const char *const bad[] = {"", "[1]", "{\"a\" 1}", "{\"a\": 1", "{\"a\": 1,}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_err err = {0};
         char *text = strdup(bad[i]);
         size_t size = strlen(text);
-        assert_int_equal(fm_jsonedit_set(&text, &size, "a", "2", &err), FM_EFORMAT);
+        assert_int_equal(fm_jsonedit_set(&text, &size, &edit, 1, &err), FM_EFORMAT);
         assert_string_equal(text, bad[i]);
         free(text);
     }
@@ -109,6 +130,7 @@ int main(void)
         cmocka_unit_test(one_file_has_no_index),
         cmocka_unit_test(sizes_that_wrap_are_refused),
         cmocka_unit_test(one_key_changes_and_no_other_byte),
+        cmocka_unit_test(many_keys_change_at_once),
         cmocka_unit_test(a_text_that_is_no_object_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
