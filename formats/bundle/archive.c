@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define NAME_BYTES 100
 #define PAX_BYTES_MAX 64 /* "19 size=8589934592\n" and longer sizes */
@@ -451,12 +452,6 @@ static int step(struct walk *w, bool *end, struct fm_err *err)
     return pass_data(w, name, size, err);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    const char *const *x = a, *const *y = b;
-    return strcmp(*x, *y);
-}
-
 static int check_distinct(const struct walk *w, struct fm_err *err)
 {
     const char **name = fm_alloc(w->members, sizeof *name, "tar names", err);
@@ -464,13 +459,10 @@ static int check_distinct(const struct walk *w, struct fm_err *err)
         return err->code;
     for (size_t i = 0; i < w->members; i++)
         name[i] = w->member[i].name;
-    qsort(name, w->members, sizeof *name, compare_names);
-    int code = FM_OK;
-    for (size_t i = 1; i < w->members && !code; i++)
-        if (strcmp(name[i - 1], name[i]) == 0)
-            code = fm_fail(err, FM_EFORMAT, "the member '%s' is there twice", name[i]);
+    fm_names_sort(name, w->members, sizeof *name);
+    const char *twin = fm_names_twin(name, w->members, sizeof *name);
     free(name);
-    return code;
+    return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' is there twice", twin) : FM_OK;
 }
 
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,

@@ -7,13 +7,9 @@
 #include <string.h>
 
 #include "formats/file/text.h"
+#include "lib/base/names.h"
 
 #define INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
-
-static int compare_keys(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
 
 /* `keys` has room for the keys of any object of the tree.  Depth was bounded by the scanner. */
 static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err)
@@ -23,11 +19,11 @@ static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err
     if (cJSON_IsObject(node)) {
         for (c = node->child; c; c = c->next)
             keys[n++] = c->string;
-        qsort(keys, n, sizeof *keys, compare_keys);
+        fm_names_sort(keys, n, sizeof *keys);
     }
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(keys[i - 1], keys[i]) == 0)
-            return fm_fail(err, FM_EFORMAT, "JSON: key '%s' stands twice", keys[i]);
+    const char *twin = fm_names_twin(keys, n, sizeof *keys);
+    if (twin)
+        return fm_fail(err, FM_EFORMAT, "JSON: key '%s' stands twice", twin);
     for (c = node->child; c; c = c->next) {
         int rc = c->child ? refuse_twins(c, keys, err) : FM_OK;
         if (rc != FM_OK)

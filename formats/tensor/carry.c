@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 static const char *const wanted[] = {
     /* configs */
@@ -103,11 +104,6 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
     return FM_OK;
 }
 
-static int compare_carried(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_carried *)a)->name, ((const struct fm_carried *)b)->name);
-}
-
 /* A pattern without a file is a mistake that would show on a server, days later. */
 static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern,
                           struct fm_err *err)
@@ -146,8 +142,7 @@ int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_er
     if (rc == FM_OK && errno != 0)
         rc = fm_fail_errno(err, "cannot list the directory");
     closedir(d);
-    if (dir->carried_count > 0)
-        qsort(dir->carried, dir->carried_count, sizeof *dir->carried, compare_carried);
+    fm_names_sort(dir->carried, dir->carried_count, sizeof *dir->carried);
     if (rc == FM_OK)
         return check_patterns(dir, pattern, err);
     return fm_within(err, "%s", dir->path);

@@ -7,6 +7,7 @@
 #include "formats/json/json.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 /* What is made from the text of the file. */
 struct making {
@@ -140,11 +141,6 @@ static int take_file(struct making *m, struct fm_err *err)
     return rc;
 }
 
-static int compare_entries(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_hfentry *)a)->tensor, ((const struct fm_hfentry *)b)->tensor);
-}
-
 int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_err *err)
 {
     char *json = NULL;
@@ -165,10 +161,10 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
     fm_json_init(&m.j, json, size);
     if ((rc = take_file(&m, err)) != FM_OK)
         goto out;
-    qsort(x->entry, x->count, sizeof *x->entry, compare_entries);
-    for (size_t i = 1; i < x->count && rc == FM_OK; i++)
-        if (strcmp(x->entry[i - 1].tensor, x->entry[i].tensor) == 0)
-            rc = fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", x->entry[i].tensor);
+    fm_names_sort(x->entry, x->count, sizeof *x->entry);
+    const char *twin = fm_names_twin(x->entry, x->count, sizeof *x->entry);
+    if (twin)
+        rc = fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", twin);
 out:
     free(json);
     if (rc != FM_OK) {
@@ -188,6 +184,5 @@ void fm_hfindex_close(struct fm_hfindex *x)
 
 struct fm_hfentry *fm_hfindex_find(const struct fm_hfindex *x, const char *tensor)
 {
-    struct fm_hfentry key = {.tensor = tensor};
-    return bsearch(&key, x->entry, x->count, sizeof key, compare_entries);
+    return fm_names_find(x->entry, x->count, sizeof *x->entry, tensor);
 }

@@ -9,11 +9,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
-}
+#include "lib/base/names.h"
 
 /* Bytes of a tensor whose size was not computed yet; false where they do not fit. */
 static bool size_tensor(struct fm_tensor *t)
@@ -71,11 +67,6 @@ struct entry {
     const char *tensor, *file;
 };
 
-static int compare_entries(const void *a, const void *b)
-{
-    return strcmp(((const struct entry *)a)->tensor, ((const struct entry *)b)->tensor);
-}
-
 /* {"metadata": {"total_size": n}, "weight_map": {tensor: file, ...}} */
 static int make_index(struct fm_hfwriter *w, struct fm_err *err)
 {
@@ -86,7 +77,7 @@ static int make_index(struct fm_hfwriter *w, struct fm_err *err)
         for (size_t i = 0; i < w->file[f].count; i++)
             entry[w->file[f].first + i] =
                 (struct entry){w->tensor[w->file[f].first + i].name, w->file[f].name};
-    qsort(entry, w->tensors, sizeof *entry, compare_entries);
+    fm_names_sort(entry, w->tensors, sizeof *entry);
     cJSON *tree = cJSON_CreateObject();
     cJSON *metadata = cJSON_AddObjectToObject(tree, "metadata");
     cJSON *map = cJSON_AddObjectToObject(tree, "weight_map");
@@ -115,7 +106,7 @@ int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size
         if (!size_tensor(&w->tensor[i]))
             rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes below 2^64",
                          tensor[i].name);
-    qsort(w->tensor, count, sizeof *w->tensor, compare_names);
+    fm_names_sort(w->tensor, count, sizeof *w->tensor);
     if (rc == FM_OK)
         rc = cut(w, shard_bytes, err);
     if (rc == FM_OK)

@@ -9,6 +9,7 @@
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 
@@ -271,11 +272,6 @@ static int add_pair(struct header *h, struct fm_err *err)
     return FM_OK;
 }
 
-static int compare_pairs(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static int take_metadata(struct header *h, struct fm_err *err)
 {
     int rc = fm_json_expect(&h->j, '{', err);
@@ -291,11 +287,9 @@ static int take_metadata(struct header *h, struct fm_err *err)
     if (rc != FM_OK || h->pairs == 0)
         return rc;
     const char **m = h->st->metadata;
-    qsort(m, h->pairs, 2 * sizeof *m, compare_pairs);
-    for (size_t i = 1; i < h->pairs; i++)
-        if (strcmp(m[2 * i - 2], m[2 * i]) == 0)
-            return fm_fail(err, FM_EFORMAT, "key '%s' stands twice", m[2 * i]);
-    return FM_OK;
+    fm_names_sort(m, h->pairs, 2 * sizeof *m);
+    const char *twin = fm_names_twin(m, h->pairs, 2 * sizeof *m);
+    return twin ? fm_fail(err, FM_EFORMAT, "key '%s' stands twice", twin) : FM_OK;
 }
 
 /* A name and what belongs to it. */
@@ -346,11 +340,6 @@ static int take_header(struct header *h, struct fm_err *err)
     return fm_json_end(&h->j, err);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
-}
-
 static int compare_spans(const void *a, const void *b)
 {
     const struct fm_tensor *s = *(const struct fm_tensor *const *)a;
@@ -389,11 +378,10 @@ static int check_tiling(struct fm_tensor **order, size_t count, uint64_t data_si
 static int finish_index(struct header *h, uint64_t data, struct fm_err *err)
 {
     struct fm_safetensors *st = h->st;
-    if (st->count > 0)
-        qsort(st->tensor, st->count, sizeof *st->tensor, compare_names);
-    for (size_t i = 1; i < st->count; i++)
-        if (strcmp(st->tensor[i - 1].name, st->tensor[i].name) == 0)
-            return fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", st->tensor[i].name);
+    fm_names_sort(st->tensor, st->count, sizeof *st->tensor);
+    const char *twin = fm_names_twin(st->tensor, st->count, sizeof *st->tensor);
+    if (twin)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", twin);
     struct fm_tensor **order = malloc((st->count + 1) * sizeof(struct fm_tensor *));
     if (!order)
         return fm_fail(err, FM_ENOMEM, "no memory for the order of %zu tensors", st->count);
@@ -491,10 +479,7 @@ void fm_safetensors_close(struct fm_safetensors *st)
 
 const struct fm_tensor *fm_safetensors_find(const struct fm_safetensors *st, const char *name)
 {
-    struct fm_tensor key = {.name = name};
-    if (st->count == 0)
-        return NULL;
-    return bsearch(&key, st->tensor, st->count, sizeof key, compare_names);
+    return fm_names_find(st->tensor, st->count, sizeof *st->tensor, name);
 }
 
 const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char *key)

@@ -8,6 +8,7 @@
 
 #include "formats/file/text.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 /* Widest first, so that every tensor is aligned to its element; then by name. */
 static int compare_places(const void *a, const void *b)
@@ -17,25 +18,18 @@ static int compare_places(const void *a, const void *b)
     return wide != wider ? wider - wide : strcmp(s->name, t->name);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_err *err)
 {
     const char **names = malloc((count + 1) * sizeof *names);
-    int rc = FM_OK;
     if (!names)
         return fm_fail(err, FM_ENOMEM, "no memory for %zu names", count);
     for (size_t i = 0; i < count; i++)
         names[i] = tensor[i].name;
-    qsort(names, count, sizeof *names, compare_names);
-    for (size_t i = 1; i < count && rc == FM_OK; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            rc = fm_fail(err, FM_ECONFIG, "tensor '%s' would stand twice in the output", names[i]);
+    fm_names_sort(names, count, sizeof *names);
+    const char *twin = fm_names_twin(names, count, sizeof *names);
     free(names);
-    return rc;
+    return twin ? fm_fail(err, FM_ECONFIG, "tensor '%s' would stand twice in the output", twin)
+                : FM_OK;
 }
 
 static int set_size(struct fm_tensor *t, struct fm_err *err)

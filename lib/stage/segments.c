@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define TENSOR_PREFIX "tensor."
 
@@ -15,12 +16,6 @@ static int compare_bounds(const void *a, const void *b)
 {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return (x > y) - (x < y);
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_segment_tensor *)a)->name,
-                  ((const struct fm_segment_tensor *)b)->name);
 }
 
 /* 0, the widths, the multiples of FM_SEGMENT_CHANNELS, I: sorted, each once. */
@@ -64,7 +59,7 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
         t->dims = rest[i].dims;
         memcpy(t->shape, rest[i].shape, sizeof t->shape);
     }
-    qsort(seg->tensor, tensors, sizeof *seg->tensor, compare_names);
+    fm_names_sort(seg->tensor, tensors, sizeof *seg->tensor);
     return FM_OK;
 }
 
@@ -129,9 +124,7 @@ int fm_segments_at(const struct fm_segments *seg, uint32_t width)
 
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name)
 {
-    struct fm_segment_tensor key = {.name = (char *)(uintptr_t)name};
-    return seg->tensors ? bsearch(&key, seg->tensor, seg->tensors, sizeof key, compare_names)
-                        : NULL;
+    return fm_names_find(seg->tensor, seg->tensors, sizeof *seg->tensor, name);
 }
 
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,

@@ -16,6 +16,7 @@
 #include "lib/base/err.h"
 #include "lib/base/fatal.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
 #include "lib/base/rng.h"
@@ -547,6 +548,30 @@ static void a_watched_crash_is_a_lack_of_memory_where_there_is_none(void **state
     assert_int_equal(in_child(crash_without_memory, -2, -2), FM_ENOMEM);
 }
 
+/* names */
+
+static void records_are_sorted_and_found_by_their_names(void **state)
+{
+    (void)state;
+    struct record {
+        const char *name;
+        int value;
+    } r[] = {{"b", 2}, {"\xff", 4}, {"a.10", 1}, {"a", 0}, {"b.", 3}};
+    fm_names_sort(r, 5, sizeof *r);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(r[i].value, i);
+    assert_null(fm_names_twin(r, 5, sizeof *r));
+    for (int i = 0; i < 5; i++)
+        assert_ptr_equal(fm_names_find(r, 5, sizeof *r, r[i].name), &r[i]);
+    assert_null(fm_names_find(r, 5, sizeof *r, "a."));
+    r[4].name = r[3].name;
+    assert_string_equal(fm_names_twin(r, 5, sizeof *r), "b.");
+    assert_null(fm_names_twin(r, 4, sizeof *r));
+    fm_names_sort(NULL, 0, sizeof *r);
+    assert_null(fm_names_find(NULL, 0, sizeof *r, "a"));
+    assert_null(fm_names_twin(NULL, 0, sizeof *r));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -571,6 +596,7 @@ int main(void)
         cmocka_unit_test(thread_counts_are_checked),
         cmocka_unit_test(scratch_is_a_stack),
         cmocka_unit_test(a_watched_crash_is_a_lack_of_memory_where_there_is_none),
+        cmocka_unit_test(records_are_sorted_and_found_by_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,35 @@
+/* A record's address is that of its first member, so one comparison serves every kind of record. */
+#include "lib/base/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *name_of(const void *record)
+{
+    return *(const char *const *)record;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(name_of(a), name_of(b));
+}
+
+void fm_names_sort(void *records, size_t count, size_t size)
+{
+    if (count > 0)
+        qsort(records, count, size, compare);
+}
+
+void *fm_names_find(const void *records, size_t count, size_t size, const char *name)
+{
+    return count > 0 ? bsearch(&name, records, count, size, compare) : NULL;
+}
+
+const char *fm_names_twin(const void *records, size_t count, size_t size)
+{
+    const char *at = records;
+    for (size_t i = 1; i < count; i++, at += size)
+        if (strcmp(name_of(at), name_of(at + size)) == 0)
+            return name_of(at);
+    return NULL;
+}

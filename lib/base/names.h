@@ -1,0 +1,20 @@
+/*
+ * Records that begin with their name: sorted by its bytes, found by it, and checked for names that
+ * two of them have.  A record is any struct of `size` bytes whose first member is a `const char *`
+ * or `char *`, or an array of such pointers.
+ */
+#ifndef FM_NAMES_H
+#define FM_NAMES_H
+
+#include <stddef.h>
+
+/* Records may be NULL where count is 0. */
+void fm_names_sort(void *records, size_t count, size_t size);
+
+/* Of sorted records: the one of that name, or NULL. */
+void *fm_names_find(const void *records, size_t count, size_t size, const char *name);
+
+/* Of sorted records: the first name that two of them have, or NULL. */
+const char *fm_names_twin(const void *records, size_t count, size_t size);
+
+#endif
