@@ -175,6 +175,31 @@ int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *si
     return FM_OK;
 }
 
+int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
+                     struct fm_err *err)
+{
+    struct fm_file f;
+    char *path = fm_file_join(dir, name, err);
+    if (!path)
+        return err->code;
+    int rc = fm_file_open(&f, path, err);
+    free(path);
+    if (rc)
+        return rc;
+    rc = fm_file_slurp(&f, limit, text, size, err);
+    fm_file_close(&f);
+    return rc;
+}
+
+char *fm_file_join(const char *dir, const char *name, struct fm_err *err)
+{
+    size_t size = strlen(dir) + strlen(name) + 2;
+    char *path = fm_alloc(size, 1, "a path", err);
+    if (path)
+        snprintf(path, size, "%s/%s", dir, name);
+    return path;
+}
+
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err)
 {
     struct stat st;

@@ -123,9 +123,9 @@ int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, s
 {
     *o = (struct fm_output){.fd = -1, .slot = -1};
     assert(*name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
-    char *path = NULL;
-    if (asprintf(&path, "%s/%s", d->temp, name) < 0)
-        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", name);
+    char *path = fm_file_join(d->temp, name, err);
+    if (!path)
+        return err->code;
     int rc = fm_output_open(o, path, false, false, err);
     free(path);
     if (rc != FM_OK)

@@ -256,14 +256,11 @@ static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err
 
 static int open_file(struct fm_tokenizer **t, const struct fm_run_options *run, struct fm_err *err)
 {
-    struct fm_text path = {0};
     if (run->tokenizer)
-        fm_text_printf(&path, "%s", run->tokenizer);
-    else
-        fm_text_printf(&path, "%s/tokenizer.json", run->model);
-    int rc = path.failed ? fm_fail(err, FM_ENOMEM, "no memory for a path")
-                         : fm_tokenizer_open(t, path.data, err);
-    free(path.data);
+        return fm_tokenizer_open(t, run->tokenizer, err);
+    char *path = fm_file_join(run->model, "tokenizer.json", err);
+    int rc = path ? fm_tokenizer_open(t, path, err) : err->code;
+    free(path);
     return rc;
 }
 

@@ -11,32 +11,6 @@
 #define EXPORT_BYTES_MAX ((size_t)64 << 20)
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 
-static char *join(const char *dir, const char *name, struct fm_err *err)
-{
-    size_t n = strlen(dir) + strlen(name) + 2;
-    char *path = fm_alloc(n, 1, "a path", err);
-    if (path)
-        snprintf(path, n, "%s/%s", dir, name);
-    return path;
-}
-
-/* The whole of dir/name. */
-static int slurp(const char *dir, const char *name, size_t limit, char **text, size_t *size,
-                 struct fm_err *err)
-{
-    struct fm_file file = {.fd = -1};
-    char *path = join(dir, name, err);
-    if (!path)
-        return err->code;
-    int rc = fm_file_open(&file, path, err);
-    if (!rc) {
-        rc = fm_file_slurp(&file, limit, text, size, err);
-        fm_file_close(&file);
-    }
-    free(path);
-    return rc;
-}
-
 static int add_file(struct fm_tensors *t, const struct fm_file *file,
                     const struct fm_safetensors *st, struct fm_err *err)
 {
@@ -101,7 +75,7 @@ static int open_bundle(struct fm_tensors *t, struct fm_err *err)
 
 static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
 {
-    char *path = join(t->path, name, err);
+    char *path = fm_file_join(t->path, name, err);
     if (!path)
         return err->code;
     struct fm_shard *shard = &t->own[t->owns];
@@ -119,7 +93,8 @@ static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
 /* layers-00000.safetensors and so on, one for each layer that has widths, and rest.safetensors. */
 static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
 {
-    int rc = slurp(t->path, "config.json", CONFIG_BYTES_MAX, &t->config, &t->config_bytes, err);
+    int rc = fm_file_slurp_in(t->path, "config.json", CONFIG_BYTES_MAX, &t->config,
+                              &t->config_bytes, err);
     size_t files = (size_t)cJSON_GetArraySize(widths) + 1;
     t->own = rc ? NULL : fm_alloc(files, sizeof *t->own, "weight files", err);
     if (!t->own)
@@ -169,8 +144,8 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
 {
     cJSON *json = NULL;
     struct fm_err absent = {0};
-    int rc =
-        slurp(t->path, "fm-export.json", EXPORT_BYTES_MAX, &t->export, &t->export_bytes, &absent);
+    int rc = fm_file_slurp_in(t->path, "fm-export.json", EXPORT_BYTES_MAX, &t->export,
+                              &t->export_bytes, &absent);
     if (rc == FM_OK && fm_json_tree(&json, t->export, t->export_bytes, err))
         return fm_within(err, "%s/fm-export.json", t->path);
     if (rc != FM_OK && rc != FM_ENOENT) {

@@ -22,27 +22,6 @@
 
 /* ---- what it is ---- */
 
-static char *path_in(const struct fm_verify_job *j, const char *name)
-{
-    char *path = NULL;
-    return asprintf(&path, "%s/%s", j->v->options->target, name) < 0 ? NULL : path;
-}
-
-/* Bytes of a file of the directory; free(). */
-static int slurp(const struct fm_verify_job *j, const char *name, size_t limit, char **text,
-                 size_t *size, struct fm_err *err)
-{
-    struct fm_file f;
-    char *path = path_in(j, name);
-    int rc = path ? fm_file_open(&f, path, err) : fm_fail(err, FM_ENOMEM, "no memory for a name");
-    if (rc == FM_OK) {
-        rc = fm_file_slurp(&f, limit, text, size, err);
-        fm_file_close(&f);
-    }
-    free(path);
-    return rc;
-}
-
 static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
     const cJSON *cap = cJSON_GetObjectItemCaseSensitive(json, "load_cap");
@@ -83,7 +62,8 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     size_t size;
     cJSON *json = NULL;
     const char *layout = NULL;
-    int rc = slurp(j, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text, &size, err);
+    int rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text,
+                              &size, err);
     if (rc != FM_OK)
         return fm_within(err, "no export of fm-pack");
     rc = fm_json_tree(&json, text, size, err);
@@ -159,7 +139,8 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     char *text = NULL;
     size_t size = 0;
     struct fm_err missing = {0};
-    int rc = slurp(j, f->name, (size_t)f->bytes + 1, &text, &size, &missing);
+    int rc = fm_file_slurp_in(j->v->options->target, f->name, (size_t)f->bytes + 1, &text, &size,
+                              &missing);
     fm_verifier_count(j->v, 1, f->bytes);
     if (rc == FM_ENOMEM || rc == FM_EIO)
         *err = missing;
@@ -189,9 +170,8 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
     const struct fm_planned_file *f = &j->plan.file[i];
     struct fm_verify_shard *s = &j->shard[i];
     struct fm_err broken = {0};
-    char *path = path_in(j, f->name);
-    int rc = path ? fm_file_open(&s->file, path, &broken)
-                  : fm_fail(&broken, FM_ENOMEM, "no memory for a name");
+    char *path = fm_file_join(j->v->options->target, f->name, &broken);
+    int rc = path ? fm_file_open(&s->file, path, &broken) : broken.code;
     free(path);
     if (rc == FM_OK) {
         s->open = true;
