@@ -43,6 +43,11 @@
 #define FM_MEMBER_CHECKSUMS "CHECKSUMS"
 #define FM_MEMBER_PAD ".pad/" /* prefix */
 
+/* Files below weights/ of a bundle, and of a native export: of a decoder layer with experts, by its
+ * number, and of all other tensors. */
+#define FM_WEIGHTS_LAYER "layers-%05d.safetensors"
+#define FM_WEIGHTS_REST "rest.safetensors"
+
 struct fm_member {
     char *name;
     uint64_t size;

@@ -38,10 +38,10 @@ static int plan_files(struct fm_exportplan *p, struct fm_err *err)
     int rc = FM_OK;
     for (int l = 0; l < p->from->config.M && rc == FM_OK; l++) {
         char name[FM_VOLUMES_NAME_BYTES];
-        snprintf(name, sizeof name, "layers-%05d.safetensors", p->from->config.moe[l]);
+        snprintf(name, sizeof name, FM_WEIGHTS_LAYER, p->from->config.moe[l]);
         rc = add_file(p, name, l, err);
     }
-    return rc == FM_OK ? add_file(p, "rest.safetensors", -1, err) : rc;
+    return rc == FM_OK ? add_file(p, FM_WEIGHTS_REST, -1, err) : rc;
 }
 
 static void say_running(struct fm_text *t, const struct fm_exportplan *p)

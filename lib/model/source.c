@@ -104,12 +104,12 @@ static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err 
     cJSON_ArrayForEach(layer, widths)
     {
         char name[40];
-        snprintf(name, sizeof name, "layers-%05d.safetensors", l++);
+        snprintf(name, sizeof name, FM_WEIGHTS_LAYER, l++);
         if (!rc && cJSON_GetArraySize(layer) > 0)
             rc = open_own(t, name, err);
     }
     t->source = FM_SOURCE_ONLINE;
-    return rc ? rc : open_own(t, "rest.safetensors", err);
+    return rc ? rc : open_own(t, FM_WEIGHTS_REST, err);
 }
 
 /* The list of widths of a native export; NULL: it is none. */

@@ -85,7 +85,7 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
     const struct fm_config *c = &p->cp.config;
     static const char *const name[FM_SEGMENT_PARTS] = {"gate_up", "down"};
     int l = c->moe[v->layer];
-    snprintf(v->name, sizeof v->name, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", l);
+    fm_volumes_member(v->name, l);
     v->tensors = FM_SEGMENT_PARTS;
     v->tensor = fm_alloc(FM_SEGMENT_PARTS, sizeof *v->tensor, "a layer's plan", err);
     for (int i = 0; v->tensor && i < FM_SEGMENT_PARTS; i++) {
@@ -106,7 +106,7 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
 
 static int plan_rest(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
 {
-    snprintf(v->name, sizeof v->name, FM_MEMBER_WEIGHTS "rest.safetensors");
+    snprintf(v->name, sizeof v->name, FM_VOLUMES_REST);
     v->tensors = p->cp.rests;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
     for (size_t i = 0; v->tensor && i < v->tensors; i++) {

@@ -19,13 +19,14 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/stage.h"
+#include "lib/stage/volumes.h"
 
 /* Tensors that are not experts' are copied in pieces of this size. */
 #define FM_PACKING_PIECE_BYTES FM_WEIGHTSUM_PIECE
 
 /* A member under weights/: its header, and its tensors in file order. */
 struct fm_packing_volume {
-    char name[64];
+    char name[FM_VOLUMES_NAME_BYTES];
     char *header;
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;

@@ -8,7 +8,7 @@
 
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l)
 {
-    snprintf(name, FM_VOLUMES_NAME_BYTES, FM_MEMBER_WEIGHTS "layers-%05d.safetensors", l);
+    snprintf(name, FM_VOLUMES_NAME_BYTES, FM_MEMBER_WEIGHTS FM_WEIGHTS_LAYER, l);
 }
 
 void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part)

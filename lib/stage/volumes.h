@@ -37,6 +37,6 @@ uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_par
 #define FM_VOLUMES_NAME_BYTES 64
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l);
 void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part);
-#define FM_VOLUMES_REST FM_MEMBER_WEIGHTS "rest.safetensors"
+#define FM_VOLUMES_REST FM_MEMBER_WEIGHTS FM_WEIGHTS_REST
 
 #endif
