@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/export/runtimes.h"
 #include "lib/export/list.h"
+#include "lib/export/runtimes.h"
 
 static void format_count(char text[32], uint64_t n)
 {

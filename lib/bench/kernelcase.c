@@ -10,38 +10,29 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
+#include "lib/bench/shapes.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 
 enum { OTHER_BYTES = 128 << 20, FILL = 1 << 16 };
 
-static const struct {
-    const char *name;
-    int H, I, E, K;
-} shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
-              {"phi-3.5-moe", 4096, 6400, 16, 2},
-              {"qwen2-57b-a14b", 3584, 2560, 64, 8},
-              {"qwen3-30b-a3b", 2048, 768, 128, 8}};
-
 static int parse_shape(struct fm_kernelcase *c, const char *text, struct fm_err *err)
 {
-    char end;
+    char end, names[256];
     struct fm_clip_layer *l = &c->layer;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (strcmp(text, shapes[i].name) == 0) {
-            l->H = shapes[i].H;
-            c->I = shapes[i].I;
-            l->E = shapes[i].E;
-            c->K = shapes[i].K;
-            return FM_OK;
-        }
+    const struct fm_shape *known = fm_shapes_find(text);
+    if (known) {
+        l->H = known->H;
+        c->I = known->I;
+        l->E = known->E;
+        c->K = known->K;
+        return FM_OK;
+    }
     if (sscanf(text, "%d,%d,%d,%d%c", &l->H, &c->I, &l->E, &c->K, &end) != 4 || l->H < 1 ||
         c->I < 1 || l->E < 1 || c->K < 1 || l->H > 1 << 16 || c->I > 1 << 20 || l->E > 4096 ||
         c->K > l->E)
-        return fm_fail(err, FM_EUSAGE,
-                       "'%s' is no shape; use H,I,E,K or one of mixtral-8x7b, phi-3.5-moe, "
-                       "qwen2-57b-a14b, qwen3-30b-a3b",
-                       text);
+        return fm_fail(err, FM_EUSAGE, "'%s' is no shape; use H,I,E,K or one of %s", text,
+                       fm_shapes_names(names, sizeof names));
     return FM_OK;
 }
 

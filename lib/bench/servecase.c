@@ -9,32 +9,11 @@
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
 #include "lib/bench/servemask.h"
+#include "lib/bench/shapes.h"
 #include "lib/block/rope.h"
 
 enum { VOCABULARY = 1024, ROWS = 4096, FILL = 1 << 16, TOKENS_MAX = 1 << 28 };
 enum { GPU_BYTES = 512 << 20 }; /* for kernels and cuBLAS */
-
-/* What kernelcase's shapes leave out. */
-static const struct {
-    const char *name;
-    int L, Q, G, C;
-} models[] = {{"mixtral-8x7b", 32, 32, 8, 128},
-              {"phi-3.5-moe", 32, 32, 8, 128},
-              {"qwen2-57b-a14b", 28, 28, 4, 128},
-              {"qwen3-30b-a3b", 48, 32, 4, 128}};
-
-/* Heads of a made-up shape: 128 wide or what divides H, four query heads to a key head. */
-static int choose_heads(struct fm_config *g, struct fm_err *err)
-{
-    g->C = 128;
-    while (g->H % g->C)
-        g->C /= 2;
-    if (g->C < 2)
-        return fm_fail(err, FM_EUSAGE, "hidden width %d is odd; heads need an even one", g->H);
-    g->Q = g->H / g->C;
-    g->G = g->Q % 4 ? g->Q : g->Q / 4;
-    return FM_OK;
-}
 
 static int describe(struct fm_servecase *c, const char *shape, struct fm_err *err)
 {
@@ -42,14 +21,16 @@ static int describe(struct fm_servecase *c, const char *shape, struct fm_err *er
     g->V = VOCABULARY;
     g->eps = 1e-5f;
     g->T_max = c->prompt + c->decode;
-    for (size_t i = 0; shape && i < sizeof models / sizeof *models; i++)
-        if (strcmp(shape, models[i].name) == 0) {
-            c->model_layers = models[i].L;
-            g->Q = models[i].Q;
-            g->G = models[i].G;
-            g->C = models[i].C;
-        }
-    return c->model_layers && shape ? FM_OK : choose_heads(g, err);
+    const struct fm_shape *known = shape ? fm_shapes_find(shape) : NULL;
+    if (known) {
+        c->model_layers = known->L;
+        g->Q = known->Q;
+        g->G = known->G;
+        g->C = known->C;
+    } else if (!fm_shapes_heads(g->H, 128, &g->Q, &g->G, &g->C)) {
+        return fm_fail(err, FM_EUSAGE, "hidden width %d is odd; heads need an even one", g->H);
+    }
+    return FM_OK;
 }
 
 /* --- bytes --- */

@@ -7,7 +7,7 @@
 #include "lib/bench/kerneloptions.h"
 
 struct fm_servebench_options {
-    const char *shape;         /* a name of fm_kernelbench_shapes, or "H,I,E,K"; NULL: default */
+    const char *shape;         /* a name of lib/bench/shapes.c, or "H,I,E,K"; NULL: default */
     const char *budgets;       /* "0,0.2,0.4"; 0 comes first in any case */
     const char *family;        /* a bundle or stage stream whose shape and masks are taken */
     const char *dtype;         /* "bf16", "f32": of weights and cache */

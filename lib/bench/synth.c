@@ -10,6 +10,7 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/bench/shapes.h"
 #include "lib/family/family.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/ranking.h"
@@ -30,13 +31,8 @@ int fm_synth_parse(struct fm_synth *s, const char *shape, struct fm_err *err)
         if (value[i] < 1 || value[i] > limit[i])
             return fm_fail(err, FM_EUSAGE, "shape '%s': %c is %d (limit %d)", shape, "HIEKLVT"[i],
                            value[i], limit[i]);
-    s->C = 64;
-    while (s->H % s->C)
-        s->C /= 2;
-    if (s->C < 2)
+    if (!fm_shapes_heads(s->H, 64, &s->Q, &s->G, &s->C))
         return fm_fail(err, FM_EUSAGE, "shape '%s': H is odd; heads need an even width", shape);
-    s->Q = s->H / s->C;
-    s->G = s->Q % 4 ? s->Q : s->Q / 4;
     return FM_OK;
 }
 

@@ -13,8 +13,8 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
-#include "lib/export/runtimes.h"
 #include "lib/export/planner.h"
+#include "lib/export/runtimes.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"

@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/engine/layer.h"
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/block/sparsemix.h"
+#include "lib/engine/layer.h"
 #include "lib/family/family.h"
 
 #define ATTENTION                                                                                  \

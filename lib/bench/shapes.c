@@ -1,0 +1,43 @@
+/* From the models' config.json; experts and attention in one row, so that what measures the one and
+ * what measures both speak of the same model. */
+#include "lib/bench/shapes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct fm_shape shapes[] = {
+    {"mixtral-8x7b", 4096, 14336, 8, 2, 32, 32, 8, 128},
+    {"phi-3.5-moe", 4096, 6400, 16, 2, 32, 32, 8, 128},
+    {"qwen2-57b-a14b", 3584, 2560, 64, 8, 28, 28, 4, 128},
+    {"qwen3-30b-a3b", 2048, 768, 128, 8, 48, 32, 4, 128},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+const struct fm_shape *fm_shapes_find(const char *name)
+{
+    for (int i = 0; i < SHAPES; i++)
+        if (strcmp(name, shapes[i].name) == 0)
+            return &shapes[i];
+    return NULL;
+}
+
+const char *fm_shapes_names(char *text, size_t size)
+{
+    size_t at = 0;
+    for (int i = 0; i < SHAPES && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", shapes[i].name);
+    return text;
+}
+
+bool fm_shapes_heads(int H, int widest, int *Q, int *G, int *C)
+{
+    *C = widest;
+    while (H % *C)
+        *C /= 2;
+    if (*C < 2)
+        return false;
+    *Q = H / *C;
+    *G = *Q % 4 ? *Q : *Q / 4;
+    return true;
+}

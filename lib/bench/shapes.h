@@ -1,0 +1,25 @@
+/* Shapes of models that people know, for measurements without their weights. */
+#ifndef FM_SHAPES_H
+#define FM_SHAPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Letters of kernels/ops/kernels.h; L decoder layers, all with experts. */
+struct fm_shape {
+    const char *name;
+    int H, I, E, K, L;
+    int Q, G, C;
+};
+
+/* NULL: no such name. */
+const struct fm_shape *fm_shapes_find(const char *name);
+
+/* "mixtral-8x7b, phi-3.5-moe, ...": all names, cut to `size` bytes; returns text. */
+const char *fm_shapes_names(char *text, size_t size);
+
+/* Heads of a made-up model: `widest` wide (a power of two) or what divides H, four query heads to a
+ * key head where that goes.  False where H is odd. */
+bool fm_shapes_heads(int H, int widest, int *Q, int *G, int *C);
+
+#endif
