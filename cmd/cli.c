@@ -8,7 +8,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "cmd/options.h"
 #include "cmd/progress.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
@@ -48,18 +47,6 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
         fm_guard_check(&cli->guard, &err) != FM_OK ||
         fm_pool_start(cli->run.threads, &err) != FM_OK)
         exit(fm_cli_end(cli, err.code, &err));
-}
-
-void fm_cli_bytes(char text[32], uint64_t bytes)
-{
-    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-    double v = (double)bytes;
-    int u = 0;
-    while (v >= 999.5 && u < 6) {
-        v /= 1000;
-        u++;
-    }
-    snprintf(text, 32, u == 0 || v >= 99.5 ? "%.0f %s" : "%.3g %s", v, unit[u]);
 }
 
 int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cmd/show.h"
+#include "cmd/units.h"
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
@@ -99,7 +100,7 @@ void fm_figures_io(FILE *out, const struct fm_bench_io *io)
     for (int i = 0; i < IO_ROWS; i++) {
         char bytes[32];
         double rate = (double)row[i].bytes / row[i].seconds;
-        fm_cli_bytes(bytes, row[i].bytes);
+        fm_units_bytes(bytes, row[i].bytes);
         fprintf(out, "%-14s %9s %9.3f %10.3f", row[i].name, bytes, row[i].seconds, 1e-9 * rate);
         if (row[i].beside > 0)
             fprintf(out, " %7.2fx", rate / row[i].beside);
@@ -159,7 +160,7 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
 void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
 {
     char bytes[32];
-    fm_cli_bytes(bytes, e->bytes);
+    fm_units_bytes(bytes, e->bytes);
     fprintf(out, "checkpoint of %s, %d threads\n", bytes, e->threads);
     engine_text(out, "rank", &e->rank, e->threads);
     engine_text(out, "train", &e->train, e->threads);

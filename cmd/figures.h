@@ -2,7 +2,10 @@
 #ifndef FM_FIGURES_H
 #define FM_FIGURES_H
 
-#include "cmd/cli.h"
+#include <stdio.h>
+
+#include <cjson/cJSON.h>
+
 #include "lib/bench/bench.h"
 #include "lib/bench/kernelbench.h"
 #include "lib/bench/servebench.h"

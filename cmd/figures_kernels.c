@@ -1,5 +1,6 @@
 /* What fm-bench kernels measured, as a table, JSON and a plot. */
 #include "cmd/figures.h"
+#include "cmd/units.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b)
 {
     char bytes[32];
-    fm_cli_bytes(bytes, b->bytes);
+    fm_units_bytes(bytes, b->bytes);
     fprintf(out, "H %d, I %d, %d experts, top-%d, %s: %s of weights\n", b->H, b->I, b->E, b->K,
             b->dtype, bytes);
     if (b->rows == 0)

@@ -1,5 +1,6 @@
 /* What fm-bench serve measured, as a table, JSON and a plot. */
 #include "cmd/figures.h"
+#include "cmd/units.h"
 
 #include <math.h>
 
@@ -39,8 +40,8 @@ static double bound(const struct fm_servebench *s, int b)
 static void describe(FILE *out, const struct fm_servebench *s)
 {
     char bytes[32], token[32];
-    fm_cli_bytes(bytes, s->bytes);
-    fm_cli_bytes(token, s->token_bytes);
+    fm_units_bytes(bytes, s->bytes);
+    fm_units_bytes(token, s->token_bytes);
     fprintf(out, "H %d, I %d, %d experts, top-%d, %d query and %d key heads of %d, %s%s\n", s->H,
             s->I, s->E, s->K, s->Q, s->G, s->C, s->dtype, s->shared ? ", no shared expert" : "");
     fprintf(out, "%d sequences, %d tokens in, %d out; %s of weights, cache %s a token\n", s->batch,
@@ -78,7 +79,7 @@ void fm_figures_serve(FILE *out, const struct fm_servebench *s)
     for (int b = 0; b < s->rows; b++) {
         const struct fm_servebench_row *r = &s->row[b];
         char freed[32], share[32], most[32];
-        fm_cli_bytes(freed, r->freed);
+        fm_units_bytes(freed, r->freed);
         fprintf(out, "| %.3f | %.1f | %.2f | %.2f | %s |", r->budget, prefill_rate(s, b),
                 s->row[0].prefill / r->prefill, r->prefill_ideal,
                 figure(share, r->prefill_experts));

@@ -2,6 +2,7 @@
 #include "cmd/cli.h"
 #include "cmd/figures.h"
 #include "cmd/serving.h"
+#include "cmd/units.h"
 
 #include <string.h>
 
@@ -46,7 +47,7 @@ static int plan(const struct fm_cli *cli, const char *what, uint64_t bytes, stru
     struct fm_cli_text result;
     if (fm_cli_text_open(&result, err) != FM_OK)
         return err->code;
-    fm_cli_bytes(text, bytes);
+    fm_units_bytes(text, bytes);
     fprintf(result.out, "%s: a synthetic checkpoint of %s\n", what, text);
     cJSON *o = fm_report_begin("fm-bench");
     cJSON_AddBoolToObject(o, "dry_run", 1);

@@ -1,5 +1,6 @@
 /* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong. */
 #include "cmd/cli.h"
+#include "cmd/units.h"
 #include "lib/export/list.h"
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"
@@ -26,7 +27,7 @@ static void add_finding(void *self, const char *item, const char *what)
 static void describe(FILE *out, const struct fm_verify_report *r, int code)
 {
     char bytes[32];
-    fm_cli_bytes(bytes, r->bytes);
+    fm_units_bytes(bytes, r->bytes);
     if (r->function)
         fprintf(out, "function: loss %.6f, want %.6f; log-probabilities differ by %.3g at most\n",
                 r->loss, r->loss_want, r->logprob_diff_max);

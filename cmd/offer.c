@@ -3,6 +3,7 @@
  * many devices it can be split.  Columns are the forms that the list has.
  */
 #include "cmd/offer.h"
+#include "cmd/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 
 static void format_count(char text[32], uint64_t n)
 {
-    fm_cli_bytes(text, n);
+    fm_units_bytes(text, n);
     for (char *p = text; *p; p++)
         if (*p == 'B')
             *p = '\0';
@@ -23,7 +24,7 @@ static void format_count(char text[32], uint64_t n)
 static void row_text(FILE *out, const struct fm_list_row *r)
 {
     char bytes[32], params[32], active[32];
-    fm_cli_bytes(bytes, r->bytes);
+    fm_units_bytes(bytes, r->bytes);
     format_count(params, r->params);
     format_count(active, r->params_active);
     fprintf(out, "%6.4f  %-14s %5u %8.1f %5u %9s %9s %9s", r->budget, r->method, r->width_min,
@@ -69,7 +70,7 @@ static void form_row(FILE *out, const struct fm_list *list, const struct fm_list
     for (int i = 0; i < list->kinds; i++) {
         char bytes[32];
         bool possible = !list->packed || r->form[i].files > 0;
-        fm_cli_bytes(bytes, list->packed ? r->form[i].files : r->form[i].tensors);
+        fm_units_bytes(bytes, list->packed ? r->form[i].files : r->form[i].tensors);
         fprintf(out, " %10s", possible ? bytes : "-");
     }
     degree_cells(out, list, r);

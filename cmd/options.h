@@ -5,7 +5,51 @@
 #ifndef FM_OPTIONS_H
 #define FM_OPTIONS_H
 
-#include "cmd/cli.h"
+#include <stdbool.h>
+
+#include "cmd/value.h"
+#include "lib/base/err.h"
+#include "lib/run/guard.h"
+#include "lib/run/run.h"
+
+/* An option that was given, and the sets of shared options it belongs to (0: the tool's own). */
+struct fm_cli_given {
+    const char *name;
+    int groups;
+};
+#define FM_CLI_GIVEN_MAX 64
+
+/* Sets of shared options that a tool takes, beside --report --force --json --dry-run --quiet --help
+ * --version, which all take. */
+enum fm_cli_group {
+    FM_CLI_ALL = 1 << 0,
+    FM_CLI_MODEL = 1 << 1,    /* --model, required */
+    FM_CLI_TOKENS = 1 << 2,   /* --tokens and what belongs to it, required */
+    FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text */
+    FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --threads */
+    FM_CLI_OUTPUT = 1 << 5,   /* --output */
+    FM_CLI_STATE = 1 << 6,    /* --state */
+    FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
+    FM_CLI_CUDA = 1 << 8      /* --device may be cuda */
+};
+
+struct fm_cli {
+    const char *tool;
+    const char *synopsis; /* what follows the name in the usage line */
+    const char *about;    /* one sentence for --help */
+    int groups;
+    struct fm_run_options run;
+    bool json, dry_run, quiet;
+    const char *report; /* --report FILE: the result as JSON */
+    char **operand;
+    int operands, operands_max;
+    int words;             /* of the operands that come first: they name no files */
+    struct fm_guard guard; /* every file that the command line names */
+    struct fm_cli_given given[FM_CLI_GIVEN_MAX];
+    int givens;
+};
+
+#define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
 
 /*
  * Fill *cli and what the rows point to.  A mistake ends the process with one sentence and
@@ -14,5 +58,13 @@
  */
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count);
+
+/*
+ * FM_EUSAGE, naming the option, where one was given that does nothing in the mode at hand: one of
+ * `names` ("steps lr"), or a shared one all of whose sets are in `groups`.  `mode` ends the
+ * sentence: "with --method uniform", "in io", "without --text".
+ */
+int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const char *names,
+                  struct fm_err *err);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/cli.h"
+#include "cmd/units.h"
 #include "lib/base/clock.h"
 #include "lib/base/printable.h"
 
@@ -39,9 +39,9 @@ static void format_line(char *text, size_t size, uint64_t done, uint64_t total, 
     double rate = elapsed > 0 ? (double)(done - now.done_first) / elapsed : 0;
     char a[32], b[32], r[32], left[48] = "";
     if (bytes) {
-        fm_cli_bytes(a, done);
-        fm_cli_bytes(b, total);
-        fm_cli_bytes(r, (uint64_t)rate);
+        fm_units_bytes(a, done);
+        fm_units_bytes(b, total);
+        fm_units_bytes(r, (uint64_t)rate);
     } else {
         snprintf(a, sizeof a, "%llu", (unsigned long long)done);
         snprintf(b, sizeof b, "%llu %s", (unsigned long long)total, unit);

@@ -1,4 +1,5 @@
 #include "cmd/show.h"
+#include "cmd/units.h"
 
 #include <stdlib.h>
 
@@ -7,7 +8,7 @@
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what)
 {
     char text[32];
-    fm_cli_bytes(text, bytes);
+    fm_units_bytes(text, bytes);
     fprintf(out, "%-9s%12s%s%s\n", name, text, *what ? "  " : "", what);
 }
 

@@ -1,10 +1,42 @@
 /*
- * The argument of an option: parsed strictly and exactly, whatever the locale.
+ * An option of the command line: its row in a table, and its argument, parsed strictly and exactly,
+ * whatever the locale.
  */
 #ifndef FM_VALUE_H
 #define FM_VALUE_H
 
-#include "cmd/cli.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/run/run.h"
+
+enum fm_cli_kind {
+    FM_CLI_FLAG,    /* bool *: no argument, sets true */
+    FM_CLI_TEXT,    /* const char ** */
+    FM_CLI_LIST,    /* const char *[FM_SOURCES_MAX + 1], one each time the option is given */
+    FM_CLI_READ,    /* const char **: a file or directory that the run reads */
+    FM_CLI_SOURCES, /* const char *[FM_SOURCES_MAX + 1]: FILE[:WEIGHT] that it reads, repeated */
+    FM_CLI_RESULT,  /* const char **: the file that it makes */
+    FM_CLI_EXPORT,  /* const char **: the directory that it makes */
+    FM_CLI_REPORT,  /* const char **: beside that, JSON for scripts */
+    FM_CLI_PLOT,    /* const char **: beside that, a picture */
+    FM_CLI_JOURNAL, /* const char **: the state, while it lasts */
+    FM_CLI_INT,     /* int *, in [min, max] */
+    FM_CLI_COUNT64, /* uint64_t * */
+    FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */
+    FM_CLI_REAL,    /* double *, in [min, max] */
+    FM_CLI_CHOICE   /* int *, index into `arg`, "score|original" */
+};
+
+struct fm_cli_option {
+    const char *name; /* long name without dashes */
+    char letter;      /* or 0 */
+    enum fm_cli_kind kind;
+    void *value;
+    const char *arg;  /* "DIR"; choices for FM_CLI_CHOICE; NULL for a flag */
+    const char *help; /* one line, with the default */
+    double min, max;  /* both 0: no limit but the type's */
+};
 
 /* Store text (NULL for a flag) in *option->value; false where it is not such a value. */
 bool fm_value_parse(const struct fm_cli_option *option, const char *text);
