@@ -3,6 +3,7 @@
 #include "cmd/show.h"
 #include "lib/learn/recover.h"
 #include "lib/run/report.h"
+#include "lib/stage/lorafile.h"
 
 static void describe(FILE *out, const void *report)
 {
@@ -56,15 +57,18 @@ int main(int argc, char **argv)
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
          "one mask, or many in every step (default: single)", 0, 0},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
-         4096},
+         FM_LORA_RANK_MAX},
         {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
-         "the adapter counts alpha / rank (default: 32)", 1e-6, 1e6},
-        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1, 10000000},
-        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", 1e-12, 1},
+         "the adapter counts alpha / rank (default: 32)", FM_RECOVER_ALPHA_MIN,
+         FM_RECOVER_ALPHA_MAX},
+        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
+         FM_RECOVER_STEPS_MAX},
+        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
+         FM_RECOVER_LR_MAX},
         {"w-task", 0, FM_CLI_REAL, &options.w_task, "X", "weight of the cross-entropy (default: 1)",
-         0, 1e6},
+         0, FM_RECOVER_WEIGHT_MAX},
         {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",
-         "weight of the divergence from the full model (default: 1)", 0, 1e6},
+         "weight of the divergence from the full model (default: 1)", 0, FM_RECOVER_WEIGHT_MAX},
     };
     struct fm_cli cli = {
         .tool = "fm-recover",

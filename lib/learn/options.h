@@ -6,6 +6,20 @@
 
 #include "lib/masks/masks.h"
 
+/* Limits of what follows; the library and the command line refuse what lies outside them. */
+#define FM_TRAIN_STEPS_MAX 1000000
+#define FM_TRAIN_SAMPLES_MAX 64 /* with the teacher, lanes of one sweep */
+#define FM_TRAIN_PRIOR_MAX 1000
+#define FM_TRAIN_LR_MIN 1e-12
+#define FM_TRAIN_LR_MAX 1000
+#define FM_TRAIN_MULTIPLE_MAX (1 << 20)
+#define FM_RECOVER_ALPHA_MIN 1e-6
+#define FM_RECOVER_ALPHA_MAX 1e6
+#define FM_RECOVER_STEPS_MAX 10000000
+#define FM_RECOVER_LR_MIN 1e-12
+#define FM_RECOVER_LR_MAX 1
+#define FM_RECOVER_WEIGHT_MAX 1e6
+
 enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 
 struct fm_train_options {

@@ -79,14 +79,16 @@ static int check_options(const struct fm_recover_options *o, struct fm_decimal *
         return rc;
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
         return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
-    if (!(o->alpha > 0 && o->alpha <= 1e6))
-        return fm_fail(err, FM_EUSAGE, "--lora-alpha %g: give more than 0, at most 1e6", o->alpha);
-    if (o->steps < 1 || o->steps > 10000000)
-        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to 10000000", o->steps);
-    if (!(o->lr > 0 && o->lr <= 1))
-        return fm_fail(err, FM_EUSAGE, "--lr %g: give more than 0, at most 1", o->lr);
-    if (!(o->w_task >= 0 && o->w_task <= 1e6) || !(o->w_kl >= 0 && o->w_kl <= 1e6) ||
-        o->w_task + o->w_kl == 0)
+    if (!(o->alpha >= FM_RECOVER_ALPHA_MIN && o->alpha <= FM_RECOVER_ALPHA_MAX))
+        return fm_fail(err, FM_EUSAGE, "--lora-alpha %g: give %g to %g", o->alpha,
+                       FM_RECOVER_ALPHA_MIN, FM_RECOVER_ALPHA_MAX);
+    if (o->steps < 1 || o->steps > FM_RECOVER_STEPS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to %d", o->steps, FM_RECOVER_STEPS_MAX);
+    if (!(o->lr >= FM_RECOVER_LR_MIN && o->lr <= FM_RECOVER_LR_MAX))
+        return fm_fail(err, FM_EUSAGE, "--lr %g: give %g to %d", o->lr, FM_RECOVER_LR_MIN,
+                       FM_RECOVER_LR_MAX);
+    if (!(o->w_task >= 0 && o->w_task <= FM_RECOVER_WEIGHT_MAX) ||
+        !(o->w_kl >= 0 && o->w_kl <= FM_RECOVER_WEIGHT_MAX) || o->w_task + o->w_kl == 0)
         return fm_fail(err, FM_EUSAGE, "--w-task %g --w-kl %g: give 0 to 1e6, not both 0",
                        o->w_task, o->w_kl);
     assert(o->middle >= 0 && o->middle + 2 <= FM_LANES_MAX);

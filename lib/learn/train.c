@@ -85,15 +85,20 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
     if (fm_decimal_targets(step, until) >= FM_BUDGETS_MAX)
         return fm_fail(err, FM_EUSAGE, "--budget-step %s: more than %d budgets", o->budget_step,
                        FM_BUDGETS_MAX);
-    if (o->steps < 1 || o->steps > 1000000)
-        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to 1000000", o->steps);
-    if (o->samples < 1 || o->samples > FM_LANES_MAX - 1)
+    if (o->steps < 1 || o->steps > FM_TRAIN_STEPS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to %d", o->steps, FM_TRAIN_STEPS_MAX);
+    _Static_assert(FM_TRAIN_SAMPLES_MAX < FM_LANES_MAX, "a lane is the teacher's");
+    if (o->samples < 1 || o->samples > FM_TRAIN_SAMPLES_MAX)
         return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
-                       FM_LANES_MAX - 1);
-    if (!(o->lr > 0 && o->lr <= 1000))
-        return fm_fail(err, FM_EUSAGE, "--lr %g: give more than 0, at most 1000", o->lr);
-    if (!(o->prior >= 0 && o->prior <= 1000))
-        return fm_fail(err, FM_EUSAGE, "--prior %g: give 0 to 1000", o->prior);
+                       FM_TRAIN_SAMPLES_MAX);
+    if (!(o->lr >= FM_TRAIN_LR_MIN && o->lr <= FM_TRAIN_LR_MAX))
+        return fm_fail(err, FM_EUSAGE, "--lr %g: give %g to %d", o->lr, FM_TRAIN_LR_MIN,
+                       FM_TRAIN_LR_MAX);
+    if (!(o->prior >= 0 && o->prior <= FM_TRAIN_PRIOR_MAX))
+        return fm_fail(err, FM_EUSAGE, "--prior %g: give 0 to %d", o->prior, FM_TRAIN_PRIOR_MAX);
+    if (o->width_multiple < 1 || o->width_multiple > FM_TRAIN_MULTIPLE_MAX)
+        return fm_fail(err, FM_EUSAGE, "--width-multiple %u: give 1 to %d", o->width_multiple,
+                       FM_TRAIN_MULTIPLE_MAX);
     return FM_OK;
 }
 

@@ -354,7 +354,9 @@ static void options_that_make_no_sense_are_refused(void **state)
                {"0.1", "0.5", "0.5", 1, 1, 0, "--actions"},
                {"0.1", "0.5", "1", 1, 1, 0, "--actions"},
                {"0.1", "0.5", NULL, 0, 1, 0, "--steps"},
+               {"0.1", "0.5", NULL, 1000001, 1, 0, "--steps"},
                {"0.1", "0.5", NULL, 1, 0, 0, "--samples-per-batch"},
+               {"0.1", "0.5", NULL, 1, 65, 0, "--samples-per-batch"},
                {"0.1", "0.5", NULL, 1, 1, -1, "--prior"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct runs r;
