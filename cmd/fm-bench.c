@@ -10,11 +10,13 @@
 #include "lib/run/report.h"
 
 struct options {
-    const char *budgets, *plot;        /* quality */
-    uint64_t size;                     /* io */
-    int repeat;                        /* io, kernels; 0: theirs */
-    const char *family, *python;       /* kernels */
-    struct fm_bench_engine_options on; /* engine; dir is io's too */
+    const char *budgets, *plot;         /* quality */
+    uint64_t size;                      /* io */
+    int repeat;                         /* io, kernels; 0: theirs */
+    const char *family, *python, *rows; /* kernels */
+    const char *shape;                  /* engine, kernels, serve; NULL: theirs */
+    int sequences;                      /* engine, serve; 0: theirs */
+    struct fm_bench_engine_options on;  /* engine; dir is io's too */
     int dtype;
     struct fm_serving serve; /* what is serve's alone */
 };
@@ -92,8 +94,8 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     static const char *const dtypes[] = {"bf16", "f32", "f16"};
     struct fm_kernelbench result;
     struct fm_cli_text text;
-    struct fm_kernelbench_options k = {.shape = cli->run.model, .family = o->family};
-    k.tokens = cli->run.tokens ? cli->run.tokens : "1,16,64,256,1024,4096";
+    struct fm_kernelbench_options k = {.shape = o->shape, .family = o->family};
+    k.tokens = o->rows ? o->rows : "1,16,64,256,1024,4096";
     k.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
     k.dtype = dtypes[o->dtype];
     k.repeat = o->repeat ? o->repeat : 7;
@@ -103,9 +105,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.seed = cli->run.seed;
     k.stop = cli->run.stop;
     if (k.shape && k.family)
-        return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
-    if (cli->run.also_tokens[0])
-        return fm_fail(err, FM_EUSAGE, "in kernels --tokens is one list, 1,16,64");
+        return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
     int code = fm_kernelbench_run(&k, cli->dry_run, &result, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
         code =
@@ -130,44 +130,62 @@ static int serve(const struct fm_cli *cli, struct options *o, struct fm_err *err
     o->serve.dtype = o->dtype ? "f32" : "bf16";
     o->serve.plot = o->plot;
     o->serve.repeat = o->repeat;
+    o->serve.shape = o->shape;
+    o->serve.sequences = o->sequences ? o->sequences : 8;
     return fm_serving_run(cli, &o->serve, err);
 }
+
+/* What to measure, and, as another option says, how. */
+enum {
+    QUALITY = 1,
+    HELD = 2, /* quality on --eval-tokens or --eval-text */
+    IO = 4,
+    ENGINE = 8,
+    KERNELS = 16,
+    SERVE = 32,
+    ON_GPU = 64, /* serve --device cuda */
+    QUALITIES = QUALITY | HELD,
+    SERVES = SERVE | ON_GPU
+};
+
+static const struct fm_cli_scope scope[] = {
+    {"model", 0, QUALITIES, "shape", ENGINE | KERNELS | SERVES},
+    {"tokens", 0, QUALITY, "rows", KERNELS},
+    {"batch", 0, ENGINE, "sequences", SERVES},
+    {.name = "text", .modes = QUALITY},
+    {.name = "shuffle", .modes = QUALITY | ENGINE},
+    {.name = "max-tokens", .modes = QUALITIES | ENGINE},
+    {.name = "device", .modes = QUALITIES | ENGINE | SERVES},
+    {.name = "precision", .modes = QUALITIES | ENGINE | SERVE},
+    {.name = "memory", .modes = QUALITIES | ENGINE | SERVE},
+    {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = QUALITIES},
+    {0},
+};
 
 /* Options of the other things to measure. */
 static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *err)
 {
-    int inputs = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL;
-    if (strcmp(what, "io") == 0)
-        return fm_cli_refuse(cli, "in io", inputs,
-                             "device precision memory budgets plot shape dtype sequences steps "
-                             "keep family python layers prompt decode",
-                             err);
-    if (strcmp(what, "engine") == 0)
-        return fm_cli_refuse(cli, "in engine", FM_CLI_MODEL,
-                             "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
-                             "eval-tokens eval-text token-dtype seq-len budgets plot size repeat "
-                             "family python layers prompt decode",
-                             err);
-    if (strcmp(what, "kernels") == 0)
-        return fm_cli_refuse(cli, "in kernels", FM_CLI_EVAL,
-                             "text text-field split-blank-lines tokenizer tokenizer-cmd "
-                             "token-dtype seq-len batch max-tokens shuffle device precision memory "
-                             "size dir shape sequences steps keep layers prompt decode",
-                             err);
-    if (strcmp(what, "serve") == 0)
-        return fm_cli_refuse(cli, "in serve", FM_CLI_EVAL,
-                             "tokens text text-field split-blank-lines tokenizer tokenizer-cmd "
-                             "token-dtype seq-len max-tokens shuffle size dir shape sequences "
-                             "steps keep python",
-                             err);
-    if (fm_run_evaluates(&cli->run) &&
-        fm_cli_refuse(cli, "in quality with --eval-tokens or --eval-text", 0, "tokens text shuffle",
-                      err) != FM_OK)
-        return err->code;
-    return fm_cli_refuse(cli, "in quality", 0,
-                         "batch size repeat dir shape dtype sequences steps "
-                         "keep family python layers prompt decode",
-                         err);
+    static const struct {
+        const char *what;
+        int mode;
+    } modes[] = {{"quality", QUALITY},
+                 {"io", IO},
+                 {"engine", ENGINE},
+                 {"kernels", KERNELS},
+                 {"serve", SERVE}};
+    for (int i = 0; i < FM_CLI_COUNT(modes); i++) {
+        if (strcmp(what, modes[i].what) != 0)
+            continue;
+        char says[16];
+        snprintf(says, sizeof says, "in %s", what);
+        int rc = fm_options_check(cli, modes[i].mode, says, err);
+        if (!rc && modes[i].mode == QUALITY && fm_run_evaluates(&cli->run))
+            rc = fm_options_check(cli, HELD, "in quality with --eval-tokens or --eval-text", err);
+        if (!rc && modes[i].mode == SERVE && strcmp(cli->run.device, "cuda") == 0)
+            rc = fm_options_check(cli, ON_GPU, "with --device cuda", err);
+        return rc;
+    }
+    return FM_OK;
 }
 
 static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
@@ -202,42 +220,51 @@ int main(int argc, char **argv)
 {
     struct options o = {
         .size = 256u << 20,
-        .on = {.shape = "256,896,8,2,4,1024,256", .sequences = 8, .steps = 2},
+        .on = {.steps = 2},
         .serve = {.prompt = 64, .decode = 32},
     };
     const struct fm_cli_option own[] = {
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
          "quality: the masks nearest to these, or all (default: tenths); kernels, serve: shares "
          "removed",
-         0, 0},
+         0, 0, QUALITIES | KERNELS | SERVES},
         {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
-         "quality, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0},
-        {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0},
+         "quality, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
+         QUALITIES | KERNELS | SERVES},
+        {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
+         IO},
         {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
          "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1,
-         100},
-        {"family", 0, FM_CLI_READ, &o.family, "BUNDLE", "kernels, serve: its shape and masks", 0,
-         0},
+         100, IO | KERNELS | SERVES},
+        {"family", 0, FM_CLI_READ, &o.family, "BUNDLE", "kernels, serve: its shape and masks", 0, 0,
+         KERNELS | SERVES},
         {"python", 0, FM_CLI_TEXT, &o.python, "PROGRAM",
          "kernels: Python with PyTorch, beside ours; or none (default: python3, if it has it)", 0,
-         0},
+         0, KERNELS},
+        {"rows", 0, FM_CLI_TEXT, &o.rows, "N,N,...",
+         "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
         {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
-         "io, engine: where data are made (default: TMPDIR or /var/tmp)", 0, 0},
-        {"shape", 0, FM_CLI_TEXT, &o.on.shape, "H,I,E,K,L,V,T",
-         "engine: the checkpoint (default: 256,896,8,2,4,1024,256)", 0, 0},
+         "io, engine: where data are made (default: TMPDIR or /var/tmp)", 0, 0, IO | ENGINE},
+        {"shape", 0, FM_CLI_TEXT, &o.shape, "SHAPE",
+         "engine: H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, serve: a model's name, "
+         "or "
+         "H,I,E,K (default: 1024,3584,8,2)",
+         0, 0, ENGINE | KERNELS | SERVES},
         {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
-         "engine, kernels, serve: of the weights (default: bf16; f16: kernels alone)", 0, 0},
-        {"sequences", 0, FM_CLI_INT, &o.on.sequences, "N", "engine: to rank (default: 8)", 1,
-         1 << 20},
+         "engine, kernels, serve: of the weights (default: bf16; f16: kernels alone)", 0, 0,
+         ENGINE | KERNELS | SERVES},
+        {"sequences", 0, FM_CLI_INT, &o.sequences, "N",
+         "engine: to rank; serve: at once (default: 8)", 1, 1 << 20, ENGINE | SERVES},
         {"steps", 0, FM_CLI_INT, &o.on.steps, "N", "engine: training steps, 0: none (default: 2)",
-         0, 1 << 20},
-        {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: leave the checkpoint there", 0, 0},
+         0, 1 << 20, ENGINE},
+        {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: leave the checkpoint there", 0, 0,
+         ENGINE},
         {"layers", 0, FM_CLI_INT, &o.serve.layers, "N",
-         "serve: decoder layers (default: the model's, or what fits --memory)", 1, 1024},
+         "serve: decoder layers (default: the model's, or what fits --memory)", 1, 1024, SERVES},
         {"prompt", 0, FM_CLI_INT, &o.serve.prompt, "N",
-         "serve: tokens of each sequence that go in (default: 64)", 1, 1 << 20},
+         "serve: tokens of each sequence that go in (default: 64)", 1, 1 << 20, SERVES},
         {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
-         "serve: tokens of each sequence that come out (default: 32)", 1, 1 << 20},
+         "serve: tokens of each sequence that come out (default: 32)", 1, 1 << 20, SERVES},
     };
     struct fm_cli cli = {
         .tool = "fm-bench",
@@ -245,18 +272,21 @@ int main(int argc, char **argv)
             "quality [--eval-tokens FILE] [options] BUNDLE\n"
             "       fm-bench io [--size SIZE]\n"
             "       fm-bench engine [--shape H,I,E,K,L,V,T]\n"
-            "       fm-bench kernels [--model SHAPE] [--tokens N,N,...] [--budgets R,R,...]\n"
-            "       fm-bench serve [--model SHAPE] [--layers N] [--batch N] [--prompt N] [--decode "
-            "N]",
+            "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"
+            "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] [--prompt N] "
+            "[--decode N]",
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_CUDA,
         .run = {.input = "-"},
         .operands_max = 2,
         .words = 1,
+        .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     o.on.dtype = o.dtype ? "f32" : "bf16";
+    o.on.shape = o.shape ? o.shape : "256,896,8,2,4,1024,256";
+    o.on.sequences = o.sequences ? o.sequences : 8;
     struct fm_err err = {0};
     int code = work(&cli, &o, &err);
     return fm_cli_end(&cli, code, &err);

@@ -79,27 +79,32 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
                         text);
 }
 
+enum { PACK = 1, LIST = 2, LIST_REPORT = 4, EXPORT = 8 };
+
+static const struct fm_cli_scope scope[] = {
+    {.name = "model", .modes = PACK},
+    {.name = "output", .modes = PACK},
+    {.name = "dry-run", .modes = PACK | EXPORT},
+    {.name = "force", .modes = PACK | EXPORT | LIST_REPORT},
+    {0},
+};
+
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     struct fm_export_options *o, int mask, bool vllm, struct fm_err *err)
 {
-#define EXPORTING                                                                                  \
-    "budget fit mask layout for load-cap shard-size pad-multiple base-model no-check allow-code"
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
     if (list) {
-        if (fm_cli_refuse(cli, "with --list", FM_CLI_MODEL | FM_CLI_OUTPUT,
-                          cli->report ? EXPORTING " dry-run" : EXPORTING " dry-run force",
-                          err) != FM_OK)
+        if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err) != FM_OK)
             return err->code;
         cli->run.output = NULL;
         return fm_offer(cli, err);
     }
     if (!directory)
-        return fm_cli_refuse(cli, "without --export DIR", 0, EXPORTING, err) == FM_OK
-                   ? pack(cli, err)
-                   : err->code;
-    if (fm_cli_refuse(cli, "with --export DIR", FM_CLI_MODEL, "output", err) != FM_OK ||
+        return fm_options_check(cli, PACK, "without --export DIR", err) == FM_OK ? pack(cli, err)
+                                                                                 : err->code;
+    if (fm_options_check(cli, EXPORT, "with --export DIR", err) != FM_OK ||
         choose(o, mask, err) != FM_OK || (vllm && fm_layouts_vllm(&o->layout, err) != FM_OK))
         return err->code;
     cli->run.output = directory;
@@ -116,31 +121,31 @@ int main(int argc, char **argv)
     struct fm_export_options options = {.budget = -1};
     const struct fm_cli_option own[] = {
         {"list", 'l', FM_CLI_FLAG, &list, NULL, "list the budgets of a bundle or stage stream", 0,
-         0},
+         0, 0},
         {"export", 'x', FM_CLI_EXPORT, &directory, "DIR",
-         "make a checkpoint of one member; - is a tar stream", 0, 0},
+         "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
         {"budget", 'b', FM_CLI_REAL, &options.budget, "R",
-         "the member nearest to this share of channels removed", 0, 1},
+         "the member nearest to this share of channels removed", 0, 1, EXPORT},
         {"fit", 0, FM_CLI_SIZE, &options.fit, "SIZE",
-         "the largest member whose export takes at most SIZE", 0, 0},
+         "the largest member whose export takes at most SIZE", 0, 0, EXPORT},
         {"mask", 0, FM_CLI_INT, &mask, "INDEX", "the member at this place of the list, from 0", 0,
-         1 << 20},
-        {"layout", 0, FM_CLI_CHOICE, &layout, layouts, "form of the export (default: ragged)", 0,
-         0},
+         1 << 20, EXPORT},
+        {"layout", 0, FM_CLI_CHOICE, &layout, layouts, "form of the export (default: ragged)", 0, 0,
+         EXPORT},
         {"for", 0, FM_CLI_CHOICE, &runtime, "any|vllm", "who reads layout layer (default: any)", 0,
-         0},
+         0, EXPORT},
         {"load-cap", 0, FM_CLI_TEXT, &cap, "R[:R2]",
-         "of elastic: only budgets from R to R2, experts no wider", 0, 0},
+         "of elastic: only budgets from R to R2, experts no wider", 0, 0, EXPORT},
         {"shard-size", 0, FM_CLI_SIZE, &options.shard_bytes, "SIZE",
-         "most bytes of tensors in a file (default: 4GiB)", 0, 0},
+         "most bytes of tensors in a file (default: 4GiB)", 0, 0, EXPORT},
         {"pad-multiple", 0, FM_CLI_INT, &pad, "M",
-         "round widths up to a multiple of M (default: 1)", 1, 1 << 20},
+         "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
         {"base-model", 0, FM_CLI_TEXT, &options.base_model, "ORG/NAME",
-         "what the model card calls the original", 0, 0},
+         "what the model card calls the original", 0, 0, EXPORT},
         {"allow-code", 0, FM_CLI_FLAG, &options.allow_code, NULL,
-         "keep Python files of the checkpoint's author beside ours", 0, 0},
+         "keep Python files of the checkpoint's author beside ours", 0, 0, EXPORT},
         {"no-check", 0, FM_CLI_FLAG, &options.no_check, NULL,
-         "do not hold weights to the bundle's checksums as they pass", 0, 0},
+         "do not hold weights to the bundle's checksums as they pass", 0, 0, EXPORT},
     };
     struct fm_cli cli = {
         .tool = "fm-pack",
@@ -152,6 +157,7 @@ int main(int argc, char **argv)
         .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
+        .scope = scope,
     };
     fm_layouts_choices(layouts, sizeof layouts);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));

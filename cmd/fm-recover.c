@@ -40,8 +40,7 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
                 struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_show_course course = {options, report, run, describe, describe_json};
-    if (options->strategy == FM_RECOVER_CROSS &&
-        fm_cli_refuse(cli, "with --strategy cross", 0, "budget", err) != FM_OK)
+    if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err) != FM_OK)
         return err->code;
     return fm_show_course(cli, &course, err);
 }
@@ -53,22 +52,23 @@ int main(int argc, char **argv)
     int strategy = (int)options.strategy;
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
-         "recover at the mask nearest to this budget (default: 0.40)", 0, 0},
+         "recover at the mask nearest to this budget (default: 0.40)", 0, 0,
+         1 << FM_RECOVER_SINGLE},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
-         "one mask, or many in every step (default: single)", 0, 0},
+         "one mask, or many in every step (default: single)", 0, 0, 0},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
-         FM_LORA_RANK_MAX},
+         FM_LORA_RANK_MAX, 0},
         {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
          "the adapter counts alpha / rank (default: 32)", FM_RECOVER_ALPHA_MIN,
-         FM_RECOVER_ALPHA_MAX},
+         FM_RECOVER_ALPHA_MAX, 0},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
-         FM_RECOVER_STEPS_MAX},
+         FM_RECOVER_STEPS_MAX, 0},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
-         FM_RECOVER_LR_MAX},
+         FM_RECOVER_LR_MAX, 0},
         {"w-task", 0, FM_CLI_REAL, &options.w_task, "X", "weight of the cross-entropy (default: 1)",
-         0, FM_RECOVER_WEIGHT_MAX},
+         0, FM_RECOVER_WEIGHT_MAX, 0},
         {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",
-         "weight of the divergence from the full model (default: 1)", 0, FM_RECOVER_WEIGHT_MAX},
+         "weight of the divergence from the full model (default: 1)", 0, FM_RECOVER_WEIGHT_MAX, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-recover",

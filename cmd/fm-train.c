@@ -27,27 +27,26 @@ static cJSON *describe_json(const void *report)
     return o;
 }
 
-/* Options that the chosen way of making masks does not look at. */
+/* Modes: the method, and what is different where --actions is there too. */
+enum {
+    LEARNING = 1 << FM_METHOD_LEARNED | 1 << FM_METHOD_BEST,
+    CHOOSING = LEARNING | 1 << FM_METHOD_SALIENCY | 1 << FM_METHOD_WALK,
+    WITH_ACTIONS = 1 << FM_METHODS, /* uniform */
+    NO_SHUFFLE = CHOOSING | 1 << FM_METHOD_UNIFORM | WITH_ACTIONS
+};
+
+static const struct fm_cli_scope scope[] = {{.name = "batch", .modes = LEARNING}, {0}};
+
 static int check_method(const struct fm_cli *cli, const struct fm_train_options *o,
                         struct fm_err *err)
 {
-#define LEARNING "steps batch samples-per-batch prior lambda-schedule lr"
-    static const char *const idle[FM_METHODS] = {
-        [FM_METHOD_SALIENCY] = LEARNING,
-        [FM_METHOD_WALK] = LEARNING,
-        [FM_METHOD_UNIFORM] = LEARNING " granularity",
-        [FM_METHOD_SHUFFLE_LAYER] =
-            LEARNING " granularity actions width-multiple budget-step until",
-        [FM_METHOD_SHUFFLE_GLOBAL] =
-            LEARNING " granularity actions width-multiple budget-step until",
-    };
-    char mode[48];
-    snprintf(mode, sizeof mode, "with --method %s", fm_method_name(o->method));
-    if (idle[o->method] && fm_cli_refuse(cli, mode, 0, idle[o->method], err) != FM_OK)
-        return err->code;
-    return o->method == FM_METHOD_UNIFORM && o->actions
-               ? fm_cli_refuse(cli, "with --method uniform and --actions", 0, "budget-step", err)
-               : FM_OK;
+    bool fixed = o->method == FM_METHOD_UNIFORM && o->actions;
+    char says[48];
+    snprintf(says, sizeof says, "with --method %s", fm_method_name(o->method));
+    int rc = fm_options_check(cli, 1 << o->method, says, err);
+    if (rc || !fixed)
+        return rc;
+    return fm_options_check(cli, WITH_ACTIONS, "with --method uniform and --actions", err);
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
@@ -75,26 +74,28 @@ int main(int argc, char **argv)
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|best",
-         "how masks are made (default: learned)", 0, 0},
+         "how masks are made (default: learned)", 0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
-         "what has a width of its own (default: expert)", 0, 0},
+         "what has a width of its own (default: expert)", 0, 0, CHOOSING},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
-         "ratios of its channels an expert may keep (default: 0.1,0.2,...,1)", 0, 0},
+         "ratios of its channels an expert may keep (default: 0.1,0.2,...,1)", 0, 0, NO_SHUFFLE},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
-         "round widths up to a multiple of M (default: 1)", 1, FM_TRAIN_MULTIPLE_MAX},
+         "round widths up to a multiple of M (default: 1)", 1, FM_TRAIN_MULTIPLE_MAX, NO_SHUFFLE},
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
-         "distance of budgets (default: 0.01)", 0, 0},
-        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0},
+         "distance of budgets (default: 0.01)", 0, 0, NO_SHUFFLE & ~WITH_ACTIONS},
+        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0,
+         NO_SHUFFLE},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 500)", 1,
-         FM_TRAIN_STEPS_MAX},
+         FM_TRAIN_STEPS_MAX, LEARNING},
         {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",
-         "subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX},
+         "subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX, LEARNING},
         {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
-         "how strongly the scores shape the start; 0: not (default: 4)", 0, FM_TRAIN_PRIOR_MAX},
+         "how strongly the scores shape the start; 0: not (default: 4)", 0, FM_TRAIN_PRIOR_MAX,
+         LEARNING},
         {"lambda-schedule", 0, FM_CLI_CHOICE, &schedule, "paced|linear",
-         "weight of the cost: a controller, or a ramp (default: paced)", 0, 0},
+         "weight of the cost: a controller, or a ramp (default: paced)", 0, 0, LEARNING},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 0.02)", FM_TRAIN_LR_MIN,
-         FM_TRAIN_LR_MAX},
+         FM_TRAIN_LR_MAX, LEARNING},
     };
     struct fm_cli cli = {
         .tool = "fm-train",
@@ -104,6 +105,7 @@ int main(int argc, char **argv)
                   FM_CLI_STATE,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
+        .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)

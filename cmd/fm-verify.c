@@ -96,18 +96,24 @@ static int plan(const struct fm_cli *cli, const struct fm_verify_options *option
 }
 
 /* Tokens and machine are for --function alone, and an export is computed beside its bundle. */
+enum { FILES = 1, FUNCTION = 2, BESIDE = 4 };
+
+static const struct fm_cli_scope scope[] = {
+    {.name = "batch", .modes = FM_CLI_NEVER},
+    {.name = "model", .modes = FUNCTION},
+    {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = FUNCTION | BESIDE},
+    {0},
+};
+
 static int check_function(const struct fm_cli *cli, const struct fm_verify_options *options,
                           struct fm_err *err)
 {
     if (!options->function)
-        return fm_cli_refuse(cli, "without --function",
-                             FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, "batches",
-                             err);
+        return fm_options_check(cli, FILES, "without --function", err);
     if (!fm_run_source(&cli->run))
         return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
-    if (fm_cli_refuse(cli, "with --function (see --batches)", 0, "batch", err) != FM_OK)
-        return err->code;
-    return options->against ? fm_cli_refuse(cli, "with --against", 0, "model", err) : FM_OK;
+    int rc = fm_options_check(cli, FUNCTION | BESIDE, "with --function (see --batches)", err);
+    return !rc && options->against ? fm_options_check(cli, BESIDE, "with --against", err) : rc;
 }
 
 static int work(const struct fm_cli *cli, struct fm_verify_options *options, struct fm_err *err)
@@ -143,11 +149,11 @@ int main(int argc, char **argv)
     struct fm_verify_options options = {.target = "-"};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "the bundle, or its beginning, that an export came from", 0, 0},
+         "the bundle, or its beginning, that an export came from", 0, 0, 0},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "compute a few sequences too; needs --tokens, a bundle also --model", 0, 0},
+         "compute a few sequences too; needs --tokens, a bundle also --model", 0, 0, 0},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
-         1, 1 << 20},
+         1, 1 << 20, FUNCTION | BESIDE},
     };
     struct fm_cli cli = {
         .tool = "fm-verify",
@@ -156,6 +162,7 @@ int main(int argc, char **argv)
         .about = "Check a bundle, a stage stream, or an exported directory against its bundle.",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
         .operands_max = 1,
+        .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)

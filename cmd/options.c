@@ -16,7 +16,7 @@
 /* The option table of one parse: the tool's own rows, then the shared ones. */
 struct table {
     const struct fm_cli_option *row[OPTIONS_MAX];
-    int groups[OPTIONS_MAX]; /* 0: the tool's own */
+    const struct shared *shared[OPTIONS_MAX]; /* NULL: the tool's own */
     int rows, own;
 };
 
@@ -27,9 +27,13 @@ static struct {
     bool help, version;
 } chosen;
 
+/* What a shared option needs beside it to mean something. */
+enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4 };
+
 struct shared {
     int groups;
     struct fm_cli_option option;
+    int needs;
 };
 
 /* Section of --help that each group of shared options stands under. */
@@ -49,47 +53,62 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     const struct shared list[] = {
         {FM_CLI_MODEL,
          {"model", 'm', FM_CLI_READ, &run->model, "DIR", "checkpoint: config.json and safetensors",
-          0, 0}},
+          0, 0, 0},
+         0},
         {FM_CLI_TOKENS,
          {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
-          "tokens: .npy, llm.c, Megatron, datatrove, raw; repeat to mix", 0, 0}},
+          "tokens: .npy, llm.c, Megatron, datatrove, raw; repeat to mix", 0, 0, 0},
+         0},
         {FM_CLI_TOKENS,
          {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
-          "text instead or beside: .jsonl, .txt, - for standard input", 0, 0}},
+          "text instead or beside: .jsonl, .txt, - for standard input", 0, 0, 0},
+         0},
         {FM_CLI_TOKENS,
          {"text-field", 0, FM_CLI_TEXT, &run->text_field, "NAME",
-          "field of .jsonl rows that is the text (default: text)", 0, 0}},
+          "field of .jsonl rows that is the text (default: text)", 0, 0, 0},
+         NEEDS_TEXT},
         {FM_CLI_TOKENS,
          {"split-blank-lines", 0, FM_CLI_FLAG, &run->split_blank_lines, NULL,
-          "a blank line ends a document of plain text", 0, 0}},
+          "a blank line ends a document of plain text", 0, 0, 0},
+         NEEDS_TEXT},
         {FM_CLI_TOKENS,
          {"tokenizer", 0, FM_CLI_READ, &run->tokenizer, "FILE",
-          "tokenizer.json for text (default: the model's own)", 0, 0}},
+          "tokenizer.json for text (default: the model's own)", 0, 0, 0},
+         NEEDS_TEXT},
         {FM_CLI_TOKENS,
          {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->tokenizer_cmd, "CMD",
-          "encode text by a command: JSON string in, JSON ids out, by line", 0, 0}},
+          "encode text by a command: JSON string in, JSON ids out, by line", 0, 0, 0},
+         NEEDS_TEXT},
         {FM_CLI_EVAL,
          {"eval-tokens", 0, FM_CLI_READ, &run->eval_tokens, "FILE",
-          "tokens that quality is measured on", 0, 0}},
+          "tokens that quality is measured on", 0, 0, 0},
+         0},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE", "a text instead", 0, 0}},
+         {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE", "a text instead", 0, 0, 0},
+         0},
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
-          "type of a raw token file", 0, 0}},
+          "type of a raw token file", 0, 0, 0},
+         NEEDS_TOKENS},
         {type,
          {"seq-len", 0, FM_CLI_INT, &run->seq_len, "T",
-          "tokens per sequence (default: 2048, at most the model's)", 2, INT32_MAX}},
+          "tokens per sequence (default: 2048, at most the model's)", 2, INT32_MAX, 0},
+         0},
         {type,
          {"batch", 0, FM_CLI_INT, &run->batch, "N",
-          "sequences per batch (default: 1 to rank, else 8)", 1, 65536}},
+          "sequences per batch (default: 1 to rank, else 8)", 1, 65536, 0},
+         0},
         {type,
          {"max-tokens", 0, FM_CLI_COUNT64, &run->max_tokens, "N",
-          "use the first N tokens (default: all)", 0, 0}},
+          "use the first N tokens (default: all)", 0, 0, 0},
+         0},
         {FM_CLI_TOKENS,
-         {"shuffle", 0, FM_CLI_FLAG, &run->shuffle, NULL, "shuffle the sequences", 0, 0}},
+         {"shuffle", 0, FM_CLI_FLAG, &run->shuffle, NULL, "shuffle the sequences", 0, 0, 0},
+         0},
         {FM_CLI_TOKENS | FM_CLI_MACHINE,
          {"seed", 0, FM_CLI_COUNT64, &run->seed, "N", "seed of every random choice (default: 0)", 0,
-          0}},
+          0, 0},
+         0},
     };
     memcpy(rows, list, sizeof list);
     return FM_CLI_COUNT(list);
@@ -103,34 +122,47 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_MACHINE,
          {"device", 0, FM_CLI_CHOICE, &chosen.device,
           cli->groups & FM_CLI_CUDA ? "auto|ref|cpu|cuda" : "auto|ref|cpu",
-          "who computes (default: auto)", 0, 0}},
+          "who computes (default: auto)", 0, 0, 0},
+         0},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16",
-          "of matrix products (default: f32)", 0, 0}},
+          "of matrix products (default: f32)", 0, 0, 0},
+         0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
-          "memory to stay within (default: half of the machine's)", 0, 0}},
+          "memory to stay within (default: half of the machine's)", 0, 0, 0},
+         0},
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->threads, "N", "threads (default: one per CPU)", 0,
-          FM_THREADS_MAX}},
+          FM_THREADS_MAX, 0},
+         0},
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->output, "FILE",
-          "where the result goes; - is standard output", 0, 0}},
+          "where the result goes; - is standard output", 0, 0, 0},
+         0},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->state, "FILE",
-          "save progress here; run the same command again to go on", 0, 0}},
-        {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, "print the result as JSON", 0, 0}},
+          "save progress here; run the same command again to go on", 0, 0, 0},
+         0},
+        {FM_CLI_ALL,
+         {"json", 0, FM_CLI_FLAG, &cli->json, NULL, "print the result as JSON", 0, 0, 0},
+         0},
         {FM_CLI_ALL,
          {"report", 0, FM_CLI_REPORT, &cli->report, "FILE", "write the result as JSON to FILE", 0,
-          0}},
+          0, 0},
+         0},
         {FM_CLI_ALL,
-         {"force", 'f', FM_CLI_FLAG, &run->force, NULL, "replace files that exist", 0, 0}},
+         {"force", 'f', FM_CLI_FLAG, &run->force, NULL, "replace files that exist", 0, 0, 0},
+         NEEDS_RESULT},
         {FM_CLI_ALL,
          {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
-          "check everything, print the plan, compute nothing", 0, 0}},
-        {FM_CLI_ALL, {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL, "no progress", 0, 0}},
-        {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "this text", 0, 0}},
-        {FM_CLI_ALL, {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "the version", 0, 0}},
+          "check everything, print the plan, compute nothing", 0, 0, 0},
+         0},
+        {FM_CLI_ALL, {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL, "no progress", 0, 0, 0}, 0},
+        {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "this text", 0, 0, 0}, 0},
+        {FM_CLI_ALL,
+         {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "the version", 0, 0, 0},
+         0},
     };
     memcpy(rows, list, sizeof list);
     return FM_CLI_COUNT(list);
@@ -153,12 +185,12 @@ static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli
     t->rows = 0;
     assert(count + shared < OPTIONS_MAX);
     for (int i = 0; i < count; i++) {
-        t->groups[t->rows] = 0;
+        t->shared[t->rows] = NULL;
         t->row[t->rows++] = &own[i];
     }
     for (int i = 0; i < shared; i++)
         if (list[i].groups & (cli->groups | FM_CLI_ALL)) {
-            t->groups[t->rows] = list[i].groups;
+            t->shared[t->rows] = &list[i];
             t->row[t->rows++] = &list[i].option;
         }
 }
@@ -286,12 +318,28 @@ static int row_of(const struct table *t, int c)
     return -1;
 }
 
-static void remember(struct fm_cli *cli, const char *name, int groups)
+/* Where the tool says in which modes it means something; NULL: in all. */
+static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const struct shared *shared)
 {
+    const struct fm_cli_scope *s = cli->scope;
+    for (; s && (s->name || s->groups); s++)
+        if (s->name ? strcmp(s->name, shared->option.name) == 0 : !(shared->groups & ~s->groups))
+            return s;
+    return NULL;
+}
+
+static void remember(struct fm_cli *cli, const struct table *t, int row)
+{
+    struct fm_cli_given given = {.name = t->row[row]->name, .modes = t->row[row]->modes};
     for (int i = 0; i < cli->givens; i++)
-        if (strcmp(cli->given[i].name, name) == 0)
+        if (strcmp(cli->given[i].name, given.name) == 0)
             return;
-    cli->given[cli->givens++] = (struct fm_cli_given){name, groups};
+    if (t->shared[row]) {
+        given.needs = t->shared[row]->needs;
+        given.scope = find_scope(cli, t->shared[row]);
+        given.modes = given.scope ? given.scope->modes : 0;
+    }
+    cli->given[cli->givens++] = given;
 }
 
 static void parse_words(struct fm_cli *cli, const struct table *t, int argc, char **argv)
@@ -307,7 +355,7 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
         if (row < 0)
             refuse_option(cli, t, argv[at < optind ? optind - 1 : at]);
         const struct fm_cli_option *o = t->row[row];
-        remember(cli, o->name, t->groups[row]);
+        remember(cli, t, row);
         if (!fm_value_parse(o, optarg)) {
             char advice[160], what[96];
             fm_value_explain(advice, sizeof advice, o);
@@ -319,23 +367,38 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     cli->operands = argc - optind;
 }
 
-/* `name` is one of the words of `names`. */
-static bool is_among(const char *names, const char *name)
+static int refuse_idle(const struct fm_cli_given *g, const char *says, struct fm_err *err)
 {
-    size_t len = strlen(name);
-    for (const char *at = names; (at = strstr(at, name)); at += len)
-        if ((at == names || at[-1] == ' ') && (at[len] == ' ' || !at[len]))
-            return true;
-    return false;
+    return fm_fail(err, FM_EUSAGE, "--%s does nothing %s; leave it out", g->name, says);
 }
 
-int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const char *names,
-                  struct fm_err *err)
+int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struct fm_err *err)
 {
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
-        if (is_among(names, g->name) || (g->groups && !(g->groups & ~groups)))
-            return fm_fail(err, FM_EUSAGE, "--%s does nothing %s; leave it out", g->name, mode);
+        if (!g->modes || g->modes & mode)
+            continue;
+        if (g->scope && g->scope->instead_in & mode)
+            return fm_fail(err, FM_EUSAGE, "--%s does nothing %s; use --%s", g->name, says,
+                           g->scope->instead);
+        return refuse_idle(g, says, err);
+    }
+    return FM_OK;
+}
+
+/* Options that only say something about others, which are not there. */
+static int check_given(const struct fm_cli *cli, struct fm_err *err)
+{
+    bool tokens = chosen.tokens[0] || cli->run.eval_tokens;
+    bool text = chosen.texts[0] || cli->run.eval_text;
+    for (int i = 0; i < cli->givens; i++) {
+        const struct fm_cli_given *g = &cli->given[i];
+        if (g->needs == NEEDS_RESULT && cli->guard.writes == 0)
+            return refuse_idle(g, "without a file to write", err);
+        if (g->needs == NEEDS_TOKENS && !tokens)
+            return refuse_idle(g, "without --tokens", err);
+        if (g->needs == NEEDS_TEXT && !text)
+            return refuse_idle(g, "without a text", err);
     }
     return FM_OK;
 }
@@ -343,9 +406,6 @@ int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const 
 static void check_needs(const struct fm_cli *cli)
 {
     struct fm_err err = {0};
-    if (cli->guard.writes == 0 &&
-        fm_cli_refuse(cli, "without a file to write", 0, "force", &err) != FM_OK)
-        refuse(cli, err.text, "", "");
     bool needed = !(cli->groups & FM_CLI_OPTIONAL);
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
         refuse(cli, "--model DIR is missing", "", "");
@@ -353,12 +413,7 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
-    if (!chosen.tokens[0] && !cli->run.eval_tokens &&
-        fm_cli_refuse(cli, "without --tokens", 0, "token-dtype", &err) != FM_OK)
-        refuse(cli, err.text, "", "");
-    if (!chosen.texts[0] && !cli->run.eval_text &&
-        fm_cli_refuse(cli, "without a text", 0,
-                      "text-field split-blank-lines tokenizer tokenizer-cmd", &err) != FM_OK)
+    if (check_given(cli, &err) != FM_OK)
         refuse(cli, err.text, "", "");
 }
 

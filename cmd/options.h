@@ -12,10 +12,25 @@
 #include "lib/run/guard.h"
 #include "lib/run/run.h"
 
-/* An option that was given, and the sets of shared options it belongs to (0: the tool's own). */
+/*
+ * The modes in which a shared option means something to a tool, where these are not all: of the
+ * option `name`, or, where that is NULL, of all whose sets are in `groups`.  The first row that
+ * fits counts.  In the modes `instead_in`, what people may mean by it has another name.
+ */
+struct fm_cli_scope {
+    const char *name;
+    int groups, modes;
+    const char *instead;
+    int instead_in;
+};
+#define FM_CLI_NEVER (1 << 30) /* for `modes`: in none */
+
+/* An option that was given. */
 struct fm_cli_given {
     const char *name;
-    int groups;
+    int modes;                        /* 0: all */
+    int needs;                        /* private to options.c */
+    const struct fm_cli_scope *scope; /* or NULL */
 };
 #define FM_CLI_GIVEN_MAX 64
 
@@ -43,8 +58,9 @@ struct fm_cli {
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;
-    int words;             /* of the operands that come first: they name no files */
-    struct fm_guard guard; /* every file that the command line names */
+    const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
+    int words;                        /* of the operands that come first: they name no files */
+    struct fm_guard guard;            /* every file that the command line names */
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];
     int givens;
 };
@@ -60,11 +76,9 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
                       int count);
 
 /*
- * FM_EUSAGE, naming the option, where one was given that does nothing in the mode at hand: one of
- * `names` ("steps lr"), or a shared one all of whose sets are in `groups`.  `mode` ends the
- * sentence: "with --method uniform", "in io", "without --text".
+ * FM_EUSAGE, naming the option, where one was given that does nothing in the mode at hand.  `says`
+ * ends the sentence: "with --method uniform", "in io", "without --function".
  */
-int fm_cli_refuse(const struct fm_cli *cli, const char *mode, int groups, const char *names,
-                  struct fm_err *err);
+int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struct fm_err *err);
 
 #endif

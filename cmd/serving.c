@@ -9,19 +9,16 @@ int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct 
 {
     struct fm_servebench result;
     struct fm_cli_text text;
-    struct fm_servebench_options s = {.shape = cli->run.model, .family = o->family};
+    struct fm_servebench_options s = {.shape = o->shape, .family = o->family};
     s.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
     s.dtype = o->dtype;
     s.layers = o->layers;
-    s.batch = cli->run.batch ? cli->run.batch : 8;
+    s.batch = o->sequences;
     s.prompt = o->prompt;
     s.decode = o->decode;
     s.repeat = o->repeat ? o->repeat : 3;
     if (s.shape && s.family)
-        return fm_fail(err, FM_EUSAGE, "--model and --family both name a shape; use one");
-    if (strcmp(cli->run.device, "cuda") == 0 &&
-        fm_cli_refuse(cli, "with --device cuda", 0, "memory precision", err) != FM_OK)
-        return err->code;
+        return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
     int code = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
     if (code == FM_OK && o->plot && !cli->dry_run)
         code =

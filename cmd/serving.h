@@ -5,8 +5,9 @@
 #include "cmd/cli.h"
 
 struct fm_serving {
-    const char *budgets, *family, *dtype, *plot; /* NULL: the default, none */
-    int repeat;                                  /* 0: the default */
+    const char *budgets, *shape, *family, *dtype, *plot; /* NULL: the default, none */
+    int sequences;
+    int repeat; /* 0: the default */
     int layers, prompt, decode;
 };
 

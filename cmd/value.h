@@ -36,6 +36,7 @@ struct fm_cli_option {
     const char *arg;  /* "DIR"; choices for FM_CLI_CHOICE; NULL for a flag */
     const char *help; /* one line, with the default */
     double min, max;  /* both 0: no limit but the type's */
+    int modes;        /* bits of the tool's modes in which it means something; 0: in all */
 };
 
 /* Store text (NULL for a flag) in *option->value; false where it is not such a value. */

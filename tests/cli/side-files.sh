@@ -109,12 +109,12 @@ echo "-- a file of others"
 for write in "$rank -o out" "$train -o out ranked" "$recover -o out trained" \
     "fm-pack -q --model model -o out trained" "fm-pack -q --list family.fm" \
     "fm-pack -q --export out --budget 0.4 family.fm" "fm-verify -q family.fm" "$bench family.fm" \
-    "fm-bench -q serve --model 32,16,4,2 --layers 1 --batch 1 --prompt 1 --decode 1 --repeat 1"; do
+    "fm-bench -q serve --shape 32,16,4,2 --layers 1 --sequences 1 --prompt 1 --decode 1 --repeat 1"; do
     try $write --report notes
 done
 try $bench --plot notes family.fm
-try fm-bench -q serve --model 32,16,4,2 --layers 1 --batch 1 --prompt 1 --decode 1 --repeat 1 --plot notes
-try fm-bench -q kernels --model 32,16,4,2 --tokens 1 --repeat 1 --python none --plot notes
+try fm-bench -q serve --shape 32,16,4,2 --layers 1 --sequences 1 --prompt 1 --decode 1 --repeat 1 --plot notes
+try fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1 --python none --plot notes
 try $rank -o out --report /dev/null
 try $rank -o out --report out/
 try $rank -o out --state notes

@@ -43,8 +43,8 @@ def kernels(folder):
     ok = True
     (folder / "torch.py").write_text("raise SystemExit('this is not PyTorch')\n")
     for shape, dtype, limit in (("64,96,8,2", "f32", 1e-6), ("72,88,5,3", "bf16", 0.01), ("64,96,8,2", "f16", 0.002)):
-        command = ["fm-bench", "kernels", "--python", sys.executable, "--model", shape, "--dtype", dtype]
-        command += ["--tokens", "1,33", "--budgets", "0,0.3,0.6", "--repeat", "1", "--json"]
+        command = ["fm-bench", "kernels", "--python", sys.executable, "--shape", shape, "--dtype", dtype]
+        command += ["--rows", "1,33", "--budgets", "0,0.3,0.6", "--repeat", "1", "--json"]
         said = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=folder).stdout)
         rows = [row for row in said["rows"] if row["kernel"].startswith("torch-")]
         worst = max((row["error"] for row in rows), default=0)

@@ -10,7 +10,7 @@ trap 'rm -f "$table" "$table.md"' EXIT
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, where that ran
 [ -x "$venv" ] || venv=none
 "$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
-    --tokens "${FM_BENCH_TOKENS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
+    --rows "${FM_BENCH_ROWS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
     --report tests/measure/kernels.json --plot tests/measure/kernels.svg --force >"$table"
 awk -v table="$table" '
     /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }

@@ -345,7 +345,7 @@ static void a_silent_pytorch_does_not_keep_it(void **state)
                                  "exec sleep 60\n";
     const char *python = scratch_write("python", script, sizeof script - 1);
     scratch_check(chmod(python, 0755) == 0, python);
-    expect_heeded("fm-bench kernels --model 8,10,3,2 --tokens 4 -q --python ./python", "", SIGTERM,
+    expect_heeded("fm-bench kernels --shape 8,10,3,2 --rows 4 -q --python ./python", "", SIGTERM,
                   ENDED_BY + SIGTERM);
     assert_int_equal(signal_set(scratch("python.status"), "SigBlk"), 0);
     uint64_t ignored = signal_set(scratch("python.status"), "SigIgn");
