@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -13,12 +12,12 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
 #include "lib/bench/kernelcase.h"
+#include "lib/run/process.h"
 
 /* The assembler puts the program in, so that an installed tool needs nothing beside it. */
 __asm__(".pushsection .rodata\n"
@@ -29,11 +28,12 @@ __asm__(".pushsection .rodata\n"
 
 extern const char fm_pytorch_program[];
 
-enum { LINE_BYTES = 512, GRACE_MS = 1000, TICK_MS = 10 };
+enum { LINE_BYTES = 512 };
+#define GRACE 1.0 /* seconds that its end may take once it has hung up */
 
 struct fm_pytorch {
     const char *python; /* as it was asked for */
-    pid_t child;        /* 0: it has ended */
+    struct fm_process child;
     int socket, silence;
     const atomic_int *stop; /* or NULL */
     bool lost;              /* it is not to be asked any more */
@@ -42,29 +42,12 @@ struct fm_pytorch {
 
 /* --- the process --- */
 
-/* Its end, waited for a moment, then made. */
-static int reap(struct fm_pytorch *p)
-{
-    const struct timespec tick = {0, TICK_MS * 1000000};
-    int status = 0;
-    for (int ms = 0; ms < GRACE_MS; ms += TICK_MS) {
-        if (waitpid(p->child, &status, WNOHANG) != 0) {
-            p->child = 0;
-            return status;
-        }
-        nanosleep(&tick, NULL);
-    }
-    kill(p->child, SIGKILL);
-    while (waitpid(p->child, &status, 0) < 0 && errno == EINTR) {
-    }
-    p->child = 0;
-    return status;
-}
-
 /* It hung up. */
 static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
 {
-    int status = p->child ? reap(p) : 0;
+    if (!fm_process_wait(&p->child, GRACE, NULL))
+        fm_process_kill(&p->child);
+    int status = p->child.status;
     if (WIFSIGNALED(status))
         return fm_fail(err, FM_EIO, "'%s' was ended by signal %d before it answered", p->python,
                        WTERMSIG(status));
@@ -84,10 +67,10 @@ static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO && !failed; fd++)
         failed = posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_WRONLY, 0);
     if (!failed)
-        failed = fm_signals_spawn(&p->child, &actions, argv);
+        failed = fm_signals_spawn(&p->child.pid, &actions, argv);
     posix_spawn_file_actions_destroy(&actions);
     if (failed) {
-        p->child = 0;
+        p->child.pid = 0;
         return fm_fail(err, FM_ENOENT, "cannot run '%s': %s", p->python, strerror(failed));
     }
     return FM_OK;
@@ -250,10 +233,7 @@ void fm_pytorch_close(struct fm_pytorch *p)
         return;
     if (p->socket >= 0)
         close(p->socket);
-    if (p->child) {
-        kill(p->child, SIGKILL);
-        reap(p);
-    }
+    fm_process_kill(&p->child);
     free(p);
 }
 

@@ -9,25 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "formats/text/idlines.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
+#include "lib/run/process.h"
 
 #define PIECE 65536 /* bytes read at a time: what a pipe holds */
 #define TICK_MS 100 /* how often *stop and the clock are looked at */
-#define GRACE 1.0   /* seconds between SIGTERM and SIGKILL */
 
 /* A run: the process, its two pipes (-1: closed), what it gets and what it gave. */
 struct talk {
     const struct fm_command *c;
     struct fm_idlines *heard;
-    pid_t child; /* 0: it has ended */
-    int status, to, from;
+    struct fm_process child;
+    int to, from;
     const char *lines; /* still to be written */
     size_t size;
     uint64_t given;     /* lines that the feed gave */
@@ -60,15 +58,15 @@ static int start(struct talk *t, struct fm_err *err)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, rc = FM_OK;
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 ||
-        fcntl(in[1], F_SETFL, O_NONBLOCK) != 0 || (t->child = fork()) < 0) {
+        fcntl(in[1], F_SETFL, O_NONBLOCK) != 0 || (t->child.pid = fork()) < 0) {
         rc = fm_fail_errno(err, "cannot start --tokenizer-cmd");
-        t->child = 0;
+        t->child.pid = 0;
         close_end(&in[1]);
         close_end(&out[0]);
-    } else if (t->child == 0) {
+    } else if (t->child.pid == 0) {
         become(t->c->command, in[0], out[1]);
     } else {
-        setpgid(t->child, t->child);
+        setpgid(t->child.pid, t->child.pid);
     }
     close_end(&in[0]);
     close_end(&out[1]);
@@ -77,55 +75,18 @@ static int start(struct talk *t, struct fm_err *err)
     return rc;
 }
 
-/* It has ended.  What it left in the background goes too: nobody waits for that, and it may hold
- * the pipes.  The group has its number until the command is waited for. */
-static bool is_over(const struct talk *t)
-{
-    siginfo_t info = {0};
-    if (t->child <= 0 || waitid(P_PID, (id_t)t->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid != t->child)
-        return false;
-    kill(-t->child, SIGKILL);
-    return true;
-}
-
-/* Wait for its end, at most so many seconds. */
-static bool has_ended(struct talk *t, double seconds, const atomic_int *stop)
-{
-    const struct timespec nap = {.tv_nsec = 5000000};
-    double began = fm_clock_now();
-    while (t->child > 0) {
-        pid_t got = is_over(t) ? waitpid(t->child, &t->status, 0) : 0;
-        if (got == t->child || (got < 0 && errno != EINTR))
-            t->child = 0;
-        else if (fm_clock_now() - began > seconds || (stop && *stop))
-            return false;
-        else
-            nanosleep(&nap, NULL);
-    }
-    return true;
-}
-
 /* Where it runs on, it and what it has started are stopped. */
 static void end_process(struct talk *t)
 {
-    pid_t group = t->child;
     close_end(&t->to);
     close_end(&t->from);
-    if (group <= 0)
-        return;
-    kill(-group, SIGTERM);
-    bool ended = has_ended(t, GRACE, NULL);
-    kill(-group, SIGKILL);
-    while (!ended && waitpid(group, &t->status, 0) < 0 && errno == EINTR)
-        ;
-    t->child = 0;
+    fm_process_end(&t->child);
 }
 
 static int judge_status(const struct talk *t, struct fm_err *err)
 {
-    int status = WIFSIGNALED(t->status) ? 128 + WTERMSIG(t->status) : WEXITSTATUS(t->status);
-    if (status > 128 && status < 128 + SIGRTMAX) /* so the shell speaks of signals too */
+    int status = fm_process_status(&t->child);
+    if (status > 128 && status < 128 + SIGRTMAX)
         return fm_fail(err, FM_EIO, "--tokenizer-cmd was stopped by signal %d", status - 128);
     if (status == 126 || status == 127)
         return fm_fail(err, FM_ENOENT, "--tokenizer-cmd: the shell cannot run '%.80s'",
@@ -214,14 +175,14 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
             return FM_OK;
         if (rc == FM_OK)
             rc = check_clock(t, err);
-        over = over || is_over(t);
+        over = over || fm_process_over(&t->child);
     }
     return rc;
 }
 
 static int check_end(struct talk *t, struct fm_err *err)
 {
-    bool ended = has_ended(t, t->c->silence, t->c->stop);
+    bool ended = fm_process_wait(&t->child, t->c->silence, t->c->stop);
     if (!ended && t->c->stop && *t->c->stop)
         return fm_fail(err, FM_ESAVED, "interrupted while --tokenizer-cmd encoded");
     if (!ended)
@@ -260,7 +221,7 @@ int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, 
 {
     struct fm_idlines *heard = fm_alloc(1, sizeof *heard, "ids", err);
     char *piece = fm_alloc(PIECE, 1, "ids", err);
-    struct talk t = {.c = command, .heard = heard, .to = -1, .from = -1};
+    struct talk t = {.c = command, .heard = heard, .child = {.group = true}, .to = -1, .from = -1};
     int rc = heard && piece ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK) {
         heard->name = "the output of --tokenizer-cmd";
