@@ -1,4 +1,9 @@
 /*
+ * This room, formats/bundle: the container that all stages of the pipeline share.  It knows
+ * members, their order, offsets and digests; what a member says is read in lib/stage.  In reading
+ * order: archive (the tar subset), place.h (the order of members), bundle.c (reading),
+ * bundlewriter.c, maskset (the compressed widths).
+ *
  * The bundle: one tar stream that every stage reads and writes.  Byte layout and
  * manifest in fm-bundle(5).
  *

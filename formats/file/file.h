@@ -1,4 +1,10 @@
 /*
+ * This room, formats/file: bytes in and out.  All that the suite opens, reads, writes, locks or
+ * renames goes through here, so that the rules below hold everywhere; what the bytes mean is not
+ * known here.  In reading order: file (inputs), output and outdir (both declared in this header),
+ * temporary (what a signal handler removes), spool and input (standard input as a file), lock,
+ * digest, text.
+ *
  * Files: the only open(2) in the tree (file.c, and for what is written output.c,
  * outdir.c, temporary.c).  Inputs are read with pread, never mapped,
  * and must be regular files (a pipe on "-" is spooled).  Outputs are written to a

@@ -1,4 +1,8 @@
 /*
+ * This room, formats/json: JSON read strictly, written exactly, and edited in place.  What a key
+ * means is not known here: lib/model reads config.json, lib/stage the manifest.  In reading order:
+ * json.c (the scanner), jsontree.c (trees, and their printing), jsonparts, jsonedit.
+ *
  * JSON that strangers wrote.  A strict pull scanner for headers that may be huge
  * (safetensors, shard index), and a checked door to cJSON for small files
  * (config.json, our manifest).

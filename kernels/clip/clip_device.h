@@ -1,4 +1,11 @@
 /*
+ * This room, kernels/clip: libfm_clip, a library of its own that servers link.
+ * kernels/clip/clip.h is all that it promises to others; everything else here is private.  It
+ * knows one layer's routed experts as flat arrays, and no model, file or option of the tools.  In
+ * reading order: clip.h, clip_ref.c (the definition), clip.c (arguments), this header, clip_plan,
+ * clip_cpu.c, clip_tile and its kinds (clip_avx2, clip_avx512, clip_bf16, chosen by clip_choose),
+ * clip_few.c, clip_pool, clip_shard.c, clip_gpu.
+ *
  * Private to kernels/clip: a device behind kernels/clip/clip.h.  clip.c checks arguments and calls
  * the table of the layer's device; a table never sees a null pointer, a wrong size or a bad type.
  */

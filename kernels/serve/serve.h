@@ -1,4 +1,9 @@
 /*
+ * This room, kernels/serve: what a decoder needs to serve token after token, which training does
+ * not: a cache, products with bfloat16 weights, and the same on a GPU.  Only fm-bench serve uses
+ * it, to show what clipping is worth in a whole model.  In reading order: this header,
+ * cpu_serve.c, serve_gpu.h, serve_cuda.cuh.
+ *
  * What a serving loop needs beside the table of operations and libfm_clip: products with weights
  * that stay in bfloat16, a cache of keys and values, and attention of one new position over it.
  * The letters and the contract are those of kernels/ops/kernels.h; the bits of a row do not depend

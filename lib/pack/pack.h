@@ -1,4 +1,8 @@
 /*
+ * This room, lib/pack: the bundle, made of a stage stream and a checkpoint.  It is the only place
+ * where weights are reordered for good.  In reading order: this header, packing.h, pack.c (what is
+ * written, in which order), packweights.c (how an expert's bytes are made).
+ *
  * Make a bundle: a stage stream (ranking, masks, perhaps an adapter) and the
  * checkpoint it was made from become one stream that carries the weights.
  *

@@ -1,4 +1,9 @@
 /*
+ * This room, lib/run: what every long computation has, whatever it computes: its options and
+ * limits, threads that work and may be stopped, values that need not fit into memory, a state file
+ * to go on from, a report.  It knows no model and no stream.  In reading order: run, crew, store,
+ * journal, mixture, report.
+ *
  * What every tool that computes is told: model, tokens, machine, limits.  The
  * command line fills it (cmd/cli.c), the library reads it.  Options that shape a result
  * are recorded in the manifest's history; paths, threads and memory are not.

@@ -1,4 +1,11 @@
 /*
+ * This room, kernels/clip/cuda: the same library on NVIDIA GPUs.  What can be reasoned about
+ * without a GPU (which tile reads what, where numbers lie, how rows are sorted) is plain C in
+ * headers that tests run on the host; kernels are in .cuh files, written against the few
+ * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
+ * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
+ * clip_cuda.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu.
+ *
  * Private to the CUDA side of the clipped FFN: the prepared layer, and one function per kernel that
  * puts it on a stream.  Launches return the CUDA error of the launch itself.
  */
