@@ -1,3 +1,8 @@
+/*
+ * Two readers walk over the archive in step.  Ours knows the few header forms that we write and
+ * checks them byte for byte; libarchive, which knows tar as everybody else does, must find the
+ * same member at the same offset.  So what passes here means the same to tar(1) and to us.
+ */
 #include "formats/bundle/archive.h"
 
 #include <archive.h>

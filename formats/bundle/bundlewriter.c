@@ -1,3 +1,12 @@
+/*
+ * The manifest comes first and says where everything behind it lies, so the whole stream is laid
+ * out before its first byte is written: sizes are known, offsets follow, and the manifest is
+ * printed at a size that its own offsets fit into.
+ *
+ * What is not known then are the digests of parts that are still being made.  To a file they are
+ * written into the manifest at the end, into room that was left for them; a pipe cannot go back,
+ * so there all digests must be known at the beginning (lib/pack reads its weights twice for that).
+ */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

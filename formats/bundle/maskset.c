@@ -1,3 +1,9 @@
+/*
+ * Widths of a hundred masks differ little, so zstd at its highest level makes kilobytes of
+ * megabytes.  Reading turns that round: kilobytes from a stranger could claim gigabytes.  So what
+ * the frame says of itself is checked against the manifest first, and it is unpacked into a block
+ * of exactly that size.
+ */
 #include "formats/bundle/maskset.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * Inputs.  A mapped file that somebody truncates ends the process by a signal, and one that
+ * somebody rewrites changes under our checks; so inputs are opened once, read with pread, and
+ * known by device, inode, size and time of the last write, which are compared again when a run
+ * ends.  Temporary files have no name, so there is nothing to remove however a run ends.
+ */
 #include "formats/file/file.h"
 
 #include <assert.h>

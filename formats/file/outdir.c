@@ -1,3 +1,9 @@
+/*
+ * A directory that appears whole: its files are made in a hidden one beside it, which is renamed
+ * when all of them are on the disk.  --force exchanges old and new in one step, and only for what
+ * is clearly an export of ours: a checkpoint has plain files and a config.json too, and must never
+ * be lost to a mistyped name.
+ */
 #include "formats/file/file.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * A file that appears whole: written under a hidden name in the directory where it will be, so
+ * that rename is atomic and free space is checked on the right filesystem; flushed, renamed, and
+ * the directory flushed.  Standard output has no such promise, so a stream says itself where it
+ * ends.
+ */
 #include "formats/file/file.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * The file of a spool has the size of all that came by, and blocks only where bytes were kept.  So
+ * whatever reads it by offset (the tar reader, the index of a safetensors file) works on a pipe
+ * unchanged.
+ */
 #include "formats/file/spool.h"
 
 #include <assert.h>

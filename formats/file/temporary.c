@@ -1,3 +1,12 @@
+/*
+ * A signal handler may only call what is async-signal-safe: no malloc, no readdir, no locks.  So
+ * the names to be removed are in a static table with an atomic state each, and removing a
+ * directory's files reads it with getdents64 into a buffer on the stack.
+ *
+ * The steps that make an output durable are here too, with what differs between filesystems: a
+ * rename that replaces nothing, an fsync that says it is not supported, a directory that cannot be
+ * read.
+ */
 #include "formats/file/temporary.h"
 
 #include <assert.h>

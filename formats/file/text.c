@@ -1,3 +1,7 @@
+/*
+ * The failure of one addition is kept in the text, not returned: what prints a card of a hundred
+ * lines is a hundred calls, and needs one check at its end.
+ */
 #include "formats/file/text.h"
 
 #include <assert.h>

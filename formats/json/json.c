@@ -1,3 +1,10 @@
+/*
+ * The scanner copies nothing and allocates nothing: it is a position in a text and a few functions
+ * that move it.  A value that is not wanted is skipped with all checks, and without recursion, so
+ * that nesting is bounded by a number here and not by the stack.  We write it by hand because no
+ * library at hand refuses everything that two readers could understand differently, which is what
+ * hostile headers are made of.
+ */
 #include "formats/json/json.h"
 
 #include <inttypes.h>

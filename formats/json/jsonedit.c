@@ -1,7 +1,7 @@
 /*
- * One walk over the object finds where the values of the wanted keys lie; one copy puts the new
- * ones there.  The text is never parsed into a tree and printed again: numbers, order, white space
- * and keys that nobody here knows stay what they were.
+ * Editing the text instead of printing a tree: numbers keep their spelling, keys their order, and
+ * what we do not know stays as its author wrote it, so a diff of config.json shows exactly what an
+ * export changed.
  */
 #include "formats/json/jsonedit.h"
 

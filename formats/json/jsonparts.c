@@ -1,3 +1,8 @@
+/*
+ * A file like tokenizer.json has a vocabulary of megabytes beside a few small settings.  One pass
+ * of the scanner notes where each member begins and ends; the small ones become trees, the large
+ * ones are scanned where they lie.
+ */
 #include "formats/json/jsonparts.h"
 
 #include <string.h>

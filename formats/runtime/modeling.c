@@ -1,3 +1,7 @@
+/*
+ * The tools have to work from anywhere, so what they write into an export is part of the program
+ * and not a file that could be missing or of another version.
+ */
 #include "formats/runtime/modeling.h"
 
 /* The assembler puts the file in, so that an installed tool needs nothing beside it. */

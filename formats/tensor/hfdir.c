@@ -1,3 +1,10 @@
+/*
+ * Opening a checkpoint reads headers only: config.json, the index and the shards' headers, which
+ * are then held against each other, so that a shard from another download is found before hours of
+ * work.  All tensors are in one sorted list of places.  Links are followed, because the hub's
+ * cache is made of them; files that are carried along are checked to be plain, small and named
+ * harmlessly.
+ */
 #include "formats/tensor/hfdir.h"
 
 #include <assert.h>

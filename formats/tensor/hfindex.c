@@ -1,3 +1,9 @@
+/*
+ * An index may have a hundred thousand entries and a hostile one more, so it is scanned, not made
+ * a tree: all names go into one block, shard names are kept once each, and entries are sorted for
+ * binary search.  A shard name is a single visible component, so no index can lead out of its
+ * directory.
+ */
 #include "formats/tensor/hfindex.h"
 
 #include <limits.h>

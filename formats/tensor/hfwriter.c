@@ -1,3 +1,8 @@
+/*
+ * All sizes are known before a byte is written, so files are planned, not grown: the writer gives
+ * each tensor its file and offset, and whoever fills them may do so in any order and on any
+ * thread.
+ */
 #include "formats/tensor/hfwriter.h"
 
 #include <stdbool.h>

@@ -1,3 +1,9 @@
+/*
+ * The header of a file is up to 100 MB of JSON that a stranger wrote.  It is read through a window
+ * of a megabyte, entry by entry, into an index that has limits of its own; the names are stored in
+ * one block.  At the end the tensors, sorted by offset, must cover the data exactly: without gaps
+ * nothing can be hidden in a file, and without overlaps nothing is read as two things.
+ */
 #include "formats/tensor/safetensors.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Header first, data later: the header follows from names, dtypes and shapes alone, so it is made
+ * before any tensor's bytes exist.  Tensors lie in order of falling element size, as the reference
+ * writes them, which keeps every one aligned to its element.
+ */
 #include "formats/tensor/safetensors.h"
 
 #include <assert.h>

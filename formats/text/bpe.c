@@ -1,3 +1,9 @@
+/*
+ * A word's symbols are a linked list, and the merges that could be made are a heap by rank and
+ * place, so that a word of n characters takes n log n steps; long words are what hostile text is
+ * made of.  Tables are open-addressed and read-only after they are built.  A small direct-mapped
+ * cache for each thread, words to ids, does most of the work on ordinary text.
+ */
 #include "formats/text/bpe.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * The file is read in pieces into one buffer that grows only as far as the limit of a document, so
+ * a file may be larger than memory and a line that never ends is refused.  A row's text is scanned
+ * out of its JSON without a tree.
+ */
 #include "formats/text/documents.h"
 
 #include <inttypes.h>

@@ -1,3 +1,7 @@
+/*
+ * A state machine by single bytes, because the pieces that come from a pipe end anywhere: in a
+ * number, between a minus and its digits, at the end of a line.
+ */
 #include "formats/text/idlines.h"
 
 #include <inttypes.h>

@@ -1,3 +1,9 @@
+/*
+ * Each known pattern is a function that returns the length of the next word, written branch by
+ * branch as its regular expression is.  Classes of characters come from one table of all code
+ * points.  It is written by hand because a general engine may take exponential time on a
+ * stranger's text, and would be slower on everybody else's.
+ */
 #include "formats/text/pretoken.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * An index beside a file of words is two strangers' files that must agree.  Everything in it
+ * (counts, sizes, pointers, document bounds, types) is checked against the length of the other
+ * file; after that the words are one sequence, and nothing of the index is needed any more.
+ */
 #include "formats/text/tokenindex.h"
 
 #include <inttypes.h>

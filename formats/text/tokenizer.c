@@ -1,3 +1,10 @@
+/*
+ * The pipeline runs as the library's does: added tokens are cut out of the text first, what lies
+ * between is normalised, split into words, and each word encoded.  The order matters in every
+ * detail (which white space an lstrip takes, what a normaliser sees), because ids must be the same
+ * to the last one.  It is written by hand because the library is in Rust and has no C interface;
+ * for tokenizers that are not known here there is --tokenizer-cmd.
+ */
 #include "formats/text/tokenizer.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Formats are told apart by their first bytes and checked against the file's length, so a
+ * truncated file is refused when it is opened.  All of them come down to an array of integers of
+ * 2, 4 or 8 bytes at an offset; ids are compared with the vocabulary as they are read.
+ */
 #include "formats/text/tokens.h"
 
 #include <assert.h>

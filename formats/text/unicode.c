@@ -1,3 +1,10 @@
+/*
+ * The classes of all 1.1 million code points are one byte each in a table that is built at first
+ * use from ranges.  Normal form C is found stretch by stretch: most text has nothing that could
+ * change and is copied, and only around a character that composes or decomposes the algorithm of
+ * Unicode's annex 15 is run.  ICU is not used because ids depend on the version of the tables, and
+ * these are those of the tokenizers library.
+ */
 #include "formats/text/unicode.h"
 
 #include <pthread.h>

@@ -1,3 +1,9 @@
+/*
+ * Conversions work on the bits, without tables and without the compiler's half type, so that every
+ * compiler gives the same values.  They are plain loops that compilers make vectors of.  The
+ * search for NaN and Inf looks at exponents alone: a block's largest exponent says whether the
+ * block has any, so that the usual case, none, runs at the speed of memory.
+ */
 #include "lib/base/dtype.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Every large block of the suite comes from here: aligned for vectors, zeroed (so that bytes
+ * nobody wrote cannot differ between runs), and refused with a sentence that names what it was
+ * for.
+ */
 #include "lib/base/mem.h"
 
 #include <stdlib.h>

@@ -1,3 +1,13 @@
+/*
+ * The pool is one list of open loops under one mutex.  Tasks are large (a tile, an expert, a
+ * batch), so a lock for each costs nothing, and a queue for each thread would buy nothing.  A
+ * thread that waits for its own loop has taken all of that loop's tasks first; idle threads take
+ * from the newest loop, because an inner loop must end before its outer one can go on.  Nothing
+ * here can deadlock: whoever waits does so only for tasks that are running.
+ *
+ * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
+ * memory once the first few have run.
+ */
 #include "lib/base/pool.h"
 
 #include <assert.h>
