@@ -1,3 +1,8 @@
+/*
+ * The AVX2 tile: 16 of a panel's lanes at a time, two registers, against up to 6 rows: 12 sums,
+ * two vectors of the panel and one element of a row are what 16 registers hold.  Sums are made
+ * term by term in the order that clip_tile.h demands, which gives the bits of the AVX-512 tile.
+ */
 #include "kernels/clip/clip_tile.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

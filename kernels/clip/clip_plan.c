@@ -1,3 +1,9 @@
+/*
+ * Routing turned inside out: tokens name experts, products want the tokens of an expert.  A
+ * counting sort orders slots by expert, and heapsort (no memory, no worst case) by width inside an
+ * expert, since tokens may have budgets of their own.  All orders follow from the input alone, so
+ * the bits of a row do not depend on threads.
+ */
 #include "kernels/clip/clip_plan.h"
 
 #include <math.h>

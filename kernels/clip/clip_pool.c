@@ -1,3 +1,10 @@
+/*
+ * Helpers are made once and shared by all layers of the process.  A call has a few short loops, so
+ * a helper spins for some microseconds before it sleeps; one caller at a time has the pool, and
+ * others run their loops alone rather than wait.  Helpers take no signals, survive no fork (the
+ * child makes its own), and are not bound to the one CPU that an OpenMP program bound the caller
+ * to.
+ */
 #include "kernels/clip/clip_pool.h"
 
 #include <dirent.h>

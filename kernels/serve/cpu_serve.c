@@ -1,3 +1,8 @@
+/*
+ * Serving reads all weights for a few tokens, so they stay in bfloat16 and are widened a cache's
+ * worth at a time, each block used by a product at once.  Attention takes the query heads of one
+ * key head together, so that a row of the cache is read, and widened, once for all of them.
+ */
 #include "kernels/serve/serve.h"
 
 #include <math.h>
