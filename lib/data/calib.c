@@ -1,3 +1,9 @@
+/*
+ * A sequence is a source and a place in it, so shuffling and mixing permute small integers and
+ * never copy tokens.  All ids are read once at the start, which checks them against the vocabulary
+ * and hashes them: the manifest can then say exactly what a result was made from, and a file that
+ * changes during the run is noticed.  Sequences that are held out for measuring come from the end.
+ */
 #include "lib/data/calib.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * One poll loop writes and reads, because a program that reads everything before it answers and
+ * one that answers line by line would each block the other's way of being fed.  The program runs
+ * in a process group of its own, which ends with it; how it ended is only judged after what it had
+ * to say was read.
+ */
 #include "lib/data/command.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Documents are taken in batches: read one after another, encoded side by side, their ids written
+ * in order.  The first document that fails is the error, whatever thread found one first.  Ids go
+ * to an unlinked file, after which a text is a token file like any other.  A tokenizer that is a
+ * command gets the same documents as lines of JSON.
+ */
 #include "lib/data/corpus.h"
 
 #include <inttypes.h>

@@ -1,3 +1,8 @@
+/*
+ * Widths decide which bytes are exported, so no floating point comes near them: a ratio is the
+ * fraction that its decimal says, and products are at most 2^64.  Rounding up to a multiple,
+ * merging of equal widths and budget targets are here for the same reason, in one place.
+ */
 #include "lib/masks/actions.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Learning widths without a model: what the sweep has to say of an expert comes in as one number
+ * for each action, dz.  Random draws are functions of a counter, so nothing random needs to be
+ * saved, and every gradient here is tested against finite differences.
+ */
 #include "lib/masks/logits.h"
 
 #include <assert.h>

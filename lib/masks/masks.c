@@ -1,3 +1,9 @@
+/*
+ * A family is an array of masks sorted by budget, and this file the ways to put one together
+ * without a gradient. saliency: for each expert the concave hull of score against width gives a
+ * list of steps with falling worth; all steps of the model in one order, cut at each target. best:
+ * of several families, for every bin of a budget step, the mask with the lowest held-out loss.
+ */
 #include "lib/masks/masks.h"
 
 #include <assert.h>

@@ -1,3 +1,7 @@
+/*
+ * Experts that share a width are a run of the array, so tying is arithmetic on runs: sum what is
+ * learned over a run, compute as for one expert, copy the width back to all of the run.
+ */
 #include "lib/masks/ties.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Tasks cannot return: they write into the crew.  The first error stops the others before their
+ * next piece of work, and a signal counts as an error whose name is `stopped`; so each loop over
+ * tasks has one question to ask and one place to look afterwards.
+ */
 #include "lib/run/crew.h"
 
 void fm_crew_init(struct fm_crew *crew, const struct fm_run_options *run, const char *stage,

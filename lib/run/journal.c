@@ -1,3 +1,9 @@
+/*
+ * A state file is saved as outputs are, by rename, so a run that is killed while it saves still
+ * has the state before.  It is useful only to the same run: a digest of options and inputs refuses
+ * any other, and one of the arrays a damaged file.  How often it is saved follows from what saving
+ * costs (a twentieth of the time), between one second and twenty.
+ */
 #include "lib/run/journal.h"
 
 #include <assert.h>

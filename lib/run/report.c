@@ -1,3 +1,7 @@
+/*
+ * cJSON keeps numbers as doubles and prints them in its own way, so numbers enter a report as text
+ * that formats/json printed: 64-bit integers whole, doubles so that they read back the same.
+ */
 #include "lib/run/report.h"
 
 #include <stdlib.h>

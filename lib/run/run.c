@@ -1,3 +1,7 @@
+/*
+ * Questions about the options that every tool asks: which table of operations, how much memory,
+ * and whether an output would overwrite one of the inputs, by any of its names.
+ */
 #include "lib/run/run.h"
 
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /*
  * The first records lie in one block of the device, the others in a file from the place that their
  * number says.  Between the file and a device's memory bytes go through the host in small pieces.
+ * There is no eviction and no search: callers that know what they use most give it the low numbers.
  */
 #include "lib/run/store.h"
 

@@ -1,3 +1,9 @@
+/*
+ * Widths lie in masks.zst and a summary of each mask in the manifest, where people and scripts
+ * read it.  Two places could disagree, so reading recomputes every summary from the widths and
+ * refuses a difference.  One reader serves the tools, which stop at the first fault, and
+ * fm-verify, which wants them all.
+ */
 #include "lib/stage/budgets.h"
 
 #include <inttypes.h>

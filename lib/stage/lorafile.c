@@ -1,3 +1,9 @@
+/*
+ * An adapter has as many channels for an expert as the mask it was trained on keeps, so the file's
+ * shapes say which mask that was.  Reading checks all shapes before anything is allocated: what
+ * they add up to is in the file, so a small file cannot ask for much memory. fm_lorafile_check
+ * then holds the shapes against the mask that the manifest names.
+ */
 #include "lib/stage/lorafile.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * Sorting is by score, ties to the lower channel, so there is one right order for given scores,
+ * and reading can check that it is that one.  Everything is checked before memory is taken in
+ * sizes from the manifest: every tensor is there, in its shape; scores are finite and not
+ * negative; orders are permutations.
+ */
 #include "lib/stage/ranking.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * An export holds a prefix of each expert's ranked channels, of a width that is known when the
+ * bundle is made.  So if digests are taken of the stretches between all possible widths, any
+ * export of any member can be verified from them, without weights.  They are made while weights
+ * are packed, in the same pass over the bytes.
+ */
 #include "lib/stage/segments.h"
 
 #include <assert.h>

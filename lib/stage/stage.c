@@ -1,3 +1,9 @@
+/*
+ * A stage takes over what earlier stages made, replaces its own member, and drops what later
+ * stages made of the old one; which is which follows from one table.  A stream is accepted if its
+ * history is in the order of the tools, its stage is the last of them, and its config.json is the
+ * one that its manifest speaks of.
+ */
 #include "lib/stage/stage.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Typed members are small enough for memory, but their readers are many.  So there is one way to
+ * build them and one to read them: by name, dtype and shape, each a full sentence when it is not
+ * what was asked for.
+ */
 #include "lib/stage/stbytes.h"
 
 #include <assert.h>

@@ -1,3 +1,7 @@
+/*
+ * In a bundle every expert of a layer has the same size, so where one begins is arithmetic: this
+ * file checks once that the headers agree with it, and gives offsets from then on.
+ */
 #include "lib/stage/volumes.h"
 
 #include <inttypes.h>
