@@ -1,3 +1,9 @@
+/*
+ * Speed of rank and train on a made-up model, with a table of operations in between that counts
+ * products and their time (lib/bench/meter.h).  The same products are then timed alone, so the
+ * result is a share of what the matrix library could do on this machine at that minute, and not a
+ * number to be compared between machines.
+ */
 #include "lib/bench/bench.h"
 
 #include <string.h>

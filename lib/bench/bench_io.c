@@ -1,3 +1,8 @@
+/*
+ * Packing, exporting and verifying beside cp and xxhsum on the same bytes, in the same rounds, so
+ * that a disturbed minute hits all of them.  The best of the rounds counts, because a disturbance
+ * only ever makes things slower.
+ */
 #include "lib/bench/bench.h"
 
 #include <math.h>

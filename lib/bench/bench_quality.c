@@ -1,3 +1,8 @@
+/*
+ * What a family is worth, beside controls that have the same budget by construction: the same
+ * widths shuffled inside layers or over the model, and one width for all.  All of them are masks
+ * to lib/learn/quality.h, measured on the same held-out sequences in one call.
+ */
 #include "lib/bench/bench.h"
 
 #include <stdlib.h>

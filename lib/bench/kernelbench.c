@@ -1,3 +1,8 @@
+/*
+ * Implementations are rows of a table, each a function from a case to seconds; what cannot run
+ * here says so and is left out.  One round in front checks every result against the definition, so
+ * no figure is shown of something that is wrong.
+ */
 #include "lib/bench/kernelbench.h"
 
 #include <math.h>

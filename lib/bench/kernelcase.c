@@ -1,3 +1,8 @@
+/*
+ * The data of a measurement: weights, hidden states, routing and masks, drawn from the seed by
+ * number, so that every run, device and thread count has the same.  Experts differ in popularity,
+ * as they do in real models, because equal ones would flatter designs that need them equal.
+ */
 #include "lib/bench/kernelcase.h"
 
 #include <math.h>

@@ -1,3 +1,7 @@
+/*
+ * SVG written by hand: a few lines over two axes are a page of code, any plotting library would be
+ * the largest dependency of the suite, and the same figures give the same file.
+ */
 #include "lib/bench/plot.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * The decoder that fm-bench serves with: how large its parts are, whether they fit into memory,
+ * and their random contents.  How many layers fit is computed before anything is allocated, and
+ * the result says how many there were: nothing is extrapolated to a full model.
+ */
 #include "lib/bench/servecase.h"
 
 #include <math.h>

@@ -1,3 +1,7 @@
+/*
+ * Masks of a served model come from a bundle, or are drawn as for one clipped layer, with another
+ * seed for each layer.
+ */
 #include "lib/bench/servemask.h"
 
 #include <math.h>

@@ -1,3 +1,8 @@
+/*
+ * Blocks of a tensor are a function of (seed, tensor, block), so a checkpoint of any size is made
+ * in little memory and is the same everywhere.  Values are scaled so that activations keep their
+ * size through the layers: a model whose numbers overflow would measure nothing.
+ */
 #include "lib/bench/synth.h"
 
 #include <math.h>

@@ -1,3 +1,7 @@
+/*
+ * Measurements write gigabytes; all of it lies in one directory under a name that nobody else has,
+ * which is removed with everything in it at the end.
+ */
 #include "lib/bench/workdir.h"
 
 #include <errno.h>

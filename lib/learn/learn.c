@@ -1,3 +1,11 @@
+/*
+ * A step: draw widths for every student from the logits, run them with the teacher through one
+ * sweep, turn what the visitor summed into gradients of the logits, take a step of Adam, and move
+ * lambda so that the expected budget stays on its line.  Widths that the most probable actions
+ * give are offered to the family, one change of an expert at a time, so that no budget is jumped
+ * over.  Draws are a function of (seed, step, student, expert), so nothing random needs to be
+ * saved.
+ */
 #include "lib/learn/learn.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * --dry-run answers from shapes alone: bytes of the checkpoint that will be read, sweeps, FLOPs by
+ * what masks can change and what they cannot, memory and temporary disk.  Only the guess of the
+ * time touches the machine, with one short product.  A run makes the same plan first, and refuses
+ * what does not fit on the disk before it begins.
+ */
 #include "lib/learn/plan.h"
 
 #include <inttypes.h>

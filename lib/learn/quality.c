@@ -1,3 +1,8 @@
+/*
+ * Reading the layers costs as much for one mask as for many, so masks go through a sweep together,
+ * each a lane beside one teacher, as many as memory has boundaries for.  Sums are over the same
+ * tokens in the same order in every group, so a mask's figures do not depend on its company.
+ */
 #include "lib/learn/quality.h"
 
 #include <assert.h>

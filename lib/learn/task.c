@@ -1,3 +1,9 @@
+/*
+ * What must be right before a long run begins is checked here, once for all three tools: the model
+ * opens, the stream belongs to it, the tokens are in its vocabulary, the output can be created, no
+ * other run holds the state file.  The parameters of a run are one digest over everything that
+ * shapes its result; a state file is taken up only under the same digest.
+ */
 #include "lib/learn/task.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * Methods differ in how a family comes about: at once from scores, step by step by gradients
+ * (learn, walk), or as the best of several.  Around them everything is the same: check the
+ * options, take up the state, make the family, measure every mask, write the stream.  `best` is
+ * the others run one after another, and a choice by held-out loss for every budget.
+ */
 #include "lib/learn/train.h"
 
 #include <assert.h>

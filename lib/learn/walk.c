@@ -1,3 +1,9 @@
+/*
+ * Greedy, by measurement: the cost of lowering an expert is the sum over the channels it would
+ * lose of the mean square of what each is worth to the loss.  Signed sums would cancel, squares do
+ * not.  Costs are measured again at every budget, because what a channel is worth changes as
+ * others go; between two budgets the cheapest moves per channel are taken first.
+ */
 #include "lib/learn/walk.h"
 
 #include <assert.h>

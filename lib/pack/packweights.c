@@ -1,3 +1,9 @@
+/*
+ * Experts are made a batch at a time, one on each thread, and appended in order: the stream's
+ * order is fixed, and memory is a few experts.  Rows are moved as bytes in their own dtype; only
+ * channels under the adapter become float32, and are rounded once.  Digests and the search for NaN
+ * and Inf happen while an expert is in the cache.
+ */
 #include "lib/pack/packing.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/*
+ * Checks run side by side and find things in any order, so a finding has a place, and findings are
+ * told sorted by it: the same faults give the same lines.  A scan reads a stretch of a file once,
+ * in pieces that stay in the cache, and makes of it the digest of the whole, of its spans, and the
+ * answer whether every value is finite.
+ */
 #include "lib/verify/verify.h"
 
 #include <stdarg.h>

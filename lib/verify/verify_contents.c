@@ -1,3 +1,9 @@
+/*
+ * Digests say that bytes are as they were written; this file asks whether what was written makes
+ * sense, with the readers that the tools use themselves (lib/stage), so a bundle that verifies is
+ * one that they accept.  A member whose digest is wrong is not read: one fault should give one
+ * line.
+ */
 #include "lib/verify/verify_contents.h"
 
 #include <inttypes.h>
