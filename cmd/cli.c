@@ -1,3 +1,9 @@
+/*
+ * The beginning and end of every tool.  The rules that scripts rely on are kept here once: a
+ * signal is noticed by the run at its next step and a second one ends it, a lost reader of
+ * standard output is an error of writing, the result is printed only when the work is done, and a
+ * failed flush is never status 0.
+ */
 #include "cmd/cli.h"
 
 #include <errno.h>

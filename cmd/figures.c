@@ -1,3 +1,7 @@
+/*
+ * Each measurement of fm-bench is printed from its struct in two ways, a table and JSON, side by
+ * side in this file so that they do not drift apart.
+ */
 #include "cmd/figures.h"
 
 #include <stdlib.h>

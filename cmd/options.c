@@ -1,3 +1,8 @@
+/*
+ * One table drives parsing, --help and the checks that an option fits the mode, so none of the
+ * three can forget an option that the others know.  getopt_long does the splitting; the table says
+ * what a value is and where it goes.
+ */
 #include "cmd/options.h"
 
 #include <assert.h>

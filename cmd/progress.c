@@ -1,3 +1,8 @@
+/*
+ * Reports come as often as the work likes and from any thread; what is shown is limited by time,
+ * so that a terminal is not flooded and a log stays short.  Time left is judged from this run
+ * alone: a resumed one begins with work that is already done.
+ */
 #include "cmd/progress.h"
 
 #include <pthread.h>

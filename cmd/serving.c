@@ -1,3 +1,7 @@
+/*
+ * fm-bench serve: from its options to the measurement, and from its figures to table, JSON and
+ * plot.
+ */
 #include "cmd/serving.h"
 
 #include <string.h>

@@ -1,3 +1,7 @@
+/*
+ * Printing that several tools share: the plan of a --dry-run, and a family's held-out loss by
+ * budget, as text and as JSON.
+ */
 #include "cmd/show.h"
 #include "cmd/units.h"
 

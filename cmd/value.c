@@ -1,3 +1,9 @@
+/*
+ * A size like 23.4GB is worked out in integers, because it must be exact to the byte.  Whole
+ * numbers and reals are held to what a person would write: nothing in front or behind, no
+ * infinity, inside the option's limits.  No tool calls setlocale, so the point is a point
+ * everywhere.
+ */
 #include "cmd/value.h"
 
 #include <errno.h>
