@@ -1,3 +1,8 @@
+/*
+ * The words that all rooms share, tested against their definitions: every half and bfloat16 there
+ * is, Random123's published vectors, moments of the distributions, and nested loops that must give
+ * the same bytes on any number of threads.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

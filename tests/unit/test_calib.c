@@ -1,3 +1,7 @@
+/*
+ * Sequences of small files whose tokens are their own positions, so that what was read where can
+ * be seen in the ids.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,7 @@
+/*
+ * config.json of every spelling that transformers 4 and 5 write, and every one that we cannot
+ * compute, which must be refused by the name of its key.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,7 @@
+/*
+ * Directories made on the spot: shards and an index that agree, and each way in which they may
+ * not; links as the hub's cache has them, and links that lead elsewhere.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

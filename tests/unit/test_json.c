@@ -1,3 +1,8 @@
+/*
+ * The strict scanner on everything that JSON allows and on what lax readers accept beyond it, and
+ * every prefix of a text in a block of its exact size, so that a read past the end is caught by a
+ * sanitizer.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

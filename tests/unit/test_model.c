@@ -1,3 +1,8 @@
+/*
+ * One model in all its forms on disk (checkpoint, bundle, native and ragged exports), each of
+ * which must give the same rows; and checkpoints with one thing wrong, each of which must be
+ * refused by name.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,8 @@
+/*
+ * The reader on files that are right to the last limit and wrong by one thing: overlaps, gaps,
+ * giants, endless names; with a bound on memory and time, since a hostile header is first of all a
+ * long one.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

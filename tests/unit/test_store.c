@@ -1,3 +1,4 @@
+/* Records must come back the same whatever share of them fits into memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

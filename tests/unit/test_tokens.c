@@ -1,3 +1,4 @@
+/* Every format of token files, and files that only look like one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
