@@ -109,7 +109,7 @@ def rows_go_down():
     for room, may in ROOMS.items():
         for other in may.split():
             if other != "*" and other not in above:
-                yield f"tests/rooms.py: the row of {room} names {other}, which is no row above it"
+                yield f"tests/rooms.py: the row of {room} names {other}, which is not a row above it"
         above.add(room)
 
 
@@ -117,13 +117,13 @@ def faulty_lines(sources):
     for path, includes in sources.items():
         room = room_of(path)
         if not room:
-            yield f"{path}: '{path.rsplit('/', 1)[0]}' is no room; give it a row in tests/rooms.py"
+            yield f"{path}: '{path.rsplit('/', 1)[0]}' is not a room; give it a row in tests/rooms.py"
             continue
         may = ROOMS[room].split()
         for line, target in includes:
             to = room_of(target)
             if target not in sources:
-                yield f'{path}:{line}: "{target}" is no file of ours; include from the root'
+                yield f'{path}:{line}: "{target}" is not a file of ours; include from the root'
             elif to != room and to not in may and may != ["*"]:
                 yield f'{path}:{line}: {room} includes {to} ("{target}"); it may include {" ".join(may)}'
             elif target in PRIVATE and room not in (to, *PRIVATE[target].split()) and may != ["*"]:
@@ -159,7 +159,7 @@ def circles(sources):
     modules = {unit(p) for p in MODULES}
     for ring in found:
         if len(ring) > 1 and not modules & set(ring):
-            yield f"a circle of files that are no module: {' '.join(sorted(ring))}"
+            yield f"a circle of files that are not one module: {' '.join(sorted(ring))}"
 
 
 def crowded(sources):

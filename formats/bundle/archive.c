@@ -153,7 +153,7 @@ static int check_name(char name[NAME_BYTES + 1], const struct ustar *h, struct f
     name[NAME_BYTES] = '\0';
     size_t len = strlen(name);
     if (!all_zero(name + len, NAME_BYTES - len))
-        return fm_fail(err, FM_EFORMAT, "the name has bytes behind its end");
+        return fm_fail(err, FM_EFORMAT, "the name has bytes after its end");
     if (!fm_archive_name_ok(name))
         return fm_fail(err, FM_EFORMAT,
                        "the name '%s' is not accepted (letters, digits, '.', '_', '-' and single "
@@ -396,7 +396,7 @@ static int pass_data(struct walk *w, const char *name, uint64_t size, struct fm_
     if (pad && fm_file_read(w->file, w->at + size, padding, pad, err))
         return err->code;
     if (!all_zero(padding, pad))
-        return fm_fail(err, FM_EFORMAT, "'%s': the padding behind the data is not zero", name);
+        return fm_fail(err, FM_EFORMAT, "'%s': the padding after the data is not zero", name);
     w->at += size + pad;
     return FM_OK;
 }
@@ -416,10 +416,10 @@ static int check_end(struct walk *w, struct fm_err *err)
     if (!all_zero(block, sizeof block))
         return fm_fail(err, FM_EFORMAT, "a single zero block at byte %" PRIu64, w->at);
     if (left != FM_ARCHIVE_END_BYTES)
-        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes behind the end of the archive",
+        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes after the end of the archive",
                        left - FM_ARCHIVE_END_BYTES);
     if (w->tar && archive_read_next_header(w->tar, &entry) != ARCHIVE_EOF)
-        return fm_fail(err, FM_EFORMAT, "libarchive sees more behind byte %" PRIu64, w->at);
+        return fm_fail(err, FM_EFORMAT, "libarchive finds more data after byte %" PRIu64, w->at);
     return FM_OK;
 }
 
@@ -467,7 +467,7 @@ static int check_distinct(const struct walk *w, struct fm_err *err)
     fm_names_sort(name, w->members, sizeof *name);
     const char *twin = fm_names_twin(name, w->members, sizeof *name);
     free(name);
-    return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' is there twice", twin) : FM_OK;
+    return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' appears twice", twin) : FM_OK;
 }
 
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,

@@ -163,7 +163,8 @@ static int check_ends(const struct fm_bundle *b, bool head, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT, "%s is member %d of the stream; it must be the first",
                        FM_MEMBER_MANIFEST, at + 1);
     if (at < 0)
-        return fm_fail(err, FM_EFORMAT, "the first member is '%s', not %s: not a stream of fm",
+        return fm_fail(err, FM_EFORMAT,
+                       "the first member is '%s', not %s: not a stream of the fm suite",
                        b->member[0].name, FM_MEMBER_MANIFEST);
     const char *last = b->member[b->members - 1].name;
     if (!head && strcmp(last, FM_MEMBER_CHECKSUMS) != 0)
@@ -238,11 +239,11 @@ static int fail_names(const struct fm_bundle *b, const struct listing *list, siz
                       struct fm_err *err)
 {
     if (i < n && find_name(b, list[i].name) < 0)
-        return fm_fail(err, FM_EFORMAT, "the manifest lists '%s', which the stream lacks",
+        return fm_fail(err, FM_EFORMAT, "the manifest lists '%s', which the stream does not have",
                        list[i].name);
     for (size_t k = 0; k < n && i < b->members; k++)
         if (strcmp(list[k].name, b->member[i].name) == 0)
-            return fm_fail(err, FM_EFORMAT, "member '%s' stands where the manifest has '%s'",
+            return fm_fail(err, FM_EFORMAT, "found member '%s' where the manifest has '%s'",
                            b->member[i].name, i < n ? list[i].name : "nothing");
     return fm_fail(err, FM_EFORMAT, "member '%s' is not in the manifest",
                    i < b->members ? b->member[i].name : "?");
@@ -293,7 +294,7 @@ static int check_members(struct fm_bundle *b, bool head, struct fm_err *err)
 {
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
     if (!cJSON_IsArray(array))
-        return fm_fail(err, FM_EFORMAT, "key 'members' is missing or no array");
+        return fm_fail(err, FM_EFORMAT, "key 'members' is missing or not an array");
     size_t n = 0, max = (size_t)cJSON_GetArraySize(array);
     struct listing *list = fm_alloc(max, sizeof *list, "the member list", err);
     if (!list)
@@ -342,9 +343,9 @@ static int read_sum(struct fm_member *m, const char **at, const char *end, struc
                        m->name);
     line += CHECKSUM_PREFIX_BYTES;
     if ((size_t)(end - line) < name + 1 || memcmp(line, m->name, name) != 0 || line[name] != '\n')
-        return fm_fail(err, FM_EFORMAT, "another name stands where '%s' is due", m->name);
+        return fm_fail(err, FM_EFORMAT, "another name where '%s' was expected", m->name);
     if (m->listed && !fm_digest_equal(&digest, &m->digest))
-        return fm_fail(err, FM_EFORMAT, "its digest of '%s' is not the manifest's", m->name);
+        return fm_fail(err, FM_EFORMAT, "its digest of '%s' differs from the manifest's", m->name);
     m->digest = digest;
     m->known = true;
     *at = line + name + 1;
@@ -372,8 +373,8 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
     free(text);
     struct fm_digest digest = fm_digest_of(manifest, (size_t)b->member[0].size);
     if (!code && !fm_digest_equal(&digest, &b->member[0].digest))
-        code = fm_fail(err, FM_EFORMAT, "%s does not have the digest that %s states",
-                       FM_MEMBER_MANIFEST, FM_MEMBER_CHECKSUMS);
+        code = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
+                       FM_MEMBER_CHECKSUMS);
     return code;
 }
 
@@ -473,7 +474,7 @@ int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **
     struct fm_digest digest = fm_digest_of(bytes, (size_t)m->size);
     if (m->known && !fm_digest_equal(&digest, &m->digest)) {
         free(bytes);
-        return fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not have their digest",
+        return fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not match their digest",
                        b->file.path, m->name);
     }
     *data = bytes;

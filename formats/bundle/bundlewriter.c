@@ -293,7 +293,7 @@ static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err
         digest = fm_hasher_done(hasher);
     fm_hasher_free(hasher);
     if (!code && s->known && !fm_digest_equal(&digest, &s->digest))
-        code = fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not have their digest",
+        code = fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not match their digest",
                        s->from->file.path, s->member->name);
     if (!code) {
         s->digest = digest;

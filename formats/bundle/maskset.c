@@ -120,14 +120,14 @@ static int check_descriptor(const uint8_t *frame, struct fm_err *err)
     if (!(flags & 0x04))
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame has no checksum");
     if (flags & 0x18)
-        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame sets a bit that means nothing");
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame sets a reserved bit");
     if (flags & 0x03)
-        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame asks for a dictionary");
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame needs a dictionary");
     uint64_t base = 1024ull << (frame[5] >> 3);
     uint64_t window = base + base / 8 * (frame[5] & 7);
     if (!single && window > WINDOW_BYTES_MAX)
         return fm_fail(err, FM_EFORMAT,
-                       "masks: the zstd frame asks for a window of %llu bytes "
+                       "masks: the zstd frame needs a window of %llu bytes "
                        "(limit %u)",
                        (unsigned long long)window, WINDOW_BYTES_MAX);
     return FM_OK;
@@ -141,13 +141,14 @@ static int check_frame(const void *frame, size_t size, size_t bytes, struct fm_e
     if (stated == ZSTD_CONTENTSIZE_ERROR || stated == ZSTD_CONTENTSIZE_UNKNOWN)
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame header is broken");
     if (stated != bytes)
-        return fm_fail(err, FM_EFORMAT, "masks: hold %llu bytes where the manifest makes it %zu",
-                       stated, bytes);
+        return fm_fail(err, FM_EFORMAT, "masks: %llu bytes where the manifest implies %zu", stated,
+                       bytes);
     size_t length = ZSTD_findFrameCompressedSize(frame, size);
     if (ZSTD_isError(length))
-        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame is broken or cut (%zu bytes)", size);
+        return fm_fail(err, FM_EFORMAT, "masks: the zstd frame is broken or truncated (%zu bytes)",
+                       size);
     if (length != size)
-        return fm_fail(err, FM_EFORMAT, "masks: %zu bytes behind the end of the zstd frame",
+        return fm_fail(err, FM_EFORMAT, "masks: %zu bytes after the end of the zstd frame",
                        size - length);
     return FM_OK;
 }
@@ -176,7 +177,7 @@ int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t 
     if (ZSTD_isError(done)) /* in words of ours: the library's change with its version */
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame %s",
                        ZSTD_getErrorCode(done) == ZSTD_error_checksum_wrong
-                           ? "does not have its checksum"
+                           ? "does not match its checksum"
                            : "is broken");
     if (done != bytes)
         return fm_fail(err, FM_EFORMAT, "masks: end after %zu of %zu bytes", done, bytes);

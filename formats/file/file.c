@@ -143,7 +143,8 @@ int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t siz
                  struct fm_err *err)
 {
     if (offset > INT64_MAX || size > INT64_MAX - offset)
-        return fm_fail(err, FM_EFORMAT, "'%s' ends at byte %" PRIu64 ", %zu at %" PRIu64 " wanted",
+        return fm_fail(err, FM_EFORMAT,
+                       "'%s' ends at byte %" PRIu64 ", but %zu bytes at %" PRIu64 " are needed",
                        f->path, f->size, size, offset);
     ssize_t got = read_fully(f->fd, offset, dst, size);
     if (got < 0)
@@ -154,7 +155,8 @@ int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t siz
         return fm_fail(err, FM_EIO,
                        "'%s' became shorter while it was read (%" PRIu64 " of %" PRIu64 " bytes)",
                        f->path, offset + (uint64_t)got, f->size);
-    return fm_fail(err, FM_EFORMAT, "'%s' ends at byte %" PRIu64 ", %zu at %" PRIu64 " wanted",
+    return fm_fail(err, FM_EFORMAT,
+                   "'%s' ends at byte %" PRIu64 ", but %zu bytes at %" PRIu64 " are needed",
                    f->path, f->size, size, offset);
 }
 
@@ -268,7 +270,7 @@ int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, st
         else if (put < 0 && errno != EINTR)
             return fm_fail_errno(err,
                                  "cannot write a temporary file at byte %" PRIu64
-                                 "; point TMPDIR at a disk with more room",
+                                 "; point TMPDIR at a disk with more space",
                                  offset + done);
     }
     return FM_OK;

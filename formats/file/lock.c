@@ -69,7 +69,7 @@ static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *e
     size_t digits = read_lock(lock->fd, who, sizeof who) ? strspn(who, "0123456789") : 0;
     who[digits] = '\0';
     return fm_fail(err, FM_ELOCKED,
-                   "'%s' belongs to a run that goes on%s%s; let it end, or stop it", path,
+                   "'%s' is in use by another run%s%s; wait for it to end, or stop it", path,
                    digits ? ", process " : "", who);
 }
 

@@ -69,7 +69,7 @@ bool fm_json_accept(struct fm_json *j, char c)
 int fm_json_end(struct fm_json *j, struct fm_err *err)
 {
     skip_space(j);
-    return j->at == j->end ? FM_OK : fail_at(j, err, "nothing more");
+    return j->at == j->end ? FM_OK : fail_at(j, err, "the end of the text");
 }
 
 /* Bytes of the UTF-8 sequence at s, 0 where it is none (overlong, surrogate, above U+10FFFF). */
@@ -236,7 +236,8 @@ static int take_string(struct fm_json *j, bool controls, char *dst, size_t capac
         used += n;
     }
     if (j->at >= j->end)
-        return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": a string does not end", begin);
+        return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": a string is not terminated",
+                       begin);
     j->at++;
     if (dst)
         dst[used] = 0;

@@ -29,7 +29,7 @@ static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err
     }
     const char *twin = fm_names_twin(keys, n, sizeof *keys);
     if (twin)
-        return fm_fail(err, FM_EFORMAT, "JSON: key '%s' stands twice", twin);
+        return fm_fail(err, FM_EFORMAT, "JSON: key '%s' appears twice", twin);
     for (c = node->child; c; c = c->next) {
         int rc = c->child ? refuse_twins(c, keys, err) : FM_OK;
         if (rc != FM_OK)

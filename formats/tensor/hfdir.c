@@ -94,10 +94,11 @@ static int open_indexed(struct fm_hfdir *dir, const struct fm_hfindex *x, struct
         return rc;
     if (!single_named && is_there(dir, SINGLE))
         return fm_fail(err, FM_ECONFIG,
-                       "both " SINGLE " and " INDEX " are there; remove the one that is stale");
+                       "both " SINGLE " and " INDEX " exist; remove the one that is outdated");
     for (size_t i = 0; i < x->count; i++)
         if (!x->entry[i].seen)
-            return fm_fail(err, FM_EFORMAT, "the index puts tensor '%s' into '%s', which lacks it",
+            return fm_fail(err, FM_EFORMAT,
+                           "the index puts tensor '%s' into '%s', which does not have it",
                            x->entry[i].tensor, x->entry[i].shard);
     return FM_OK;
 }
@@ -123,7 +124,7 @@ static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
     if (!is_there(dir, SINGLE))
         return fm_fail(err, FM_ENOENT,
                        "neither " SINGLE " nor " INDEX
-                       " is there; convert the model to safetensors");
+                       " was found; convert the model to safetensors");
     int rc = alloc_shards(dir, 1, err);
     return rc == FM_OK ? open_shard(dir, 0, SINGLE, err) : rc;
 }

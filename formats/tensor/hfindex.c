@@ -132,7 +132,7 @@ static int take_file(struct making *m, struct fm_err *err)
                 return rc;
             bool is_map = strcmp(key, "weight_map") == 0;
             if (is_map && map)
-                return fm_fail(err, FM_EFORMAT, "key 'weight_map' stands twice");
+                return fm_fail(err, FM_EFORMAT, "key 'weight_map' appears twice");
             map |= is_map;
             rc = is_map ? take_map(m, err) : fm_json_skip(&m->j, err);
         } while (rc == FM_OK && fm_json_accept(&m->j, ','));
@@ -170,7 +170,7 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
     fm_names_sort(x->entry, x->count, sizeof *x->entry);
     const char *twin = fm_names_twin(x->entry, x->count, sizeof *x->entry);
     if (twin)
-        rc = fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", twin);
+        rc = fm_fail(err, FM_EFORMAT, "tensor '%s' appears twice", twin);
 out:
     free(json);
     if (rc != FM_OK) {

@@ -116,7 +116,7 @@ static int take_dtype(struct fm_json *j, struct fm_tensor *t, struct fm_err *err
         return rc;
     int dtype = fm_dtype_from_name(name, strlen(name));
     if (dtype < 0)
-        return fm_fail(err, FM_EFORMAT, "dtype '%s' is not known", name);
+        return fm_fail(err, FM_EFORMAT, "dtype '%s' is unknown", name);
     t->dtype = (enum fm_dtype)dtype;
     return FM_OK;
 }
@@ -172,7 +172,7 @@ static int take_field(struct fm_json *j, struct fm_tensor *t, int *has, struct f
               : !strcmp(key, "data_offsets") ? HAS_OFFSETS
                                              : 0;
     if (bit == 0 || (*has & bit))
-        return fm_fail(err, FM_EFORMAT, "key '%s' %s", key, bit ? "stands twice" : "is not known");
+        return fm_fail(err, FM_EFORMAT, "key '%s' %s", key, bit ? "appears twice" : "is unknown");
     *has |= bit;
     if (bit == HAS_DTYPE)
         return take_dtype(j, t, err);
@@ -295,7 +295,7 @@ static int take_metadata(struct header *h, struct fm_err *err)
     const char **m = h->st->metadata;
     fm_names_sort(m, h->pairs, 2 * sizeof *m);
     const char *twin = fm_names_twin(m, h->pairs, 2 * sizeof *m);
-    return twin ? fm_fail(err, FM_EFORMAT, "key '%s' stands twice", twin) : FM_OK;
+    return twin ? fm_fail(err, FM_EFORMAT, "key '%s' appears twice", twin) : FM_OK;
 }
 
 /* A name and what belongs to it. */
@@ -313,7 +313,7 @@ static int take_entry(struct header *h, bool *metadata, struct fm_err *err)
     if (strcmp(name, "__metadata__") != 0)
         return add_tensor(h, name, err);
     if (*metadata)
-        return fm_fail(err, FM_EFORMAT, "__metadata__ stands twice");
+        return fm_fail(err, FM_EFORMAT, "__metadata__ appears twice");
     *metadata = true;
     rc = take_metadata(h, err);
     return rc == FM_OK ? rc : fm_within(err, "__metadata__");
@@ -387,7 +387,7 @@ static int finish_index(struct header *h, uint64_t data, struct fm_err *err)
     fm_names_sort(st->tensor, st->count, sizeof *st->tensor);
     const char *twin = fm_names_twin(st->tensor, st->count, sizeof *st->tensor);
     if (twin)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' stands twice", twin);
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' appears twice", twin);
     struct fm_tensor **order = malloc((st->count + 1) * sizeof(struct fm_tensor *));
     if (!order)
         return fm_fail(err, FM_ENOMEM, "no memory for the order of %zu tensors", st->count);
@@ -409,7 +409,7 @@ static int take_length(struct header *h, uint64_t base, uint64_t size, struct fm
                        "%" PRIu64 " bytes at %" PRIu64 " are past the end (%" PRIu64 ")", size,
                        base, h->file->size);
     if (size < sizeof b)
-        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are too short for a safetensors file",
+        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are too few for a safetensors file",
                        size);
     int rc = fm_file_read(h->file, base, b, sizeof b, err);
     if (rc != FM_OK)

@@ -109,7 +109,7 @@ int fm_bpe_index(struct fm_bpe *b, struct fm_err *err)
         if (i > 0 && e[-1].id == e->id)
             return fm_fail(err, FM_EFORMAT, "two tokens have id %" PRId32, e->id);
         if (*slot)
-            return fm_fail(err, FM_EFORMAT, "token '%.*s' is there twice", (int)e->size, text);
+            return fm_fail(err, FM_EFORMAT, "token '%.*s' appears twice", (int)e->size, text);
         *slot = (uint32_t)i + 1;
         uint32_t c = e->size ? fm_unicode_at(text, &bytes) : 0;
         if (e->size && (size_t)bytes == e->size)

@@ -184,7 +184,7 @@ static int take_field(struct fm_json *j, const char *key, const char *field, boo
     if (strcmp(key, field) != 0)
         return fm_json_skip(j, err);
     if (*found)
-        return fm_fail(err, FM_EFORMAT, "'%.80s' is there twice", field);
+        return fm_fail(err, FM_EFORMAT, "'%.80s' appears twice", field);
     *found = true;
     return fm_json_text(j, dst, capacity, err);
 }
@@ -226,7 +226,7 @@ static int take_row(const char *field, const char *row, size_t size, char *dst, 
     if (rc == FM_OK)
         rc = fm_json_end(&j, err);
     if (rc == FM_OK && !found)
-        rc = fm_fail(err, FM_EFORMAT, "there is no '%.80s'%s", field,
+        rc = fm_fail(err, FM_EFORMAT, "no field '%.80s'%s", field,
                      chat ? "; turn chat messages into text with fm-chat2text"
                           : "; name the field with --text-field");
     return rc;
@@ -242,7 +242,7 @@ int fm_documents_text(const struct fm_documents *d, const char *field, const cha
     }
     const char *nul = memchr(record, 0, size);
     if (nul)
-        return fm_fail(err, FM_EFORMAT, "byte %zu is NUL, which text does not have",
+        return fm_fail(err, FM_EFORMAT, "byte %zu is NUL, which text may not contain",
                        (size_t)(nul - record));
     memcpy(dst, record, size);
     *length = size;

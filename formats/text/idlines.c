@@ -105,6 +105,7 @@ int fm_idlines_end(struct fm_idlines *l, struct fm_err *err)
     if (l->place == FM_IDLINES_END)
         end_line(l);
     if (l->place != FM_IDLINES_LINE)
-        return fm_fail(err, FM_EFORMAT, "%s ends within line %" PRIu64, l->name, l->lines + 1);
+        return fm_fail(err, FM_EFORMAT, "%s ends in the middle of line %" PRIu64, l->name,
+                       l->lines + 1);
     return flush(l, err);
 }

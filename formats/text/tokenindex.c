@@ -67,7 +67,7 @@ static int take_type(struct fm_tokens *t, int type, struct fm_err *err)
     if (type == 6 || type == 7)
         return fm_fail(err, FM_EFORMAT, "its .idx: type %d is floating point, not token ids", type);
     if (type < 1 || type > 8)
-        return fm_fail(err, FM_EFORMAT, "its .idx: there is no type %d (1 to 5 and 8 are read)",
+        return fm_fail(err, FM_EFORMAT, "its .idx: type %d is unknown (supported: 1 to 5, and 8)",
                        type);
     t->width = types[type].width;
     t->is_signed = types[type].is_signed;
@@ -81,7 +81,8 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
     unsigned char b[IDX_HEADER];
     uint64_t body, sized, modes;
     if (m->idx.size < IDX_HEADER)
-        return fm_fail(err, FM_EFORMAT, "its .idx: %" PRIu64 " bytes hold no header (%d bytes)",
+        return fm_fail(err, FM_EFORMAT,
+                       "its .idx: %" PRIu64 " bytes are too few for the header (%d bytes)",
                        m->idx.size, IDX_HEADER);
     int rc = fm_file_read(&m->idx, 0, b, sizeof b, err);
     if (rc != FM_OK)
@@ -89,7 +90,7 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
     if (memcmp(b, idx_magic, sizeof idx_magic) != 0)
         return fm_fail(err, FM_EFORMAT, "its .idx does not begin with MMIDIDX");
     if (fm_little_endian(b + 9, 8) != 1)
-        return fm_fail(err, FM_EFORMAT, "its .idx: version %" PRIu64 " (1 is read)",
+        return fm_fail(err, FM_EFORMAT, "its .idx: version %" PRIu64 " (supported: 1)",
                        fm_little_endian(b + 9, 8));
     if ((rc = take_type(t, b[17], err)) != FM_OK)
         return rc;
@@ -222,7 +223,7 @@ static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, stru
         if (rc == FM_OK && end < last)
             rc = fm_fail(err, FM_EFORMAT,
                          "its .index: document %" PRIu64 " ends at token %" PRIu64
-                         ", before the one in front of it (%" PRIu64 ")",
+                         ", before the previous one (%" PRIu64 ")",
                          i, end, last);
         if (rc == FM_OK && end > t->file.size / 2)
             rc = fm_fail(err, FM_EFORMAT,
@@ -234,7 +235,7 @@ static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, stru
     if (rc != FM_OK)
         return rc;
     if (last == 0)
-        return fm_fail(err, FM_EFORMAT, "there are no tokens in it");
+        return fm_fail(err, FM_EFORMAT, "it has no tokens");
     t->width = last == t->file.size / 4 ? 4 : 2;
     t->count = last;
     t->format = "datatrove";
@@ -322,7 +323,7 @@ static int from_idx(struct fm_tokens *t, struct fm_err *err)
     if (rc != FM_OK)
         return rc;
     if (!there)
-        return fm_fail(err, FM_ENOENT, "its tokens, the .bin beside it, are not there");
+        return fm_fail(err, FM_ENOENT, "its tokens, the .bin file beside it, are missing");
     t->file = bin;
     rc = read_megatron(t, &idx, err);
     fm_file_close(&idx);

@@ -213,8 +213,7 @@ static int take_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJ
     for (const cJSON *v = ids->child; v; v = v->next) {
         if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < INT32_MAX) ||
             v->valuedouble != (double)(int32_t)v->valuedouble)
-            return fm_fail(err, FM_EFORMAT, "the template's token '%.80s' has an id that is none",
-                           id);
+            return fm_fail(err, FM_EFORMAT, "the template's token '%.80s' has an invalid id", id);
         if (*n == FM_TEMPLATE_MAX)
             return fm_fail(err, FM_ECONFIG, "a template of more than %d tokens is not supported",
                            FM_TEMPLATE_MAX);
@@ -238,7 +237,7 @@ static int take_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
             rc = take_template_ids(t, cJSON_GetObjectItemCaseSensitive(special, "id"), known,
                                    behind, err);
         else if (behind || !cJSON_GetObjectItemCaseSensitive(p, "Sequence"))
-            rc = fm_fail(err, FM_EFORMAT, "the template has not one Sequence among its tokens");
+            rc = fm_fail(err, FM_EFORMAT, "the template must have exactly one Sequence");
         else
             behind = true;
     }
@@ -271,8 +270,9 @@ static int take_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
 {
     const char *content;
     int64_t id = 0;
-    int rc = cJSON_IsObject(o) ? fm_json_get_string(o, "content", &content, err)
-                               : fm_fail(err, FM_EFORMAT, "added_tokens holds something else");
+    int rc = cJSON_IsObject(o)
+                 ? fm_json_get_string(o, "content", &content, err)
+                 : fm_fail(err, FM_EFORMAT, "added_tokens has an entry that is not an object");
     if (rc == FM_OK)
         rc = fm_json_get_int(o, "id", 0, INT32_MAX - 1, &id, err);
     if (rc == FM_OK)
@@ -388,7 +388,7 @@ static int take_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_a
     qsort(all, (size_t)n, sizeof *all, by_content);
     for (int i = 1; i < n; i++)
         if (by_content(&all[i - 1], &all[i]) == 0)
-            return fm_fail(err, FM_EFORMAT, "added token '%.80s' is there twice", all[i].content);
+            return fm_fail(err, FM_EFORMAT, "added token '%.80s' appears twice", all[i].content);
     for (int i = 0; rc == FM_OK && i < n; i++)
         rc = place_added(t, &all[i], err);
     return rc;
@@ -398,7 +398,7 @@ static int take_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct f
 {
     int n = list ? cJSON_GetArraySize(list) : 0, rc = FM_OK;
     if (list && !cJSON_IsArray(list))
-        return fm_fail(err, FM_EFORMAT, "added_tokens is no array");
+        return fm_fail(err, FM_EFORMAT, "added_tokens is not an array");
     struct fm_added *all = fm_alloc((size_t)n + 1, sizeof *all, "added tokens", err);
     t->raw.token = fm_alloc((size_t)n + 1, sizeof *all, "added tokens", err);
     t->normalized.token = fm_alloc((size_t)n + 1, sizeof *all, "added tokens", err);
@@ -421,7 +421,7 @@ enum { VERSION, TRUNCATION, PADDING, ADDED, NORMALIZER, PRE, POST, DECODER, MODE
 static int check_whole(const struct fm_jsonpart *p, struct fm_err *err)
 {
     if (!p[MODEL].begin)
-        return fm_fail(err, FM_EFORMAT, "there is no model");
+        return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
     if (p[VERSION].begin && !fm_jsonparts_is_word(&p[VERSION], "\"1.0\""))
         return fm_fail(err, FM_EFORMAT, "version is not \"1.0\"");
     for (int i = TRUNCATION; i <= PADDING; i++)

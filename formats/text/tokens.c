@@ -137,7 +137,7 @@ static int take_dict(struct fm_tokens *t, struct literal *l, struct fm_err *err)
     if (!accept(l, "}") || has != HAS_ALL)
         return fail_header(l, err, "each of descr, fortran_order and shape once");
     skip_space(l);
-    return l->at == l->end ? FM_OK : fail_header(l, err, "nothing more");
+    return l->at == l->end ? FM_OK : fail_header(l, err, "the end of the dictionary");
 }
 
 /* What the file says it holds is what it holds. */
@@ -145,7 +145,7 @@ static int check_length(const struct fm_tokens *t, struct fm_err *err)
 {
     uint64_t bytes = 0;
     if (t->count == 0)
-        return fm_fail(err, FM_EFORMAT, "there are no tokens in it");
+        return fm_fail(err, FM_EFORMAT, "it has no tokens");
     if (__builtin_mul_overflow(t->count, (uint64_t)t->width, &bytes) ||
         bytes != t->file.size - t->data)
         return fm_fail(err, FM_EFORMAT,
@@ -160,7 +160,7 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
     char text[NPY_HEADER_MAX];
     int version = begin[6];
     if ((version != 1 && version != 2) || begin[7] != 0)
-        return fm_fail(err, FM_EFORMAT, ".npy version %d.%d (1.0 and 2.0 are read)", version,
+        return fm_fail(err, FM_EFORMAT, ".npy version %d.%d (supported: 1.0 and 2.0)", version,
                        begin[7]);
     uint64_t at = version == 1 ? 10 : 12;
     uint64_t length = fm_little_endian(begin + 8, version == 1 ? 2 : 4);
@@ -193,11 +193,12 @@ static int open_llmc(struct fm_tokens *t, const unsigned char *begin, struct fm_
     bool wide = fm_little_endian(begin, 4) == 20240801;
     uint64_t version = fm_little_endian(begin + 4, 4), count = fm_little_endian(begin + 8, 4);
     if (version != (wide ? 7 : 1))
-        return fm_fail(err, FM_EFORMAT, "llm.c token file of version %" PRIu64 " (%d is read)",
+        return fm_fail(err, FM_EFORMAT, "llm.c token file of version %" PRIu64 " (supported: %d)",
                        version, wide ? 7 : 1);
     if (t->file.size < LLMC_HEADER)
-        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes hold no llm.c header (%d bytes)",
-                       t->file.size, LLMC_HEADER);
+        return fm_fail(err, FM_EFORMAT,
+                       "%" PRIu64 " bytes are too few for an llm.c header (%d bytes)", t->file.size,
+                       LLMC_HEADER);
     if (count > INT32_MAX)
         return fm_fail(err, FM_EFORMAT, "llm.c token count %" PRId32 " is negative",
                        (int32_t)(uint32_t)count);
@@ -226,7 +227,7 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     if (rc != FM_OK || !*paired)
         return rc;
     if (raw != FM_TOKEN_AUTO)
-        return fm_fail(err, FM_EUSAGE, "its %s file says what it holds; leave --token-dtype out",
+        return fm_fail(err, FM_EUSAGE, "its %s file gives their type; omit --token-dtype",
                        t->format);
     return check_length(t, err);
 }
@@ -247,19 +248,19 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
         return rc;
     bool llmc = is_llmc(begin);
     if (raw != FM_TOKEN_AUTO && (npy || llmc))
-        return fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one; leave --token-dtype out",
+        return fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one; omit --token-dtype",
                        npy ? ".npy" : "llm.c token");
     if (npy && n == sizeof begin)
         return open_npy(t, begin, err);
     if (llmc && n == sizeof begin)
         return open_llmc(t, begin, err);
     if (npy || llmc)
-        return fm_fail(err, FM_EFORMAT, "%zu bytes are too short for a %s file", n,
+        return fm_fail(err, FM_EFORMAT, "%zu bytes are too few for a %s file", n,
                        npy ? ".npy" : "llm.c token");
     if (raw == FM_TOKEN_AUTO)
         return fm_fail(err, FM_EUSAGE,
-                       "neither .npy nor an llm.c token file, and no .idx or .index stands beside "
-                       "it; for raw tokens say --token-dtype u16 or u32");
+                       "neither .npy nor an llm.c token file, and no .idx or .index is beside "
+                       "it; for raw tokens give --token-dtype u16 or u32");
     return open_raw(t, raw, err);
 }
 

@@ -42,10 +42,10 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     uint64_t memory = fm_run_memory(run);
     const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
     if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
-        return run->model ? fm_fail(err, FM_EUSAGE,
-                                    "'%s' is a bundle and has its own weights; leave --model out",
-                                    run->input)
-                          : fm_model_open(&s->model, run->input, memory, err);
+        return run->model
+                   ? fm_fail(err, FM_EUSAGE,
+                             "'%s' is a bundle and has its own weights; omit --model", run->input)
+                   : fm_model_open(&s->model, run->input, memory, err);
     if (!run->model)
         return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
                        run->input);
@@ -121,7 +121,7 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_family *f, co
     while (*budgets) {
         size_t len = strcspn(budgets, ",");
         if (len >= sizeof text)
-            return fm_fail(err, FM_EUSAGE, "--budgets: '%s' is no budget", budgets);
+            return fm_fail(err, FM_EUSAGE, "--budgets: '%s' is not a budget", budgets);
         memcpy(text, budgets, len);
         text[len] = '\0';
         if (add_row(q, f, text, err) != FM_OK)

@@ -57,13 +57,12 @@ static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err
             *count == FM_KERNELBENCH_TOKENS_MAX)
             return fm_fail(
                 err, FM_EUSAGE,
-                "--tokens %s: in kernels these are numbers of tokens, at most %d, each 1 "
-                "to 65536",
-                text, FM_KERNELBENCH_TOKENS_MAX);
+                "--tokens %s: kernels takes at most %d numbers of tokens, each 1 to 65536", text,
+                FM_KERNELBENCH_TOKENS_MAX);
         tokens[(*count)++] = (int)v;
         p = *end ? end + 1 : end;
     }
-    return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--tokens names no number");
+    return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--tokens has no number in it");
 }
 
 /* FLOPs and bytes of the rows that were routed: PERF's arithmetic. */

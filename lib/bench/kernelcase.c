@@ -36,7 +36,7 @@ static int parse_shape(struct fm_kernelcase *c, const char *text, struct fm_err 
     if (sscanf(text, "%d,%d,%d,%d%c", &l->H, &c->I, &l->E, &c->K, &end) != 4 || l->H < 1 ||
         c->I < 1 || l->E < 1 || c->K < 1 || l->H > 1 << 16 || c->I > 1 << 20 || l->E > 4096 ||
         c->K > l->E)
-        return fm_fail(err, FM_EUSAGE, "'%s' is no shape; use H,I,E,K or one of %s", text,
+        return fm_fail(err, FM_EUSAGE, "'%s' is not a shape; use H,I,E,K or one of %s", text,
                        fm_shapes_names(names, sizeof names));
     return FM_OK;
 }

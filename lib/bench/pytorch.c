@@ -91,7 +91,7 @@ static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
         return FM_OK;
     if (p->stop && *p->stop)
         return fm_fail(err, FM_ESAVED, "stopped by a signal");
-    return fm_fail(err, FM_EIO, "'%s' said nothing for %d seconds", p->python, p->silence);
+    return fm_fail(err, FM_EIO, "'%s' did not answer for %d seconds", p->python, p->silence);
 }
 
 static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct fm_err *err)
@@ -157,7 +157,7 @@ static int receive_line(struct fm_pytorch *p, char line[LINE_BYTES], struct fm_e
 
 static int fail_strange(const struct fm_pytorch *p, const char *line, struct fm_err *err)
 {
-    return fm_fail(err, FM_EIO, "'%s' answered '%.40s', which makes no sense", p->python, line);
+    return fm_fail(err, FM_EIO, "'%s' answered '%.40s', which is not understood", p->python, line);
 }
 
 /* --- what it is asked --- */
@@ -204,7 +204,7 @@ static int start(struct fm_pytorch *p, struct fm_err *err)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-        return fm_fail_errno(err, "no socket for '%s'", p->python);
+        return fm_fail_errno(err, "cannot make a socket for '%s'", p->python);
     p->socket = pair[0];
     int code = spawn(p, pair[1], err);
     close(pair[1]);

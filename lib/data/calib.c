@@ -65,7 +65,7 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
     for (int i = 0; i < FM_SOURCES_MAX && run->texts[i]; i++)
         times += strcmp(run->texts[i], "-") == 0 || strncmp(run->texts[i], "-:", 2) == 0;
     if (times > 0 && stage)
-        return fm_fail(err, FM_EUSAGE, "a text and the stage stream are both standard input");
+        return fm_fail(err, FM_EUSAGE, "--text and the stage stream are both standard input");
     return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
 }
 
@@ -103,7 +103,7 @@ static int open_sources(struct reading *r, struct fm_err *err)
     const struct fm_run_options *run = r->run;
     if (r->eval && run->eval_tokens && run->eval_text)
         return fm_fail(err, FM_EUSAGE,
-                       "--eval-tokens and --eval-text are two things to measure on; "
+                       "--eval-tokens and --eval-text both say what to measure on; "
                        "give one");
     if (r->eval)
         return add_source(r, run->eval_text ? run->eval_text : run->eval_tokens,
@@ -161,7 +161,7 @@ static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, st
     *count = rows ? (t->cols >= (uint64_t)T ? t->rows : 0) : t->count / (uint64_t)T;
     if (*count == 0)
         return fm_fail(err, FM_EFORMAT,
-                       "%s: %" PRIu64 " tokens%s are not one sequence of %d; use a smaller "
+                       "%s: %" PRIu64 " tokens%s are fewer than one sequence of %d; use a smaller "
                        "--seq-len",
                        t->file.path, rows ? t->cols : t->count, rows ? " in a row" : "", T);
     if (*count > INT_MAX)

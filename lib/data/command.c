@@ -144,7 +144,7 @@ static int listen(struct talk *t, char *piece, struct fm_err *err)
         close_end(&t->from);
     int rc = fm_idlines_take(t->heard, piece, (size_t)got, err);
     if (rc == FM_OK && t->heard->lines > t->given)
-        rc = fm_fail(err, FM_EFORMAT, "--tokenizer-cmd gave more lines than it was given");
+        rc = fm_fail(err, FM_EFORMAT, "--tokenizer-cmd printed more lines than it was given");
     return rc;
 }
 
@@ -170,7 +170,7 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
         struct pollfd p[2] = {{.fd = t->from, .events = POLLIN}, {.fd = t->to, .events = POLLOUT}};
         int ready = poll(p, over ? 1 : 2, over ? 0 : TICK_MS);
         if (ready < 0 && errno != EINTR)
-            return fm_fail_errno(err, "cannot talk to --tokenizer-cmd");
+            return fm_fail_errno(err, "cannot wait for --tokenizer-cmd");
         if (ready > 0 && p[0].revents)
             rc = listen(t, piece, err);
         else if (over)
@@ -217,7 +217,7 @@ static int conclude(struct talk *t, struct fm_err *err)
     }
     if (t->size > 0 || t->heard->lines != t->given)
         return fm_fail(err, FM_EFORMAT,
-                       "--tokenizer-cmd gave %" PRIu64 " lines, and there are more documents",
+                       "--tokenizer-cmd printed %" PRIu64 " lines, but there are more documents",
                        t->heard->lines);
     return FM_OK;
 }

@@ -244,13 +244,13 @@ static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err
     void *text = NULL;
     size_t size = 0;
     if (!path || strcmp(path, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "a text needs --tokenizer FILE here");
+        return fm_fail(err, FM_EUSAGE, "--text needs --tokenizer FILE here");
     int rc = fm_bundle_open(&b, path, err);
     if (rc != FM_OK)
         return rc;
     const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_CARRIED "tokenizer.json");
     if (!m || m->size > FM_TOKENIZER_BYTES_MAX)
-        rc = fm_fail(err, FM_EUSAGE, "'%s' carries no tokenizer.json; give --tokenizer FILE", path);
+        rc = fm_fail(err, FM_EUSAGE, "'%s' has no tokenizer.json; give --tokenizer FILE", path);
     if (rc == FM_OK)
         rc = fm_bundle_read(&b, m, &text, &size, err);
     if (rc == FM_OK && (rc = fm_tokenizer_parse(t, text, size, err)) != FM_OK)
@@ -326,8 +326,7 @@ static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, 
     t->file.path = fm_strdup(path, err);
     if (t->file.path && t->count > 0)
         return FM_OK;
-    int rc =
-        t->file.path ? fm_fail(err, FM_EFORMAT, "%s: there is no text in it", path) : FM_ENOMEM;
+    int rc = t->file.path ? fm_fail(err, FM_EFORMAT, "%s: it has no text", path) : FM_ENOMEM;
     fm_tokens_close(t);
     return rc;
 }

@@ -125,7 +125,7 @@ static int choose_actions(struct fm_trainer *t, struct fm_err *err)
                     t->actions.count);
     if (rc == FM_OK && t->actions.count < 2)
         rc = fm_fail(err, FM_EUSAGE,
-                     "one width alone makes no family; give more --actions or a "
+                     "a family needs more than one width; give more --actions or a "
                      "smaller --width-multiple");
     return rc;
 }

@@ -138,7 +138,8 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         for (size_t x = 0; x < X * (size_t)t->family[i].count; x++) {
             if (fm_actions_find(&t->actions, t->family[i].widths[x]) < 0)
-                return fm_fail(err, FM_EFORMAT, "state file '%s': a width of %u is no action",
+                return fm_fail(err, FM_EFORMAT,
+                               "state file '%s': width %u is not in the action set",
                                t->task.run->state, t->family[i].widths[x]);
         }
     }

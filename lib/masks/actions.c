@@ -49,7 +49,7 @@ static int parse_span(struct fm_decimal *d, const char *text, size_t len, const 
 {
     if (!read_digits(d, text, len))
         return fm_fail(err, FM_EUSAGE,
-                       "%s: '%.*s' is no decimal from 0 to 1 with at most %d places; write 0.40",
+                       "%s: '%.*s' is not a decimal from 0 to 1 with at most %d places; write 0.40",
                        what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX);
     reduce(d);
     return FM_OK;

@@ -270,8 +270,9 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
     size_t size = 0;
     int rc = fm_segments_write(&p->seg, &segments, &size, err);
     if (rc == FM_OK && (size != p->segments_bytes || memcmp(segments, p->segments, size) != 0))
-        rc = fm_fail(err, FM_EIO, "%s: the second reading gave other weights than the first",
-                     p->run->model);
+        rc =
+            fm_fail(err, FM_EIO, "%s: the weights changed between the first reading and the second",
+                    p->run->model);
     free(segments);
     return rc;
 }

@@ -198,7 +198,7 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, params);
     if (!has_tool || !has_params || !fm_safetensors_metadata(&j->st, KEY_DATA))
-        return fm_fail(err, FM_EFORMAT, "'%s' is no state file of this suite", path);
+        return fm_fail(err, FM_EFORMAT, "'%s' is not a state file of this suite", path);
     if (strcmp(has_tool, tool) != 0)
         return fm_fail(err, FM_ECONFIG, "state file '%s' belongs to %s; this is %s", path, has_tool,
                        tool);
@@ -293,7 +293,8 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
     for (size_t i = 0; rc == FM_OK && i < items; i++) {
         const struct fm_tensor *t = fm_safetensors_find(&j->st, item[i].name);
         if (!t || t->dtype != item[i].dtype || fm_tensor_count(t) != item[i].count)
-            return fm_fail(err, FM_EFORMAT, "state file '%s': '%s' is not the array it should be",
+            return fm_fail(err, FM_EFORMAT,
+                           "state file '%s': array '%s' is missing, or has another type or size",
                            j->file.path, item[i].name);
         if (!item[i].data)
             rc = read_store(j, t, item[i].store, err);

@@ -157,7 +157,8 @@ static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_
         size_t len = one ? strlen(one) : 0;
         if (len == 0 || len >= FM_DECIMAL_TEXT || strspn(one, "0123456789.") != len ||
             at + len + 1 + sizeof ",1" > RATIOS_BYTES)
-            return fm_fail(err, FM_EFORMAT, "key 'ratios' holds what is no decimal, or too many");
+            return fm_fail(err, FM_EFORMAT,
+                           "key 'ratios' has an entry that is not a decimal, or too many");
         memcpy(text + at, one, len);
         at += len;
         text[at++] = ',';
@@ -208,7 +209,7 @@ static int read_quality(struct fm_quality *q, const cJSON *budget, struct fm_err
         return FM_OK;
     }
     if (!cJSON_IsObject(object))
-        return fm_fail(err, FM_EFORMAT, "key 'quality' is no object");
+        return fm_fail(err, FM_EFORMAT, "key 'quality' is not an object");
     if (fm_json_get_int(object, "positions", 1, EXACT_MAX, &q->positions, err) ||
         fm_json_opt_double(object, "ce", 0, 1e6, &q->ce, err) ||
         fm_json_opt_double(object, "kl", -1e-3, 1e6, &q->kl, err) ||
@@ -216,7 +217,7 @@ static int read_quality(struct fm_quality *q, const cJSON *budget, struct fm_err
         fm_json_opt_bool(object, "recovered", &q->recovered, err))
         return err->code;
     if (isnan(q->ce) || isnan(q->kl) || isnan(q->agree))
-        return fm_fail(err, FM_EFORMAT, "key 'quality' lacks ce, kl or agree");
+        return fm_fail(err, FM_EFORMAT, "key 'quality' has no ce, kl or agree");
     return FM_OK;
 }
 
@@ -247,7 +248,7 @@ static int read_mask(struct fm_mask *mask, struct fm_budget *s, const cJSON *bud
     int64_t at = -1, removed = 0, step = 0;
     const char *method;
     if (!cJSON_IsObject(budget))
-        return fm_fail(err, FM_EFORMAT, "is no object");
+        return fm_fail(err, FM_EFORMAT, "is not an object");
     if (fm_json_get_int(budget, "index", 0, INT32_MAX, &at, err) ||
         fm_json_get_int(budget, "removed", 0, (int64_t)channels, &removed, err) ||
         fm_json_get_int(budget, "step", 0, INT32_MAX, &step, err) ||
@@ -340,7 +341,7 @@ static int check_summary(const struct fm_budgets *f, struct reading *r, const st
                        s->budget, mask->removed, channels);
     if (s->width_min != real.width_min || s->width_max != real.width_max ||
         s->width_mean != real.width_mean)
-        return fm_fail(err, FM_EFORMAT, "the summary of its widths is not that of the mask");
+        return fm_fail(err, FM_EFORMAT, "the summary of its widths does not match the mask");
     return check_sizes(r, mask, s, widths, err) ? err->code : check_step(r, mask, err);
 }
 

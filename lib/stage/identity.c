@@ -126,7 +126,7 @@ static int read_layers(struct fm_stage_model *m, const cJSON *model, struct fm_e
             return fm_fail(err, FM_EFORMAT, "moe_layers do not increase from 0 to below %d", m->L);
         m->moe[m->M++] = (int16_t)l;
     }
-    return m->M > 0 ? FM_OK : fm_fail(err, FM_EFORMAT, "moe_layers names no layer");
+    return m->M > 0 ? FM_OK : fm_fail(err, FM_EFORMAT, "moe_layers is empty");
 }
 
 static int read_digest(const char **hex, const cJSON *object, const char *key, struct fm_err *err)

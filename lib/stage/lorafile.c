@@ -149,7 +149,7 @@ static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
     double rank, alpha;
     size_t tensors = (size_t)FM_LORA_PARTS * (size_t)model->M * (size_t)model->E;
     if (m->st.count != tensors)
-        return fm_fail(err, FM_EFORMAT, "has %zu tensors where the model makes %zu", m->st.count,
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors where the model needs %zu", m->st.count,
                        tensors);
     if (read_number(&rank, m, "rank", 1, FM_LORA_RANK_MAX, err) ||
         read_number(&alpha, m, "alpha", -1e9, 1e9, err) || read_widths(widths, m, model, err))

@@ -111,7 +111,7 @@ static int check_tensors(const struct fm_stmember *m, const struct fm_stage_mode
     const uint64_t shape[2] = {(uint64_t)model->E, (uint64_t)model->I};
     struct layer_tensors t = {0};
     if (m->st.count != 3 * (size_t)model->M)
-        return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers make %d", m->st.count,
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers need %d", m->st.count,
                        model->M, 3 * model->M);
     for (int l = 0; l < model->M; l++)
         if (find_layer(&t, m, model->moe[l], shape, err))
@@ -137,7 +137,7 @@ static int check_permutation(const int32_t *order, int I, char *seen, struct fm_
             return fm_fail(err, FM_EFORMAT, "rank %d is channel %d of %d", j, order[j], I);
         if (seen[order[j]]++)
             return fm_fail(err, FM_EFORMAT,
-                           "channel %d is there twice: the order is no permutation", order[j]);
+                           "channel %d appears twice: the order is not a permutation", order[j]);
     }
     return FM_OK;
 }
@@ -152,7 +152,7 @@ static int check_order(const double *scores, const int32_t *order, int I, bool o
     for (int j = 1; !original && j < I; j++)
         if (!goes_before(scores, order[j - 1], order[j]))
             return fm_fail(err, FM_EFORMAT,
-                           "rank %d (channel %d, score %.17g) stands before channel %d (%.17g)",
+                           "rank %d (channel %d, score %.17g) comes before channel %d (%.17g)",
                            j - 1, order[j - 1], scores[order[j - 1]], order[j], scores[order[j]]);
     return FM_OK;
 }

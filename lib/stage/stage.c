@@ -44,14 +44,14 @@ static int check_history(const struct fm_bundle *b, struct fm_err *err)
     const char *tool = "", *stage;
     int last = -1;
     if (!cJSON_IsArray(history))
-        return fm_fail(err, FM_EFORMAT, "key 'history' is missing or no array");
+        return fm_fail(err, FM_EFORMAT, "key 'history' is missing or not an array");
     cJSON_ArrayForEach(entry, history)
     {
         if (fm_json_get_string(entry, "tool", &tool, err))
             return fm_within(err, "history");
         int at = stage_of_tool(tool);
         if (at <= last)
-            return fm_fail(err, FM_EFORMAT, "history: '%s' cannot come here", tool);
+            return fm_fail(err, FM_EFORMAT, "history: '%s' is out of order", tool);
         if (!cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(entry, "options")))
             return fm_fail(err, FM_EFORMAT, "history: '%s' has no options", tool);
         last = at;

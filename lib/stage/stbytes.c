@@ -123,8 +123,8 @@ const void *fm_stmember_get(const struct fm_stmember *s, enum fm_dtype dtype, in
         same = t->shape[i] == shape[i];
     if (!same) {
         fm_fail(err, FM_EFORMAT,
-                "tensor '%s' is not %s of %" PRIu64 " x %" PRIu64 ", as the manifest makes it",
-                name, fm_dtype_name(dtype), shape[0], dims > 1 ? shape[1] : 1);
+                "tensor '%s' is not %s of %" PRIu64 " x %" PRIu64 ", as the manifest implies", name,
+                fm_dtype_name(dtype), shape[0], dims > 1 ? shape[1] : 1);
         return NULL;
     }
     return (const char *)s->bytes + (t->offset - s->member->offset);

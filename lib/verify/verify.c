@@ -185,10 +185,10 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
         return fm_fail(err, FM_EUSAGE, "%s is a directory: name its bundle with --against",
                        o->target);
     if (!directory && o->against)
-        return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is none",
+        return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is not one",
                        o->target);
     if (o->function && !fm_run_source(run))
-        return fm_fail(err, FM_EUSAGE, "--function computes: it needs --tokens");
+        return fm_fail(err, FM_EUSAGE, "--function needs --tokens");
     if (o->function && !directory && !run->model)
         return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");
     return FM_OK;

@@ -96,14 +96,14 @@ static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b
     for (int i = 0; i < b->actions.count; i++)
         if (fm_segments_at(&j->seg, b->actions.width[i]) < 0)
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
-                             "width %" PRIu32 " of the actions is no boundary",
+                             "width %" PRIu32 " of the actions is not a boundary",
                              b->actions.width[i]);
     for (int i = 0; i < b->family.count; i++) {
         uint32_t k = fm_actions_uniform_export(b->family.mask[i].removed, c->M, c->E, c->I,
                                                b->actions.multiple);
         if (fm_segments_at(&j->seg, k) < 0)
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
-                             "width %" PRIu32 " of a uniform export is no boundary", k);
+                             "width %" PRIu32 " of a uniform export is not a boundary", k);
     }
 }
 
@@ -164,7 +164,7 @@ static void check_presence(struct fm_bundle_job *j)
     if (cJSON_HasObjectItem(j->bundle.manifest, "adapter") &&
         !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
-                         "is missing: the manifest tells of an adapter");
+                         "is missing: the manifest has an adapter");
     for (int m = 0; packed && m < j->config.M; m++) {
         char name[FM_VOLUMES_NAME_BYTES];
         fm_volumes_member(name, j->config.moe[m]);

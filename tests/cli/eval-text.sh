@@ -36,7 +36,7 @@ fm-rank -q "${calib[@]}" --model bare -o bare.ranked >/dev/null 2>&1
 fm-train -q "${calib[@]}" --model bare --method uniform --budget-step 0.4 -o bare.trained bare.ranked >/dev/null
 fm-pack -q --model bare -o bare.fm bare.trained >/dev/null
 try fm-bench quality -q --eval-text rows.jsonl bare.fm
-echo "-- what makes no sense"
+echo "-- options that contradict each other"
 try fm-train -q "${calib[@]}" --eval-text rows.jsonl --eval-tokens rows.npy -o none ranked
 try fm-train -q "${calib[@]}" --eval-text - -o none - <ranked
 try fm-train -q "${calib[@]}" --text - --eval-text - -o none ranked <rows.jsonl

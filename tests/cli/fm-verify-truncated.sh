@@ -21,5 +21,5 @@ for keep in 0 700 9000 $(($(stat -c %s trained) - 512)); do
 done
 { cat family.fm; echo; } >t.fm
 fm-verify -q t.fm >/dev/null 2>&1
-echo "a byte behind the end: status $?"
+echo "a byte after the end: status $?"
 ls -A

@@ -33,7 +33,7 @@ fm-rank -q --model "$odd" --seq-len 23 --tokens "$odd/tokens.npy:0.5" --tokens p
     --tokens words.u32:0.250 --token-dtype u32 -o mixed >/dev/null 2>&1
 echo "status $?"
 tokens mixed
-echo "-- weights that are none"
+echo "-- weights that are not valid"
 for weight in 0 0.0000001 1000001 .; do
     fm-rank -q --model "$odd" --tokens "$odd/tokens.npy:$weight" -o out 2>&1 | sed "s|$GOLDEN|GOLDEN|g"
 done

@@ -158,8 +158,8 @@ static void names_that_lead_elsewhere_are_refused(void **unused)
         assert_false(fm_archive_name_ok(names[i]));
         expect_edit_refused(1024, 0, names[i], strlen(names[i]) + 1, "not accepted");
     }
-    expect_edit_refused(1024, 0, "\0b", 2, "behind its end");
-    expect_edit_refused(1024, 0, "a\0b", 4, "behind its end");
+    expect_edit_refused(1024, 0, "\0b", 2, "after its end");
+    expect_edit_refused(1024, 0, "a\0b", 4, "after its end");
     expect_edit_refused(1024, 0, "", 1, "not accepted");
     expect_edit_refused(1024, 345, "evil", 4, "prefix");
     assert_true(fm_archive_name_ok("..a/b..c/.pad"));
@@ -235,7 +235,7 @@ static void names_that_come_twice_are_refused(void **unused)
     t.size -= FM_ARCHIVE_END_BYTES;
     add_member(&t, "one.txt", "other");
     add_zeros(&t, FM_ARCHIVE_END_BYTES);
-    expect_refusal(&t, "'one.txt' is there twice");
+    expect_refusal(&t, "'one.txt' appears twice");
 }
 
 static void ends_that_are_not_ends_are_refused(void **unused)
@@ -252,13 +252,13 @@ static void ends_that_are_not_ends_are_refused(void **unused)
     expect_refusal(&t, "second zero block");
     t = good_tar();
     add_zeros(&t, 1);
-    expect_refusal(&t, "1 bytes behind the end");
+    expect_refusal(&t, "1 bytes after the end");
     t = good_tar();
     add_zeros(&t, 512);
-    expect_refusal(&t, "512 bytes behind the end");
+    expect_refusal(&t, "512 bytes after the end");
     t = good_tar();
     add_bytes(&t, t.bytes, t.size); /* a second archive */
-    expect_refusal(&t, "behind the end");
+    expect_refusal(&t, "after the end");
     t = good_tar();
     memset(t.bytes + 1024, 0, 512); /* in the middle */
     expect_refusal(&t, "a single zero block");

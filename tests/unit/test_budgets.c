@@ -179,9 +179,9 @@ static void families_that_cannot_be_are_refused(void **unused)
         {edit_summary, "budget 1: the summary"},
         {edit_method, "'magic'"},
         {edit_index, "budget 1: index is 2"},
-        {edit_count, "the manifest makes it"},
+        {edit_count, "the manifest implies"},
         {edit_action, "width 0 is not the 4"},
-        {edit_ratio, "no decimal"},
+        {edit_ratio, "not a decimal"},
         {edit_agree, "'agree' is 1.5"},
         {edit_gone, "'budgets' is missing"},
     };

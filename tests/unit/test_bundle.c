@@ -376,8 +376,9 @@ static void manifests_that_lie_are_refused(void **unused)
     expect_manifest_refused("\"offset\": 4096", "\"offset\":  513",
                             "inside member 'manifest.json'");
     expect_manifest_refused("\"offset\": 4096", "\"offset\": 9999", "outside the stream");
-    expect_manifest_refused("ranking.safetensors", "rankimg.safetensors", "stream lacks");
-    expect_manifest_refused("\"carried/config.json\"", "\"carried/config.jsom\"", "stream lacks");
+    expect_manifest_refused("ranking.safetensors", "rankimg.safetensors", "stream does not have");
+    expect_manifest_refused("\"carried/config.json\"", "\"carried/config.jsom\"",
+                            "stream does not have");
     expect_manifest_refused("carried/config.json", "build.json\", \"xy\":\"",
                             "not in the manifest");
     expect_manifest_refused("\"CHECKSUMS\"", "\"CHECKSUMZ\"", "no digest");
@@ -405,7 +406,7 @@ static void digests_that_are_none_are_refused(void **unused)
     snprintf(shorter, sizeof shorter, "\"%.31s\" ", hex);
     expect_manifest_refused(longer, shorter, "not 32 lower-case");
     bad[31] = hex[31] == '0' ? '1' : '0';
-    expect_manifest_refused(hex, bad, "not the manifest's");
+    expect_manifest_refused(hex, bad, "differs from the manifest's");
     char key[60], other[60];
     snprintf(key, sizeof key, "\"digest\": \"%s\"", hex);
     snprintf(other, sizeof other, "\"digesu\": \"%s\"", hex);
@@ -517,7 +518,7 @@ static void a_corrupt_input_is_found_while_copied(void **unused)
     unlink(path_a);
     assert_int_equal(fm_bundle_begin(&w, path_a, false, new_manifest("rank"), &part, 1, &err),
                      FM_EFORMAT);
-    assert_non_null(strstr(err.text, "do not have their digest"));
+    assert_non_null(strstr(err.text, "do not match their digest"));
     assert_int_not_equal(access(path_a, F_OK), 0);
     fm_bundle_close(&in);
 }

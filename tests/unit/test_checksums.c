@@ -67,7 +67,7 @@ static void a_manifest_without_its_digest_is_refused(void **unused)
 {
     (void)unused;
     replace("\"schema\": 1", "\"schema\" :1");
-    expect_refused("does not have the digest that CHECKSUMS states");
+    expect_refused("does not match its digest in CHECKSUMS");
 }
 
 /* All sizes and digests are right again. */

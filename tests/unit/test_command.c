@@ -116,8 +116,8 @@ static void one_that_fails_is_named(void **state)
     fails("fm-no-such-program --x", 10, FM_ENOENT, "cannot run 'fm-no-such-program --x'");
     fails("kill -9 $$", 10, FM_EIO, "signal 9");
     fails("sh -c 'kill -11 $$'; exit $?", 10, FM_EIO, "signal 11");
-    fails("sed 5q | sed 's/.*/[1]/'", 1000000, FM_EFORMAT, "gave 5 lines, and there are more");
-    fails("cat >/dev/null", 3, FM_EFORMAT, "gave 0 lines, and there are more");
+    fails("sed 5q | sed 's/.*/[1]/'", 1000000, FM_EFORMAT, "printed 5 lines, but there are more");
+    fails("cat >/dev/null", 3, FM_EFORMAT, "printed 0 lines, but there are more");
     fails("yes '[1]'", 3, FM_EFORMAT, "more lines than it was given");
     fails("sed 's/.*/[1]/'; echo '[]'", 3, FM_EFORMAT, "more lines than it was given");
 }
@@ -181,8 +181,8 @@ static void rubbish_is_refused_where_it_stands(void **state)
                {"[1,\\n2]", "0x0a where a token id was"},
                {"[2147483648]", "an id over 2147483647"},
                {"[99999999999999999999999]", "an id over"},
-               {"[1,2", "ends within line 1"},
-               {"[1,2]\\n[", "ends within line 2"},
+               {"[1,2", "ends in the middle of line 1"},
+               {"[1,2]\\n[", "ends in the middle of line 2"},
                {"\\303\\244", "0xc3 where '[' was"},
                {"\\0", "0x00 where '[' was"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

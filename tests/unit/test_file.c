@@ -84,7 +84,7 @@ static void reads_are_whole_or_refused(void **state)
     assert_memory_equal(b, "3456789", 7);
     assert_int_equal(fm_file_read(&f, 10, b, 0, &err), FM_OK);
     assert_int_equal(fm_file_read(&f, 4, b, 7, &err), FM_EFORMAT);
-    assert_non_null(strstr(err.text, "ends at byte 10, 7 at 4 wanted"));
+    assert_non_null(strstr(err.text, "ends at byte 10, but 7 bytes at 4 are needed"));
     assert_int_equal(fm_file_read(&f, UINT64_MAX - 2, b, 7, &err), FM_EFORMAT);
     assert_int_equal(fm_file_read(&f, INT64_MAX, b, 1, &err), FM_EFORMAT);
     assert_int_equal(fm_file_slurp(&f, 9, &text, &size, &err), FM_EFORMAT);

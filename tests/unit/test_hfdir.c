@@ -144,7 +144,8 @@ static void index_and_shards_must_agree(void **state)
     is_refused(name, FM_EFORMAT, "tensor 'c' of '" SHARD_B "' is not in the index");
     name = make("{\"weight_map\":{\"a\":\"" SHARD_A "\",\"b\":\"" SHARD_B "\",\"c\":\"" SHARD_B
                 "\",\"d\":\"" SHARD_B "\"}}");
-    is_refused(name, FM_EFORMAT, "the index puts tensor 'd' into '" SHARD_B "', which lacks it");
+    is_refused(name, FM_EFORMAT,
+               "the index puts tensor 'd' into '" SHARD_B "', which does not have it");
     name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     scratch_check(unlink(scratch(inside(name, SHARD_B))) == 0, "unlink");
     is_refused(name, FM_ENOENT, SHARD_B);
@@ -177,7 +178,7 @@ static void two_models_in_one_directory_are_one_too_many(void **state)
     struct fm_err err = {0};
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     put_shard(name, "model.safetensors", A, 6);
-    is_refused(name, FM_ECONFIG, "remove the one that is stale");
+    is_refused(name, FM_ECONFIG, "remove the one that is outdated");
     scratch_mkdir("named");
     put("named", "config.json", "{}");
     put_shard("named", "model.safetensors", A, 6);

@@ -57,7 +57,7 @@ static void refuses_what_lax_parsers_accept(void **state)
     (void)state;
     is_refused("", "the end where a value was expected");
     is_refused("1", "an object or array was expected");
-    is_refused("{} {}", "byte 3: '{' where nothing more");
+    is_refused("{} {}", "byte 3: '{' where the end of the text");
     is_refused("[1]\0x" + 4, "'x' where a value");
     is_refused("\xef\xbb\xbf{}", "byte 0: byte 0xef where a value");
     is_refused("[0123]", "leading zero");
@@ -81,7 +81,7 @@ static void refuses_what_lax_parsers_accept(void **state)
     is_refused("[1 /* no */]", "where ',' or ']'");
     is_refused("[tru]", "where a value");
     is_refused("[1,\v2]", "byte 0x0b where a value");
-    is_refused("[\"a", "does not end");
+    is_refused("[\"a", "not terminated");
     is_refused("[\"a\nb\"]", "byte 0x0a where no raw control byte");
     is_refused("[\"\\u0000\"]", "NUL in a string");
     is_refused("[\"\\x\"]", "'x' where an escape");
@@ -96,7 +96,7 @@ static void refuses_what_lax_parsers_accept(void **state)
     is_refused("[\"\xf4\x90\x80\x80\"]", "valid UTF-8");
     is_refused("[\"\xe0\x9f\xbf\"]", "valid UTF-8");
     is_refused("[\"\x80\"]", "valid UTF-8");
-    is_refused("{\"a\":1,\"b\":{\"c\":1,\"\\u0063\":2}}", "key 'c' stands twice");
+    is_refused("{\"a\":1,\"b\":{\"c\":1,\"\\u0063\":2}}", "key 'c' appears twice");
     is_refused("{\"a\\u001bb\":1}", "control character in a name");
     is_refused("[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "nested too deeply (limit 16)");
 }

@@ -66,8 +66,8 @@ static void adapters_that_cannot_be_are_refused(void **unused)
         void (*edit)(char *bytes);
         const char *why;
     } cases[] = {
-        {edit_rank, "as the manifest makes it"}, {edit_alpha, "metadata alpha is 'inf'"},
-        {edit_kind, "fm.kind is 'adaptor'"},     {edit_name, "experts.0.gate_B' is missing"},
+        {edit_rank, "as the manifest implies"}, {edit_alpha, "metadata alpha is 'inf'"},
+        {edit_kind, "fm.kind is 'adaptor'"},    {edit_name, "experts.0.gate_B' is missing"},
         {edit_value, "nan at element 0"},
     };
     char dropped[FM_STAGE_DROPPED_BYTES];

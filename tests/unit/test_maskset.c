@@ -78,8 +78,8 @@ static void another_count_than_the_manifests_is_refused(void **unused)
     (void)unused;
     size_t size;
     unsigned char *frame = good_frame(&size);
-    expect_refusal(frame, size, COUNT + 1, "hold 4620 bytes where the manifest makes it 4624");
-    expect_refusal(frame, size, COUNT - 1, "the manifest makes it 4616");
+    expect_refusal(frame, size, COUNT + 1, "masks: 4620 bytes where the manifest implies 4624");
+    expect_refusal(frame, size, COUNT - 1, "the manifest implies 4616");
     struct fm_err err = {0};
     assert_int_equal(fm_maskset_check(frame, size, SIZE_MAX / 2, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "too large"));
@@ -134,10 +134,10 @@ static void more_than_one_frame_is_refused(void **unused)
     assert_non_null(twice);
     memcpy(twice, frame, size);
     memcpy(twice + size, frame, size);
-    expect_refusal(twice, 2 * size, COUNT, "behind the end of the zstd frame");
-    expect_refusal(twice, size + 1, COUNT, "1 bytes behind the end");
+    expect_refusal(twice, 2 * size, COUNT, "after the end of the zstd frame");
+    expect_refusal(twice, size + 1, COUNT, "1 bytes after the end");
     memcpy(twice + size, skippable, sizeof skippable);
-    expect_refusal(twice, size + sizeof skippable, COUNT, "12 bytes behind the end");
+    expect_refusal(twice, size + sizeof skippable, COUNT, "12 bytes after the end");
     memcpy(twice, skippable, sizeof skippable);
     memcpy(twice + sizeof skippable, frame, size);
     expect_refusal(twice, size + sizeof skippable, COUNT, "skippable");
@@ -181,7 +181,7 @@ static void frames_that_promise_too_little_or_too_much_are_refused(void **unused
                                            0,    0,    0,    0,    0x40, 1, 0, 0};
     expect_refusal(dictionary, sizeof dictionary, COUNT, "dictionary");
     expect_refusal(window, sizeof window, COUNT, "window of 2147483648 bytes");
-    expect_refusal(forged, sizeof forged, COUNT, "hold 4611686018427387904 bytes");
+    expect_refusal(forged, sizeof forged, COUNT, "masks: 4611686018427387904 bytes");
 }
 
 /* 256 MiB of zeros in a few kilobytes: refused by what it says, before anything is decoded; and one
@@ -209,7 +209,7 @@ static void bombs_are_refused(void **unused)
         } while (i + 1 < STEPS ? in.pos < in.size : left != 0);
     }
     ZSTD_freeCCtx(ctx);
-    expect_refusal(bomb, out.pos, COUNT, "hold 268435456 bytes");
+    expect_refusal(bomb, out.pos, COUNT, "masks: 268435456 bytes");
     assert_int_equal(bomb[4] >> 6, 2); /* the size is four bytes behind the window */
     const uint32_t lie = COUNT * 4;
     memcpy(bomb + 6, &lie, sizeof lie);

@@ -95,7 +95,7 @@ static void a_checkpoint_that_changes_between_two_readings_is_refused(void **unu
     run.progress = (struct fm_progress){.report = change_shard, .self = &once};
     assert_int_equal(run_to_stdout(&run, scratch("cut.fm"), &err), FM_EIO);
     assert_null(once);
-    assert_non_null(strstr(err.text, "the second reading"));
+    assert_non_null(strstr(err.text, "changed between the first reading"));
     struct fm_bundle b = {0};
     assert_int_equal(fm_bundle_open(&b, scratch("cut.fm"), &err), FM_EFORMAT);
     fm_bundle_close(&b);

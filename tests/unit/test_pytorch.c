@@ -94,7 +94,7 @@ static void silence_has_an_end(void **state)
     struct fm_err err = {0};
     const char *python = fake("sleeps", "exec sleep 60");
     assert_int_equal(fm_pytorch_open(&p, python, &c, 1, NULL, &err), FM_EIO);
-    assert_non_null(strstr(err.text, "said nothing for 1 seconds"));
+    assert_non_null(strstr(err.text, "did not answer for 1 seconds"));
     assert_null(p);
 }
 

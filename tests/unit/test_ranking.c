@@ -55,7 +55,7 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     expect_ranking_refused(&r, "score", "rank 0 is channel -1");
     r.order[at] = second;
     r.order[at + 1] = first;
-    expect_ranking_refused(&r, "score", "stands before");
+    expect_ranking_refused(&r, "score", "comes before");
     r.order[at] = first;
     r.order[at + 1] = second;
     r.scores[at] = NAN;
@@ -69,13 +69,13 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     expect_ranking_refused(&r, "score", "layer 1, expert 2: negative token");
     r.tokens[7] = 1;
     r.M--;
-    expect_ranking_refused(&r, "score", "6 tensors where 3 layers make 9");
+    expect_ranking_refused(&r, "score", "6 tensors where 3 layers need 9");
     r.M++;
     r.I--;
-    expect_ranking_refused(&r, "score", "as the manifest makes it");
+    expect_ranking_refused(&r, "score", "as the manifest implies");
     r.I++;
     fm_ranking_keep(&r);
-    expect_ranking_refused(&r, "score", "stands before");
+    expect_ranking_refused(&r, "score", "comes before");
     struct fm_ranking back;
     struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("kept", &r, "original"));

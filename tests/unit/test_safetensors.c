@@ -422,7 +422,7 @@ static void plan_refuses_twins_and_giants(void **state)
     uint64_t h = 0, f = 0;
     struct fm_err err = {0};
     assert_int_equal(fm_safetensors_plan(twins, 2, NULL, &header, &h, &f, &err), FM_ECONFIG);
-    assert_string_equal(err.text, "tensor 'a' would stand twice in the output");
+    assert_string_equal(err.text, "tensor 'a' would appear twice in the output");
     assert_int_equal(fm_safetensors_plan(&giant, 1, NULL, &header, &h, &f, &err), FM_ECONFIG);
     assert_int_equal(fm_safetensors_plan(&odd, 1, NULL, &header, &h, &f, &err), FM_ECONFIG);
     assert_null(header);

@@ -140,7 +140,7 @@ static void histories_that_cannot_be_are_refused(void **unused)
     static const char *const histories[] = {
         "[{\"tool\": \"fm-rank\", \"options\": {}}]",
         "[{\"tool\": \"fm-rank\", \"options\": {}}, {\"tool\": \"fm-rank\", \"options\": {}}]"};
-    static const char *const why[] = {"stage is 'train'", "cannot come here"};
+    static const char *const why[] = {"stage is 'train'", "is out of order"};
     struct fm_err err = {0};
     for (int i = 0; i < 2; i++) {
         cJSON *model, *m = cJSON_CreateObject();

@@ -130,7 +130,8 @@ static void refuses_other_npy_files(void **state)
         {"{'descr': '<u2', 'descr': '<u2', 'fortran_order': False, 'shape': (6,), }",
          "each of descr"},
         {"{'descr': '<u2', 'fortran_order': False, 'shape': (6,), 'x': 1}", "each of descr"},
-        {"{'descr': '<u2', 'fortran_order': False, 'shape': (6,)} x", "where nothing more"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (6,)} x",
+         "where the end of the dictionary"},
         {"", "where '{' was expected"},
     };
     for (size_t k = 0; k < sizeof c / sizeof *c; k++)
@@ -141,7 +142,7 @@ static void refuses_other_npy_files(void **state)
                "header of 4294967295 bytes");
     is_refused(scratch_write("t", "\x93NUMPY\x01\0\x10\0\0\0", 12), FM_TOKEN_AUTO, FM_EFORMAT,
                "header of 16 bytes in a file of 12");
-    is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too short");
+    is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too few");
 }
 
 static void reads_llmc_files(void **state)
@@ -159,13 +160,15 @@ static void reads_llmc_files(void **state)
     assert_int_equal(fm_tokens_read(&t, 0, ids, 6, 7, &err), FM_OK);
     assert_int_equal(ids[5], 6);
     fm_tokens_close(&t);
-    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_U16, FM_EUSAGE, "leave --token-dtype out");
+    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_U16, FM_EUSAGE, "omit --token-dtype");
     is_refused(scratch_write("t", b, sizeof b - 1), FM_TOKEN_AUTO, FM_EFORMAT,
                "6 tokens of 2 bytes");
-    is_refused(scratch_write("t", b, 1000), FM_TOKEN_AUTO, FM_EFORMAT, "no llm.c header");
-    is_refused(scratch_write("t", b, 4), FM_TOKEN_AUTO, FM_EFORMAT, "too short");
+    is_refused(scratch_write("t", b, 1000), FM_TOKEN_AUTO, FM_EFORMAT,
+               "too few for an llm.c header");
+    is_refused(scratch_write("t", b, 4), FM_TOKEN_AUTO, FM_EFORMAT, "too few");
     b[4] = 2;
-    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT, "version 2 (1 is read)");
+    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT,
+               "version 2 (supported: 1)");
     b[4] = 1;
     b[11] = 0x80;
     is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT, "is negative");
@@ -272,7 +275,7 @@ static void reads_pairs_with_an_index(void **state)
         assert_memory_equal(ids, i4, sizeof ids);
         assert_string_equal(t.format, k == 2 ? "datatrove" : "megatron");
         fm_tokens_close(&t);
-        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "leave --token-dtype out");
+        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "omit --token-dtype");
     }
     /* Signed words below four bytes are signed too. */
     static const int16_t i2[5] = {1, 2, 3, 4, -5};
