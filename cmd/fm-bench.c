@@ -210,9 +210,9 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "say what to measure: quality BUNDLE, io, engine, kernels or serve");
+                       "name what to measure: quality BUNDLE, io, engine, kernels or serve");
     return fm_fail(err, FM_EUSAGE,
-                   "'%s' is nothing to measure; use quality BUNDLE, io, engine, kernels or serve",
+                   "unknown measurement '%s'; use quality BUNDLE, io, engine, kernels or serve",
                    what);
 }
 
@@ -236,35 +236,32 @@ int main(int argc, char **argv)
         {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
          "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1,
          100, IO | KERNELS | SERVES},
-        {"family", 0, FM_CLI_READ, &o.family, "BUNDLE", "kernels, serve: its shape and masks", 0, 0,
-         KERNELS | SERVES},
+        {"family", 0, FM_CLI_READ, &o.family, "BUNDLE",
+         "kernels, serve: take shape and masks from it", 0, 0, KERNELS | SERVES},
         {"python", 0, FM_CLI_TEXT, &o.python, "PROGRAM",
-         "kernels: Python with PyTorch, beside ours; or none (default: python3, if it has it)", 0,
-         0, KERNELS},
+         "kernels: Python with PyTorch to compare with, or none (default: python3)", 0, 0, KERNELS},
         {"rows", 0, FM_CLI_TEXT, &o.rows, "N,N,...",
          "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
         {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
-         "io, engine: where data are made (default: TMPDIR or /var/tmp)", 0, 0, IO | ENGINE},
+         "io, engine: where to write data (default: TMPDIR or /var/tmp)", 0, 0, IO | ENGINE},
         {"shape", 0, FM_CLI_TEXT, &o.shape, "SHAPE",
-         "engine: H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, serve: a model's name, "
-         "or "
-         "H,I,E,K (default: 1024,3584,8,2)",
-         0, 0, ENGINE | KERNELS | SERVES},
-        {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
-         "engine, kernels, serve: of the weights (default: bf16; f16: kernels alone)", 0, 0,
+         "engine: the checkpoint (default: 256,896,8,2,4,1024,256)", 0, 0,
          ENGINE | KERNELS | SERVES},
-        {"sequences", 0, FM_CLI_INT, &o.sequences, "N",
-         "engine: to rank; serve: at once (default: 8)", 1, 1 << 20, ENGINE | SERVES},
+        {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
+         "engine, kernels, serve: type of the weights (default: bf16; f16: kernels only)", 0, 0,
+         ENGINE | KERNELS | SERVES},
+        {"sequences", 0, FM_CLI_INT, &o.sequences, "N", "engine: sequences to rank (default: 8)", 1,
+         1 << 20, ENGINE | SERVES},
         {"steps", 0, FM_CLI_INT, &o.on.steps, "N", "engine: training steps, 0: none (default: 2)",
          0, 1 << 20, ENGINE},
-        {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: leave the checkpoint there", 0, 0,
+        {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
          ENGINE},
         {"layers", 0, FM_CLI_INT, &o.serve.layers, "N",
          "serve: decoder layers (default: the model's, or what fits --memory)", 1, 1024, SERVES},
         {"prompt", 0, FM_CLI_INT, &o.serve.prompt, "N",
-         "serve: tokens of each sequence that go in (default: 64)", 1, 1 << 20, SERVES},
+         "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
         {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
-         "serve: tokens of each sequence that come out (default: 32)", 1, 1 << 20, SERVES},
+         "serve: generated tokens of each sequence (default: 32)", 1, 1 << 20, SERVES},
     };
     struct fm_cli cli = {
         .tool = "fm-bench",

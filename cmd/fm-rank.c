@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     fm_rank_defaults(&options);
     const struct fm_cli_option own[] = {
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
-         "best channel first, or as the file has them (default: score)", 0, 0, 0},
+         "best channel first, or in file order (default: score)", 0, 0, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
          "carry along further files of the checkpoint", 0, 0, 0},
     };

@@ -59,7 +59,7 @@ int main(int argc, char **argv)
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
          FM_LORA_RANK_MAX, 0},
         {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
-         "the adapter counts alpha / rank (default: 32)", FM_RECOVER_ALPHA_MIN,
+         "the adapter is scaled by alpha / rank (default: 32)", FM_RECOVER_ALPHA_MIN,
          FM_RECOVER_ALPHA_MAX, 0},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
          FM_RECOVER_STEPS_MAX, 0},

@@ -149,9 +149,9 @@ int main(int argc, char **argv)
     struct fm_verify_options options = {.target = "-"};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "the bundle, or its beginning, that an export came from", 0, 0, 0},
+         "the bundle (or its beginning) that an export was made from", 0, 0, 0},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "compute a few sequences too; needs --tokens, a bundle also --model", 0, 0, 0},
+         "also compute a few sequences; needs --tokens, a bundle also --model", 0, 0, 0},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
          1, 1 << 20, FUNCTION | BESIDE},
     };

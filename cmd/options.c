@@ -66,7 +66,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_TOKENS,
          {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
-          "text instead or beside: .jsonl, .txt, - for standard input", 0, 0, 0},
+          "text, instead of tokens or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
          {"text-field", 0, FM_CLI_TEXT, &run->text_field, "NAME",
@@ -85,11 +85,12 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "encode text by a command: JSON string in, JSON ids out, by line", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_EVAL,
-         {"eval-tokens", 0, FM_CLI_READ, &run->eval_tokens, "FILE",
-          "tokens that quality is measured on", 0, 0, 0},
+         {"eval-tokens", 0, FM_CLI_READ, &run->eval_tokens, "FILE", "tokens to measure quality on",
+          0, 0, 0},
          0},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE", "a text instead", 0, 0, 0},
+         {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE",
+          "text to measure quality on, instead", 0, 0, 0},
          0},
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
@@ -131,7 +132,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16",
-          "of matrix products (default: f32)", 0, 0, 0},
+          "precision of matrix products (default: f32)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
@@ -147,7 +148,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->state, "FILE",
-          "save progress here; run the same command again to go on", 0, 0, 0},
+          "save progress here; the same command then resumes", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"json", 0, FM_CLI_FLAG, &cli->json, NULL, "print the result as JSON", 0, 0, 0},
@@ -161,12 +162,14 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          NEEDS_RESULT},
         {FM_CLI_ALL,
          {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
-          "check everything, print the plan, compute nothing", 0, 0, 0},
+          "check everything and print the plan, compute nothing", 0, 0, 0},
          0},
-        {FM_CLI_ALL, {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL, "no progress", 0, 0, 0}, 0},
-        {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "this text", 0, 0, 0}, 0},
         {FM_CLI_ALL,
-         {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "the version", 0, 0, 0},
+         {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL, "show no progress", 0, 0, 0},
+         0},
+        {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "print this help", 0, 0, 0}, 0},
+        {FM_CLI_ALL,
+         {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "print the version", 0, 0, 0},
          0},
     };
     memcpy(rows, list, sizeof list);
@@ -289,7 +292,7 @@ static _Noreturn void refuse_option(const struct fm_cli *cli, const struct table
             snprintf(advice, sizeof advice, "did you mean --%s?", t->row[i]->name);
         }
     }
-    refuse(cli, "there is no option ", word, advice);
+    refuse(cli, "unknown option ", word, advice);
 }
 
 /* --- parsing --- */
