@@ -523,7 +523,7 @@ struct sink {
     bool closed;
 };
 
-static la_ssize_t take_header(struct archive *tar, void *self, const void *src, size_t size)
+static la_ssize_t receive_header(struct archive *tar, void *self, const void *src, size_t size)
 {
     struct sink *s = self;
     if (s->closed || size > FM_ARCHIVE_HEADER_MAX - s->used) {
@@ -547,7 +547,7 @@ int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, 
     struct archive_entry *entry = make_entry(name, size);
     if (!tar || !entry || archive_write_set_format_pax_restricted(tar) != ARCHIVE_OK ||
         archive_write_set_bytes_per_block(tar, 0) != ARCHIVE_OK ||
-        archive_write_open(tar, &sink, NULL, take_header, NULL) != ARCHIVE_OK ||
+        archive_write_open(tar, &sink, NULL, receive_header, NULL) != ARCHIVE_OK ||
         archive_write_header(tar, entry) != ARCHIVE_OK)
         code = fm_fail(err, FM_ENOMEM, "cannot make a tar header for '%s': %s", name,
                        tar && archive_error_string(tar) ? archive_error_string(tar) : "no memory");

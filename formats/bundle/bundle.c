@@ -1,8 +1,8 @@
 /*
  * Opening a bundle checks its structure three times over: the tar headers as they lie, the
  * manifest that lists them with sizes and offsets, and CHECKSUMS at the end.  All three must agree
- * before anyone reads a member; the digests of the data are the reader's affair, because who wants
- * one member should not have to read them all.
+ * before anyone reads a member; the digests of the data are the reader's affair, because a caller
+ * that wants one member should not have to read them all.
  */
 #include "formats/bundle/bundle.h"
 

@@ -1,6 +1,6 @@
 /*
  * XXH3-128 digests: 16 bytes in canonical big-endian order, 32 lower-case hex digits.
- * They find corruption; they are not a defence against someone who wants to deceive.
+ * They find corruption; they do not protect against deliberate changes.
  */
 #ifndef FM_DIGEST_H
 #define FM_DIGEST_H

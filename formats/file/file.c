@@ -245,7 +245,7 @@ int fm_file_temp(int *fd, struct fm_err *err)
     if (*fd >= 0)
         return FM_OK;
     int code = fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
-    /* A directory that is not there is no input of ours. */
+    /* A missing directory for temporaries is not a missing input. */
     return err->code = code == FM_ENOENT ? FM_ECREATE : code;
 }
 

@@ -133,7 +133,7 @@ int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm
 int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err);
 
 /* Bytes free for this user on the filesystem of `path` (its directory if it is not there).  "-" is
- * standard output: UINT64_MAX where that is no regular file. */
+ * standard output: UINT64_MAX where that is not a regular file. */
 int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
 /* Where temporary files go: TMPDIR or /var/tmp. */
 const char *fm_file_temp_directory(void);

@@ -1,6 +1,6 @@
 /*
  * Readers ask for bytes at offsets, so what flows in through a pipe becomes a file first.  This
- * stands above file.c and spool.c, which know nothing of each other's callers.
+ * file is above file.c and spool.c, which know nothing of each other's callers.
  */
 #include "formats/file/input.h"
 

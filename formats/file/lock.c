@@ -73,7 +73,7 @@ static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *e
                    digits ? ", process " : "", who);
 }
 
-/* Who has it, for those who meet it; that it cannot be written is no reason to stop. */
+/* The process id, for the message of other runs; if it cannot be written, the lock still holds. */
 static void sign(int fd)
 {
     char text[24];

@@ -1,5 +1,5 @@
 /*
- * Standard input that is no file, as one: bytes that are wanted again are kept in an unlinked
+ * Standard input that is not a file, as one: bytes that are wanted again are kept in an unlinked
  * temporary file at their own offsets, bytes that are wanted once pass and leave a hole there.
  * So a stream far larger than the disk can be checked on its way, and its structure looked at
  * afterwards.

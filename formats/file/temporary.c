@@ -54,7 +54,7 @@ void fm_temporary_leave(void)
     atomic_fetch_sub(&inside, 1);
 }
 
-static int take_slot(void)
+static int claim_slot(void)
 {
     for (int i = 0; i < FM_TEMPORARIES_MAX; i++) {
         int free_one = FREE;
@@ -130,7 +130,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }
-    int s = take_slot();
+    int s = claim_slot();
     if (s < 0) {
         fm_fail(err, FM_EBUG, "cannot create '%s': %d outputs are open already", path,
                 FM_TEMPORARIES_MAX);

@@ -23,7 +23,7 @@ static uint64_t position(const struct fm_json *j)
     return j->base + (uint64_t)(j->at - j->begin);
 }
 
-/* What stands at j->at, in words, for messages. */
+/* What is at j->at, in words, for messages. */
 static const char *name_next(const struct fm_json *j, char word[16])
 {
     if (j->at >= j->end)
@@ -72,7 +72,7 @@ int fm_json_end(struct fm_json *j, struct fm_err *err)
     return j->at == j->end ? FM_OK : fail_at(j, err, "the end of the text");
 }
 
-/* Bytes of the UTF-8 sequence at s, 0 where it is none (overlong, surrogate, above U+10FFFF). */
+/* Bytes of the UTF-8 sequence at s, 0 where it is invalid (overlong, surrogate, above U+10FFFF). */
 static size_t utf8_length(const unsigned char *s, size_t room)
 {
     static const struct {
@@ -122,7 +122,7 @@ static size_t utf8_encode(char dst[4], uint32_t u)
 }
 
 /* The four hex digits at j->at. */
-static int take_hex(struct fm_json *j, uint32_t *u, struct fm_err *err)
+static int parse_hex(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
     *u = 0;
     for (int i = 0; i < 4; i++, j->at++) {
@@ -138,17 +138,17 @@ static int take_hex(struct fm_json *j, uint32_t *u, struct fm_err *err)
 }
 
 /* What follows \u: one code point, of two escapes where the first is a high surrogate. */
-static int take_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
+static int parse_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
     uint32_t low = 0;
-    int rc = take_hex(j, u, err);
+    int rc = parse_hex(j, u, err);
     if (rc != FM_OK || *u < 0xd800 || *u > 0xdfff)
         return rc;
     if (*u > 0xdbff || j->end - j->at < 2 || j->at[0] != '\\' || j->at[1] != 'u')
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": lone surrogate \\u%04x",
                        position(j), (unsigned)*u);
     j->at += 2;
-    if ((rc = take_hex(j, &low, err)) != FM_OK)
+    if ((rc = parse_hex(j, &low, err)) != FM_OK)
         return rc;
     if (low < 0xdc00 || low > 0xdfff)
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": lone surrogate \\u%04x",
@@ -158,7 +158,7 @@ static int take_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
 }
 
 /* What follows a backslash, as UTF-8. */
-static int take_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err *err)
+static int parse_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err *err)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *found = j->at < j->end && *j->at ? strchr(from, *j->at) : NULL;
@@ -172,7 +172,7 @@ static int take_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err 
     if (j->at >= j->end || *j->at != 'u')
         return fail_at(j, err, "an escape");
     j->at++;
-    int rc = take_unicode(j, &u, err);
+    int rc = parse_unicode(j, &u, err);
     if (rc == FM_OK && u == 0)
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": NUL in a string", position(j));
     *n = utf8_encode(dst, u);
@@ -188,12 +188,12 @@ static bool is_control(const char *s, size_t n)
 }
 
 /* One character of a string, in UTF-8.  Those above U+FFFF are four bytes. */
-static int take_character(struct fm_json *j, bool controls, char dst[4], size_t *n,
-                          struct fm_err *err)
+static int parse_character(struct fm_json *j, bool controls, char dst[4], size_t *n,
+                           struct fm_err *err)
 {
     if (*j->at == '\\') {
         j->at++;
-        int rc = take_escape(j, dst, n, err);
+        int rc = parse_escape(j, dst, n, err);
         if (rc != FM_OK)
             return rc;
     } else {
@@ -212,8 +212,8 @@ static int take_character(struct fm_json *j, bool controls, char dst[4], size_t 
 }
 
 /* A string into dst, or nowhere if that is NULL. */
-static int take_string(struct fm_json *j, bool controls, char *dst, size_t capacity,
-                       struct fm_err *err)
+static int parse_string(struct fm_json *j, bool controls, char *dst, size_t capacity,
+                        struct fm_err *err)
 {
     size_t used = 0, n = 0;
     char c[4] = {0};
@@ -223,7 +223,7 @@ static int take_string(struct fm_json *j, bool controls, char *dst, size_t capac
     uint64_t begin = position(j);
     j->at++;
     while (j->at < j->end && *j->at != '"') {
-        int rc = take_character(j, controls, c, &n, err);
+        int rc = parse_character(j, controls, c, &n, err);
         if (rc != FM_OK)
             return rc;
         if (!dst)
@@ -246,12 +246,12 @@ static int take_string(struct fm_json *j, bool controls, char *dst, size_t capac
 
 int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err)
 {
-    return take_string(j, false, dst, capacity, err);
+    return parse_string(j, false, dst, capacity, err);
 }
 
 int fm_json_text(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err)
 {
-    return take_string(j, true, dst, capacity, err);
+    return parse_string(j, true, dst, capacity, err);
 }
 
 static bool is_digit(const struct fm_json *j)
@@ -284,7 +284,7 @@ int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err)
 }
 
 /* At least one digit. */
-static int take_digits(struct fm_json *j, struct fm_err *err)
+static int parse_digits(struct fm_json *j, struct fm_err *err)
 {
     if (!is_digit(j))
         return fail_at(j, err, "a digit");
@@ -309,18 +309,18 @@ static int skip_number(struct fm_json *j, struct fm_err *err)
     if (next_is(j, "0"))
         j->at++;
     else
-        rc = take_digits(j, err);
+        rc = parse_digits(j, err);
     if (rc == FM_OK && is_digit(j))
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": leading zero", where);
     if (rc == FM_OK && next_is(j, ".")) {
         j->at++;
-        rc = take_digits(j, err);
+        rc = parse_digits(j, err);
     }
     if (rc == FM_OK && next_is(j, "eE")) {
         j->at++;
         if (next_is(j, "+-"))
             j->at++;
-        rc = take_digits(j, err);
+        rc = parse_digits(j, err);
     }
     if (rc != FM_OK)
         return rc;
@@ -354,7 +354,7 @@ static int skip_word(struct fm_json *j, struct fm_err *err)
 static int skip_scalar(struct fm_json *j, struct fm_err *err)
 {
     if (next_is(j, "\""))
-        return take_string(j, true, NULL, 0, err);
+        return parse_string(j, true, NULL, 0, err);
     if (next_is(j, "-0123456789"))
         return skip_number(j, err);
     return skip_word(j, err);
@@ -363,7 +363,7 @@ static int skip_scalar(struct fm_json *j, struct fm_err *err)
 /* After '{' or ',' of an object: the key and its colon. */
 static int skip_key(struct fm_json *j, struct fm_err *err)
 {
-    int rc = take_string(j, j->text_keys, NULL, 0, err);
+    int rc = parse_string(j, j->text_keys, NULL, 0, err);
     return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
 }
 

@@ -14,7 +14,7 @@ struct fm_jsonpart {
     const char *begin, *end; /* NULL: absent */
 };
 
-/* Take the object at j and note where each of its members stands.  FM_EFORMAT for a member that is
+/* Take the object at j and note where each of its members is.  FM_EFORMAT for a member that is
  * there twice, FM_ECONFIG for one that is not among `part`; `where` names the object. */
 int fm_jsonparts_take(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
                       struct fm_err *err);

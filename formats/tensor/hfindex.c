@@ -73,7 +73,7 @@ static int enter_shard(struct fm_hfindex *x, const char *name, const char **ente
 }
 
 /* "tensor": "shard" */
-static int take_entry(struct making *m, struct fm_err *err)
+static int parse_entry(struct making *m, struct fm_err *err)
 {
     struct fm_hfindex *x = m->x;
     if (x->count == m->capacity) {
@@ -106,19 +106,19 @@ static int take_entry(struct making *m, struct fm_err *err)
     return FM_OK;
 }
 
-static int take_map(struct making *m, struct fm_err *err)
+static int parse_map(struct making *m, struct fm_err *err)
 {
     int rc = fm_json_expect(&m->j, '{', err);
     if (rc != FM_OK || fm_json_accept(&m->j, '}'))
         return rc;
     do
-        rc = take_entry(m, err);
+        rc = parse_entry(m, err);
     while (rc == FM_OK && fm_json_accept(&m->j, ','));
     return rc == FM_OK ? fm_json_expect(&m->j, '}', err) : rc;
 }
 
 /* The keys of the file: weight_map matters, others are checked and skipped. */
-static int take_file(struct making *m, struct fm_err *err)
+static int parse_file(struct making *m, struct fm_err *err)
 {
     char key[64];
     bool map = false;
@@ -134,7 +134,7 @@ static int take_file(struct making *m, struct fm_err *err)
             if (is_map && map)
                 return fm_fail(err, FM_EFORMAT, "key 'weight_map' appears twice");
             map |= is_map;
-            rc = is_map ? take_map(m, err) : fm_json_skip(&m->j, err);
+            rc = is_map ? parse_map(m, err) : fm_json_skip(&m->j, err);
         } while (rc == FM_OK && fm_json_accept(&m->j, ','));
         if (rc == FM_OK)
             rc = fm_json_expect(&m->j, '}', err);
@@ -165,7 +165,7 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
         goto out;
     }
     fm_json_init(&m.j, json, size);
-    if ((rc = take_file(&m, err)) != FM_OK)
+    if ((rc = parse_file(&m, err)) != FM_OK)
         goto out;
     fm_names_sort(x->entry, x->count, sizeof *x->entry);
     const char *twin = fm_names_twin(x->entry, x->count, sizeof *x->entry);

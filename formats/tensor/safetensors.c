@@ -108,7 +108,7 @@ static bool is_path(const char *name)
     return false;
 }
 
-static int take_dtype(struct fm_json *j, struct fm_tensor *t, struct fm_err *err)
+static int parse_dtype(struct fm_json *j, struct fm_tensor *t, struct fm_err *err)
 {
     char name[32];
     int rc = fm_json_string(j, name, sizeof name, err);
@@ -122,8 +122,8 @@ static int take_dtype(struct fm_json *j, struct fm_tensor *t, struct fm_err *err
 }
 
 /* "[", at most `max` integers, "]". */
-static int take_integers(struct fm_json *j, const char *what, uint64_t *value, int max, int *count,
-                         struct fm_err *err)
+static int parse_integers(struct fm_json *j, const char *what, uint64_t *value, int max, int *count,
+                          struct fm_err *err)
 {
     *count = 0;
     int rc = fm_json_expect(j, '[', err);
@@ -138,11 +138,11 @@ static int take_integers(struct fm_json *j, const char *what, uint64_t *value, i
     return fm_json_expect(j, ']', err);
 }
 
-static int take_offsets(struct fm_json *j, struct fm_tensor *t, struct fm_err *err)
+static int parse_offsets(struct fm_json *j, struct fm_tensor *t, struct fm_err *err)
 {
     uint64_t span[2] = {0, 0};
     int count = 0;
-    int rc = take_integers(j, "data_offsets", span, 2, &count, err);
+    int rc = parse_integers(j, "data_offsets", span, 2, &count, err);
     if (rc != FM_OK)
         return rc;
     if (count != 2)
@@ -159,7 +159,7 @@ static int take_offsets(struct fm_json *j, struct fm_tensor *t, struct fm_err *e
 enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4, HAS_ALL = 7 };
 
 /* One key and its value of a tensor's object; *has gains its bit. */
-static int take_field(struct fm_json *j, struct fm_tensor *t, int *has, struct fm_err *err)
+static int parse_field(struct fm_json *j, struct fm_tensor *t, int *has, struct fm_err *err)
 {
     char key[64];
     int rc = fm_json_string(j, key, sizeof key, err);
@@ -175,10 +175,10 @@ static int take_field(struct fm_json *j, struct fm_tensor *t, int *has, struct f
         return fm_fail(err, FM_EFORMAT, "key '%s' %s", key, bit ? "appears twice" : "is unknown");
     *has |= bit;
     if (bit == HAS_DTYPE)
-        return take_dtype(j, t, err);
+        return parse_dtype(j, t, err);
     if (bit == HAS_OFFSETS)
-        return take_offsets(j, t, err);
-    return take_integers(j, "shape", t->shape, FM_ST_DIMS_MAX, &t->dims, err);
+        return parse_offsets(j, t, err);
+    return parse_integers(j, "shape", t->shape, FM_ST_DIMS_MAX, &t->dims, err);
 }
 
 /* The shape must fill the span exactly.  The product without zeros must not overflow either, so
@@ -210,13 +210,13 @@ static int check_span(const struct fm_tensor *t, uint64_t data_size, struct fm_e
     return FM_OK;
 }
 
-static int take_tensor(struct header *h, struct fm_tensor *t, struct fm_err *err)
+static int parse_tensor(struct header *h, struct fm_tensor *t, struct fm_err *err)
 {
     int has = 0;
     int rc = fm_json_expect(&h->j, '{', err);
     if (rc == FM_OK && !fm_json_accept(&h->j, '}')) {
         do
-            rc = take_field(&h->j, t, &has, err);
+            rc = parse_field(&h->j, t, &has, err);
         while (rc == FM_OK && fm_json_accept(&h->j, ','));
         if (rc == FM_OK)
             rc = fm_json_expect(&h->j, '}', err);
@@ -249,7 +249,7 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
     }
     struct fm_tensor *t = &st->tensor[st->count++];
     *t = (struct fm_tensor){.name = name};
-    int rc = take_tensor(h, t, err);
+    int rc = parse_tensor(h, t, err);
     return rc == FM_OK ? rc : fm_within(err, "tensor '%s'", name);
 }
 
@@ -278,7 +278,7 @@ static int add_pair(struct header *h, struct fm_err *err)
     return FM_OK;
 }
 
-static int take_metadata(struct header *h, struct fm_err *err)
+static int parse_metadata(struct header *h, struct fm_err *err)
 {
     int rc = fm_json_expect(&h->j, '{', err);
     if (rc == FM_OK && !fm_json_accept(&h->j, '}')) {
@@ -299,7 +299,7 @@ static int take_metadata(struct header *h, struct fm_err *err)
 }
 
 /* A name and what belongs to it. */
-static int take_entry(struct header *h, bool *metadata, struct fm_err *err)
+static int parse_entry(struct header *h, bool *metadata, struct fm_err *err)
 {
     const char *name = NULL;
     int rc = skip_space(h, err);
@@ -315,12 +315,12 @@ static int take_entry(struct header *h, bool *metadata, struct fm_err *err)
     if (*metadata)
         return fm_fail(err, FM_EFORMAT, "__metadata__ appears twice");
     *metadata = true;
-    rc = take_metadata(h, err);
+    rc = parse_metadata(h, err);
     return rc == FM_OK ? rc : fm_within(err, "__metadata__");
 }
 
 /* The whole text of the header. */
-static int take_header(struct header *h, struct fm_err *err)
+static int parse_header(struct header *h, struct fm_err *err)
 {
     bool metadata = false;
     int rc = refill(h, err);
@@ -333,7 +333,7 @@ static int take_header(struct header *h, struct fm_err *err)
         return rc;
     if (!fm_json_accept(&h->j, '}')) {
         do {
-            if ((rc = take_entry(h, &metadata, err)) != FM_OK)
+            if ((rc = parse_entry(h, &metadata, err)) != FM_OK)
                 return rc;
             if ((rc = skip_space(h, err)) != FM_OK)
                 return rc;
@@ -401,7 +401,7 @@ static int finish_index(struct header *h, uint64_t data, struct fm_err *err)
 }
 
 /* The eight bytes that give the length of the header. */
-static int take_length(struct header *h, uint64_t base, uint64_t size, struct fm_err *err)
+static int read_length(struct header *h, uint64_t base, uint64_t size, struct fm_err *err)
 {
     unsigned char b[8];
     if (base > h->file->size || size > h->file->size - base)
@@ -446,7 +446,7 @@ int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, u
     if (!h.hasher)
         rc = fm_fail(err, FM_ENOMEM, "no memory to index '%s'", file->path);
     else
-        rc = take_length(&h, base, size, err);
+        rc = read_length(&h, base, size, err);
     if (rc != FM_OK)
         goto out;
     /* Unescaping never makes text longer, so it needs no more room than the header has. */
@@ -460,7 +460,7 @@ int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, u
         goto out;
     }
     fm_json_init(&h.j, h.window, 0);
-    rc = take_header(&h, err);
+    rc = parse_header(&h, err);
     if (rc == FM_OK)
         rc = finish_index(&h, base + st->header_bytes, err);
     if (rc == FM_OK)

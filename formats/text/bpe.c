@@ -168,7 +168,7 @@ static struct fm_bpe_merge *find_cell(const struct fm_bpe *b, uint64_t pair)
     return &b->table[at];
 }
 
-/* The character that stands for a byte in byte-level vocabularies: printable Latin-1 for itself,
+/* The character that represents a byte in byte-level vocabularies: printable Latin-1 for itself,
  * the other 68 bytes follow from U+0100. */
 static uint32_t level_of(unsigned char byte)
 {

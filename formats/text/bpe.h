@@ -33,7 +33,7 @@ struct fm_bpe {
     struct fm_bpe_merge *merge, *table; /* as listed; hashed, pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
     int32_t *of_point;    /* id of each single character, -1: none */
-    int32_t of_byte[256]; /* byte_level: of the character that stands for it; else of <0xNN> */
+    int32_t of_byte[256]; /* byte_level: of the character that represents it; else of <0xNN> */
     int32_t unknown;      /* -1: none; then an unknown character gives nothing */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
@@ -46,7 +46,7 @@ int fm_bpe_add(struct fm_bpe *bpe, const char *text, size_t size, uint64_t id, s
 int fm_bpe_index(struct fm_bpe *bpe, struct fm_err *err);
 /* The id of a text, or -1. */
 int32_t fm_bpe_find(const struct fm_bpe *bpe, const char *text, size_t size);
-/* The next merge, of two entries into a third; FM_EFORMAT names what is no entry. */
+/* The next merge, of two entries into a third; FM_EFORMAT names what is not an entry. */
 int fm_bpe_add_merge(struct fm_bpe *bpe, const char *left, size_t left_size, const char *right,
                      size_t right_size, struct fm_err *err);
 /* After the last merge and with all flags set.  FM_EFORMAT where a byte has no character. */

@@ -107,7 +107,7 @@ void fm_documents_close(struct fm_documents *d)
 }
 
 /* Bytes of the line at `from`, without its end; *next is where the next one begins. */
-static int take_line(struct fm_documents *d, size_t from, size_t *size, size_t *next, bool *there,
+static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *next, bool *there,
                      struct fm_err *err)
 {
     size_t seen = from;
@@ -150,7 +150,7 @@ int fm_documents_next(struct fm_documents *d, const char **record, size_t *size,
     *record = NULL;
     while (there && !(any && d->rows)) {
         size_t from = next;
-        if ((rc = take_line(d, from, &n, &next, &there, err)) != FM_OK)
+        if ((rc = find_line(d, from, &n, &next, &there, err)) != FM_OK)
             return rc;
         if (!there)
             break;
@@ -178,8 +178,8 @@ int fm_documents_next(struct fm_documents *d, const char **record, size_t *size,
     return FM_OK;
 }
 
-static int take_field(struct fm_json *j, const char *key, const char *field, bool *found, char *dst,
-                      size_t capacity, struct fm_err *err)
+static int parse_field(struct fm_json *j, const char *key, const char *field, bool *found,
+                       char *dst, size_t capacity, struct fm_err *err)
 {
     if (strcmp(key, field) != 0)
         return fm_json_skip(j, err);
@@ -189,8 +189,8 @@ static int take_field(struct fm_json *j, const char *key, const char *field, boo
     return fm_json_text(j, dst, capacity, err);
 }
 
-/* A key of any length: one that `key` has no room for is none of ours. */
-static int take_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
+/* A key of any length: one too long for `key` is not one that we look for. */
+static int parse_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
 {
     struct fm_json before = *j;
     struct fm_err ignored = {0};
@@ -206,7 +206,7 @@ static int take_key(struct fm_json *j, char *key, size_t capacity, struct fm_err
     return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
 }
 
-static int take_row(const char *field, const char *row, size_t size, char *dst, struct fm_err *err)
+static int parse_row(const char *field, const char *row, size_t size, char *dst, struct fm_err *err)
 {
     char key[256];
     bool found = false, chat = false;
@@ -216,8 +216,8 @@ static int take_row(const char *field, const char *row, size_t size, char *dst, 
     int rc = fm_json_expect(&j, '{', err);
     if (rc == FM_OK && !fm_json_accept(&j, '}')) {
         do {
-            if ((rc = take_key(&j, key, sizeof key, err)) == FM_OK)
-                rc = take_field(&j, key, field, &found, dst, size + 1, err);
+            if ((rc = parse_key(&j, key, sizeof key, err)) == FM_OK)
+                rc = parse_field(&j, key, field, &found, dst, size + 1, err);
             chat = chat || strcmp(key, "messages") == 0;
         } while (rc == FM_OK && fm_json_accept(&j, ','));
         if (rc == FM_OK)
@@ -236,7 +236,7 @@ int fm_documents_text(const struct fm_documents *d, const char *field, const cha
                       size_t size, char *dst, size_t *length, struct fm_err *err)
 {
     if (d->rows) {
-        int rc = take_row(field, record, size, dst, err);
+        int rc = parse_row(field, record, size, dst, err);
         *length = rc == FM_OK ? strlen(dst) : 0;
         return rc;
     }

@@ -25,8 +25,8 @@ struct fm_documents {
 };
 
 /* Rows where the name ends in .jsonl, .ndjson or .json; on "-", standard input, where the first
- * byte that is no white space is '{'.  `blocks` splits plain text at blank lines.  A byte-order
- * mark at the beginning is passed over.  FM_EFORMAT names what is no text: compressed, Parquet,
+ * byte that is not white space is '{'.  `blocks` splits plain text at blank lines.  A byte-order
+ * mark at the beginning is passed over.  FM_EFORMAT names what is not text: compressed, Parquet,
  * UTF-16. */
 int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err);
 void fm_documents_close(struct fm_documents *d);

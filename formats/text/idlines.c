@@ -29,11 +29,11 @@ static int refuse(const struct fm_idlines *l, unsigned char c, struct fm_err *er
                    l->lines + 1, l->name, name, wanted[l->place]);
 }
 
-static int take_digit(struct fm_idlines *l, unsigned char c, struct fm_err *err)
+static int parse_digit(struct fm_idlines *l, unsigned char c, struct fm_err *err)
 {
     bool first = l->place != FM_IDLINES_DIGITS;
     if (!first && l->id == 0)
-        return refuse(l, c, err); /* 01 is no number */
+        return refuse(l, c, err); /* 01 is not a number */
     l->place = FM_IDLINES_DIGITS;
     l->id = (first ? 0 : l->id * 10) + (uint64_t)(c - '0');
     if (l->id > INT32_MAX)
@@ -62,7 +62,7 @@ static void end_line(struct fm_idlines *l)
     l->done = l->enough && l->ids >= l->enough;
 }
 
-static int take_sign(struct fm_idlines *l, unsigned char c, struct fm_err *err)
+static int parse_sign(struct fm_idlines *l, unsigned char c, struct fm_err *err)
 {
     if (c == '[' && l->place == FM_IDLINES_LINE)
         l->place = FM_IDLINES_FIRST;
@@ -77,26 +77,26 @@ static int take_sign(struct fm_idlines *l, unsigned char c, struct fm_err *err)
     return FM_OK;
 }
 
-static int take_byte(struct fm_idlines *l, unsigned char c, struct fm_err *err)
+static int parse_byte(struct fm_idlines *l, unsigned char c, struct fm_err *err)
 {
     bool number = l->place == FM_IDLINES_FIRST || l->place == FM_IDLINES_NEXT ||
                   l->place == FM_IDLINES_DIGITS;
     if (number && c >= '0' && c <= '9')
-        return take_digit(l, c, err);
+        return parse_digit(l, c, err);
     bool blank = c == ' ' || c == '\t' || c == '\r';
     if (l->place == FM_IDLINES_DIGITS && (blank || c == ',' || c == ']')) {
         int rc = keep_id(l, err);
         if (rc != FM_OK)
             return rc;
     }
-    return blank ? FM_OK : take_sign(l, c, err);
+    return blank ? FM_OK : parse_sign(l, c, err);
 }
 
 int fm_idlines_take(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err)
 {
     int rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < n && !l->done; i++)
-        rc = take_byte(l, (unsigned char)bytes[i], err);
+        rc = parse_byte(l, (unsigned char)bytes[i], err);
     return rc;
 }
 

@@ -37,7 +37,7 @@ struct scan {
 };
 
 /* Class and length of the character at `at`; 0, 0 at the end. */
-static int look(const struct scan *s, size_t at, size_t *next)
+static int class_at(const struct scan *s, size_t at, size_t *next)
 {
     int bytes = 0;
     *next = at;
@@ -52,7 +52,7 @@ static int look(const struct scan *s, size_t at, size_t *next)
 static size_t skip(const struct scan *s, size_t at, int classes)
 {
     size_t next;
-    while (look(s, at, &next) & classes)
+    while (class_at(s, at, &next) & classes)
         at = next;
     return at;
 }
@@ -60,7 +60,8 @@ static size_t skip(const struct scan *s, size_t at, int classes)
 /* Past characters that are neither letters, numbers nor white space. */
 static size_t skip_signs(const struct scan *s, size_t at)
 {
-    for (size_t next; at < s->size && !(look(s, at, &next) & (FM_LETTER | FM_NUMBER | FM_SPACE));)
+    for (size_t next;
+         at < s->size && !(class_at(s, at, &next) & (FM_LETTER | FM_NUMBER | FM_SPACE));)
         at = next;
     return at;
 }
@@ -87,7 +88,7 @@ static size_t contraction(const struct scan *s, bool any_case)
 static size_t spaces(const struct scan *s)
 {
     size_t at = 0, last = 0, next;
-    while (look(s, at, &next) & FM_SPACE) {
+    while (class_at(s, at, &next) & FM_SPACE) {
         last = at;
         at = next;
     }
@@ -100,7 +101,7 @@ static size_t next_gpt2(const struct scan *s)
     if (n)
         return n;
     size_t begin = s->text[0] == ' ' ? 1 : 0;
-    int class = look(s, begin, &first);
+    int class = class_at(s, begin, &first);
     if (class & FM_LETTER)
         return skip(s, first, FM_LETTER);
     if (class & FM_NUMBER)
@@ -113,7 +114,7 @@ static size_t next_gpt2(const struct scan *s)
 static size_t numbers(const struct scan *s, size_t at, int most)
 {
     size_t next;
-    for (int i = 1; i < most && (look(s, at, &next) & FM_NUMBER); i++)
+    for (int i = 1; i < most && (class_at(s, at, &next) & FM_NUMBER); i++)
         at = next;
     return at;
 }
@@ -123,7 +124,7 @@ static size_t line_end(const struct scan *s)
 {
     size_t end = 0, next;
     int class;
-    for (size_t at = 0; (class = look(s, at, &next)) & FM_SPACE; at = next)
+    for (size_t at = 0; (class = class_at(s, at, &next)) & FM_SPACE; at = next)
         if (class & FM_NEWLINE)
             end = next;
     return end;
@@ -134,7 +135,7 @@ static size_t next_qwen2(const struct scan *s, int digits)
     size_t first, second, n = contraction(s, true);
     if (n)
         return n;
-    int class = look(s, 0, &first), behind = look(s, first, &second);
+    int class = class_at(s, 0, &first), behind = class_at(s, first, &second);
     if (class & FM_LETTER)
         return skip(s, first, FM_LETTER);
     if (class & FM_NUMBER)

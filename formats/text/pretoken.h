@@ -15,7 +15,7 @@ enum fm_pretoken {
     FM_PRETOKEN_LLAMA3 /* Llama 3: digits by threes */
 };
 
-/* The scanner of a Split pattern; FM_PRETOKEN_NONE where it is none that we know. */
+/* The scanner of a Split pattern; FM_PRETOKEN_NONE where it is unknown. */
 enum fm_pretoken fm_pretoken_named(const char *pattern);
 
 /* Bytes of the word that begins text, which is UTF-8 and not empty. */

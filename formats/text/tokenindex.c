@@ -34,7 +34,7 @@ static void start(struct column *c, const struct fm_file *f, uint64_t at, uint64
     c->have = c->used = 0;
 }
 
-static int take(struct column *c, uint64_t *value, struct fm_err *err)
+static int next_value(struct column *c, uint64_t *value, struct fm_err *err)
 {
     if (c->used == c->have) {
         c->used = 0;
@@ -58,7 +58,7 @@ struct megatron {
     struct column size, pointer, document;
 };
 
-static int take_type(struct fm_tokens *t, int type, struct fm_err *err)
+static int set_type(struct fm_tokens *t, int type, struct fm_err *err)
 {
     static const struct {
         int width, is_signed;
@@ -92,7 +92,7 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
     if (fm_little_endian(b + 9, 8) != 1)
         return fm_fail(err, FM_EFORMAT, "its .idx: version %" PRIu64 " (supported: 1)",
                        fm_little_endian(b + 9, 8));
-    if ((rc = take_type(t, b[17], err)) != FM_OK)
+    if ((rc = set_type(t, b[17], err)) != FM_OK)
         return rc;
     m->sequences = fm_little_endian(b + 18, 8);
     m->documents = fm_little_endian(b + 26, 8);
@@ -117,8 +117,8 @@ static int check_sequences(struct megatron *m, struct fm_tokens *t, struct fm_er
     start(&m->pointer, &m->idx, IDX_HEADER + 4 * m->sequences, m->sequences, 8);
     for (uint64_t i = 0; i < m->sequences; i++) {
         uint64_t size = 0, pointer = 0;
-        int rc = take(&m->size, &size, err);
-        if (rc != FM_OK || (rc = take(&m->pointer, &pointer, err)) != FM_OK)
+        int rc = next_value(&m->size, &size, err);
+        if (rc != FM_OK || (rc = next_value(&m->pointer, &pointer, err)) != FM_OK)
             return rc;
         if (size > INT32_MAX)
             return fm_fail(err, FM_EFORMAT,
@@ -153,7 +153,7 @@ static int check_documents(struct megatron *m, struct fm_err *err)
     start(&m->document, &m->idx, IDX_HEADER + 12 * m->sequences, m->documents, 8);
     for (uint64_t i = 0; i < m->documents; i++) {
         uint64_t bound = 0;
-        int rc = take(&m->document, &bound, err);
+        int rc = next_value(&m->document, &bound, err);
         if (rc != FM_OK)
             return rc;
         if (bound > m->sequences || bound < last || (i == 0 && bound != 0))
@@ -177,7 +177,7 @@ static int check_modes(struct megatron *m, struct fm_err *err)
     start(&m->document, &m->idx, at, m->idx.size - at, 1);
     for (uint64_t i = 0; i < m->idx.size - at; i++) {
         uint64_t mode = 0;
-        int rc = take(&m->document, &mode, err);
+        int rc = next_value(&m->document, &mode, err);
         if (rc != FM_OK)
             return rc;
         if (mode != 0)
@@ -219,7 +219,7 @@ static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, stru
     if (ends)
         start(ends, index, 0, index->size / 8, 8);
     for (uint64_t i = 0; rc == FM_OK && i < index->size / 8; i++, last = end) {
-        rc = take(ends, &end, err);
+        rc = next_value(ends, &end, err);
         if (rc == FM_OK && end < last)
             rc = fm_fail(err, FM_EFORMAT,
                          "its .index: document %" PRIu64 " ends at token %" PRIu64

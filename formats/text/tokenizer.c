@@ -126,8 +126,8 @@ static void replace(struct fm_text *out, const char *text, size_t size, const ch
     fm_text_add(out, text + done, size - done);
 }
 
-static void take_step(const struct fm_normal *step, struct fm_text *out, const char *text,
-                      size_t size)
+static void apply_step(const struct fm_normal *step, struct fm_text *out, const char *text,
+                       size_t size)
 {
     if (step->kind == FM_NORMAL_NFC) {
         fm_unicode_nfc(out, text, size);
@@ -150,7 +150,7 @@ void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
         /* Steps alternate, so that the last one ends in *out. */
         struct fm_text *to = (t->normals - 1 - i) % 2 == 0 ? out : other;
         to->size = 0;
-        take_step(&t->normal[i], to, text, size);
+        apply_step(&t->normal[i], to, text, size);
         if (!last) {
             text = to->data ? to->data : "";
             size = to->size;

@@ -49,7 +49,7 @@ static bool flag(const cJSON *object, const char *key, bool otherwise)
 }
 
 /* A short string, not empty. */
-static int take_short(char *dst, size_t capacity, const cJSON *object, const char *key,
+static int copy_short(char *dst, size_t capacity, const cJSON *object, const char *key,
                       struct fm_err *err)
 {
     const char *s;
@@ -65,7 +65,7 @@ static int take_short(char *dst, size_t capacity, const cJSON *object, const cha
 
 /* --- normaliser --- */
 
-static int take_replace(struct fm_normal *step, const cJSON *o, struct fm_err *err)
+static int read_replace(struct fm_normal *step, const cJSON *o, struct fm_err *err)
 {
     const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(o, "pattern");
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(o, "content");
@@ -73,7 +73,7 @@ static int take_replace(struct fm_normal *step, const cJSON *o, struct fm_err *e
         !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(pattern, "String")))
         return fm_tokenizer_refuse(err, "a normalizer", "Replace of a regular expression");
     step->kind = FM_NORMAL_REPLACE;
-    int rc = take_short(step->from, sizeof step->from, pattern, "String", err);
+    int rc = copy_short(step->from, sizeof step->from, pattern, "String", err);
     if (rc != FM_OK)
         return rc;
     if (!cJSON_IsString(content) || strlen(content->valuestring) >= sizeof step->to)
@@ -82,7 +82,7 @@ static int take_replace(struct fm_normal *step, const cJSON *o, struct fm_err *e
     return check_keys(o, "type|pattern|content", err);
 }
 
-static int take_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+static int read_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const char *type = type_of(o);
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "normalizers");
@@ -92,7 +92,7 @@ static int take_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err
             return rc;
         for (const cJSON *n = inner->child; rc == FM_OK && n; n = n->next)
             rc = strcmp(type_of(n), "Sequence")
-                     ? take_normalizer(t, n, err)
+                     ? read_normalizer(t, n, err)
                      : fm_tokenizer_refuse(err, "normalizer", "Sequence in a Sequence");
         return rc;
     }
@@ -105,17 +105,17 @@ static int take_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err
         return check_keys(o, "type", err);
     }
     if (strcmp(type, "Replace") == 0)
-        return take_replace(step, o, err);
+        return read_replace(step, o, err);
     if (strcmp(type, "Prepend") != 0)
         return fm_tokenizer_refuse(err, "normalizer", type);
     step->kind = FM_NORMAL_PREPEND;
     rc = check_keys(o, "type|prepend", err);
-    return rc == FM_OK ? take_short(step->to, sizeof step->to, o, "prepend", err) : rc;
+    return rc == FM_OK ? copy_short(step->to, sizeof step->to, o, "prepend", err) : rc;
 }
 
 /* --- pre-tokenizer --- */
 
-static int take_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+static int read_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     static const char *const schemes[] = {NULL, "always", "first", "never"};
     const cJSON *scheme = cJSON_GetObjectItemCaseSensitive(o, "prepend_scheme");
@@ -123,7 +123,7 @@ static int take_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err 
     const char *name = cJSON_IsString(scheme) ? scheme->valuestring : prefix ? "always" : "never";
     int rc = check_keys(o, "type|replacement|prepend_scheme|split|add_prefix_space|str_rep", err);
     if (rc == FM_OK)
-        rc = take_short(t->replacement, sizeof t->replacement, o, "replacement", err);
+        rc = copy_short(t->replacement, sizeof t->replacement, o, "replacement", err);
     if (rc != FM_OK)
         return rc;
     for (int i = 1; i < 4; i++)
@@ -138,7 +138,7 @@ static int take_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err 
     return FM_OK;
 }
 
-static int take_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(o, "pattern");
     const cJSON *regex = cJSON_GetObjectItemCaseSensitive(pattern, "Regex");
@@ -160,7 +160,7 @@ static int take_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err
 }
 
 /* `alone`: no Split in front of it. */
-static int take_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, struct fm_err *err)
+static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, struct fm_err *err)
 {
     bool regex = flag(o, "use_regex", true);
     t->bpe.byte_level = true;
@@ -174,16 +174,16 @@ static int take_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, s
     return check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
 }
 
-static int take_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const char *type = type_of(o);
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "pretokenizers");
     if (strcmp(type, "Metaspace") == 0 && t->normals > 0)
         return fm_tokenizer_refuse(err, "a normalizer in front of pre_tokenizer", type);
     if (strcmp(type, "Metaspace") == 0)
-        return take_metaspace(t, o, err);
+        return read_metaspace(t, o, err);
     if (strcmp(type, "ByteLevel") == 0)
-        return take_byte_level(t, o, true, err);
+        return read_byte_level(t, o, true, err);
     if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
         return fm_tokenizer_refuse(err, "pre_tokenizer", type);
     const cJSON *first = inner->child, *second = first ? first->next : NULL;
@@ -194,13 +194,13 @@ static int take_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_
         strcmp(type_of(second), "ByteLevel") != 0)
         return fm_tokenizer_refuse(err, "pre_tokenizer",
                                    "Sequence of other than Split and ByteLevel");
-    rc = take_split(t, first, err);
-    return rc == FM_OK ? take_byte_level(t, second, false, err) : rc;
+    rc = read_split(t, first, err);
+    return rc == FM_OK ? read_byte_level(t, second, false, err) : rc;
 }
 
 /* --- post-processor --- */
 
-static int take_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJSON *known,
+static int read_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJSON *known,
                              bool behind, struct fm_err *err)
 {
     const char *id = cJSON_IsString(name) ? name->valuestring : "";
@@ -222,7 +222,7 @@ static int take_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJ
     return FM_OK;
 }
 
-static int take_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const cJSON *single = cJSON_GetObjectItemCaseSensitive(o, "single");
     const cJSON *known = cJSON_GetObjectItemCaseSensitive(o, "special_tokens");
@@ -234,7 +234,7 @@ static int take_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
          p = p->next) {
         const cJSON *special = cJSON_GetObjectItemCaseSensitive(p, "SpecialToken");
         if (special)
-            rc = take_template_ids(t, cJSON_GetObjectItemCaseSensitive(special, "id"), known,
+            rc = read_template_ids(t, cJSON_GetObjectItemCaseSensitive(special, "id"), known,
                                    behind, err);
         else if (behind || !cJSON_GetObjectItemCaseSensitive(p, "Sequence"))
             rc = fm_fail(err, FM_EFORMAT, "the template must have exactly one Sequence");
@@ -246,27 +246,27 @@ static int take_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
                : fm_tokenizer_refuse(err, "post_processor", "a template without a text");
 }
 
-static int take_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const char *type = type_of(o);
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "processors");
     if (strcmp(type, "ByteLevel") == 0) /* moves offsets alone */
         return check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
     if (strcmp(type, "TemplateProcessing") == 0)
-        return take_template(t, o, err);
+        return read_template(t, o, err);
     if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
         return fm_tokenizer_refuse(err, "post_processor", type);
     int rc = check_keys(o, "type|processors", err);
     for (const cJSON *p = inner->child; rc == FM_OK && p; p = p->next)
         rc = strcmp(type_of(p), "Sequence")
-                 ? take_post_processor(t, p, err)
+                 ? read_post_processor(t, p, err)
                  : fm_tokenizer_refuse(err, "post_processor", "Sequence in a Sequence");
     return rc;
 }
 
 /* --- added tokens --- */
 
-static int take_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
+static int read_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
 {
     const char *content;
     int64_t id = 0;
@@ -371,14 +371,14 @@ static int place_added(struct fm_tokenizer *t, struct fm_added *a, struct fm_err
 }
 
 /* The added tokens of an array of n, each checked and put into its matcher. */
-static int take_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_added *all, int n,
+static int read_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_added *all, int n,
                           struct fm_err *err)
 {
     const cJSON *o = list->child;
     int32_t next = (int32_t)t->bpe.entries;
     int rc = FM_OK;
     for (int i = 0; rc == FM_OK && i < n; i++, o = o->next) {
-        if ((rc = take_added(&all[i], o, err)) == FM_OK)
+        if ((rc = read_added(&all[i], o, err)) == FM_OK)
             rc = check_id(t, &all[i], &next, err);
         all[i].place = i;
         t->last = all[i].id > t->last ? all[i].id : t->last;
@@ -394,7 +394,7 @@ static int take_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_a
     return rc;
 }
 
-static int take_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct fm_err *err)
+static int read_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct fm_err *err)
 {
     int n = list ? cJSON_GetArraySize(list) : 0, rc = FM_OK;
     if (list && !cJSON_IsArray(list))
@@ -405,7 +405,7 @@ static int take_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct f
     if (!all || !t->raw.token || !t->normalized.token)
         rc = FM_ENOMEM;
     else if (n > 0)
-        rc = take_all_added(t, list, all, n, err);
+        rc = read_all_added(t, list, all, n, err);
     for (int i = 0; all && i < n; i++)
         free(all[i].content);
     free(all);
@@ -430,7 +430,7 @@ static int check_whole(const struct fm_jsonpart *p, struct fm_err *err)
     return FM_OK;
 }
 
-static int take_component(struct fm_tokenizer *t, const struct fm_jsonpart *p,
+static int read_component(struct fm_tokenizer *t, const struct fm_jsonpart *p,
                           int (*take)(struct fm_tokenizer *, const cJSON *, struct fm_err *),
                           struct fm_err *err)
 {
@@ -457,19 +457,19 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
     if (rc == FM_OK)
         rc = check_whole(p, err);
     if (rc == FM_OK)
-        rc = take_component(t, &p[NORMALIZER], take_normalizer, err);
+        rc = read_component(t, &p[NORMALIZER], read_normalizer, err);
     if (rc == FM_OK)
-        rc = take_component(t, &p[PRE], take_pre_tokenizer, err);
+        rc = read_component(t, &p[PRE], read_pre_tokenizer, err);
     if (rc == FM_OK)
-        rc = take_component(t, &p[POST], take_post_processor, err);
+        rc = read_component(t, &p[POST], read_post_processor, err);
     fm_json_init(&j, text, size);
     if (rc == FM_OK)
         rc = fm_tokenizer_read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);
     if (rc != FM_OK)
         return rc;
     t->last = t->bpe.last;
-    rc = fm_jsonparts_is_null(&p[ADDED]) ? take_added_tokens(t, NULL, err)
-                                         : take_component(t, &p[ADDED], take_added_tokens, err);
+    rc = fm_jsonparts_is_null(&p[ADDED]) ? read_added_tokens(t, NULL, err)
+                                         : read_component(t, &p[ADDED], read_added_tokens, err);
     for (int i = 0; rc == FM_OK && i < t->fronts + t->backs; i++)
         if ((i < t->fronts ? t->front[i] : t->back[i - t->fronts]) > t->last)
             rc = fm_fail(err, FM_EFORMAT, "the template has an id above all tokens (%" PRId32 ")",

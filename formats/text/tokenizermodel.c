@@ -10,7 +10,7 @@
 
 #define WORD_MAX FM_TOKENIZER_WORD_MAX
 
-static int take_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
+static int read_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
 {
     char word[WORD_MAX];
     int rc = fm_json_expect(&j, '{', err);
@@ -52,7 +52,7 @@ static int add_pair(struct fm_bpe *bpe, struct fm_json *j, char *left, char *rig
     return rc == FM_OK ? fm_bpe_add_merge(bpe, left, strlen(left), right, strlen(right), err) : rc;
 }
 
-static int take_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
+static int read_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
 {
     char left[2 * WORD_MAX], right[WORD_MAX];
     int rc = fm_json_expect(&j, '[', err);
@@ -67,7 +67,7 @@ static int take_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
     return rc == FM_OK ? fm_json_expect(&j, ']', err) : rc;
 }
 
-static int take_bool(bool *value, const struct fm_jsonpart *p, struct fm_err *err)
+static int read_bool(bool *value, const struct fm_jsonpart *p, struct fm_err *err)
 {
     *value = !fm_jsonparts_is_null(p) && fm_jsonparts_is_word(p, "true");
     return fm_jsonparts_is_null(p) || *value || fm_jsonparts_is_word(p, "false")
@@ -75,7 +75,7 @@ static int take_bool(bool *value, const struct fm_jsonpart *p, struct fm_err *er
                : fm_fail(err, FM_EFORMAT, "the model's %s is neither true nor false", p->key);
 }
 
-static int take_unknown(struct fm_tokenizer *t, const struct fm_json *whole,
+static int read_unknown(struct fm_tokenizer *t, const struct fm_json *whole,
                         const struct fm_jsonpart *p, struct fm_err *err)
 {
     char word[WORD_MAX];
@@ -130,16 +130,16 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
     if (rc == FM_OK)
         rc = check_model(p, err);
     if (rc == FM_OK)
-        rc = take_bool(&t->bpe.fuse_unknown, &p[FUSE], err);
+        rc = read_bool(&t->bpe.fuse_unknown, &p[FUSE], err);
     if (rc == FM_OK)
-        rc = take_bool(&t->bpe.byte_fallback, &p[FALLBACK], err);
+        rc = read_bool(&t->bpe.byte_fallback, &p[FALLBACK], err);
     if (rc == FM_OK)
-        rc = take_bool(&t->bpe.ignore_merges, &p[IGNORE], err);
+        rc = read_bool(&t->bpe.ignore_merges, &p[IGNORE], err);
     if (rc == FM_OK)
-        rc = take_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err);
+        rc = read_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err);
     if (rc == FM_OK)
-        rc = take_unknown(t, &whole, &p[UNK], err);
+        rc = read_unknown(t, &whole, &p[UNK], err);
     if (rc == FM_OK)
-        rc = take_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err);
+        rc = read_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err);
     return rc == FM_OK ? fm_bpe_finish(&t->bpe, err) : rc;
 }

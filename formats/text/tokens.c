@@ -46,7 +46,7 @@ static int fail_header(const struct literal *l, struct fm_err *err, const char *
                    wanted);
 }
 
-static int take_number(struct literal *l, uint64_t *value, struct fm_err *err)
+static int parse_number(struct literal *l, uint64_t *value, struct fm_err *err)
 {
     skip_space(l);
     const char *begin = l->at;
@@ -61,7 +61,7 @@ static int take_number(struct literal *l, uint64_t *value, struct fm_err *err)
     return FM_OK;
 }
 
-static int take_descr(struct fm_tokens *t, struct literal *l, struct fm_err *err)
+static int parse_descr(struct fm_tokens *t, struct literal *l, struct fm_err *err)
 {
     static const struct {
         const char *descr;
@@ -77,12 +77,12 @@ static int take_descr(struct fm_tokens *t, struct literal *l, struct fm_err *err
 }
 
 /* (n,) or (n, m) */
-static int take_shape(struct fm_tokens *t, struct literal *l, struct fm_err *err)
+static int parse_shape(struct fm_tokens *t, struct literal *l, struct fm_err *err)
 {
     uint64_t dim[2] = {0, 0};
     if (!accept(l, "("))
         return fail_header(l, err, "a shape");
-    int rc = take_number(l, &dim[0], err);
+    int rc = parse_number(l, &dim[0], err);
     if (rc != FM_OK)
         return rc;
     if (!accept(l, ","))
@@ -90,7 +90,7 @@ static int take_shape(struct fm_tokens *t, struct literal *l, struct fm_err *err
     t->count = dim[0];
     if (accept(l, ")"))
         return FM_OK;
-    if ((rc = take_number(l, &dim[1], err)) != FM_OK)
+    if ((rc = parse_number(l, &dim[1], err)) != FM_OK)
         return rc;
     if (!accept(l, ")"))
         return fail_header(l, err, "one or two dimensions");
@@ -104,7 +104,7 @@ static int take_shape(struct fm_tokens *t, struct literal *l, struct fm_err *err
 
 enum { HAS_DESCR = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
 
-static int take_field(struct fm_tokens *t, struct literal *l, int *has, struct fm_err *err)
+static int parse_field(struct fm_tokens *t, struct literal *l, int *has, struct fm_err *err)
 {
     int bit = accept(l, "'descr'")           ? HAS_DESCR
               : accept(l, "'fortran_order'") ? HAS_ORDER
@@ -116,21 +116,21 @@ static int take_field(struct fm_tokens *t, struct literal *l, int *has, struct f
     if (!accept(l, ":"))
         return fail_header(l, err, "':'");
     if (bit == HAS_DESCR)
-        return take_descr(t, l, err);
+        return parse_descr(t, l, err);
     if (bit == HAS_SHAPE)
-        return take_shape(t, l, err);
+        return parse_shape(t, l, err);
     if (accept(l, "True"))
         return fm_fail(err, FM_EFORMAT, "the array is in Fortran order; save it in C order");
     return accept(l, "False") ? FM_OK : fail_header(l, err, "fortran_order False");
 }
 
-static int take_dict(struct fm_tokens *t, struct literal *l, struct fm_err *err)
+static int parse_dict(struct fm_tokens *t, struct literal *l, struct fm_err *err)
 {
     int has = 0, rc = FM_OK;
     if (!accept(l, "{"))
         return fail_header(l, err, "'{'");
     do
-        rc = take_field(t, l, &has, err);
+        rc = parse_field(t, l, &has, err);
     while (rc == FM_OK && accept(l, ",") && has != HAS_ALL);
     if (rc != FM_OK)
         return rc;
@@ -174,7 +174,7 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
     if (rc != FM_OK)
         return rc;
     struct literal l = {text, text + length};
-    if ((rc = take_dict(t, &l, err)) != FM_OK)
+    if ((rc = parse_dict(t, &l, err)) != FM_OK)
         return rc;
     t->data = at + length;
     t->format = "npy";

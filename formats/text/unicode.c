@@ -119,8 +119,8 @@ int fm_unicode_put(char out[4], uint32_t c)
 
 /* --- normal form C --- */
 
-/* A stretch that may change: a character that stands by itself, and those behind it that may
- * not. */
+/* A stretch that may change: a character that does not depend on what is before it, and those after
+ * it that may not. */
 struct stretch {
     uint32_t *point;
     size_t n, capacity;
@@ -263,7 +263,7 @@ static uint32_t compose_pair(uint32_t a, uint32_t b)
 static void compose(struct stretch *s)
 {
     size_t n = 0, starter = SIZE_MAX;
-    int last = 0; /* class of what stands behind the starter */
+    int last = 0; /* class of what follows the starter */
     for (size_t i = 0; i < s->n; i++) {
         uint32_t c = s->point[i], one;
         int class = order_of(c);
@@ -295,7 +295,7 @@ void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
 {
     const unsigned char *class = fm_unicode_classes();
     struct stretch s = {0};
-    size_t copied = 0, before = 0; /* before: the last character that stands by itself */
+    size_t copied = 0, before = 0; /* before: the last character that does not depend on others */
     int bytes;
     for (size_t at = 0; at < size;) {
         if (!(class[fm_unicode_at(text + at, &bytes)] & FM_UNSTABLE)) {

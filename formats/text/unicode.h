@@ -17,14 +17,14 @@ enum fm_unicode_class {
     FM_NUMBER = 2,    /* \p{N} */
     FM_SPACE = 4,     /* \s */
     FM_WORD = 8,      /* \w */
-    FM_UNSTABLE = 16, /* may be another text in form C, by itself or with what stands beside it */
+    FM_UNSTABLE = 16, /* may be another text in form C, by itself or with its neighbours */
     FM_NEWLINE = 32   /* carriage return and line feed */
 };
 
 /* 0x110000 sets of classes, by code point. */
 const unsigned char *fm_unicode_classes(void);
 
-/* The place of the first byte that is no valid UTF-8, or size. */
+/* The place of the first byte that is not valid UTF-8, or size. */
 size_t fm_unicode_check(const char *text, size_t size);
 
 /* The code point at text, which has one; *bytes becomes its length. */
