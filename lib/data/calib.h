@@ -52,7 +52,7 @@ struct fm_calib {
  * run->seq_len or its default.  run->shuffle permutes all sequences of each file, then
  * run->max_tokens keeps the first whole ones of the mixture; neither touches evaluation tokens.
  * FM_EFORMAT where a file has not one whole sequence; FM_EUSAGE where seq_len is under 2 or over
- * the model's positions, a weight is none, or max_tokens is less than a sequence.
+ * the model's positions, a weight is invalid, or max_tokens is less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);

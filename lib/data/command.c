@@ -43,7 +43,7 @@ struct talk {
 /* --- the process --- */
 
 /* A group of its own: what the shell starts ends with it. */
-static _Noreturn void become(const char *command, int in, int out)
+static _Noreturn void exec_shell(const char *command, int in, int out)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);

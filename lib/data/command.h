@@ -33,7 +33,7 @@ struct fm_command {
  * *lines lines.  What it gives does not depend on when it gives it: a failure of the command or
  * the feed counts only where `enough` ids did not come before it.
  *
- * FM_ENOENT where the shell does not find the command, FM_EFORMAT where it fails, a line is no
+ * FM_ENOENT where the shell does not find the command, FM_EFORMAT where it fails, a line is not
  * array of ids, or there are too few or many lines; FM_EIO where it is killed or silent, FM_ESAVED
  * by *stop.  It gets SIGTERM, and a second later SIGKILL, where it does not end by itself; once it
  * has ended, what it left in the background gets SIGKILL, and is not waited for.  The caller

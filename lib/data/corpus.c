@@ -87,7 +87,7 @@ static void encode_text(struct encoding *e, struct item *it, size_t length)
 }
 
 /* The text of a document and, where we encode, its ids. */
-static void take_item(void *arg, int i)
+static void encode_item(void *arg, int i)
 {
     struct encoding *e = arg;
     struct item *it = &e->item[i];
@@ -114,7 +114,7 @@ static void drop_items(struct encoding *e)
     e->items = 0;
 }
 
-/* Up to a batch; what goes wrong behind its first document is told by the next call. */
+/* Up to a batch; an error after its first document is returned by the next call. */
 static int read_items(struct encoding *e, struct fm_err *err)
 {
     size_t bytes = 0;
@@ -145,7 +145,7 @@ static int read_items(struct encoding *e, struct fm_err *err)
         *err = e->late;
         return rc;
     }
-    fm_pool_for(e->items, take_item, e);
+    fm_pool_for(e->items, encode_item, e);
     fm_run_report(e->run, "text", e->documents.at - (e->documents.have - e->documents.used),
                   e->documents.file.size, "bytes");
     return FM_OK;
@@ -188,7 +188,7 @@ static int encode_all(struct encoding *e, struct fm_err *err)
 
 /* --- by a command --- */
 
-/* The lines of a batch, up to the first document that is wrong: that is told behind them. */
+/* The lines of a batch, up to the first document that is wrong, whose error comes after them. */
 static uint64_t quote_items(struct encoding *e)
 {
     int n = 0;

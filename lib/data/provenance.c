@@ -13,7 +13,7 @@ static bool add_ids(cJSON *o, const char *key, const int32_t *ids, int n)
     return list && cJSON_AddItemToObject(o, key, list);
 }
 
-/* Of a text: what made its ids, and what stands around each document. */
+/* Of a text: what made its ids, and which ids were put around each document. */
 static bool add_corpus(cJSON *o, const struct fm_corpus *c)
 {
     char hex[FM_DIGEST_HEX];

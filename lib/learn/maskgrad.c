@@ -57,9 +57,9 @@ void fm_maskgrad_begin(struct fm_maskgrad *g, int batches)
     g->share = 1.0 / batches;
 }
 
-static int begin_layer(void *self, int l, struct fm_err *err)
+static int begin_layer(void *self, int m, struct fm_err *err)
 {
-    (void)l, (void)err;
+    (void)m, (void)err;
     struct fm_maskgrad *g = self;
     g->ops->zero(g->sum, sum_bytes(g));
     return FM_OK;
@@ -80,9 +80,9 @@ static void sum_expert(void *self, const struct fm_expert_view *v)
     device->release(mark);
 }
 
-static void add_batch(void *self, int l, int batch, int lane, int slot)
+static void add_batch(void *self, int m, int batch, int lane, int slot)
 {
-    (void)batch, (void)l;
+    (void)batch, (void)m;
     struct fm_maskgrad *g = self;
     size_t n = layer_size(g);
     assert(lane >= 1 && lane <= g->students);
@@ -90,13 +90,13 @@ static void add_batch(void *self, int l, int batch, int lane, int slot)
                  (struct fm_out){g->slot + (size_t)slot * n, FM_F64}, g->share, (int64_t)n);
 }
 
-static int end_layer(void *self, int l, struct fm_err *err)
+static int end_layer(void *self, int m, struct fm_err *err)
 {
     (void)err;
     struct fm_maskgrad *g = self;
     size_t n = layer_size(g);
     for (size_t s = 0; s < (size_t)g->students; s++)
-        g->ops->device->copy_out(g->total + (s * (size_t)g->M + (size_t)l) * n, g->sum + s * n,
+        g->ops->device->copy_out(g->total + (s * (size_t)g->M + (size_t)m) * n, g->sum + s * n,
                                  n * sizeof *g->sum);
     return FM_OK;
 }

@@ -19,17 +19,16 @@ struct fm_plan_file {
 };
 
 struct fm_plan {
-    uint64_t disk;   /* bytes of the output */
-    uint64_t memory; /* bytes resident at the most */
-    uint64_t spill;  /* bytes of temporary files beyond --memory */
-    uint64_t read;   /* bytes of weights read */
-    uint64_t sweeps; /* passes over the model */
-    uint64_t tokens; /* token positions computed, over all lanes */
-    uint64_t held,
-        used;       /* tokens in the files of calibration data, and of them used; 0: not told */
-    double flops;   /* of the matrix products */
-    double rate;    /* flops per second of the probe */
-    double seconds; /* flops / rate, plus a third for all that is no product */
+    uint64_t disk;       /* bytes of the output */
+    uint64_t memory;     /* bytes resident at the most */
+    uint64_t spill;      /* bytes of temporary files beyond --memory */
+    uint64_t read;       /* bytes of weights read */
+    uint64_t sweeps;     /* passes over the model */
+    uint64_t tokens;     /* token positions computed, over all lanes */
+    uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
+    double flops;        /* of the matrix products */
+    double rate;         /* flops per second of the probe */
+    double seconds;      /* flops / rate, plus a third for all that is not a product */
     struct fm_plan_file carried[FM_CARRIED_MAX]; /* of the first stage */
     int carried_count;
 };

@@ -75,35 +75,35 @@ static void score_expert(void *self, const struct fm_expert_view *v)
                                  s->task->config->H);
 }
 
-static int begin_layer(void *self, int l, struct fm_err *err)
+static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)err;
     struct scorer *s = self;
     size_t n = layer_size(s);
-    s->task->ops->device->copy_in(s->sum, s->ranking->scores + (size_t)l * n, n * sizeof *s->sum);
+    s->task->ops->device->copy_in(s->sum, s->ranking->scores + (size_t)m * n, n * sizeof *s->sum);
     return FM_OK;
 }
 
-static void add_batch(void *self, int l, int batch, int lane, int slot)
+static void add_batch(void *self, int m, int batch, int lane, int slot)
 {
-    (void)l, (void)batch, (void)lane;
+    (void)m, (void)batch, (void)lane;
     struct scorer *s = self;
     size_t n = layer_size(s);
     s->task->ops->fold((struct fm_out){s->sum, FM_F64},
                        (struct fm_out){s->slot + (size_t)slot * n, FM_F64}, 1, (int64_t)n);
 }
 
-static int end_layer(void *self, int l, struct fm_err *err)
+static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct scorer *s = self;
     size_t n = layer_size(s);
-    double *sums = s->ranking->scores + (size_t)l * n;
+    double *sums = s->ranking->scores + (size_t)m * n;
     s->task->ops->device->copy_out(sums, s->sum, n * sizeof *sums);
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(sums[i]))
             return fm_fail(err, FM_EFORMAT,
                            "layer %d: the weight gradient of expert %d, channel %d is not finite",
-                           s->task->config->moe[l], (int)(i / (size_t)s->ranking->I),
+                           s->task->config->moe[m], (int)(i / (size_t)s->ranking->I),
                            (int)(i % (size_t)s->ranking->I));
     }
     return FM_OK;
@@ -255,8 +255,8 @@ static void count_starved(struct scorer *s, struct fm_rank_report *report)
     const struct fm_ranking *r = s->ranking;
     int worst = 0;
     int64_t fewest = INT64_MAX;
-    for (int l = 0; l < r->M; l++) {
-        const int64_t *tokens = r->tokens + (size_t)l * (size_t)r->E;
+    for (int m = 0; m < r->M; m++) {
+        const int64_t *tokens = r->tokens + (size_t)m * (size_t)r->E;
         int64_t sum = 0;
         for (int e = 0; e < r->E; e++)
             sum += tokens[e];
@@ -264,7 +264,7 @@ static void count_starved(struct scorer *s, struct fm_rank_report *report)
             if (tokens[e] == 0 || tokens[e] * 10 * r->E >= sum)
                 continue;
             report->starved++;
-            worst = tokens[e] < fewest ? l * r->E + e : worst;
+            worst = tokens[e] < fewest ? m * r->E + e : worst;
             fewest = tokens[e] < fewest ? tokens[e] : fewest;
         }
     }

@@ -1,5 +1,5 @@
 /*
- * Families grow while a run goes on, so the state file's arrays say how long they were, and
+ * Families grow during a run, so the state file's arrays say how long they were, and
  * reading makes room first.  Widths from the file are checked to be actions: the file is ours, but
  * a disk is not to be trusted with an index into an array.
  */

@@ -1,6 +1,6 @@
 /*
  * A training run and its state file: logits, the families so far and what was measured of
- * them.  A run that finds the state of another one with the same parameters goes on there.
+ * them.  A run that finds the state of one with the same parameters continues there.
  */
 #ifndef FM_TRAINSTATE_H
 #define FM_TRAINSTATE_H

@@ -17,15 +17,15 @@ static bool is_cross(const struct fm_tune *t)
     return t->options->strategy == FM_RECOVER_CROSS;
 }
 
-/* Floats before layer l in the adapter's values, and of layer l. */
-static size_t layer_at(const struct fm_adapter *a, int l)
+/* Floats before the m-th layer of experts in the values of the adapter, and of that layer. */
+static size_t layer_at(const struct fm_adapter *a, int m)
 {
-    return a->offset[(size_t)l * (size_t)a->E];
+    return a->offset[(size_t)m * (size_t)a->E];
 }
 
-static size_t layer_floats(const struct fm_adapter *a, int l)
+static size_t layer_floats(const struct fm_adapter *a, int m)
 {
-    return layer_at(a, l + 1) - layer_at(a, l);
+    return layer_at(a, m + 1) - layer_at(a, m);
 }
 
 /* single: the channels that the mask keeps; cross: all. */
@@ -38,8 +38,8 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
     if (rc != FM_OK)
         return rc;
     fm_adapter_start(&t->adapter, t->task->run->seed);
-    for (int l = 0; l < c->M; l++) {
-        size_t n = layer_floats(&t->adapter, l);
+    for (int m = 0; m < c->M; m++) {
+        size_t n = layer_floats(&t->adapter, m);
         t->floats = n > t->floats ? n : t->floats;
     }
     return fm_adapter_place(&t->adapter, t->task->ops->device, err);
@@ -59,10 +59,10 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
     t->current = ops->device->alloc(t->gradients.record, "gradients", err);
     if (!t->spare || !t->current)
         return FM_ENOMEM;
-    for (size_t l = 0; rc == FM_OK && l < M; l++) {
-        void *place = fm_store_place(&t->moments, l, t->spare);
+    for (size_t m = 0; rc == FM_OK && m < M; m++) {
+        void *place = fm_store_place(&t->moments, m, t->spare);
         ops->zero(place, t->moments.record);
-        rc = fm_store_put(&t->moments, l, 0, t->moments.record, place, err);
+        rc = fm_store_put(&t->moments, m, 0, t->moments.record, place, err);
     }
     return rc;
 }
@@ -105,9 +105,9 @@ void fm_tune_release(struct fm_tune *t)
     *t = (struct fm_tune){0};
 }
 
-static int begin_layer(void *self, int l, struct fm_err *err)
+static int begin_layer(void *self, int m, struct fm_err *err)
 {
-    (void)l, (void)err;
+    (void)m, (void)err;
     struct fm_tune *t = self;
     t->task->ops->zero(t->current, t->gradients.record);
     return FM_OK;
@@ -122,23 +122,23 @@ static void add_expert(void *self, const struct fm_expert_view *v)
     fm_loragrad_add(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
 }
 
-static void add_batch(void *self, int l, int batch, int lane, int slot)
+static void add_batch(void *self, int m, int batch, int lane, int slot)
 {
     (void)batch, (void)lane;
     struct fm_tune *t = self;
-    size_t n = layer_floats(&t->adapter, l);
+    size_t n = layer_floats(&t->adapter, m);
     t->task->ops->fold(fm_to_f32(t->current), fm_to_f32(t->slot + (size_t)slot * t->floats),
                        t->share, (int64_t)n);
 }
 
-static int end_layer(void *self, int l, struct fm_err *err)
+static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct fm_tune *t = self;
-    size_t n = layer_floats(&t->adapter, l);
+    size_t n = layer_floats(&t->adapter, m);
     if (fm_ops_nonfinite(t->task->ops, fm_f32(t->current), (int64_t)n) != (int64_t)n)
         return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
-                       t->task->config->moe[l]);
-    return fm_store_put(&t->gradients, (size_t)l, 0, n * sizeof(float), t->current, err);
+                       t->task->config->moe[m]);
+    return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->current, err);
 }
 
 /* Mean losses of a lane. */
@@ -234,20 +234,20 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
     return rc;
 }
 
-static int update_layer(struct fm_tune *t, int l, struct fm_err *err)
+static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
 {
     const struct fm_recover_options *o = t->options;
-    size_t n = layer_floats(&t->adapter, l), bytes = n * sizeof(float);
-    void *m = NULL, *g = NULL;
-    int rc = fm_store_get(&t->gradients, (size_t)l, 0, bytes, &g, t->current, err);
+    size_t n = layer_floats(&t->adapter, m), bytes = n * sizeof(float);
+    void *moments = NULL, *g = NULL;
+    int rc = fm_store_get(&t->gradients, (size_t)m, 0, bytes, &g, t->current, err);
     if (rc == FM_OK)
-        rc = fm_store_get(&t->moments, (size_t)l, 0, 2 * bytes, &m, t->spare, err);
+        rc = fm_store_get(&t->moments, (size_t)m, 0, 2 * bytes, &moments, t->spare, err);
     if (rc != FM_OK)
         return rc;
-    t->task->ops->adamw(t->adapter.values + layer_at(&t->adapter, l), m, (float *)m + n, g,
-                        (int64_t)n, (float)o->lr, (float)o->beta1, (float)o->beta2, (float)o->eps,
-                        (float)o->decay, (int)t->taken);
-    return fm_store_put(&t->moments, (size_t)l, 0, 2 * bytes, m, err);
+    t->task->ops->adamw(t->adapter.values + layer_at(&t->adapter, m), moments, (float *)moments + n,
+                        g, (int64_t)n, (float)o->lr, (float)o->beta1, (float)o->beta2,
+                        (float)o->eps, (float)o->decay, (int)t->taken);
+    return fm_store_put(&t->moments, (size_t)m, 0, 2 * bytes, moments, err);
 }
 
 int fm_tune_step(struct fm_tune *t, struct fm_err *err)
@@ -266,7 +266,7 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
     }
     if (t->taken++ == 0)
         t->loss_first = t->loss;
-    for (int l = 0; rc == FM_OK && l < t->task->config->M; l++)
-        rc = update_layer(t, l, err);
+    for (int m = 0; rc == FM_OK && m < t->task->config->M; m++)
+        rc = update_layer(t, m, err);
     return rc;
 }

@@ -186,7 +186,7 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
     uint64_t steps = until->num * step->den / (step->num * until->den);
     for (uint64_t i = steps + 1; rc == FM_OK && i-- > 0;) {
         struct fm_decimal ratio = {step->den - i * step->num, step->den};
-        /* Nothing left is no width. */
+        /* A width of 0 is not allowed. */
         if (ratio.num == 0)
             continue;
         reduce(&ratio);

@@ -60,7 +60,7 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
 
 /* width rounded up to a multiple, at most I; and the least common multiple of two such numbers, or
- * UINT32_MAX where it is no 32-bit number (then only I is a multiple). */
+ * UINT32_MAX where it does not fit in 32 bits (then only I is a multiple). */
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I);
 uint32_t fm_actions_both(uint32_t a, uint32_t b);
 

@@ -180,13 +180,13 @@ void fm_logits_adam(struct fm_logits *z, double lr, double beta1, double beta2, 
 
 void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, int E, bool first)
 {
-    for (int l = 0; l < M; l++) {
-        const int64_t *c = counts + (size_t)l * (size_t)E;
+    for (int m = 0; m < M; m++) {
+        const int64_t *c = counts + (size_t)m * (size_t)E;
         double sum = 0;
         for (int e = 0; e < E; e++)
             sum += (double)c[e];
         for (int e = 0; e < E; e++) {
-            size_t x = (size_t)l * (size_t)E + (size_t)e;
+            size_t x = (size_t)m * (size_t)E + (size_t)e;
             double share = sum > 0 ? (double)c[e] / sum : 1.0 / E;
             q[x] = first ? share : LOAD_DECAY * q[x] + (1 - LOAD_DECAY) * share;
             floored[x] = q[x] > LOAD_FLOOR / E ? q[x] : LOAD_FLOOR / E;
@@ -197,7 +197,8 @@ void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, in
 double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
                       double until, double rho)
 {
-    /* The line goes on behind the last step: the hardened budget runs behind the expected one. */
+    /* The line continues after the last step, because the hardened budget lags behind the expected
+     * one. */
     double target = rho_start + (until - rho_start) * (double)taken / steps;
     lambda += gain / steps * (target - rho);
     return lambda > 0 ? lambda : 0;

@@ -303,8 +303,8 @@ int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool gl
         uint32_t E = (uint32_t)f->E, M = (uint32_t)f->M;
         if (global)
             permute(widths, source, order, M * E, seed, (uint32_t)b);
-        for (uint32_t l = 0; !global && l < M; l++)
-            permute(widths + l * E, source + l * E, order, E, seed, (uint32_t)b * M + l);
+        for (uint32_t m = 0; !global && m < M; m++)
+            permute(widths + m * E, source + m * E, order, E, seed, (uint32_t)b * M + m);
         rc = fm_family_append(f, widths, method, from->mask[b].step, err);
     }
     free(widths);

@@ -52,7 +52,7 @@ struct fm_packing {
     void *segments; /* the member, once its digests are known */
     size_t segments_bytes;
     struct fm_bundle_writer *writer;  /* NULL: the pass that only takes digests */
-    int wave;                         /* experts of one volume in work at once */
+    int at_once;                      /* experts of one volume in work at once */
     struct fm_weightsum wanted, sums; /* of the checkpoint: that was ranked, and that passes */
     pthread_mutex_t lock;             /* on sums */
     struct fm_crew crew;
@@ -61,7 +61,7 @@ struct fm_packing {
 /*
  * All weights once: into the digests of p->seg, and appended where there is a writer.  To a file,
  * members are made side by side; to a pipe, one after another and the experts of each side by side.
- * `stage` is the name under which progress is told.
+ * `stage` is the name under which progress is reported.
  */
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err);
 

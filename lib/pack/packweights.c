@@ -46,53 +46,53 @@ static int read_matrix(struct fm_packing *p, const struct fm_where *place, void 
  * Add the adapter to one part of expert (l, e): channels under its mask to float32, merged,
  * rounded once.  The other part is not there, and stays as it is.
  */
-static int merge(const struct fm_packing *p, enum fm_weight_part part, int l, int e, void *rows,
+static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
                  struct fm_err *err)
 {
-    size_t k = p->adapter.widths[(size_t)l * (size_t)p->adapter.E + (size_t)e];
+    size_t k = p->adapter.widths[(size_t)m * (size_t)p->adapter.E + (size_t)e];
     size_t n = k * (size_t)p->cp.config.H * (part == FM_PART_GATE_UP ? 2 : 1);
     if (k == 0)
         return FM_OK;
     float *wide = fm_scratch(n * sizeof *wide);
     fm_dtype_to_f32(wide, rows, p->cp.dtype, n);
     fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
-                     part == FM_PART_DOWN_T ? wide : NULL, l, e);
+                     part == FM_PART_DOWN_T ? wide : NULL, m, e);
     fm_dtype_from_f32(rows, wide, p->cp.dtype, n);
     size_t bad = fm_dtype_nonfinite(rows, p->cp.dtype, n);
     if (bad < n)
         return fm_fail(err, FM_EFORMAT,
                        "layer %d, expert %d: weight %zu is not a finite %s with the adapter merged",
-                       p->cp.config.moe[l], e, bad, fm_dtype_name(p->cp.dtype));
+                       p->cp.config.moe[m], e, bad, fm_dtype_name(p->cp.dtype));
     return FM_OK;
 }
 
 /* One part of one expert in the online layout, as stored. */
-static int make_part(struct fm_packing *p, enum fm_weight_part part, int l, int e, void *rows,
+static int make_part(struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
                      struct fm_err *err)
 {
     int I = p->cp.config.I, H = p->cp.config.H, element = fm_dtype_bits(p->cp.dtype) / 8;
     size_t matrix = (size_t)I * (size_t)H * (size_t)element;
     const int32_t *order =
-        p->ranking.order + ((size_t)l * (size_t)p->cp.config.E + (size_t)e) * (size_t)I;
+        p->ranking.order + ((size_t)m * (size_t)p->cp.config.E + (size_t)e) * (size_t)I;
     int rc;
     if (part == FM_PART_DOWN_T) {
         void *down = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_PART_DOWN), down, err);
+        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_DOWN), down, err);
         if (rc == FM_OK)
             fm_layout_gather(rows, down, order, I, H, element);
     } else {
         char *gate = fm_scratch(matrix), *up = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_PART_GATE), gate, err);
+        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_GATE), gate, err);
         if (rc == FM_OK)
-            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, l, e, FM_PART_UP), up, err);
+            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_UP), up, err);
         if (rc == FM_OK)
             fm_layout_interleave(rows, gate, up, order, I, H, element);
     }
-    return rc == FM_OK && p->ops ? merge(p, part, l, e, rows, err) : rc;
+    return rc == FM_OK && p->ops ? merge(p, part, m, e, rows, err) : rc;
 }
 
 /* A run of experts of one tensor, made at once and appended in order. */
-struct wave {
+struct run {
     struct fm_packing *p;
     int layer, first;
     enum fm_weight_part part;
@@ -102,7 +102,7 @@ struct wave {
 
 static void make_expert(void *arg, int i)
 {
-    struct wave *w = arg;
+    struct run *w = arg;
     struct fm_packing *p = w->p;
     struct fm_err err = {0};
     int e = w->first + i;
@@ -132,12 +132,12 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
 {
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
-    struct wave w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
+    struct run w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
     w.part = t->name == v->gate_up ? FM_PART_GATE_UP : FM_PART_DOWN_T;
-    w.rows = fm_scratch((size_t)p->wave * w.bytes);
+    w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
-    for (; w.first < E && rc == FM_OK && fm_crew_going(&p->crew); w.first += p->wave) {
-        int n = E - w.first < p->wave ? E - w.first : p->wave;
+    for (; w.first < E && rc == FM_OK && fm_crew_going(&p->crew); w.first += p->at_once) {
+        int n = E - w.first < p->at_once ? E - w.first : p->at_once;
         fm_pool_for(n, make_expert, &w);
         if (fm_crew_going(&p->crew))
             rc = append(p, v, w.rows, (size_t)n * w.bytes, err);
@@ -165,7 +165,7 @@ static const struct fm_where *find_place(const struct fm_packing *p, const char 
     return NULL;
 }
 
-/* One tensor that is no expert's, byte for byte. */
+/* One tensor that is not an expert's, byte for byte. */
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
@@ -231,7 +231,7 @@ int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
     p->sums = (struct fm_weightsum){.L = p->cp.config.L};
     pthread_mutex_init(&p->lock, NULL);
     bool in_order = p->writer && !fm_bundle_writer_seekable(p->writer);
-    p->wave = in_order ? fm_pool_threads() : 1;
+    p->at_once = in_order ? fm_pool_threads() : 1;
     fm_crew_init(&p->crew, p->run, stage, p->report->bytes_in);
     if (!in_order)
         fm_pool_for(p->volumes, pass_volume, p);

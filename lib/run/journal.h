@@ -50,7 +50,7 @@ struct fm_journal {
 
 /*
  * *found is false, with FM_OK, where there is no file, or path is NULL.  FM_ECONFIG where it
- * belongs to another tool or to other parameters; FM_EFORMAT where it is no state file.
+ * belongs to another tool or to other parameters; FM_EFORMAT where it is not a state file.
  */
 int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
                     const struct fm_digest *params, bool *found, struct fm_err *err);

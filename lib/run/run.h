@@ -4,7 +4,7 @@
  * to go on from, a report.  It knows no model and no stream.  In reading order: run, crew, store,
  * journal, mixture, report.
  *
- * What every tool that computes is told: model, tokens, machine, limits.  The
+ * What every tool that computes gets: model, tokens, machine, limits.  The
  * command line fills it (cmd/cli.c), the library reads it.  Options that shape a result
  * are recorded in the manifest's history; paths, threads and memory are not.
  */
@@ -25,7 +25,7 @@
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
-    /* One line for the user that is no error: "fm-rank: warning: 3 experts saw no token". */
+    /* One line for the user that is not an error: "fm-rank: warning: 3 experts saw no token". */
     void (*warn)(void *self, const char *text);
     void *self;
 };

@@ -366,7 +366,7 @@ static int check_removed(const struct fm_family *family, const struct fm_mask *m
 {
     for (int i = 0; i < family->M * family->E; i++)
         if (widths[i] > (uint32_t)family->I)
-            return FM_OK; /* that was told, and there is no sum */
+            return FM_OK; /* that was reported, and the sum means nothing */
     uint64_t removed = fm_family_removed(family, widths);
     if (removed != mask->removed)
         return fm_fail(err, FM_EFORMAT,
@@ -385,7 +385,7 @@ static int check_growth(const struct fm_mask *mask, const uint64_t *before, stru
 }
 
 /* A fault of budget b: the end, or one more note. */
-static int take_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
+static int note_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
 {
     if (rc == FM_OK || rc == FM_ENOMEM)
         return rc;
@@ -397,7 +397,7 @@ static int take_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_e
     return FM_OK;
 }
 
-static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
+static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
                        struct fm_err *err)
 {
     struct fm_family *family = &f->family;
@@ -407,17 +407,17 @@ static int take_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     const uint32_t *widths = r->widths + (size_t)b * (size_t)family->M * (size_t)family->E;
     int rc = read_mask(&mask, s, budget, b, fm_family_channels(family), err);
     if (rc != FM_OK)
-        return take_fault(r->notes, b, rc, err);
-    rc = take_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
+        return note_fault(r->notes, b, rc, err);
+    rc = note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
     if (rc == FM_OK)
-        rc = take_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
+        rc = note_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
     if (rc == FM_OK)
-        rc = take_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err);
+        rc = note_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err);
     if (rc == FM_OK)
-        rc = take_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
+        rc = note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
     r->before = mask.removed;
     if (rc != FM_OK || (r->notes && (r->notes->count > known || family->count < b)))
-        return rc; /* a family with a gap is none */
+        return rc; /* a family must have all its masks */
     if (fm_family_append(family, widths, mask.method, mask.step, err))
         return err->code;
     family->mask[b].quality = mask.quality;
@@ -465,7 +465,7 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     r->widths = *widths;
     cJSON_ArrayForEach(budget, array)
     {
-        if (take_budget(f, r, budget, err))
+        if (read_budget(f, r, budget, err))
             return err->code;
     }
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;

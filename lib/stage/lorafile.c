@@ -44,14 +44,14 @@ static void shape_of(uint64_t shape[2], enum fm_lora part, uint64_t r, uint64_t 
     }
 }
 
-static void add_expert(struct fm_stbytes *s, const struct fm_adapter *a, const int16_t *moe, int l,
+static void add_expert(struct fm_stbytes *s, const struct fm_adapter *a, const int16_t *moe, int m,
                        int e)
 {
-    uint64_t shape[2], k = a->widths[(size_t)l * (size_t)a->E + (size_t)e];
+    uint64_t shape[2], k = a->widths[(size_t)m * (size_t)a->E + (size_t)e];
     for (int part = 0; part < FM_LORA_PARTS; part++) {
         shape_of(shape, (enum fm_lora)part, (uint64_t)a->r, (uint64_t)a->H, k);
-        fm_stbytes_add(s, FM_F32, 2, shape, fm_adapter_part(a, a->values, l, e, (enum fm_lora)part),
-                       "layers.%d.experts.%d.%s", moe[l], e, part_names[part]);
+        fm_stbytes_add(s, FM_F32, 2, shape, fm_adapter_part(a, a->values, m, e, (enum fm_lora)part),
+                       "layers.%d.experts.%d.%s", moe[m], e, part_names[part]);
     }
 }
 
@@ -66,9 +66,9 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
     const char *const metadata[] = {"fm.kind", "adapter", "rank", rank, "alpha", alpha, NULL};
     if (fm_stbytes_init(&s, (size_t)FM_LORA_PARTS * (size_t)a->M * (size_t)a->E, err))
         return err->code;
-    for (int l = 0; l < a->M; l++)
+    for (int m = 0; m < a->M; m++)
         for (int e = 0; e < a->E; e++)
-            add_expert(&s, a, moe, l, e);
+            add_expert(&s, a, moe, m, e);
     int code = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
     return code;

@@ -51,7 +51,7 @@ static int compare_channels(const void *a, const void *b, void *scores)
     return goes_before(scores, x, y) ? -1 : goes_before(scores, y, x);
 }
 
-void fm_ranking_keep(struct fm_ranking *r)
+void fm_ranking_original(struct fm_ranking *r)
 {
     for (int i = 0; i < r->M * r->E; i++)
         for (int j = 0; j < r->I; j++)
@@ -60,7 +60,7 @@ void fm_ranking_keep(struct fm_ranking *r)
 
 void fm_ranking_sort(struct fm_ranking *r)
 {
-    fm_ranking_keep(r);
+    fm_ranking_original(r);
     for (int i = 0; i < r->M * r->E; i++) {
         size_t at = (size_t)i * (size_t)r->I;
         qsort_r(r->order + at, (size_t)r->I, sizeof *r->order, compare_channels, r->scores + at);
@@ -76,12 +76,12 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
     if (fm_stbytes_init(&s, 3 * (size_t)r->M, err))
         return err->code;
-    for (int l = 0; l < r->M; l++) {
-        size_t at = (size_t)l * channels;
-        fm_stbytes_add(&s, FM_F64, 2, shape, r->scores + at, "layers.%d.scores", moe[l]);
-        fm_stbytes_add(&s, FM_I32, 2, shape, r->order + at, "layers.%d.order", moe[l]);
-        fm_stbytes_add(&s, FM_I64, 1, shape, r->tokens + (size_t)l * experts, "layers.%d.tokens",
-                       moe[l]);
+    for (int m = 0; m < r->M; m++) {
+        size_t at = (size_t)m * channels;
+        fm_stbytes_add(&s, FM_F64, 2, shape, r->scores + at, "layers.%d.scores", moe[m]);
+        fm_stbytes_add(&s, FM_I32, 2, shape, r->order + at, "layers.%d.order", moe[m]);
+        fm_stbytes_add(&s, FM_I64, 1, shape, r->tokens + (size_t)m * experts, "layers.%d.tokens",
+                       moe[m]);
     }
     int code = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
@@ -105,16 +105,16 @@ static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int 
 }
 
 /* Every tensor that should be there is, before anything is allocated for the manifest's sizes. */
-static int check_tensors(const struct fm_stmember *m, const struct fm_stage_model *model,
+static int check_tensors(const struct fm_stmember *member, const struct fm_stage_model *model,
                          struct fm_err *err)
 {
     const uint64_t shape[2] = {(uint64_t)model->E, (uint64_t)model->I};
     struct layer_tensors t = {0};
-    if (m->st.count != 3 * (size_t)model->M)
-        return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers need %d", m->st.count,
+    if (member->st.count != 3 * (size_t)model->M)
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers need %d", member->st.count,
                        model->M, 3 * model->M);
-    for (int l = 0; l < model->M; l++)
-        if (find_layer(&t, m, model->moe[l], shape, err))
+    for (int m = 0; m < model->M; m++)
+        if (find_layer(&t, member, model->moe[m], shape, err))
             return err->code;
     return FM_OK;
 }
@@ -186,18 +186,18 @@ static bool is_original(const struct fm_bundle *b)
     return order && strcmp(order, "original") == 0;
 }
 
-static int copy_values(struct fm_ranking *r, const int16_t *moe, const struct fm_stmember *m,
+static int copy_values(struct fm_ranking *r, const int16_t *moe, const struct fm_stmember *member,
                        struct fm_err *err)
 {
     const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    for (int l = 0; l < r->M; l++) {
+    for (int m = 0; m < r->M; m++) {
         struct layer_tensors t = {0};
-        if (find_layer(&t, m, moe[l], shape, err))
+        if (find_layer(&t, member, moe[m], shape, err))
             return err->code;
-        memcpy(r->scores + (size_t)l * channels, t.scores, channels * sizeof *r->scores);
-        memcpy(r->order + (size_t)l * channels, t.order, channels * sizeof *r->order);
-        memcpy(r->tokens + (size_t)l * experts, t.tokens, experts * sizeof *r->tokens);
+        memcpy(r->scores + (size_t)m * channels, t.scores, channels * sizeof *r->scores);
+        memcpy(r->order + (size_t)m * channels, t.order, channels * sizeof *r->order);
+        memcpy(r->tokens + (size_t)m * experts, t.tokens, experts * sizeof *r->tokens);
     }
     return FM_OK;
 }

@@ -25,7 +25,7 @@ void fm_ranking_release(struct fm_ranking *r);
 /* Fill order from scores: descending, ties to the lower original channel. */
 void fm_ranking_sort(struct fm_ranking *r);
 /* Fill order with the original one. */
-void fm_ranking_keep(struct fm_ranking *r);
+void fm_ranking_original(struct fm_ranking *r);
 
 /* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
 int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
@@ -33,7 +33,7 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
 
 /*
  * Read it from a stream, its digest checked.  FM_EFORMAT, naming layer and expert, where shapes are
- * not the manifest's, a score is not finite or negative, tokens are negative, an order is no
+ * not the manifest's, a score is not finite or negative, tokens are negative, an order is not a
  * permutation, or not the one the scores give (the original one, where fm-rank's history says
  * "order": "original").
  */

@@ -69,7 +69,7 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
     return FM_OK;
 }
 
-static int take_experts(struct fm_segments *seg, struct fm_err *err)
+static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
 {
     size_t n = 0;
     if (!fm_mul(&n, (size_t)seg->M * FM_SEGMENT_PARTS, (size_t)seg->E) ||
@@ -96,7 +96,7 @@ int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, en
     if (rc == FM_OK)
         rc = copy_tensors(seg, rest, tensors, err);
     if (rc == FM_OK)
-        rc = take_experts(seg, err);
+        rc = alloc_experts(seg, err);
     if (rc != FM_OK)
         fm_segments_release(seg);
     return rc;
@@ -112,11 +112,11 @@ void fm_segments_release(struct fm_segments *seg)
     *seg = (struct fm_segments){0};
 }
 
-struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l, enum fm_weight_part part,
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, enum fm_weight_part part,
                                      int e)
 {
     size_t p = (size_t)(part - FM_PART_GATE_UP);
-    size_t row = ((size_t)l * FM_SEGMENT_PARTS + p) * (size_t)seg->E + (size_t)e;
+    size_t row = ((size_t)m * FM_SEGMENT_PARTS + p) * (size_t)seg->E + (size_t)e;
     return seg->expert + row * (size_t)seg->S;
 }
 
@@ -185,14 +185,14 @@ static void describe(char *text, size_t capacity, const struct fm_segment_tensor
 static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
                          const char **metadata, struct words *w)
 {
-    size_t n = 0, m = 0;
+    size_t n = 0, pairs = 0;
     bool ok = true;
     entry[n++] = (struct fm_tensor){
         .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
-    for (int l = 0; l < seg->M; l++) {
+    for (int m = 0; m < seg->M; m++) {
         for (int p = 0; p < FM_SEGMENT_PARTS; p++) {
             struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
-            t.name = add_word(w, "layers.%d.%s", seg->config->moe[l], part_name[p]);
+            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], part_name[p]);
             t.shape[0] = (uint64_t)seg->E;
             t.shape[1] = (uint64_t)seg->S;
             t.shape[2] = sizeof(struct fm_digest);
@@ -200,21 +200,21 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
             entry[n++] = t;
         }
     }
-    metadata[m++] = "fm.kind";
-    metadata[m++] = "segments";
-    metadata[m++] = "fm.dtype";
-    metadata[m++] = fm_dtype_name(seg->dtype);
+    metadata[pairs++] = "fm.kind";
+    metadata[pairs++] = "segments";
+    metadata[pairs++] = "fm.dtype";
+    metadata[pairs++] = fm_dtype_name(seg->dtype);
     for (size_t i = 0; i < seg->tensors; i++) {
         char text[32 + 21 * FM_ST_DIMS_MAX];
         describe(text, sizeof text, &seg->tensor[i]);
         struct fm_tensor t = {.dtype = FM_U8, .dims = 1, .shape = {sizeof(struct fm_digest)}};
         t.name = add_word(w, TENSOR_PREFIX "%s", seg->tensor[i].name);
         entry[n++] = t;
-        metadata[m++] = t.name;
-        metadata[m++] = add_word(w, "%s", text);
-        ok = ok && t.name && metadata[m - 1];
+        metadata[pairs++] = t.name;
+        metadata[pairs++] = add_word(w, "%s", text);
+        ok = ok && t.name && metadata[pairs - 1];
     }
-    metadata[m] = NULL;
+    metadata[pairs] = NULL;
     return ok;
 }
 
@@ -361,14 +361,14 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
 static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {
-    int rc = take_experts(seg, err);
+    int rc = alloc_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
-    for (int l = 0; l < seg->M && rc == FM_OK; l++) {
+    for (int m = 0; m < seg->M && rc == FM_OK; m++) {
         for (int p = 0; p < FM_SEGMENT_PARTS && rc == FM_OK; p++) {
             char name[64];
-            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[l], part_name[p]);
+            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m], part_name[p]);
             rc = read_entry(st, bytes, name, FM_U8, shape, 3,
-                            fm_segments_expert(seg, l, fm_segments_part(p), 0), err);
+                            fm_segments_expert(seg, m, fm_segments_part(p), 0), err);
         }
     }
     size_t known = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;

@@ -65,10 +65,10 @@ int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, en
 void fm_segments_release(struct fm_segments *seg);
 
 /* The S digests of one expert. */
-struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int l, enum fm_weight_part part,
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, enum fm_weight_part part,
                                      int e);
 
-/* Segments that end at or before `width`, or -1 where width is no boundary. */
+/* Segments that end at or before `width`, or -1 where width is not a boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);
 
 /* By original name, or NULL. */

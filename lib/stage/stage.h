@@ -53,8 +53,8 @@ struct fm_stage_model {
 /*
  * Open a stream ("-": standard input) and check its manifest's model and history.  `needs` is the
  * member this stage builds on: FM_ECONFIG names the tool that makes it where it lacks, FM_EFORMAT
- * where the carried config.json is not that of the model.  NULL for who only looks (fm-verify
- * lists such faults itself).
+ * where the carried config.json is not that of the model.  NULL for callers that only read
+ * (fm-verify lists such faults itself).
  */
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err);
 /* The same checks of a bundle that is open. */
