@@ -42,7 +42,7 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
     const struct fm_show_course course = {options, report, run, describe, describe_json};
     if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err) != FM_OK)
         return err->code;
-    return fm_show_course(cli, &course, err);
+    return fm_show_tool(cli, &tool, err);
 }
 
 int main(int argc, char **argv)

@@ -58,10 +58,10 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_course course = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
     if (check_method(cli, options, err) != FM_OK)
         return err->code;
-    return fm_show_course(cli, &course, err);
+    return fm_show_tool(cli, &tool, err);
 }
 
 int main(int argc, char **argv)

@@ -41,7 +41,7 @@ struct shared {
     int needs;
 };
 
-/* Section of --help that each group of shared options stands under. */
+/* Section of --help for each group of shared options. */
 static const char *heading_of(int group)
 {
     return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL) ? "Model and tokens"

@@ -70,21 +70,20 @@ static int show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struc
     return fm_cli_result(cli, &text, plan_json(cli, plan), err);
 }
 
-int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course,
-                   struct fm_err *err)
+int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
 {
     struct fm_plan plan = {0};
     struct fm_cli_text text;
     if (cli->dry_run)
-        return course->run(&cli->run, course->options, course->report, &plan, err) == FM_OK
+        return tool->run(&cli->run, tool->options, tool->report, &plan, err) == FM_OK
                    ? show_plan(cli, &plan, err)
                    : err->code;
     if (fm_run_check_stream(&cli->run, err) != FM_OK ||
-        course->run(&cli->run, course->options, course->report, NULL, err) != FM_OK ||
+        tool->run(&cli->run, tool->options, tool->report, NULL, err) != FM_OK ||
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
-    course->text(text.out, course->report);
-    return fm_cli_result(cli, &text, course->json(course->report), err);
+    tool->text(text.out, tool->report);
+    return fm_cli_result(cli, &text, tool->json(tool->report), err);
 }
 
 void fm_show_losses(FILE *out, const struct fm_family *family, const struct fm_quality *after)

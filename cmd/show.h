@@ -11,7 +11,7 @@
 #include "lib/masks/masks.h"
 
 /* What fm-rank, fm-train and fm-recover do with their options and report. */
-struct fm_show_course {
+struct fm_show_tool {
     const void *options;
     void *report;
     /* The plan alone where there is one to fill. */
@@ -24,9 +24,8 @@ struct fm_show_course {
 /* A line "memory        1.5 GB  at the most"; `what` may be "". */
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what);
 
-/* With --dry-run the plan; else the output looked at, the run, its result. */
-int fm_show_course(const struct fm_cli *cli, const struct fm_show_course *course,
-                   struct fm_err *err);
+/* With --dry-run the plan; else the output is checked, the tool runs, its result is printed. */
+int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
 /* "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to tenths of even number, as a line
  * of `out`; with `after` (family->count) "1.8890 -> 1.8712 at 0.40". */

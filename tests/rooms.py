@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rooms, checked: who may include whom.  Part of `make lint`.
+"""The rooms, checked: which room may include which.  Part of `make lint`.
 
 A room is a folder of sources with one subject; fm(7) draws them.  Every room has a row below: the
 rooms that its files may include, beside itself.  So nothing is included upwards, nor sideways on

@@ -55,15 +55,15 @@ struct pass {
 
 /* --- memory --- */
 
-struct room {
+struct space {
     char *at; /* NULL: only count */
     uint64_t used;
 };
 
-static void *take(struct room *room, uint64_t count, uint64_t size)
+static void *reserve(struct space *space, uint64_t count, uint64_t size)
 {
-    void *p = room->at ? room->at + room->used : NULL;
-    room->used += (count * size + FM_CLIP_ALIGN - 1) / FM_CLIP_ALIGN * FM_CLIP_ALIGN;
+    void *p = space->at ? space->at + space->used : NULL;
+    space->used += (count * size + FM_CLIP_ALIGN - 1) / FM_CLIP_ALIGN * FM_CLIP_ALIGN;
     return p;
 }
 
@@ -79,36 +79,36 @@ static int64_t row_bytes(const struct fm_clip_tile *tile, int64_t n)
 }
 
 /* Lay out (or only count) what n tokens need. */
-static void carve(struct pass *p, struct room *room, const struct fm_clip_layer *l,
+static void carve(struct pass *p, struct space *space, const struct fm_clip_layer *l,
                   const struct fm_clip_tile *tile, int64_t n, int32_t K, int threads)
 {
     uint64_t slots = (uint64_t)n * (uint64_t)K;
-    p->scratch = take(room, (uint64_t)threads, sizeof *p->scratch);
+    p->scratch = reserve(space, (uint64_t)threads, sizeof *p->scratch);
     for (int i = 0; i < threads; i++) {
-        void *panel = take(room, FM_CLIP_DEPTH * FM_CLIP_LANES, sizeof(float));
-        float *sums = take(room, TASK_ROWS * TASK_LANES, sizeof(float));
-        if (room->at)
+        void *panel = reserve(space, FM_CLIP_DEPTH * FM_CLIP_LANES, sizeof(float));
+        float *sums = reserve(space, TASK_ROWS * TASK_LANES, sizeof(float));
+        if (space->at)
             p->scratch[i] = (struct scratch){panel, sums};
     }
-    p->plan.count = take(room, (uint64_t)l->E + 1, sizeof *p->plan.count);
-    p->plan.width = take(room, slots, sizeof *p->plan.width);
-    p->plan.position = take(room, slots, sizeof *p->plan.position);
-    p->plan.slot = take(room, slots, sizeof *p->plan.slot);
-    p->plan.group = take(room, slots, sizeof *p->plan.group);
+    p->plan.count = reserve(space, (uint64_t)l->E + 1, sizeof *p->plan.count);
+    p->plan.width = reserve(space, slots, sizeof *p->plan.width);
+    p->plan.position = reserve(space, slots, sizeof *p->plan.position);
+    p->plan.slot = reserve(space, slots, sizeof *p->plan.slot);
+    p->plan.group = reserve(space, slots, sizeof *p->plan.group);
     p->x_stride = row_bytes(tile, l->H);
-    p->x = take(room, l->type == FM_CLIP_F32 ? 0 : (uint64_t)n, (uint64_t)p->x_stride);
+    p->x = reserve(space, l->type == FM_CLIP_F32 ? 0 : (uint64_t)n, (uint64_t)p->x_stride);
     p->h_stride = row_bytes(tile, l->cap_max);
-    p->h = take(room, slots, (uint64_t)p->h_stride);
-    p->z = take(room, slots * (uint64_t)l->H, sizeof *p->z);
+    p->h = reserve(space, slots, (uint64_t)p->h_stride);
+    p->z = reserve(space, slots * (uint64_t)l->H, sizeof *p->z);
 }
 
 static uint64_t workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max, int32_t K)
 {
     struct pass p;
-    struct room room = {0};
+    struct space space = {0};
     /* Any tile's rows fit where float rows do: the answer does not depend on the machine. */
-    carve(&p, &room, layer, fm_clip_tile_portable(), N_max, K, threads_of(layer));
-    return room.used;
+    carve(&p, &space, layer, fm_clip_tile_portable(), N_max, K, threads_of(layer));
+    return space.used;
 }
 
 /* --- one task of a product --- */
@@ -385,11 +385,11 @@ static int32_t forward(struct fm_clip *clip, const struct fm_clip_call *call,
     int64_t chunk = fm_clip_chunk(&clip->layer, call->N, call->K, call->workspace_bytes);
     (void)error;
     for (int64_t t0 = 0; t0 < call->N; t0 += chunk) {
-        struct room room = {.at = call->workspace};
+        struct space space = {.at = call->workspace};
         struct pass p = {.clip = c, .call = call, .t0 = t0};
         p.n = (int32_t)(call->N - t0 < chunk ? call->N - t0 : chunk);
         p.threads = call->threads && call->threads < c->threads ? call->threads : c->threads;
-        carve(&p, &room, &clip->layer, c->tile, p.n, call->K, c->threads);
+        carve(&p, &space, &clip->layer, c->tile, p.n, call->K, c->threads);
         atomic_fetch_or(&c->faults, run_pass(&p));
     }
     return FM_CLIP_OK;

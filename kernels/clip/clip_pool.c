@@ -52,7 +52,7 @@ int fm_clip_pool_cpus(void)
     return cpus < 1 ? 1 : cpus > 1024 ? 1024 : cpus;
 }
 
-static void take_tasks(struct loop *l, int worker)
+static void run_tasks(struct loop *l, int worker)
 {
     int i;
     while ((i = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed)) < l->n)
@@ -88,7 +88,7 @@ static void *help(void *unused)
             atomic_fetch_add(&l->inside, 1);
         pthread_mutex_unlock(&pool.lock);
         if (worker) {
-            take_tasks(l, worker);
+            run_tasks(l, worker);
             atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release);
         }
     }
@@ -200,7 +200,7 @@ void fm_clip_pool_for(int threads, int n, void (*task)(void *arg, int i, int wor
     }
     if (pool.helpers > 0) {
         open_loop(threads, n, task, arg);
-        take_tasks(&pool.loop, 0);
+        run_tasks(&pool.loop, 0);
         close_loop();
     } else {
         run_alone(n, task, arg);

@@ -49,7 +49,7 @@ struct fm_clip_tile {
 
     /* The same without a panel, all `terms` at once: c (rows, lanes up to a multiple of
      * 16) set from weights as pack_rows or pack_columns takes them, lanes and terms of
-     * any number, with the same bits.  1 <= rows <= FM_CLIP_TILE_ROWS.  NULL: there is no such. */
+     * any number, with the same bits.  1 <= rows <= FM_CLIP_TILE_ROWS.  NULL: not available. */
     void (*few_rows)(float *c, int ldc, const void *const *x, int rows, const void *src, int64_t ld,
                      int lanes, int terms, int type);
     void (*few_columns)(float *c, int ldc, const void *const *x, int rows, const void *src,

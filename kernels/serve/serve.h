@@ -28,7 +28,7 @@ void fm_serve_product(const struct fm_ops *ops, float *y, const float *x, const 
                       enum fm_dtype dtype, int N, int M, int H, float beta);
 
 /* k, v (S, n, G, C) become positions [t0, t0 + n) of sequences [s0, s0 + S).  Both are rounded in
- * place to what the cache holds, so that whoever goes on with them sees what later steps will. */
+ * place to what the cache holds, so that what follows sees the values that later steps will. */
 void fm_serve_store(const struct fm_serve_cache *cache, float *k, float *v, int s0, int S, int t0,
                     int n);
 

@@ -1,7 +1,7 @@
 /*
  * The kernels of the serving loop on a GPU: everything but the projections and the experts.  T is
- * the type of weights and cache; the residual stream is float32.  Where a row stands is read from
- * the device's memory, so that a captured graph serves every position.
+ * the type of weights and cache; the residual stream is float32.  The position of a row is read
+ * from the device's memory, so that a captured graph serves every position.
  */
 #ifndef FM_SERVE_CUDA_CUH
 #define FM_SERVE_CUDA_CUH

@@ -45,7 +45,7 @@ static void choose_shape(struct fm_synth *s, uint64_t size)
     }
 }
 
-static void take_best(double *best, double seconds)
+static void note_best(double *best, double seconds)
 {
     *best = *best > 0 ? fmin(*best, seconds) : seconds;
 }
@@ -62,7 +62,7 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
     double begin = fm_clock_now();
     if (fm_pack(&run, &report, err) != FM_OK)
         return err->code;
-    take_best(&r->pack, fm_clock_now() - begin);
+    note_best(&r->pack, fm_clock_now() - begin);
     r->checkpoint = report.bytes_in;
     r->bundle = report.bytes_out;
     return FM_OK;
@@ -95,7 +95,7 @@ static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_r
     double begin = fm_clock_now();
     if (fm_export(&run, &options, &report, err) != FM_OK)
         return err->code;
-    take_best(&r->export_native, fm_clock_now() - begin);
+    note_best(&r->export_native, fm_clock_now() - begin);
     r->export = report.bytes_out;
     return FM_OK;
 }
@@ -108,7 +108,7 @@ static int time_verify(double *best, const char *target, const char *against,
     double begin = fm_clock_now();
     if (fm_verify(run, &options, &report, err) != FM_OK)
         return err->code;
-    take_best(best, fm_clock_now() - begin);
+    note_best(best, fm_clock_now() - begin);
     return FM_OK;
 }
 
@@ -122,8 +122,8 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     if (fm_workdir_run(cp, &copied, err) != FM_OK || fm_workdir_run(sync, &copied, err) != FM_OK ||
         fm_workdir_run(xxhsum, &hashed, err) != FM_OK)
         return err->code;
-    take_best(&r->cp, copied);
-    take_best(&r->xxhsum, hashed);
+    note_best(&r->cp, copied);
+    note_best(&r->xxhsum, hashed);
     return FM_OK;
 }
 

@@ -218,7 +218,7 @@ static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
     return FM_OK;
 }
 
-/* The machine's limits, and who takes part. */
+/* The machine's limits, and which kernels run. */
 static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c)
 {
     snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));

@@ -93,7 +93,7 @@ int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct f
     return FM_OK;
 }
 
-static int take_tables(struct fm_kernelcase *c, struct fm_err *err)
+static int alloc_tables(struct fm_kernelcase *c, struct fm_err *err)
 {
     size_t E = (size_t)c->layer.E, B = (size_t)c->layer.B;
     c->row0 = fm_alloc(E, sizeof *c->row0, "rows of experts", err);
@@ -122,15 +122,15 @@ static void copy_mask(struct fm_kernelcase *c, const struct fm_family *f, int b,
 }
 
 /* Of the family, or drawn where it is NULL. */
-static int take_masks(struct fm_kernelcase *c, const struct fm_family *f, const char *budgets,
-                      struct fm_err *err)
+static int set_masks(struct fm_kernelcase *c, const struct fm_family *f, const char *budgets,
+                     struct fm_err *err)
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     int count;
     if (fm_kernelcase_budgets(budget, &count, budgets, err) != FM_OK)
         return err->code;
     c->layer.B = count;
-    if (take_tables(c, err) != FM_OK)
+    if (alloc_tables(c, err) != FM_OK)
         return err->code;
     for (int b = 0; b < count; b++)
         if (f)
@@ -156,7 +156,7 @@ static int open_family(struct fm_kernelcase *c, const struct fm_kernelbench_opti
         c->I = model.I;
         c->layer.E = model.E;
         c->K = model.K;
-        code = take_masks(c, &masks.family, o->budgets, err);
+        code = set_masks(c, &masks.family, o->budgets, err);
     }
     fm_budgets_release(&masks);
     fm_bundle_close(&bundle);
@@ -177,7 +177,7 @@ int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_opt
     int code = o->family ? open_family(c, o, err)
                          : parse_shape(c, o->shape ? o->shape : "1024,3584,8,2", err);
     if (code == FM_OK && !o->family)
-        code = take_masks(c, NULL, o->budgets, err);
+        code = set_masks(c, NULL, o->budgets, err);
     l->cap_max = c->I;
     l->channels = (int64_t)l->E * c->I;
     l->row0 = c->row0;
@@ -259,7 +259,7 @@ static void route(struct fm_kernelcase *c)
         }
 }
 
-static void *take(size_t count, size_t size, const char *what, struct fm_err *err)
+static void *alloc_array(size_t count, size_t size, const char *what, struct fm_err *err)
 {
     size_t bytes = count * size;
     if (err->code != FM_OK)
@@ -270,27 +270,27 @@ static void *take(size_t count, size_t size, const char *what, struct fm_err *er
     return p;
 }
 
-static int take_memory(struct fm_kernelcase *c, struct fm_err *err)
+static int alloc_all(struct fm_kernelcase *c, struct fm_err *err)
 {
     size_t H = (size_t)c->layer.H, N = (size_t)c->tokens_max, K = (size_t)c->K;
     size_t channels = (size_t)c->layer.channels, size = element_bytes(c);
-    c->gate_up = take(2 * channels * H, size, "weights", err);
-    c->down = take(channels * H, size, "weights", err);
-    c->hidden = take(N * H, size, "hidden states", err);
-    c->out = take(N * H, size, "results", err);
-    c->ids = take(N * K, sizeof *c->ids, "ids", err);
-    c->weights = take(N * K, sizeof *c->weights, "weights of ids", err);
-    c->other = take(OTHER_BYTES, 1, "other memory", err);
-    c->sums = take(N * K * (3 * (size_t)c->I + H), sizeof *c->sums, "products", err);
+    c->gate_up = alloc_array(2 * channels * H, size, "weights", err);
+    c->down = alloc_array(channels * H, size, "weights", err);
+    c->hidden = alloc_array(N * H, size, "hidden states", err);
+    c->out = alloc_array(N * H, size, "results", err);
+    c->ids = alloc_array(N * K, sizeof *c->ids, "ids", err);
+    c->weights = alloc_array(N * K, sizeof *c->weights, "weights of ids", err);
+    c->other = alloc_array(OTHER_BYTES, 1, "other memory", err);
+    c->sums = alloc_array(N * K * (3 * (size_t)c->I + H), sizeof *c->sums, "products", err);
     c->workspace_bytes = fm_clip_workspace_bytes(&c->layer, c->tokens_max, c->K);
-    c->workspace = take(c->workspace_bytes, 1, "the workspace", err);
+    c->workspace = alloc_array(c->workspace_bytes, 1, "the workspace", err);
     return err->code;
 }
 
 int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
 {
     struct fm_clip_error error = {0};
-    if (take_memory(c, err) != FM_OK)
+    if (alloc_all(c, err) != FM_OK)
         return err->code;
     size_t H = (size_t)c->layer.H, channels = (size_t)c->layer.channels;
     fill(c, c->gate_up, 2 * channels * H, 2 / sqrt((double)H), 1);
@@ -309,7 +309,7 @@ int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
     return FM_OK;
 }
 
-/* The paths of a GPU; mma stands for the plain path too, which float32 takes. */
+/* The paths of a GPU; mma includes the plain path, which float32 takes. */
 static double run_on_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
 {
     struct fm_clip_call call = fm_kernelcase_call(c, tokens);

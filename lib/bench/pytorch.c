@@ -1,6 +1,6 @@
 /*
  * The other side is a program of its own, because PyTorch brings threads and an allocator that
- * must not be in a process that is being measured.  It is told what to do by lines over a socket
+ * must not be in a process that is being measured.  It gets commands as lines over a socket
  * and given numbers in between.  Whatever goes wrong there makes a row of the table empty, with
  * the reason, and never ends the measurement.
  */

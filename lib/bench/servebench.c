@@ -1,6 +1,6 @@
 /*
  * Every budget in turn, round after round, then a budget that changes at every step; medians over
- * the rounds.  Beside each figure stands its bound: what the step would take if experts were as
+ * the rounds.  Each figure has its bound beside it: what the step would take if experts were as
  * fast as their share of channels and everything else as slow as before.
  */
 #include "lib/bench/servebench.h"

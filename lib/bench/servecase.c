@@ -116,7 +116,7 @@ static int count_layers(struct fm_servecase *c, int asked, const struct fm_run_o
     return FM_OK;
 }
 
-static int take_layers(struct fm_servecase *c, struct fm_err *err)
+static int alloc_layers(struct fm_servecase *c, struct fm_err *err)
 {
     size_t E = (size_t)c->config.E, count = (size_t)c->B * E;
     c->layer = fm_alloc((size_t)c->config.L, sizeof *c->layer, "layers", err);
@@ -176,7 +176,7 @@ int fm_servecase_shape(struct fm_servecase *c, const struct fm_servebench_option
     if (code == FM_OK)
         code = count_layers(c, o->layers, run, masks.layers, err);
     if (code == FM_OK)
-        code = take_layers(c, err);
+        code = alloc_layers(c, err);
     for (int l = 0; code == FM_OK && l < c->config.L; l++)
         code = fm_servemask_draw(&masks, l, c->layer[l].widths, err);
     for (int b = 0; code == FM_OK && b < c->B; b++) {
@@ -226,41 +226,41 @@ static void fill(const struct fm_servecase *c, void *to, enum fm_dtype dtype, si
     fm_pool_for((int)((count + FILL - 1) / FILL), fill_block, &f);
 }
 
-static void *take(size_t count, size_t size, const char *what, struct fm_err *err)
+static void *alloc_array(size_t count, size_t size, const char *what, struct fm_err *err)
 {
     return err->code == FM_OK ? fm_alloc(count, size, what, err) : NULL;
 }
 
 /* What goes in: it is the same for every device. */
-static int take_tokens(struct fm_servecase *c, struct fm_err *err)
+static int alloc_tokens(struct fm_servecase *c, struct fm_err *err)
 {
     size_t T = (size_t)(c->prompt + c->decode), H = (size_t)c->config.H, f = sizeof(float);
-    c->table = take(VOCABULARY * H, f, "embeddings", err);
-    c->tokens = take((size_t)c->batch * T, sizeof *c->tokens, "tokens", err);
-    c->cos = take(T * (size_t)c->config.C / 2, f, "angles", err);
-    c->sin = take(T * (size_t)c->config.C / 2, f, "angles", err);
+    c->table = alloc_array(VOCABULARY * H, f, "embeddings", err);
+    c->tokens = alloc_array((size_t)c->batch * T, sizeof *c->tokens, "tokens", err);
+    c->cos = alloc_array(T * (size_t)c->config.C / 2, f, "angles", err);
+    c->sin = alloc_array(T * (size_t)c->config.C / 2, f, "angles", err);
     return err->code;
 }
 
-static int take_rows(struct fm_servecase *c, struct fm_err *err)
+static int alloc_rows(struct fm_servecase *c, struct fm_err *err)
 {
     const struct fm_config *g = &c->config;
     size_t N = (size_t)c->rows, H = (size_t)g->H, QC = (size_t)g->Q * (size_t)g->C;
     size_t GC = (size_t)g->G * (size_t)g->C, f = sizeof(float);
     struct fm_clip_layer shape = layer_shape(c);
-    c->x = take(N * H, f, "hidden states", err);
-    c->xn = take(N * H, f, "hidden states", err);
-    c->q = take(N * QC, f, "queries", err);
-    c->out = take(N * (QC > H ? QC : H), f, "results", err);
-    c->k = take(N * GC, f, "keys", err);
-    c->v = take(N * GC, f, "values", err);
-    c->logits = take(N * (size_t)g->E, f, "router logits", err);
-    c->rstd = take(N, f, "norms", err);
-    c->weights = take(N * (size_t)g->K, f, "router weights", err);
-    c->ids = take(N * (size_t)g->K, sizeof *c->ids, "chosen experts", err);
-    c->now = take(N, sizeof *c->now, "tokens", err);
-    c->narrow = take(c->dtype == FM_F32 ? 0 : 2 * N * H, 2, "hidden states", err);
-    c->last = take((size_t)c->batch * H, f, "hidden states", err);
+    c->x = alloc_array(N * H, f, "hidden states", err);
+    c->xn = alloc_array(N * H, f, "hidden states", err);
+    c->q = alloc_array(N * QC, f, "queries", err);
+    c->out = alloc_array(N * (QC > H ? QC : H), f, "results", err);
+    c->k = alloc_array(N * GC, f, "keys", err);
+    c->v = alloc_array(N * GC, f, "values", err);
+    c->logits = alloc_array(N * (size_t)g->E, f, "router logits", err);
+    c->rstd = alloc_array(N, f, "norms", err);
+    c->weights = alloc_array(N * (size_t)g->K, f, "router weights", err);
+    c->ids = alloc_array(N * (size_t)g->K, sizeof *c->ids, "chosen experts", err);
+    c->now = alloc_array(N, sizeof *c->now, "tokens", err);
+    c->narrow = alloc_array(c->dtype == FM_F32 ? 0 : 2 * N * H, 2, "hidden states", err);
+    c->last = alloc_array((size_t)c->batch * H, f, "hidden states", err);
     c->workspace_bytes = fm_clip_workspace_bytes(&shape, c->rows, g->K);
     void *space = NULL;
     if (err->code == FM_OK && posix_memalign(&space, 4096, c->workspace_bytes) != 0)
@@ -271,30 +271,30 @@ static int take_rows(struct fm_servecase *c, struct fm_err *err)
     return err->code;
 }
 
-static int take_layer(struct fm_servecase *c, struct fm_serve_layer *w, struct fm_err *err)
+static int alloc_layer(struct fm_servecase *c, struct fm_serve_layer *w, struct fm_err *err)
 {
     const struct fm_config *g = &c->config;
     size_t H = (size_t)g->H, heads = (size_t)(g->Q + 2 * g->G) * (size_t)g->C,
            size = element_bytes(c);
     size_t channels = (size_t)g->E * (size_t)g->I;
-    w->input_norm = take(H, sizeof(float), "norms", err);
-    w->post_norm = take(H, sizeof(float), "norms", err);
-    w->router = take((size_t)g->E * H, sizeof(float), "a router", err);
-    w->qkv = take(heads * H, size, "projections", err);
-    w->o = take((size_t)g->Q * (size_t)g->C * H, size, "projections", err);
-    w->gate_up = take(2 * channels * H, size, "experts", err);
-    w->down = take(channels * H, size, "experts", err);
+    w->input_norm = alloc_array(H, sizeof(float), "norms", err);
+    w->post_norm = alloc_array(H, sizeof(float), "norms", err);
+    w->router = alloc_array((size_t)g->E * H, sizeof(float), "a router", err);
+    w->qkv = alloc_array(heads * H, size, "projections", err);
+    w->o = alloc_array((size_t)g->Q * (size_t)g->C * H, size, "projections", err);
+    w->gate_up = alloc_array(2 * channels * H, size, "experts", err);
+    w->down = alloc_array(channels * H, size, "experts", err);
     return err->code;
 }
 
-static int take_cache(struct fm_servecase *c, struct fm_serve_layer *w, struct fm_err *err)
+static int alloc_cache(struct fm_servecase *c, struct fm_serve_layer *w, struct fm_err *err)
 {
     const struct fm_config *g = &c->config;
     size_t T = (size_t)(c->prompt + c->decode), size = element_bytes(c);
     size_t cached = (size_t)c->batch * T * (size_t)g->G * (size_t)g->C;
     w->cache = (struct fm_serve_cache){c->dtype, (int)T, g->G, g->C, NULL, NULL};
-    w->cache.k = take(cached, size, "the cache of keys", err);
-    w->cache.v = take(cached, size, "the cache of values", err);
+    w->cache.k = alloc_array(cached, size, "the cache of keys", err);
+    w->cache.v = alloc_array(cached, size, "the cache of values", err);
     if (err->code == FM_OK) { /* pages are there before the clock runs */
         memset(w->cache.k, 0, cached * size);
         memset(w->cache.v, 0, cached * size);
@@ -338,7 +338,7 @@ static int make_layers(struct fm_servecase *c, struct fm_err *err)
 {
     for (int l = 0; l < c->config.L; l++) {
         struct fm_serve_layer *w = &c->layer[l];
-        if (take_layer(c, w, err) != FM_OK || take_cache(c, w, err) != FM_OK ||
+        if (alloc_layer(c, w, err) != FM_OK || alloc_cache(c, w, err) != FM_OK ||
             prepare_layer(c, w, err) != FM_OK)
             return err->code;
         fill_layer(c, w, l);
@@ -377,7 +377,7 @@ static int move_layers(struct fm_servecase *c, struct fm_err *err)
     struct fm_serve_layer w = {0};
     struct fm_clip_error error = {0};
     int32_t code = open_gpu(c, &error);
-    if (code == FM_CLIP_OK && take_layer(c, &w, err) != FM_OK)
+    if (code == FM_CLIP_OK && alloc_layer(c, &w, err) != FM_OK)
         code = err->code;
     for (int l = 0; l < c->config.L && code == FM_CLIP_OK; l++) {
         fill_layer(c, &w, l);
@@ -394,7 +394,7 @@ int fm_servecase_fill(struct fm_servecase *c, struct fm_err *err)
 {
     int T = c->prompt + c->decode;
     struct fm_rope rope;
-    if (take_tokens(c, err) != FM_OK || (!c->on_gpu && take_rows(c, err) != FM_OK))
+    if (alloc_tokens(c, err) != FM_OK || (!c->on_gpu && alloc_rows(c, err) != FM_OK))
         return err->code;
     fill(c, c->table, FM_F32, (size_t)VOCABULARY * (size_t)c->config.H, 1.7, 0);
     for (int i = 0; i < c->batch * T; i++)

@@ -35,7 +35,7 @@ struct fm_verifier {
     bool malformed;         /* checksums hold, and the content makes no sense */
     struct fm_err lost;     /* memory for a finding ran out */
     struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
-    /* Of an export, for who runs it: (M, E) channels that it computes with; owned. */
+    /* Of an export, for the check of its function: (M, E) channels that it computes with; owned. */
     uint32_t *served;
     bool all_resident; /* it has them all, and `served` is the member to start with */
 };
@@ -81,7 +81,7 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
  * Open a bundle of which only the beginning has come.  The members before the weights have their
  * digests in the manifest, which comes first; those of the weights come last.  So the first are
  * kept and opened while the others are still on their way.  Whatever is not as it should be here is
- * kept whole, and told by the checks of a file.
+ * kept whole, and reported by the checks of a file.
  */
 int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err);
 

@@ -1,8 +1,8 @@
 /*
  * Checks run side by side and find things in any order, so a finding has a place, and findings are
- * told sorted by it: the same faults give the same lines.  A scan reads a stretch of a file once,
- * in pieces that stay in the cache, and makes of it the digest of the whole, of its spans, and the
- * answer whether every value is finite.
+ * reported in that order: the same faults give the same lines.  A scan reads a stretch of a file
+ * once, in pieces that stay in the cache, and makes of it the digest of the whole, of its spans,
+ * and the answer whether every value is finite.
  */
 #include "lib/verify/verify.h"
 
@@ -120,7 +120,7 @@ static void end_span(struct scan_state *st)
         st->end += span_size(s, st->span);
 }
 
-static void look(struct scan_state *st, const char *bytes, size_t n)
+static void add_to_span(struct scan_state *st, const char *bytes, size_t n)
 {
     const struct fm_scan *s = st->s;
     size_t count = s->dtype < 0 ? 0 : n / (size_t)(fm_dtype_bits((enum fm_dtype)s->dtype) / 8);
@@ -138,7 +138,7 @@ static void scan_piece(struct scan_state *st, const char *bytes, uint64_t at, si
         fm_hasher_add(st->s->whole, bytes, n);
     for (size_t used = 0; st->s->spans && used < n;) {
         size_t part = st->end - (at + used) < n - used ? (size_t)(st->end - (at + used)) : n - used;
-        look(st, bytes + used, part);
+        add_to_span(st, bytes + used, part);
         used += part;
         if (at + used == st->end)
             end_span(st);

@@ -167,7 +167,7 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     if (rc == FM_OK)
         rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
     uint64_t bytes = rc == FM_OK ? fm_little_endian(length, sizeof length) : 0;
-    /* What is no length is refused by the reader. */
+    /* A string of another length is refused by the reader. */
     if (rc == FM_OK && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
         rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
     j->bundle.file.size = at + m->size; /* what is to come counts as there */
@@ -298,7 +298,7 @@ static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
     if (fm_spool_keep(j->v->spool, UINT64_MAX, err) != FM_OK)
         return err->code;
     if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err) != FM_OK) {
-        fm_verifier_forget(j->v); /* of a file this is all that is told */
+        fm_verifier_forget(j->v); /* of a file nothing else is reported */
         return err->code;
     }
     fm_bundle_close(&j->bundle);

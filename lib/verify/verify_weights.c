@@ -313,7 +313,7 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
     return FM_OK;
 }
 
-/* Where a width is no boundary of segments, the bundle's weights decide. */
+/* Where a width is not a boundary of segments, the bundle's weights decide. */
 static int need_weights(struct fm_verify_job *j, struct fm_err *err)
 {
     const struct fm_config *c = &j->opened.config;

@@ -1,4 +1,4 @@
-# SIGTERM: with --state the run is saved (75) and goes on later to the same bytes; without, the
+# SIGTERM: with --state the run is saved (75) and resumed later to the same bytes; without, the
 # process ends by the signal and leaves nothing behind.
 odd=$GOLDEN/odd-mixtral
 train() {

@@ -283,7 +283,7 @@ static void faults_are_told(const path_name &path, int type, int H)
     std::string detail = compare(l, c, define(l, c, some_tokens(c.N, 1000), 2), path.path, &good);
     int32_t faults = fm_clip_status(p.clip, &p.error), after = fm_clip_status(p.clip, &p.error);
     report(good && faults == (FM_CLIP_FAULT_WIDTH | FM_CLIP_FAULT_BUDGET) && after == 0,
-           std::string(path.name) + ", faults are told once", detail.c_str());
+           std::string(path.name) + ", faults are reported once", detail.c_str());
 }
 
 /* The definition used here against the library's own, on the host. */

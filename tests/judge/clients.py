@@ -93,7 +93,7 @@ CAP, FURTHER = 0.35, 0.55
 SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
 
 # (family, row, client): cells that the client cannot give, or gives otherwise; man/fm-clients.7
-# says why.  None stands for every one.
+# says why.  None means every one.
 KNOWN = {
     (None, "layer fused", "sglang"),  # one width for all layers: fm_sglang is for that
     # The servers' own PhiMoE never adds the bias of the head; SGLang's Transformers backend stops
@@ -245,7 +245,7 @@ def read_answers(lines):
 
 
 def run_client(python, client, family, folder):
-    """All cells of a family; a client that died goes on with the cell after the one it died of."""
+    """All cells of a family; after a client died, the next begins after the cell it died of."""
     cells, version = list(cells_for(family, client)), "?"
     job, log = folder / f"{client}.json", folder / f"{client}.log"
     while cells:

@@ -1,6 +1,6 @@
 """`make judge`: libfm_clip on PyTorch's tensors.
 
-The example of fm-clip(3) as it stands there; PyTorch's rows of `fm-bench kernels`, whose results
+The example of fm-clip(3), word for word; PyTorch's rows of `fm-bench kernels`, whose results
 must be right; then an elastic export in transformers, the experts by PyTorch and by libfm_clip,
 eager and compiled, switched while it runs: the same loss at every budget; and, in one process, that
 export and one with a load cap: the same loss to the bit.  Their speeds on a model large enough to

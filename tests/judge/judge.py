@@ -56,7 +56,7 @@ class Judge:
 
     @contextmanager
     def attempt(self, what):
-        """A library that stops with an exception has judged too; the rest goes on."""
+        """A library that stops with an exception has judged too; the others run."""
         try:
             yield
         except Exception as error:

@@ -88,7 +88,7 @@ class Worker:
         self.process.wait()
 
     def path(self):
-        """What the modelling file says on standard error: who computes the experts."""
+        """What the modelling file says on standard error: how the experts are computed."""
         said = {line for line in self.log.read_text().splitlines() if line.startswith("modeling_fm: experts by ")}
         return " and ".join(sorted(said))
 

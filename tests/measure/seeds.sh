@@ -6,7 +6,7 @@
 # usage: tests/measure/seeds.sh [-d DIR] [-T THREADS] [SEED ...]     after make; seeds 0 1 2
 #
 # Streams and reports go to DIR (build/seeds); what is there already is not made again, so an
-# interrupted study goes on and another seed joins it.  Remove DIR after a change of the method.
+# interrupted study is resumed and another seed joins it.  Remove DIR after a change of the method.
 set -eu
 LC_ALL=C
 export LC_ALL

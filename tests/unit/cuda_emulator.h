@@ -137,7 +137,7 @@ inline int __popc(unsigned x)
 
 /* --- threads */
 
-/* A gathering of `wanted` threads; who comes last lets all of them go. */
+/* A gathering of `wanted` threads; the last one releases all of them. */
 struct emu_meeting {
     int come = 0;
     uint64_t times = 0;

@@ -224,7 +224,7 @@ static void sizes_that_lie_are_refused(void **unused)
     expect_edit_refused(1024, 124, "77777777777 ", 12, "the file ends");
     expect_edit_refused(1024, 124, "777777777777", 12, "no pax size");
     expect_edit_refused(0, 124, "00000000004 ", 12, "padding");
-    /* One block more: the next header becomes data, and a zero block stands alone. */
+    /* One block more: the next header becomes data, and a zero block is alone. */
     expect_edit_refused(1024, 124, "00000001001 ", 12, "second zero block");
 }
 

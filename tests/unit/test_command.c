@@ -97,7 +97,7 @@ static void it_is_stopped_where_there_is_enough(void **state)
     assert_int_equal(a.lines, 3);
     assert_int_equal(a.size, 20);
     assert_true(a.seconds < 3);
-    /* An error of the feed behind what is wanted is none. */
+    /* An error of the feed after the wanted tokens does not count. */
     a = ask("sed 's/.*/[1,2]/'", 10, true, 20);
     assert_int_equal(a.rc, FM_OK);
     assert_int_equal(a.lines, 10);

@@ -3,7 +3,7 @@
 # (UTMALDG) are in the Hopper kernels, nothing spills registers, and no wgmma was serialized.
 #
 # Skips where there is no nvcc: the GPU side is not built then.  Without cuobjdump the instructions
-# are told by their opcodes.
+# are recognised by their opcodes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}

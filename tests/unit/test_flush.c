@@ -170,7 +170,7 @@ static void what_the_disk_lost_gets_no_name(void **state)
     assert_int_equal(scratch_entries(scratch("lost")), 1);
 }
 
-/* A name that may be gone after a power cut is none that was promised. */
+/* A name that may be gone after a power cut was not promised. */
 static void a_name_that_is_not_on_the_disk_is_an_error(void **state)
 {
     (void)state;

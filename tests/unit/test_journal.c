@@ -183,7 +183,7 @@ static void a_flipped_bit_is_found(void **state)
     assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_OK);
     assert_int_equal(fm_journal_read(&j, item, list(item, &x), &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "damaged"));
-    /* Another shape than the file's is no state of ours either. */
+    /* Another shape than the file's is refused too. */
     item[0].count--;
     assert_int_equal(fm_journal_read(&j, item, 3, &err), FM_EFORMAT);
     assert_int_equal(fm_journal_read(&j, item, 2, &err), FM_EFORMAT);

@@ -47,7 +47,7 @@ static void lists_that_make_no_sense_are_refused(void **state)
         struct fm_kernelbench_options o = small;
         struct fm_err err = {0};
         o.tokens = tokens[i];
-        if (strcmp(tokens[i], "1,") != 0) /* a comma at the end is no harm */
+        if (strcmp(tokens[i], "1,") != 0) /* a comma at the end does no harm */
             assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
         o = small;
         o.budgets = budgets[i];

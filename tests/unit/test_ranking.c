@@ -74,7 +74,7 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     r.I--;
     expect_ranking_refused(&r, "score", "as the manifest implies");
     r.I++;
-    fm_ranking_keep(&r);
+    fm_ranking_original(&r);
     expect_ranking_refused(&r, "score", "comes before");
     struct fm_ranking back;
     struct fm_err err = {0};

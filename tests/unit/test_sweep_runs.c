@@ -1,4 +1,4 @@
-/* How a sweep is run: threads, memory and other lanes change no number, and a stop is told. */
+/* How a sweep is run: threads, memory and other lanes change no number, and a stop is reported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -328,7 +328,7 @@ static void options_shape_the_run(void **state)
     options.width_multiple = 10;
     options.prior = 0;
     training_must(&r, &options, &report);
-    /* 10 20 30 37 of ten: six were merged, and the user was told. */
+    /* 10 20 30 37 of ten: six were merged, with a warning. */
     assert_int_equal(report.actions.count, 4);
     assert_int_equal(report.actions.merged, 6);
     assert_true(r.warnings >= 1);

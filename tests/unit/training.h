@@ -66,7 +66,7 @@ static inline void training_stop(struct runs *r, const struct fm_train_options *
     r->stop = 0;
 }
 
-/* The stopped run goes on, and its output `resumed` has the bytes of `straight`. */
+/* The stopped run is resumed, and its output `resumed` has the bytes of `straight`. */
 static inline void training_go_on(const struct runs *r, const struct fm_train_options *o,
                                   const char *resumed, const char *straight)
 {

@@ -3,7 +3,7 @@
  * are in clip_cuda_route.cu, clip_cuda_mma.cu, clip_cuda_hopper.cu, and clip_cuda_blas.cu.
  *
  * The runtime is linked statically and the driver found at run time, so a machine without either
- * loads the library and is told FM_CLIP_EDEVICE.
+ * loads the library and gets FM_CLIP_EDEVICE.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 

@@ -102,7 +102,7 @@ FM_HD int32_t fm_cuda_splits(int32_t width, int32_t large)
     return fm_cuda_ceil(width, fm_cuda_split_channels(width, large));
 }
 
-/* True where group a (its index ia) stands before group b in the plan: large before small, then
+/* True where group a (its index ia) comes before group b in the plan: large before small, then
  * wide before narrow, which puts the longest sums of the second product first. */
 FM_HD int fm_cuda_before(int32_t large_a, int32_t width_a, int32_t ia, int32_t large_b,
                          int32_t width_b, int32_t ib)
