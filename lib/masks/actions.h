@@ -1,6 +1,6 @@
 /*
- * Action sets: the ratios a user wrote, as decimals, and the widths they give, in integers.
- * 0.7 * 2560 is 1792 here, where a double says 1792.0000000000002 and a ceiling 1793.
+ * Action sets: the ratios that a user wrote, and the widths that they give, in integers
+ * (lib/masks/decimal.h).
  */
 #ifndef FM_ACTIONS_H
 #define FM_ACTIONS_H
@@ -9,33 +9,11 @@
 #include <stdint.h>
 
 #include "lib/base/err.h"
+#include "lib/masks/decimal.h"
 
 #define FM_ACTIONS_MAX 1024
 #define FM_ACTIONS_TEN "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
 #define FM_ACTIONS_PAPER "0.1,0.4,0.7,1"
-
-/* value = num / den, den a power of ten up to 10^9. */
-struct fm_decimal {
-    uint64_t num, den;
-};
-
-/* "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE names
- * `what` ("--until"). */
-int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err);
-
-/* ceil(d * n), floor(d * n), for n < 2^34. */
-uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n);
-uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n);
-
-/* Budgets in steps: how many targets lie on the way to `until` (the last is `until` itself), and
- * target i of them, from 1, as a count out of n: ceil(min(i step, until) n). */
-uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decimal *until);
-uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,
-                           uint64_t i, uint64_t n);
-
-/* The shortest text that reads back the same: "0.4", "1", "0". */
-#define FM_DECIMAL_TEXT 16
-void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d);
 
 struct fm_actions {
     int count;                               /* A */

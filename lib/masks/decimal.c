@@ -1,0 +1,105 @@
+/*
+ * Widths decide which bytes are exported, so no floating point comes near them: a ratio or budget
+ * is the fraction that its decimal says.  Denominators are powers of ten up to 10^9 and counts are
+ * below 2^34, so every product here fits in 64 bits.
+ */
+#include "lib/masks/decimal.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DECIMALS_MAX 9
+#define CHANNELS_MAX ((uint64_t)1 << 34)
+
+void fm_decimal_reduce(struct fm_decimal *d)
+{
+    while (d->den > 1 && d->num % 10 == 0) {
+        d->num /= 10;
+        d->den /= 10;
+    }
+}
+
+static bool read_digits(struct fm_decimal *d, const char *text, size_t len)
+{
+    bool point = false, digit = false;
+    int decimals = 0;
+    *d = (struct fm_decimal){0, 1};
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (c == '.' && !point) {
+            point = true;
+            continue;
+        }
+        if (c < '0' || c > '9' || (point && ++decimals > DECIMALS_MAX))
+            return false;
+        digit = true;
+        d->num = d->num * 10 + (uint64_t)(c - '0');
+        if (point)
+            d->den *= 10;
+        /* Over one already: more digits could only overflow. */
+        if (d->num > d->den)
+            return false;
+    }
+    return digit;
+}
+
+int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
+                    struct fm_err *err)
+{
+    if (!read_digits(d, text, len))
+        return fm_fail(err, FM_EUSAGE,
+                       "%s: '%.*s' is not a decimal from 0 to 1 with at most %d places; write 0.40",
+                       what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX);
+    fm_decimal_reduce(d);
+    return FM_OK;
+}
+
+int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err)
+{
+    return fm_decimal_span(d, text, strlen(text), what, err);
+}
+
+uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n)
+{
+    assert(n < CHANNELS_MAX);
+    return d->num * n / d->den;
+}
+
+uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n)
+{
+    assert(n < CHANNELS_MAX);
+    return (d->num * n + d->den - 1) / d->den;
+}
+
+uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decimal *until)
+{
+    assert(step->num > 0);
+    uint64_t a = until->num * step->den, b = step->num * until->den;
+    return a / b + (a % b != 0);
+}
+
+uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,
+                           uint64_t i, uint64_t n)
+{
+    if (i >= fm_decimal_targets(step, until))
+        return fm_decimal_ceil(until, n);
+    /* i step < until <= 1, so the numerator stays under 10^9. */
+    struct fm_decimal d = {i * step->num, step->den};
+    return fm_decimal_ceil(&d, n);
+}
+
+void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d)
+{
+    struct fm_decimal r = *d;
+    fm_decimal_reduce(&r);
+    int places = 0;
+    for (uint64_t den = r.den; den > 1; den /= 10)
+        places++;
+    unsigned whole = (unsigned)(r.num / r.den), rest = (unsigned)(r.num % r.den);
+    if (places)
+        snprintf(text, FM_DECIMAL_TEXT, "%u.%0*u", whole, places, rest);
+    else
+        snprintf(text, FM_DECIMAL_TEXT, "%u", whole);
+}

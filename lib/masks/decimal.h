@@ -1,0 +1,42 @@
+/*
+ * Decimals from 0 to 1 as a user wrote them, and counts in proportion to them, in integers.
+ * 0.7 * 2560 is 1792 here, where a double says 1792.0000000000002 and a ceiling 1793.
+ */
+#ifndef FM_DECIMAL_H
+#define FM_DECIMAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/err.h"
+
+/* value = num / den, den a power of ten up to 10^9. */
+struct fm_decimal {
+    uint64_t num, den;
+};
+
+/* "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE names
+ * `what` ("--until"). */
+int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err);
+/* The same of the first `len` bytes of text. */
+int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
+                    struct fm_err *err);
+
+/* The least denominator. */
+void fm_decimal_reduce(struct fm_decimal *d);
+
+/* ceil(d * n), floor(d * n), for n < 2^34. */
+uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n);
+uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n);
+
+/* Budgets in steps: how many targets lie on the way to `until` (the last is `until` itself), and
+ * target i of them, from 1, as a count out of n: ceil(min(i step, until) n). */
+uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decimal *until);
+uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,
+                           uint64_t i, uint64_t n);
+
+/* The shortest text that reads back the same: "0.4", "1", "0". */
+#define FM_DECIMAL_TEXT 16
+void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d);
+
+#endif
