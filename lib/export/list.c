@@ -157,7 +157,7 @@ static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundl
     const char *text =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "granularity"));
     for (int g = 0; text && g < FM_GRANULARITIES; g++)
-        if (strcmp(text, fm_ties_name((enum fm_granularity)g)) == 0)
+        if (strcmp(text, fm_granularity_name((enum fm_granularity)g)) == 0)
             snprintf(list->granularity, sizeof list->granularity, "%s", text);
 }
 

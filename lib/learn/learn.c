@@ -32,7 +32,7 @@ static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
     if (!lost)
         return FM_ENOMEM;
     fm_masks_lost(lost, n->actions, r->scores, r->order, r->M, r->E, r->I);
-    fm_ties_sum(lost, lost, X, n->size, n->actions->count);
+    fm_granularity_sum(lost, lost, X, n->size, n->actions->count);
     fm_logits_start(&n->logits, lost, n->options->prior);
     n->rho_start = fm_logits_expected(&n->logits);
     free(lost);
@@ -44,7 +44,7 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
     const struct fm_config *c = n->task->config;
     size_t X = (size_t)c->M * (size_t)c->E;
     int micro = fm_sweep_micro(n->batch, n->task->calib.T), samples = n->options->samples;
-    n->size = fm_ties_size(n->options->granularity, c->M, c->E);
+    n->size = fm_granularity_size(n->options->granularity, c->M, c->E);
     int rc = fm_logits_init(&n->logits, n->actions, (int)X / n->size, err);
     if (rc == FM_OK)
         rc = alloc_scratch(n, X, err);
@@ -96,13 +96,13 @@ static void sample(struct fm_learn *n, int s)
     uint32_t *widths = n->widths + (size_t)s * experts_of(n);
     fm_logits_sample(&n->logits, widths, tau_of(n), n->task->run->seed,
                      (uint64_t)n->taken * (uint64_t)samples + (uint64_t)s);
-    fm_ties_spread(widths, experts_of(n), n->size);
+    fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
 static void harden(struct fm_learn *n, uint32_t *widths)
 {
     fm_logits_harden(&n->logits, widths);
-    fm_ties_spread(widths, experts_of(n), n->size);
+    fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
 /* Sampled subnets through the model: fills grad.total and counts. */
@@ -147,13 +147,13 @@ static void update_logits(struct fm_learn *n)
     if (o->schedule == FM_LAMBDA_LINEAR)
         n->lambda = o->lambda_last * (double)n->taken / o->steps;
     fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, n->taken == 0);
-    fm_ties_sum(n->floored, n->floored, experts_of(n), n->size, 1);
+    fm_granularity_sum(n->floored, n->floored, experts_of(n), n->size, 1);
     fm_logits_clear(z);
     for (int s = 0; s < o->samples; s++) {
         double *dz = n->grad.total + (size_t)s * experts_of(n) * (size_t)z->A;
         /* Drawn again, since soft holds one sample. */
         sample(n, s);
-        fm_ties_sum(dz, dz, experts_of(n), n->size, z->A);
+        fm_granularity_sum(dz, dz, experts_of(n), n->size, z->A);
         fm_logits_back_sample(z, dz, tau_of(n), 1.0 / o->samples);
     }
     fm_logits_back_cost(z, n->floored, n->lambda);

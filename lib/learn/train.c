@@ -140,10 +140,10 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
         "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
         "lambda %.17g walk %d batch %d widths",
-        fm_method_name(o->method), fm_ties_name(o->granularity), o->budget_step, o->until, o->steps,
-        o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2, o->tau_first,
-        o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, t->walk.sequences,
-        batch_of(t->task.run));
+        fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
+        o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
+        o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
+        t->walk.sequences, batch_of(t->task.run));
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -348,7 +348,7 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
     char text[FM_DECIMAL_TEXT];
     bool uniform = o->method == FM_METHOD_UNIFORM;
     cJSON_AddStringToObject(to, "granularity",
-                            fm_ties_name(uniform ? FM_PER_MODEL : o->granularity));
+                            fm_granularity_name(uniform ? FM_PER_MODEL : o->granularity));
     fm_json_add_uint(to, "width_multiple", o->width_multiple);
     fm_decimal_print(text, &t->step);
     cJSON_AddStringToObject(to, "budget_step", text);

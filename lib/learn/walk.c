@@ -110,12 +110,12 @@ out:
 static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
                         const struct fm_family *family, uint64_t target, struct fm_err *err)
 {
-    int size = fm_ties_size(w->granularity, family->M, family->E), X = family->M * family->E;
-    fm_ties_gather(widths, (size_t)X, size);
-    fm_ties_sum(squares, squares, (size_t)X, size, w->actions->count);
+    int size = fm_granularity_size(w->granularity, family->M, family->E), X = family->M * family->E;
+    fm_granularity_gather(widths, (size_t)X, size);
+    fm_granularity_sum(squares, squares, (size_t)X, size, w->actions->count);
     int rc = fm_walk_lower(widths, squares, w->actions, X / size,
                            (target + (uint64_t)size - 1) / (uint64_t)size, err);
-    fm_ties_spread(widths, (size_t)X, size);
+    fm_granularity_spread(widths, (size_t)X, size);
     return rc;
 }
 

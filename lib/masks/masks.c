@@ -243,14 +243,14 @@ int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, co
                        struct fm_err *err)
 {
     size_t n = experts_of(f), A = (size_t)actions->count, segments = 0;
-    int rc = FM_ENOMEM, size = fm_ties_size(granularity, f->M, f->E);
+    int rc = FM_ENOMEM, size = fm_granularity_size(granularity, f->M, f->E);
     double *lost = fm_alloc(n * A, sizeof *lost, "lost scores", err);
     struct segment *segment = fm_alloc(n * A, sizeof *segment, "hull segments", err);
     uint32_t *widths = fm_alloc(n, sizeof *widths, "widths", err);
     if (!lost || !segment || !widths)
         goto out;
     fm_masks_lost(lost, actions, scores, order, f->M, f->E, f->I);
-    fm_ties_sum(lost, lost, n, size, actions->count);
+    fm_granularity_sum(lost, lost, n, size, actions->count);
     for (size_t x = 0; x < n / (size_t)size; x++)
         segments += (size_t)build_hull(segment + segments, actions, lost + x * A, x);
     qsort(segment, segments, sizeof *segment, compare_segments);

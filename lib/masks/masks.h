@@ -2,7 +2,7 @@
  * This room, lib/masks: how wide each expert is, as mathematics: sets of widths, families of
  * masks, the logits that learn them, experts tied to one width.  It includes lib/base alone: no
  * tensor, file or gradient of a model comes in here, so all of it is tested by numbers.  In
- * reading order: decimal, actions, masks, ties, logits.
+ * reading order: decimal, actions, granularity, masks, logits.
  *
  * Mask families: budgets in increasing order, a width per expert in each, and where each
  * came from.  The ways to make one that need no gradient are here: saliency (the concave
@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "lib/masks/actions.h"
-#include "lib/masks/ties.h"
+#include "lib/masks/granularity.h"
 
 enum fm_method {
     FM_METHOD_LEARNED,

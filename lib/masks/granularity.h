@@ -5,8 +5,8 @@
  * Whatever an expert adds to a loss, to a cost or to a score, its group adds the sum of: with one
  * width for all, that is what moving the width does (METHOD.md 3 with tied logits).
  */
-#ifndef FM_TIES_H
-#define FM_TIES_H
+#ifndef FM_GRANULARITY_H
+#define FM_GRANULARITY_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,17 +14,17 @@
 enum fm_granularity { FM_PER_EXPERT, FM_PER_LAYER, FM_PER_MODEL, FM_GRANULARITIES };
 
 /* "expert", "layer", "model". */
-const char *fm_ties_name(enum fm_granularity granularity);
+const char *fm_granularity_name(enum fm_granularity granularity);
 
 /* Experts in a group, of `layers` layers with `experts` each. */
-int fm_ties_size(enum fm_granularity granularity, int layers, int experts);
+int fm_granularity_size(enum fm_granularity granularity, int layers, int experts);
 
 /* y (n / size, A) = sums of x (n, A) over groups; y may be x. */
-void fm_ties_sum(double *y, const double *x, size_t n, int size, int A);
+void fm_granularity_sum(double *y, const double *x, size_t n, int size, int A);
 
 /* Every expert gets its group's width: widths (n) from the n / size at its beginning. */
-void fm_ties_spread(uint32_t *widths, size_t n, int size);
+void fm_granularity_spread(uint32_t *widths, size_t n, int size);
 /* The other way: the width of each group's first expert to the beginning. */
-void fm_ties_gather(uint32_t *widths, size_t n, int size);
+void fm_granularity_gather(uint32_t *widths, size_t n, int size);
 
 #endif

@@ -2,18 +2,18 @@
  * Experts that share a width are a run of the array, so tying is arithmetic on runs: sum what is
  * learned over a run, compute as for one expert, copy the width back to all of the run.
  */
-#include "lib/masks/ties.h"
+#include "lib/masks/granularity.h"
 
 #include <assert.h>
 
-const char *fm_ties_name(enum fm_granularity granularity)
+const char *fm_granularity_name(enum fm_granularity granularity)
 {
     static const char *const names[FM_GRANULARITIES] = {"expert", "layer", "model"};
     assert((unsigned)granularity < FM_GRANULARITIES);
     return names[granularity];
 }
 
-int fm_ties_size(enum fm_granularity granularity, int layers, int experts)
+int fm_granularity_size(enum fm_granularity granularity, int layers, int experts)
 {
     switch (granularity) {
     case FM_PER_LAYER:
@@ -25,7 +25,7 @@ int fm_ties_size(enum fm_granularity granularity, int layers, int experts)
     }
 }
 
-void fm_ties_sum(double *y, const double *x, size_t n, int size, int A)
+void fm_granularity_sum(double *y, const double *x, size_t n, int size, int A)
 {
     assert(size > 0 && n % (size_t)size == 0);
     for (size_t g = 0; g < n / (size_t)size; g++) {
@@ -38,14 +38,14 @@ void fm_ties_sum(double *y, const double *x, size_t n, int size, int A)
     }
 }
 
-void fm_ties_spread(uint32_t *widths, size_t n, int size)
+void fm_granularity_spread(uint32_t *widths, size_t n, int size)
 {
     assert(size > 0 && n % (size_t)size == 0);
     for (size_t x = n; x-- > 0;)
         widths[x] = widths[x / (size_t)size];
 }
 
-void fm_ties_gather(uint32_t *widths, size_t n, int size)
+void fm_granularity_gather(uint32_t *widths, size_t n, int size)
 {
     assert(size > 0 && n % (size_t)size == 0);
     for (size_t g = 0; g < n / (size_t)size; g++)

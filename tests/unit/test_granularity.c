@@ -16,17 +16,17 @@ static void sums_and_widths_go_to_groups_and_back(void **unused)
 {
     (void)unused;
     double x[6 * 2] = {1, 10, 2, 20, 3, 30, 4, 40, 5, 50, 6, 60};
-    fm_ties_sum(x, x, 6, 3, 2);
+    fm_granularity_sum(x, x, 6, 3, 2);
     assert_true(x[0] == 6 && x[1] == 60 && x[2] == 15 && x[3] == 150);
     uint32_t widths[6] = {7, 9};
-    fm_ties_spread(widths, 6, 3);
+    fm_granularity_spread(widths, 6, 3);
     const uint32_t spread[6] = {7, 7, 7, 9, 9, 9};
     assert_memory_equal(widths, spread, sizeof spread);
-    fm_ties_gather(widths, 6, 3);
+    fm_granularity_gather(widths, 6, 3);
     assert_true(widths[0] == 7 && widths[1] == 9);
-    assert_int_equal(fm_ties_size(FM_PER_EXPERT, L, E), 1);
-    assert_int_equal(fm_ties_size(FM_PER_LAYER, L, E), E);
-    assert_int_equal(fm_ties_size(FM_PER_MODEL, L, E), X);
+    assert_int_equal(fm_granularity_size(FM_PER_EXPERT, L, E), 1);
+    assert_int_equal(fm_granularity_size(FM_PER_LAYER, L, E), E);
+    assert_int_equal(fm_granularity_size(FM_PER_MODEL, L, E), X);
 }
 
 /* The gradient of all that training adds up, from logits whose rows and samples are row `i % A`
@@ -51,7 +51,7 @@ static void the_gradient_of_tied_logits_is_the_sum(void **unused)
     struct fm_err err = {0};
     assert_int_equal(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err), FM_OK);
     for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
-        int size = fm_ties_size((enum fm_granularity)g, L, E);
+        int size = fm_granularity_size((enum fm_granularity)g, L, E);
         struct fm_logits free_ones = {0}, tied = {0};
         double dz[X * A], q[X];
         for (int i = 0; i < X * A; i++)
@@ -61,11 +61,11 @@ static void the_gradient_of_tied_logits_is_the_sum(void **unused)
         assert_int_equal(fm_logits_init(&free_ones, &actions, X, &err), FM_OK);
         assert_int_equal(fm_logits_init(&tied, &actions, X / size, &err), FM_OK);
         add_gradient(&free_ones, dz, q);
-        fm_ties_sum(dz, dz, X, size, A);
-        fm_ties_sum(q, q, X, size, 1);
+        fm_granularity_sum(dz, dz, X, size, A);
+        fm_granularity_sum(q, q, X, size, 1);
         add_gradient(&tied, dz, q);
         double sum[X * A];
-        fm_ties_sum(sum, free_ones.grad, X, size, A);
+        fm_granularity_sum(sum, free_ones.grad, X, size, A);
         for (int i = 0; i < X / size * A; i++) {
             assert_true(fabs(sum[i] - tied.grad[i]) <= 1e-13);
             assert_true(fabs(tied.grad[i]) > 1e-6);
@@ -89,7 +89,7 @@ static void every_method_keeps_tied_experts_together(void **unused)
             struct runs r;
             struct fm_train_options o;
             struct fm_train_report report = {0};
-            size_t size = (size_t)fm_ties_size((enum fm_granularity)g, L, E);
+            size_t size = (size_t)fm_granularity_size((enum fm_granularity)g, L, E);
             training_init(&r, &o, "ranked.fm", "tied.fm", methods[i]);
             o.granularity = (enum fm_granularity)g;
             training_must(&r, &o, &report);
