@@ -1,3 +1,8 @@
+/*
+ * The tensors of a checkpoint sorted into the matrices of experts and the rest, by the family's
+ * table. fm-pack moves them as bytes, so nothing here knows values; a tensor that is missing,
+ * twice there or of the wrong shape is named before the first byte is moved.
+ */
 #include "lib/model/checkpoint.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * One layer's raw bytes are read by a thread of their own while the layer before is computed with,
+ * and turned into float32 by the pool.  Layers that fit into memory keep a slot of their own, the
+ * others share one; who asks for a layer does not see which.
+ */
 #include "lib/model/loading.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Opening a model decides everything before a weight is read: where each tensor lies, that each
+ * has its shape, which are strays that no table knows, and how many layers memory can keep.  After
+ * that, reading a layer cannot fail but for the disk and for values that are not finite.
+ */
 #include "lib/model/model.h"
 
 #include <assert.h>

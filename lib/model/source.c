@@ -1,3 +1,8 @@
+/*
+ * Four kinds of files hold the same model.  Each is opened into one sorted list of names, each
+ * with its file and offset; which kind it was matters afterwards only for the names that are
+ * looked for.
+ */
 #include "lib/model/source.h"
 
 #include <stdio.h>
