@@ -1,9 +1,8 @@
 /*
  * Opening a checkpoint reads headers only: config.json, the index and the shards' headers, which
  * are then held against each other, so that a shard from another download is found before hours of
- * work.  All tensors are in one sorted list of places.  Links are followed, because the hub's
- * cache is made of them; files that are carried along are checked to be plain, small and named
- * harmlessly.
+ * work.  All tensors are in one sorted list of places.  Weight files may be links, because the
+ * hub's cache is made of them; which other files may travel along is decided in carry.c.
  */
 #include "formats/tensor/hfdir.h"
 

@@ -1,8 +1,8 @@
 /*
  * This room, lib/data: calibration tokens from what people have: files of ids, texts, mixtures of
  * both, a tokenizer of ours or a program of theirs.  It knows sequences and where each came from;
- * what is computed on them is not known here.  In reading order: calib, corpus, command,
- * provenance.
+ * what is computed on them is not known here.  In reading order: calib, mixture, corpus,
+ * command, provenance.
  *
  * Calibration sequences, from one source or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File

@@ -1,3 +1,9 @@
+/*
+ * One list of what is read and one of what is written, compared each with each.  Names say little
+ * (links, detours, two spellings), so files that exist are compared by device and inode, and those
+ * that do not by their directory's identity and their name.  A file may replace an earlier one
+ * without --force only where its content shows that the same tool made it for the same purpose.
+ */
 #include "lib/run/guard.h"
 
 #include <assert.h>
