@@ -60,7 +60,7 @@ static int check_lock(const struct fm_lock *lock, struct fm_err *err)
     size_t digits = strspn(text, "0123456789");
     if (small && (!*text || (digits > 0 && strcmp(text + digits, "\n") == 0)))
         return FM_OK;
-    return fm_fail(err, FM_ECREATE, "'%s' is no lock of a run; choose another name", lock->path);
+    return fm_fail(err, FM_ECREATE, "'%s' is not a lock of a run; choose another name", lock->path);
 }
 
 static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *err)

@@ -88,7 +88,7 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
         return rc;
     if (c->Q % c->G != 0)
         return fm_fail(err, FM_EFORMAT,
-                       "num_attention_heads %d is no multiple of num_key_value_heads %d", c->Q,
+                       "num_attention_heads %d is not a multiple of num_key_value_heads %d", c->Q,
                        c->G);
     if (c->C < 2 || c->C % 2 != 0 || c->C > FM_HEAD_DIM_MAX)
         return fm_fail(err, FM_EFORMAT, "head_dim %d is not even, or not in 2 to %d", c->C,

@@ -35,8 +35,8 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
         {
             double k = cJSON_IsNumber(width) ? width->valuedouble : 0;
             if (!(k >= 1 && k <= c->I) || k != (double)(uint32_t)k)
-                return fm_fail(err, FM_EFORMAT, "%s: a width is no integer from 1 to %d", m->path,
-                               c->I);
+                return fm_fail(err, FM_EFORMAT, "%s: a width is not an integer from 1 to %d",
+                               m->path, c->I);
             *cap++ = (uint32_t)k;
         }
     }

@@ -12,7 +12,7 @@ fm-pack --list bundle.fm | head -n 4
 echo "-- the tensors of an export are those that were written then"
 fm-pack -q --export again --budget 0.40 --layout ragged bundle.fm >/dev/null
 cmp again/model.safetensors ragged/model.safetensors && cmp again/config.json ragged/config.json
-echo "-- a stage goes on from the stream"
+echo "-- a stage continues from the stream"
 fm-recover -q --model model --tokens model/tokens.npy --precision f32 --steps 2 --lora-rank 2 \
     -o recovered stage.fm | head -n 1
 fm-pack -q --model model -o packed.fm stage.fm >/dev/null
