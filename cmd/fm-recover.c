@@ -9,7 +9,7 @@ static void describe(FILE *out, const void *report)
 {
     const struct fm_recover_report *r = report;
     fprintf(out, "adapter  on mask %d, budget %.4f\n", r->mask,
-            fm_family_budget(&r->family, r->mask));
+            fm_masks_budget(&r->family, r->mask));
     fprintf(out, "steps    %d, loss %.4f -> %.4f\n", r->steps, r->loss_first, r->loss_last);
     fm_show_losses(out, &r->family, r->after);
 }
@@ -19,7 +19,7 @@ static cJSON *describe_json(const void *report)
     const struct fm_recover_report *r = report;
     cJSON *o = fm_report_begin("fm-recover");
     fm_report_uint(o, "mask", (uint64_t)r->mask);
-    fm_report_double(o, "budget", fm_family_budget(&r->family, r->mask));
+    fm_report_double(o, "budget", fm_masks_budget(&r->family, r->mask));
     fm_report_uint(o, "steps", (uint64_t)r->steps);
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);
     fm_report_double(o, "loss_first", r->loss_first);
@@ -39,7 +39,7 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_show_course course = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
     if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err) != FM_OK)
         return err->code;
     return fm_show_tool(cli, &tool, err);

@@ -7,8 +7,8 @@
 static void describe(FILE *out, const void *report)
 {
     const struct fm_train_report *r = report;
-    const struct fm_family *f = &r->family;
-    fprintf(out, "masks    %d, budgets 0 to %.4f\n", f->count, fm_family_budget(f, f->count - 1));
+    const struct fm_masks *f = &r->family;
+    fprintf(out, "masks    %d, budgets 0 to %.4f\n", f->count, fm_masks_budget(f, f->count - 1));
     if (r->steps)
         fprintf(out, "steps    %d, %d of them resumed\n", r->steps, r->resumed);
     fm_show_losses(out, f, NULL);

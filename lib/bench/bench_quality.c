@@ -67,7 +67,7 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
         fm_budgets_open(&s->budgets, &s->bundle, err) != FM_OK || open_model(s, run, err) != FM_OK)
         return err->code;
     const struct fm_config *config = fm_model_config(s->model);
-    const struct fm_family *f = &s->budgets.family;
+    const struct fm_masks *f = &s->budgets.family;
     if (config->M != f->M || config->E != f->E || config->I != f->I)
         return fm_fail(err, FM_ECONFIG,
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
@@ -92,19 +92,19 @@ static void close_subject(struct subject *s)
 }
 
 /* Append the mask nearest to a budget, once. */
-static int add_row(struct fm_bench_quality *q, const struct fm_family *f, const char *text,
+static int add_row(struct fm_bench_quality *q, const struct fm_masks *f, const char *text,
                    struct fm_err *err)
 {
     struct fm_decimal budget;
     if (fm_decimal_parse(&budget, text, "--budgets", err) != FM_OK)
         return err->code;
-    int mask = fm_family_nearest(f, &budget);
+    int mask = fm_masks_nearest(f, &budget);
     if (q->rows == 0 || q->row[q->rows - 1].mask < mask)
         q->row[q->rows++].mask = mask;
     return FM_OK;
 }
 
-static int choose_rows(struct fm_bench_quality *q, const struct fm_family *f, const char *budgets,
+static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, const char *budgets,
                        struct fm_err *err)
 {
     char text[24];
@@ -135,15 +135,15 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_family *f, co
 static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
                        uint64_t seed, struct fm_err *err)
 {
-    const struct fm_family *f = &s->budgets.family;
-    struct fm_family layer, global;
+    const struct fm_masks *f = &s->budgets.family;
+    struct fm_masks layer, global;
     size_t experts = (size_t)f->M * (size_t)f->E;
-    fm_family_init(&layer, f->M, f->E, f->I);
-    fm_family_init(&global, f->M, f->E, f->I);
-    int code = fm_family_shuffle(&layer, f, false, seed, err);
+    fm_masks_init(&layer, f->M, f->E, f->I);
+    fm_masks_init(&global, f->M, f->E, f->I);
+    int code = fm_masks_shuffle(&layer, f, false, seed, err);
     if (code == FM_OK)
-        code = fm_family_shuffle(&global, f, true, seed, err);
-    const struct fm_family *from[FM_BENCH_KINDS] = {f, NULL, &layer, &global};
+        code = fm_masks_shuffle(&global, f, true, seed, err);
+    const struct fm_masks *from[FM_BENCH_KINDS] = {f, NULL, &layer, &global};
     for (int r = 0; code == FM_OK && r < q->rows; r++)
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             int mask = q->row[r].mask;
@@ -151,18 +151,18 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
             uint32_t same = fm_actions_uniform(f->mask[mask].removed, f->M, f->E, f->I,
                                                s->budgets.actions.multiple);
             for (size_t i = 0; i < experts; i++)
-                w[i] = from[k] ? fm_family_widths(from[k], mask)[i] : same;
-            q->row[r].budget[k] = (double)fm_family_removed(f, w) / (double)fm_family_channels(f);
+                w[i] = from[k] ? fm_masks_widths(from[k], mask)[i] : same;
+            q->row[r].budget[k] = (double)fm_masks_removed(f, w) / (double)fm_masks_channels(f);
         }
-    fm_family_release(&layer);
-    fm_family_release(&global);
+    fm_masks_release(&layer);
+    fm_masks_release(&global);
     return code;
 }
 
 static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_run_options *run,
                    struct fm_err *err)
 {
-    const struct fm_family *f = &s->budgets.family;
+    const struct fm_masks *f = &s->budgets.family;
     const struct fm_ops *ops;
     int masks = q->rows * FM_BENCH_KINDS;
     size_t experts = (size_t)f->M * (size_t)f->E;

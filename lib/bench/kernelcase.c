@@ -109,20 +109,20 @@ static int alloc_tables(struct fm_kernelcase *c, struct fm_err *err)
 }
 
 /* The mask nearest to a budget, of the family's middle layer of experts. */
-static void copy_mask(struct fm_kernelcase *c, const struct fm_family *f, int b, double budget)
+static void copy_mask(struct fm_kernelcase *c, const struct fm_masks *f, int b, double budget)
 {
     int best = 0;
     for (int m = 1; m < f->count; m++)
-        if (fabs(fm_family_budget(f, m) - budget) < fabs(fm_family_budget(f, best) - budget))
+        if (fabs(fm_masks_budget(f, m) - budget) < fabs(fm_masks_budget(f, best) - budget))
             best = m;
-    const uint32_t *widths = fm_family_widths(f, best) + (size_t)(f->M / 2) * (size_t)f->E;
+    const uint32_t *widths = fm_masks_widths(f, best) + (size_t)(f->M / 2) * (size_t)f->E;
     for (int e = 0; e < f->E; e++)
         c->widths[b * f->E + e] = (int32_t)widths[e];
     c->share[b] = removed_share(c, b);
 }
 
 /* Of the family, or drawn where it is NULL. */
-static int set_masks(struct fm_kernelcase *c, const struct fm_family *f, const char *budgets,
+static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f, const char *budgets,
                      struct fm_err *err)
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];

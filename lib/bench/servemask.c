@@ -39,15 +39,15 @@ static int open_drawn(struct fm_servemask *m, struct fm_config *config, struct f
 static int choose_masks(struct fm_servemask *m, struct fm_err *err)
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
-    const struct fm_family *f = &m->family.family;
+    const struct fm_masks *f = &m->family.family;
     int count;
     if (fm_kernelcase_budgets(budget, &count, m->options->budgets, err) != FM_OK)
         return err->code;
     for (int b = 0; b < count; b++) {
         int best = 0;
         for (int i = 1; i < f->count; i++)
-            if (fabs(fm_family_budget(f, i) - budget[b]) <
-                fabs(fm_family_budget(f, best) - budget[b]))
+            if (fabs(fm_masks_budget(f, i) - budget[b]) <
+                fabs(fm_masks_budget(f, best) - budget[b]))
                 best = i;
         if (m->B == 0 || m->mask[m->B - 1] != best)
             m->mask[m->B++] = best;
@@ -94,7 +94,7 @@ void fm_servemask_close(struct fm_servemask *m)
 int fm_servemask_draw(const struct fm_servemask *m, int l, int32_t *widths, struct fm_err *err)
 {
     struct fm_kernelcase k = {0};
-    const struct fm_family *f = &m->family.family;
+    const struct fm_masks *f = &m->family.family;
     if (!m->layers) {
         if (draw(&k, m, l, err) == FM_OK)
             memcpy(widths, k.widths, (size_t)k.layer.B * (size_t)k.layer.E * sizeof *widths);
@@ -102,7 +102,7 @@ int fm_servemask_draw(const struct fm_servemask *m, int l, int32_t *widths, stru
         return err->code;
     }
     for (int b = 0; b < m->B; b++) {
-        const uint32_t *from = fm_family_widths(f, m->mask[b]) + (size_t)l * (size_t)f->E;
+        const uint32_t *from = fm_masks_widths(f, m->mask[b]) + (size_t)l * (size_t)f->E;
         for (int e = 0; e < f->E; e++)
             widths[b * f->E + e] = (int32_t)from[e];
     }

@@ -279,7 +279,7 @@ struct stage {
     struct fm_config config;
     struct fm_ranking ranking;
     struct fm_actions actions;
-    struct fm_family family;
+    struct fm_masks family;
     cJSON *manifest;
     void *data[2]; /* ranking, masks */
     size_t size[2];
@@ -292,10 +292,10 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     int code = draw_ranking(&g->ranking, c, seed, err);
     if (code == FM_OK)
         code = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
-    fm_family_init(&g->family, c->M, c->E, c->I);
+    fm_masks_init(&g->family, c->M, c->E, c->I);
     if (code == FM_OK)
-        code = fm_family_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order,
-                                  &step, &until, FM_PER_EXPERT, err);
+        code = fm_masks_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order,
+                                 &step, &until, FM_PER_EXPERT, err);
     return code;
 }
 
@@ -345,7 +345,7 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
     cJSON_Delete(g.manifest);
     free(g.data[0]);
     free(g.data[1]);
-    fm_family_release(&g.family);
+    fm_masks_release(&g.family);
     fm_ranking_release(&g.ranking);
     fm_hfdir_close(&g.dir);
     return code;

@@ -70,7 +70,7 @@ static int start(struct talk *t, struct fm_err *err)
         close_end(&in[1]);
         close_end(&out[0]);
     } else if (t->child.pid == 0) {
-        become(t->c->command, in[0], out[1]);
+        exec_shell(t->c->command, in[0], out[1]);
     } else {
         setpgid(t->child.pid, t->child.pid);
     }

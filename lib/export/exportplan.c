@@ -196,7 +196,7 @@ uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
 
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
 {
-    uint64_t freed = fm_family_channels(&p->from->budgets.family);
+    uint64_t freed = fm_masks_channels(&p->from->budgets.family);
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         freed -= p->widths.kept[i];
     return freed;

@@ -65,8 +65,7 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
     if (p->options.layout->family)
         full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-    return full -
-           (fm_family_channels(&o->budgets.family) - fm_exportplan_channels_all(p)) * channel;
+    return full - (fm_masks_channels(&o->budgets.family) - fm_exportplan_channels_all(p)) * channel;
 }
 
 /* A form of one member; of all files where there are weights. */

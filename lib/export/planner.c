@@ -83,7 +83,7 @@ static void cover_members(struct fm_exportplan *p)
     uint32_t *kept = p->widths.kept;
     memset(kept, 0, n * sizeof *kept);
     for (int b = p->first; b <= p->last; b++) {
-        const uint32_t *mask = fm_family_widths(&p->from->budgets.family, b);
+        const uint32_t *mask = fm_masks_widths(&p->from->budgets.family, b);
         for (size_t i = 0; i < n; i++)
             kept[i] = mask[i] > kept[i] ? mask[i] : kept[i];
     }
@@ -98,7 +98,7 @@ void fm_planner_widths(struct fm_exportplan *p, int index)
     if (p->options.load_cap)
         cover_members(p);
     else
-        memcpy(kept, fm_family_widths(&p->from->budgets.family, index), n * sizeof *kept);
+        memcpy(kept, fm_masks_widths(&p->from->budgets.family, index), n * sizeof *kept);
     uint64_t before = sum_of(kept, n);
     if (layout->level)
         layout->level(p);

@@ -204,10 +204,10 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
  * experts flip in one step, the family still has a mask at every budget step.  What grows wider
  * goes first, then what is decided most clearly.  `from` becomes `to`.
  */
-static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *from,
+static int offer_flips(struct fm_learn *n, struct fm_masks *family, uint32_t *from,
                        const uint32_t *to, struct fm_err *err)
 {
-    uint64_t channels = fm_family_channels(family);
+    uint64_t channels = fm_masks_channels(family);
     uint64_t grown = fm_decimal_ceil(&n->step, channels);
     uint64_t until = fm_decimal_ceil(&n->until, channels);
     struct flip *flip = fm_alloc((size_t)n->logits.X, sizeof *flip, "flips", err);
@@ -218,9 +218,9 @@ static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *f
     for (int i = 0; rc == FM_OK && i < flips; i++) {
         for (int e = 0; e < n->size; e++)
             from[flip[i].x * n->size + e] = flip[i].to;
-        bool arrived = fm_family_removed(family, from) >= until;
-        rc = fm_family_offer(family, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
-                             err);
+        bool arrived = fm_masks_removed(family, from) >= until;
+        rc = fm_masks_offer(family, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
+                            err);
         if (arrived)
             break;
     }
@@ -228,18 +228,18 @@ static int offer_flips(struct fm_learn *n, struct fm_family *family, uint32_t *f
     return rc;
 }
 
-int fm_learn_step(struct fm_learn *n, struct fm_family *family, bool *done, struct fm_err *err)
+int fm_learn_step(struct fm_learn *n, struct fm_masks *family, bool *done, struct fm_err *err)
 {
     size_t X = experts_of(n);
-    uint64_t until = fm_decimal_ceil(&n->until, fm_family_channels(family));
+    uint64_t until = fm_decimal_ceil(&n->until, fm_masks_channels(family));
     uint32_t *before = n->widths + (size_t)n->options->samples * X, *hard = before + X;
     harden(n, before);
     bool arrived = family->mask[family->count - 1].removed >= until;
     *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
     if (*done)
         return arrived ? FM_OK
-                       : fm_family_offer(family, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
-                                         NULL, err);
+                       : fm_masks_offer(family, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
+                                        NULL, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
     if (rc == FM_OK)
         rc = run_students(n, err);

@@ -56,7 +56,7 @@ void fm_recover_defaults(struct fm_recover_options *options)
 
 void fm_recover_report_release(struct fm_recover_report *report)
 {
-    fm_family_release(&report->family);
+    fm_masks_release(&report->family);
     free(report->after);
     *report = (struct fm_recover_report){0};
 }
@@ -164,11 +164,11 @@ static int prepare(struct recovery *r, struct fm_err *err)
     int rc = fm_budgets_open(&r->budgets, &task->in, err);
     if (rc != FM_OK)
         return rc;
-    const struct fm_family *family = &r->budgets.family;
+    const struct fm_masks *family = &r->budgets.family;
     r->tune = (struct fm_tune){.task = task,
                                .options = r->options,
                                .family = family,
-                               .mask = fm_family_nearest(family, &r->budget),
+                               .mask = fm_masks_nearest(family, &r->budget),
                                .batch = batch_of(task->run)};
     if (r->options->strategy == FM_RECOVER_CROSS && family->count < 2)
         return fm_fail(err, FM_ECONFIG,
@@ -215,7 +215,7 @@ static int measure_group(struct recovery *r, struct fm_quality *quality, int b, 
 {
     struct fm_task *task = &r->task;
     int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
-                                fm_family_widths(&r->budgets.family, b), n, &r->tune.adapter,
+                                fm_masks_widths(&r->budgets.family, b), n, &r->tune.adapter,
                                 task->run, err);
     if (rc == FM_EFORMAT)
         return fm_within(err, "training diverged, use a smaller --lr");
@@ -275,13 +275,13 @@ static void set_quality(struct fm_quality *q, const double *from)
 
 static int fill_report(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_family *f = &r->budgets.family;
-    fm_family_init(&report->family, f->M, f->E, f->I);
+    const struct fm_masks *f = &r->budgets.family;
+    fm_masks_init(&report->family, f->M, f->E, f->I);
     report->after = fm_alloc((size_t)f->count, sizeof *report->after, "quality", err);
     int rc = report->after ? FM_OK : FM_ENOMEM;
     for (int b = 0; rc == FM_OK && b < f->count; b++) {
-        rc = fm_family_append(&report->family, fm_family_widths(f, b), f->mask[b].method,
-                              f->mask[b].step, err);
+        rc = fm_masks_append(&report->family, fm_masks_widths(f, b), f->mask[b].method,
+                             f->mask[b].step, err);
         if (rc == FM_OK)
             report->family.mask[b].quality = f->mask[b].quality;
         set_quality(&report->after[b], r->after + (size_t)b * QUALITIES);
@@ -338,7 +338,7 @@ static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_me
                          struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    struct fm_family *f = &r->budgets.family;
+    struct fm_masks *f = &r->budgets.family;
     void *frame = NULL;
     for (int b = 0; b < f->count; b++)
         set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);

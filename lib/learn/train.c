@@ -47,7 +47,7 @@ void fm_train_defaults(struct fm_train_options *options)
 
 void fm_train_report_release(struct fm_train_report *report)
 {
-    fm_family_release(&report->family);
+    fm_masks_release(&report->family);
     *report = (struct fm_train_report){0};
 }
 
@@ -153,26 +153,26 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
     return fm_task_params(&t->task, &t->params, text, err);
 }
 
-static int make_saliency(struct fm_trainer *t, struct fm_family *f, struct fm_err *err)
+static int make_saliency(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
-    return fm_family_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
-                              t->options->granularity, err);
+    return fm_masks_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
+                             t->options->granularity, err);
 }
 
 /* The families that need no gradient: whole at once. */
 static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
 {
-    struct fm_family *f = &t->family[0];
+    struct fm_masks *f = &t->family[0];
     switch (t->options->method) {
     case FM_METHOD_SALIENCY:
         return make_saliency(t, f, err);
     case FM_METHOD_UNIFORM:
-        return fm_family_uniform(f, &t->actions, &t->until, err);
+        return fm_masks_uniform(f, &t->actions, &t->until, err);
     default:
         assert(is_shuffle(t->options->method));
-        return fm_family_shuffle(f, &from->family, t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
-                                 t->task.run->seed, err);
+        return fm_masks_shuffle(f, &from->family, t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
+                                t->task.run->seed, err);
     }
 }
 
@@ -185,7 +185,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
                                  .until = t->until,
                                  .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
-    return rc == FM_OK ? fm_family_full(&t->family[0], FM_METHOD_LEARNED, err) : rc;
+    return rc == FM_OK ? fm_masks_full(&t->family[0], FM_METHOD_LEARNED, err) : rc;
 }
 
 static int prepare(struct fm_trainer *t, struct fm_err *err)
@@ -194,7 +194,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     struct fm_budgets from = {0};
     int rc = FM_OK, count = t->task.calib.count, want = t->options->walk_sequences;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_family_init(&t->family[i], c->M, c->E, c->I);
+        fm_masks_init(&t->family[i], c->M, c->E, c->I);
     t->walk = (struct fm_walk){.task = &t->task,
                                .actions = &t->actions,
                                .step = &t->step,
@@ -212,7 +212,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     if (rc == FM_OK && t->learns)
         rc = prepare_learn(t, err);
     if (rc == FM_OK && t->walks)
-        rc = fm_family_full(&t->family[1], FM_METHOD_WALK, err);
+        rc = fm_masks_full(&t->family[1], FM_METHOD_WALK, err);
     if (rc == FM_OK && t->learns && t->walks)
         rc = make_saliency(t, &t->family[2], err);
     if (rc == FM_OK && !t->learns && !t->walks)
@@ -252,8 +252,8 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
 
 static int run_walk(struct fm_trainer *t, struct fm_err *err)
 {
-    struct fm_family *f = &t->family[1];
-    uint64_t channels = fm_family_channels(f), until = fm_decimal_ceil(&t->until, channels);
+    struct fm_masks *f = &t->family[1];
+    uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
     bool done = false;
     int rc = FM_OK;
     while (rc == FM_OK && !done) {
@@ -268,7 +268,7 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
 }
 
 /* Measure what is not measured yet, in pieces that can be saved. */
-static int run_measure(struct fm_trainer *t, struct fm_family *f, struct fm_err *err)
+static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     struct fm_task *task = &t->task;
     int group = fm_quality_group(task->config, &task->held, task->memory), rc = FM_OK, b = 0;
@@ -283,7 +283,7 @@ static int run_measure(struct fm_trainer *t, struct fm_family *f, struct fm_err 
         rc = check_stop(t, err);
         if (rc == FM_OK)
             rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
-                                    fm_family_widths(f, b), n, NULL, task->run, err);
+                                    fm_masks_widths(f, b), n, NULL, task->run, err);
         for (int i = 0; rc == FM_OK && i < n; i++)
             f->mask[b + i].quality = quality[i];
         if (rc == FM_OK)
@@ -317,25 +317,25 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     const struct fm_config *c = t->task.config;
     int rc = FM_OK;
     if (t->learns && t->walks) {
-        fm_family_init(&report->family, c->M, c->E, c->I);
-        rc = fm_family_best(&report->family, t->family, FM_TRAIN_FAMILIES, &t->step, err);
+        fm_masks_init(&report->family, c->M, c->E, c->I);
+        rc = fm_masks_best(&report->family, t->family, FM_TRAIN_FAMILIES, &t->step, err);
     } else {
-        struct fm_family *f = &t->family[t->walks ? 1 : 0];
+        struct fm_masks *f = &t->family[t->walks ? 1 : 0];
         report->family = *f;
-        *f = (struct fm_family){0};
+        *f = (struct fm_masks){0};
     }
     if (rc != FM_OK)
         return rc;
-    const struct fm_family *f = &report->family;
+    const struct fm_masks *f = &report->family;
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
     report->resumed = t->resumed;
-    uint64_t channels = fm_family_channels(f);
+    uint64_t channels = fm_masks_channels(f);
     report->reached = f->mask[f->count - 1].removed + fm_decimal_ceil(&t->step, channels) >
                       fm_decimal_floor(&t->until, channels);
     if (!report->reached && !is_shuffle(t->options->method))
         fm_run_warn(t->task.run, "the last mask removes %.4f of the channels, not --until %s",
-                    fm_family_budget(f, f->count - 1), t->options->until);
+                    fm_masks_budget(f, f->count - 1), t->options->until);
     return FM_OK;
 }
 
@@ -494,7 +494,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_family_release(&t.family[i]);
+        fm_masks_release(&t.family[i]);
     fm_task_close(&t.task);
     return rc;
 }

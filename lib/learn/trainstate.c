@@ -28,7 +28,7 @@ struct packed {
 
 enum { CE, KL, AGREE, POSITIONS, QUALITIES };
 
-static int pack_family(struct packed *p, const struct fm_family *f, struct fm_err *err)
+static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err *err)
 {
     p->steps = fm_alloc((size_t)f->count, sizeof *p->steps, "state", err);
     p->quality = fm_alloc((size_t)f->count, QUALITIES * sizeof *p->quality, "state", err);
@@ -46,12 +46,12 @@ static int pack_family(struct packed *p, const struct fm_family *f, struct fm_er
     return FM_OK;
 }
 
-static void unpack_family(struct fm_family *f, const struct packed *p)
+static void unpack_family(struct fm_masks *f, const struct packed *p)
 {
     for (int b = 0; b < f->count; b++) {
         const double *q = p->quality + (size_t)b * QUALITIES;
         f->mask[b].step = (int)p->steps[b];
-        f->mask[b].removed = fm_family_removed(f, fm_family_widths(f, b));
+        f->mask[b].removed = fm_masks_removed(f, fm_masks_widths(f, b));
         f->mask[b].quality =
             (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false};
     }
@@ -111,7 +111,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
     const char *const names[] = {"learned.steps", "walk.steps", "saliency.steps"};
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        struct fm_family *f = &t->family[i];
+        struct fm_masks *f = &t->family[i];
         uint64_t count = fm_journal_count(j, names[i]);
         if ((count > 0) != (f->count > 0) || count > FM_BUDGETS_MAX)
             return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks", t->task.run->state,

@@ -32,7 +32,7 @@ static size_t layer_floats(const struct fm_adapter *a, int m)
 static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
-    const uint32_t *widths = fm_family_widths(t->family, is_cross(t) ? 0 : t->mask);
+    const uint32_t *widths = fm_masks_widths(t->family, is_cross(t) ? 0 : t->mask);
     int rc = fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
                              (float)t->options->alpha, widths, err);
     if (rc != FM_OK)
@@ -182,11 +182,11 @@ static void weigh_lanes(void *self, const struct fm_measure *measure, float *sca
 static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
 {
     const struct fm_recover_options *o = t->options;
-    const struct fm_family *f = t->family;
+    const struct fm_masks *f = t->family;
     float ce = (float)o->w_task, kl = (float)o->w_kl;
     if (!is_cross(t)) {
         lane[0] = (struct fm_lane){.teacher = -1, .ce = 1};
-        lane[1] = (struct fm_lane){.widths = fm_family_widths(f, t->mask),
+        lane[1] = (struct fm_lane){.widths = fm_masks_widths(f, t->mask),
                                    .adapter = &t->adapter,
                                    .backward = true,
                                    .teacher = 0,
@@ -201,7 +201,7 @@ static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
             b = 1 + (int)fm_rng_below(t->task->run->seed, FM_STREAM_SANDWICH,
                                       (uint64_t)t->taken * (uint64_t)t->lanes + (uint64_t)i,
                                       (uint64_t)f->count - 2);
-        lane[i] = (struct fm_lane){.widths = fm_family_widths(f, b),
+        lane[i] = (struct fm_lane){.widths = fm_masks_widths(f, b),
                                    .adapter = &t->adapter,
                                    .backward = true,
                                    .teacher = 0,

@@ -108,7 +108,7 @@ out:
 
 /* Groups of tied experts are lowered as one expert with the sum of their costs. */
 static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
-                        const struct fm_family *family, uint64_t target, struct fm_err *err)
+                        const struct fm_masks *family, uint64_t target, struct fm_err *err)
 {
     int size = fm_granularity_size(w->granularity, family->M, family->E), X = family->M * family->E;
     fm_granularity_gather(widths, (size_t)X, size);
@@ -119,9 +119,9 @@ static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squar
     return rc;
 }
 
-int fm_walk_step(const struct fm_walk *w, struct fm_family *family, bool *done, struct fm_err *err)
+int fm_walk_step(const struct fm_walk *w, struct fm_masks *family, bool *done, struct fm_err *err)
 {
-    uint64_t n = fm_family_channels(family), removed = family->mask[family->count - 1].removed;
+    uint64_t n = fm_masks_channels(family), removed = family->mask[family->count - 1].removed;
     uint64_t targets = fm_decimal_targets(w->step, w->until), i = 1;
     int X = family->M * family->E, rc = FM_OK;
     while (i <= targets && removed >= fm_decimal_target(w->step, w->until, i, n))
@@ -134,13 +134,13 @@ int fm_walk_step(const struct fm_walk *w, struct fm_family *family, bool *done, 
     uint32_t *widths = fm_alloc((size_t)X, sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
-    memcpy(widths, fm_family_widths(family, family->count - 1), (size_t)X * sizeof *widths);
+    memcpy(widths, fm_masks_widths(family, family->count - 1), (size_t)X * sizeof *widths);
     rc = measure_squares(w, &grad, widths, (i - 1) * (uint64_t)w->sequences, err);
     if (rc == FM_OK)
         rc = lower_groups(w, widths, grad.total, family, fm_decimal_target(w->step, w->until, i, n),
                           err);
     if (rc == FM_OK)
-        rc = fm_family_append(family, widths, FM_METHOD_WALK, (int)i, err);
+        rc = fm_masks_append(family, widths, FM_METHOD_WALK, (int)i, err);
     fm_maskgrad_release(&grad);
     free(widths);
     return rc;

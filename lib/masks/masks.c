@@ -39,50 +39,50 @@ int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err
                    text);
 }
 
-void fm_family_init(struct fm_family *f, int M, int E, int I)
+void fm_masks_init(struct fm_masks *f, int M, int E, int I)
 {
-    *f = (struct fm_family){.M = M, .E = E, .I = I};
+    *f = (struct fm_masks){.M = M, .E = E, .I = I};
 }
 
-void fm_family_release(struct fm_family *f)
+void fm_masks_release(struct fm_masks *f)
 {
     free(f->mask);
     free(f->widths);
-    *f = (struct fm_family){0};
+    *f = (struct fm_masks){0};
 }
 
-static size_t experts_of(const struct fm_family *f)
+static size_t experts_of(const struct fm_masks *f)
 {
     return (size_t)f->M * (size_t)f->E;
 }
 
-const uint32_t *fm_family_widths(const struct fm_family *f, int b)
+const uint32_t *fm_masks_widths(const struct fm_masks *f, int b)
 {
     assert(b >= 0 && b < f->count);
     return f->widths + (size_t)b * experts_of(f);
 }
 
-uint64_t fm_family_channels(const struct fm_family *f)
+uint64_t fm_masks_channels(const struct fm_masks *f)
 {
     return (uint64_t)experts_of(f) * (uint64_t)f->I;
 }
 
-double fm_family_budget(const struct fm_family *f, int b)
+double fm_masks_budget(const struct fm_masks *f, int b)
 {
     assert(b >= 0 && b < f->count);
-    return (double)f->mask[b].removed / (double)fm_family_channels(f);
+    return (double)f->mask[b].removed / (double)fm_masks_channels(f);
 }
 
-uint64_t fm_family_removed(const struct fm_family *f, const uint32_t *widths)
+uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths)
 {
     uint64_t kept = 0;
     for (size_t x = 0; x < experts_of(f); x++)
         kept += widths[x];
-    assert(kept <= fm_family_channels(f));
-    return fm_family_channels(f) - kept;
+    assert(kept <= fm_masks_channels(f));
+    return fm_masks_channels(f) - kept;
 }
 
-static int make_room(struct fm_family *f, struct fm_err *err)
+static int make_room(struct fm_masks *f, struct fm_err *err)
 {
     if (f->count < f->capacity)
         return FM_OK;
@@ -99,10 +99,10 @@ static int make_room(struct fm_family *f, struct fm_err *err)
     return rc;
 }
 
-int fm_family_append(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
-                     struct fm_err *err)
+int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
+                    struct fm_err *err)
 {
-    uint64_t removed = fm_family_removed(f, widths);
+    uint64_t removed = fm_masks_removed(f, widths);
     assert(f->count == 0 || removed > f->mask[f->count - 1].removed);
     int rc = make_room(f, err);
     if (rc != FM_OK)
@@ -113,7 +113,7 @@ int fm_family_append(struct fm_family *f, const uint32_t *widths, enum fm_method
     return FM_OK;
 }
 
-int fm_family_full(struct fm_family *f, enum fm_method method, struct fm_err *err)
+int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 {
     assert(f->count == 0);
     int rc = make_room(f, err);
@@ -126,22 +126,22 @@ int fm_family_full(struct fm_family *f, enum fm_method method, struct fm_err *er
     return FM_OK;
 }
 
-int fm_family_offer(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
-                    uint64_t grown, bool last, bool *added, struct fm_err *err)
+int fm_masks_offer(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
+                   uint64_t grown, bool last, bool *added, struct fm_err *err)
 {
     assert(f->count > 0);
-    uint64_t removed = fm_family_removed(f, widths), before = f->mask[f->count - 1].removed;
+    uint64_t removed = fm_masks_removed(f, widths), before = f->mask[f->count - 1].removed;
     bool add = removed > before && (last || removed - before >= grown);
     if (added)
         *added = add;
-    return add ? fm_family_append(f, widths, method, step, err) : FM_OK;
+    return add ? fm_masks_append(f, widths, method, step, err) : FM_OK;
 }
 
-int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget)
+int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget)
 {
     int best = -1;
     unsigned __int128 distance = 0;
-    unsigned __int128 want = (unsigned __int128)budget->num * fm_family_channels(f);
+    unsigned __int128 want = (unsigned __int128)budget->num * fm_masks_channels(f);
     for (int b = 0; b < f->count; b++) {
         unsigned __int128 has = (unsigned __int128)budget->den * f->mask[b].removed;
         unsigned __int128 d = has > want ? has - want : want - has;
@@ -212,14 +212,14 @@ static int build_hull(struct segment *segment, const struct fm_actions *actions,
 }
 
 /* Take the segments in order; at every target, the widths so far are a mask. */
-static int cut_segments(struct fm_family *f, const struct segment *segment, size_t segments,
+static int cut_segments(struct fm_masks *f, const struct segment *segment, size_t segments,
                         uint32_t *widths, int size, const struct fm_decimal *step,
                         const struct fm_decimal *until, struct fm_err *err)
 {
-    int rc = fm_family_full(f, FM_METHOD_SALIENCY, err);
+    int rc = fm_masks_full(f, FM_METHOD_SALIENCY, err);
     if (rc != FM_OK)
         return rc;
-    memcpy(widths, fm_family_widths(f, 0), experts_of(f) * sizeof *widths);
+    memcpy(widths, fm_masks_widths(f, 0), experts_of(f) * sizeof *widths);
     uint64_t removed = 0, targets = fm_decimal_targets(step, until), at = 1;
     for (size_t s = 0; s < segments && at <= targets && rc == FM_OK; s++) {
         uint32_t *group = widths + segment[s].group * (size_t)size;
@@ -227,20 +227,19 @@ static int cut_segments(struct fm_family *f, const struct segment *segment, size
         for (int e = 0; e < size; e++)
             group[e] = segment[s].to;
         removed += (uint64_t)size * (segment[s].from - segment[s].to);
-        if (removed < fm_decimal_target(step, until, at, fm_family_channels(f)))
+        if (removed < fm_decimal_target(step, until, at, fm_masks_channels(f)))
             continue;
-        rc = fm_family_append(f, widths, FM_METHOD_SALIENCY, (int)at, err);
-        while (at <= targets &&
-               removed >= fm_decimal_target(step, until, at, fm_family_channels(f)))
+        rc = fm_masks_append(f, widths, FM_METHOD_SALIENCY, (int)at, err);
+        while (at <= targets && removed >= fm_decimal_target(step, until, at, fm_masks_channels(f)))
             at++;
     }
     return rc;
 }
 
-int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
-                       const int32_t *order, const struct fm_decimal *step,
-                       const struct fm_decimal *until, enum fm_granularity granularity,
-                       struct fm_err *err)
+int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, const double *scores,
+                      const int32_t *order, const struct fm_decimal *step,
+                      const struct fm_decimal *until, enum fm_granularity granularity,
+                      struct fm_err *err)
 {
     size_t n = experts_of(f), A = (size_t)actions->count, segments = 0;
     int rc = FM_ENOMEM, size = fm_granularity_size(granularity, f->M, f->E);
@@ -262,20 +261,20 @@ out:
     return rc;
 }
 
-int fm_family_uniform(struct fm_family *f, const struct fm_actions *actions,
-                      const struct fm_decimal *until, struct fm_err *err)
+int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
+                     const struct fm_decimal *until, struct fm_err *err)
 {
     uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
-    int rc = fm_family_full(f, FM_METHOD_UNIFORM, err);
-    uint64_t most = fm_decimal_ceil(until, fm_family_channels(f));
+    int rc = fm_masks_full(f, FM_METHOD_UNIFORM, err);
+    uint64_t most = fm_decimal_ceil(until, fm_masks_channels(f));
     for (int a = actions->count - 1; rc == FM_OK && a-- > 0;) {
         for (size_t x = 0; x < experts_of(f); x++)
             widths[x] = actions->width[a];
-        if (fm_family_removed(f, widths) > most)
+        if (fm_masks_removed(f, widths) > most)
             break;
-        rc = fm_family_append(f, widths, FM_METHOD_UNIFORM, 0, err);
+        rc = fm_masks_append(f, widths, FM_METHOD_UNIFORM, 0, err);
     }
     free(widths);
     return rc;
@@ -290,8 +289,8 @@ static void permute(uint32_t *widths, const uint32_t *from, uint32_t *order, uin
         widths[i] = from[order[i]];
 }
 
-int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool global, uint64_t seed,
-                      struct fm_err *err)
+int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool global, uint64_t seed,
+                     struct fm_err *err)
 {
     assert(f->M == from->M && f->E == from->E && f->I == from->I && f->count == 0);
     enum fm_method method = global ? FM_METHOD_SHUFFLE_GLOBAL : FM_METHOD_SHUFFLE_LAYER;
@@ -299,13 +298,13 @@ int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool gl
     uint32_t *order = fm_alloc(experts_of(f), sizeof *order, "permutation", err);
     int rc = widths && order ? FM_OK : FM_ENOMEM;
     for (int b = 0; rc == FM_OK && b < from->count; b++) {
-        const uint32_t *source = fm_family_widths(from, b);
+        const uint32_t *source = fm_masks_widths(from, b);
         uint32_t E = (uint32_t)f->E, M = (uint32_t)f->M;
         if (global)
             permute(widths, source, order, M * E, seed, (uint32_t)b);
         for (uint32_t m = 0; !global && m < M; m++)
             permute(widths + m * E, source + m * E, order, E, seed, (uint32_t)b * M + m);
-        rc = fm_family_append(f, widths, method, from->mask[b].step, err);
+        rc = fm_masks_append(f, widths, method, from->mask[b].step, err);
     }
     free(widths);
     free(order);
@@ -313,14 +312,14 @@ int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool gl
 }
 
 /* The budget step nearest to mask b: masks in one bin compete. */
-static uint64_t bin_of(const struct fm_family *f, int b, const struct fm_decimal *step)
+static uint64_t bin_of(const struct fm_masks *f, int b, const struct fm_decimal *step)
 {
-    unsigned __int128 one = (unsigned __int128)step->num * fm_family_channels(f);
+    unsigned __int128 one = (unsigned __int128)step->num * fm_masks_channels(f);
     return (uint64_t)((2 * (unsigned __int128)f->mask[b].removed * step->den + one) / (2 * one));
 }
 
 /* The best mask of a bin among f's masks from *b on; moves *b behind the bin. */
-static int best_in_bin(const struct fm_family *f, int *b, uint64_t bin,
+static int best_in_bin(const struct fm_masks *f, int *b, uint64_t bin,
                        const struct fm_decimal *step)
 {
     int best = -1;
@@ -332,17 +331,17 @@ static int best_in_bin(const struct fm_family *f, int *b, uint64_t bin,
     return best;
 }
 
-static int append_from(struct fm_family *f, const struct fm_family *from, int b, struct fm_err *err)
+static int append_from(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err)
 {
     const struct fm_mask *mask = &from->mask[b];
-    int rc = fm_family_append(f, fm_family_widths(from, b), mask->method, mask->step, err);
+    int rc = fm_masks_append(f, fm_masks_widths(from, b), mask->method, mask->step, err);
     if (rc == FM_OK)
         f->mask[f->count - 1].quality = mask->quality;
     return rc;
 }
 
-int fm_family_best(struct fm_family *f, const struct fm_family *from, int count,
-                   const struct fm_decimal *step, struct fm_err *err)
+int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
+                  const struct fm_decimal *step, struct fm_err *err)
 {
     int at[FM_METHODS];
     assert(f->count == 0 && count > 0 && count <= FM_METHODS);

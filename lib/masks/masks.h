@@ -4,9 +4,10 @@
  * tensor, file or gradient of a model comes in here, so all of it is tested by numbers.  In
  * reading order: decimal, actions, granularity, masks, logits.
  *
- * Mask families: budgets in increasing order, a width per expert in each, and where each
- * came from.  The ways to make one that need no gradient are here: saliency (the concave
- * hull of the scores), uniform, and the two shuffles that serve as controls.
+ * struct fm_masks is a family of masks: budgets in increasing order, a width per expert in each,
+ * and where each came from.  (A family of models, Mixtral or OLMoE, is lib/model/family.h's.)  The
+ * ways to make one that need no gradient are here: saliency (the concave hull of the scores),
+ * uniform, and the two shuffles that serve as controls.
  *
  * Budget = channels removed / (M E I), in integers.  A family begins with the full mask.
  */
@@ -49,40 +50,40 @@ struct fm_mask {
     struct fm_quality quality;
 };
 
-struct fm_family {
+struct fm_masks {
     int M, E, I;
     int count, capacity;
     struct fm_mask *mask; /* (count), removed strictly increasing */
     uint32_t *widths;     /* (count, M, E) */
 };
 
-void fm_family_init(struct fm_family *f, int M, int E, int I);
-void fm_family_release(struct fm_family *f); /* zeroed struct is fine */
+void fm_masks_init(struct fm_masks *f, int M, int E, int I);
+void fm_masks_release(struct fm_masks *f); /* zeroed struct is fine */
 
 /* Widths of mask b, (M, E). */
-const uint32_t *fm_family_widths(const struct fm_family *f, int b);
+const uint32_t *fm_masks_widths(const struct fm_masks *f, int b);
 
 /* M E I, and the budget of mask b. */
-uint64_t fm_family_channels(const struct fm_family *f);
-double fm_family_budget(const struct fm_family *f, int b);
+uint64_t fm_masks_channels(const struct fm_masks *f);
+double fm_masks_budget(const struct fm_masks *f, int b);
 
 /* Channels that widths (M, E) remove. */
-uint64_t fm_family_removed(const struct fm_family *f, const uint32_t *widths);
+uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths);
 
 /* Append a copy of widths (M, E), which must remove more than the last mask does. */
-int fm_family_append(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
-                     struct fm_err *err);
+int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
+                    struct fm_err *err);
 
 /* Append the full mask to an empty family. */
-int fm_family_full(struct fm_family *f, enum fm_method method, struct fm_err *err);
+int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);
 
 /* The export rule: append widths if they remove at least `grown` more than the last mask (the
  * full one is there), or more at all where `last`.  *added, if not NULL, says whether. */
-int fm_family_offer(struct fm_family *f, const uint32_t *widths, enum fm_method method, int step,
-                    uint64_t grown, bool last, bool *added, struct fm_err *err);
+int fm_masks_offer(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
+                   uint64_t grown, bool last, bool *added, struct fm_err *err);
 
 /* The mask whose budget is nearest (ties: the lower); -1 in an empty family. */
-int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget);
+int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);
 
 /*
  * Saliency: per expert the concave hull of summed score against width over the action set,
@@ -90,23 +91,23 @@ int fm_family_nearest(const struct fm_family *f, const struct fm_decimal *budget
  * in original channel order, order (M, E, I) as in ranking.safetensors.  Experts that are tied
  * have one hull, of their summed scores.
  */
-int fm_family_saliency(struct fm_family *f, const struct fm_actions *actions, const double *scores,
-                       const int32_t *order, const struct fm_decimal *step,
-                       const struct fm_decimal *until, enum fm_granularity granularity,
-                       struct fm_err *err);
+int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, const double *scores,
+                      const int32_t *order, const struct fm_decimal *step,
+                      const struct fm_decimal *until, enum fm_granularity granularity,
+                      struct fm_err *err);
 
 /* One mask per action that does not remove more than `until`: every expert that width. */
-int fm_family_uniform(struct fm_family *f, const struct fm_actions *actions,
-                      const struct fm_decimal *until, struct fm_err *err);
+int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
+                     const struct fm_decimal *until, struct fm_err *err);
 
 /* Every mask of `from` with its widths permuted inside layers or over the model. */
-int fm_family_shuffle(struct fm_family *f, const struct fm_family *from, bool global, uint64_t seed,
-                      struct fm_err *err);
+int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool global, uint64_t seed,
+                     struct fm_err *err);
 
 /* At each budget, in steps of `step`, the mask of from[0..count) with the lowest held-out
  * cross-entropy, the first of equals; all masks have been measured.  count <= FM_METHODS. */
-int fm_family_best(struct fm_family *f, const struct fm_family *from, int count,
-                   const struct fm_decimal *step, struct fm_err *err);
+int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
+                  const struct fm_decimal *step, struct fm_err *err);
 
 /* lost (M, E, A): the sum of the scores of the channels that each action drops. */
 void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,

@@ -23,7 +23,7 @@
 static int check_sizes(const struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
-    const struct fm_family *f = &p->budgets.family;
+    const struct fm_masks *f = &p->budgets.family;
     if (p->ranking.M != c->M || p->ranking.E != c->E || p->ranking.I != c->I || f->M != c->M ||
         f->E != c->E || f->I != c->I)
         return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
@@ -64,7 +64,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
     const struct fm_actions *a = &p->budgets.actions;
-    const struct fm_family *f = &p->budgets.family;
+    const struct fm_masks *f = &p->budgets.family;
     size_t n = 0;
     uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
     struct fm_tensor *rest = fm_alloc(p->cp.rests, sizeof *rest, "the list of tensors", err);

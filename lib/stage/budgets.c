@@ -115,7 +115,7 @@ static cJSON *make_budget(int index, const struct fm_mask *mask, const struct fm
     return NULL;
 }
 
-int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *actions,
+int fm_budgets_pack(const struct fm_masks *family, const struct fm_actions *actions,
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
 {
@@ -125,8 +125,8 @@ int fm_budgets_pack(const struct fm_family *family, const struct fm_actions *act
         fm_expert_channel_params(config->expert, config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
     int experts = family->M * family->E;
     for (int b = 0; b < family->count && ok; b++) {
-        const uint32_t *widths = fm_family_widths(family, b);
-        struct fm_budget s = {.budget = fm_family_budget(family, b),
+        const uint32_t *widths = fm_masks_widths(family, b);
+        struct fm_budget s = {.budget = fm_masks_budget(family, b),
                               .bytes = full_bytes - family->mask[b].removed * channel_bytes,
                               .params = fm_config_params(config, widths),
                               .params_active = fm_config_params_active(config, widths)};
@@ -333,7 +333,7 @@ static int check_summary(const struct fm_budgets *f, struct reading *r, const st
                          const struct fm_budget *s, const uint32_t *widths, struct fm_err *err)
 {
     struct fm_budget real = {0};
-    uint64_t channels = fm_family_channels(&f->family);
+    uint64_t channels = fm_masks_channels(&f->family);
     measure_widths(&real, widths, r->model->M * r->model->E);
     if (s->budget != (double)mask->removed / (double)channels)
         return fm_fail(err, FM_EFORMAT,
@@ -348,7 +348,7 @@ static int check_summary(const struct fm_budgets *f, struct reading *r, const st
 static int check_widths(const struct fm_budgets *f, const int16_t *moe, const uint32_t *widths,
                         struct fm_err *err)
 {
-    const struct fm_family *family = &f->family;
+    const struct fm_masks *family = &f->family;
     int first = -1, bad = 0;
     for (int i = 0; i < family->M * family->E; i++)
         if (fm_actions_find(&f->actions, widths[i]) < 0) {
@@ -361,13 +361,13 @@ static int check_widths(const struct fm_budgets *f, const int16_t *moe, const ui
     return bad > 1 ? fm_within(err, "%d experts, the first", bad) : err->code;
 }
 
-static int check_removed(const struct fm_family *family, const struct fm_mask *mask,
+static int check_removed(const struct fm_masks *family, const struct fm_mask *mask,
                          const uint32_t *widths, struct fm_err *err)
 {
     for (int i = 0; i < family->M * family->E; i++)
         if (widths[i] > (uint32_t)family->I)
             return FM_OK; /* that was reported, and the sum means nothing */
-    uint64_t removed = fm_family_removed(family, widths);
+    uint64_t removed = fm_masks_removed(family, widths);
     if (removed != mask->removed)
         return fm_fail(err, FM_EFORMAT,
                        "the widths remove %" PRIu64 " channels, the manifest says %" PRIu64,
@@ -400,12 +400,12 @@ static int note_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_e
 static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
                        struct fm_err *err)
 {
-    struct fm_family *family = &f->family;
+    struct fm_masks *family = &f->family;
     struct fm_mask mask = {0};
     struct fm_budget *s = &f->budget[r->b];
     int b = r->b++, known = r->notes ? r->notes->count : 0;
     const uint32_t *widths = r->widths + (size_t)b * (size_t)family->M * (size_t)family->E;
-    int rc = read_mask(&mask, s, budget, b, fm_family_channels(family), err);
+    int rc = read_mask(&mask, s, budget, b, fm_masks_channels(family), err);
     if (rc != FM_OK)
         return note_fault(r->notes, b, rc, err);
     rc = note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
@@ -418,7 +418,7 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     r->before = mask.removed;
     if (rc != FM_OK || (r->notes && (r->notes->count > known || family->count < b)))
         return rc; /* a family must have all its masks */
-    if (fm_family_append(family, widths, mask.method, mask.step, err))
+    if (fm_masks_append(family, widths, mask.method, mask.step, err))
         return err->code;
     family->mask[b].quality = mask.quality;
     return FM_OK;
@@ -458,7 +458,7 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     if (read_actions(&f->actions, b->manifest, model->I, err) ||
         read_widths(widths, b, (size_t)count * experts, err))
         return err->code;
-    fm_family_init(&f->family, model->M, model->E, model->I);
+    fm_masks_init(&f->family, model->M, model->E, model->I);
     f->budget = fm_alloc((size_t)count, sizeof *f->budget, "budgets", err);
     if (!f->budget)
         return err->code;
@@ -547,7 +547,7 @@ int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_e
 
 void fm_budgets_release(struct fm_budgets *f)
 {
-    fm_family_release(&f->family);
+    fm_masks_release(&f->family);
     free(f->budget);
     *f = (struct fm_budgets){0};
 }

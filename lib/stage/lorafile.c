@@ -183,13 +183,13 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
 }
 
 /* Strategy single adapts the channels of the mask it names, cross those of the full one. */
-static int check_widths(const struct fm_adapter *a, const int16_t *moe, const struct fm_family *f,
+static int check_widths(const struct fm_adapter *a, const int16_t *moe, const struct fm_masks *f,
                         const char *strategy, int64_t index, struct fm_err *err)
 {
     bool cross = strcmp(strategy, "cross") == 0;
     if (!cross && strcmp(strategy, "single") != 0)
         return fm_fail(err, FM_EFORMAT, "strategy is '%s'", strategy);
-    const uint32_t *widths = fm_family_widths(f, cross ? 0 : (int)index);
+    const uint32_t *widths = fm_masks_widths(f, cross ? 0 : (int)index);
     for (int i = 0; i < a->M * a->E; i++)
         if (a->widths[i] != widths[i])
             return fm_fail(
@@ -199,7 +199,7 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
 }
 
 static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSON *note,
-                      const struct fm_family *f, struct fm_err *err)
+                      const struct fm_masks *f, struct fm_err *err)
 {
     int64_t rank, index;
     double alpha = NAN; /* differs from any */
@@ -216,7 +216,7 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
 }
 
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
-                      const struct fm_family *family, struct fm_err *err)
+                      const struct fm_masks *family, struct fm_err *err)
 {
     const cJSON *note = cJSON_GetObjectItemCaseSensitive(b->manifest, "adapter");
     struct fm_stage_model model;

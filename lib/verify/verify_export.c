@@ -254,7 +254,7 @@ static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
 static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 {
     size_t n = fm_opened_experts(&j->opened);
-    const uint32_t *mask = fm_family_widths(&j->opened.budgets.family, j->plan.index);
+    const uint32_t *mask = fm_masks_widths(&j->opened.budgets.family, j->plan.index);
     uint32_t *served = fm_alloc(n, sizeof *served, "widths", err);
     if (!served)
         return err->code;

@@ -115,18 +115,18 @@ static inline struct fm_actions stages_actions(void)
 }
 
 /* The full mask, then one expert more at the narrowest width each time. */
-static inline struct fm_family stages_family(const struct fm_actions *actions, int masks)
+static inline struct fm_masks stages_family(const struct fm_actions *actions, int masks)
 {
-    struct fm_family f;
+    struct fm_masks f;
     struct fm_err err = {0};
     uint32_t widths[64];
-    fm_family_init(&f, stages_config.M, stages_config.E, stages_config.I);
-    stages_must(fm_family_full(&f, FM_METHOD_LEARNED, &err), &err);
-    memcpy(widths, fm_family_widths(&f, 0),
+    fm_masks_init(&f, stages_config.M, stages_config.E, stages_config.I);
+    stages_must(fm_masks_full(&f, FM_METHOD_LEARNED, &err), &err);
+    memcpy(widths, fm_masks_widths(&f, 0),
            sizeof *widths * (size_t)(stages_config.M * stages_config.E));
     for (int b = 1; b < masks; b++) {
         widths[b * 4 % (stages_config.M * stages_config.E)] = actions->width[b % 3];
-        stages_must(fm_family_append(&f, widths, FM_METHOD_WALK, b, &err), &err);
+        stages_must(fm_masks_append(&f, widths, FM_METHOD_WALK, b, &err), &err);
         f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1};
     }
     return f;
@@ -138,7 +138,7 @@ static inline const char *stages_write_train(const char *name, const struct fm_b
                                              char dropped[FM_STAGE_DROPPED_BYTES])
 {
     struct fm_actions actions = stages_actions();
-    struct fm_family f = stages_family(&actions, 4);
+    struct fm_masks f = stages_family(&actions, 4);
     struct fm_err err = {0};
     cJSON *manifest;
     void *frame;
@@ -159,7 +159,7 @@ static inline const char *stages_write_train(const char *name, const struct fm_b
     const char *path =
         stages_write(name, FM_STAGE_TRAIN, in, manifest, FM_MEMBER_MASKS, frame, size);
     free(frame);
-    fm_family_release(&f);
+    fm_masks_release(&f);
     return path;
 }
 

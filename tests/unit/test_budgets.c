@@ -16,7 +16,7 @@ static void a_family_reads_back(void **unused)
     struct fm_bundle in = stages_open_rank();
     struct fm_bundle b = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_actions actions = stages_actions();
-    struct fm_family f = stages_family(&actions, 4);
+    struct fm_masks f = stages_family(&actions, 4);
     struct fm_budgets back;
     stages_must(fm_budgets_open(&back, &b, &err), &err);
     assert_int_equal(back.family.count, 4);
@@ -31,12 +31,12 @@ static void a_family_reads_back(void **unused)
         assert_true(back.family.mask[i].quality.agree == f.mask[i].quality.agree);
         assert_int_equal(back.family.mask[i].quality.recovered, f.mask[i].quality.recovered);
         assert_true(back.budget[i].params ==
-                    fm_config_params(&stages_config, fm_family_widths(&f, i)));
+                    fm_config_params(&stages_config, fm_masks_widths(&f, i)));
     }
     assert_int_equal(back.budget[0].bytes, fm_stage_tensor_bytes(&stages_dir));
     assert_non_null(fm_bundle_find(&b, FM_MEMBER_RANKING));
     fm_budgets_release(&back);
-    fm_family_release(&f);
+    fm_masks_release(&f);
     fm_bundle_close(&b);
     fm_bundle_close(&in);
 }
@@ -211,7 +211,7 @@ static void merged_actions_read_back(void **unused)
     size_t size;
     stages_must(fm_actions_parse(&actions, FM_ACTIONS_TEN, stages_config.I, 16, &err), &err);
     assert_int_equal(actions.count, 3);
-    struct fm_family f = stages_family(&actions, 2);
+    struct fm_masks f = stages_family(&actions, 2);
     stages_must(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err), &err);
     stages_must(fm_stage_history(manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, &err),
                 &err);
@@ -225,7 +225,7 @@ static void merged_actions_read_back(void **unused)
     assert_int_equal(back.actions.count, 3);
     assert_int_equal(back.actions.width[2], stages_config.I);
     fm_budgets_release(&back);
-    fm_family_release(&f);
+    fm_masks_release(&f);
     fm_bundle_close(&b);
     fm_bundle_close(&in);
     free(frame);

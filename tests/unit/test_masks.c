@@ -82,29 +82,29 @@ static void saliency_beats_every_random_mask_of_its_budget(void **state)
     make_scores(scores, order);
     struct fm_actions a = actions(FM_ACTIONS_TEN);
     struct fm_decimal step = decimal("0.05"), until = decimal("0.80");
-    struct fm_family f;
+    struct fm_masks f;
     struct fm_err err = {0};
-    fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
+    fm_masks_init(&f, L, E, I);
+    assert_int_equal(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
                      FM_OK);
     assert_int_equal(f.count, 17);
     assert_int_equal(f.mask[0].removed, 0);
     for (int b = 1; b < f.count; b++) {
-        const uint32_t *w = fm_family_widths(&f, b);
+        const uint32_t *w = fm_masks_widths(&f, b);
         assert_true(f.mask[b].removed >= fm_decimal_target(&step, &until, (uint64_t)b, X * I));
         assert_true(f.mask[b].removed > f.mask[b - 1].removed);
-        assert_int_equal(fm_family_removed(&f, w), f.mask[b].removed);
+        assert_int_equal(fm_masks_removed(&f, w), f.mask[b].removed);
         double kept = kept_score(scores, order, w);
         for (int trial = 0; trial < 200; trial++) {
             uint32_t other[X];
             for (int x = 0; x < X; x++)
                 other[x] = a.width[fm_rng_below(1, FM_STREAM_BENCH,
                                                 (uint64_t)((b * 200 + trial) * X + x), 10)];
-            if (fm_family_removed(&f, other) >= f.mask[b].removed)
+            if (fm_masks_removed(&f, other) >= f.mask[b].removed)
                 assert_true(kept_score(scores, order, other) <= kept * (1 + 1e-12));
         }
     }
-    fm_family_release(&f);
+    fm_masks_release(&f);
 }
 
 static void a_bump_in_the_scores_is_bridged_by_the_hull(void **state)
@@ -119,18 +119,18 @@ static void a_bump_in_the_scores_is_bridged_by_the_hull(void **state)
     }
     struct fm_actions a = actions("0.1,0.4,0.5,1");
     struct fm_decimal step = decimal("0.01"), until = decimal("0.80");
-    struct fm_family f;
+    struct fm_masks f;
     struct fm_err err = {0};
-    fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
+    fm_masks_init(&f, L, E, I);
+    assert_int_equal(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
                      FM_OK);
     for (int b = 0; b < f.count; b++) {
         for (int x = 0; x < X; x++) {
-            uint32_t w = fm_family_widths(&f, b)[x];
+            uint32_t w = fm_masks_widths(&f, b)[x];
             assert_true(w == 4 || w == 37);
         }
     }
-    fm_family_release(&f);
+    fm_masks_release(&f);
 }
 
 static void uniform_masks_have_one_width(void **state)
@@ -138,17 +138,17 @@ static void uniform_masks_have_one_width(void **state)
     (void)state;
     struct fm_actions a;
     struct fm_decimal step = decimal("0.1"), until = decimal("0.80");
-    struct fm_family f;
+    struct fm_masks f;
     struct fm_err err = {0};
     assert_int_equal(fm_actions_steps(&a, &step, &until, I, 1, &err), FM_OK);
-    fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_uniform(&f, &a, &until, &err), FM_OK);
+    fm_masks_init(&f, L, E, I);
+    assert_int_equal(fm_masks_uniform(&f, &a, &until, &err), FM_OK);
     assert_int_equal(f.count, 9);
     for (int b = 0; b < f.count; b++) {
         for (int x = 0; x < X; x++)
-            assert_int_equal(fm_family_widths(&f, b)[x], a.width[8 - b]);
+            assert_int_equal(fm_masks_widths(&f, b)[x], a.width[8 - b]);
     }
-    fm_family_release(&f);
+    fm_masks_release(&f);
 }
 
 static int compare_u32(const void *a, const void *b)
@@ -157,16 +157,16 @@ static int compare_u32(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void make_family(struct fm_family *f)
+static void make_family(struct fm_masks *f)
 {
     struct fm_err err = {0};
     uint32_t w[X];
-    fm_family_init(f, L, E, I);
-    assert_int_equal(fm_family_full(f, FM_METHOD_LEARNED, &err), FM_OK);
+    fm_masks_init(f, L, E, I);
+    assert_int_equal(fm_masks_full(f, FM_METHOD_LEARNED, &err), FM_OK);
     for (int b = 1; b < 6; b++) {
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(I - b * (x + 1) / 3);
-        assert_int_equal(fm_family_append(f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+        assert_int_equal(fm_masks_append(f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
     }
 }
 
@@ -185,14 +185,14 @@ static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
     (void)state;
     struct fm_err err = {0};
     for (int global = 0; global < 2; global++) {
-        struct fm_family from, f, again, other;
+        struct fm_masks from, f, again, other;
         make_family(&from);
-        fm_family_init(&f, L, E, I);
-        fm_family_init(&again, L, E, I);
-        fm_family_init(&other, L, E, I);
-        assert_int_equal(fm_family_shuffle(&f, &from, global, 5, &err), FM_OK);
-        assert_int_equal(fm_family_shuffle(&again, &from, global, 5, &err), FM_OK);
-        assert_int_equal(fm_family_shuffle(&other, &from, global, 6, &err), FM_OK);
+        fm_masks_init(&f, L, E, I);
+        fm_masks_init(&again, L, E, I);
+        fm_masks_init(&other, L, E, I);
+        assert_int_equal(fm_masks_shuffle(&f, &from, global, 5, &err), FM_OK);
+        assert_int_equal(fm_masks_shuffle(&again, &from, global, 5, &err), FM_OK);
+        assert_int_equal(fm_masks_shuffle(&other, &from, global, 6, &err), FM_OK);
         size_t bytes = sizeof(uint32_t) * X * (size_t)from.count;
         assert_int_equal(f.count, from.count);
         assert_memory_equal(f.widths, again.widths, bytes);
@@ -208,78 +208,78 @@ static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
             assert_memory_equal(a, b, sizeof *a * (size_t)span);
         }
         /* Every mask is moved in a way of its own: no two widths of these are equal. */
-        const uint32_t *fourth = fm_family_widths(&f, 4), *last = fm_family_widths(&f, 5);
-        assert_true(same_order(fm_family_widths(&from, 4), fm_family_widths(&from, 5), X));
+        const uint32_t *fourth = fm_masks_widths(&f, 4), *last = fm_masks_widths(&f, 5);
+        assert_true(same_order(fm_masks_widths(&from, 4), fm_masks_widths(&from, 5), X));
         assert_false(same_order(fourth, last, span));
-        fm_family_release(&from);
-        fm_family_release(&f);
-        fm_family_release(&again);
-        fm_family_release(&other);
+        fm_masks_release(&from);
+        fm_masks_release(&f);
+        fm_masks_release(&again);
+        fm_masks_release(&other);
     }
 }
 
 static void a_mask_is_exported_once_it_has_grown_enough(void **state)
 {
     (void)state;
-    struct fm_family f;
+    struct fm_masks f;
     struct fm_err err = {0};
     uint32_t w[X];
     bool added;
-    fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    fm_masks_init(&f, L, E, I);
+    assert_int_equal(fm_masks_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
     for (int x = 0; x < X; x++)
         w[x] = I;
     w[3] -= 5;
-    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err), FM_OK);
     assert_false(added);
     w[4] -= 1;
-    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err), FM_OK);
     assert_true(added);
-    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err), FM_OK);
     assert_false(added);
     w[0] -= 1;
-    assert_int_equal(fm_family_offer(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err), FM_OK);
     assert_true(added);
     assert_int_equal(f.count, 3);
     assert_int_equal(f.mask[2].removed, 7);
     assert_int_equal(f.mask[2].step, 4);
-    fm_family_release(&f);
+    fm_masks_release(&f);
 }
 
 static void the_nearest_mask_is_found_and_ties_go_down(void **state)
 {
     (void)state;
-    struct fm_family f;
+    struct fm_masks f;
     struct fm_err err = {0};
     uint32_t w[X];
-    fm_family_init(&f, L, E, 40);
+    fm_masks_init(&f, L, E, 40);
     struct fm_decimal d = decimal("0.25");
-    assert_int_equal(fm_family_nearest(&f, &d), -1);
-    assert_int_equal(fm_family_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_int_equal(fm_masks_nearest(&f, &d), -1);
+    assert_int_equal(fm_masks_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
     for (int b = 1; b <= 4; b++) {
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(40 - 8 * b);
-        assert_int_equal(fm_family_append(&f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+        assert_int_equal(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
     }
-    assert_int_equal(fm_family_nearest(&f, &d), 1); /* 0.2, not 0.4 */
+    assert_int_equal(fm_masks_nearest(&f, &d), 1); /* 0.2, not 0.4 */
     d = decimal("0.3");
-    assert_int_equal(fm_family_nearest(&f, &d), 1); /* the middle */
+    assert_int_equal(fm_masks_nearest(&f, &d), 1); /* the middle */
     d = decimal("0.300000001");
-    assert_int_equal(fm_family_nearest(&f, &d), 2);
+    assert_int_equal(fm_masks_nearest(&f, &d), 2);
     d = decimal("1");
-    assert_int_equal(fm_family_nearest(&f, &d), 4);
-    fm_family_release(&f);
+    assert_int_equal(fm_masks_nearest(&f, &d), 4);
+    fm_masks_release(&f);
 }
 
 static void best_takes_the_lower_loss_at_every_budget(void **state)
 {
     (void)state;
-    struct fm_family from[3], *a = &from[0], *b = &from[1], *c = &from[2], f;
+    struct fm_masks from[3], *a = &from[0], *b = &from[1], *c = &from[2], f;
     struct fm_err err = {0};
     struct fm_decimal step = decimal("0.05");
     for (int i = 0; i < 3; i++)
         make_family(&from[i]);
-    fm_family_init(&f, L, E, I);
+    fm_masks_init(&f, L, E, I);
     for (int i = 0; i < a->count; i++) {
         a->mask[i].quality = (struct fm_quality){.ce = 2 + 0.1 * i, .positions = 9};
         b->mask[i].quality = (struct fm_quality){.ce = 2.2 + 0.05 * i * i, .positions = 9};
@@ -289,7 +289,7 @@ static void best_takes_the_lower_loss_at_every_budget(void **state)
     }
     b->mask[2].quality.ce = 0;
     c->mask[3].quality.ce = 0;
-    assert_int_equal(fm_family_best(&f, from, 3, &step, &err), FM_OK);
+    assert_int_equal(fm_masks_best(&f, from, 3, &step, &err), FM_OK);
     assert_true(f.count >= 4 && f.count <= 6);
     for (int i = 1; i < f.count; i++) {
         assert_true(f.mask[i].removed > f.mask[i - 1].removed);
@@ -301,15 +301,15 @@ static void best_takes_the_lower_loss_at_every_budget(void **state)
         assert_int_equal(f.mask[i].removed, a->mask[at].removed);
     }
     for (int i = 0; i < 3; i++)
-        fm_family_release(&from[i]);
-    fm_family_release(&f);
+        fm_masks_release(&from[i]);
+    fm_masks_release(&f);
 }
 
 /* Steps so large that three masks of a family fall into one. */
 static void best_takes_the_best_of_a_step_and_the_first_of_equals(void **state)
 {
     (void)state;
-    struct fm_family from[2], f;
+    struct fm_masks from[2], f;
     struct fm_err err = {0};
     struct fm_decimal step = decimal("0.2");
     for (int i = 0; i < 2; i++) {
@@ -319,17 +319,17 @@ static void best_takes_the_best_of_a_step_and_the_first_of_equals(void **state)
             from[i].mask[b].method = i ? FM_METHOD_WALK : FM_METHOD_LEARNED;
         }
     }
-    fm_family_init(&f, L, E, I);
-    assert_int_equal(fm_family_best(&f, from, 2, &step, &err), FM_OK);
+    fm_masks_init(&f, L, E, I);
+    assert_int_equal(fm_masks_best(&f, from, 2, &step, &err), FM_OK);
     assert_int_equal(f.count, 4);
     static const int steps[] = {0, 1, 3, 5};
     for (int b = 0; b < 4; b++) {
         assert_int_equal(f.mask[b].step, steps[b]);
         assert_int_equal(f.mask[b].method, FM_METHOD_LEARNED);
     }
-    fm_family_release(&from[0]);
-    fm_family_release(&from[1]);
-    fm_family_release(&f);
+    fm_masks_release(&from[0]);
+    fm_masks_release(&from[1]);
+    fm_masks_release(&f);
 }
 
 int main(void)

@@ -22,7 +22,7 @@ struct fixture {
     struct golden golden;
     struct fm_run_options run;
     struct fm_task task;
-    struct fm_family family;
+    struct fm_masks family;
     struct fm_recover_options options;
     int32_t *order, *ids, *widths;
 };
@@ -43,17 +43,17 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
     assert_int_equal(fm_model_open(&f->task.model, RUNS_MODEL, 1 << 26, &err), FM_OK);
     f->task.config = fm_model_config(f->task.model);
     fm_model_rank(f->task.model, f->order);
-    fm_family_init(&f->family, L, E, I);
-    assert_int_equal(fm_family_full(&f->family, FM_METHOD_LEARNED, &err), FM_OK);
-    assert_int_equal(
-        fm_family_append(&f->family, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err), FM_OK);
+    fm_masks_init(&f->family, L, E, I);
+    assert_int_equal(fm_masks_full(&f->family, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_int_equal(fm_masks_append(&f->family, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err),
+                     FM_OK);
     fm_recover_defaults(&f->options);
 }
 
 static void close_fixture(struct fixture *f)
 {
     fm_model_close(f->task.model);
-    fm_family_release(&f->family);
+    fm_masks_release(&f->family);
     free(f->task.epoch);
     free(f->order);
     free(f->ids);
@@ -317,7 +317,7 @@ static void the_stream_gets_the_adapter_and_new_figures(void **state)
         options.steps = 16;
         options.lr = 1e-2;
         must_recover(&r, &options, &report);
-        double budget = fm_family_budget(&report.family, report.mask);
+        double budget = fm_masks_budget(&report.family, report.mask);
         assert_true(fabs(budget - 0.4) < 0.05);
         printf("%s: loss %g to %g; held-out at the mask %g to %g\n", s ? "cross" : "single",
                report.loss_first, report.loss_last, report.family.mask[report.mask].quality.ce,
@@ -333,7 +333,7 @@ static void the_stream_gets_the_adapter_and_new_figures(void **state)
             assert_true(budgets.family.mask[m].quality.ce == report.after[m].ce);
         }
         int mask = s == FM_RECOVER_CROSS ? 0 : report.mask;
-        assert_memory_equal(adapter.widths, fm_family_widths(&report.family, mask),
+        assert_memory_equal(adapter.widths, fm_masks_widths(&report.family, mask),
                             sizeof(uint32_t) * X);
         fm_adapter_release(&adapter);
         fm_budgets_release(&budgets);

@@ -120,7 +120,7 @@ static void must_train(const char *in, const char *out, enum fm_method method,
 }
 
 /* The stream reads back, with what the report says. */
-static void assert_stream(const char *name, const struct fm_family *family)
+static void assert_stream(const char *name, const struct fm_masks *family)
 {
     struct fm_bundle b;
     struct fm_budgets budgets;
@@ -141,17 +141,17 @@ static void assert_stream(const char *name, const struct fm_family *family)
 
 static void assert_family(const struct fm_train_report *report, int masks)
 {
-    const struct fm_family *f = &report->family;
+    const struct fm_masks *f = &report->family;
     assert_true(f->count >= masks);
     assert_int_equal(f->mask[0].removed, 0);
     for (int b = 0; b < f->count; b++) {
         const struct fm_quality *q = &f->mask[b].quality;
-        assert_int_equal(fm_family_removed(f, fm_family_widths(f, b)), f->mask[b].removed);
+        assert_int_equal(fm_masks_removed(f, fm_masks_widths(f, b)), f->mask[b].removed);
         assert_true(b == 0 || f->mask[b].removed > f->mask[b - 1].removed);
         assert_int_equal(q->positions, 16 * 10);
         assert_true(q->ce > 0 && q->kl >= 0 && q->agree >= 0 && q->agree <= 1);
         for (int x = 0; x < X; x++)
-            assert_true(fm_actions_find(&report->actions, fm_family_widths(f, b)[x]) >= 0);
+            assert_true(fm_actions_find(&report->actions, fm_masks_widths(f, b)[x]) >= 0);
     }
     assert_true(f->mask[0].quality.kl == 0 && f->mask[0].quality.agree == 1);
     assert_true(f->mask[f->count - 1].quality.kl > 0);
@@ -166,7 +166,7 @@ static void every_method_makes_a_family(void **state)
         struct fm_train_report report = {0};
         must_train("ranked.fm", "family.fm", methods[i], &report);
         printf("%s: %d masks to %.3f, %d steps\n", fm_method_name(methods[i]), report.family.count,
-               fm_family_budget(&report.family, report.family.count - 1), report.steps);
+               fm_masks_budget(&report.family, report.family.count - 1), report.steps);
         assert_family(&report, 5);
         assert_true(report.reached);
         assert_stream("family.fm", &report.family);
@@ -175,9 +175,9 @@ static void every_method_makes_a_family(void **state)
 }
 
 /* The budget step that a mask is nearest to, in integers: masks compete inside one. */
-static uint64_t bin_of(const struct fm_family *f, int b)
+static uint64_t bin_of(const struct fm_masks *f, int b)
 {
-    uint64_t channels = fm_family_channels(f); /* steps of 0.1 */
+    uint64_t channels = fm_masks_channels(f); /* steps of 0.1 */
     return (20 * f->mask[b].removed + channels) / (2 * channels);
 }
 
