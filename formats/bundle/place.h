@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* Places in stream order; pads may stand anywhere between them. */
+/* Places in stream order; pads may be anywhere between them. */
 enum fm_member_place {
     FM_PLACE_MANIFEST,
     FM_PLACE_BUILD,

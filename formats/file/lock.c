@@ -1,7 +1,7 @@
 /*
  * flock on PATH.lock rather than a file that exists or does not: the kernel drops it with the
  * process, so a killed run leaves nothing to clean up.  The file is removed while it is still
- * locked, and who gets the lock looks whether the name still leads to what was locked; without
+ * locked, and the new holder checks whether the name still leads to what was locked; without
  * that, two processes could hold locks of two files of one name.
  */
 #include "formats/file/lock.h"

@@ -48,7 +48,7 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
     }
     if (mark || empty)
         return FM_OK;
-    return fm_fail(err, FM_ECREATE, "'%s' is no export (it has no %s); remove it yourself", path,
+    return fm_fail(err, FM_ECREATE, "'%s' is not an export (it has no %s); remove it yourself", path,
                    FM_OUTDIR_MARK);
 }
 

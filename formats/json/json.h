@@ -81,7 +81,7 @@ cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value);
 cJSON *fm_json_add_double(cJSON *object, const char *key, double value);
 
 /* Two-space indented text with a newline at the end, the same on every machine and locale; arrays
- * that hold no containers stand on one line.  free() it.  NULL: no memory. */
+ * that hold no containers are on one line.  free() it.  NULL: no memory. */
 char *fm_json_print(const cJSON *tree);
 
 #endif

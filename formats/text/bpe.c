@@ -363,7 +363,7 @@ static void add_unknown(const struct fm_bpe *b, struct fm_bpe_symbol *s, int32_t
     u->there = true;
 }
 
-/* Characters as symbols; bytes that stand in for one do not end a run of unknown ones, and come
+/* Characters as symbols; bytes that replace one do not end a run of unknown ones, and come
  * in front of it. */
 static int32_t split_characters(const struct fm_bpe *b, struct fm_bpe_symbol *s, const char *word,
                                 size_t size)

@@ -62,7 +62,7 @@ extern "C" {
 /* Results of functions, the statuses of the tools (fm(7)). */
 enum fm_clip_code {
     FM_CLIP_OK = 0,
-    FM_CLIP_EUSAGE = 2,   /* an argument makes no sense: the sentence says which */
+    FM_CLIP_EUSAGE = 2,   /* an argument is invalid: the sentence says which */
     FM_CLIP_EDEVICE = 69, /* this library or machine cannot serve that device or shape */
     FM_CLIP_ENOMEM = 71
 };
@@ -92,7 +92,7 @@ enum fm_clip_path {
     FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
 };
 
-/* What a call met and went on without; fm_clip_status tells. */
+/* Faults in the data that a call met and passed over; fm_clip_status reports them. */
 enum fm_clip_fault {
     FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap]: the nearest end was taken */
     FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B) or no number: the nearest end, 0 for NaN */
@@ -193,7 +193,7 @@ FM_CLIP_API void fm_clip_release(struct fm_clip *clip); /* NULL is fine; no call
 FM_CLIP_API uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max,
                                              int32_t K);
 
-/* Run.  Only what is wrong with the arguments is told here; `error` may be NULL. */
+/* Run.  Only errors in the arguments are reported here; `error` may be NULL. */
 FM_CLIP_API int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
                                     struct fm_clip_error *error);
 

@@ -19,7 +19,7 @@
 enum fm_code {
     FM_OK = 0,
     FM_EDIFF = 1,    /* the check ran and failed: does not verify */
-    FM_EUSAGE = 2,   /* the command line makes no sense */
+    FM_EUSAGE = 2,   /* the command line is wrong */
     FM_EFORMAT = 65, /* malformed, hostile or truncated input */
     FM_ENOENT = 66,  /* an input is missing */
     FM_EDEVICE = 69, /* the device or instruction set is not there */

@@ -114,7 +114,7 @@ static int run_piece(struct fm_servecase *c, const struct piece *p, struct fm_er
     return FM_OK;
 }
 
-static int told(int32_t code, const struct fm_clip_error *error, struct fm_err *err)
+static int report(int32_t code, const struct fm_clip_error *error, struct fm_err *err)
 {
     return code == FM_CLIP_OK ? FM_OK : fm_fail(err, code, "%s", error->text);
 }
@@ -123,7 +123,7 @@ int fm_servecase_prefill(struct fm_servecase *c, struct fm_err *err)
 {
     struct fm_clip_error error = {0};
     if (c->gpu)
-        return told(fm_serve_gpu_prefill(c->gpu, c->budget, &error), &error, err);
+        return report(fm_serve_gpu_prefill(c->gpu, c->budget, &error), &error, err);
     int together = c->rows / c->prompt;
     for (int s = 0; s < c->batch; s += together) {
         struct piece p = {s, c->batch - s < together ? c->batch - s : together, 0, c->prompt};
@@ -137,6 +137,6 @@ int fm_servecase_step(struct fm_servecase *c, int at, struct fm_err *err)
 {
     struct fm_clip_error error = {0};
     if (c->gpu)
-        return told(fm_serve_gpu_step(c->gpu, at, c->budget, &error), &error, err);
+        return report(fm_serve_gpu_step(c->gpu, at, c->budget, &error), &error, err);
     return run_piece(c, &(struct piece){0, c->batch, at, 1}, err);
 }

@@ -23,7 +23,7 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-/* What the manifest tells of a source. */
+/* What the manifest says of a source. */
 struct fm_calib_source {
     const char *format;      /* fm_tokens.format */
     bool rows;               /* a sequence is a row; else documents follow one another */

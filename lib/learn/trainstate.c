@@ -118,7 +118,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
                            (unsigned long long)count);
         if (count == 0)
             continue;
-        /* Copies of the full mask stand where the arrays are read to. */
+        /* Copies of the full mask make room for the arrays that are read. */
         struct fm_mask full = f->mask[0];
         int rc = fm_grow((void **)&f->mask, count, sizeof *f->mask, "masks", err);
         if (rc == FM_OK)

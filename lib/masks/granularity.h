@@ -1,6 +1,6 @@
 /*
  * Which experts share one width: none, those of a layer, or all of the model.  Experts of a
- * group stand one after another in every (M, E) array, so that a group is a run of them.
+ * group are one after another in every (M, E) array, so that a group is a run of them.
  *
  * Whatever an expert adds to a loss, to a cost or to a score, its group adds the sum of: with one
  * width for all, that is what moving the width does (METHOD.md 3 with tied logits).

@@ -1,7 +1,7 @@
 /*
  * One layer's raw bytes are read by a thread of their own while the layer before is computed with,
  * and turned into float32 by the pool.  Layers that fit into memory keep a slot of their own, the
- * others share one; who asks for a layer does not see which.
+ * others share one; a caller that asks for a layer does not see which.
  */
 #include "lib/model/loading.h"
 

@@ -1,6 +1,6 @@
 /*
  * Everything but the weights' bytes is planned first: which members, of what size, at which
- * boundaries digests are taken.  Then the weights pass.  The digests of all segments stand before
+ * boundaries digests are taken.  Then the weights pass.  The digests of all segments come before
  * the weights in the stream: a file gets them written in afterwards, a pipe has the checkpoint
  * read twice, and the two readings are compared, because a checkpoint that changes in between must
  * not become a bundle.

@@ -31,13 +31,13 @@ struct spot {
     bool there;
     struct stat st; /* where it is there, links followed; else zero */
     bool home_there;
-    struct stat home; /* the directory that the name stands in */
+    struct stat home; /* the directory of the name */
 };
 
 void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool source)
 {
     uint64_t weight;
-    struct fm_err later = {0}; /* who reads it will say what is wrong with a weight */
+    struct fm_err later = {0}; /* its reader will say what is wrong with a weight */
     if (!path)
         return;
     assert(g->reads < FM_GUARD_READS_MAX);
@@ -115,7 +115,7 @@ static bool is_directory(const struct spot *s)
     return s->there && S_ISDIR(s->st.st_mode);
 }
 
-/* The name stands in the directory, or in one below it. */
+/* The name is in the directory, or in one below it. */
 static bool is_below(const struct spot *s, const struct spot *directory)
 {
     char home[PATH_MAX + 2], real[PATH_MAX];

@@ -10,8 +10,8 @@
  *   - Nothing that exists is replaced without --force, but a report, plot or state by the tool that
  *     made it.
  *
- * The names come from the option table (cmd/options.c).  What stands in a file tells whose it is:
- * lib/run/report.h, lib/run/journal.h, lib/bench/plot.h.
+ * The names come from the option table (cmd/options.c).  The content of a file says which tool made
+ * it: lib/run/report.h, lib/run/journal.h, lib/bench/plot.h.
  */
 #ifndef FM_GUARD_H
 #define FM_GUARD_H
@@ -65,10 +65,10 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
                      enum fm_guard_kind kind, fm_guard_own *own);
 
 /*
- * The rule, with nothing read but names and what tells whose a file is.  FM_EUSAGE where the
+ * The rule, with nothing read but names and the beginnings of files.  FM_EUSAGE where the
  * command line is wrong about files: an input, a file in a directory that is read, one file twice.
  * FM_ECREATE where a file is in the way or its directory is not there, FM_EPERM where that must
- * not be written.  Standard output, where it is a regular file, is none of the inputs either.
+ * not be written.  Standard output, where it is a regular file, is not one of the inputs either.
  */
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 

@@ -39,7 +39,7 @@ char *fm_report_json(const cJSON *report, struct fm_err *err)
     return plain;
 }
 
-/* {"tool": "fm-bench io", ...}, all of it; a log that begins with a report is none. */
+/* {"tool": "fm-bench io", ...}, all of it; a log that begins with a report is not one. */
 bool fm_report_is_own(const char *text, size_t size, const char *tool)
 {
     struct fm_json j;

@@ -23,7 +23,7 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
 int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err);
 
 /*
- * FM_EFORMAT unless the manifest's "adapter" tells of this one: rank, alpha, and the widths of the
+ * FM_EFORMAT unless the manifest's "adapter" describes this one: rank, alpha, and the widths of the
  * mask that it names (strategy single) or of the full one (cross).  The family is the stream's.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,

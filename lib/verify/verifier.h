@@ -32,7 +32,7 @@ struct fm_verifier {
     struct fm_finding *finding;
     size_t findings, capacity;
     bool differs;           /* bytes are not those of a checksum */
-    bool malformed;         /* checksums hold, and the content makes no sense */
+    bool malformed;         /* checksums hold, and the content is invalid */
     struct fm_err lost;     /* memory for a finding ran out */
     struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
     /* Of an export, for the check of its function: (M, E) channels that it computes with; owned. */

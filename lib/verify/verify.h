@@ -13,9 +13,9 @@
  * check goes on to the end, so one run lists everything.
  *
  * Result: FM_OK; FM_EDIFF where bytes differ from what a checksum says; FM_EFORMAT
- * where the checksums hold and the content makes no sense (a permutation that is
- * none, a mask outside the actions, a NaN) or the structure itself is broken; other
- * codes where the check could not be made.
+ * where the checksums hold and the content is invalid (an order that is not a permutation, a mask
+ * outside the actions, a NaN) or the structure itself is broken; other codes where the check could
+ * not be made.
  */
 #ifndef FM_VERIFY_H
 #define FM_VERIFY_H

@@ -43,7 +43,7 @@ static void tell_segments(const struct place *p, const char *tensor, const struc
 {
     const struct fm_segments *seg = &p->j->seg;
     const char *member = p->j->bundle.member[p->i].name;
-    int differs = -1, bad = -1; /* experts that were told last */
+    int differs = -1, bad = -1; /* experts that were reported last */
     for (size_t span = 0; span < s->spans; span++) {
         int e = (int)(span / s->bounds), b = (int)(span % s->bounds);
         if (s->found[span] & FM_SCAN_NOT_FINITE && bad != e) {

@@ -81,7 +81,7 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     return rc == FM_OK ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
 }
 
-/* What cannot be is the fault of who wrote the file, not of who asks. */
+/* What cannot be is the mistake of the file's author, not of the user. */
 static int blame_file(int rc, struct fm_err *err)
 {
     if (rc == FM_EUSAGE)

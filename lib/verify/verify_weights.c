@@ -30,7 +30,7 @@ struct place {
     const struct fm_planned_tensor *t;
     const struct fm_planned_block *b; /* NULL: none */
     enum fm_weight_part part;         /* of the bundle: FM_PART_GATE_UP or FM_PART_DOWN_T */
-    bool told[2];                     /* of a difference, of a bad value: once each */
+    bool reported[2];                 /* of a difference, of a bad value: once each */
 };
 
 static size_t channel_bytes(const struct place *p)
@@ -58,9 +58,9 @@ static int layer_of(const struct place *p)
 static void say_differs(struct place *p, size_t s)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
-    if (p->told[0])
+    if (p->reported[0])
         return;
-    p->told[0] = true;
+    p->reported[0] = true;
     if (!p->b)
         fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name, "differs from its checksum");
     else
@@ -71,9 +71,9 @@ static void say_differs(struct place *p, size_t s)
 
 static void say_not_finite(struct place *p)
 {
-    if (p->told[1])
+    if (p->reported[1])
         return;
-    p->told[1] = true;
+    p->reported[1] = true;
     if (!p->b)
         fm_verifier_find(p->j->v, p->t->file, FM_EFORMAT, p->t->t.name,
                          "has a value that is not finite");

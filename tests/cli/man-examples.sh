@@ -1,4 +1,4 @@
-# The EXAMPLES of the man pages, in the order of the pipeline, as they stand there.
+# The EXAMPLES of the man pages, in the order of the pipeline, word for word.
 ln -s "$GOLDEN" golden
 for tool in fm-rank fm-train fm-recover fm-pack fm-verify fm-bench; do
     sed -n '/^\.Sh EXAMPLES/,/^\.Sh SEE/p' "$GOLDEN/../man/$tool.1" |

@@ -1,4 +1,4 @@
-# fm-rank averages over whole batches: it tells which sequences it leaves out, and refuses where
+# fm-rank averages over whole batches: it prints how many sequences it leaves out, and refuses where
 # there is no whole batch, planned or run.  Sizes may be spelt as the tools print them.
 odd=$GOLDEN/odd-mixtral
 try() {

@@ -3,7 +3,7 @@
  * (gpu_define.cu), which in turn is held against fm_clip_reference on the host.
  *
  *   gpu_check host            what needs no GPU: the CPU path against the definition
- *   gpu_check probe           only tells whether there is a GPU
+ *   gpu_check probe           only says whether there is a GPU
  *   gpu_check small           small and odd cases
  *   gpu_check tiny            a few of them, for the slow tools of compute-sanitizer
  *   gpu_check real            sizes of real models; some tokens are checked

@@ -126,7 +126,7 @@ __attribute__((destructor)) static void tell(void)
         syscall(SYS_write, fd, text, (size_t)used);
 }
 
-/* The function that this one stands before. */
+/* The function that this one replaces. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 ssize_t read(int fd, void *dst, size_t n)

@@ -1,6 +1,6 @@
 /*
  * For the tests of kernels: random arrays, guarded outputs, comparisons.  An array has GUARD
- * bytes of a pattern behind it, and check_guards() finds who wrote there.
+ * bytes of a pattern behind it, and check_guards() finds what was written there.
  */
 #ifndef FM_TESTS_KERNELS_H
 #define FM_TESTS_KERNELS_H

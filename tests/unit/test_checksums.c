@@ -62,7 +62,7 @@ static void expect_refused(const char *why)
         fail_msg("expected '%s', got '%s'", why, err.text);
 }
 
-/* Another way to write the same manifest: only its digest tells. */
+/* Another way to write the same manifest: only its digest differs. */
 static void a_manifest_without_its_digest_is_refused(void **unused)
 {
     (void)unused;

@@ -4,7 +4,7 @@
  * and the combine, against plain loops in double.  Channels past the widths and between experts are
  * NaN: what must not be used cannot be used unseen.
  *
- * This proves the arithmetic of indices, layouts and phases as the PTX ISA tells them, not a GPU.
+ * This proves the arithmetic of indices, layouts and phases as the PTX ISA defines them, not a GPU.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 

@@ -58,7 +58,7 @@ static bool is_file(int fd)
     return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* These four stand before the C library's. */
+/* These four replace the C library's. */
 int fsync(int fd)
 {
     add_call_of("fsync", fd);

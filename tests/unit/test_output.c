@@ -128,7 +128,7 @@ static void a_look_ahead_makes_nothing(void **state)
     assert_int_equal(fm_outdir_check(scratch("ahead"), NULL, &err), FM_ECREATE);
     assert_int_equal(fm_outdir_check(scratch("ahead/file"), &force, &err), FM_ECREATE);
     assert_int_equal(fm_outdir_check(scratch("ahead"), &force, &err), FM_ECREATE);
-    assert_non_null(strstr(err.text, "is no export"));
+    assert_non_null(strstr(err.text, "is not an export"));
 }
 
 static int write_stdout(void)
@@ -269,7 +269,7 @@ static void directories_appear_whole_or_not_at_all(void **state)
     assert_int_equal(scratch_entries(path), 1);
     assert_int_equal(scratch_entries(scratch("dirs")), 1);
     assert_int_equal(fm_outdir_open(&d, path, &force, &err), FM_ECREATE);
-    assert_non_null(strstr(err.text, "is no export"));
+    assert_non_null(strstr(err.text, "is not an export"));
     assert_int_equal(fm_outdir_open(&d, scratch("dirs/other"), NULL, &err), FM_OK);
     assert_int_equal(fm_outdir_file(&d, &o, "half", &err), FM_OK);
     fm_output_abandon(&o);

@@ -174,7 +174,7 @@ static void what_it_cannot_do_is_left_out_and_said(void **state)
     fm_kernelbench_release(&b);
 }
 
-/* Where it ends after some answers, or says numbers that are none. */
+/* Where it ends after some answers, or prints what is not a number. */
 static void a_child_that_is_lost_takes_no_row_of_ours_along(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /*
- * Signals at any moment: whatever a tool is doing, the status is right, what it goes on with gives
+ * Signals at any moment: whatever a tool is doing, the status is right, what it resumes gives
  * the bytes of a run that nobody stopped, and what a terminal sends still works.
  *
  * FM_SIGNALS=N hits the tools N times (100), FM_SIGNALS_SEED=N at other moments (1), and
@@ -220,7 +220,7 @@ static void check_result(const struct job *job, const char *name, struct tally *
     unlink(scratch(name));
 }
 
-/* One hit of the run that goes on and on, or of one without a state. */
+/* One hit of the run that is resumed again and again, or of one without a state. */
 static void hit_and_judge(const struct job *job, int threads, bool keeps, int sig, double moment,
                           struct tally *t)
 {

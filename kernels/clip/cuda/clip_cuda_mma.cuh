@@ -5,7 +5,7 @@
  *   plain  any type, any alignment, any H: ordinary loads and float32 multiply-adds
  *
  * Both take 64 rows x 128 columns a tile with persistent blocks.  Loads past a group's rows, past
- * its width or past H are never issued; zeros stand there.
+ * its width or past H are never issued; zeros are there.
  */
 #ifndef FM_CLIP_CUDA_MMA_CUH
 #define FM_CLIP_CUDA_MMA_CUH

@@ -6,7 +6,7 @@
  * Words.  A slot is one (token, choice) pair.  A group is a set of slots with the same expert and
  * the same width; without budgets per token there is one group per expert.  Rows are slots sorted
  * by group, in slot order inside a group, so that a group is rows [row, row + rows).  An active
- * group has rows and a width; groups stand in the plan in the order of fm_cuda_before.
+ * group has rows and a width; groups are in the plan in the order of fm_cuda_before.
  *
  * Product 1 makes h (rows, channels) from x and gate/up rows; its columns are gate/up rows, two per
  * channel, interleaved.  Product 2 makes y (rows, H) from h and the down rows; its columns are H,
