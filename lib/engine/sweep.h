@@ -1,9 +1,9 @@
 /*
  * This room, lib/engine: forward and backward through a model that need not fit into memory, one
- * layer at a time, for the full model and subnets of it together.  It knows one decoder layer
- * (layer, attend, mlp) and the way through all of them (sweep with head, keep and merge), and
- * adapters.  What is done with a gradient is the visitor's business, in lib/learn.  In reading
- * order: layer.h, layer.c, attend.c, mlp.c; then this header, sweep.c, head.c, keep, merge.c,
+ * layer at a time, for the full model and subnets of it together.  It knows one decoder
+ * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with head,
+ * keep and merge), and adapters.  What is done with a gradient is the visitor's business, in
+ * lib/learn.  In reading order: layer.h, layer.c; then this header, sweep.c, head.c, keep, merge.c,
  * adapter.
  *
  * The one sweep: micro-batches go through the model one layer at a time, forward,

@@ -311,7 +311,7 @@ static void finish_scores(struct scorer *s, enum fm_rank_order order, int batche
     if (order == FM_ORDER_SCORE)
         fm_ranking_sort(r);
     else
-        fm_ranking_keep(r);
+        fm_ranking_original(r);
 }
 
 static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, int batch,
