@@ -74,8 +74,8 @@ static void compile_kernels(void)
         for (int form = 0; form < 16; form++) {
             bool ta = form & 1, tb = form & 2;
             int M = size[i].M, N = size[i].N, K = size[i].K;
-            fm_dnnl_sgemm(ta, tb, M, N, K, form & 4 ? 0.5f : 1, zeros, ta ? M : K, zeros,
-                          tb ? K : N, form & 8 ? 1 : 0, sums, N);
+            fm_dnnl_sgemm(ta, tb, M, N, K, form & 4 ? 0.5f : 1.0f, zeros, ta ? M : K, zeros,
+                          tb ? K : N, form & 8 ? 1.0f : 0.0f, sums, N);
         }
 }
 

@@ -36,14 +36,14 @@ static int choose_budget(const struct fm_exportplan *p, int *index, struct fm_er
     double want = p->options.budget, step = budget_step(p->from);
     const struct fm_budget *b = p->from->budgets.budget;
     int n = p->last + 1, best = p->first;
-    if (!fm_exportoptions_keep(&p->options, want))
+    if (!fm_planner_keeps(&p->options, want))
         return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", want,
                        p->options.load_low, p->options.load_high);
     for (int i = best + 1; i < n; i++)
         if (fabs(b[i].budget - want) < fabs(b[best].budget - want))
             best = i;
     *index = best;
-    if (fabs(b[best].budget - want) <= step + FM_EXPORTOPTIONS_SLACK)
+    if (fabs(b[best].budget - want) <= step + FM_PLANNER_SLACK)
         return FM_OK;
     int above = best < n - 1 && b[best].budget < want ? best + 1 : best;
     int below = best > p->first && b[best].budget > want ? best - 1 : best;
@@ -168,7 +168,7 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
 {
     struct fm_opened opened = {0};
     struct fm_exportplan p = {0};
-    int rc = fm_exportoptions_check(options, err);
+    int rc = fm_planner_check(options, err);
     if (rc == FM_OK)
         rc = fm_opened_open(&opened, run->input ? run->input : "-",
                             FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);

@@ -40,14 +40,4 @@ struct fm_export_options {
     bool unlisted;          /* as before there was "files": to compare with such an export */
 };
 
-/* FM_EUSAGE for options that do not go together. */
-int fm_exportoptions_check(const struct fm_export_options *options, struct fm_err *err);
-
-/* True for a budget inside the load cap, or without one. */
-bool fm_exportoptions_keep(const struct fm_export_options *options, double budget);
-
-/* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
- * equal. */
-#define FM_EXPORTOPTIONS_SLACK 1e-9
-
 #endif

@@ -11,6 +11,41 @@
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
 
+/* ---- options ---- */
+
+int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
+{
+    if (o->by == FM_BY_FIT && o->layout->family)
+        return fm_fail(err, FM_EUSAGE,
+                       "--fit chooses a member, and layout %s holds all of them; use "
+                       "--budget R, the one to start with",
+                       o->layout->name);
+    if (o->load_cap && !o->layout->capped)
+        return fm_fail(err, FM_EUSAGE,
+                       "--load-cap is for layout %s; layout %s holds one member, no wider "
+                       "than it needs",
+                       fm_layouts_capped(), o->layout->name);
+    if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
+        return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
+                       o->load_low, o->load_high);
+    if (o->allow_code && !o->layout->code)
+        return fm_fail(err, FM_EUSAGE,
+                       "--allow-code: layout %s needs no trust and carries all files of the "
+                       "checkpoint; leave it out",
+                       o->layout->name);
+    if (o->shard_bytes && !o->layout->sharded)
+        return fm_fail(err, FM_EUSAGE,
+                       "--shard-size: layout %s has a file for every layer, not shards",
+                       o->layout->name);
+    return FM_OK;
+}
+
+bool fm_planner_keeps(const struct fm_export_options *o, double budget)
+{
+    return !o->load_cap ||
+           (budget >= o->load_low - FM_PLANNER_SLACK && budget <= o->load_high + FM_PLANNER_SLACK);
+}
+
 /* ---- for these options ---- */
 
 /* First and last of the members inside a load cap. */
@@ -20,9 +55,9 @@ static int keep_members(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_budget *b = p->from->budgets.budget;
     int n = p->from->budgets.family.count;
     p->last = n - 1;
-    while (p->first < n && !fm_exportoptions_keep(o, b[p->first].budget))
+    while (p->first < n && !fm_planner_keeps(o, b[p->first].budget))
         p->first++;
-    while (p->last > p->first && !fm_exportoptions_keep(o, b[p->last].budget))
+    while (p->last > p->first && !fm_planner_keeps(o, b[p->last].budget))
         p->last--;
     if (p->first < n)
         return FM_OK;

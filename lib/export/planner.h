@@ -16,7 +16,17 @@
 
 #include "lib/export/exportplan.h"
 
-/* Set first and last.  The options passed fm_exportoptions_check; FM_EUSAGE where this family
+/* FM_EUSAGE for options that do not go together. */
+int fm_planner_check(const struct fm_export_options *options, struct fm_err *err);
+
+/* True for a budget inside the load cap, or without one. */
+bool fm_planner_keeps(const struct fm_export_options *options, double budget);
+
+/* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
+ * equal. */
+#define FM_PLANNER_SLACK 1e-9
+
+/* Set first and last.  The options passed fm_planner_check; FM_EUSAGE where this family
  * cannot follow them.  Release in every case. */
 int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
                      const struct fm_export_options *options, struct fm_err *err);

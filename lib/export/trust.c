@@ -60,6 +60,7 @@ static int add_config(struct fm_exportplan *p, const char *name, const struct fm
     size_t size = 0;
     cJSON *json = NULL;
     struct fm_err unread = {0};
+    const struct fm_jsonedit none = {"auto_map", "{}"};
     int rc = fm_bundle_read(&p->from->bundle, m, &data, &size, err);
     if (rc != FM_OK)
         return rc;
@@ -73,7 +74,7 @@ static int add_config(struct fm_exportplan *p, const char *name, const struct fm
         p->code.tokenizer = true;
     if (!left && !map)
         rc = add_as_it_is(p, name, m, err);
-    else if (!left && (rc = fm_jsonedit_set(&text, &size, "auto_map", "{}", err)) == FM_OK) {
+    else if (!left && (rc = fm_jsonedit_set(&text, &size, &none, 1, err)) == FM_OK) {
         rc = fm_exportplan_add_file(p, name, text, size, size, false, err);
         text = NULL;
     }

@@ -52,7 +52,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->unlisted = !cJSON_HasObjectItem(json, "files");
     if (rc == FM_OK && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
         rc = fm_layouts_vllm(&o->layout, err);
-    return rc == FM_OK ? fm_exportoptions_check(o, err) : rc;
+    return rc == FM_OK ? fm_planner_check(o, err) : rc;
 }
 
 /* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
