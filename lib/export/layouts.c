@@ -1,21 +1,14 @@
 /*
- * The list of layouts.  To add one: a file with its descriptor, declared in lib/export/layouts.h,
- * and a row here.
+ * The list of layouts, and what sentences and options say of it.  To add a layout: a file with its
+ * descriptor, and a row in lib/export/layouts.h.
  */
 #include "lib/export/layouts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const struct fm_layout *const fm_layouts[] = {
-    &fm_layout_native,
-    &fm_layout_ragged,
-    &fm_layout_elastic,
-    &fm_layout_layer,
-    &fm_layout_uniform,
-    &fm_layout_padded,
-    NULL,
-};
+#define POINT(name) &fm_layout_##name,
+const struct fm_layout *const fm_layouts[] = {FM_LAYOUT_ROWS(POINT) NULL};
 _Static_assert(sizeof fm_layouts / sizeof *fm_layouts <= FM_LAYOUTS_MAX + 1, "FM_LAYOUTS_MAX");
 
 const struct fm_layout *fm_layouts_find(const char *name)

@@ -1,7 +1,7 @@
 /*
  * The layouts: the forms that an export can have.  Each is one descriptor in a file of its own,
- * lib/export/layout_*.c, and one row of the list in lib/export/layouts.c; nothing else knows a
- * layout by its name.  The descriptor says which widths the files have, which tensors, in which
+ * lib/export/layout_*.c, and one row of the list below; nothing else knows a layout by its name.
+ * The descriptor says which widths the files have, which tensors, in which
  * files, what config.json and the model card say, who can split it over devices and which options
  * it takes.  What layouts have in common are functions that their descriptors name.
  *
@@ -71,8 +71,19 @@ struct fm_layout {
     enum fm_split split;
 };
 
-extern const struct fm_layout fm_layout_native, fm_layout_ragged, fm_layout_elastic,
-    fm_layout_layer, fm_layout_uniform, fm_layout_padded;
+/* The list: a row for each layout, fm_layout_NAME of its file.  Lists show them in this order. */
+/* clang-format off */
+#define FM_LAYOUT_ROWS(ROW) \
+    ROW(native)             \
+    ROW(ragged)             \
+    ROW(elastic)            \
+    ROW(layer)              \
+    ROW(uniform)            \
+    ROW(padded)
+/* clang-format on */
+
+#define FM_LAYOUT_DECLARE(name) extern const struct fm_layout fm_layout_##name;
+FM_LAYOUT_ROWS(FM_LAYOUT_DECLARE)
 
 /* All layouts, in the order of lists; the last is NULL. */
 extern const struct fm_layout *const fm_layouts[];
