@@ -215,6 +215,12 @@ struct fm_norm {
                      const float *w, const float *b, const float *rstd, int N, int H);
 };
 
+/* Rows of H that a channel has in a tensor of that part, FM_PART_GATE_UP or FM_PART_DOWN_T. */
+static inline int fm_expert_part_rows(const struct fm_expert_form *form, enum fm_weight_part part)
+{
+    return part == FM_PART_GATE_UP ? form->rows : 1;
+}
+
 /* Parameters of one channel, of all experts together in a full layer. */
 static inline uint64_t fm_expert_channel_params(const struct fm_expert_form *form, int H)
 {

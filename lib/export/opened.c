@@ -157,7 +157,7 @@ size_t fm_opened_experts(const struct fm_opened *o)
 uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part part)
 {
     uint64_t row = (uint64_t)o->config.H * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-    return part == FM_PART_GATE_UP ? 2 * row : row;
+    return (uint64_t)fm_expert_part_rows(o->config.expert, part) * row;
 }
 
 uint64_t fm_opened_channel_weights(const struct fm_opened *o)

@@ -29,7 +29,8 @@ static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part
 /* One part of every expert, one after another. */
 static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, struct fm_err *err)
 {
-    uint64_t rows = fm_exportplan_channels(p, m) * (part == FM_PART_GATE_UP ? 2 : 1);
+    int per = fm_expert_part_rows(p->from->config.expert, part);
+    uint64_t rows = fm_exportplan_channels(p, m) * (uint64_t)per;
     const struct fm_tensor shape = {.dims = 2, .shape = {rows, (uint64_t)p->from->config.H}};
     int rc = add_tensor(p, m, 0, part, "", &shape, err);
     for (int e = 0; e < p->from->config.E && rc == FM_OK; e++)

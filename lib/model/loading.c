@@ -290,7 +290,7 @@ static void convert_task(void *arg, int i)
         return;
     size_t n = (size_t)fm_tensor_count(p->tensor), first = 0;
     size_t row0 = e < 0 ? 0 : (size_t)y->row0[e], width = (size_t)H;
-    int cap = e < 0 ? 0 : y->cap[e], per = role == FM_PART_GATE_UP ? c->expert->rows : 1;
+    int cap = e < 0 ? 0 : y->cap[e], per = fm_expert_part_rows(c->expert, role);
     int rows = per * cap;
     if (flat) {
         first = (size_t)per * row0 * width;

@@ -99,7 +99,8 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
         char text[64];
         snprintf(text, sizeof text, "layers.%d.%s", l, name[i]);
         bool gate_up = fm_segments_part(i) == FM_PART_GATE_UP;
-        uint64_t rows = (uint64_t)c->I * (gate_up ? 2 : 1);
+        uint64_t rows =
+            (uint64_t)c->I * (uint64_t)fm_expert_part_rows(c->expert, fm_segments_part(i));
         v->tensor[i] = (struct fm_tensor){.name = fm_strdup(text, err),
                                           .dtype = p->cp.dtype,
                                           .dims = 3,

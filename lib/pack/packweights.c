@@ -50,7 +50,7 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, in
                  struct fm_err *err)
 {
     size_t k = p->adapter.widths[(size_t)m * (size_t)p->adapter.E + (size_t)e];
-    size_t n = k * (size_t)p->cp.config.H * (part == FM_PART_GATE_UP ? 2 : 1);
+    size_t n = k * (size_t)p->cp.config.H * (size_t)fm_expert_part_rows(p->cp.config.expert, part);
     if (k == 0)
         return FM_OK;
     float *wide = fm_scratch(n * sizeof *wide);

@@ -24,7 +24,7 @@ void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_p
 uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part)
 {
     uint64_t row = (uint64_t)v->config->H * (uint64_t)fm_dtype_bits(v->dtype) / 8;
-    return part == FM_PART_DOWN_T ? row : 2 * row;
+    return (uint64_t)fm_expert_part_rows(v->config->expert, part) * row;
 }
 
 /* In v->at. */
@@ -46,7 +46,7 @@ static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int
     char name[FM_VOLUMES_NAME_BYTES];
     fm_volumes_tensor(name, l, part);
     const struct fm_tensor *t = fm_safetensors_find(st, name);
-    uint64_t rows = (uint64_t)v->config->I * (part == FM_PART_DOWN_T ? 1 : 2);
+    uint64_t rows = (uint64_t)v->config->I * (uint64_t)fm_expert_part_rows(v->config->expert, part);
     if (!t || st->count != FM_SEGMENT_PARTS)
         return fm_fail(err, FM_EFORMAT,
                        "holds %zu tensors; gate_up and down of layer %d belong here", st->count, l);

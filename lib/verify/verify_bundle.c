@@ -84,7 +84,7 @@ static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const s
     for (int i = 0; i < FM_SEGMENT_PARTS; i++) {
         enum fm_weight_part part = fm_segments_part(i);
         fm_volumes_tensor(name, p->layer, part);
-        uint64_t rows = (uint64_t)j->seg.I * (part == FM_PART_DOWN_T ? 1 : 2);
+        uint64_t rows = (uint64_t)j->seg.I * (uint64_t)fm_expert_part_rows(j->config.expert, part);
         if (strcmp(name, t->name) != 0)
             continue;
         p->part = part;
@@ -126,7 +126,7 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
         s.bound = seg->bound;
         s.bounds = (size_t)seg->S;
         s.unit_bytes = (uint64_t)j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
-        s.unit_bytes *= p->part == FM_PART_GATE_UP ? 2 : 1;
+        s.unit_bytes *= (size_t)fm_expert_part_rows(j->config.expert, p->part);
     } else if (known) {
         s.digest = &fm_segments_find(seg, t->name)->digest;
         s.spans = 1;
