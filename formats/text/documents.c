@@ -38,7 +38,7 @@ static int fill(struct fm_documents *d, struct fm_err *err)
         d->have -= d->used;
         d->used = 0;
     }
-    if (d->have + piece > d->capacity) {
+    if (!d->buffer || d->have + piece > d->capacity) { /* of an empty file, too */
         size_t more = 2 * d->capacity > d->have + piece ? 2 * d->capacity : d->have + piece;
         int rc = fm_grow((void **)&d->buffer, more, 1, "a document", err);
         if (rc != FM_OK)
