@@ -128,7 +128,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_MACHINE,
          {"device", 0, FM_CLI_CHOICE, &chosen.device,
           cli->groups & FM_CLI_CUDA ? "auto|ref|cpu|cuda" : "auto|ref|cpu",
-          "who computes (default: auto)", 0, 0, 0},
+          "where to compute (default: auto)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16",
@@ -377,7 +377,7 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
 
 static int refuse_idle(const struct fm_cli_given *g, const char *says, struct fm_err *err)
 {
-    return fm_fail(err, FM_EUSAGE, "--%s does nothing %s; leave it out", g->name, says);
+    return fm_fail(err, FM_EUSAGE, "--%s has no effect %s; omit it", g->name, says);
 }
 
 int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struct fm_err *err)
@@ -387,7 +387,7 @@ int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struc
         if (!g->modes || g->modes & mode)
             continue;
         if (g->scope && g->scope->instead_in & mode)
-            return fm_fail(err, FM_EUSAGE, "--%s does nothing %s; use --%s", g->name, says,
+            return fm_fail(err, FM_EUSAGE, "--%s has no effect %s; use --%s", g->name, says,
                            g->scope->instead);
         return refuse_idle(g, says, err);
     }

@@ -33,7 +33,7 @@ static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_
     fm_names_sort(names, count, sizeof *names);
     const char *twin = fm_names_twin(names, count, sizeof *names);
     free(names);
-    return twin ? fm_fail(err, FM_ECONFIG, "tensor '%s' would stand twice in the output", twin)
+    return twin ? fm_fail(err, FM_ECONFIG, "tensor '%s' would appear twice in the output", twin)
                 : FM_OK;
 }
 

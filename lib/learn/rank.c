@@ -14,7 +14,6 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/data/provenance.h"
 #include "lib/learn/task.h"
 #include "lib/run/journal.h"
 #include "lib/stage/stage.h"
@@ -327,8 +326,7 @@ static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, i
     fm_json_add_uint(result, "batches", (uint64_t)report->batches);
     fm_json_add_double(result, "ce", report->ce);
     fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->unreached);
-    return fm_stage_history(manifest, TOOL, options, fm_provenance_tokens(&s->task->calib), result,
-                            err);
+    return fm_task_history(manifest, TOOL, options, s->task, result, err);
 }
 
 static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,

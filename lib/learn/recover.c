@@ -12,7 +12,6 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/data/provenance.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/tune.h"
 #include "lib/run/journal.h"
@@ -317,8 +316,7 @@ static int record(cJSON *manifest, const struct recovery *r, struct fm_err *err)
     fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
     fm_json_add_double(result, "loss_first", r->tune.loss_first);
     fm_json_add_double(result, "loss_last", r->tune.loss);
-    return fm_stage_history(manifest, TOOL, options, fm_provenance_tokens(&r->task.calib), result,
-                            err);
+    return fm_task_history(manifest, TOOL, options, &r->task, result, err);
 }
 
 static int record_adapter(cJSON *manifest, const struct recovery *r, struct fm_err *err)

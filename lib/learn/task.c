@@ -14,6 +14,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/data/provenance.h"
 #include "lib/learn/quality.h"
 #include "lib/run/journal.h"
 #include "lib/stage/stage.h"
@@ -220,4 +221,15 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                              task->held.count, task->held.T, hex[3], hex[4],
                              (unsigned long long)task->run->seed, task->run->shuffle,
                              task->ops->name, precision_name(task->run->precision), text);
+}
+
+int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,
+                    cJSON *result, struct fm_err *err)
+{
+    cJSON *tokens = fm_provenance_tokens(&task->calib);
+    if (tokens)
+        return fm_stage_history(manifest, tool, options, tokens, result, err);
+    cJSON_Delete(options);
+    cJSON_Delete(result);
+    return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
 }

@@ -15,7 +15,6 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/data/provenance.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/trainstate.h"
 #include "lib/stage/budgets.h"
@@ -390,8 +389,7 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
     fm_json_add_uint(result, "steps", (uint64_t)report->steps);
     if (t->options->method == FM_METHOD_BEST)
         record_choice(result, &t->task.held);
-    return fm_stage_history(manifest, "fm-train", options, fm_provenance_tokens(&t->task.calib),
-                            result, err);
+    return fm_task_history(manifest, "fm-train", options, &t->task, result, err);
 }
 
 static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,

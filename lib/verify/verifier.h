@@ -33,6 +33,7 @@ struct fm_verifier {
     size_t findings, capacity;
     bool differs;           /* bytes are not those of a checksum */
     bool malformed;         /* checksums hold, and the content is invalid */
+    int machine;            /* FM_EIO or FM_ENOMEM where an item could not be looked at; else 0 */
     struct fm_err lost;     /* memory for a finding ran out */
     struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
     /* Of an export, for the check of its function: (M, E) channels that it computes with; owned. */
@@ -40,7 +41,14 @@ struct fm_verifier {
     bool all_resident; /* it has them all, and `served` is the member to start with */
 };
 
-/* Add a finding: FM_EDIFF where bytes differ, FM_EFORMAT where they make no sense. */
+/* The code of a finding that `err` describes: that of the machine's fault, else `otherwise`. */
+static inline int fm_verifier_code(const struct fm_err *err, int otherwise)
+{
+    return err->code == FM_EIO || err->code == FM_ENOMEM ? err->code : otherwise;
+}
+
+/* Add a finding: FM_EDIFF where bytes differ, FM_EFORMAT where they are malformed, FM_EIO and
+ * FM_ENOMEM where they could not be looked at. */
 void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char *item,
                       const char *fmt, ...) FM_PRINTF(5, 6);
 

@@ -40,6 +40,8 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
     va_end(ap);
     pthread_mutex_lock(&v->lock);
     v->report->failed++;
+    if (code == FM_EIO || code == FM_ENOMEM)
+        v->machine = v->machine ? v->machine : code;
     v->differs |= code == FM_EDIFF;
     v->malformed |= code != FM_EDIFF;
     int rc = FM_OK;
@@ -218,7 +220,10 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
         rc = v.lost.code;
     }
     if (rc == FM_OK && report->failed)
-        rc = fm_fail(err, v.differs ? FM_EDIFF : FM_EFORMAT,
+        rc = fm_fail(err,
+                     v.machine   ? v.machine
+                     : v.differs ? FM_EDIFF
+                                 : FM_EFORMAT,
                      "%s does not verify: %llu of %llu items failed", options->target,
                      (unsigned long long)report->failed, (unsigned long long)report->items);
     return rc;

@@ -190,7 +190,8 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
     if (p.layer < -1)
         fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "the model has no such layer");
     else if (fm_safetensors_open(&st, &j->bundle.file, m->offset, m->size, &broken) != FM_OK)
-        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "%s", broken.text);
+        fm_verifier_find(j->v, i, fm_verifier_code(&broken, FM_EFORMAT), m->name, "%s",
+                         broken.text);
     if (!st.header_bytes)
         return fm_verifier_scan(j->v, &header, err);
     header.size = st.header_bytes;

@@ -147,7 +147,8 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     else if (strcmp(f->name, FM_EXPORT_CARD) == 0)
         rc = FM_OK;
     else if (rc != FM_OK)
-        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "%s", missing.text);
+        fm_verifier_find(j->v, i, fm_verifier_code(&missing, FM_EDIFF), f->name, "%s",
+                         missing.text);
     else if (size != f->bytes || memcmp(text, want, size) != 0)
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
     free(text);
@@ -184,7 +185,7 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
         return rc;
     }
     if (rc != FM_OK)
-        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "%s", broken.text);
+        fm_verifier_find(j->v, i, fm_verifier_code(&broken, FM_EDIFF), f->name, "%s", broken.text);
     return FM_OK;
 }
 

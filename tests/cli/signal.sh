@@ -54,4 +54,6 @@ kill -TERM $!
 kill -CONT $!
 wait $! 2>/dev/null
 [ $? -gt 128 ] && echo "ended by a signal"
+# The tool goes on while its other thread takes the signals: the output may have come, whole.
+[ ! -e out ] || { fm-verify -q out >/dev/null && rm out; }
 ls -A
