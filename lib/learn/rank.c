@@ -322,11 +322,11 @@ static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, i
         cJSON_Delete(result);
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
     }
-    cJSON_AddStringToObject(options, "order", order_name(order));
-    fm_json_add_uint(result, "batches", (uint64_t)report->batches);
-    fm_json_add_double(result, "ce", report->ce);
-    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->unreached);
-    return fm_task_history(manifest, TOOL, options, s->task, result, err);
+    bool whole = cJSON_AddStringToObject(options, "order", order_name(order)) &&
+                 fm_json_add_uint(result, "batches", (uint64_t)report->batches) &&
+                 fm_json_add_double(result, "ce", report->ce) &&
+                 fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->unreached);
+    return fm_task_history(manifest, TOOL, options, s->task, result, whole, err);
 }
 
 static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,

@@ -305,31 +305,30 @@ static int record(cJSON *manifest, const struct recovery *r, struct fm_err *err)
     }
     char text[FM_DECIMAL_TEXT];
     fm_decimal_print(text, &r->budget);
-    cJSON_AddStringToObject(options, "budget", text);
-    cJSON_AddStringToObject(options, "strategy", strategy_name(o->strategy));
-    fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
-    fm_json_add_double(options, "lora_alpha", o->alpha);
-    fm_json_add_uint(options, "steps", (uint64_t)o->steps);
-    fm_json_add_double(options, "lr", o->lr);
-    fm_json_add_double(options, "w_task", o->w_task);
-    fm_json_add_double(options, "w_kl", o->w_kl);
-    fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
-    fm_json_add_double(result, "loss_first", r->tune.loss_first);
-    fm_json_add_double(result, "loss_last", r->tune.loss);
-    return fm_task_history(manifest, TOOL, options, &r->task, result, err);
+    bool whole = cJSON_AddStringToObject(options, "budget", text) &&
+                 cJSON_AddStringToObject(options, "strategy", strategy_name(o->strategy)) &&
+                 fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank) &&
+                 fm_json_add_double(options, "lora_alpha", o->alpha) &&
+                 fm_json_add_uint(options, "steps", (uint64_t)o->steps) &&
+                 fm_json_add_double(options, "lr", o->lr) &&
+                 fm_json_add_double(options, "w_task", o->w_task) &&
+                 fm_json_add_double(options, "w_kl", o->w_kl) &&
+                 fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask) &&
+                 fm_json_add_double(result, "loss_first", r->tune.loss_first) &&
+                 fm_json_add_double(result, "loss_last", r->tune.loss);
+    return fm_task_history(manifest, TOOL, options, &r->task, result, whole, err);
 }
 
 static int record_adapter(cJSON *manifest, const struct recovery *r, struct fm_err *err)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(manifest, "adapter");
     cJSON *adapter = cJSON_AddObjectToObject(manifest, "adapter");
-    if (!adapter)
-        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
-    fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank);
-    fm_json_add_double(adapter, "alpha", r->options->alpha);
-    fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask);
-    cJSON_AddStringToObject(adapter, "strategy", strategy_name(r->options->strategy));
-    return FM_OK;
+    if (adapter && fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank) &&
+        fm_json_add_double(adapter, "alpha", r->options->alpha) &&
+        fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask) &&
+        cJSON_AddStringToObject(adapter, "strategy", strategy_name(r->options->strategy)))
+        return FM_OK;
+    return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
 }
 
 static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_member *masks,

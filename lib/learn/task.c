@@ -193,12 +193,14 @@ cJSON *fm_task_options(const struct fm_task *task, int batch)
     cJSON *o = cJSON_CreateObject();
     if (!o)
         return NULL;
-    fm_json_add_uint(o, "batch", (uint64_t)batch);
-    cJSON_AddBoolToObject(o, "shuffle", task->run->shuffle);
-    fm_json_add_uint(o, "seed", task->run->seed);
-    cJSON_AddStringToObject(o, "device", task->ops->name);
-    cJSON_AddStringToObject(o, "precision", precision_name(task->run->precision));
-    return o;
+    if (fm_json_add_uint(o, "batch", (uint64_t)batch) &&
+        cJSON_AddBoolToObject(o, "shuffle", task->run->shuffle) &&
+        fm_json_add_uint(o, "seed", task->run->seed) &&
+        cJSON_AddStringToObject(o, "device", task->ops->name) &&
+        cJSON_AddStringToObject(o, "precision", precision_name(task->run->precision)))
+        return o;
+    cJSON_Delete(o);
+    return NULL;
 }
 
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
@@ -224,9 +226,9 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
 }
 
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,
-                    cJSON *result, struct fm_err *err)
+                    cJSON *result, bool whole, struct fm_err *err)
 {
-    cJSON *tokens = fm_provenance_tokens(&task->calib);
+    cJSON *tokens = whole ? fm_provenance_tokens(&task->calib) : NULL;
     if (tokens)
         return fm_stage_history(manifest, tool, options, tokens, result, err);
     cJSON_Delete(options);

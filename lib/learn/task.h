@@ -77,9 +77,10 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
 /* {"batch", "shuffle", "seed", "device", "precision"}; NULL: no memory. */
 cJSON *fm_task_options(const struct fm_task *task, int batch);
 
-/* Append the tool's entry, with what its tokens were; takes options and result over. */
+/* Append the tool's entry, with what its tokens were; takes options and result over.  FM_ENOMEM
+ * where not `whole`: memory for one of their keys ran out. */
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,
-                    cJSON *result, struct fm_err *err);
+                    cJSON *result, bool whole, struct fm_err *err);
 
 /* Digest of what every tool's result hangs on, with a text of the tool's own. */
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,

@@ -338,40 +338,41 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     return FM_OK;
 }
 
-static void record_options(cJSON *to, const struct fm_trainer *t)
+static bool record_options(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
-    cJSON_AddStringToObject(to, "method", fm_method_name(o->method));
+    bool ok = cJSON_AddStringToObject(to, "method", fm_method_name(o->method));
     if (is_shuffle(o->method))
-        return;
-    char text[FM_DECIMAL_TEXT];
+        return ok;
+    char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT];
     bool uniform = o->method == FM_METHOD_UNIFORM;
-    cJSON_AddStringToObject(to, "granularity",
-                            fm_granularity_name(uniform ? FM_PER_MODEL : o->granularity));
-    fm_json_add_uint(to, "width_multiple", o->width_multiple);
-    fm_decimal_print(text, &t->step);
-    cJSON_AddStringToObject(to, "budget_step", text);
-    fm_decimal_print(text, &t->until);
-    cJSON_AddStringToObject(to, "until", text);
+    fm_decimal_print(step, &t->step);
+    fm_decimal_print(until, &t->until);
+    ok = ok &&
+         cJSON_AddStringToObject(to, "granularity",
+                                 fm_granularity_name(uniform ? FM_PER_MODEL : o->granularity)) &&
+         fm_json_add_uint(to, "width_multiple", o->width_multiple) &&
+         cJSON_AddStringToObject(to, "budget_step", step) &&
+         cJSON_AddStringToObject(to, "until", until);
     if (t->walks)
-        fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
+        ok = ok && fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
     if (!t->learns)
-        return;
-    fm_json_add_uint(to, "steps", (uint64_t)o->steps);
-    fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples);
-    fm_json_add_double(to, "prior", o->prior);
-    cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
+        return ok;
+    return ok && fm_json_add_uint(to, "steps", (uint64_t)o->steps) &&
+           fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples) &&
+           fm_json_add_double(to, "prior", o->prior) &&
+           cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
 }
 
 /* What masks were chosen on: their losses there are no longer those of data never looked at. */
-static void record_choice(cJSON *result, const struct fm_calib *held)
+static bool record_choice(cJSON *result, const struct fm_calib *held)
 {
     char hex[FM_DIGEST_HEX];
     cJSON *o = cJSON_AddObjectToObject(result, "chosen_on");
     fm_digest_hex(hex, &held->digest);
-    cJSON_AddStringToObject(o, "digest", hex);
-    fm_json_add_uint(o, "sequences", (uint64_t)held->count);
-    fm_json_add_uint(o, "seq_len", (uint64_t)held->T);
+    return o && cJSON_AddStringToObject(o, "digest", hex) &&
+           fm_json_add_uint(o, "sequences", (uint64_t)held->count) &&
+           fm_json_add_uint(o, "seq_len", (uint64_t)held->T);
 }
 
 static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
@@ -384,12 +385,12 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
         cJSON_Delete(result);
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
     }
-    record_options(options, t);
-    fm_json_add_uint(result, "masks", (uint64_t)report->family.count);
-    fm_json_add_uint(result, "steps", (uint64_t)report->steps);
+    bool whole = record_options(options, t) &&
+                 fm_json_add_uint(result, "masks", (uint64_t)report->family.count) &&
+                 fm_json_add_uint(result, "steps", (uint64_t)report->steps);
     if (t->options->method == FM_METHOD_BEST)
-        record_choice(result, &t->task.held);
-    return fm_task_history(manifest, "fm-train", options, &t->task, result, err);
+        whole = whole && record_choice(result, &t->task.held);
+    return fm_task_history(manifest, "fm-train", options, &t->task, result, whole, err);
 }
 
 static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,

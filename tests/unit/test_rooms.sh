@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 copy=$(mktemp -d) || exit 1
 trap 'rm -rf "$copy"' EXIT
 bad=0
-find lib formats kernels cmd tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' |
+find lib formats kernels cmd tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' -o -name '*.def' |
     tar cf - -T - | tar xf - -C "$copy"
 
 # refuses WORDS FILE LINE: with LINE in FILE the lint fails and says WORDS
