@@ -48,8 +48,8 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
     }
     if (mark || empty)
         return FM_OK;
-    return fm_fail(err, FM_ECREATE, "'%s' is not an export (it has no %s); remove it yourself", path,
-                   FM_OUTDIR_MARK);
+    return fm_fail(err, FM_ECREATE, "'%s' is not an export (it has no %s); remove it yourself",
+                   path, FM_OUTDIR_MARK);
 }
 
 /* `there` is where the directory stands now, `path` what it is called. */

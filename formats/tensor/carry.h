@@ -24,9 +24,9 @@
 /*
  * Fill dir->carried, sorted by name: at most FM_CARRIED_MAX files, FM_CARRIED_BYTES_MAX together.
  * pattern: further names, as fnmatch(3) has them, NULL behind the last; NULL: none.  Names that
- * formats/file/carried.h refuses, hidden files and weights among them, and directories never travel.
- * FM_ECONFIG: too many, or a link out of the checkpoint.  FM_EUSAGE: a pattern that no file of the
- * directory has.
+ * formats/file/carried.h refuses, hidden files and weights among them, and directories never
+ * travel. FM_ECONFIG: too many, or a link out of the checkpoint.  FM_EUSAGE: a pattern that no file
+ * of the directory has.
  */
 int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err);
 

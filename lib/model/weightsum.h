@@ -17,8 +17,8 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/family/family.h"
 
-#define FM_WEIGHTSUM_PIECE ((size_t)4 << 20) /* bytes; the last piece of a tensor may be shorter   \
-                                              */
+/* Bytes of a piece; the last one of a tensor may be shorter. */
+#define FM_WEIGHTSUM_PIECE ((size_t)4 << 20)
 
 /* Sums of a model: layer l < L at [l], the rest at [L]. */
 struct fm_weightsum {
