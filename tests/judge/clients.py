@@ -4,7 +4,7 @@
     clients.py PYTHON_OF_VLLM PYTHON_OF_SGLANG [FAMILY...]   (tests/judge/clients.sh gives the first two)
 
 Small models of five families; fm-rank, fm-train, fm-pack make a family of each, and fm-pack
---export every layout at one budget.  Each client loads each directory (golden/client_*.py) and
+--export every layout at one budget.  Each client loads each directory (tests/judge/client_*.py) and
 gives the log-probability of every next token; the mean, the loss, is printed beside what our
 engine gets from the same directory.  The exit status is 1 where a cell is off, or fails, that is
 not known to (KNOWN).
