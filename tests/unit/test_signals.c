@@ -364,7 +364,8 @@ static void a_tokenizer_command_has_no_signal_blocked(void **state)
         "");
     assert_true(is_there("command.status"));
     assert_int_equal(signal_set(scratch("command.status"), "SigBlk"), 0);
-    assert_int_equal(signal_set(scratch("command.status"), "SigIgn"), 0);
+    uint64_t ignored = signal_set(scratch("command.status"), "SigIgn");
+    assert_int_equal(ignored & 0x7fffffff, 0); /* 32 and 33: inherited from who started the test */
 }
 
 static void it_stops_and_goes_on_as_a_terminal_says(void **state)
