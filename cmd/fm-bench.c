@@ -216,6 +216,14 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
                    what);
 }
 
+/* What the engine's measurement takes where nothing was given. */
+static void settle(struct options *o)
+{
+    o->on.dtype = o->dtype ? "f32" : "bf16";
+    o->on.shape = o->shape ? o->shape : "256,896,8,2,4,1024,256";
+    o->on.sequences = o->sequences ? o->sequences : 8;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {
@@ -282,9 +290,7 @@ int main(int argc, char **argv)
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
-    o.on.dtype = o.dtype ? "f32" : "bf16";
-    o.on.shape = o.shape ? o.shape : "256,896,8,2,4,1024,256";
-    o.on.sequences = o.sequences ? o.sequences : 8;
+    settle(&o);
     struct fm_err err = {0};
     int code = work(&cli, &o, &err);
     return fm_cli_end(&cli, code, &err);

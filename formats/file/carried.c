@@ -1,3 +1,7 @@
+/*
+ * The one rule for files that travel with a checkpoint, asked by who lists a directory, who writes
+ * a bundle and who reads one: a name that one of them refuses must not get past another.
+ */
 #include "formats/file/carried.h"
 
 #include <inttypes.h>

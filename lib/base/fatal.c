@@ -1,3 +1,8 @@
+/*
+ * The end of a process without memory.  Deep inside a loop there is nobody to return an error to,
+ * and a library may crash where it was given no memory: either way what is temporary is removed,
+ * one sentence is written without asking for memory, and the status says that a retry may help.
+ */
 #include "lib/base/fatal.h"
 
 #include <assert.h>

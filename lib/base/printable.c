@@ -1,3 +1,7 @@
+/*
+ * Strings from files end up on terminals, which obey what they are sent.  Control characters, marks
+ * that turn or hide text, and bytes that are not UTF-8 are written as escapes; the rest stays.
+ */
 #include "lib/base/printable.h"
 
 #include <stddef.h>

@@ -1,3 +1,7 @@
+/*
+ * The licence of a model card, from the few forms of YAML that cards use: a word, a list over lines
+ * or in brackets, with either end of line.  What is in no such form is left out, not guessed.
+ */
 #include "lib/export/frontmatter.h"
 
 #include <stdio.h>

@@ -1,3 +1,7 @@
+/*
+ * --force replaces an export, never what somebody put beside it: a file counts as the export's when
+ * fm-export.json lists it, or, from before there was a list, when exports have files of that name.
+ */
 #include "lib/run/replaced.h"
 
 #include <stdio.h>
