@@ -10,14 +10,14 @@
 struct rope {
     float *x;
     const float *cos, *sin;
-    int T, heads, C;
+    int T, heads, C, R;
     float sign;
 };
 
-FM_CLONES static void rotate_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES static void rotate_halves(const void *args, int64_t first, int64_t last)
 {
     const struct rope *a = args;
-    int half = a->C / 2;
+    int half = a->R / 2;
     float sign = a->sign;
     for (int64_t n = first; n < last; n++) {
         const float *restrict c = a->cos + n % a->T * half, *restrict s = a->sin + n % a->T * half;
@@ -33,11 +33,29 @@ FM_CLONES static void rotate_rows(const void *args, int64_t first, int64_t last)
     }
 }
 
-void cpu_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C,
-              float sign)
+FM_CLONES static void rotate_pairs(const void *args, int64_t first, int64_t last)
 {
-    fm_cpu_rows(N, 2 * (int64_t)heads * C, rotate_rows,
-                &(struct rope){x, cos, sin, T, heads, C, sign});
+    const struct rope *a = args;
+    int half = a->R / 2;
+    float sign = a->sign;
+    for (int64_t n = first; n < last; n++) {
+        const float *restrict c = a->cos + n % a->T * half, *restrict s = a->sin + n % a->T * half;
+        for (int h = 0; h < a->heads; h++) {
+            float *restrict p = a->x + (n * a->heads + h) * a->C;
+            for (int i = 0; i < half; i++) {
+                float x = p[2 * i], y = p[2 * i + 1], sn = sign * s[i];
+                p[2 * i] = x * c[i] - y * sn;
+                p[2 * i + 1] = y * c[i] + x * sn;
+            }
+        }
+    }
+}
+
+void cpu_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C, int R,
+              bool pairs, float sign)
+{
+    fm_cpu_rows(N, 2 * (int64_t)heads * R, pairs ? rotate_pairs : rotate_halves,
+                &(struct rope){x, cos, sin, T, heads, C, R, sign});
 }
 
 /*

@@ -6,19 +6,20 @@
 
 #include "lib/base/pool.h"
 
-/* (a, b) -> (a cos - b sin, b cos + a sin), a = x[i], b = x[i + C/2]. */
-void ref_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C,
-              float sign)
+/* (a, b) -> (a cos - b sin, b cos + a sin), a = x[i], b = x[i + R/2], or x[2 i] and x[2 i + 1]. */
+void ref_rope(float *x, const float *cos, const float *sin, int N, int T, int heads, int C, int R,
+              bool pairs, float sign)
 {
-    int half = C / 2;
+    int half = R / 2, step = pairs ? 2 : 1, other = pairs ? 1 : half;
     for (int n = 0; n < N; n++) {
         const float *c = cos + (size_t)(n % T) * half, *s = sin + (size_t)(n % T) * half;
         for (int h = 0; h < heads; h++) {
             float *p = x + ((size_t)n * heads + h) * C;
             for (int i = 0; i < half; i++) {
-                double a = p[i], b = p[i + half], sn = (double)sign * s[i];
-                p[i] = (float)(a * c[i] - b * sn);
-                p[i + half] = (float)(b * c[i] + a * sn);
+                float *q = p + i * step;
+                double a = q[0], b = q[other], sn = (double)sign * s[i];
+                q[0] = (float)(a * c[i] - b * sn);
+                q[other] = (float)(b * c[i] + a * sn);
             }
         }
     }

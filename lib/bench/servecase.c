@@ -400,8 +400,8 @@ int fm_servecase_fill(struct fm_servecase *c, struct fm_err *err)
     for (int i = 0; i < c->batch * T; i++)
         c->tokens[i] = (int32_t)fm_rng_below(c->seed, FM_STREAM_BENCH,
                                              ((uint64_t)1 << 43) + (uint64_t)i, VOCABULARY);
-    fm_rope_plain(&rope, 1e6);
-    fm_rope_fill(c->cos, c->sin, &rope, c->config.C, T);
+    fm_rope_plain(&rope, 1e6, c->config.C);
+    fm_rope_fill(c->cos, c->sin, &rope, T);
     return c->on_gpu ? move_layers(c, err) : make_layers(c, err);
 }
 

@@ -23,8 +23,8 @@ static void project(struct fm_servecase *c, const struct fm_serve_layer *w, cons
     fm_serve_product(c->ops, c->q, c->xn, w->qkv, c->dtype, N, QC, H, 0);
     fm_serve_product(c->ops, c->k, c->xn, w->qkv + k, c->dtype, N, GC, H, 0);
     fm_serve_product(c->ops, c->v, c->xn, w->qkv + v, c->dtype, N, GC, H, 0);
-    c->ops->rope(c->q, c->cos + angle, c->sin + angle, N, p->n, g->Q, g->C, 1);
-    c->ops->rope(c->k, c->cos + angle, c->sin + angle, N, p->n, g->G, g->C, 1);
+    c->ops->rope(c->q, c->cos + angle, c->sin + angle, N, p->n, g->Q, g->C, g->C, false, 1);
+    c->ops->rope(c->k, c->cos + angle, c->sin + angle, N, p->n, g->G, g->C, g->C, false, 1);
     fm_serve_store(&w->cache, c->k, c->v, p->s0, p->S, p->t0, p->n);
 }
 

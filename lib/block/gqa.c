@@ -110,7 +110,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         rc = read_biases(g, o, keys, err);
     if (!rc)
         rc = read_clip(g, o, keys, err);
-    return rc ? rc : fm_rope_read(&g->rope, c, &o->rope, keys, err);
+    return rc ? rc : fm_rope_read(&g->rope, c, c->C, &o->rope, keys, err);
 }
 
 static uint64_t heads_width(const struct fm_config *c, int heads)
@@ -152,12 +152,12 @@ static unsigned has(const struct fm_config *c, int l)
 
 static int angles(const struct fm_config *c)
 {
-    return c->C / 2;
+    return fm_gqa_of(c)->rope.R / 2;
 }
 
 static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
 {
-    fm_rope_fill(cos, sin, &fm_gqa_of(c)->rope, c->C, T);
+    fm_rope_fill(cos, sin, &fm_gqa_of(c)->rope, T);
 }
 
 /* Inner values of N tokens; NULL where they are not needed. */
@@ -217,6 +217,14 @@ static void project(const struct fm_pass *p, float *y, const float *x, const flo
         p->ops->add_rows(y, bias, N, width);
 }
 
+/* The rotation of y (N, heads C), sign 1, or its way back, -1. */
+static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
+{
+    const struct fm_rope *r = &fm_gqa_of(p->config)->rope;
+    p->ops->rope(y, p->cos, p->sin, fm_pass_rows(p), p->T, heads, p->config->C, r->R, r->pairs,
+                 sign);
+}
+
 /* q or k: projected into raw where it is normalised then, clamped, rotated. */
 static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
                  const float *w, const float *bias, const float *norm, int heads)
@@ -230,7 +238,7 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
                      norm_width(c, heads), c->eps);
     if (clip > 0)
         p->ops->clamp(y, clip, (int64_t)N * heads * c->C);
-    p->ops->rope(y, p->cos, p->sin, N, p->T, heads, c->C, 1);
+    rotate(p, y, heads, 1);
 }
 
 static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
@@ -265,7 +273,7 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     size_t n = (size_t)N * (size_t)heads * (size_t)c->C;
     struct fm_mark mark = fm_pass_mark(p);
     assert(raw || clip == 0);
-    p->ops->rope(dy, p->cos, p->sin, N, p->T, heads, c->C, -1);
+    rotate(p, dy, heads, -1);
     if (raw) {
         float *y = fm_pass_floats(p, n), *again = fm_pass_floats(p, (size_t)rows);
         if (clip > 0) {

@@ -6,28 +6,36 @@
 
 #include "lib/block/block.h"
 
-/* Where config.json says nothing, and which types besides "default" the family has. */
+/* Where config.json says nothing, and what the family has. */
 struct fm_rope_options {
     double theta;
-    bool longrope;
+    bool longrope;  /* besides the type "default" */
+    double partial; /* partial_rotary_factor where config.json has none; 0: it is not read, and
+                       all elements are rotated */
+    const char *dims_key; /* key of the number of rotated elements that stands in for that factor;
+                             NULL: there is none */
+    bool pairs;
 };
 
 struct fm_rope {
     double theta;
+    int R;                             /* elements of a head that are rotated, even */
+    bool pairs;                        /* (2 i, 2 i + 1) turn together; else (i, i + R/2) */
     float scale;                       /* of cos and sin */
-    float factor[FM_HEAD_DIM_MAX / 2]; /* (C/2) what divides each frequency */
+    float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) what divides each frequency */
 };
 
-/* The default rotation. */
-void fm_rope_plain(struct fm_rope *rope, double theta);
+/* The default rotation, of R elements, by halves. */
+void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
-/* Also sets config->longrope, and T_max where longrope ends earlier; C is known. */
-int fm_rope_read(struct fm_rope *rope, struct fm_config *config,
+/* Heads, or what of each is rotated where the block says so, are `width` wide, at most
+ * FM_HEAD_DIM_MAX.  Also sets config->longrope, and T_max where longrope ends earlier. */
+int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);
 
-/* cos, sin (T, C/2) of the angles, computed as transformers does: frequency and angle in float32.
+/* cos, sin (T, R/2) of the angles, computed as transformers does: frequency and angle in float32.
  */
-void fm_rope_fill(float *cos, float *sin, const struct fm_rope *rope, int C, int T);
+void fm_rope_fill(float *cos, float *sin, const struct fm_rope *rope, int T);
 
 #endif

@@ -91,12 +91,13 @@ static void run_norm(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->norm_back(dx, dy, x, w, b, rstd, z[0], z[1]);
 }
 
-/* z: S T heads C */
+/* z: S T heads C R pairs; the end of each head */
 static void run_rope(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
-    size_t n = (size_t)z[0] * z[1] * z[2] * z[3], half = (size_t)z[1] * (z[3] / 2);
+    size_t n = (size_t)z[0] * z[1] * z[2] * z[3], half = (size_t)z[1] * (z[4] / 2);
     float *c = normals(half, 1), *s = normals(half, 1);
-    ops->rope(give(o, normals(n, 1), n, TOL_EACH), c, s, z[0] * z[1], z[1], z[2], z[3], -1);
+    ops->rope(give(o, normals(n, 1), n, TOL_EACH) + z[3] - z[4], c, s, z[0] * z[1], z[1], z[2],
+              z[3], z[4], z[5], -1);
 }
 
 /* z: S T Q G C window */
@@ -365,8 +366,10 @@ static const struct {
     {"norm", run_norm, {700, 48, 0}}, /* several blocks */
     {"norm", run_norm, {3, 17, 1}},
     {"norm", run_norm, {700, 75, 1}},
-    {"rope", run_rope, {2, 3, 2, 10}},
-    {"rope", run_rope, {3, 130, 3, 66}},
+    {"rope", run_rope, {2, 3, 2, 10, 10, 0}},
+    {"rope", run_rope, {3, 130, 3, 66, 66, 0}},
+    {"rope", run_rope, {2, 3, 2, 11, 6, 0}},
+    {"rope", run_rope, {3, 130, 3, 69, 66, 1}},
     {"attention", run_attention, {2, 5, 6, 2, 10, 0}},
     {"attention", run_attention, {1, 130, 6, 2, 10, 0}},
     {"attention", run_attention, {2, 129, 2, 2, 34, 20}},

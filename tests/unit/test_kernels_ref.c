@@ -139,23 +139,34 @@ static void norm_back_adds_the_gradient(void **state)
     check_norm_back(true);
 }
 
-static void rope_turns_by_position_and_back(void **state)
+/* Row 4 is position 1; the angle of element 2 of head 1, whose partner is `other` behind it. */
+static void check_rope(int R, bool pairs, int first, int angle, int other)
 {
-    (void)state;
     enum { N = 6, T = 3, HEADS = 2, C = 10 };
     float *x = normals(N * HEADS * C, 1), *y = copied(x, N * HEADS * C);
-    float *cosines = floats(T * C / 2), *sines = floats(T * C / 2);
-    for (int i = 0; i < T * C / 2; i++) {
+    float *cosines = floats(T * R / 2), *sines = floats(T * R / 2);
+    int at = (4 * HEADS + 1) * C + first + 2;
+    for (int i = 0; i < T * R / 2; i++) {
         cosines[i] = cosf((float)i);
         sines[i] = sinf((float)i);
     }
-    ref()->rope(y, cosines, sines, N, T, HEADS, C, 1);
-    /* row 4 is position 1; pair (2, 7) of head 1 */
-    int at = (4 * HEADS + 1) * C + 2, angle = C / 2 + 2;
-    expect_near(y[at], x[at] * cos(angle) - x[at + C / 2] * sin(angle), 1e-6, "low half");
-    expect_near(y[at + C / 2], x[at + C / 2] * cos(angle) + x[at] * sin(angle), 1e-6, "high half");
-    ref()->rope(y, cosines, sines, N, T, HEADS, C, -1);
+    ref()->rope(y + first, cosines, sines, N, T, HEADS, C, R, pairs, 1);
+    expect_near(y[at], x[at] * cos(angle) - x[at + other] * sin(angle), 1e-6, "one");
+    expect_near(y[at + other], x[at + other] * cos(angle) + x[at] * sin(angle), 1e-6, "its other");
+    for (int i = 0; i < N * HEADS * C; i++)
+        if (i % C < first || i % C >= first + R)
+            assert_true(y[i] == x[i]);
+    ref()->rope(y + first, cosines, sines, N, T, HEADS, C, R, pairs, -1);
     expect_close(y, x, N * HEADS * C, 1e-6, "x turned back");
+}
+
+static void rope_turns_by_position_and_back(void **state)
+{
+    (void)state;
+    check_rope(10, false, 0, 5 + 2, 5);
+    check_rope(6, false, 0, 3 + 2, 3);
+    check_rope(6, true, 4, 3 + 1, 1);
+    check_rope(10, true, 0, 5 + 1, 1);
 }
 
 /* n: S T Q G C window */

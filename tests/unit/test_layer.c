@@ -86,7 +86,7 @@ static int make_layer(void **state)
     layer.down = draw(E * I * H, 0.4f);
     struct fm_gqa *own = (void *)&config.attention_own;
     own->window = 4;
-    fm_rope_plain(&own->rope, 1e4);
+    fm_rope_plain(&own->rope, 1e4, config.C);
     fm_gqa.fill_angles(cosines, sines, &config, T);
     return 0;
 }

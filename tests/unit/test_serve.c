@@ -77,6 +77,8 @@ static float *forward_engine(const struct fm_servecase *c, int budget)
     float *x = malloc(BATCH * T * H * sizeof *x);
     uint32_t *widths = malloc(E * sizeof *widths);
     assert_true(x && widths);
+    struct fm_gqa *own = (void *)&config.attention_own;
+    fm_rope_plain(&own->rope, 1e6, config.C);
     config.attention = &fm_gqa;
     config.router = &fm_softmax;
     config.expert = &fm_swiglu;
