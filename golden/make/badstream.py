@@ -115,7 +115,7 @@ def manifests():
     def member(why, i, **keys):
         mf(why, lambda m: m["members"][i].update(keys))
 
-    for why, schema in (("0", 0), ("2", 2), ("text", "1"), ("half", 0.5)):
+    for why, schema in (("0", 0), ("3", 3), ("text", "1"), ("half", 0.5)):
         mf("schema-" + why, lambda m: m.update(schema=schema))
     mf("suite-other", lambda m: m.update(suite="gm"))
     mf("stage-unknown", lambda m: m.update(stage="bake"))

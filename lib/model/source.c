@@ -157,6 +157,11 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
         *err = absent;
         return rc;
     }
+    int schema;
+    if (json && fm_bundle_schema(&schema, json, err)) {
+        cJSON_Delete(json);
+        return fm_within(err, "%s/fm-export.json", t->path);
+    }
     const cJSON *widths = native_widths(json);
     rc = widths ? open_native(t, widths, err) : open_directory(t, err);
     if (!rc && !widths)

@@ -62,11 +62,13 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     size_t size;
     cJSON *json = NULL;
     const char *layout = NULL;
-    int rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text,
-                              &size, err);
+    int schema, rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX,
+                                      &text, &size, err);
     if (rc != FM_OK)
         return fm_within(err, "no export of fm-pack");
     rc = fm_json_tree(&json, text, size, err);
+    if (rc == FM_OK)
+        rc = fm_bundle_schema(&schema, json, err);
     if (rc == FM_OK)
         rc = fm_json_get_string(json, "layout", &layout, err);
     j->options.layout = rc == FM_OK ? fm_layouts_find(layout) : NULL;

@@ -363,7 +363,7 @@ static void manifests_that_lie_are_refused(void **unused)
 {
     (void)unused;
     expect_manifest_refused("\"schema\": 1", "\"schema\": 0", "never written");
-    expect_manifest_refused("\"schema\": 1", "\"schema\": 2", "newer than this program");
+    expect_manifest_refused("\"schema\": 1", "\"schema\": 3", "newer than this program");
     expect_manifest_refused("\"schema\": 1", "\"schemb\": 1", "'schema' is missing");
     expect_manifest_refused("\"fm\"", "\"xy\"", "suite is 'xy'");
     expect_manifest_refused("\"rank\"", "\"bank\"", "stage 'bank'");
