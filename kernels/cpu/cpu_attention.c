@@ -68,8 +68,39 @@ enum { TILE = 64 };
 struct attention {
     float *o, *dq, *dk, *dv;
     const float *d_o, *q, *k, *v;
-    int T, Q, G, C, window;
+    int T, Q, G, C, D, window;
+    float scale; /* of scores */
+    int q_step, o_step, k_step, v_step;
 };
+
+static struct attention size_attention(int T, int Q, int G, int C, int D, double root, int window)
+{
+    return (struct attention){.T = T,
+                              .Q = Q,
+                              .G = G,
+                              .C = C,
+                              .D = D,
+                              .window = window,
+                              .scale = (float)(1 / root),
+                              .q_step = Q * C,
+                              .o_step = Q * D,
+                              .k_step = G * C,
+                              .v_step = G * D};
+}
+
+/* Where query head h of a sequence begins, and the key head that it reads; row0: the sequence's. */
+struct head {
+    int64_t q, o, k, v;
+};
+
+static struct head find_head(const struct attention *a, int64_t row0, int h)
+{
+    int g = h / (a->Q / a->G);
+    return (struct head){.q = row0 * a->q_step + (int64_t)h * a->C,
+                         .o = row0 * a->o_step + (int64_t)h * a->D,
+                         .k = row0 * a->k_step + (int64_t)g * a->C,
+                         .v = row0 * a->v_step + (int64_t)g * a->D};
+}
 
 struct span {
     int row, rows;   /* queries */
@@ -106,14 +137,12 @@ FM_CLONES static void softmax_rows(float *p, const struct span *s, int window)
     }
 }
 
-/* p (rows, keys) = softmax(q k^T / sqrt(C)); q, k at row 0 of the sequence and head. */
+/* p (rows, keys) = softmax(scale q k^T); q, k at row 0 of the sequence and head. */
 static void find_probabilities(float *p, const struct attention *a, const struct span *s,
                                const float *q, const float *k)
 {
-    int q_step = a->Q * a->C, kv_step = a->G * a->C;
-    fm_dnnl_sgemm(false, true, s->rows, s->keys, a->C, (float)(1 / sqrt(a->C)),
-                  q + (int64_t)s->row * q_step, q_step, k + (int64_t)s->first * kv_step, kv_step, 0,
-                  p, s->keys);
+    fm_dnnl_sgemm(false, true, s->rows, s->keys, a->C, a->scale, q + (int64_t)s->row * a->q_step,
+                  a->q_step, k + (int64_t)s->first * a->k_step, a->k_step, 0, p, s->keys);
     softmax_rows(p, s, a->window);
 }
 
@@ -121,80 +150,80 @@ static void find_probabilities(float *p, const struct attention *a, const struct
 static void attend_head(void *arg, int index)
 {
     const struct attention *a = arg;
-    int h = index % a->Q, q_step = a->Q * a->C, kv_step = a->G * a->C;
-    int64_t row0 = (int64_t)(index / a->Q) * a->T;
-    int64_t q0 = row0 * q_step + (int64_t)h * a->C;
-    int64_t kv0 = row0 * kv_step + (int64_t)(h / (a->Q / a->G)) * a->C;
+    struct head at = find_head(a, (int64_t)(index / a->Q) * a->T, index % a->Q);
     struct fm_mark mark = fm_scratch_mark();
     float *p = fm_scratch((size_t)TILE * a->T * sizeof *p);
     for (int row = 0; row < a->T; row += TILE) {
         struct span s = find_span(a, row);
-        find_probabilities(p, a, &s, a->q + q0, a->k + kv0);
-        fm_dnnl_sgemm(false, false, s.rows, a->C, s.keys, 1, p, s.keys,
-                      a->v + kv0 + (int64_t)s.first * kv_step, kv_step, 0,
-                      a->o + q0 + (int64_t)row * q_step, q_step);
+        find_probabilities(p, a, &s, a->q + at.q, a->k + at.k);
+        fm_dnnl_sgemm(false, false, s.rows, a->D, s.keys, 1, p, s.keys,
+                      a->v + at.v + (int64_t)s.first * a->v_step, a->v_step, 0,
+                      a->o + at.o + (int64_t)row * a->o_step, a->o_step);
     }
     fm_scratch_release(mark);
 }
 
 void cpu_attention(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,
-                   int G, int C, int window)
+                   int G, int C, int D, double root, int window)
 {
-    struct attention a = {.o = o, .q = q, .k = k, .v = v};
-    a.T = T, a.Q = Q, a.G = G, a.C = C, a.window = window;
+    struct attention a = size_attention(T, Q, G, C, D, root, window);
+    a.o = o, a.q = q, a.k = k, a.v = v;
     fm_pool_for(S * Q, attend_head, &a);
 }
 
-/* dp (rows, keys) becomes ds = p (dp - sum_j p dp) / sqrt(C); the sum is d_o . o. */
+/* dp (rows, keys) becomes ds = scale p (dp - sum_j p dp); the sum is d_o . o. */
 FM_CLONES static void softmax_back_rows(float *dp, const float *p, const float *d_o, const float *o,
-                                        int step, const struct span *s, int C)
+                                        const struct attention *a, const struct span *s)
 {
-    float scale = (float)(1 / sqrt(C));
+    float scale = a->scale;
     for (int r = 0; r < s->rows; r++) {
         const float *restrict pr = p + (int64_t)r * s->keys;
         float *restrict row = dp + (int64_t)r * s->keys;
-        float mean = (float)fm_dot(d_o + (int64_t)r * step, o + (int64_t)r * step, C);
+        int64_t at = (int64_t)r * a->o_step;
+        float mean = (float)fm_dot(d_o + at, o + at, a->D);
         for (int j = 0; j < s->keys; j++)
             row[j] = pr[j] * (row[j] - mean) * scale;
     }
 }
 
 /* One tile of queries of one head: its dq, and its part of dk and dv added. */
-static void back_tile(const struct attention *a, const struct span *s, int64_t q0, int64_t kv0,
+static void back_tile(const struct attention *a, const struct span *s, const struct head *h,
                       float *p, float *dp)
 {
-    int q_step = a->Q * a->C, kv_step = a->G * a->C, C = a->C;
-    int64_t at = q0 + (int64_t)s->row * q_step, key = kv0 + (int64_t)s->first * kv_step;
-    find_probabilities(p, a, s, a->q + q0, a->k + kv0);
-    fm_dnnl_sgemm(false, true, s->rows, s->keys, C, 1, a->d_o + at, q_step, a->v + key, kv_step, 0,
-                  dp, s->keys);
-    fm_dnnl_sgemm(true, false, s->keys, C, s->rows, 1, p, s->keys, a->d_o + at, q_step, 1,
-                  a->dv + key, kv_step);
-    softmax_back_rows(dp, p, a->d_o + at, a->o + at, q_step, s, C);
-    fm_dnnl_sgemm(false, false, s->rows, C, s->keys, 1, dp, s->keys, a->k + key, kv_step, 0,
-                  a->dq + at, q_step);
-    fm_dnnl_sgemm(true, false, s->keys, C, s->rows, 1, dp, s->keys, a->q + at, q_step, 1,
-                  a->dk + key, kv_step);
+    int C = a->C, D = a->D;
+    int64_t q = h->q + (int64_t)s->row * a->q_step, o = h->o + (int64_t)s->row * a->o_step;
+    int64_t k = h->k + (int64_t)s->first * a->k_step, v = h->v + (int64_t)s->first * a->v_step;
+    find_probabilities(p, a, s, a->q + h->q, a->k + h->k);
+    fm_dnnl_sgemm(false, true, s->rows, s->keys, D, 1, a->d_o + o, a->o_step, a->v + v, a->v_step,
+                  0, dp, s->keys);
+    fm_dnnl_sgemm(true, false, s->keys, D, s->rows, 1, p, s->keys, a->d_o + o, a->o_step, 1,
+                  a->dv + v, a->v_step);
+    softmax_back_rows(dp, p, a->d_o + o, a->o + o, a, s);
+    fm_dnnl_sgemm(false, false, s->rows, C, s->keys, 1, dp, s->keys, a->k + k, a->k_step, 0,
+                  a->dq + q, a->q_step);
+    fm_dnnl_sgemm(true, false, s->keys, C, s->rows, 1, dp, s->keys, a->q + q, a->q_step, 1,
+                  a->dk + k, a->k_step);
 }
 
 /* Task: one key head of one sequence, with the query heads that read it, in order. */
 static void back_head(void *arg, int index)
 {
     const struct attention *a = arg;
-    int g = index % a->G, group = a->Q / a->G, q_step = a->Q * a->C, kv_step = a->G * a->C;
+    int group = a->Q / a->G, first = index % a->G * group;
     int64_t row0 = (int64_t)(index / a->G) * a->T;
-    int64_t kv0 = row0 * kv_step + (int64_t)g * a->C;
+    struct head at = find_head(a, row0, first);
     struct fm_mark mark = fm_scratch_mark();
     float *p = fm_scratch((size_t)TILE * a->T * sizeof *p);
     float *dp = fm_scratch((size_t)TILE * a->T * sizeof *dp);
-    for (int t = 0; t < a->T; t++) {
-        memset(a->dk + kv0 + (int64_t)t * kv_step, 0, (size_t)a->C * sizeof(float));
-        memset(a->dv + kv0 + (int64_t)t * kv_step, 0, (size_t)a->C * sizeof(float));
+    for (int64_t t = 0; t < a->T; t++) {
+        memset(a->dk + at.k + t * a->k_step, 0, (size_t)a->C * sizeof(float));
+        memset(a->dv + at.v + t * a->v_step, 0, (size_t)a->D * sizeof(float));
     }
-    for (int h = g * group; h < (g + 1) * group; h++) {
+    for (int h = first; h < first + group; h++) {
+        at = find_head(a, row0, h);
         for (int row = 0; row < a->T; row += TILE) {
             struct span s = find_span(a, row);
-            back_tile(a, &s, row0 * q_step + (int64_t)h * a->C, kv0, p, dp);
+            back_tile(a, &s, &at, p, dp);
         }
     }
     fm_scratch_release(mark);
@@ -202,8 +231,10 @@ static void back_head(void *arg, int index)
 
 void cpu_attention_back(float *dq, float *dk, float *dv, const float *d_o, const float *o,
                         const float *q, const float *k, const float *v, int S, int T, int Q, int G,
-                        int C, int window)
+                        int C, int D, double root, int window)
 {
-    struct attention a = {(float *)o, dq, dk, dv, d_o, q, k, v, T, Q, G, C, window};
+    struct attention a = size_attention(T, Q, G, C, D, root, window);
+    a.o = (float *)o, a.dq = dq, a.dk = dk, a.dv = dv;
+    a.d_o = d_o, a.q = q, a.k = k, a.v = v;
     fm_pool_for(S * G, back_head, &a);
 }

@@ -38,15 +38,14 @@ static int first_key(int t, int window)
     return window > 0 && t >= window ? t - window + 1 : 0;
 }
 
-/* p[j], j in [j0, t]: softmax over the visible keys of q . k_j / sqrt(C). Rows of k are `step`
- * apart.
+/* p[j], j in [j0, t]: softmax over the visible keys of q . k_j / root. Rows of k are `step` apart.
  */
 static void softmax_row(double *p, const float *q, const float *k, size_t step, int j0, int t,
-                        int C)
+                        int C, double root)
 {
     double top = -INFINITY, sum = 0;
     for (int j = j0; j <= t; j++) {
-        p[j] = dot(q, k + j * step, C) / sqrt(C);
+        p[j] = dot(q, k + j * step, C) / root;
         if (p[j] > top)
             top = p[j];
     }
@@ -56,26 +55,28 @@ static void softmax_row(double *p, const float *q, const float *k, size_t step, 
         p[j] /= sum;
 }
 
-/* o[t] = sum over visible j of softmax_j(q[t] . k[j] / sqrt(C)) v[j]. */
+/* o[t] = sum over visible j of softmax_j(q[t] . k[j] / root) v[j]. */
 void ref_attention(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,
-                   int G, int C, int window)
+                   int G, int C, int D, double root, int window)
 {
     struct fm_mark mark = fm_scratch_mark();
     double *p = fm_scratch((size_t)T * sizeof *p);
-    size_t q_step = (size_t)Q * C, kv_step = (size_t)G * C;
+    size_t q_step = (size_t)Q * C, o_step = (size_t)Q * D, k_step = (size_t)G * C;
+    size_t v_step = (size_t)G * D;
     for (int s = 0; s < S; s++) {
         for (int h = 0; h < Q; h++) {
-            size_t q0 = s * T * q_step + (size_t)h * C;
-            size_t kv0 = s * T * kv_step + (size_t)(h / (Q / G)) * C;
+            size_t row0 = (size_t)s * T;
+            const float *kh = k + row0 * k_step + (size_t)(h / (Q / G)) * C;
+            const float *vh = v + row0 * v_step + (size_t)(h / (Q / G)) * D;
             for (int t = 0; t < T; t++) {
                 int j0 = first_key(t, window);
-                size_t at = q0 + t * q_step;
-                softmax_row(p, q + at, k + kv0, kv_step, j0, t, C);
-                for (int i = 0; i < C; i++) {
+                float *ot = o + (row0 + t) * o_step + (size_t)h * D;
+                softmax_row(p, q + (row0 + t) * q_step + (size_t)h * C, kh, k_step, j0, t, C, root);
+                for (int i = 0; i < D; i++) {
                     double sum = 0;
                     for (int j = j0; j <= t; j++)
-                        sum += p[j] * v[kv0 + j * kv_step + i];
-                    o[at + i] = (float)sum;
+                        sum += p[j] * vh[j * v_step + i];
+                    ot[i] = (float)sum;
                 }
             }
         }
@@ -83,70 +84,79 @@ void ref_attention(float *o, const float *q, const float *k, const float *v, int
     fm_scratch_release(mark);
 }
 
-/* One key head of one sequence: pointers at its row 0, sums of dk and dv (T, C) in double. */
+/* One key head of one sequence: pointers at its row 0, sums of dk (T, C) and dv (T, D) in double.
+ */
 struct head_back {
     float *dq;
     const float *d_o, *q, *k, *v;
-    double *dk, *dv, *p;
-    size_t q_step, kv_step;
-    int T, C, window;
+    double *dk, *dv, *p, root;
+    size_t q_step, o_step, k_step, v_step;
+    int T, C, D, window;
 };
 
-/* dp = d_o . v_j,  ds = p (dp - sum_j p dp),  dq += ds k / sqrt(C),  dk_j += ds q / sqrt(C),
+/* dp = d_o . v_j,  ds = p (dp - sum_j p dp),  dq += ds k / root,  dk_j += ds q / root,
  * dv_j += p d_o. */
 static void add_query(const struct head_back *b, int t)
 {
-    int j0 = first_key(t, b->window), C = b->C;
-    const float *q = b->q + t * b->q_step, *d_o = b->d_o + t * b->q_step;
+    int j0 = first_key(t, b->window), C = b->C, D = b->D;
+    const float *q = b->q + t * b->q_step, *d_o = b->d_o + t * b->o_step;
     float *dq = b->dq + t * b->q_step;
     double *p = b->p, mean = 0;
-    softmax_row(p, q, b->k, b->kv_step, j0, t, C);
+    softmax_row(p, q, b->k, b->k_step, j0, t, C, b->root);
     for (int j = j0; j <= t; j++)
-        mean += p[j] * dot(d_o, b->v + j * b->kv_step, C);
+        mean += p[j] * dot(d_o, b->v + j * b->v_step, D);
     for (int j = j0; j <= t; j++)
-        for (int i = 0; i < C; i++)
-            b->dv[(size_t)j * C + i] += p[j] * d_o[i];
+        for (int i = 0; i < D; i++)
+            b->dv[(size_t)j * D + i] += p[j] * d_o[i];
     for (int j = j0; j <= t; j++)
-        p[j] *= (dot(d_o, b->v + j * b->kv_step, C) - mean) / sqrt(C); /* now ds / sqrt(C) */
+        p[j] *= (dot(d_o, b->v + j * b->v_step, D) - mean) / b->root; /* now ds / root */
     for (int i = 0; i < C; i++) {
         double sum = 0;
         for (int j = j0; j <= t; j++) {
-            sum += p[j] * b->k[j * b->kv_step + i];
+            sum += p[j] * b->k[j * b->k_step + i];
             b->dk[(size_t)j * C + i] += p[j] * q[i];
         }
         dq[i] = (float)sum;
     }
 }
 
+/* x, rows `step` apart, from sum (T, W). */
+static void put_sum(float *x, size_t step, const double *sum, int T, int W)
+{
+    for (int t = 0; t < T; t++)
+        for (int i = 0; i < W; i++)
+            x[t * step + i] = (float)sum[(size_t)t * W + i];
+}
+
 void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const float *o,
                         const float *q, const float *k, const float *v, int S, int T, int Q, int G,
-                        int C, int window)
+                        int C, int D, double root, int window)
 {
     (void)o; /* the faster tables take sum_j p dp from it */
     struct fm_mark mark = fm_scratch_mark();
-    size_t head = (size_t)T * C;
-    struct head_back b = {.T = T, .C = C, .window = window};
-    b.q_step = (size_t)Q * C;
-    b.kv_step = (size_t)G * C;
+    size_t nk = (size_t)T * C * sizeof(double), nv = (size_t)T * D * sizeof(double);
+    struct head_back b = {.T = T, .C = C, .D = D, .root = root, .window = window};
+    b.q_step = (size_t)Q * C, b.o_step = (size_t)Q * D;
+    b.k_step = (size_t)G * C, b.v_step = (size_t)G * D;
     b.p = fm_scratch((size_t)T * sizeof(double));
-    b.dk = fm_scratch(head * sizeof(double));
-    b.dv = fm_scratch(head * sizeof(double));
+    b.dk = fm_scratch(nk);
+    b.dv = fm_scratch(nv);
     for (int sg = 0; sg < S * G; sg++) {
-        size_t kv0 = (size_t)(sg / G) * T * b.kv_step + (size_t)(sg % G) * C;
-        memset(b.dk, 0, head * sizeof(double));
-        memset(b.dv, 0, head * sizeof(double));
-        for (int h = sg % G * (Q / G); h < (sg % G + 1) * (Q / G); h++) {
-            size_t q0 = (size_t)(sg / G) * T * b.q_step + (size_t)h * C;
-            b.dq = dq + q0, b.d_o = d_o + q0, b.q = q + q0;
-            b.k = k + kv0, b.v = v + kv0;
+        int g = sg % G;
+        size_t row0 = (size_t)(sg / G) * T;
+        size_t k0 = row0 * b.k_step + (size_t)g * C, v0 = row0 * b.v_step + (size_t)g * D;
+        memset(b.dk, 0, nk);
+        memset(b.dv, 0, nv);
+        for (int h = g * (Q / G); h < (g + 1) * (Q / G); h++) {
+            size_t q0 = row0 * b.q_step + (size_t)h * C;
+            b.dq = dq + q0, b.q = q + q0;
+            b.d_o = d_o + row0 * b.o_step + (size_t)h * D;
+            b.k = k + k0, b.v = v + v0;
             for (int t = 0; t < T; t++)
                 add_query(&b, t);
         }
-        for (size_t i = 0; i < head; i++) {
-            size_t at = kv0 + i / C * b.kv_step + i % C;
-            dk[at] = (float)b.dk[i];
-            dv[at] = (float)b.dv[i];
-        }
+        put_sum(dk + k0, b.k_step, b.dk, T, C);
+        put_sum(dv + v0, b.v_step, b.dv, T, D);
     }
     fm_scratch_release(mark);
 }

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "lib/block/pass.h"
@@ -257,7 +258,8 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
         op->copy(a->v_raw, a->v, (size_t)N * (size_t)GC * sizeof *a->v);
         op->clamp(a->v, g->clip, (int64_t)N * GC);
     }
-    op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, g->window);
+    op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->C, sqrt(c->C),
+                  g->window);
     op->gemm(false, true, N, H, QC, 1, fm_f32(a->o), QC, fm_f32(w->o), QC, 1, y, H);
     if (w->o_bias)
         op->add_rows(y, w->o_bias, N, H);
@@ -301,8 +303,8 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
     float *d_o = fm_pass_floats(p, n * (size_t)QC), *dq = fm_pass_floats(p, n * (size_t)QC);
     float *dk = fm_pass_floats(p, n * (size_t)GC), *dv = fm_pass_floats(p, n * (size_t)GC);
     op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_f32(w->o), QC, 0, d_o, QC);
-    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C,
-                       g->window);
+    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->C,
+                       sqrt(c->C), g->window);
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
     if (g->clip > 0)

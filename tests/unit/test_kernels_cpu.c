@@ -100,15 +100,19 @@ static void run_rope(const struct fm_ops *ops, const int *z, struct outputs *o)
               z[3], z[4], z[5], -1);
 }
 
-/* z: S T Q G C window */
+/* z: S T Q G C D window */
 static void run_attention(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
-    size_t nq = (size_t)z[0] * z[1] * z[2] * z[4], nk = (size_t)z[0] * z[1] * z[3] * z[4];
-    float *q = normals(nq, 1), *k = normals(nk, 1), *v = normals(nk, 1), *d_o = normals(nq, 1);
-    float *y = give(o, floats(nq), nq, TOL_SUM), *dq = give(o, floats(nq), nq, TOL_SUM);
-    float *dk = give(o, floats(nk), nk, TOL_SUM), *dv = give(o, floats(nk), nk, TOL_SUM);
-    ops->attention(y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5]);
-    ops->attention_back(dq, dk, dv, d_o, y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5]);
+    size_t rq = (size_t)z[0] * z[1] * z[2], rk = (size_t)z[0] * z[1] * z[3], C = z[4], D = z[5];
+    float *q = normals(rq * C, 1), *k = normals(rk * C, 1), *v = normals(rk * D, 1);
+    float *d_o = normals(rq * D, 1), *y = give(o, floats(rq * D), rq * D, TOL_SUM);
+    float *dq = give(o, floats(rq * C), rq * C, TOL_SUM);
+    float *dk = give(o, floats(rk * C), rk * C, TOL_SUM);
+    float *dv = give(o, floats(rk * D), rk * D, TOL_SUM);
+    double root = sqrt(z[4]) * (C == D ? 1 : 0.7);
+    ops->attention(y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5], root, z[6]);
+    ops->attention_back(dq, dk, dv, d_o, y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5], root,
+                        z[6]);
 }
 
 /* z: N E K */
@@ -350,7 +354,7 @@ static void run_adamw(const struct fm_ops *ops, const int *z, struct outputs *o)
 static const struct {
     const char *name;
     run_case *run;
-    int z[6];
+    int z[7];
 } cases[] = {
     {"gemm", run_gemm, {3, 17, 5, 0, 0, 0}},
     {"gemm", run_gemm, {1, 1, 1, 1, 1, 1}},
@@ -370,11 +374,13 @@ static const struct {
     {"rope", run_rope, {3, 130, 3, 66, 66, 0}},
     {"rope", run_rope, {2, 3, 2, 11, 6, 0}},
     {"rope", run_rope, {3, 130, 3, 69, 66, 1}},
-    {"attention", run_attention, {2, 5, 6, 2, 10, 0}},
-    {"attention", run_attention, {1, 130, 6, 2, 10, 0}},
-    {"attention", run_attention, {2, 129, 2, 2, 34, 20}},
-    {"attention", run_attention, {1, 200, 3, 1, 8, 64}},
-    {"attention", run_attention, {3, 1, 2, 1, 2, 0}},
+    {"attention", run_attention, {2, 5, 6, 2, 10, 10, 0}},
+    {"attention", run_attention, {1, 130, 6, 2, 10, 10, 0}},
+    {"attention", run_attention, {2, 129, 2, 2, 34, 34, 20}},
+    {"attention", run_attention, {1, 200, 3, 1, 8, 8, 64}},
+    {"attention", run_attention, {3, 1, 2, 1, 2, 2, 0}},
+    {"attention", run_attention, {2, 67, 4, 2, 11, 6, 0}},
+    {"attention", run_attention, {1, 131, 3, 3, 14, 37, 70}},
     {"route", run_route, {3, 5, 2}},
     {"route", run_route, {2100, 8, 1}},
     {"route", run_route, {7, 8, 8}},
@@ -630,7 +636,7 @@ static void nan_stays_visible(void **state)
             ops->channel_scores(sums, fm_f32(w), fm_f32(w), fm_f32(x), fm_f32(w), fm_f32(w),
                                 fm_f32(w), 1, W / 2, W);
             assert_true(isnan(sums[at / 2]) && !isnan(sums[W / 2 - 1]));
-            ops->attention(y, x, w, w, 1, N, 1, 1, W, 0);
+            ops->attention(y, x, w, w, 1, N, 1, 1, W, W, sqrt(W), 0);
             assert_true(isnan(y[0]));
             ops->route(ids, aux, x, 1, W, 2);
             assert_true(isnan(aux[0]) && isnan(aux[1]));
