@@ -274,77 +274,116 @@ static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     return FM_OK;
 }
 
-/* Task i converts piece i % pieces of tensor i / pieces: an expert of a tensor that holds all of
- * them; any other tensor has one piece alone. */
+/* A tensor of a layer, or the part of one expert where it holds all of them. */
+struct piece {
+    const struct fm_model_tensor *tensor;
+    int e;           /* -1: not one expert's */
+    size_t first, n; /* its elements in the tensor */
+};
+
+/* Where a piece goes: its rows, or its columns as rows, `stride` floats apart. */
+struct target {
+    float *to;
+    size_t stride, width; /* a row of the piece has `width` elements */
+    int rows;
+    bool columns;
+};
+
+static bool holds_all(enum fm_weight_part part)
+{
+    return part == FM_PART_GATE_UP || part == FM_PART_DOWN_T;
+}
+
+/* Piece i % pieces of tensor i / pieces; false: that tensor is one piece alone, and it is not it.
+ */
+static bool find_piece(struct piece *x, const struct conversion *v, int i)
+{
+    const struct fm_config *c = &v->m->config;
+    const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
+    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_tensor_count(p->tensor)};
+    if (!holds_all(p->weight->part))
+        return i % v->pieces == 0;
+    x->e = i % v->pieces;
+    size_t channel = (size_t)fm_expert_part_rows(c->expert, p->weight->part) * (size_t)c->H;
+    x->first = channel * (size_t)v->slot->layer.row0[x->e];
+    x->n = channel * (size_t)v->slot->layer.cap[x->e];
+    return true;
+}
+
+/* Channels of the file at each rank, for a piece of an expert of a checkpoint that is read ranked.
+ */
+static const int32_t *order_of(const struct conversion *v, const struct piece *x)
+{
+    const struct fm_config *c = &v->m->config;
+    if (!v->m->order || x->e < 0)
+        return NULL;
+    size_t expert = (size_t)fm_config_moe(c, v->l) * (size_t)c->E + (size_t)x->e;
+    return v->m->order + expert * (size_t)c->I;
+}
+
+/* Of a tensor that every token meets: a field of the layer, or of its MLP. */
+static struct target target_in_layer(const struct conversion *v, const struct piece *x)
+{
+    const struct fm_layer *y = &v->slot->layer;
+    size_t H = (size_t)v->m->config.H;
+    int mlp = fm_config_mlp(&v->m->config, v->l);
+    switch (x->tensor->weight->part) {
+    case FM_PART_MLP_GATE:
+        return (struct target){y->mlp_gate_up, 2 * H, H, mlp, false};
+    case FM_PART_MLP_UP:
+        return (struct target){y->mlp_gate_up + H, 2 * H, H, mlp, false};
+    case FM_PART_MLP_DOWN:
+        return (struct target){y->mlp_down, H, (size_t)mlp, (int)H, true};
+    default:
+        assert(fm_weights_is_field(x->tensor->weight));
+        return (struct target){*(float *const *)((const char *)y + x->tensor->weight->field), x->n,
+                               x->n, 1, false};
+    }
+}
+
+/* Of an expert's. */
+static struct target target_in_expert(const struct conversion *v, const struct piece *x)
+{
+    const struct fm_layer *y = &v->slot->layer;
+    enum fm_weight_part part = x->tensor->weight->part;
+    size_t H = (size_t)v->m->config.H, row0 = (size_t)y->row0[x->e];
+    int cap = y->cap[x->e], up = v->m->config.expert->rows;
+    float *gate_up = y->gate_up + (size_t)up * row0 * H, *down = y->down + row0 * H;
+    switch (part) {
+    case FM_PART_GATE:
+        return (struct target){gate_up, 2 * H, H, cap, false};
+    case FM_PART_UP:
+        return (struct target){gate_up + H, 2 * H, H, cap, false};
+    case FM_PART_DOWN:
+        return (struct target){down, H, (size_t)cap, (int)H, true};
+    case FM_PART_GATE_UP:
+        return (struct target){gate_up, H, H, up * cap, false};
+    default:
+        assert(part == FM_PART_DOWN_T);
+        return (struct target){down, H, H, cap, false};
+    }
+}
+
 static void convert_task(void *arg, int i)
 {
     struct conversion *v = arg;
-    struct fm_model *m = v->m;
-    const struct fm_config *c = &m->config;
-    const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
-    const struct fm_layer *y = &v->slot->layer;
-    enum fm_weight_part role = p->weight->part;
-    bool flat = role == FM_PART_GATE_UP || role == FM_PART_DOWN_T;
-    int e = flat ? i % v->pieces : p->expert, H = c->H, mlp = fm_config_mlp(c, v->l);
-    if (!flat && i % v->pieces != 0)
-        return;
-    size_t n = (size_t)fm_tensor_count(p->tensor), first = 0;
-    size_t row0 = e < 0 ? 0 : (size_t)y->row0[e], width = (size_t)H;
-    int cap = e < 0 ? 0 : y->cap[e], per = fm_expert_part_rows(c->expert, role);
-    int rows = per * cap;
-    if (flat) {
-        first = (size_t)per * row0 * width;
-        n = (size_t)rows * width;
-    }
-    enum fm_dtype dtype = p->tensor->dtype;
-    const char *raw = m->raw + p->raw + first * (size_t)(fm_dtype_bits(dtype) / 8);
-    const int32_t *order = NULL;
-    if (m->order && e >= 0) {
-        size_t expert = (size_t)fm_config_moe(c, v->l) * (size_t)c->E + (size_t)e;
-        order = m->order + expert * (size_t)c->I;
-    }
+    struct piece x;
     struct fm_err err = {0};
-    if (!v->plan->checked && check_finite(m, p, raw, first, n, &err)) {
+    if (!find_piece(&x, v, i))
+        return;
+    const struct fm_model_tensor *p = x.tensor;
+    enum fm_dtype dtype = p->tensor->dtype;
+    const char *raw = v->m->raw + p->raw + x.first * (size_t)(fm_dtype_bits(dtype) / 8);
+    if (!v->plan->checked && check_finite(v->m, p, raw, x.first, x.n, &err)) {
         fail_piece(v, i, &err);
         return;
     }
-    float *gate_up = y->gate_up + (size_t)c->expert->rows * row0 * width,
-          *down = y->down + row0 * width;
-    switch (role) {
-    case FM_PART_NORM:
-    case FM_PART_ATTENTION:
-    case FM_PART_ROUTER:
-    case FM_PART_MIX:
-        convert_rows(m, *(float *const *)((const char *)y + p->weight->field), n, raw, dtype, 1, n,
-                     NULL);
-        break;
-    case FM_PART_MLP_GATE:
-        convert_rows(m, y->mlp_gate_up, 2 * width, raw, dtype, mlp, width, NULL);
-        break;
-    case FM_PART_MLP_UP:
-        convert_rows(m, y->mlp_gate_up + width, 2 * width, raw, dtype, mlp, width, NULL);
-        break;
-    case FM_PART_MLP_DOWN:
-        convert_transposed(m, y->mlp_down, raw, dtype, H, mlp, NULL);
-        break;
-    case FM_PART_GATE:
-        convert_rows(m, gate_up, 2 * width, raw, dtype, cap, width, order);
-        break;
-    case FM_PART_UP:
-        convert_rows(m, gate_up + width, 2 * width, raw, dtype, cap, width, order);
-        break;
-    case FM_PART_DOWN:
-        convert_transposed(m, down, raw, dtype, H, cap, order);
-        break;
-    case FM_PART_GATE_UP:
-        convert_rows(m, gate_up, width, raw, dtype, rows, width, NULL);
-        break;
-    case FM_PART_DOWN_T:
-        convert_rows(m, down, width, raw, dtype, rows, width, NULL);
-        break;
-    case FM_PART_ENDS:
-        assert(!"a tensor of a layer");
-    }
+    struct target t = x.e < 0 ? target_in_layer(v, &x) : target_in_expert(v, &x);
+    const int32_t *order = order_of(v, &x);
+    if (t.columns)
+        convert_transposed(v->m, t.to, raw, dtype, t.rows, (int)t.width, order);
+    else
+        convert_rows(v->m, t.to, t.stride, raw, dtype, t.rows, t.width, order);
 }
 
 /* Once every layer stays, no bytes are read any more. */
