@@ -4,9 +4,10 @@
 
 struct route {
     int32_t *ids_out;
-    float *out;
+    float *out, *scores;
     const float *in, *weights, *logits;
     const int32_t *ids;
+    const struct fm_route_rule *rule;
     int E, K;
     float threshold;
 };
@@ -39,6 +40,39 @@ void cpu_route_back(float *dlogits, const float *dweights, const int32_t *ids, c
         N, 16 * (int64_t)E, route_back_rows,
         &(struct route){
             .out = dlogits, .in = dweights, .weights = weights, .ids = ids, .E = E, .K = K});
+}
+
+static void route_scored_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct route *a = args;
+    ref_route_scored(a->ids_out + first * a->K, a->out + first * a->K, a->scores + first * a->E,
+                     a->in, a->rule, (int)(last - first), a->E, a->K);
+}
+
+void cpu_route_scored(int32_t *ids, float *weights, float *s, const float *bias,
+                      const struct fm_route_rule *rule, int N, int E, int K)
+{
+    fm_cpu_rows(
+        N, 64 * (int64_t)E, route_scored_rows,
+        &(struct route){
+            .ids_out = ids, .out = weights, .scores = s, .in = bias, .rule = rule, .E = E, .K = K});
+}
+
+static void route_scored_back_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct route *a = args;
+    int64_t chosen = first * a->K;
+    ref_route_scored_back(a->out + first * a->E, a->in + chosen, a->ids + chosen,
+                          a->logits + first * a->E, a->rule, (int)(last - first), a->E, a->K);
+}
+
+void cpu_route_scored_back(float *dlogits, const float *dweights, const int32_t *ids,
+                           const float *s, const struct fm_route_rule *rule, int N, int E, int K)
+{
+    fm_cpu_rows(
+        N, 16 * (int64_t)E, route_scored_back_rows,
+        &(struct route){
+            .out = dlogits, .in = dweights, .ids = ids, .logits = s, .rule = rule, .E = E, .K = K});
 }
 
 static void sparsemixer_rows(const void *args, int64_t first, int64_t last)

@@ -2,9 +2,9 @@
  * This room, kernels/ops: what a decoder computes, and nothing about where its numbers come from:
  * the operations as a contract, and their definition in plain loops, which every faster table is
  * tested against.  It knows arrays and sizes; no file, model or layer.  In reading order: this
- * header, kernels.def, norm.c (a forward and its backward), gemm, attention, route, sparsemixer,
- * expert, sums, vocab, optim, families, memory, host.c and ref.c (the device and the table of the
- * definition).
+ * header, kernels.def, norm.c (a forward and its backward), gemm, attention, route, scored,
+ * sparsemixer, expert, sums, vocab, optim, families, memory, host.c and ref.c (the device and the
+ * table of the definition).
  *
  * The contract that a device implements: its memory (struct fm_device) and the operations that a
  * decoder layer is made of, as a table of functions (struct fm_ops).  `ref` is the definition
@@ -14,8 +14,8 @@
  *
  * Memory.  Arrays that operations read or write lie in memory of the table's device, and nobody
  * but its operations looks into them: weights, activations, gradients, choices of experts, sums.
- * Host code moves such pointers about, and reads what it needs through copy_out.  Sizes, scalars
- * and struct fm_loss_weights come from the host.
+ * Host code moves such pointers about, and reads what it needs through copy_out.  Sizes, scalars,
+ * struct fm_loss_weights and struct fm_route_rule come from the host.
  *
  * Order.  Operations and copies take effect as if each were over when its call returns: also for
  * other threads, where the program orders the calls (lib/base/pool.h does, between a loop's caller
@@ -115,6 +115,18 @@ enum fm_precision {
 struct fm_loss_weights {
     float ce, kl; /* loss = ce * CE + kl * KL(teacher || student) */
     float scale;  /* dlogits = scale * dloss_row/dlogits, usually 1 / rows of the batch */
+};
+
+/* How a router scores E experts, chooses among them, and weighs those it chose. */
+struct fm_route_rule {
+    bool sigmoid;     /* a score is the sigmoid of its logit; else the softmax over all experts */
+    int groups, kept; /* experts come in `groups` groups of E / groups neighbours, and are chosen
+                         from the best `kept` of them; 1 and 1: no groups */
+    int group_sum;    /* a group is as good as the sum of its so many best experts, 1 or 2 */
+    bool
+        renormalised; /* weights are divided by their sum + eps, or by `least` where that is more */
+    float eps, least;
+    float scale; /* of the weights */
 };
 
 struct fm_ops {

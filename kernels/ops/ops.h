@@ -35,6 +35,9 @@ const float *fm_widen(struct fm_in x, size_t n);
 float *fm_wide(struct fm_out y, size_t n);
 void fm_narrow(struct fm_out y, const float *wide, size_t n);
 
+/* The largest of x (E) whose index is not among ids[0..n), n < E; the lower index on ties. */
+int32_t fm_largest_left(const float *x, const int32_t *ids, int n, int E);
+
 /* The entries of cpu whose products have bfloat16 operands. */
 void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                    struct fm_in B, int ldb, float beta, float *C, int ldc);

@@ -17,12 +17,11 @@ static bool is_chosen(const int32_t *ids, int n, int e)
     return false;
 }
 
-/* The largest logit that is not among ids[0..n), the lower index on ties. */
-static int largest_left(const float *logits, const int32_t *ids, int n, int E)
+int32_t fm_largest_left(const float *x, const int32_t *ids, int n, int E)
 {
-    int best = -1;
-    for (int e = 0; e < E; e++)
-        if (!is_chosen(ids, n, e) && (best < 0 || logits[e] > logits[best]))
+    int32_t best = -1;
+    for (int32_t e = 0; e < E; e++)
+        if (!is_chosen(ids, n, e) && (best < 0 || x[e] > x[best]))
             best = e;
     return best;
 }
@@ -38,7 +37,7 @@ void ref_route(int32_t *ids, float *weights, const float *logits, int N, int E, 
         int32_t *id = ids + (size_t)t * K;
         double all = 0, chosen = 0;
         for (int i = 0; i < K; i++)
-            id[i] = largest_left(l, id, i, E);
+            id[i] = fm_largest_left(l, id, i, E);
         for (int e = 0; e < E; e++)
             all += exp((double)l[e] - l[id[0]]);
         for (int i = 0; i < K; i++)

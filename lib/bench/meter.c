@@ -106,7 +106,8 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 #undef FM_OP
     };
     table.device = ops->device;
-    table.f32 = ops->f32;
+    /* Products that must be exact are counted where all products are. */
+    table.f32 = ops->f32 == ops ? &table : ops->f32;
     table.gemm = note_gemm;
     table.channel_scores = note_channel_scores;
     base = ops;

@@ -191,7 +191,8 @@ static const struct fm_device device_memory = {.name = "test",
     VALUE(size_t, size)                                                                            \
     VALUE(float, float)                                                                            \
     VALUE(double, double)                                                                          \
-    VALUE(const struct fm_loss_weights *, weights)
+    VALUE(const struct fm_loss_weights *, weights)                                                 \
+    VALUE(const struct fm_route_rule *, rule)
 
 #define DEVICE_POINTER(type, name)                                                                 \
     static inline type device_pass_##name(type p)                                                  \

@@ -138,6 +138,25 @@ static void run_route_raw(const struct fm_ops *ops, const int *z, struct outputs
     ops->route_raw_back(dlogits, dw, ids, p, z[0], z[1], z[2]);
 }
 
+/* z: N E K groups kept sigmoid */
+static void run_route_scored(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[2], all = (size_t)z[0] * z[1];
+    struct fm_route_rule rule = {.sigmoid = z[5],
+                                 .groups = z[3],
+                                 .kept = z[4],
+                                 .group_sum = 1 + z[5],
+                                 .renormalised = z[5],
+                                 .eps = 1e-20f,
+                                 .scale = 2.5f};
+    float *s = give(o, normals(all, 1), all, TOL_EACH), *bias = normals(z[1], 0.3);
+    float *dw = normals(n, 1), *w = give(o, floats(n), n, TOL_EACH);
+    float *dlogits = give(o, floats(all), all, TOL_EACH);
+    int32_t *ids = give_ints(o, n);
+    ops->route_scored(ids, w, s, z[5] ? bias : NULL, &rule, z[0], z[1], z[2]);
+    ops->route_scored_back(dlogits, dw, ids, s, &rule, z[0], z[1], z[2]);
+}
+
 /* z: N I */
 static void run_gate(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -387,6 +406,10 @@ static const struct {
     {"route_raw", run_route_raw, {3, 5, 2}},
     {"route_raw", run_route_raw, {1100, 60, 4}},
     {"route_raw", run_route_raw, {7, 8, 8}},
+    {"route_scored", run_route_scored, {3, 5, 2, 1, 1, 1}},
+    {"route_scored", run_route_scored, {1100, 60, 4, 6, 3, 1}},
+    {"route_scored", run_route_scored, {700, 16, 3, 4, 2, 0}},
+    {"route_scored", run_route_scored, {7, 8, 8, 1, 1, 0}},
     {"gate", run_gate, {5, 37}},
     {"gate", run_gate, {1, 1}},
     {"gate", run_gate, {300, 1101}},
@@ -639,6 +662,10 @@ static void nan_stays_visible(void **state)
             ops->attention(y, x, w, w, 1, N, 1, 1, W, W, sqrt(W), 0);
             assert_true(isnan(y[0]));
             ops->route(ids, aux, x, 1, W, 2);
+            assert_true(isnan(aux[0]) && isnan(aux[1]));
+            struct fm_route_rule rule = {.sigmoid = true, .groups = 1, .scale = 1};
+            memcpy(y, x, W * sizeof *y);
+            ops->route_scored(ids, aux, y, NULL, &rule, 1, W, 2);
             assert_true(isnan(aux[0]) && isnan(aux[1]));
             ops->sparsemixer(ids, aux, x, 1, W, 0.02f);
             assert_true(isnan(aux[0]));

@@ -306,6 +306,77 @@ static void route_raw_gives_probabilities_and_their_gradient(void **state)
     assert_memory_equal(ids, same, N * K * sizeof *ids);
 }
 
+/* Scores 1/2, 3/4, ... of logits 0, ln 3, ...; eight experts in four groups. */
+static void scored_routes_choose_with_the_bias_and_weigh_without(void **state)
+{
+    (void)state;
+    enum { E = 8, K = 3 };
+    const float z[E] = {0, 0, 1.0986123f, -1.0986123f, 0, 0, 1.0986123f, 0};
+    const float bias[E] = {0, .75f, 0, 0, .5f, .125f, 0, .0625f};
+    const struct fm_route_rule rules[] = {
+        {.sigmoid = true, .groups = 1, .kept = 1, .group_sum = 2, .scale = 1},
+        {.sigmoid = true, .groups = 4, .kept = 2, .group_sum = 2, .scale = 2, .renormalised = true},
+        {.sigmoid = true,
+         .groups = 4,
+         .kept = 2,
+         .group_sum = 1,
+         .scale = 1,
+         .renormalised = true,
+         .least = 4},
+        {.sigmoid = false, .groups = 4, .kept = 3, .group_sum = 1, .scale = 16}};
+    /* 1.25 of expert 1, 1 of 4, .75 of 2 and 6.  Groups' sums: 1.75, 1, 1.625, 1.3125; best: 1.25,
+     * .75, 1, .75.  Probabilities are alike but for experts 2, 3 and 6; a tie takes the lower. */
+    const int32_t want[][K] = {{1, 4, 2}, {1, 4, 5}, {1, 4, 5}, {2, 6, 0}};
+    const float weights[][K] = {{.5f, .5f, .75f},
+                                {2 / 3.f, 2 / 3.f, 2 / 3.f},
+                                {.125f, .125f, .125f},
+                                {16 * 9 / 34.f, 16 * 9 / 34.f, 16 * 3 / 34.f}};
+    for (int i = 0; i < 4; i++) {
+        float *s = copied(z, E), *w = floats(K);
+        int32_t *ids = array(K, sizeof *ids);
+        ref()->route_scored(ids, w, s, i < 3 ? bias : NULL, &rules[i], 1, E, K);
+        assert_memory_equal(ids, want[i], sizeof want[i]);
+        expect_close(w, weights[i], K, 1e-6, "weights");
+    }
+}
+
+/* n: N E K; more: the rule */
+static double route_scored_value(const struct scalar *s)
+{
+    int32_t ids[64];
+    float p[64];
+    memcpy(p, s->x[0], (size_t)(s->n[0] * s->n[1]) * sizeof *p);
+    ref()->route_scored(ids, s->y, p, s->aux, s->more, s->n[0], s->n[1], s->n[2]);
+    return weighted(s->y, s->r, (size_t)s->n[0] * s->n[2]);
+}
+
+static void scored_routes_have_their_gradient(void **state)
+{
+    (void)state;
+    enum { N = 3, E = 6, K = 2 };
+    /* No step changes what is chosen. */
+    const float logits[N * E] = {2,    -1,  0,     1, -3, -2,   -2, -.5f, 1.5f,
+                                 2.5f, .5f, -1.5f, 3, 0,  1.5f, -1, -3,   2};
+    for (int i = 0; i < 32; i++) {
+        struct fm_route_rule rule = {.sigmoid = i & 1,
+                                     .renormalised = i & 2,
+                                     .least = i & 4 ? 3 : 0,
+                                     .eps = i & 8 ? .5f : 0,
+                                     .groups = i & 16 ? 3 : 1,
+                                     .kept = 2,
+                                     .group_sum = 2,
+                                     .scale = 2.5f};
+        struct scalar s = {.value = route_scored_value, .n = {N, E, K}, .more = &rule};
+        float *x = s.x[0] = copied(logits, N * E), *bias = s.aux = normals(E, 0.01);
+        s.y = floats(N * K), s.r = normals(N * K, 1);
+        int32_t *ids = array(N * K, sizeof *ids);
+        float *w = floats(N * K), *p = copied(x, N * E), *dlogits = floats(N * E);
+        ref()->route_scored(ids, w, p, bias, &rule, N, E, K);
+        ref()->route_scored_back(dlogits, s.r, ids, p, &rule, N, E, K);
+        expect_gradient(&s, 0, dlogits, N * E, "dlogits");
+    }
+}
+
 static void a_row_is_added_to_all_rows(void **state)
 {
     (void)state;
@@ -755,6 +826,8 @@ int main(void)
         KERNEL_TEST(a_row_is_added_to_all_rows),
         KERNEL_TEST(clamped_values_have_no_gradient),
         KERNEL_TEST(gate_rows_back_is_the_gradient),
+        KERNEL_TEST(scored_routes_choose_with_the_bias_and_weigh_without),
+        KERNEL_TEST(scored_routes_have_their_gradient),
         KERNEL_TEST(sparsemixer_weighs_among_those_near_the_largest),
         KERNEL_TEST(sparsemixer_back_is_the_gradient),
         KERNEL_TEST(gather_and_combine_move_rows),

@@ -1,0 +1,156 @@
+/*
+ * Routers that choose by score.  What is computed is one operation and its gradient
+ * (kernels/ops/scored.c); what config.json says of it comes in several spellings, and a rule that
+ * is none of ours is refused by its name: an expert more or less is another model.
+ */
+#include "lib/block/scored.h"
+
+#include <assert.h>
+#include <float.h>
+#include <string.h>
+
+/* The string of a key must be one of `known`, NULL-terminated; *which of them it is, unchanged
+ * where there is no such key. */
+static int read_name(int *which, const cJSON *json, const char *key, const char *const *known,
+                     const char *family, struct fm_err *err)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
+    const char *name = NULL;
+    if (!value || cJSON_IsNull(value))
+        return FM_OK;
+    int rc = fm_json_get_string(json, key, &name, err);
+    for (int i = 0; !rc && known[i]; i++)
+        if (strcmp(name, known[i]) == 0) {
+            *which = i;
+            return FM_OK;
+        }
+    return rc ? rc
+              : fm_fail(err, FM_ECONFIG, "%s '%.64s' is not supported for %s; supported: %s%s%s",
+                        key, name, family, known[0], known[1] ? ", " : "",
+                        known[1] ? known[1] : "");
+}
+
+static int read_score(const struct fm_scored_options *o, const struct fm_keys *keys,
+                      struct fm_err *err)
+{
+    const char *const known[] = {o->sigmoid ? "sigmoid" : "softmax", NULL};
+    int which = 0;
+    return read_name(&which, keys->json, "scoring_func", known, keys->family, err);
+}
+
+/* n_group groups of the E experts, topk_group of which are kept. */
+static int read_sizes(struct fm_route_rule *r, const struct fm_config *c, const cJSON *json,
+                      struct fm_err *err)
+{
+    int rc = fm_keys_size_opt(&r->groups, json, "n_group", FM_EXPERTS_MAX, err);
+    if (!rc)
+        rc = fm_keys_size_opt(&r->kept, json, "topk_group", FM_EXPERTS_MAX, err);
+    if (rc)
+        return rc;
+    if (c->E % r->groups != 0 || r->kept > r->groups)
+        return fm_fail(err, FM_EFORMAT,
+                       "%d experts do not fall into n_group %d groups of which topk_group %d are "
+                       "kept",
+                       c->E, r->groups, r->kept);
+    int each = c->E / r->groups;
+    if (r->groups > 1 && (each < r->group_sum || c->K > r->kept * each))
+        return fm_fail(err, FM_EFORMAT,
+                       "n_group %d leaves %d experts a group, and topk_group %d of them no %d to "
+                       "choose",
+                       r->groups, each, r->kept, c->K);
+    return FM_OK;
+}
+
+static int read_groups(struct fm_route_rule *r, const struct fm_config *c,
+                       const struct fm_scored_options *o, const struct fm_keys *keys,
+                       struct fm_err *err)
+{
+    static const char *const noaux[] = {"noaux_tc", NULL};
+    static const char *const methods[] = {"greedy", "group_limited_greedy", NULL};
+    bool by_method = o->groups == FM_GROUPS_METHOD;
+    int which = 0, rc = FM_OK;
+    r->groups = r->kept = 1;
+    r->group_sum = by_method ? 1 : 2;
+    if (o->groups == FM_GROUPS_NONE)
+        return FM_OK;
+    rc = read_name(&which, keys->json, "topk_method", by_method ? methods : noaux, keys->family,
+                   err);
+    return rc || (by_method && which == 0) ? rc : read_sizes(r, c, keys->json, err);
+}
+
+static int read_weighing(struct fm_route_rule *r, const struct fm_scored_options *o,
+                         const struct fm_keys *keys, struct fm_err *err)
+{
+    double scale = o->scale > 0 ? o->scale : 1, least = o->least_key ? o->least : 0;
+    bool renormalised = o->renormalised;
+    int rc = FM_OK;
+    if (o->norm_key)
+        rc = fm_json_opt_bool(keys->json, "norm_topk_prob", &renormalised, err);
+    if (!rc && o->scale > 0)
+        rc = fm_json_opt_double(keys->json, "routed_scaling_factor", 0, FLT_MAX, &scale, err);
+    if (!rc && o->least_key)
+        rc = fm_json_opt_double(keys->json, o->least_key, 0, FLT_MAX, &least, err);
+    r->renormalised = renormalised;
+    r->eps = (float)o->eps;
+    r->least = (float)least;
+    r->scale = (float)scale;
+    if (!rc && !(r->scale > 0))
+        rc = fm_fail(err, FM_EFORMAT, "routed_scaling_factor is not above 0");
+    return rc;
+}
+
+static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
+                struct fm_err *err)
+{
+    const struct fm_scored_options *o = options;
+    struct fm_scored *s = (void *)&c->router_own;
+    static_assert(sizeof *s <= sizeof c->router_own, "room for what config.json says");
+    c->router = &fm_scored;
+    s->rule.sigmoid = o->sigmoid;
+    int rc = read_score(o, keys, err);
+    if (!rc)
+        rc = read_groups(&s->rule, c, o, keys, err);
+    return rc ? rc : read_weighing(&s->rule, o, keys, err);
+}
+
+/* The same pass with products of float32. */
+static struct fm_pass exact(const struct fm_pass *p)
+{
+    struct fm_pass same = *p;
+    same.ops = p->ops->f32;
+    return same;
+}
+
+/* `scores` (N, E) holds the logits, then the scores. */
+static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float *scores,
+                    const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_scored_weights *w = (const void *)&p->layer->router;
+    struct fm_pass f32 = exact(p);
+    fm_router_logits(&f32, scores, x);
+    p->ops->route_scored(ids, weights, scores, w->bias, &fm_scored_of(c)->rule, fm_pass_rows(p),
+                         c->E, c->K);
+}
+
+static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
+                     const float *weights, const float *scores)
+{
+    const struct fm_config *c = p->config;
+    struct fm_pass f32 = exact(p);
+    int N = fm_pass_rows(p);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    (void)weights;
+    p->ops->route_scored_back(dlogits, dweights, ids, scores, &fm_scored_of(c)->rule, N, c->E,
+                              c->K);
+    fm_router_logits_back(&f32, dx, dlogits);
+    fm_pass_release(p, mark);
+}
+
+const struct fm_router fm_scored = {.name = "scored",
+                                    .read = read,
+                                    .keeps = true,
+                                    .forward = forward,
+                                    .backward = backward,
+                                    .flops = fm_router_logits_flops};
