@@ -9,6 +9,7 @@
 #   gpu-check  all that needs a GPU: correctness, sanitizers, times (status 77 where there is none)
 #   judge-clip tokens per second with libfm_clip and without, in transformers and vLLM, on a quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
+#   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS)
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
@@ -168,6 +169,8 @@ clients: all
 	@BUILD="$(BUILD)" bash tests/judge/clients.sh
 golden:
 	@bash tests/judge/judge.sh --golden
+fuzz:
+	@bash tests/fuzz/fuzz.sh
 gpu-check:
 	@CC="$(CC)" CXX="$(CXX)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
 bench: all
@@ -209,5 +212,5 @@ uninstall:
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip clients gpu-check lint golden bench bench-kernels install uninstall clean \
+.PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels install uninstall clean \
 	deps-build deps-check

@@ -2,6 +2,8 @@
  * One table drives parsing, --help and the checks that an option fits the mode, so none of the
  * three can forget an option that the others know.  getopt_long does the splitting; the table says
  * what a value is and where it goes.
+ * glibc's argp has tables too, but no modes, numbers with units or limits in them, and it prints
+ * and exits by itself.
  */
 #include "cmd/options.h"
 

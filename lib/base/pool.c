@@ -7,6 +7,10 @@
  *
  * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
  * memory once the first few have run.
+ *
+ * OpenMP would do plain loops.  It would not let a loop inside a task use the threads that are idle
+ * (a nested team is new threads), keep signals from its threads, or say that a thread could not be
+ * made, on which it ends the process.
  */
 #include "lib/base/pool.h"
 
