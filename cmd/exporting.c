@@ -7,7 +7,8 @@
 #include "cmd/show.h"
 #include "lib/run/report.h"
 
-static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_report *r)
+static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
+                          const struct fm_export_report *r)
 {
     cJSON *o = fm_report_begin("fm-pack");
     cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
@@ -31,6 +32,9 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_repor
     fm_report_uint(o, "bytes_memory", r->bytes_memory);
     fm_report_uint(o, "bytes_free", r->bytes_free);
     fm_report_uint(o, "files", (uint64_t)r->files);
+    fm_extra_json(o, &r->extra);
+    if (r->extra.tensors)
+        cJSON_AddBoolToObject(o, "keep_extra", options->keep_extra);
     fm_report_double(o, "seconds", r->seconds);
     return o;
 }
@@ -56,6 +60,7 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                 r->members);
     rounding_line(out, "padding", r->channels_pad, r->bytes_pad, "--pad-multiple");
     fm_show_bytes(out, "weights", r->bytes_weights, "");
+    fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");
     fm_show_bytes(out, "all", r->bytes_out, "");
 }
 
@@ -68,5 +73,5 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
     export_text(text.out, options, &r);
-    return fm_cli_result(cli, &text, export_json(cli, &r), err);
+    return fm_cli_result(cli, &text, export_json(cli, options, &r), err);
 }

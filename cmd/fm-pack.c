@@ -20,6 +20,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
         return err->code;
     fm_show_bytes(text.out, "weights", r.bytes_in, "read");
     fm_show_bytes(text.out, "bundle", r.bytes_out, r.adapter ? "adapter merged" : "no adapter");
+    fm_show_extra(text.out, &r.extra, "kept as they are, ranked by no tool");
     fm_show_bytes(text.out, "memory", r.bytes_memory, "at the most");
     fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r.budgets, r.layers,
             r.experts);
@@ -34,6 +35,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     fm_report_uint(o, "experts", (uint64_t)r.experts);
     fm_report_uint(o, "budgets", (uint64_t)r.budgets);
     fm_report_uint(o, "segments", (uint64_t)r.segments);
+    fm_extra_json(o, &r.extra);
     cJSON_AddBoolToObject(o, "adapter", r.adapter);
     fm_report_uint(o, "merged", r.merged);
     fm_report_double(o, "seconds", r.seconds);
@@ -144,6 +146,8 @@ int main(int argc, char **argv)
          "name of the original model, for the model card", 0, 0, EXPORT},
         {"allow-code", 0, FM_CLI_FLAG, &options.allow_code, NULL,
          "keep Python files of the checkpoint's author beside ours", 0, 0, EXPORT},
+        {"keep-extra", 0, FM_CLI_FLAG, &options.keep_extra, NULL,
+         "keep layers for multi-token prediction", 0, 0, EXPORT},
         {"no-check", 0, FM_CLI_FLAG, &options.no_check, NULL,
          "do not check weights against the bundle's checksums", 0, 0, EXPORT},
     };

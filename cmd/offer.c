@@ -3,6 +3,7 @@
  * many devices it can be split.  Columns are the forms that the list has.
  */
 #include "cmd/offer.h"
+#include "cmd/show.h"
 #include "cmd/units.h"
 
 #include <stdlib.h>
@@ -124,6 +125,7 @@ static void table(FILE *out, const struct fm_list *list)
         fprintf(out, "%d of them with ", list->M);
     fprintf(out, "%d experts (%d per token), hidden %d, channels %d, %s\n", list->experts,
             list->experts_per_token, list->hidden, list->channels, list->dtype);
+    fm_show_extra(out, &list->extra, "kept, and left out of exports without --keep-extra");
     if (list->granularity[0] && strcmp(list->granularity, "expert") != 0)
         fprintf(out, "one width per %s\n", list->granularity);
     if (list->adapter_budget >= 0)

@@ -16,6 +16,18 @@ void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what
     fprintf(out, "%-9s%12s%s%s\n", name, text, *what ? "  " : "", what);
 }
 
+void fm_show_extra(FILE *out, const struct fm_extra *x, const char *what)
+{
+    char bytes[32], layers[FM_EXTRA_TEXT];
+    if (x->tensors == 0)
+        return;
+    fm_units_bytes(bytes, x->bytes);
+    fm_extra_print(layers, x);
+    fprintf(out, "%-9s%12s  in %llu tensors of layer%s %s, for multi-token prediction: %s\n",
+            "extra", bytes, (unsigned long long)x->tensors, fm_extra_layers(x) > 1 ? "s" : "",
+            layers, what);
+}
+
 static void plan_text(FILE *out, const struct fm_plan *p)
 {
     if (p->held)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "cmd/cli.h"
+#include "lib/family/extra.h"
 #include "lib/learn/plan.h"
 #include "lib/masks/masks.h"
 
@@ -23,6 +24,9 @@ struct fm_show_tool {
 
 /* A line "memory        1.5 GB  at the most"; `what` may be "". */
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what);
+
+/* A line of what a bundle keeps of no decoder layer, nothing where that is nothing. */
+void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 
 /* With --dry-run the plan; else the output is checked, the tool runs, its result is printed. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);

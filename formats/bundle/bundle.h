@@ -50,9 +50,10 @@
 #define FM_MEMBER_PAD ".pad/" /* prefix */
 
 /* Files below weights/ of a bundle, and of a native export: of a decoder layer with experts, by its
- * number, and of all other tensors. */
+ * number, and of all other tensors; in a bundle alone, of those of no decoder layer. */
 #define FM_WEIGHTS_LAYER "layers-%05d.safetensors"
 #define FM_WEIGHTS_REST "rest.safetensors"
+#define FM_WEIGHTS_EXTRA "extra.safetensors"
 
 struct fm_member {
     char *name;

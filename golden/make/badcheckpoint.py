@@ -223,6 +223,10 @@ def directories():
             weights(t | {f"model.layers.0.block_sparse_moe.{name}.weight": [3, 4]}))
     put(model("layer-negative") + "model.safetensors",
         weights(t | {"model.layers.-1.norm.weight": [4]}))
+    put(model("layer-behind-the-last") + "model.safetensors",
+        weights(t | {"model.layers.1.eh_proj.weight": [4, 8]}))
+    put(model("indexer") + "model.safetensors",
+        weights(t | {"model.layers.0.self_attn.indexer.wk.weight": [2, 4]}))
 
 
 def configs():
@@ -249,6 +253,7 @@ def configs():
         cf("quantized-" + method, quantization_config={"quant_method": method})
     cf("mixtral-with-biases", attention_bias=True)
     cf("mixtral-clamped", clip_qkv=8.0)
+    cf("indexer", index_topk=2048)
     qwen = CONFIG | {"model_type": "qwen2_moe", "moe_intermediate_size": 3,
                      "shared_expert_intermediate_size": 5}
     put("good-cf-qwen2.json", json.dumps(qwen))

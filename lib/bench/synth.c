@@ -313,8 +313,9 @@ static int make_manifest(struct stage *g, struct fm_err *err)
     if (code == FM_OK)
         code = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
     if (code == FM_OK)
-        code = fm_budgets_pack(&g->family, &g->actions, &g->config, fm_stage_tensor_bytes(&g->dir),
-                               dtype, g->manifest, &g->data[1], &g->size[1], err);
+        code = fm_budgets_pack(&g->family, &g->actions, &g->config,
+                               fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
+                               &g->data[1], &g->size[1], err);
     if (code == FM_OK)
         code = fm_stage_history(g->manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, err);
     return code;

@@ -81,6 +81,19 @@ static void say_degrees(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, "| tensor-parallel degrees | %s |\n", text);
 }
 
+static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
+{
+    const struct fm_extra *x = &p->from->extra;
+    char layers[FM_EXTRA_TEXT];
+    fm_extra_print(layers, x);
+    if (x->tensors)
+        fm_text_printf(t,
+                       "| layers for multi-token prediction (%s), %s | %" PRIu64
+                       " tensors, %" PRIu64 " bytes |\n",
+                       layers, p->options.keep_extra ? "as in the original" : "left out",
+                       x->tensors, x->bytes);
+}
+
 static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| | |\n|---|---|\n");
@@ -89,6 +102,7 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     say_widths(t, p);
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
                    fm_exportplan_weight_bytes(p));
+    say_extra(t, p);
     say_degrees(t, p);
     say_quality(t, p);
 }
@@ -103,6 +117,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t,
                        "| bytes of channels that no budget here uses, left out | %" PRIu64 " |\n",
                        fm_exportplan_freed(p) * fm_opened_channel_weights(p->from));
+    say_extra(t, p);
     say_degrees(t, p);
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
                       "divergence | same token |\n|---|---|---|---|---|---|\n");
@@ -202,6 +217,8 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, " --pad-multiple %" PRIu32, o->pad_multiple);
     if (o->shard_bytes)
         fm_text_printf(t, " --shard-size %" PRIu64, o->shard_bytes);
+    if (o->keep_extra)
+        fm_text_printf(t, " --keep-extra");
     if (o->base_model)
         fm_text_printf(t, " --base-model %s", o->base_model);
     fm_text_printf(t, " family.fm\n    fm-verify DIR --against family.fm\n\n"

@@ -28,7 +28,7 @@
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1 or 2, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
- * "removed", "budget", "load_cap": [R, R2] and "allow_code": true (where there are such),
+ * "removed", "budget", "load_cap": [R, R2], "allow_code" and "keep_extra": true (where there are),
  * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
  * ..], "files": every name in the directory, "config": digest of the checkpoint's config.json,
  * "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same options, same
@@ -41,6 +41,7 @@
 #include <stdint.h>
 
 #include "lib/export/exportoptions.h"
+#include "lib/family/extra.h"
 #include "lib/run/run.h"
 
 /* What fm_export would do (--dry-run) or did. */
@@ -58,6 +59,7 @@ struct fm_export_report {
     uint64_t bytes_out;                     /* all files, or the stream */
     uint64_t bytes_memory;                  /* buffers at the peak */
     uint64_t bytes_free;                    /* on the output's file system; 0: standard output */
+    struct fm_extra extra;                  /* tensors of no decoder layer that the bundle has */
     int files;
     double seconds;
 };

@@ -35,6 +35,7 @@ struct fm_export_options {
     double load_low, load_high;
     uint32_t pad_multiple;  /* widths are rounded up to it, and to that of the training; 0: 1 */
     bool allow_code;        /* of layouts that need trust: the author's code is kept */
+    bool keep_extra;        /* tensors of no decoder layer come along, where the layout can */
     bool no_check;          /* weights are not held to the bundle's digests as they pass */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
     bool unlisted;          /* as before there was "files": to compare with such an export */

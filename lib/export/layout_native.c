@@ -55,6 +55,7 @@ const struct fm_layout fm_layout_native = {
     .multiple = 1,
     .names = FM_SOURCE_ONLINE,
     .experts = fm_tensorplan_flat,
+    .extra = true,
     .files = plan_files,
     .about = "Layout `native`: prefix ranges of the ranked weights, for the fm tools alone.",
     .running = say_running,

@@ -12,6 +12,7 @@ const struct fm_layout fm_layout_padded = {
     .names = FM_SOURCE_STOCK,
     .experts = fm_tensorplan_stock,
     .sharded = true,
+    .extra = true,
     .files = fm_tensorplan_shards,
     .config = fm_texts_stock,
     .about =

@@ -51,6 +51,8 @@ struct fm_layout {
     enum fm_source names;
     /* Plan the tensors of the experts of the m-th layer of experts. */
     int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
+    bool extra;   /* --keep-extra: layers for multi-token prediction are read at the width that they
+                     have, that of the original */
     bool sharded; /* --shard-size is obeyed; the size of files is no matter of choice else */
     /* Put all tensors into files. */
     int (*files)(struct fm_exportplan *p, struct fm_err *err);
@@ -95,7 +97,9 @@ const struct fm_layout *fm_layouts_find(const char *name);
 void fm_layouts_choices(char *text, size_t size);
 /* Put the form for vLLM in the place of *layout; FM_EUSAGE where that has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
-/* The name of the first layout that takes a load cap: for sentences. */
+/* The name of the first layout that takes a load cap; "native or padded", those that can keep extra
+ * tensors: for sentences. */
 const char *fm_layouts_capped(void);
+void fm_layouts_extra(char *text, size_t size);
 
 #endif

@@ -163,6 +163,7 @@ static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundl
 static void fill_model(struct fm_list *list, const struct fm_stage_model *model)
 {
     list->layers = model->L;
+    list->extra = model->extra;
     list->M = model->M;
     memcpy(list->moe, model->moe, sizeof list->moe);
     list->experts = model->E;
@@ -272,6 +273,7 @@ char *fm_list_json(const struct fm_list *list)
     fm_json_add_uint(model, "channels", (uint64_t)list->channels);
     fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
     fm_json_add_uint(model, "params", list->params);
+    fm_extra_json(model, &list->extra);
     if (list->granularity[0])
         cJSON_AddStringToObject(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)

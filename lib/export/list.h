@@ -55,6 +55,7 @@ struct fm_list {
     int M;                      /* layers that have experts */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
     uint64_t params;
+    struct fm_extra extra; /* tensors of no decoder layer */
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */
     bool packed;           /* it has weights: `files` are set */

@@ -67,26 +67,38 @@ static int read_config(struct fm_opened *o, struct fm_err *err)
     return rc == FM_OK ? fm_config_parse(&o->config, o->config_text, o->config_bytes, err) : rc;
 }
 
-/* From the weights' own index, with the digests of the same names. */
-static void list_weights(struct fm_opened *o)
+static void list_tensor(struct fm_opened *o, const struct fm_tensor *t,
+                        const struct fm_digest *digest)
 {
-    for (size_t i = 0; i < o->volumes.rest.count; i++) {
-        const struct fm_tensor *t = &o->volumes.rest.tensor[i];
+    bool extra = fm_extra_add(&o->extra, &o->config, t);
+    o->rest[o->rests++] = (struct fm_opened_tensor){*t, digest, extra};
+}
+
+/* From the weights' own index, with the digests of the same names. */
+static void list_weights(struct fm_opened *o, const struct fm_safetensors *st)
+{
+    for (size_t i = 0; i < st->count; i++) {
         const struct fm_segment_tensor *s =
-            o->seg.tensors ? fm_segments_find(&o->seg, t->name) : NULL;
-        o->rest[o->rests++] = (struct fm_opened_tensor){*t, s ? &s->digest : NULL};
+            o->seg.tensors ? fm_segments_find(&o->seg, st->tensor[i].name) : NULL;
+        list_tensor(o, &st->tensor[i], s ? &s->digest : NULL);
     }
 }
 
 /* From the checksums: types and shapes are there too, offsets are not. */
-static void list_checksums(struct fm_opened *o)
+static int list_checksums(struct fm_opened *o, struct fm_err *err)
 {
     for (size_t i = 0; i < o->seg.tensors; i++) {
         const struct fm_segment_tensor *s = &o->seg.tensor[i];
         struct fm_tensor t = {.name = s->name, .dtype = s->dtype, .dims = s->dims};
+        size_t bytes;
+        if (!fm_segments_bytes(&bytes, s))
+            return fm_fail(err, FM_EFORMAT, "%s: tensor '%s': its shape is too large",
+                           o->bundle.file.path, s->name);
+        t.size = bytes;
         memcpy(t.shape, s->shape, sizeof t.shape);
-        o->rest[o->rests++] = (struct fm_opened_tensor){t, &s->digest};
+        list_tensor(o, &t, &s->digest);
     }
+    return FM_OK;
 }
 
 static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
@@ -96,16 +108,17 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
         rc = fm_volumes_open(&o->volumes, &o->bundle, &o->config, o->dtype, err);
     if (rc == FM_OK && needs & FM_OPENED_CHECKSUMS)
         rc = fm_segments_read(&o->seg, &o->bundle, &o->config, err);
-    size_t n = o->volumes.rest.count > o->seg.tensors ? o->volumes.rest.count : o->seg.tensors;
+    size_t n = o->volumes.rest.count + o->volumes.extra.count;
+    n = n > o->seg.tensors ? n : o->seg.tensors;
     if (rc != FM_OK || n == 0)
         return rc;
     o->rest = fm_alloc(n, sizeof *o->rest, "the list of tensors", err);
     if (!o->rest)
         return err->code;
-    if (needs & FM_OPENED_WEIGHTS)
-        list_weights(o);
-    else
-        list_checksums(o);
+    if (!(needs & FM_OPENED_WEIGHTS))
+        return list_checksums(o, err);
+    list_weights(o, &o->volumes.rest);
+    list_weights(o, &o->volumes.extra);
     return FM_OK;
 }
 

@@ -21,6 +21,7 @@
 struct fm_opened_tensor {
     struct fm_tensor t;             /* name borrowed; offset absolute in the bundle */
     const struct fm_digest *digest; /* NULL: checksums were not asked for */
+    bool extra;                     /* it is of no decoder layer */
 };
 
 struct fm_opened {
@@ -36,6 +37,7 @@ struct fm_opened {
     struct fm_segments seg;        /* FM_OPENED_CHECKSUMS */
     struct fm_opened_tensor *rest; /* with either of them */
     size_t rests;
+    struct fm_extra extra; /* those of rest that are of no decoder layer */
 };
 
 /* What is wanted beside the members. */

@@ -33,6 +33,14 @@ int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
                        "--allow-code: layout %s needs no trust and carries all files of the "
                        "checkpoint; leave it out",
                        o->layout->name);
+    if (o->keep_extra && !o->layout->extra) {
+        char able[64];
+        fm_layouts_extra(able, sizeof able);
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-extra: loaders of layout %s know no width of layers for multi-token "
+                       "prediction, which are as wide as in the original; use --layout %s",
+                       o->layout->name, able);
+    }
     if (o->shard_bytes && !o->layout->sharded)
         return fm_fail(err, FM_EUSAGE,
                        "--shard-size: layout %s has a file for every layer, not shards",
@@ -85,6 +93,26 @@ static int check_pad(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
+/* There is something to keep, and in a form that means something beside weights without scales. */
+static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
+{
+    if (!p->options.keep_extra)
+        return FM_OK;
+    if (p->from->extra.tensors == 0)
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-extra: %s has no layers for multi-token prediction; leave it out",
+                       p->from->bundle.file.path);
+    for (size_t i = 0; i < p->from->rests; i++) {
+        const struct fm_tensor *t = &p->from->rest[i].t;
+        if (p->from->rest[i].extra && fm_dtype_bits(t->dtype) <= 8)
+            return fm_fail(err, FM_ECONFIG,
+                           "--keep-extra: tensor '%s' is stored as %s, and exports have no scales "
+                           "for it; leave it out",
+                           t->name, fm_dtype_name(t->dtype));
+    }
+    return FM_OK;
+}
+
 int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
                      const struct fm_export_options *options, struct fm_err *err)
 {
@@ -96,6 +124,8 @@ int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
     int rc = p->widths.kept && p->widths.stored && p->room ? FM_OK : err->code;
     if (rc == FM_OK)
         rc = check_values(p, err);
+    if (rc == FM_OK)
+        rc = check_extra(p, err);
     if (rc == FM_OK)
         rc = keep_members(p, err);
     return rc == FM_OK ? check_pad(p, err) : rc;
@@ -159,6 +189,8 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
     for (size_t i = 0; i < p->from->rests && rc == FM_OK; i++) {
         const struct fm_opened_tensor *from = &p->from->rest[i];
         char name[FM_ST_NAME_BYTES_MAX + 1];
+        if (from->extra && !p->options.keep_extra)
+            continue;
         fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
         struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
         like.t.name = name;

@@ -155,6 +155,39 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
     cJSON_Delete(json);
 }
 
+static void set_number(struct fm_texts_edit *e, const char *key, const char *value)
+{
+    struct fm_text t = {0};
+    fm_text_printf(&t, "%s", value);
+    fm_texts_set(e, key, &t);
+}
+
+/*
+ * Layers for multi-token prediction that are left out are not there: every key that counts them
+ * says 0.  Where none is said and there were some, a loader's own number may be another one, so the
+ * usual key is added.
+ */
+static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
+{
+    const struct fm_extra_form *form = p->from->config.family->extra;
+    cJSON *json = NULL;
+    bool said = false;
+    if (!form || p->options.keep_extra || e->rc != FM_OK)
+        return;
+    e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
+    for (const char *const *key = form->count; *key && e->rc == FM_OK; key++) {
+        if (!cJSON_GetObjectItemCaseSensitive(json, *key))
+            continue;
+        set_number(e, *key, "0");
+        said = true;
+    }
+    if (form->flag && cJSON_GetObjectItemCaseSensitive(json, form->flag))
+        set_number(e, form->flag, "false");
+    if (!said && p->from->extra.tensors > 0)
+        set_number(e, form->count[0], "0");
+    cJSON_Delete(json);
+}
+
 static int add_config(struct fm_exportplan *p, struct fm_err *err)
 {
     struct fm_texts_edit e = {.err = err};
@@ -165,6 +198,7 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     memcpy(text, p->from->config_text, size);
     if (p->options.layout->config)
         p->options.layout->config(&e, p);
+    leave_extra(&e, p);
     if (e.rc == FM_OK)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)
@@ -235,6 +269,8 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     }
     if (o->allow_code)
         fm_text_printf(&t, "  \"allow_code\": true,\n");
+    if (o->keep_extra)
+        fm_text_printf(&t, "  \"keep_extra\": true,\n");
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
                    o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
     fm_text_printf(&t, "  \"widths\": ");

@@ -13,12 +13,12 @@
  */
 #include "lib/family/family.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 static const struct fm_model_family *const families[] = {
-    &fm_mixtral, &fm_qwen2_moe, &fm_qwen3_moe,  &fm_olmoe,
-    &fm_phimoe,  &fm_glm4_moe,  &fm_minimax_m2, &fm_ernie4_5_moe,
+    &fm_mixtral, &fm_qwen2_moe, &fm_qwen3_moe, &fm_olmoe, &fm_phimoe,
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
@@ -32,6 +32,7 @@ const struct fm_model_family *fm_families_find(const char *name)
 
 int fm_families_schema(const struct fm_model_family *family)
 {
+    assert(!family->extra || family->schema >= 2);
     return family->schema ? family->schema : 1;
 }
 

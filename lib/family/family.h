@@ -14,6 +14,8 @@
 #include "lib/base/err.h"
 #include "lib/block/block.h"
 
+struct fm_extra_form; /* lib/family/extra.h */
+
 struct fm_model_family {
     const char *name;       /* model_type */
     int schema;             /* fm_families_schema; 0: 1 */
@@ -21,8 +23,6 @@ struct fm_model_family {
     const char *served_as;  /* architecture that servers know, where transformers 5 saves class_name
                                ForCausalLM and they do not know that; NULL: they do */
     const char *width_key;  /* of the experts' channels */
-    const char *experts_key, *chosen_key; /* of E and K; NULL: num_experts or num_local_experts,
-                                             num_experts_per_tok, which are read as well */
     /* Which layers have experts (all are in config->moe when it is called), and how wide the other
      * MLPs are; NULL: every layer has experts and nothing else. */
     int (*read_layers)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
@@ -34,15 +34,14 @@ struct fm_model_family {
     const void *attention_options, *router_options;
     const struct fm_router *gguf_router; /* that llama.cpp has built in; NULL: another */
     bool head_bias;                      /* lm_head_bias is obeyed */
-    bool tied;                           /* where config.json has no tie_word_embeddings */
     double eps;                          /* where config.json has none */
     int positions;
-    const struct fm_weight *weight; /* its table; ends with a row that has no names */
+    const struct fm_weight *weight;    /* its table; ends with a row that has no names */
+    const struct fm_extra_form *extra; /* tensors of no decoder layer; NULL: it has none */
 };
 
 /* A family's file defines one; the list in lib/family/families.c names all. */
-extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe,
-    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe;
+extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe;
 
 /* NULL: there is none of that name. */
 const struct fm_model_family *fm_families_find(const char *name);
@@ -81,6 +80,9 @@ static inline bool fm_weights_more(const struct fm_weight *w)
 
 /* The name of a row of the table for layer l and expert e (where it has those). */
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e);
+
+/* A decimal number below `limit` without leading zeros; *name moves behind it.  False: none. */
+bool fm_weights_number(int *value, const char **name, int limit);
 
 /* Does layer l (-1: the ends) of this model have the row's tensor? */
 bool fm_weights_exists(const struct fm_config *config, const struct fm_weight *w, int l);

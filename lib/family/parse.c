@@ -12,6 +12,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
+#include "lib/family/extra.h"
 
 static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
@@ -48,6 +49,19 @@ static int refuse_quantized(const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
+/* Attention to the tokens that a second, small attention chooses (DeepSeek-V3.2, GLM-5). */
+static int refuse_indexer(const cJSON *json, struct fm_err *err)
+{
+    const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
+    for (int i = 0; i < 3; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
+        if (value && !cJSON_IsNull(value))
+            return fm_fail(err, FM_ECONFIG, "%s: attention with a sparse indexer is not supported",
+                           keys[i]);
+    }
+    return FM_OK;
+}
+
 /* Every layer has experts but where the family's keys say otherwise. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
@@ -59,35 +73,22 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-/* The first of the keys that config.json has, else the one that most files have. */
-static const char *first_key(const cJSON *json, const char *own, const char *usual,
-                             const char *other)
-{
-    const char *keys[] = {own, usual, other};
-    for (int i = 0; i < 3; i++) {
-        const cJSON *value = keys[i] ? cJSON_GetObjectItemCaseSensitive(json, keys[i]) : NULL;
-        if (value && !cJSON_IsNull(value))
-            return keys[i];
-    }
-    return own ? own : other;
-}
-
-/* Qwen and OLMoE say num_experts; transformers 5 may store either name, or the family's own. */
+/* Qwen and OLMoE say num_experts; transformers 5 may store either name. */
 static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *json = keys->json;
     const struct fm_model_family *f = c->family;
-    const char *key = first_key(json, f->experts_key, "num_experts", "num_local_experts");
-    const char *chosen = first_key(json, f->chosen_key, NULL, "num_experts_per_tok");
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(json, "num_experts");
+    const char *key = number && !cJSON_IsNull(number) ? "num_experts" : "num_local_experts";
     int rc = fm_keys_size(&c->E, json, key, FM_EXPERTS_MAX, err);
     if (!rc)
-        rc = fm_keys_size(&c->K, json, chosen, FM_EXPERTS_MAX, err);
+        rc = fm_keys_size(&c->K, json, "num_experts_per_tok", FM_EXPERTS_MAX, err);
     if (!rc)
         rc = fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err);
     if (!rc)
         rc = f->router->read(c, f->router_options, keys, err);
     if (!rc && c->K > c->E)
-        rc = fm_fail(err, FM_EFORMAT, "%s %d is more than %s %d", chosen, c->K, key, c->E);
+        rc = fm_fail(err, FM_EFORMAT, "num_experts_per_tok %d is more than %s %d", c->K, key, c->E);
     return rc;
 }
 
@@ -108,7 +109,6 @@ static int check_products(const struct fm_config *c, struct fm_err *err)
 static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     double eps = c->family->eps;
-    c->tied = c->family->tied;
     int rc = fm_keys_size(&c->V, json, "vocab_size", FM_VOCABULARY_MAX, err);
     if (!rc)
         rc = fm_keys_size_opt(&c->T_max, json, "max_position_embeddings", FM_POSITIONS_MAX, err);
@@ -135,11 +135,15 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->norm = f->norm;
     rc = refuse_quantized(json, err);
     if (!rc)
+        rc = refuse_indexer(json, err);
+    if (!rc)
         rc = f->expert->read(c, &keys, err);
     if (!rc)
         rc = fm_keys_size(&c->H, json, "hidden_size", FM_HIDDEN_MAX, err);
     if (!rc)
         rc = read_layers(c, &keys, err);
+    if (!rc)
+        rc = fm_extra_read(c, &keys, err);
     if (!rc)
         rc = read_head(c, json, err);
     if (!rc)

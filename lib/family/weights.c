@@ -27,8 +27,7 @@ void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l
     name[at] = '\0';
 }
 
-/* A decimal number below `limit` without leading zeros; *name moves behind it. */
-static bool read_number(int *value, const char **name, int limit)
+bool fm_weights_number(int *value, const char **name, int limit)
 {
     const char *p = *name;
     int64_t n = 0;
@@ -51,7 +50,7 @@ static bool match(const char *pattern, const char *name, const struct fm_config 
             continue;
         }
         bool layer = pattern[1] == 'l';
-        if (!read_number(layer ? l : e, &name, layer ? c->L : c->E))
+        if (!fm_weights_number(layer ? l : e, &name, layer ? c->L : c->E))
             return false;
         pattern += 2;
     }

@@ -460,7 +460,12 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     struct fm_task task;
     struct fm_ranking ranking = {0};
     struct scorer s = {.task = &task, .ranking = &ranking};
+    char note[FM_EXTRA_NOTE] = "";
     int rc = fm_task_open(&task, run, NULL, err);
+    if (rc == FM_OK)
+        fm_extra_note(note, fm_model_extra(task.model), task.config);
+    if (note[0])
+        fm_run_warn(run, "%s", note);
     if (rc == FM_OK)
         rc = fm_carry_list(&task.dir, options->carry, err);
     if (rc == FM_OK)

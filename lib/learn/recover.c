@@ -341,9 +341,9 @@ static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_me
         set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);
     int rc = record(manifest, r, err);
     if (rc == FM_OK)
-        rc =
-            fm_budgets_pack(f, &r->budgets.actions, task->config, fm_stage_tensor_bytes(&task->dir),
-                            fm_model_dtype(task->model), manifest, &frame, &masks->size, err);
+        rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
+                             fm_stage_tensor_bytes(&task->dir, task->config),
+                             fm_model_dtype(task->model), manifest, &frame, &masks->size, err);
     masks->data = frame;
     return rc == FM_OK ? record_adapter(manifest, r, err) : rc;
 }

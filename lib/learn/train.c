@@ -408,8 +408,8 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
         rc = record(manifest, t, report, err);
     if (rc == FM_OK)
         rc = fm_budgets_pack(&report->family, &report->actions, task->config,
-                             fm_stage_tensor_bytes(&task->dir), fm_model_dtype(task->model),
-                             manifest, &frame, &size, err);
+                             fm_stage_tensor_bytes(&task->dir, task->config),
+                             fm_model_dtype(task->model), manifest, &frame, &size, err);
     if (rc == FM_OK) {
         struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
         rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_TRAIN, manifest,

@@ -48,6 +48,10 @@ static int sort_shard(struct fm_checkpoint *cp, const struct fm_shard *shard, st
         const struct fm_weight *w = fm_weights_find(&cp->config, FM_SOURCE_STOCK, t->name, &l, &e);
         if (w && fm_weights_is_expert(w))
             rc = take_expert(cp, w, l, e, t, &shard->file, err);
+        else if (!w && fm_extra_add(&cp->sum, &cp->config, t))
+            cp->extra[cp->extras++] = (struct fm_where){t, &shard->file};
+        else if (!w && fm_extra_refuse(t->name, err))
+            rc = err->code;
         else if (strstr(t->name, ".experts."))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json",
                          t->name);
@@ -70,7 +74,8 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
         all += cp->dir.shard[s].st.count;
     cp->expert = fm_alloc(experts * FM_MATRICES, sizeof *cp->expert, "the list of experts", err);
     cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
-    int rc = cp->expert && cp->rest ? FM_OK : err->code;
+    cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
+    int rc = cp->expert && cp->rest && cp->extra ? FM_OK : err->code;
     for (size_t s = 0; s < cp->dir.shards && rc == FM_OK; s++)
         rc = sort_shard(cp, &cp->dir.shard[s], err);
     for (size_t i = 0; i < experts * FM_MATRICES && rc == FM_OK; i++)
@@ -78,9 +83,11 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
             rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
                          i / FM_MATRICES % (size_t)cp->config.E,
                          cp->config.moe[i / FM_MATRICES / (size_t)cp->config.E]);
-    if (rc == FM_OK)
-        qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
-    return rc;
+    if (rc != FM_OK)
+        return rc;
+    qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
+    qsort(cp->extra, cp->extras, sizeof *cp->extra, compare_wheres);
+    return fm_extra_check(&cp->sum, &cp->config, err);
 }
 
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err)
@@ -103,6 +110,7 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
 {
     free(cp->expert);
     free(cp->rest);
+    free(cp->extra);
     fm_hfdir_close(&cp->dir);
     *cp = (struct fm_checkpoint){0};
 }

@@ -27,7 +27,10 @@ struct fm_checkpoint {
     enum fm_dtype dtype;     /* of every expert weight */
     struct fm_where *expert; /* (M, E, matrices) */
     struct fm_where *rest;   /* every other tensor, sorted by name */
+    struct fm_where *extra;  /* those of no decoder layer, sorted by name: not in rest */
     size_t experts, rests;   /* counts: matrices of experts, other tensors */
+    size_t extras;
+    struct fm_extra sum; /* of extra */
 };
 
 /*

@@ -65,6 +65,7 @@ struct fm_model {
     struct fm_weightsum sums; /* of what was read so far */
     bool summed[FM_LAYERS_MAX + 1];
     const struct fm_weightsum *wanted; /* NULL: whatever they are */
+    struct fm_extra extra;             /* tensors of no decoder layer that are there */
     struct fm_prefetch ahead;
 };
 

@@ -201,21 +201,29 @@ static bool is_switch(const struct fm_model *m, const char *name)
 
 /* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not.
  */
-static int refuse_strays(const struct fm_model *m, struct fm_err *err)
+static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
+    if (fm_weights_find(&m->config, m->tensors.source, t->name, &l, &e) || is_switch(m, t->name) ||
+        fm_extra_add(&m->extra, &m->config, t))
+        return FM_OK;
+    if (is_stray(&m->config, t->name))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
+                       t->name);
+    return fm_extra_refuse(t->name, err);
+}
+
+static int refuse_strays(struct fm_model *m, struct fm_err *err)
+{
+    int rc = FM_OK;
     for (size_t i = 0; i < m->tensors.files; i++) {
         const struct fm_safetensors *st = m->tensors.file[i].st;
-        for (size_t t = 0; t < st->count; t++) {
-            const char *name = st->tensor[t].name;
-            if (!fm_weights_find(&m->config, m->tensors.source, name, &l, &e) &&
-                !is_switch(m, name) && is_stray(&m->config, name))
-                return fm_fail(err, FM_EFORMAT,
-                               "%s: tensor '%s' belongs to no layer or expert of config.json",
-                               m->path, name);
-        }
+        for (size_t t = 0; t < st->count && rc == FM_OK; t++)
+            rc = refuse_stray(m, &st->tensor[t], err);
     }
-    return FM_OK;
+    if (rc == FM_OK)
+        rc = fm_extra_check(&m->extra, &m->config, err);
+    return rc == FM_OK ? rc : fm_within(err, "%s", m->path);
 }
 
 static size_t ends_bytes(const struct fm_model *m)
@@ -369,6 +377,11 @@ const struct fm_config *fm_model_config(const struct fm_model *m)
 enum fm_dtype fm_model_dtype(const struct fm_model *m)
 {
     return m->dtype;
+}
+
+const struct fm_extra *fm_model_extra(const struct fm_model *m)
+{
+    return &m->extra;
 }
 
 const uint32_t *fm_model_caps(const struct fm_model *m)

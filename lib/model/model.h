@@ -25,6 +25,7 @@
 #include "kernels/ops/kernels.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/family/extra.h"
 #include "lib/family/family.h"
 #include "lib/model/weightsum.h"
 
@@ -43,6 +44,9 @@ int fm_model_take(struct fm_model **model, const struct fm_hfdir *dir, uint64_t 
 void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);
+
+/* Tensors of no decoder layer that lie where it was opened. */
+const struct fm_extra *fm_model_extra(const struct fm_model *model);
 
 /* Dtype of the expert weights on disk: what merged weights are rounded to. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);

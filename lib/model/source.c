@@ -63,7 +63,8 @@ static int open_bundle(struct fm_tensors *t, struct fm_err *err)
         return err->code;
     for (size_t i = 0; !rc && i < t->bundle.members; i++) {
         const struct fm_member *m = &t->bundle.member[i];
-        if (strncmp(m->name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) != 0)
+        if (strncmp(m->name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) != 0 ||
+            strcmp(m->name, FM_MEMBER_WEIGHTS FM_WEIGHTS_EXTRA) == 0)
             continue;
         struct fm_shard *shard = &t->own[t->owns];
         rc = fm_safetensors_open(&shard->st, &t->bundle.file, m->offset, m->size, err);

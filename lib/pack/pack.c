@@ -34,6 +34,15 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
+/* config.json says another number of layers than the checkpoint keeps there. */
+static void tell_extra(const struct fm_packing *p)
+{
+    char note[FM_EXTRA_NOTE];
+    fm_extra_note(note, &p->cp.sum, &p->cp.config);
+    if (note[0])
+        fm_run_warn(p->run, "%s", note);
+}
+
 static int open_inputs(struct fm_packing *p, struct fm_err *err)
 {
     const char *input = p->run->input ? p->run->input : "-";
@@ -55,6 +64,8 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
     }
     if (rc == FM_OK)
         rc = check_sizes(p, err);
+    if (rc == FM_OK)
+        tell_extra(p);
     return rc == FM_OK && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.family, err)
                                  : rc;
 }
@@ -67,7 +78,8 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
     const struct fm_masks *f = &p->budgets.family;
     size_t n = 0;
     uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
-    struct fm_tensor *rest = fm_alloc(p->cp.rests, sizeof *rest, "the list of tensors", err);
+    size_t rests = p->cp.rests + p->cp.extras;
+    struct fm_tensor *rest = fm_alloc(rests, sizeof *rest, "the list of tensors", err);
     int rc = width && rest ? FM_OK : err->code;
     if (rc == FM_OK) {
         for (int i = 0; i < a->count; i++)
@@ -77,7 +89,9 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
                 fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
         for (size_t i = 0; i < p->cp.rests; i++)
             rest[i] = *p->cp.rest[i].tensor;
-        rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, p->cp.rests, err);
+        for (size_t i = 0; i < p->cp.extras; i++)
+            rest[p->cp.rests + i] = *p->cp.extra[i].tensor;
+        rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, rests, err);
     }
     /* Its size is that of the finished member: all digests are still zero. */
     if (rc == FM_OK)
@@ -112,14 +126,18 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
     return v->tensor ? FM_OK : err->code;
 }
 
-static int plan_rest(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
+/* Tensors that are no experts', as they are in the checkpoint. */
+static int plan_others(struct fm_packing_volume *v, const char *name, const struct fm_where *from,
+                       size_t tensors, struct fm_err *err)
 {
-    snprintf(v->name, sizeof v->name, FM_VOLUMES_REST);
-    v->tensors = p->cp.rests;
+    snprintf(v->name, sizeof v->name, "%s", name);
+    v->layer = -1;
+    v->from = from;
+    v->tensors = tensors;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
     for (size_t i = 0; v->tensor && i < v->tensors; i++) {
-        v->tensor[i] = *p->cp.rest[i].tensor;
-        v->tensor[i].name = fm_strdup(p->cp.rest[i].tensor->name, err);
+        v->tensor[i] = *from[i].tensor;
+        v->tensor[i].name = fm_strdup(from[i].tensor->name, err);
         if (!v->tensor[i].name)
             return err->code;
     }
@@ -128,13 +146,20 @@ static int plan_rest(struct fm_packing *p, struct fm_packing_volume *v, struct f
 
 static int plan_volumes(struct fm_packing *p, struct fm_err *err)
 {
-    p->volumes = p->cp.config.M + 1;
+    int M = p->cp.config.M;
+    p->volumes = M + 1 + (p->cp.extras > 0);
     p->volume = fm_alloc((size_t)p->volumes, sizeof *p->volume, "the list of members", err);
     int rc = p->volume ? FM_OK : err->code;
     for (int i = 0; i < p->volumes && rc == FM_OK; i++) {
         struct fm_packing_volume *v = &p->volume[i];
-        v->layer = i < p->cp.config.M ? i : -1;
-        rc = v->layer >= 0 ? plan_layer(p, v, err) : plan_rest(p, v, err);
+        v->layer = i;
+        v->extra = i > M;
+        if (i < M)
+            rc = plan_layer(p, v, err);
+        else if (i == M)
+            rc = plan_others(v, FM_VOLUMES_REST, p->cp.rest, p->cp.rests, err);
+        else
+            rc = plan_others(v, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
         if (rc == FM_OK)
             rc = fm_safetensors_plan(v->tensor, v->tensors, NULL, &v->header, &v->header_bytes,
                                      &v->file_bytes, err);
@@ -214,7 +239,8 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->segments = p->seg.S;
     r->adapter = p->ops != NULL;
     r->merged = count_merged(p);
-    r->bytes_in = fm_stage_tensor_bytes(&p->cp.dir);
+    r->bytes_in = fm_stage_tensor_bytes(&p->cp.dir, &p->cp.config) + p->cp.sum.bytes;
+    r->extra = p->cp.sum;
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;
     int rc = make_manifest(p, &manifest, err);

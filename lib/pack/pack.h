@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/family/extra.h"
 #include "lib/run/run.h"
 
 /* What fm_pack would do (--dry-run) or did. */
@@ -33,8 +34,9 @@ struct fm_pack_report {
     uint64_t bytes_free;   /* on the output's file system; 0 for standard output */
     int passes;            /* over the checkpoint: 1, or 2 to standard output */
     int layers, experts, budgets, segments;
-    bool adapter;    /* one is merged */
-    uint64_t merged; /* weights that the adapter changed */
+    struct fm_extra extra; /* tensors of no decoder layer, kept as they are */
+    bool adapter;          /* one is merged */
+    uint64_t merged;       /* weights that the adapter changed */
     double seconds;
 };
 

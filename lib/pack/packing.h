@@ -31,8 +31,10 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    const char *gate_up; /* the name in `tensor` of that part; the other tensor is DOWN_T */
-    int layer;           /* -1: the rest */
+    const char *gate_up;         /* the name in `tensor` of that part; the other tensor is DOWN_T */
+    int layer;                   /* -1: tensors that are no experts' */
+    const struct fm_where *from; /* (tensors) these, sorted by name */
+    bool extra;                  /* they are of no decoder layer: values are not looked at */
     size_t part;
 };
 
@@ -46,7 +48,7 @@ struct fm_packing {
     struct fm_adapter adapter;
     const struct fm_ops *ops; /* NULL: no adapter */
     struct fm_segments seg;
-    struct fm_packing_volume *volume; /* layers, then the rest */
+    struct fm_packing_volume *volume; /* layers, the rest, tensors of no layer */
     int volumes;
     struct fm_stage_parts parts;
     void *segments; /* the member, once its digests are known */

@@ -146,13 +146,13 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     return rc;
 }
 
-static const struct fm_where *find_place(const struct fm_packing *p, const char *name)
+static const struct fm_where *find_place(const struct fm_packing_volume *v, const char *name)
 {
     const struct fm_where *place = NULL;
-    size_t low = 0, high = p->cp.rests;
+    size_t low = 0, high = v->tensors;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        place = &p->cp.rest[mid];
+        place = &v->from[mid];
         int c = strcmp(name, place->tensor->name);
         if (c == 0)
             return place;
@@ -169,7 +169,7 @@ static const struct fm_where *find_place(const struct fm_packing *p, const char 
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
-    const struct fm_where *place = find_place(p, t->name);
+    const struct fm_where *place = find_place(v, t->name);
     struct fm_hasher *hasher = fm_hasher_new();
     struct fm_mark mark = fm_scratch_mark();
     char *piece = fm_scratch(FM_PACKING_PIECE_BYTES);
@@ -182,7 +182,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
         rc = fm_file_read(place->file, place->tensor->offset + at, piece, n, err);
         if (rc != FM_OK)
             break;
-        if (fm_dtype_is_weight(t->dtype) &&
+        if (!v->extra && fm_dtype_is_weight(t->dtype) &&
             fm_dtype_nonfinite(piece, t->dtype, n / element) < n / element)
             rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has a value that is not finite",
                          place->file->path, t->name);

@@ -488,11 +488,10 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     int rc = fm_segments_read(&seg, b, &r->config, err);
     for (size_t i = 0; i < seg.tensors && rc == FM_OK; i++) {
         const struct fm_segment_tensor *t = &seg.tensor[i];
-        size_t bits = (size_t)fm_dtype_bits(t->dtype);
-        bool fits = true;
-        for (int d = 0; d < t->dims && fits; d++)
-            fits = fm_mul(&bits, bits, t->shape[d]);
-        if (!fits || !fm_add(&r->bytes, r->bytes, bits / 8))
+        size_t bytes;
+        if (fm_extra_layer(&r->config, t->name) >= 0)
+            continue;
+        if (!fm_segments_bytes(&bytes, t) || !fm_add(&r->bytes, r->bytes, bytes))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
     }
     if (rc == FM_OK)

@@ -35,7 +35,7 @@ struct fm_budgets {
 
 /*
  * Set "actions" and "budgets" of a manifest (in their places, or at its end) and make the bytes of
- * masks.zst; free() *frame.  full_bytes: all tensors of the checkpoint (fm_stage_tensor_bytes);
+ * masks.zst; free() *frame.  full_bytes: of the model's tensors (fm_stage_tensor_bytes);
  * `dtype` is that of its experts.  A quality with positions == 0 becomes null.
  */
 int fm_budgets_pack(const struct fm_masks *family, const struct fm_actions *actions,

@@ -61,6 +61,16 @@ static bool add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
            fm_json_add_uint(m, "params", fm_config_params(c, NULL));
 }
 
+/* Those that --keep-extra is about, where there are any. */
+static bool add_extra(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c)
+{
+    struct fm_extra sum = {0};
+    for (size_t i = 0; i < dir->shards; i++)
+        for (size_t k = 0; k < dir->shard[i].st.count; k++)
+            fm_extra_add(&sum, c, &dir->shard[i].st.tensor[k]);
+    return fm_extra_json(m, &sum);
+}
+
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
 {
@@ -72,7 +82,7 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
     cJSON *shards = ok ? cJSON_AddArrayToObject(m, "shards") : NULL;
     for (size_t i = 0; shards && ok && i < dir->shards; i++)
         ok = add_shard(shards, &dir->shard[i]);
-    if (shards && ok && add_sizes(m, config, dtype)) {
+    if (shards && ok && add_sizes(m, config, dtype) && add_extra(m, dir, config)) {
         *model = m;
         return FM_OK;
     }
@@ -183,6 +193,40 @@ static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struc
     return FM_OK;
 }
 
+/* {"layers": [numbers], "tensors", "bytes"}, where the checkpoint has tensors of no decoder layer.
+ */
+static int read_extra(struct fm_stage_model *m, const cJSON *model,
+                      const struct fm_model_family *family, struct fm_err *err)
+{
+    const cJSON *extra = cJSON_GetObjectItemCaseSensitive(model, "extra"), *entry;
+    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(extra, "layers");
+    const struct fm_config of = {.family = family, .L = m->L};
+    int64_t tensors = 0, bytes = 0;
+    if (!extra)
+        return FM_OK;
+    if (fm_json_get_int(extra, "tensors", 1, EXACT_MAX, &tensors, err) ||
+        fm_json_get_int(extra, "bytes", 0, EXACT_MAX, &bytes, err))
+        return fm_within(err, "extra");
+    cJSON_ArrayForEach(entry, layers)
+    {
+        int i = cJSON_IsNumber(entry) && entry->valueint == entry->valuedouble
+                    ? fm_extra_index(&of, entry->valueint)
+                    : -1;
+        if (i < 0 || m->extra.seen >> i)
+            return fm_fail(err, FM_EFORMAT,
+                           "extra: 'layers' are no increasing numbers of layers that family '%s' "
+                           "can have behind %d",
+                           family->name, m->L);
+        m->extra.seen |= 1u << i;
+        m->extra.first = entry->valueint - i;
+    }
+    if (!m->extra.seen)
+        return fm_fail(err, FM_EFORMAT, "extra: 'layers' is missing or empty");
+    m->extra.tensors = (uint64_t)tensors;
+    m->extra.bytes = (uint64_t)bytes;
+    return FM_OK;
+}
+
 static int read_family(const struct fm_model_family **family, const cJSON *model,
                        struct fm_err *err)
 {
@@ -212,7 +256,7 @@ static int read_model(struct fm_stage_model *m, const cJSON *model,
         return err->code;
     int dtype = fm_dtype_from_name(text, strlen(text));
     struct fm_weightsum sums;
-    if (read_sums(&sums, model, m->L, err))
+    if (read_sums(&sums, model, m->L, err) || read_extra(m, model, *family, err))
         return err->code;
     m->channel_params = fm_expert_channel_params((*family)->expert, m->H);
     if (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype))
@@ -319,12 +363,14 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
     return FM_OK;
 }
 
-uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir)
+uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config)
 {
     uint64_t bytes = 0;
+    struct fm_extra extra = {0};
     for (size_t i = 0; i < dir->shards; i++)
         for (size_t k = 0; k < dir->shard[i].st.count; k++)
-            bytes += dir->shard[i].st.tensor[k].size;
+            if (!fm_extra_add(&extra, config, &dir->shard[i].st.tensor[k]))
+                bytes += dir->shard[i].st.tensor[k].size;
     return bytes;
 }
 

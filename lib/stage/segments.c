@@ -128,6 +128,16 @@ int fm_segments_at(const struct fm_segments *seg, uint32_t width)
     return -1;
 }
 
+bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *t)
+{
+    size_t bits = (size_t)fm_dtype_bits(t->dtype);
+    bool fits = true;
+    for (int d = 0; d < t->dims && fits; d++)
+        fits = fm_mul(&bits, bits, t->shape[d]);
+    *bytes = bits / 8;
+    return fits;
+}
+
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name)
 {
     return fm_names_find(seg->tensor, seg->tensors, sizeof *seg->tensor, name);

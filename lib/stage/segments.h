@@ -71,6 +71,9 @@ struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, enum 
 /* Segments that end at or before `width`, or -1 where width is not a boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);
 
+/* Of a tensor that is not an expert's, by its type and shape; false where no size_t holds it. */
+bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
+
 /* By original name, or NULL. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
 

@@ -16,8 +16,8 @@
  *     ...
  *     fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err);
  *     fm_stage_history(manifest, "fm-train", options, fm_provenance_tokens(&calib), result, &err);
- *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir), dtype, manifest,
- *                     &frame, &size, &err);
+ *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir, config), dtype,
+ *                     manifest, &frame, &size, &err);
  *     fm_stage_write(run->output, run->force, FM_STAGE_TRAIN, manifest, &in, NULL,
  *                    &(struct fm_stage_member){FM_MEMBER_MASKS, frame, size}, 1, &err);
  *
@@ -48,6 +48,7 @@ struct fm_stage_model {
     int16_t moe[FM_LAYERS_MAX]; /* (M): decoder layers that have experts */
     enum fm_dtype dtype;
     uint64_t params, channel_params; /* of all; of one channel of an expert */
+    struct fm_extra extra;           /* tensors of no decoder layer; marks are not known */
 };
 
 /*
@@ -84,8 +85,8 @@ int fm_stage_weights_add(cJSON *model, const struct fm_weightsum *sums, struct f
  * none. */
 int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err);
 
-/* Bytes of all tensors of a checkpoint. */
-uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir);
+/* Bytes of all tensors of a checkpoint but those of no decoder layer. */
+uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config);
 
 /*
  * Begin a manifest.  The first stage gives `model` (taken over) and no `in`; others continue the

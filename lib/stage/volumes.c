@@ -76,6 +76,20 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
     return rc == FM_OK ? rc : fm_within(err, "%s", name);
 }
 
+/* Tensors that are no experts': of decoder layers and outside of them, or of none of them. */
+static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, const char *name,
+                       bool extra, const struct fm_bundle *bundle, struct fm_err *err)
+{
+    const struct fm_member *m = fm_bundle_find(bundle, name);
+    if (!m)
+        return extra ? FM_OK : fm_fail(err, FM_EFORMAT, "member %s is missing", name);
+    int rc = fm_safetensors_open(st, &bundle->file, m->offset, m->size, err);
+    for (size_t i = 0; i < st->count && rc == FM_OK; i++)
+        if ((fm_extra_layer(v->config, st->tensor[i].name) >= 0) != extra)
+            rc = fm_fail(err, FM_EFORMAT, "tensor '%s' does not belong here", st->tensor[i].name);
+    return rc == FM_OK ? rc : fm_within(err, "%s", name);
+}
+
 int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
                     const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
 {
@@ -85,14 +99,10 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
     int rc = v->at ? FM_OK : err->code;
     for (int m = 0; m < config->M && rc == FM_OK; m++)
         rc = open_layer(v, bundle, m, err);
-    const struct fm_member *rest = fm_bundle_find(bundle, FM_VOLUMES_REST);
-    if (rc == FM_OK && !rest)
-        rc = fm_fail(err, FM_EFORMAT, "member %s is missing", FM_VOLUMES_REST);
-    if (rc == FM_OK) {
-        rc = fm_safetensors_open(&v->rest, &bundle->file, rest->offset, rest->size, err);
-        if (rc != FM_OK)
-            fm_within(err, "%s", FM_VOLUMES_REST);
-    }
+    if (rc == FM_OK)
+        rc = open_others(&v->rest, v, FM_VOLUMES_REST, false, bundle, err);
+    if (rc == FM_OK)
+        rc = open_others(&v->extra, v, FM_VOLUMES_EXTRA, true, bundle, err);
     if (rc != FM_OK) {
         fm_within(err, "%s", bundle->file.path);
         fm_volumes_close(v);
@@ -104,5 +114,6 @@ void fm_volumes_close(struct fm_volumes *v)
 {
     free(v->at);
     fm_safetensors_close(&v->rest);
+    fm_safetensors_close(&v->extra);
     *v = (struct fm_volumes){0};
 }

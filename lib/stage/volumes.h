@@ -19,6 +19,7 @@ struct fm_volumes {
     enum fm_dtype dtype;            /* of every expert weight */
     uint64_t *at;                   /* (M, parts) absolute offset of (E, 2 I, H) and (E, I, H) */
     struct fm_safetensors rest;     /* offsets absolute in the bundle */
+    struct fm_safetensors extra;    /* the same of tensors of no decoder layer; empty: none */
 };
 
 /* FM_EFORMAT where a member is missing or is not what config.json and the manifest say. */
@@ -38,5 +39,6 @@ uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_par
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l);
 void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part);
 #define FM_VOLUMES_REST FM_MEMBER_WEIGHTS FM_WEIGHTS_REST
+#define FM_VOLUMES_EXTRA FM_MEMBER_WEIGHTS FM_WEIGHTS_EXTRA
 
 #endif

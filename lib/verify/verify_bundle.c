@@ -34,6 +34,7 @@ struct place {
     struct fm_bundle_job *j;
     size_t i; /* member */
     int layer, parts;
+    bool extra; /* it holds tensors of no decoder layer */
     enum fm_weight_part part;
 };
 
@@ -108,6 +109,9 @@ static bool check_other_tensor(struct fm_bundle_job *j, struct place *p, const s
         fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
                          "tensor '%s' is not in %s with that type and shape", t->name,
                          FM_MEMBER_SEGMENTS);
+    if ((fm_extra_layer(&j->config, t->name) >= 0) != p->extra)
+        fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
+                         "tensor '%s' does not belong here", t->name);
     return same;
 }
 
@@ -119,7 +123,7 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
     struct fm_scan s = {.file = &j->bundle.file, .at = t->offset, .size = t->size, .whole = whole};
     bool known = p->layer >= 0 ? check_layer_tensor(j, p, t) : check_other_tensor(j, p, t);
     struct fm_mark mark = fm_scratch_mark();
-    s.dtype = fm_dtype_is_weight(t->dtype) ? (int)t->dtype : -1;
+    s.dtype = !p->extra && fm_dtype_is_weight(t->dtype) ? (int)t->dtype : -1;
     if (known && p->layer >= 0) {
         s.digest = fm_segments_expert(seg, fm_config_moe(&j->config, p->layer), p->part, 0);
         s.spans = (size_t)seg->E * (size_t)seg->S;
@@ -141,13 +145,13 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
     return rc;
 }
 
-/* weights/layers-00003.safetensors is 3, weights/rest.safetensors -1; -2: none of these, or of a
- * layer without experts. */
+/* weights/layers-00003.safetensors is 3, rest.safetensors and extra.safetensors -1; -2: none of
+ * these, or of a layer without experts. */
 static int layer_of(const struct fm_bundle_job *j, const char *name)
 {
     char expected[FM_VOLUMES_NAME_BYTES];
     int l = -1;
-    if (strcmp(name, FM_VOLUMES_REST) == 0)
+    if (strcmp(name, FM_VOLUMES_REST) == 0 || strcmp(name, FM_VOLUMES_EXTRA) == 0)
         return -1;
     if (sscanf(name, FM_MEMBER_WEIGHTS "layers-%5d.safetensors", &l) != 1 || l < 0 ||
         fm_config_moe(&j->config, l) < 0)
@@ -174,12 +178,24 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     return rc;
 }
 
+/* Tensors that the checksums say are in a member. */
+static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
+{
+    size_t n = 0;
+    if (p->layer >= 0)
+        return FM_SEGMENT_PARTS;
+    for (size_t i = 0; i < j->seg.tensors; i++)
+        n += (fm_extra_layer(&j->config, j->seg.tensor[i].name) >= 0) == p->extra;
+    return n;
+}
+
 /* Header, then tensor by tensor in the order of the file: every byte passes once. */
 static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *whole,
                          struct fm_err *err)
 {
     const struct fm_member *m = &j->bundle.member[i];
     struct place p = {.j = j, .i = i, .layer = layer_of(j, m->name)};
+    p.extra = strcmp(m->name, FM_VOLUMES_EXTRA) == 0;
     struct fm_safetensors st = {0};
     struct fm_err broken = {0};
     struct fm_scan header = {
@@ -200,9 +216,10 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
         qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
     for (size_t t = 0; t < st.count && rc == FM_OK && fm_crew_going(&j->v->crew); t++)
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
-    if (p.layer >= 0 ? p.parts != FM_SEGMENT_PARTS : st.count != j->seg.tensors)
+    size_t expected = tensors_of(j, &p);
+    if ((p.layer >= 0 ? (size_t)p.parts : st.count) != expected)
         fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "holds %zu tensors, the model has %zu here",
-                         st.count, p.layer >= 0 ? (size_t)FM_SEGMENT_PARTS : j->seg.tensors);
+                         st.count, expected);
     fm_safetensors_close(&st);
     return rc;
 }

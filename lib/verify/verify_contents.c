@@ -137,6 +137,27 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
 }
 
+/* What the manifest says of tensors of no decoder layer, by the checksums. */
+static int check_extra(struct fm_bundle_job *j, struct fm_err *err)
+{
+    struct fm_extra is = {0}, said = j->model.extra;
+    for (size_t i = 0; i < j->seg.tensors; i++) {
+        const struct fm_segment_tensor *s = &j->seg.tensor[i];
+        struct fm_tensor t = {.name = s->name};
+        size_t bytes;
+        if (!fm_segments_bytes(&bytes, s))
+            return fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", s->name);
+        t.size = bytes;
+        fm_extra_add(&is, &j->config, &t);
+    }
+    if (is.tensors != said.tensors || is.bytes != said.bytes || is.seen != said.seen)
+        return fm_fail(err, FM_EFORMAT,
+                       "has %" PRIu64 " tensors of no decoder layer in %" PRIu64
+                       " bytes, the manifest says %" PRIu64 " in %" PRIu64,
+                       is.tensors, is.bytes, said.tensors, said.bytes);
+    return fm_extra_check(&is, &j->config, err);
+}
+
 static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
 {
     int rc = fm_segments_read(&j->seg, &j->bundle, &j->config, err);
@@ -144,6 +165,8 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
     if (rc == FM_OK && j->seg.dtype != j->model.dtype)
         rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
                      fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
+    if (rc == FM_OK)
+        rc = check_extra(j, err);
     return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
 }
 
@@ -155,7 +178,9 @@ static void check_presence(struct fm_bundle_job *j)
     bool packed = strcmp(stage, "pack") == 0;
     const char *const need[] = {FM_MEMBER_RANKING,
                                 strcmp(stage, "rank") == 0 ? NULL : FM_MEMBER_MASKS,
-                                packed ? FM_MEMBER_SEGMENTS : NULL, packed ? FM_VOLUMES_REST : NULL,
+                                packed ? FM_MEMBER_SEGMENTS : NULL,
+                                packed ? FM_VOLUMES_REST : NULL,
+                                packed && j->model.extra.tensors ? FM_VOLUMES_EXTRA : NULL,
                                 strcmp(stage, "recover") == 0 ? FM_MEMBER_ADAPTER : NULL};
     for (size_t i = 0; i < sizeof need / sizeof *need; i++)
         if (need[i] && !fm_bundle_find(&j->bundle, need[i]))
@@ -165,6 +190,9 @@ static void check_presence(struct fm_bundle_job *j)
         !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
                          "is missing: the manifest has an adapter");
+    if (!j->model.extra.tensors && fm_bundle_find(&j->bundle, FM_VOLUMES_EXTRA))
+        fm_verifier_find(j->v, 0, FM_EFORMAT, FM_VOLUMES_EXTRA,
+                         "is there, and the manifest knows of none");
     for (int m = 0; packed && m < j->config.M; m++) {
         char name[FM_VOLUMES_NAME_BYTES];
         fm_volumes_member(name, j->config.moe[m]);

@@ -47,6 +47,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     if (rc == FM_OK)
         rc = read_cap(o, json, err);
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
+    o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
     o->unlisted = !cJSON_HasObjectItem(json, "files");

@@ -88,7 +88,8 @@ static void say_not_finite(struct place *p)
 static int scan(struct place *p, struct fm_scan *s, struct fm_err *err)
 {
     s->file = &p->j->shard[p->t->file].file;
-    s->dtype = fm_dtype_is_weight(p->t->t.dtype) ? (int)p->t->t.dtype : -1;
+    bool extra = p->t->from && p->t->from->extra; /* kept as it is, whatever its values */
+    s->dtype = !extra && fm_dtype_is_weight(p->t->t.dtype) ? (int)p->t->t.dtype : -1;
     s->found = fm_scratch(s->spans + 1);
     memset(s->found, 0, s->spans);
     int rc = fm_verifier_scan(p->j->v, s, err);

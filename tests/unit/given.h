@@ -119,7 +119,7 @@ static inline void given_train(const char *to, const char *from, const struct fm
     GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &given_err));
     GIVEN_TRY(fm_stage_history(manifest, "fm-train", given_options("budget_step", "0.03"), NULL,
                                NULL, &given_err));
-    GIVEN_TRY(fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(dir), FM_F16,
+    GIVEN_TRY(fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(dir, config), FM_F16,
                               manifest, &data, &size, &given_err));
     struct fm_stage_member m = {FM_MEMBER_MASKS, data, size};
     GIVEN_TRY(fm_stage_write(to, true, FM_STAGE_TRAIN, manifest, &in, NULL, &m, 1, &given_err));

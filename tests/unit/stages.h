@@ -147,8 +147,9 @@ static inline const char *stages_write_train(const char *name, const struct fm_b
     stages_must(fm_stage_history(manifest, "fm-train", stages_options("method", "learned"), NULL,
                                  NULL, &err),
                 &err);
-    stages_must(fm_budgets_pack(&f, &actions, &stages_config, fm_stage_tensor_bytes(&stages_dir),
-                                FM_F16, manifest, &frame, &size, &err),
+    stages_must(fm_budgets_pack(&f, &actions, &stages_config,
+                                fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16,
+                                manifest, &frame, &size, &err),
                 &err);
     free(frame);
     if (edit)

@@ -33,7 +33,7 @@ static void a_family_reads_back(void **unused)
         assert_true(back.budget[i].params ==
                     fm_config_params(&stages_config, fm_masks_widths(&f, i)));
     }
-    assert_int_equal(back.budget[0].bytes, fm_stage_tensor_bytes(&stages_dir));
+    assert_int_equal(back.budget[0].bytes, fm_stage_tensor_bytes(&stages_dir, &stages_config));
     assert_non_null(fm_bundle_find(&b, FM_MEMBER_RANKING));
     fm_budgets_release(&back);
     fm_masks_release(&f);
@@ -215,8 +215,9 @@ static void merged_actions_read_back(void **unused)
     stages_must(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err), &err);
     stages_must(fm_stage_history(manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, &err),
                 &err);
-    stages_must(fm_budgets_pack(&f, &actions, &stages_config, fm_stage_tensor_bytes(&stages_dir),
-                                FM_F16, manifest, &frame, &size, &err),
+    stages_must(fm_budgets_pack(&f, &actions, &stages_config,
+                                fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16,
+                                manifest, &frame, &size, &err),
                 &err);
     struct fm_bundle b = stages_open(
         stages_write("merged", FM_STAGE_TRAIN, &in, manifest, FM_MEMBER_MASKS, frame, size));

@@ -1,0 +1,160 @@
+/*
+ * A name decides what is extra, and a mark whether the layer is what it seems: a config.json whose
+ * num_hidden_layers was cut must not turn the last decoder layers into something that nobody
+ * ranks.
+ */
+#include "lib/family/extra.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/family/family.h"
+
+static const char *const nextn_names[] = {"model.layers.{x}.", NULL};
+static const char *const nextn_counts[] = {"num_nextn_predict_layers", NULL};
+
+const struct fm_extra_form fm_extra_nextn = {
+    .name = nextn_names,
+    .mark = "model.layers.{x}.eh_proj.weight",
+    .behind = true,
+    .count = nextn_counts,
+};
+
+static int first_of(const struct fm_config *c)
+{
+    return c->family->extra->behind ? c->L : 0;
+}
+
+int fm_extra_index(const struct fm_config *c, int64_t number)
+{
+    int64_t i = c->family->extra ? number - first_of(c) : -1;
+    return i >= 0 && i < FM_EXTRA_LAYERS_MAX ? (int)i : -1;
+}
+
+int fm_extra_read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    const struct fm_extra_form *form = c->family->extra;
+    int64_t n = 0;
+    bool any = true;
+    for (const char *const *key = form ? form->count : NULL; key && *key && n == 0; key++) {
+        int rc = fm_json_opt_int(keys->json, *key, 0, INT32_MAX, &n, err);
+        if (rc)
+            return rc;
+        if (n > FM_EXTRA_LAYERS_MAX)
+            return fm_fail(err, FM_ECONFIG, "%s is %" PRId64 " (limit %d)", *key, n,
+                           FM_EXTRA_LAYERS_MAX);
+    }
+    int rc = form && form->flag ? fm_json_opt_bool(keys->json, form->flag, &any, err) : FM_OK;
+    c->extra_layers = any ? (int)n : 0;
+    return rc;
+}
+
+/* Does the name begin with the pattern, or equal it where `whole`?  Which layer it is of. */
+static bool match(const struct fm_config *c, const char *pattern, const char *name, bool whole,
+                  int *layer)
+{
+    const char *number = strchr(pattern, '{');
+    size_t before = (size_t)(number - pattern);
+    int value;
+    if (strncmp(name, pattern, before) != 0)
+        return false;
+    name += before;
+    if (!fm_weights_number(&value, &name, FM_LAYERS_MAX + FM_EXTRA_LAYERS_MAX))
+        return false;
+    const char *behind = strchr(number, '}') + 1;
+    size_t after = strlen(behind);
+    *layer = fm_extra_index(c, value);
+    return *layer >= 0 && strncmp(name, behind, after) == 0 && (name[after] == '\0') == whole;
+}
+
+int fm_extra_layer(const struct fm_config *c, const char *name)
+{
+    const struct fm_extra_form *form = c->family->extra;
+    int layer;
+    for (const char *const *pattern = form ? form->name : NULL; pattern && *pattern; pattern++)
+        if (match(c, *pattern, name, false, &layer))
+            return layer;
+    return -1;
+}
+
+bool fm_extra_add(struct fm_extra *x, const struct fm_config *c, const struct fm_tensor *t)
+{
+    int layer = fm_extra_layer(c, t->name), marked;
+    if (layer < 0)
+        return false;
+    x->first = first_of(c);
+    x->tensors++;
+    x->bytes += t->size;
+    x->seen |= 1u << layer;
+    if (match(c, c->family->extra->mark, t->name, true, &marked))
+        x->marked |= 1u << layer;
+    return true;
+}
+
+int fm_extra_check(const struct fm_extra *x, const struct fm_config *c, struct fm_err *err)
+{
+    for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++) {
+        char mark[FM_WEIGHT_NAME_BYTES];
+        if ((x->seen & ~x->marked) >> i & 1) {
+            fm_weights_name(mark, c->family->extra->mark, -1, x->first + i);
+            return fm_fail(err, FM_EFORMAT,
+                           "tensors of layer %d can only be for multi-token prediction, as "
+                           "config.json has %d decoder layers, and '%s' is missing",
+                           x->first + i, c->L, mark);
+        }
+    }
+    return FM_OK;
+}
+
+int fm_extra_layers(const struct fm_extra *x)
+{
+    int n = 0;
+    for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++)
+        n += (int)(x->seen >> i & 1);
+    return n;
+}
+
+void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *x)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++)
+        if (x->seen >> i & 1)
+            at += (size_t)snprintf(text + at, FM_EXTRA_TEXT - at, "%s%d", at ? ", " : "",
+                                   x->first + i);
+}
+
+bool fm_extra_json(cJSON *object, const struct fm_extra *x)
+{
+    if (x->tensors == 0)
+        return true;
+    cJSON *extra = cJSON_AddObjectToObject(object, "extra");
+    cJSON *layers = extra ? cJSON_AddArrayToObject(extra, "layers") : NULL;
+    bool ok = layers != NULL;
+    for (int i = 0; i < FM_EXTRA_LAYERS_MAX && ok; i++)
+        if (x->seen >> i & 1)
+            ok = fm_json_add_uint(layers, NULL, (uint64_t)(x->first + i)) != NULL;
+    return ok && fm_json_add_uint(extra, "tensors", x->tensors) &&
+           fm_json_add_uint(extra, "bytes", x->bytes);
+}
+
+void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *x, const struct fm_config *c)
+{
+    int n = fm_extra_layers(x);
+    text[0] = '\0';
+    if (n != c->extra_layers)
+        snprintf(text, FM_EXTRA_NOTE,
+                 "config.json speaks of %d layer%s for multi-token prediction, the checkpoint has "
+                 "%d",
+                 c->extra_layers, c->extra_layers == 1 ? "" : "s", n);
+}
+
+int fm_extra_refuse(const char *name, struct fm_err *err)
+{
+    if (!strstr(name, ".indexer."))
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "tensor '%s' is of a sparse indexer, whose attention these tools do not compute",
+                   name);
+}

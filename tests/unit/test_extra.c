@@ -1,0 +1,176 @@
+/* Tensors of no decoder layer: which names they have, and what is no such layer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/family/extra.h"
+#include "lib/family/family.h"
+
+enum { L = 46 };
+
+static const char *const counted[] = {"layers_ahead", "modules", NULL};
+static const char *const apart[] = {"model.mtp_block.{x}.", "model.mtp_norm.{x}.", NULL};
+static const struct fm_extra_form apart_form = {
+    .name = apart, .mark = "model.mtp_norm.{x}.weight", .count = counted, .flag = "ahead"};
+
+static const struct fm_model_family behind = {.name = "behind", .extra = &fm_extra_nextn},
+                                    beside = {.name = "beside", .extra = &apart_form},
+                                    without = {.name = "without"};
+
+static struct fm_config config_of(const struct fm_model_family *family)
+{
+    return (struct fm_config){.family = family, .L = L};
+}
+
+static void names_decide(void **unused)
+{
+    (void)unused;
+    struct fm_config c = config_of(&behind);
+    assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), 0);
+    assert_int_equal(fm_extra_layer(&c, "model.layers.46.mlp.experts.7.up_proj.weight"), 0);
+    assert_int_equal(fm_extra_layer(&c, "model.layers.61.enorm.weight"), 15);
+    static const char *const none[] = {
+        "model.layers.45.eh_proj.weight",
+        "model.layers.62.enorm.weight",
+        "model.layers.046.enorm.weight",
+        "model.layers.+46.enorm.weight",
+        "model.layers.46",
+        "model.layers.46.",
+        "model.layers.-1.enorm.weight",
+        "model.layers.4294967342.enorm.weight",
+        "model.layers..enorm.weight",
+        "lm_head.weight",
+        "xmodel.layers.46.enorm.weight",
+        "",
+    };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (fm_extra_layer(&c, none[i]) >= 0)
+            fail_msg("'%s' is taken", none[i]);
+    c = config_of(&without);
+    assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), -1);
+    c = config_of(&beside);
+    assert_int_equal(fm_extra_layer(&c, "model.mtp_block.0.mlp.experts.1.w"), 0);
+    assert_int_equal(fm_extra_layer(&c, "model.mtp_norm.1.weight"), 1);
+    assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), -1);
+}
+
+static bool add(struct fm_extra *x, const struct fm_config *c, const char *name, uint64_t size)
+{
+    return fm_extra_add(x, c, &(struct fm_tensor){.name = name, .size = size});
+}
+
+static void what_is_there_is_counted(void **unused)
+{
+    (void)unused;
+    struct fm_config c = config_of(&behind);
+    struct fm_extra x = {0};
+    struct fm_err err = {0};
+    char text[FM_EXTRA_TEXT];
+    assert_true(add(&x, &c, "model.layers.46.eh_proj.weight", 10));
+    assert_true(add(&x, &c, "model.layers.48.shared_head.norm.weight", 3));
+    assert_false(add(&x, &c, "model.layers.3.mlp.gate.weight", 5));
+    assert_int_equal(x.tensors, 2);
+    assert_int_equal(x.bytes, 13);
+    fm_extra_print(text, &x);
+    assert_string_equal(text, "46, 48");
+    assert_int_equal(fm_extra_layers(&x), 2);
+    /* Layer 48 may be one that was cut off the decoder's. */
+    assert_int_equal(fm_extra_check(&x, &c, &err), FM_EFORMAT);
+    assert_non_null(strstr(err.text, "layer 48"));
+    assert_non_null(strstr(err.text, "'model.layers.48.eh_proj.weight' is missing"));
+    assert_true(add(&x, &c, "model.layers.48.eh_proj.weight", 1));
+    assert_int_equal(fm_extra_check(&x, &c, &err), FM_OK);
+    cJSON *json = cJSON_CreateObject();
+    assert_true(fm_extra_json(json, &(struct fm_extra){0}));
+    assert_null(json->child);
+    assert_true(fm_extra_json(json, &x));
+    char *printed = cJSON_PrintUnformatted(json);
+    assert_string_equal(printed, "{\"extra\":{\"layers\":[46,48],\"tensors\":3,\"bytes\":14}}");
+    free(printed);
+    cJSON_Delete(json);
+}
+
+/* Every layer there can be: the list of their numbers has room. */
+static void all_layers_are_printed(void **unused)
+{
+    (void)unused;
+    struct fm_config c = config_of(&behind);
+    c.L = FM_LAYERS_MAX;
+    struct fm_extra x = {0};
+    char text[FM_EXTRA_TEXT], name[64];
+    for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++) {
+        snprintf(name, sizeof name, "model.layers.%d.enorm.weight", FM_LAYERS_MAX + i);
+        assert_true(add(&x, &c, name, 1));
+    }
+    fm_extra_print(text, &x);
+    assert_true(strlen(text) < sizeof text - 1);
+    assert_non_null(strstr(text, "1038, 1039"));
+}
+
+static int read_keys(struct fm_config *c, const char *text, struct fm_err *err)
+{
+    cJSON *json = cJSON_Parse(text);
+    int rc = fm_extra_read(c, &(struct fm_keys){.json = json}, err);
+    cJSON_Delete(json);
+    return rc;
+}
+
+static void config_json_says_how_many(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text;
+        int layers;
+    } cases[] = {{"{}", 0},
+                 {"{\"layers_ahead\": 2}", 2},
+                 {"{\"layers_ahead\": 0, \"modules\": 3}", 3},
+                 {"{\"modules\": 3, \"ahead\": true}", 3},
+                 {"{\"modules\": 3, \"ahead\": false}", 0},
+                 {"{\"modules\": null}", 0}};
+    struct fm_config c = config_of(&beside);
+    struct fm_err err = {0};
+    char note[FM_EXTRA_NOTE];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(read_keys(&c, cases[i].text, &err), FM_OK);
+        assert_int_equal(c.extra_layers, cases[i].layers);
+    }
+    assert_int_equal(read_keys(&c, "{\"modules\": 17}", &err), FM_ECONFIG);
+    assert_string_equal(err.text, "modules is 17 (limit 16)");
+    assert_true(read_keys(&c, "{\"modules\": -1}", &err) != FM_OK);
+    assert_true(read_keys(&c, "{\"modules\": 1.5}", &err) != FM_OK);
+    assert_true(read_keys(&c, "{\"ahead\": 1}", &err) != FM_OK);
+    c.extra_layers = 1;
+    fm_extra_note(note, &(struct fm_extra){.seen = 1}, &c);
+    assert_string_equal(note, "");
+    fm_extra_note(note, &(struct fm_extra){0}, &c);
+    assert_string_equal(note, "config.json speaks of 1 layer for multi-token prediction, the "
+                              "checkpoint has 0");
+    c = config_of(&without);
+    assert_int_equal(read_keys(&c, "{\"modules\": 17}", &err), FM_OK);
+}
+
+static void indexers_are_refused(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    assert_int_equal(fm_extra_refuse("model.layers.0.self_attn.q_proj.weight", &err), FM_OK);
+    assert_int_equal(fm_extra_refuse("model.layers.0.self_attn.indexer.wk.weight", &err),
+                     FM_ECONFIG);
+    assert_non_null(strstr(err.text, "'model.layers.0.self_attn.indexer.wk.weight'"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_decide),           cmocka_unit_test(what_is_there_is_counted),
+        cmocka_unit_test(all_layers_are_printed), cmocka_unit_test(config_json_says_how_many),
+        cmocka_unit_test(indexers_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
