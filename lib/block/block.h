@@ -45,7 +45,9 @@ struct fm_arrays {
     float *at[FM_ARRAYS_MAX];
 };
 
-/* What a block reads of config.json for itself: a struct of its header. */
+/* What a block reads of config.json for itself: a struct of its header, laid over this one, which
+ * says so to the compiler: it may read the struct after a config was copied as bytes. */
+#define FM_OVERLAY __attribute__((may_alias))
 union fm_own_config {
     char bytes[2304];
     double align;

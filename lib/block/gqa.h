@@ -28,7 +28,7 @@ struct fm_gqa_options {
 };
 
 /* What config.json says of it. */
-struct fm_gqa {
+struct FM_OVERLAY fm_gqa {
     int window;            /* sliding window, 0: none */
     float clip;            /* q, k, v are clamped to +-clip; 0: not */
     bool qkv_bias, o_bias; /* there are such */

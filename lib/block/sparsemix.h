@@ -8,7 +8,7 @@
 #include "lib/block/router.h"
 
 /* What config.json says of it. */
-struct fm_sparsemix {
+struct FM_OVERLAY fm_sparsemix {
     float threshold; /* 2 router_jitter_noise */
 };
 
