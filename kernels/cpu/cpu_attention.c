@@ -1,4 +1,5 @@
-/* Rotation on blocks of rows; attention by tiles of queries, one head of one sequence a task. */
+/* Rotation, and keys of latent attention, on blocks of rows; attention by tiles of queries, one
+ * head of one sequence a task. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
@@ -237,4 +238,52 @@ void cpu_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
     a.o = (float *)o, a.dq = dq, a.dk = dk, a.dv = dv;
     a.d_o = d_o, a.q = q, a.k = k, a.v = v;
     fm_pool_for(S * G, back_head, &a);
+}
+
+/* Keys of latent attention: what is joined, and what it becomes; or their gradients. */
+struct keys {
+    float *kv, *r, *k, *v;
+    int Q, A, R, D;
+};
+
+static void join_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct keys *a = args;
+    int A = a->A, R = a->R, D = a->D;
+    for (int64_t h = first * a->Q; h < last * a->Q; h++) {
+        memcpy(a->k + h * (A + R), a->kv + h * (A + D), (size_t)A * sizeof(float));
+        memcpy(a->k + h * (A + R) + A, a->r + h / a->Q * R, (size_t)R * sizeof(float));
+        memcpy(a->v + h * D, a->kv + h * (A + D) + A, (size_t)D * sizeof(float));
+    }
+}
+
+void cpu_join_keys(float *k, float *v, const float *kv, const float *r, int N, int Q, int A, int R,
+                   int D)
+{
+    fm_cpu_rows(N, (int64_t)Q * (A + R + D), join_rows,
+                &(struct keys){(float *)kv, (float *)r, k, v, Q, A, R, D});
+}
+
+FM_CLONES static void part_rows(const void *args, int64_t first, int64_t last)
+{
+    const struct keys *a = args;
+    int A = a->A, R = a->R, D = a->D;
+    for (int64_t n = first; n < last; n++) {
+        float *restrict r = a->r + n * R;
+        memset(r, 0, (size_t)R * sizeof *r);
+        for (int64_t h = n * a->Q; h < (n + 1) * a->Q; h++) {
+            const float *restrict end = a->k + h * (A + R) + A;
+            memcpy(a->kv + h * (A + D), a->k + h * (A + R), (size_t)A * sizeof(float));
+            memcpy(a->kv + h * (A + D) + A, a->v + h * D, (size_t)D * sizeof(float));
+            for (int i = 0; i < R; i++)
+                r[i] += end[i];
+        }
+    }
+}
+
+void cpu_join_keys_back(float *dkv, float *dr, const float *dk, const float *dv, int N, int Q,
+                        int A, int R, int D)
+{
+    fm_cpu_rows(N, (int64_t)Q * (A + R + D), part_rows,
+                &(struct keys){dkv, dr, (float *)dk, (float *)dv, Q, A, R, D});
 }

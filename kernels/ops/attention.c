@@ -1,4 +1,4 @@
-/* Rotation and causal attention: the definitions. */
+/* Rotation, causal attention, keys of latent attention: the definitions. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>
@@ -159,4 +159,33 @@ void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
         put_sum(dv + v0, b.v_step, b.dv, T, D);
     }
     fm_scratch_release(mark);
+}
+
+void ref_join_keys(float *k, float *v, const float *kv, const float *r, int N, int Q, int A, int R,
+                   int D)
+{
+    for (size_t n = 0; n < (size_t)N; n++) {
+        for (size_t h = n * Q; h < (n + 1) * Q; h++) {
+            memcpy(k + h * (A + R), kv + h * (A + D), A * sizeof *k);
+            memcpy(k + h * (A + R) + A, r + n * R, R * sizeof *k);
+            memcpy(v + h * D, kv + h * (A + D) + A, D * sizeof *v);
+        }
+    }
+}
+
+void ref_join_keys_back(float *dkv, float *dr, const float *dk, const float *dv, int N, int Q,
+                        int A, int R, int D)
+{
+    for (size_t n = 0; n < (size_t)N; n++) {
+        for (size_t h = n * Q; h < (n + 1) * Q; h++) {
+            memcpy(dkv + h * (A + D), dk + h * (A + R), A * sizeof *dkv);
+            memcpy(dkv + h * (A + D) + A, dv + h * D, D * sizeof *dkv);
+        }
+        for (int i = 0; i < R; i++) {
+            double sum = 0;
+            for (size_t h = n * Q; h < (n + 1) * Q; h++)
+                sum += dk[h * (A + R) + A + i];
+            dr[n * R + i] = (float)sum;
+        }
+    }
 }

@@ -2,7 +2,8 @@
  * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, 5 writes
  * rope_parameters; checkpoints of both are about, and some have both.  Everything becomes one
  * frequency per pair of a head: theta^(2 i / R) times a factor, and a scale of cos and sin, where R
- * of the head's elements are rotated.
+ * of the head's elements are rotated.  Types other than "default" make those factors: longrope
+ * lists them, YaRN has a formula.
  */
 #include "lib/block/rope.h"
 
@@ -10,25 +11,49 @@
 #include <math.h>
 #include <string.h>
 
+/* The type, and the object that says it. */
+enum type { UNSAID, DEFAULT, LONGROPE, YARN };
+struct stated {
+    enum type type;
+    const cJSON *object;
+};
+
 /* `type` or `rope_type` of an object, where there is one, must be "default", or one that the family
- * knows. */
-static int check_type(struct fm_config *c, const struct fm_rope_options *options,
-                      const cJSON *object, const char *where, const char *family,
-                      struct fm_err *err)
+ * knows, and the same wherever it is said. */
+static int read_type(struct stated *stated, const struct fm_rope_options *options,
+                     const cJSON *object, const char *where, const char *family, struct fm_err *err)
 {
     const char *keys[] = {"rope_type", "type"};
     for (int i = 0; i < 2; i++) {
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, keys[i]);
         if (!v || cJSON_IsNull(v))
             continue;
-        const char *type = cJSON_IsString(v) ? v->valuestring : "?";
-        c->longrope = options->longrope && strcmp(type, "longrope") == 0;
-        if (!c->longrope && strcmp(type, "default") != 0)
+        const char *name = cJSON_IsString(v) ? v->valuestring : "?";
+        enum type said = strcmp(name, "default") == 0                     ? DEFAULT
+                         : options->longrope && !strcmp(name, "longrope") ? LONGROPE
+                         : options->yarn && !strcmp(name, "yarn")         ? YARN
+                                                                          : UNSAID;
+        if (said == UNSAID)
             return fm_fail(err, FM_ECONFIG,
-                           "%s: %s '%.64s' is not supported for %s; supported: default%s", where,
-                           keys[i], type, family, options->longrope ? ", longrope" : "");
+                           "%s: %s '%.64s' is not supported for %s; supported: default%s%s", where,
+                           keys[i], name, family, options->longrope ? ", longrope" : "",
+                           options->yarn ? ", yarn" : "");
+        if (stated->type != UNSAID && stated->type != said)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s: %s '%s' is not what the model says elsewhere; say one of them",
+                           where, keys[i], name);
+        *stated = (struct stated){said, object};
     }
     return FM_OK;
+}
+
+/* Positions that the model was first trained on: the model's own key, else that of `rope`, else
+ * all. */
+static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
+{
+    const char *key = "original_max_position_embeddings";
+    int rc = fm_keys_size_opt(original, rope, key, FM_POSITIONS_MAX, err);
+    return rc ? rc : fm_keys_size_opt(original, json, key, FM_POSITIONS_MAX, err);
 }
 
 /* The factors and the scale of short sequences, and as far as they go: a longer one would take
@@ -40,9 +65,8 @@ static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *js
     double scale = 0;
     int original = c->T_max, n = 0;
     int rc = fm_json_opt_double(rope, "short_mscale", 0, FLT_MAX, &scale, err);
-    for (int i = 0; i < 2 && !rc; i++)
-        rc = fm_keys_size_opt(&original, i ? json : rope, "original_max_position_embeddings",
-                              FM_POSITIONS_MAX, err);
+    if (!rc)
+        rc = read_original(&original, json, rope, err);
     if (rc)
         return rc;
     cJSON_ArrayForEach(factor, list)
@@ -62,12 +86,74 @@ static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *js
     return FM_OK;
 }
 
+/* The pair that turns `turns` times in `original` positions, as a number with a fraction. */
+static double pair_of(const struct fm_rope *r, int original, double turns)
+{
+    const double two_pi = 6.283185307179586;
+    return r->R * log(original / (turns * two_pi)) / (2 * log(r->theta));
+}
+
+/* Pairs before `low` turn as they did, those from `high` on `factor` times slower, and those
+ * between them by a ramp; low and high are where beta_fast and beta_slow turns fill the positions.
+ */
+static void ramp(struct fm_rope *r, double factor, double low, double high)
+{
+    low = fmax(low, 0);
+    high = fmin(high, r->R - 1);
+    if (low == high)
+        high += 0.001;
+    for (int i = 0; i < r->R / 2; i++) {
+        double slow = fmin(fmax((i - low) / (high - low), 0), 1);
+        r->factor[i] = (float)(1 / (slow / factor + (1 - slow)));
+    }
+}
+
+static double attention_of(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+/* YaRN (arXiv 2309.00071) with DeepSeek's mscale and mscale_all_dim, as transformers reads it: 0
+ * stands for what is not said. */
+static int read_yarn(struct fm_rope *r, const struct fm_config *c, const cJSON *json,
+                     const cJSON *rope, struct fm_err *err)
+{
+    double factor = 0, fast = 0, slow = 0, mscale = 0, all = 0, scale = -1;
+    const struct {
+        const char *key;
+        double *value;
+    } number[] = {{"factor", &factor}, {"beta_fast", &fast},     {"beta_slow", &slow},
+                  {"mscale", &mscale}, {"mscale_all_dim", &all}, {"attention_factor", &scale}};
+    bool whole = true;
+    int original = c->T_max, rc = FM_OK;
+    for (size_t i = 0; i < sizeof number / sizeof *number && !rc; i++)
+        rc = fm_json_opt_double(rope, number[i].key, 0, 1e9, number[i].value, err);
+    if (!rc)
+        rc = fm_json_opt_bool(rope, "truncate", &whole, err);
+    if (!rc)
+        rc = read_original(&original, json, rope, err);
+    if (!rc && (factor < 1 || r->theta <= 1))
+        rc = fm_fail(err, FM_EFORMAT, "yarn needs a factor of 1 or more, and rope_theta above 1");
+    if (rc)
+        return rc;
+    double low = pair_of(r, original, fast > 0 ? fast : 32);
+    double high = pair_of(r, original, slow > 0 ? slow : 1);
+    ramp(r, factor, whole ? floor(low) : low, whole ? ceil(high) : high);
+    if (scale < 0)
+        scale = mscale > 0 && all > 0 ? attention_of(factor, mscale) / attention_of(factor, all)
+                                      : attention_of(factor, 1);
+    r->scale = (float)scale;
+    r->m = attention_of(factor, all);
+    return FM_OK;
+}
+
 void fm_rope_plain(struct fm_rope *r, double theta, int R)
 {
     r->theta = theta;
     r->R = R;
     r->pairs = false;
     r->scale = 1;
+    r->m = 1;
     for (int i = 0; i < FM_HEAD_DIM_MAX / 2; i++)
         r->factor[i] = 1;
 }
@@ -105,6 +191,7 @@ int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
 {
     const cJSON *json = keys->json;
     const char *objects[] = {"rope_scaling", "rope_parameters"};
+    struct stated stated = {UNSAID, NULL};
     int rc = FM_OK;
     fm_rope_plain(r, options->theta, width);
     r->pairs = options->pairs;
@@ -118,12 +205,15 @@ int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
             continue;
         if (!cJSON_IsObject(object))
             return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", objects[i]);
-        rc = check_type(c, options, object, objects[i], keys->family, err);
+        rc = read_type(&stated, options, object, objects[i], keys->family, err);
         if (!rc)
             rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
-        if (!rc && c->longrope)
-            rc = read_longrope(r, c, json, object, err);
     }
+    c->longrope = stated.type == LONGROPE;
+    if (!rc && stated.type == LONGROPE)
+        rc = read_longrope(r, c, json, stated.object, err);
+    if (!rc && stated.type == YARN)
+        rc = read_yarn(r, c, json, stated.object, err);
     return rc;
 }
 

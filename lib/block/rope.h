@@ -10,6 +10,7 @@
 struct fm_rope_options {
     double theta;
     bool longrope;  /* besides the type "default" */
+    bool yarn;      /* the same */
     double partial; /* partial_rotary_factor where config.json has none; 0: it is not read, and
                        all elements are rotated */
     const char *dims_key; /* key of the number of rotated elements that stands in for that factor;
@@ -22,6 +23,8 @@ struct fm_rope {
     int R;                             /* elements of a head that are rotated, even */
     bool pairs;                        /* (2 i, 2 i + 1) turn together; else (i, i + R/2) */
     float scale;                       /* of cos and sin */
+    double m;                          /* YaRN's mscale_all_dim: blocks that obey it multiply scores
+                                          with m^2; else 1 */
     float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) what divides each frequency */
 };
 

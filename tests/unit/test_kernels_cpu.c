@@ -115,6 +115,18 @@ static void run_attention(const struct fm_ops *ops, const int *z, struct outputs
                         z[6]);
 }
 
+/* z: N Q A R D */
+static void run_join_keys(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t heads = (size_t)z[0] * z[1], nkv = heads * (z[2] + z[4]), nr = (size_t)z[0] * z[3];
+    size_t nk = heads * (z[2] + z[3]), nv = heads * z[4];
+    float *kv = normals(nkv, 1), *r = normals(nr, 1), *dk = normals(nk, 1), *dv = normals(nv, 1);
+    float *k = give(o, floats(nk), nk, 0), *v = give(o, floats(nv), nv, 0);
+    float *dkv = give(o, floats(nkv), nkv, 0), *dr = give(o, floats(nr), nr, TOL_SUM);
+    ops->join_keys(k, v, kv, r, z[0], z[1], z[2], z[3], z[4]);
+    ops->join_keys_back(dkv, dr, dk, dv, z[0], z[1], z[2], z[3], z[4]);
+}
+
 /* z: N E K */
 static void run_route(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -400,6 +412,8 @@ static const struct {
     {"attention", run_attention, {3, 1, 2, 1, 2, 2, 0}},
     {"attention", run_attention, {2, 67, 4, 2, 11, 6, 0}},
     {"attention", run_attention, {1, 131, 3, 3, 14, 37, 70}},
+    {"join keys", run_join_keys, {3, 5, 7, 4, 3}},
+    {"join keys", run_join_keys, {700, 3, 12, 8, 20}},
     {"route", run_route, {3, 5, 2}},
     {"route", run_route, {2100, 8, 1}},
     {"route", run_route, {7, 8, 8}},

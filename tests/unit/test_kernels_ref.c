@@ -230,6 +230,29 @@ static void attention_sees_the_past_inside_the_window(void **state)
     }
 }
 
+/* n: N Q A R D; x: kv, r; the weights of k are r's beginning. */
+static double join_keys_value(const struct scalar *s)
+{
+    const int *n = s->n;
+    size_t nk = (size_t)n[0] * n[1] * (n[2] + n[3]), nv = (size_t)n[0] * n[1] * n[4];
+    ref()->join_keys(s->y, s->y + nk, s->x[0], s->x[1], n[0], n[1], n[2], n[3], n[4]);
+    return weighted(s->y, s->r, nk + nv);
+}
+
+static void join_keys_back_is_the_gradient(void **state)
+{
+    (void)state;
+    enum { N = 3, Q = 2, A = 5, R = 4, D = 3 };
+    size_t nk = N * Q * (A + R), nv = N * Q * D, nkv = N * Q * (A + D);
+    struct scalar s = {.value = join_keys_value, .n = {N, Q, A, R, D}};
+    s.x[0] = normals(nkv, 1), s.x[1] = normals(N * R, 1), s.r = normals(nk + nv, 1);
+    s.y = floats(nk + nv);
+    float *dkv = floats(nkv), *dr = floats(N * R);
+    ref()->join_keys_back(dkv, dr, s.r, s.r + nk, N, Q, A, R, D);
+    expect_gradient(&s, 0, dkv, nkv, "dkv");
+    expect_gradient(&s, 1, dr, N * R, "dr");
+}
+
 static void route_takes_the_largest_and_lower_index_on_ties(void **state)
 {
     (void)state;
@@ -820,6 +843,7 @@ int main(void)
         KERNEL_TEST(rope_turns_by_position_and_back),
         KERNEL_TEST(attention_back_is_the_gradient),
         KERNEL_TEST(attention_sees_the_past_inside_the_window),
+        KERNEL_TEST(join_keys_back_is_the_gradient),
         KERNEL_TEST(route_takes_the_largest_and_lower_index_on_ties),
         KERNEL_TEST(route_back_is_the_gradient),
         KERNEL_TEST(route_raw_gives_probabilities_and_their_gradient),
