@@ -1,0 +1,379 @@
+/*
+ * Multi-head latent attention: what config.json says of it, its tensors, forward, backward and
+ * cost. Keys and values are expanded from the latent for all heads and attended to as any others:
+ * that is how the model is trained, and what transformers computes.  (Servers fold W_kvb into the
+ * queries to cache the latent alone; the function is the same.)
+ */
+#include "lib/block/mla.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "lib/block/pass.h"
+
+/* Of the latents' norms, whatever rms_norm_eps says: transformers gives them none. */
+#define LATENT_EPS 1e-6F
+
+static struct fm_mla *own(struct fm_config *c)
+{
+    return (void *)&c->attention_own;
+}
+
+/* q_lora_rank may be null, but must be there: families have different defaults. */
+static int read_ranks(struct fm_mla *m, const cJSON *json, struct fm_err *err)
+{
+    if (!cJSON_GetObjectItemCaseSensitive(json, "q_lora_rank"))
+        return fm_fail(err, FM_EFORMAT,
+                       "key 'q_lora_rank' is missing; null says that there is none");
+    int rc = fm_keys_size_opt(&m->q_rank, json, "q_lora_rank", FM_HIDDEN_MAX, err);
+    return rc ? rc : fm_keys_size(&m->c_rank, json, "kv_lora_rank", FM_HIDDEN_MAX, err);
+}
+
+static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    struct fm_mla *m = own(c);
+    int rc = fm_keys_size(&c->Q, json, "num_attention_heads", FM_HEADS_MAX, err);
+    c->G = c->Q;
+    if (!rc)
+        rc = fm_keys_size_opt(&c->G, json, "num_key_value_heads", FM_HEADS_MAX, err);
+    if (!rc && c->G != c->Q)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "num_key_value_heads %d is not num_attention_heads %d, which latent attention "
+                     "needs",
+                     c->G, c->Q);
+    if (!rc)
+        rc = fm_keys_size(&m->A, json, "qk_nope_head_dim", FM_HEAD_DIM_MAX, err);
+    if (!rc)
+        rc = fm_keys_size(&m->R, json, "qk_rope_head_dim", FM_HEAD_DIM_MAX, err);
+    if (!rc)
+        rc = fm_keys_size(&m->D, json, "v_head_dim", FM_HEAD_DIM_MAX, err);
+    if (!rc && m->R % 2 != 0)
+        rc = fm_fail(err, FM_EFORMAT, "qk_rope_head_dim %d is not even", m->R);
+    c->C = m->A + m->R;
+    return rc;
+}
+
+/* All R are rotated: transformers itself stops where a part of them would be. */
+static int check_partial(const cJSON *object, struct fm_err *err)
+{
+    double partial = 1;
+    int rc = fm_json_opt_double(object, "partial_rotary_factor", 0, 1, &partial, err);
+    if (!rc && partial < 1)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "partial_rotary_factor %g is not supported beside qk_rope_head_dim; "
+                     "supported: 1",
+                     partial);
+    return rc;
+}
+
+static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
+                struct fm_err *err)
+{
+    const struct fm_mla_options *o = options;
+    struct fm_mla *m = own(c);
+    static_assert(sizeof *m <= sizeof c->attention_own, "room for what config.json says");
+    int rc = read_heads(c, keys->json, err);
+    if (!rc)
+        rc = read_ranks(m, keys->json, err);
+    if (!rc)
+        rc = fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err);
+    if (!rc)
+        rc = check_partial(keys->json, err);
+    if (!rc)
+        rc = check_partial(cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters"), err);
+    if (!rc)
+        rc = fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err);
+    m->rope.pairs = true;
+    if (!rc && o->interleave_key)
+        rc = fm_json_opt_bool(keys->json, "rope_interleave", &m->rope.pairs, err);
+    return rc;
+}
+
+static uint64_t size_of(const struct fm_config *c, char letter)
+{
+    const struct fm_mla *m = fm_mla_of(c);
+    uint64_t Q = (uint64_t)c->Q;
+    switch (letter) {
+    case 'q':
+        return Q * (uint64_t)c->C;
+    case 'r':
+        return (uint64_t)m->q_rank;
+    case 'k':
+        return (uint64_t)(m->c_rank + m->R);
+    case 'c':
+        return (uint64_t)m->c_rank;
+    case 'b':
+        return Q * (uint64_t)(m->A + m->D);
+    case 'v':
+        return Q * (uint64_t)m->D;
+    default:
+        assert(!"a letter of a shape");
+        return 0;
+    }
+}
+
+static unsigned has(const struct fm_config *c, int l)
+{
+    const struct fm_mla *m = fm_mla_of(c);
+    (void)l;
+    return (m->q_rank > 0 ? FM_MLA_Q_RANK : FM_MLA_Q_PLAIN) | (m->bias ? FM_MLA_BIAS : 0);
+}
+
+/* ---- forward and backward ---- */
+
+static int angles(const struct fm_config *c)
+{
+    return fm_mla_of(c)->rope.R / 2;
+}
+
+static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
+{
+    fm_rope_fill(cos, sin, &fm_mla_of(c)->rope, T);
+}
+
+/* What scores are divided by. */
+static double root(const struct fm_config *c)
+{
+    double m = fm_mla_of(c)->rope.m;
+    return sqrt(c->C) / (m * m);
+}
+
+/* Inner values of N tokens; NULL where they are not needed. */
+struct inner {
+    float *q, *k;        /* (N, Q C): as attention sees them */
+    float *v, *o;        /* (N, Q D) */
+    float *q_a, *q_rstd; /* (N, q_rank), (N): the queries' latent before its norm */
+    float *c, *c_rstd;   /* (N, c_rank), (N): the same of keys and values */
+};
+
+static const struct inner *inner_of(const struct fm_arrays *inner)
+{
+    return (const void *)inner;
+}
+
+static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
+                 struct fm_room *room)
+{
+    const struct fm_mla *m = fm_mla_of(c);
+    size_t n = (size_t)N, qc = n * (size_t)size_of(c, 'q'), qd = n * (size_t)size_of(c, 'v');
+    static_assert(sizeof(struct inner) <= sizeof *inner, "room for the inner values");
+    (void)l;
+    *(struct inner *)(void *)inner = (struct inner){
+        .q = fm_room_take(room, qc),
+        .k = fm_room_take(room, qc),
+        .v = fm_room_take(room, qd),
+        .o = fm_room_take(room, qd),
+        .q_a = fm_room_take_if(m->q_rank > 0, room, n * (size_t)m->q_rank),
+        .q_rstd = fm_room_take_if(m->q_rank > 0, room, n),
+        .c = fm_room_take(room, n * (size_t)m->c_rank),
+        .c_rstd = fm_room_take(room, n),
+    };
+}
+
+/* y (N, width) = x W^T, x (N, terms), and its bias where there is one. */
+static void project(const struct fm_pass *p, float *y, const float *x, const float *w,
+                    const float *bias, int width, int terms)
+{
+    int N = fm_pass_rows(p);
+    p->ops->gemm(false, true, N, width, terms, 1, fm_f32(x), terms, fm_f32(w), terms, 0, y, width);
+    if (bias)
+        p->ops->add_rows(y, bias, N, width);
+}
+
+/* dx (N, terms) = dy W, dy (N, width), or added to it. */
+static void project_back(const struct fm_pass *p, float *dx, const float *dy, const float *w,
+                         int width, int terms, bool add)
+{
+    p->ops->gemm(false, false, fm_pass_rows(p), terms, width, 1, fm_f32(dy), width, fm_f32(w),
+                 terms, add, dx, terms);
+}
+
+/* The last R of each of x's heads (N, heads, width) turned, sign 1, or turned back, -1. */
+static void rotate(const struct fm_pass *p, float *x, int heads, int width, float sign)
+{
+    const struct fm_rope *r = &fm_mla_of(p->config)->rope;
+    p->ops->rope(x + width - r->R, p->cos, p->sin, fm_pass_rows(p), p->T, heads, width, r->R,
+                 r->pairs, sign);
+}
+
+static void find_queries(const struct fm_pass *p, const struct inner *a, const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    int N = fm_pass_rows(p), QC = c->Q * c->C, rank = fm_mla_of(c)->q_rank;
+    struct fm_mark mark = fm_pass_mark(p);
+    if (rank > 0) {
+        float *latent = fm_pass_floats(p, (size_t)N * (size_t)rank);
+        project(p, a->q_a, x, w->q_a, w->q_a_bias, rank, c->H);
+        p->ops->norm(fm_to_f32(latent), a->q_rstd, a->q_a, w->q_norm, NULL, N, rank, LATENT_EPS);
+        project(p, a->q, latent, w->q_b, NULL, QC, rank);
+    } else {
+        project(p, a->q, x, w->q, NULL, QC, c->H);
+    }
+    rotate(p, a->q, c->Q, c->C, 1);
+    fm_pass_release(p, mark);
+}
+
+static void find_keys(const struct fm_pass *p, const struct inner *a, const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_mla *m = fm_mla_of(c);
+    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    int N = fm_pass_rows(p), rank = m->c_rank, width = c->Q * (m->A + m->D);
+    size_t n = (size_t)N, below = (size_t)rank * (size_t)c->H;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *latent = fm_pass_floats(p, n * (size_t)rank), *r = fm_pass_floats(p, n * (size_t)m->R);
+    float *kv = fm_pass_floats(p, n * (size_t)width);
+    project(p, a->c, x, w->kv_a, w->kv_a_bias, rank, c->H);
+    project(p, r, x, w->kv_a + below, w->kv_a_bias ? w->kv_a_bias + rank : NULL, m->R, c->H);
+    rotate(p, r, 1, m->R, 1);
+    p->ops->norm(fm_to_f32(latent), a->c_rstd, a->c, w->c_norm, NULL, N, rank, LATENT_EPS);
+    project(p, kv, latent, w->kv_b, NULL, width, rank);
+    p->ops->join_keys(a->k, a->v, kv, r, N, c->Q, m->A, m->R, m->D);
+    fm_pass_release(p, mark);
+}
+
+static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
+                    const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    const struct inner *a = inner_of(inner);
+    int N = fm_pass_rows(p), D = fm_mla_of(c)->D, QD = c->Q * D;
+    find_queries(p, a, x);
+    find_keys(p, a, x);
+    p->ops->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->Q, c->C, D, root(c), 0);
+    p->ops->gemm(false, true, N, c->H, QD, 1, fm_f32(a->o), QD, fm_f32(w->o), QD, 1, y, c->H);
+    if (w->o_bias)
+        p->ops->add_rows(y, w->o_bias, N, c->H);
+}
+
+/* dx += the gradient at x that comes through a latent (N, rank) and its norm: down (rank, H) makes
+ * the latent, up (width, rank) what dy (N, width) is the gradient at. */
+struct latent {
+    const float *down, *norm, *up;
+    const float *value, *rstd; /* before the norm */
+    int rank, width;
+};
+
+static void latent_back(const struct fm_pass *p, const struct latent *z, float *dx, const float *dy)
+{
+    int N = fm_pass_rows(p);
+    size_t n = (size_t)N * (size_t)z->rank;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *behind = fm_pass_floats(p, n), *before = fm_pass_floats(p, n);
+    project_back(p, behind, dy, z->up, z->width, z->rank, false);
+    p->ops->zero(before, n * sizeof *before);
+    p->ops->norm_back(before, behind, z->value, z->norm, NULL, z->rstd, N, z->rank);
+    project_back(p, dx, before, z->down, z->rank, p->config->H, true);
+    fm_pass_release(p, mark);
+}
+
+/* dx = the gradient at x through queries, from dq, which is turned back. */
+static void queries_back(const struct fm_pass *p, const struct inner *a, float *dx, float *dq)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    int QC = c->Q * c->C;
+    rotate(p, dq, c->Q, c->C, -1);
+    if (fm_mla_of(c)->q_rank == 0) {
+        project_back(p, dx, dq, w->q, QC, c->H, false);
+        return;
+    }
+    const struct latent z = {.down = w->q_a,
+                             .norm = w->q_norm,
+                             .up = w->q_b,
+                             .value = a->q_a,
+                             .rstd = a->q_rstd,
+                             .rank = fm_mla_of(c)->q_rank,
+                             .width = QC};
+    p->ops->zero(dx, (size_t)fm_pass_rows(p) * (size_t)c->H * sizeof *dx);
+    latent_back(p, &z, dx, dq);
+}
+
+/* dx += the gradient at x through keys and values. */
+static void keys_back(const struct fm_pass *p, const struct inner *a, float *dx, const float *dk,
+                      const float *dv)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_mla *m = fm_mla_of(c);
+    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    int N = fm_pass_rows(p), width = c->Q * (m->A + m->D);
+    const struct latent z = {.down = w->kv_a,
+                             .norm = w->c_norm,
+                             .up = w->kv_b,
+                             .value = a->c,
+                             .rstd = a->c_rstd,
+                             .rank = m->c_rank,
+                             .width = width};
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dkv = fm_pass_floats(p, (size_t)N * (size_t)width);
+    float *dr = fm_pass_floats(p, (size_t)N * (size_t)m->R);
+    p->ops->join_keys_back(dkv, dr, dk, dv, N, c->Q, m->A, m->R, m->D);
+    rotate(p, dr, 1, m->R, -1);
+    latent_back(p, &z, dx, dkv);
+    project_back(p, dx, dr, w->kv_a + (size_t)m->c_rank * (size_t)c->H, m->R, c->H, true);
+    fm_pass_release(p, mark);
+}
+
+static void backward(const struct fm_pass *p, const struct fm_arrays *inner, float *dx,
+                     const float *dy)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    const struct inner *a = inner_of(inner);
+    int N = fm_pass_rows(p), D = fm_mla_of(c)->D;
+    size_t qc = (size_t)N * (size_t)size_of(c, 'q'), qd = (size_t)N * (size_t)size_of(c, 'v');
+    struct fm_mark mark = fm_pass_mark(p);
+    float *d_o = fm_pass_floats(p, qd), *dq = fm_pass_floats(p, qc);
+    float *dk = fm_pass_floats(p, qc), *dv = fm_pass_floats(p, qd);
+    project_back(p, d_o, dy, w->o, c->H, c->Q * D, false);
+    p->ops->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->Q, c->C, D,
+                           root(c), 0);
+    queries_back(p, a, dx, dq);
+    keys_back(p, a, dx, dk, dv);
+    fm_pass_release(p, mark);
+}
+
+/* ---- cost ---- */
+
+/* Every matrix once; a query sees half of T keys on average, in products of C and of D. */
+static struct fm_flops flops(const struct fm_config *c, int l, int T)
+{
+    const struct fm_mla *m = fm_mla_of(c);
+    double H = c->H, QC = (double)c->Q * c->C, QD = (double)c->Q * m->D, Q = c->Q;
+    double queries = m->q_rank > 0 ? m->q_rank * (H + QC) : H * QC;
+    double keys = H * (m->c_rank + m->R) + m->c_rank * Q * (m->A + m->D);
+    (void)l;
+    return (struct fm_flops){.products = 2 * (queries + keys + QD * H),
+                             .others = Q * (c->C + m->D) * T};
+}
+
+/* q, k, v, o and their gradients; what keys and values are joined from, and its gradient; latents
+ * before and behind their norms, and theirs. */
+static uint64_t scratch(const struct fm_config *c)
+{
+    uint64_t heads = 2 * (size_of(c, 'q') + size_of(c, 'v')) + size_of(c, 'b');
+    return 2 * heads + 4 * (size_of(c, 'r') + size_of(c, 'k'));
+}
+
+/* Every device has the latents whole, and its heads' part of what is made of them. */
+static bool divides(const struct fm_config *c, int d, bool copies)
+{
+    (void)copies;
+    return c->Q % d == 0;
+}
+
+const struct fm_attention fm_mla = {.name = "mla",
+                                    .read = read,
+                                    .size = size_of,
+                                    .has = has,
+                                    .angles = angles,
+                                    .fill_angles = fill_angles,
+                                    .take = take,
+                                    .forward = forward,
+                                    .backward = backward,
+                                    .flops = flops,
+                                    .scratch = scratch,
+                                    .divides = divides};

@@ -1,0 +1,78 @@
+/*
+ * Attention block "mla": multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1).  Keys
+ * and values of all heads come from one latent vector c per token, as wide as kv_lora_rank; queries
+ * may come from one of their own.  A head's query and key are A elements without position and R
+ * that are rotated; the key's R are the same for all heads.  With C = A + R, and D the width of
+ * values:
+ *
+ *     q (Q, C) = W_q x, or W_qb rms(W_qa x)       its last R of each head rotated
+ *     [c | r]  = W_kva x                          r (R) rotated
+ *     [k | v]  = W_kvb rms(c), per head A and D;  key of a head: [k | r]
+ *     y       += W_o softmax(q . key m^2 / sqrt(C)) v
+ *
+ * m is YaRN's (lib/block/rope.h).  Tensors have the names of transformers.
+ */
+#ifndef FM_MLA_H
+#define FM_MLA_H
+
+#include "lib/block/block.h"
+#include "lib/block/rope.h"
+
+/* What a family says of it. */
+struct fm_mla_options {
+    bool interleave_key; /* rope_interleave of config.json says whether neighbours turn together;
+                            else they do */
+    struct fm_rope_options rope;
+};
+
+/* What config.json says of it. */
+struct FM_OVERLAY fm_mla {
+    int A, R, D;        /* qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
+    int q_rank, c_rank; /* q_lora_rank, 0: queries have no latent; kv_lora_rank */
+    bool bias;          /* q_a, kv_a and o have biases */
+    struct fm_rope rope;
+};
+
+/* Its weights in a layer; q, or q_a, q_norm and q_b. */
+struct fm_mla_weights {
+    float *q;                                /* (Q C, H) */
+    float *q_a, *q_a_bias, *q_norm, *q_b;    /* (q_rank, H), (q_rank) twice, (Q C, q_rank) */
+    float *kv_a, *kv_a_bias, *c_norm, *kv_b; /* (c_rank + R, H), (c_rank + R), (c_rank),
+                                                (Q (A + D), c_rank) */
+    float *o, *o_bias;                       /* (H, Q D), (H) */
+};
+
+extern const struct fm_attention fm_mla;
+
+static inline const struct fm_mla *fm_mla_of(const struct fm_config *config)
+{
+    return (const void *)&config->attention_own;
+}
+
+static inline const struct fm_mla_weights *fm_mla_weights(const struct fm_layer *layer)
+{
+    return (const void *)&layer->attention;
+}
+
+enum { FM_MLA_Q_PLAIN = FM_OWN, FM_MLA_Q_RANK = FM_OWN << 1, FM_MLA_BIAS = FM_OWN << 2 };
+
+/* Letters: q = Q C, r = q_rank, k = c_rank + R, c = c_rank, b = Q (A + D), v = Q D. */
+/* clang-format off */
+#define FM_MLA_WEIGHT(n, f, shape, when)                                                           \
+    {FM_SAME(n), FM_PART_ATTENTION,                                                                \
+     FM_LAYER_FIELD(attention) + offsetof(struct fm_mla_weights, f), shape, when}
+#define FM_MLA_WEIGHTS(prefix)                                                                     \
+    FM_MLA_WEIGHT(prefix "q_proj.weight", q, "qH", FM_MLA_Q_PLAIN),                                \
+    FM_MLA_WEIGHT(prefix "q_a_proj.weight", q_a, "rH", FM_MLA_Q_RANK),                             \
+    FM_MLA_WEIGHT(prefix "q_a_proj.bias", q_a_bias, "r", FM_MLA_Q_RANK | FM_MLA_BIAS),             \
+    FM_MLA_WEIGHT(prefix "q_a_layernorm.weight", q_norm, "r", FM_MLA_Q_RANK),                      \
+    FM_MLA_WEIGHT(prefix "q_b_proj.weight", q_b, "qr", FM_MLA_Q_RANK),                             \
+    FM_MLA_WEIGHT(prefix "kv_a_proj_with_mqa.weight", kv_a, "kH", FM_ALWAYS),                      \
+    FM_MLA_WEIGHT(prefix "kv_a_proj_with_mqa.bias", kv_a_bias, "k", FM_MLA_BIAS),                  \
+    FM_MLA_WEIGHT(prefix "kv_a_layernorm.weight", c_norm, "c", FM_ALWAYS),                         \
+    FM_MLA_WEIGHT(prefix "kv_b_proj.weight", kv_b, "bc", FM_ALWAYS),                               \
+    FM_MLA_WEIGHT(prefix "o_proj.weight", o, "Hv", FM_ALWAYS),                                     \
+    FM_MLA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_MLA_BIAS)
+/* clang-format on */
+
+#endif

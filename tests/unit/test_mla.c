@@ -1,0 +1,302 @@
+/*
+ * Multi-head latent attention: its keys of config.json, YaRN's angles against those of transformers
+ * 5.23, and its backward against finite differences along random directions, in all its forms.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
+#include "lib/base/rng.h"
+#include "lib/block/mla.h"
+#include "lib/block/pass.h"
+
+enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H };
+
+static const struct fm_mla_options options = {.interleave_key = true,
+                                              .rope = {.theta = 1e4, .yarn = true}};
+
+static int parse(struct fm_config *c, const struct fm_mla_options *o, const char *keys,
+                 struct fm_err *err)
+{
+    cJSON *json = NULL;
+    *c = (struct fm_config){.attention = &fm_mla, .H = H, .T_max = 2560};
+    assert_int_equal(fm_json_tree(&json, keys, strlen(keys), err), FM_OK);
+    const struct fm_keys k = {.json = json, .family = "test"};
+    int rc = fm_mla.read(c, o, &k, err);
+    cJSON_Delete(json);
+    return rc;
+}
+
+#define HEADS                                                                                      \
+    "\"num_attention_heads\":3,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":12,\"v_head_dim\":5,"   \
+    "\"kv_lora_rank\":13"
+#define PLAIN HEADS ",\"q_lora_rank\":null"
+
+static struct fm_config must(const char *keys)
+{
+    char text[1024];
+    struct fm_config c;
+    struct fm_err err = {0};
+    snprintf(text, sizeof text, "{%s}", keys);
+    if (parse(&c, &options, text, &err))
+        fail_msg("%s: %s", text, err.text);
+    return c;
+}
+
+static void expect(const char *keys, int code, const char *part)
+{
+    char text[1024];
+    struct fm_config c;
+    struct fm_err err = {0};
+    snprintf(text, sizeof text, "{%s}", keys);
+    int rc = parse(&c, &options, text, &err);
+    if (rc != code || !strstr(err.text, part))
+        fail_msg("%s: status %d, \"%s\"", text, rc, err.text);
+}
+
+static void heads_have_two_parts_and_values_a_width_of_their_own(void **state)
+{
+    (void)state;
+    struct fm_config c = must(PLAIN);
+    const struct fm_mla *m = fm_mla_of(&c);
+    assert_true(c.Q == 3 && c.G == 3 && c.C == 18 && m->D == 5 && m->q_rank == 0 && !m->bias);
+    assert_true(m->rope.pairs && m->rope.R == 12 && m->rope.m == 1 && m->rope.theta == 1e4);
+    assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_PLAIN);
+    assert_true(fm_mla.divides(&c, 3, false) && !fm_mla.divides(&c, 2, true));
+    c = must(HEADS ",\"q_lora_rank\":7,\"attention_bias\":true,\"rope_interleave\":false");
+    assert_true(fm_mla_of(&c)->q_rank == 7 && !fm_mla_of(&c)->rope.pairs);
+    assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_RANK | FM_MLA_BIAS);
+}
+
+static void what_it_cannot_be_is_refused_by_name(void **state)
+{
+    (void)state;
+    expect(HEADS, FM_EFORMAT, "'q_lora_rank' is missing");
+    expect(PLAIN ",\"num_key_value_heads\":1", FM_ECONFIG, "num_key_value_heads 1");
+    expect(PLAIN ",\"partial_rotary_factor\":0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
+    expect(PLAIN ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}", FM_ECONFIG, "0.5");
+    expect(PLAIN ",\"rope_scaling\":{\"type\":\"linear\"}", FM_ECONFIG, "default, yarn");
+    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\"}", FM_EFORMAT, "factor");
+    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}", FM_EFORMAT, "factor");
+    expect(PLAIN ",\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", FM_EFORMAT,
+           "rope_theta above 1");
+    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2},"
+                 "\"rope_parameters\":{\"rope_type\":\"default\"}",
+           FM_ECONFIG, "say one of them");
+    expect("\"num_attention_heads\":3,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":11,"
+           "\"v_head_dim\":5,\"kv_lora_rank\":13,\"q_lora_rank\":null",
+           FM_EFORMAT, "qk_rope_head_dim 11 is not even");
+}
+
+/* cos at position 37, and m: rope_init_functions["yarn"] of transformers 5.23, in float32. */
+static void yarn_turns_as_in_transformers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        double cos[6], m;
+    } row[] = {
+        {"\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
+         "\"original_max_position_embeddings\":64,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1,"
+         "\"mscale_all_dim\":0.707}",
+         {0.8310302, -0.6370528, 1.084726, 1.08568, 1.085724, 1.085726},
+         1.26080431},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":150000,\"factor\":32,"
+         "\"original_max_position_embeddings\":96,\"truncate\":false,\"beta_fast\":4}",
+         {1.030686, -1.261276, 1.346255, 1.346568, 1.346573, 1.346574},
+         1},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":5000,\"factor\":4,"
+         "\"attention_factor\":1.25,\"mscale\":null}",
+         {0.9567676, -1.110369, -0.2327209, 1.183748, 1.248085, 1.249963},
+         1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char keys[1024];
+        float cosines[38 * 6], sines[38 * 6];
+        snprintf(keys, sizeof keys, PLAIN ",%s", row[i].keys);
+        struct fm_config c = must(keys);
+        fm_mla.fill_angles(cosines, sines, &c, 38);
+        for (int at = 0; at < 6; at++)
+            assert_true(fabs(cosines[37 * 6 + at] - row[i].cos[at]) < 4e-6);
+        assert_true(fabs(fm_mla_of(&c)->rope.m - row[i].m) < 1e-6);
+        assert_false(c.longrope);
+    }
+}
+
+/* ---- gradients ---- */
+
+static float *draw(size_t n, float size)
+{
+    static uint64_t at;
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = size * (float)fm_rng_normal(17, FM_STREAM_BENCH, at++);
+    return x;
+}
+
+/* A layer's attention with drawn weights, and a pass through it. */
+struct block {
+    struct fm_config c;
+    struct fm_layer layer;
+    struct fm_mla_weights w;
+    float cosines[T * 6], sines[T * 6];
+};
+
+static void open_block(struct block *b, const char *keys)
+{
+    *b = (struct block){.c = must(keys)};
+    const struct fm_mla *m = fm_mla_of(&b->c);
+    size_t q = (size_t)(b->c.Q * b->c.C), kv = (size_t)(b->c.Q * (m->A + m->D));
+    size_t r = (size_t)m->q_rank, c = (size_t)m->c_rank, k = (size_t)(m->c_rank + m->R);
+    size_t v = (size_t)(b->c.Q * m->D);
+    b->w = (struct fm_mla_weights){.q = draw(q * H, 0.3f),
+                                   .q_a = draw(r * H, 0.3f),
+                                   .q_norm = draw(r, 1),
+                                   .q_b = draw(q * r, 0.3f),
+                                   .kv_a = draw(k * H, 0.3f),
+                                   .c_norm = draw(c, 1),
+                                   .kv_b = draw(kv * c, 0.3f),
+                                   .o = draw(H * v, 0.3f)};
+    if (m->bias) {
+        b->w.q_a_bias = draw(r, 1);
+        b->w.kv_a_bias = draw(k, 1);
+        b->w.o_bias = draw(H, 1);
+    }
+    memcpy(&b->layer.attention, &b->w, sizeof b->w);
+    fm_mla.fill_angles(b->cosines, b->sines, &b->c, T);
+}
+
+static void close_block(struct block *b)
+{
+    for (size_t i = 0; i < sizeof b->w / sizeof(float *); i++)
+        free(b->layer.attention.at[i]);
+}
+
+/* y = x + attention(x); where dy is given, dx from it. */
+static void compute(struct block *b, const struct fm_ops *ops, float *y, const float *x, float *dx,
+                    const float *dy)
+{
+    struct fm_pass pass = {.ops = ops,
+                           .config = &b->c,
+                           .layer = &b->layer,
+                           .cos = b->cosines,
+                           .sin = b->sines,
+                           .S = S,
+                           .T = T,
+                           .parts = 1};
+    struct fm_room room = {.device = ops->device};
+    struct fm_arrays inner;
+    struct fm_mark mark = fm_pass_mark(&pass);
+    fm_mla.take(&inner, &b->c, 0, N, &room);
+    memcpy(y, x, FLOATS * sizeof *y);
+    fm_mla.forward(&pass, &inner, y, x);
+    if (dy)
+        fm_mla.backward(&pass, &inner, dx, dy);
+    fm_pass_release(&pass, mark);
+}
+
+static double dot(const float *a, const float *b)
+{
+    double sum = 0;
+    for (int i = 0; i < FLOATS; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* <r, y(x + step v)> without x's own way through. */
+static double probe(struct block *b, const float *x, const float *v, float step, const float *r)
+{
+    float moved[FLOATS], y[FLOATS];
+    for (int i = 0; i < FLOATS; i++)
+        moved[i] = x[i] + step * v[i];
+    compute(b, fm_ops_ref(), y, moved, NULL, NULL);
+    return dot(r, y) - dot(r, moved);
+}
+
+static const char *const forms[] = {
+    PLAIN,
+    HEADS ",\"q_lora_rank\":7,\"attention_bias\":true,\"rope_interleave\":false",
+    HEADS ",\"q_lora_rank\":9,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"mscale\":1,"
+          "\"mscale_all_dim\":0.8,\"original_max_position_embeddings\":20}",
+};
+enum { FORMS = sizeof forms / sizeof *forms };
+
+static void the_backward_is_the_derivative(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FORMS; f++) {
+        struct block b;
+        open_block(&b, forms[f]);
+        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];
+        double length = 0, off = 0;
+        compute(&b, fm_ops_ref(), y, x, dx, r);
+        for (int i = 0; i < 12; i++) {
+            float *v = draw(FLOATS, 1);
+            const float step = 5e-4f;
+            double slope = (probe(&b, x, v, step, r) - probe(&b, x, v, -step, r)) / (2 * step);
+            length += slope * slope;
+            off += (slope - dot(dx, v)) * (slope - dot(dx, v));
+            free(v);
+        }
+        print_message("finite differences: relative error %.2g\n", sqrt(off / length));
+        assert_true(sqrt(off / length) <= 2e-3);
+        free(x);
+        free(r);
+        close_block(&b);
+    }
+}
+
+static double worst(const float *a, const float *b)
+{
+    double most = 0, largest = 0;
+    for (int i = 0; i < FLOATS; i++) {
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    return most / largest;
+}
+
+static void the_fast_table_agrees_with_the_definition(void **state)
+{
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    (void)state;
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    for (int f = 0; f < FORMS; f++) {
+        struct block b;
+        open_block(&b, forms[f]);
+        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1);
+        float y[FLOATS], dx[FLOATS], want[FLOATS], dwant[FLOATS];
+        compute(&b, cpu, y, x, dx, r);
+        compute(&b, fm_ops_ref(), want, x, dwant, r);
+        assert_true(worst(y, want) <= 1e-5 && worst(dx, dwant) <= 1e-5);
+        free(x);
+        free(r);
+        close_block(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_have_two_parts_and_values_a_width_of_their_own),
+        cmocka_unit_test(what_it_cannot_be_is_refused_by_name),
+        cmocka_unit_test(yarn_turns_as_in_transformers),
+        cmocka_unit_test(the_backward_is_the_derivative),
+        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
+    };
+    struct fm_err err = {0};
+    if (fm_pool_start(2, &err))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_pool_stop();
+    return failed ? 1 : 0;
+}
