@@ -105,6 +105,63 @@ def phimoe_shapes(c):
     return table
 
 
+def biases(c, p, std=0.5):
+    """Of q, k and v."""
+    heads = {"q": "num_attention_heads", "k": "num_key_value_heads", "v": "num_key_value_heads"}
+    return {p + f"self_attn.{x}_proj.bias": ((c[n] * head_dim(c),), std) for x, n in heads.items()}
+
+
+def glm4_shapes(c):
+    table, H, E, I = ends(c), c["hidden_size"], c["n_routed_experts"], c["moe_intermediate_size"]
+    for l, p in layers(c):
+        table |= attention(c, p) | biases(c, p)
+        table |= {p + f"self_attn.{x}_norm.weight": ((head_dim(c),), 0.4) for x in "qk"}
+        if l < c["first_k_dense_replace"]:
+            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
+            continue
+        table |= experts(c, p, E, I, 0.3)
+        table[p + "mlp.gate.e_score_correction_bias"] = ((E,), 0.2)
+        table |= feed_forward(p + "mlp.shared_experts.", H, c["n_shared_experts"] * I, down=0.1)
+    return table
+
+
+def minimax_shapes(c):
+    table, H, E, C = ends(c), c["hidden_size"], c["num_local_experts"], head_dim(c)
+    for _, p in layers(c):
+        table |= attention(c, p)
+        for x, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
+            table[p + f"self_attn.{x}_norm.weight"] = ((c[heads] * C,), 0.4)
+        table[p + "block_sparse_moe.gate.weight"] = ((E, H), 0.3)
+        table[p + "block_sparse_moe.e_score_correction_bias"] = ((E,), 0.2)
+        for e in range(E):
+            x = f"{p}block_sparse_moe.experts.{e}."
+            table |= feed_forward(x, H, c["intermediate_size"], ("w1", "w3", "w2"), down=0.3)
+    return table
+
+
+def ernie_shapes(c):
+    table, H, E, I = ends(c), c["hidden_size"], c["moe_num_experts"], c["moe_intermediate_size"]
+    del table["lm_head.weight"]
+    first, last = c["moe_layer_start_index"], c["moe_layer_end_index"]
+    for l, p in layers(c):
+        table |= attention(c, p)
+        if (l + 1) % c["moe_layer_interval"] or not first <= l <= last:
+            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
+            continue
+        table |= experts(c, p, E, I, 0.4)
+        table[p + "mlp.moe_statics.e_score_correction_bias"] = ((1, E), 0.03)
+        shared = c["moe_num_shared_experts"] * I
+        table |= feed_forward(p + "mlp.shared_experts.", H, shared, down=0.1)
+    return table
+
+
+def keep_biases(tensors):
+    """Biases of the choice are float32 on the hub whatever the weights are."""
+    for name in tensors:
+        if name.endswith("e_score_correction_bias"):
+            tensors[name] = tensors[name].float()
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 
@@ -251,4 +308,125 @@ PHIMOE = Odd(
     recipe=Recipe(seed=61, actions=(4, 14, 24, 33), gap_min=2e-5, lora_rank=2),
 )
 
-ROWS = {"odd-qwen3": QWEN3, "odd-olmoe": OLMOE, "odd-qwen2": QWEN2, "odd-phimoe": PHIMOE}
+GLM4 = Odd(
+    seed=70,
+    T=20,
+    own={  # as transformers 5 saves it
+        "architectures": ["Glm4MoeForCausalLM"],
+        "attention_bias": True,
+        "bos_token_id": None,
+        "dtype": "bfloat16",
+        "eos_token_id": None,
+        "first_k_dense_replace": 2,
+        "head_dim": 20,
+        "hidden_size": 44,
+        "intermediate_size": 53,
+        "model_type": "glm4_moe",
+        "moe_intermediate_size": 19,
+        "n_group": 3,
+        "n_routed_experts": 12,
+        "n_shared_experts": 2,
+        "norm_topk_prob": True,
+        "num_attention_heads": 6,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 4,
+        "num_nextn_predict_layers": 0,
+        "pad_token_id": None,
+        "rms_norm_eps": 1e-05,
+        "rope_parameters": {
+            "partial_rotary_factor": 0.3,
+            "rope_theta": 100000.0,
+            "rope_type": "default",
+        },
+        "routed_scaling_factor": 1.5,
+        "topk_group": 2,
+        "transformers_version": "5.23.0",
+        "use_qk_norm": True,
+        "vocab_size": 97,
+    },
+    shapes=glm4_shapes,
+    dtype=torch.bfloat16,
+    shards=2,
+    recipe=Recipe(seed=71, actions=(2, 8, 14, 19), gap_min=2e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+MINIMAX = Odd(
+    seed=82,
+    T=22,
+    own={  # as its makers write it
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "attn_type_list": [1, 1, 1],
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "head_dim": 14,
+        "hidden_size": 48,
+        "intermediate_size": 25,
+        "layernorm_full_attention_beta": 1.0,
+        "model_type": "minimax_m2",
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_local_experts": 11,
+        "qk_norm_type": "per_layer",
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 5000000,
+        "rotary_dim": 6,
+        "router_jitter_noise": 0.0,
+        "scoring_func": "sigmoid",
+        "shared_intermediate_size": 0,
+        "sliding_window": None,
+        "torch_dtype": "float16",
+        "transformers_version": "4.46.1",
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+        "vocab_size": 101,
+    },
+    shapes=minimax_shapes,
+    dtype=torch.float16,  # the bias, too
+    shards=1,
+    recipe=Recipe(seed=81, actions=(3, 10, 18, 25), gap_min=2e-5, lora_rank=2),
+)
+
+ERNIE = Odd(
+    seed=90,
+    T=21,
+    own={
+        "architectures": ["Ernie4_5_MoeForCausalLM"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_size": 48,
+        "intermediate_size": 57,
+        "model_type": "ernie4_5_moe",
+        "moe_capacity": [10, 10, 10],
+        "moe_intermediate_size": 21,
+        "moe_k": 3,
+        "moe_layer_end_index": 4,
+        "moe_layer_interval": 2,  # layers 1 and 3
+        "moe_layer_start_index": 1,
+        "moe_norm_min": 0.6,  # which some sums exceed and some do not
+        "moe_num_experts": 10,
+        "moe_num_shared_experts": 2,
+        "moe_use_aux_free": True,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 6,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "transformers_version": "4.54.0",
+        "use_bias": False,
+        "vocab_size": 103,
+    },
+    shapes=ernie_shapes,
+    dtype=torch.float32,
+    shards=1,
+    recipe=Recipe(seed=91, actions=(2, 8, 15, 21), gap_min=1e-5, lora_rank=2),
+)
+
+ROWS = {
+    "odd-qwen3": QWEN3, "odd-olmoe": OLMOE, "odd-qwen2": QWEN2, "odd-phimoe": PHIMOE,
+    "odd-glm4": GLM4, "odd-minimax": MINIMAX, "odd-ernie": ERNIE,
+}  # fmt: skip

@@ -164,16 +164,48 @@ def gap_of_sparsemixer(logits, eps):
     return torch.minimum(near.min(), torch.minimum(first - second, second - third).min())
 
 
+def choice_of(router, args, logits):
+    """(N, E): what a router that chooses by score takes the largest of, -inf in groups left out; and
+    how near a group is to being another choice."""
+    softmax = hasattr(router, "moe_statics")  # ERNIE's; the others' scores are sigmoids
+    bias = router.moe_statics if softmax else router if len(args) < 2 else None
+    bias = args[1] if bias is None else bias.e_score_correction_bias
+    choice = (logits.softmax(-1) if softmax else logits.sigmoid()) + bias.flatten()
+    if getattr(router, "num_group", 1) == 1:
+        return choice, choice.new_tensor(torch.inf)
+    groups = choice.unflatten(-1, (router.num_group, -1))
+    best = groups.topk(2, dim=-1).values.sum(-1)
+    kept = torch.zeros_like(best).scatter(-1, best.topk(router.topk_group, dim=-1).indices, 1)
+    left = groups.masked_fill(kept[..., None] == 0, -torch.inf).flatten(-2)
+    return left, gap_of_topk(best, router.topk_group)
+
+
+def gap_of_scored(router, args, logits, index):
+    """As gap_of_topk, in scores; and how near the sum of the weights is to the least divisor."""
+    choice, gap = choice_of(router, args, logits)
+    gap = torch.minimum(gap, gap_of_topk(choice, index.shape[-1]))
+    if hasattr(router, "norm_min"):
+        total = logits.softmax(-1).gather(-1, index).sum(-1)
+        gap = torch.minimum(gap, (total - router.norm_min).abs().min())
+    return gap
+
+
+def is_scored(router, args):
+    return len(args) > 1 or hasattr(router, "moe_statics") or hasattr(router, "e_score_correction_bias")
+
+
 def routing(model, ids):
     """Chosen experts of every token, per layer (M, N, K), and the smallest gap: how far the
-    choice is from another one, in router logits."""
+    choice is from another one, in router logits or scores."""
     chosen, gaps = [], []
 
-    def keep(router, _args, out):
+    def keep(router, args, out):
         logits, _weights, index = out
         chosen.append(index)
         if hasattr(router, "router_jitter_noise"):
             gaps.append(gap_of_sparsemixer(logits, router.router_jitter_noise))
+        elif is_scored(router, args):
+            gaps.append(gap_of_scored(router, args, logits, index))
         else:
             gaps.append(gap_of_topk(logits, index.shape[-1]))
 

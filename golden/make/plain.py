@@ -1,4 +1,4 @@
-"""The five families and the gradients that METHOD derives, once more in plain double precision.
+"""The families and the gradients that METHOD derives, once more in plain double precision.
 
 transformers rounds to float32 and its autograd is a black box; this is neither.  `make.py check`
 holds the stored goldens against it, so that a mistake in oracle.py or a surprise in a library is
@@ -39,17 +39,22 @@ def linear(x, w, name):
     return y + w[name + ".bias"] if name + ".bias" in w else y
 
 
-def rotate(x, rope):
-    """RoPE on (..., T, C), pairs (i, i + C / 2); longrope's factors of short sequences."""
+def rotate(x, rope, neighbours=False):
+    """RoPE on the first R of C elements of (..., T, C), pairs (i, i + R / 2), or neighbours; longrope's
+    factors of short sequences."""
     T, C = x.shape[-2:]
-    frequency = rope["rope_theta"] ** (-torch.arange(0, C, 2).double() / C)
+    R = int(C * rope.get("partial_rotary_factor", 1.0))
+    x, stays = x[..., :R], x[..., R:]
+    frequency = rope["rope_theta"] ** (-torch.arange(0, R, 2).double() / R)
     if "short_factor" in rope:
         frequency = frequency / torch.tensor(rope["short_factor"], dtype=torch.float64)
     angle = torch.arange(T).double()[:, None] * frequency
     scale = rope.get("short_mscale", 1.0)
     cos, sin = angle.cos() * scale, angle.sin() * scale
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    a, b = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, dim=-1)
+    turned = a * cos - b * sin, b * cos + a * sin
+    turned = torch.stack(turned, -1).flatten(-2) if neighbours else torch.cat(turned, dim=-1)
+    return torch.cat([turned, stays], dim=-1)
 
 
 def projection(x, w, cfg, part, heads):
@@ -68,8 +73,9 @@ def attention(x, w, cfg):
     """(S, T, H): causal, grouped heads, keys within the window if there is one."""
     T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
-    q = rotate(projection(x, w, cfg, "q", Q), cfg.rope_parameters)
-    k = rotate(projection(x, w, cfg, "k", G), cfg.rope_parameters).repeat_interleave(Q // G, dim=1)
+    neighbours = cfg.model_type == "ernie4_5_moe"
+    q = rotate(projection(x, w, cfg, "q", Q), cfg.rope_parameters, neighbours)
+    k = rotate(projection(x, w, cfg, "k", G), cfg.rope_parameters, neighbours).repeat_interleave(Q // G, dim=1)
     v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
     age = torch.arange(T)[:, None] - torch.arange(T)
     seen = (age >= 0) & (age < (getattr(cfg, "sliding_window", None) or T))
@@ -98,8 +104,27 @@ def sparsemixer(z, eps):
     return torch.cat(weights, -1), torch.cat(chosen, -1)
 
 
-def route(z, cfg):
+def scored(z, bias, cfg):
+    """Routers that choose by score and bias, among the best groups, and weigh by score."""
+    softmax = cfg.model_type == "ernie4_5_moe"
+    score, groups = z.softmax(-1) if softmax else z.sigmoid(), getattr(cfg, "n_group", 1)
+    choice = (score + bias.flatten()).unflatten(-1, (groups, -1))
+    best = choice.topk(min(2, choice.shape[-1]), dim=-1).values.sum(-1)
+    out = best < best.topk(getattr(cfg, "topk_group", 1), dim=-1).values[..., -1:]
+    choice = choice.masked_fill(out[..., None], -torch.inf).flatten(-2)
+    index = choice.topk(cfg.num_experts_per_tok, dim=-1).indices
+    top = score.gather(-1, index)
+    total = top.sum(-1, keepdim=True).clamp(min=getattr(cfg, "moe_norm_min", 0.0))
+    if getattr(cfg, "norm_topk_prob", True):
+        top = top / total
+    return top * getattr(cfg, "routed_scaling_factor", 1.0), index
+
+
+def route(z, w, cfg):
     """Weights and experts (N, K)."""
+    biases = [t for n, t in w.items() if n.endswith("e_score_correction_bias")]
+    if biases:
+        return scored(z, biases[0], cfg)
     if cfg.model_type == "phimoe":
         return sparsemixer(z, cfg.router_jitter_noise)
     top, index = z.softmax(-1).topk(cfg.num_experts_per_tok, dim=-1)
@@ -109,7 +134,7 @@ def route(z, cfg):
 def mixture(x, w, cfg, masks, tape):
     """(N, H) through the experts; tape receives what METHOD 3's reduction needs of each expert."""
     router = w["mlp.gate.weight"]
-    top, index = route(x @ router.T, cfg)
+    top, index = route(x @ router.T, w, cfg)
     y = torch.zeros_like(x)
     for e in range(len(router)):
         token, slot = torch.where(index == e)
@@ -122,6 +147,8 @@ def mixture(x, w, cfg, masks, tape):
     if "mlp.shared_expert_gate.weight" in w:
         gate = (x @ w["mlp.shared_expert_gate.weight"].T).sigmoid()
         y = y + gate * feed_forward(x, w, "mlp.shared_expert.")
+    if "mlp.shared_experts.w1.weight" in w:
+        y = y + feed_forward(x, w, "mlp.shared_experts.")
     return y
 
 

@@ -65,6 +65,7 @@ struct fm_config {
     int H, Q, G, C;             /* hidden, query heads, key/value heads, head width */
     int E, K, I;                /* experts, chosen per token, channels of an expert */
     int dense, shared;          /* width of dense layers, of the shared expert; 0: none */
+    bool shared_mix;            /* the shared one is weighed by a sigmoid of the token */
     int V;                      /* vocabulary */
     int T_max;                  /* max_position_embeddings */
     float eps;                  /* of every norm */
@@ -90,7 +91,7 @@ struct fm_layer {
     float *post_norm, *post_norm_bias;   /* (H) */
     struct fm_arrays attention, router;
     float *mlp_gate_up, *mlp_down; /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
-    float *mlp_mix;                /* (H) logit of the shared expert's share */
+    float *mlp_mix;                /* (H) logit of the shared expert's share, NULL: all of it */
     float *gate_up;                /* (r sum cap, H) */
     float *down;                   /* (sum cap, H) */
     int64_t *row0;                 /* (E) */

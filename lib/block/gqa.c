@@ -64,6 +64,15 @@ static int read_biases(struct fm_gqa *g, const struct fm_gqa_options *o, const s
     return rc;
 }
 
+static int read_qk_norm(struct fm_gqa *g, const struct fm_gqa_options *o, const cJSON *json,
+                        struct fm_err *err)
+{
+    bool on = !o->qk_norm_key;
+    int rc = o->qk_norm_key ? fm_json_opt_bool(json, o->qk_norm_key, &on, err) : FM_OK;
+    g->qk_norm = on ? o->qk_norm : FM_QK_NORM_NONE;
+    return rc;
+}
+
 static int read_clip(struct fm_gqa *g, const struct fm_gqa_options *o, const struct fm_keys *keys,
                      struct fm_err *err)
 {
@@ -104,7 +113,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     struct fm_gqa *g = (void *)&c->attention_own;
     static_assert(sizeof *g <= sizeof c->attention_own, "room for what config.json says");
     int rc = read_heads(c, keys->json, err);
-    g->qk_norm = o->qk_norm;
+    if (!rc)
+        rc = read_qk_norm(g, o, keys->json, err);
     if (!rc)
         rc = read_window(g, c->T_max, o, keys, err);
     if (!rc)

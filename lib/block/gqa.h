@@ -24,6 +24,7 @@ struct fm_gqa_options {
     bool window;          /* sliding_window is obeyed; else refused where it is switched on */
     bool clip;            /* clip_qkv */
     enum fm_qk_norm qk_norm;
+    const char *qk_norm_key; /* of config.json, which must say true for it; NULL: always */
     struct fm_rope_options rope;
 };
 

@@ -1,6 +1,6 @@
 /*
  * The MLP that every token of a layer goes through.  It is never pruned and its weights get no
- * gradient; where it stands beside chosen experts, its output is weighted by a sigmoid of the
+ * gradient; where it stands beside chosen experts, its output may be weighted by a sigmoid of the
  * token.
  */
 #include "lib/block/mlp.h"
@@ -77,10 +77,10 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
 
 /* ---- cost ---- */
 
-/* A shared expert in a layer of experts has a share of its own. */
+/* The product that a shared expert's share begins with. */
 static double mix(const struct fm_config *c, int l)
 {
-    return fm_config_moe(c, l) >= 0 && c->shared > 0 ? 2.0 * c->H : 0;
+    return fm_config_moe(c, l) >= 0 && c->shared_mix ? 2.0 * c->H : 0;
 }
 
 double fm_mlp_flops(const struct fm_config *c, int l)

@@ -23,6 +23,8 @@ struct fm_model_family {
     const char *served_as;  /* architecture that servers know, where transformers 5 saves class_name
                                ForCausalLM and they do not know that; NULL: they do */
     const char *width_key;  /* of the experts' channels */
+    const char *experts_key, *chosen_key; /* of E and K; NULL: num_experts or num_local_experts,
+                                             num_experts_per_tok, which are read as well */
     /* Which layers have experts (all are in config->moe when it is called), and how wide the other
      * MLPs are; NULL: every layer has experts and nothing else. */
     int (*read_layers)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
@@ -34,6 +36,7 @@ struct fm_model_family {
     const void *attention_options, *router_options;
     const struct fm_router *gguf_router; /* that llama.cpp has built in; NULL: another */
     bool head_bias;                      /* lm_head_bias is obeyed */
+    bool tied;                           /* where config.json has no tie_word_embeddings */
     double eps;                          /* where config.json has none */
     int positions;
     const struct fm_weight *weight;    /* its table; ends with a row that has no names */
@@ -41,7 +44,8 @@ struct fm_model_family {
 };
 
 /* A family's file defines one; the list in lib/family/families.c names all. */
-extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe;
+extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe,
+    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe;
 
 /* NULL: there is none of that name. */
 const struct fm_model_family *fm_families_find(const char *name);

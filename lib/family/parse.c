@@ -73,22 +73,35 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-/* Qwen and OLMoE say num_experts; transformers 5 may store either name. */
+/* The first of the keys that config.json has, else the one that most files have. */
+static const char *first_key(const cJSON *json, const char *own, const char *usual,
+                             const char *other)
+{
+    const char *keys[] = {own, usual, other};
+    for (int i = 0; i < 3; i++) {
+        const cJSON *value = keys[i] ? cJSON_GetObjectItemCaseSensitive(json, keys[i]) : NULL;
+        if (value && !cJSON_IsNull(value))
+            return keys[i];
+    }
+    return own ? own : other;
+}
+
+/* Qwen and OLMoE say num_experts; transformers 5 may store either name, or the family's own. */
 static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *json = keys->json;
     const struct fm_model_family *f = c->family;
-    const cJSON *number = cJSON_GetObjectItemCaseSensitive(json, "num_experts");
-    const char *key = number && !cJSON_IsNull(number) ? "num_experts" : "num_local_experts";
+    const char *key = first_key(json, f->experts_key, "num_experts", "num_local_experts");
+    const char *chosen = first_key(json, f->chosen_key, NULL, "num_experts_per_tok");
     int rc = fm_keys_size(&c->E, json, key, FM_EXPERTS_MAX, err);
     if (!rc)
-        rc = fm_keys_size(&c->K, json, "num_experts_per_tok", FM_EXPERTS_MAX, err);
+        rc = fm_keys_size(&c->K, json, chosen, FM_EXPERTS_MAX, err);
     if (!rc)
         rc = fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err);
     if (!rc)
         rc = f->router->read(c, f->router_options, keys, err);
     if (!rc && c->K > c->E)
-        rc = fm_fail(err, FM_EFORMAT, "num_experts_per_tok %d is more than %s %d", c->K, key, c->E);
+        rc = fm_fail(err, FM_EFORMAT, "%s %d is more than %s %d", chosen, c->K, key, c->E);
     return rc;
 }
 
@@ -109,6 +122,7 @@ static int check_products(const struct fm_config *c, struct fm_err *err)
 static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     double eps = c->family->eps;
+    c->tied = c->family->tied;
     int rc = fm_keys_size(&c->V, json, "vocab_size", FM_VOCABULARY_MAX, err);
     if (!rc)
         rc = fm_keys_size_opt(&c->T_max, json, "max_position_embeddings", FM_POSITIONS_MAX, err);

@@ -20,6 +20,7 @@ static const struct fm_weight weights[] = {
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     int rc = fm_qwen_layers(c, keys, err);
+    c->shared_mix = true;
     return rc ? rc
               : fm_keys_size(&c->shared, keys->json, "shared_expert_intermediate_size",
                              FM_CHANNELS_MAX, err);

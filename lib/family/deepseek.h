@@ -1,0 +1,29 @@
+/*
+ * What DeepSeek's families and those after their pattern share: dense layers first, a shared expert
+ * without a share, a bias for the choice, and the names of tensors.
+ */
+#ifndef FM_DEEPSEEK_H
+#define FM_DEEPSEEK_H
+
+#include "lib/block/scored.h"
+#include "lib/family/qwen.h"
+
+/* Where config.json says nothing. */
+struct fm_deepseek_layers {
+    int dense;  /* first_k_dense_replace: that many layers before those with experts */
+    int shared; /* n_shared_experts: the shared one is so many times as wide as one expert */
+};
+
+/* Those keys, intermediate_size where some layers are dense, and moe_intermediate_size. */
+int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *defaults,
+                       const struct fm_keys *keys, struct fm_err *err);
+
+/* The MLPs, the router and the experts of a layer; and the bias, where the family has it. */
+#define FM_DEEPSEEK_MOE_WEIGHTS                                                                    \
+    FM_MLP_WEIGHTS(FM_MLP, FM_DENSE), FM_MLP_WEIGHTS(FM_MLP "shared_experts.", FM_SHARED),         \
+        FM_QWEN_MOE_WEIGHTS
+#define FM_DEEPSEEK_BIAS_WEIGHT                                                                    \
+    FM_SCORED_BIAS_WEIGHT(FM_MLP "gate.e_score_correction_bias",                                   \
+                          FM_MLP "gate.e_score_correction_bias", "E")
+
+#endif

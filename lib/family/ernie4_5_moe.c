@@ -1,0 +1,100 @@
+/*
+ * ERNIE-4.5: neighbours of a head rotated together, experts chosen by probability and bias in a
+ * range of layers, and a shared expert as wide as several.
+ */
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/family/deepseek.h"
+#include "lib/family/family.h"
+
+#define BIAS "moe_statics.e_score_correction_bias"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_SCORED_BIAS_WEIGHT(FM_MLP BIAS, FM_MLP "gate." BIAS, "1E"),
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+/* A list would give text and images experts of their own. */
+static int read_number(int64_t *value, const struct fm_keys *keys, const char *key, int64_t least,
+                       struct fm_err *err)
+{
+    if (cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(keys->json, key)))
+        return fm_fail(err, FM_ECONFIG, "%s as a list is not supported for %s", key, keys->family);
+    return fm_json_opt_int(keys->json, key, least, FM_CHANNELS_MAX, value, err);
+}
+
+/* moe_layer_start_index to moe_layer_end_index, -1 the last, every moe_layer_interval-th. */
+static int read_range(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    int64_t start = 1, end = -1, interval = 1;
+    int rc = read_number(&start, keys, "moe_layer_start_index", 0, err);
+    if (!rc)
+        rc = read_number(&end, keys, "moe_layer_end_index", -1, err);
+    if (!rc)
+        rc = read_number(&interval, keys, "moe_layer_interval", 1, err);
+    if (rc)
+        return rc;
+    c->M = 0;
+    for (int l = 0; l < c->L; l++)
+        if ((l + 1) % interval == 0 && l >= start && (end < 0 || l <= end))
+            c->moe[c->M++] = (int16_t)l;
+    if (c->M == 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "no layer is a mixture of experts (moe_layer_start_index, "
+                       "moe_layer_end_index, moe_layer_interval)");
+    return c->M < c->L
+               ? fm_keys_size(&c->dense, keys->json, "intermediate_size", FM_CHANNELS_MAX, err)
+               : FM_OK;
+}
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    int64_t shared = 2, width = 0;
+    bool bias = false;
+    int rc = fm_json_opt_bool(keys->json, "use_bias", &bias, err);
+    if (!rc && bias)
+        rc = fm_fail(err, FM_ECONFIG, "use_bias true is not supported for %s", keys->family);
+    if (!rc)
+        rc = read_range(c, keys, err);
+    if (!rc)
+        rc = read_number(&shared, keys, "moe_num_shared_experts", 0, err);
+    if (!rc)
+        rc = read_number(&width, keys, "moe_intermediate_size", 1, err);
+    if (!rc && shared * width > FM_CHANNELS_MAX)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "moe_num_shared_experts %d of moe_intermediate_size %d are more than %d "
+                     "channels",
+                     (int)shared, (int)width, FM_CHANNELS_MAX);
+    c->shared = rc ? 0 : (int)(shared * width);
+    return rc;
+}
+
+static const struct fm_gqa_options attention = {.rope = {.theta = 5e5, .pairs = true}};
+
+static const struct fm_scored_options router = {
+    .renormalised = true, .least_key = "moe_norm_min", .least = 1e-12};
+
+const struct fm_model_family fm_ernie4_5_moe = {
+    .name = "ernie4_5_moe",
+    .schema = 2,
+    .class_name = "Ernie4_5_Moe",
+    .width_key = "moe_intermediate_size",
+    .experts_key = "moe_num_experts",
+    .chosen_key = "moe_k",
+    .read_layers = read_layers,
+    .attention = &fm_gqa,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .tied = true,
+    .eps = 1e-5,
+    .positions = 131072,
+    .weight = weights,
+};

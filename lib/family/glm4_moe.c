@@ -1,0 +1,52 @@
+/* GLM-4.5, 4.6, 4.7 and the Airs: DeepSeek-V3's experts under grouped attention, half of each head
+ * rotated; biases of q, k and v, and norms of the heads of the large ones. */
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/family/deepseek.h"
+#include "lib/family/family.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const struct fm_deepseek_layers defaults = {.dense = 1, .shared = 1};
+    return fm_deepseek_layers(c, &defaults, keys, err);
+}
+
+static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
+                                                .qk_norm = FM_QK_NORM_HEAD,
+                                                .qk_norm_key = "use_qk_norm",
+                                                .rope = {.theta = 1e4, .partial = 0.5}};
+
+static const struct fm_scored_options router = {.sigmoid = true,
+                                                .groups = FM_GROUPS_NOAUX,
+                                                .renormalised = true,
+                                                .norm_key = true,
+                                                .eps = 1e-20,
+                                                .scale = 1};
+
+const struct fm_model_family fm_glm4_moe = {
+    .name = "glm4_moe",
+    .schema = 2,
+    .class_name = "Glm4Moe",
+    .width_key = "moe_intermediate_size",
+    .experts_key = "n_routed_experts",
+    .read_layers = read_layers,
+    .attention = &fm_gqa,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .eps = 1e-5,
+    .positions = 131072,
+    .weight = weights,
+};

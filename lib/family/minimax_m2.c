@@ -1,0 +1,99 @@
+/*
+ * MiniMax-M2: Mixtral's experts by the hundred, chosen by sigmoid and bias; q and k normalised
+ * whole, half of each head rotated, by rotary_dim.  The makers' config.json has switches for what
+ * the published models do; transformers reads none of them, so that what they switch elsewhere is
+ * refused.
+ */
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/scored.h"
+#include "lib/block/swiglu.h"
+#include "lib/family/decoder.h"
+#include "lib/family/family.h"
+
+#include <string.h>
+
+#define MOE "model.layers.{l}.block_sparse_moe."
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_ROUTER_WEIGHT(MOE "gate.weight", FM_MLP "gate.weight"),
+    FM_SCORED_BIAS_WEIGHT(MOE "e_score_correction_bias", FM_MLP "e_score_correction_bias", "E"),
+    FM_SWIGLU_WEIGHTS(MOE, "w1", "w3", "w2"),
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+/* A key that must be `wanted` where it is there. */
+static int refuse_switch(const struct fm_keys *keys, const char *key, bool wanted,
+                         struct fm_err *err)
+{
+    bool value = wanted;
+    int rc = fm_json_opt_bool(keys->json, key, &value, err);
+    return rc || value == wanted ? rc
+                                 : fm_fail(err, FM_ECONFIG, "%s %s is not supported for %s", key,
+                                           value ? "true" : "false", keys->family);
+}
+
+/* Lightning attention of older models is 0 in this list. */
+static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "attn_type_list"), *type;
+    cJSON_ArrayForEach(type, list)
+    {
+        if (!cJSON_IsNumber(type) || type->valuedouble != 1)
+            return fm_fail(
+                err, FM_ECONFIG,
+                "attn_type_list has another entry than 1, full attention, which alone is "
+                "supported for %s",
+                keys->family);
+    }
+    return FM_OK;
+}
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *norm = cJSON_GetObjectItemCaseSensitive(keys->json, "qk_norm_type");
+    int64_t shared = 0;
+    (void)c;
+    int rc = refuse_switch(keys, "use_qk_norm", true, err);
+    if (!rc)
+        rc = refuse_switch(keys, "use_routing_bias", true, err);
+    if (!rc)
+        rc = refuse_attention_types(keys, err);
+    if (!rc)
+        rc = fm_json_opt_int(keys->json, "shared_intermediate_size", 0, FM_CHANNELS_MAX, &shared,
+                             err);
+    if (!rc && shared > 0)
+        rc = fm_fail(err, FM_ECONFIG, "shared_intermediate_size %d is not supported for %s",
+                     (int)shared, keys->family);
+    if (!rc && cJSON_IsString(norm) && strcmp(norm->valuestring, "per_layer") != 0)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "qk_norm_type '%.64s' is not supported for %s; supported: per_layer",
+                     norm->valuestring, keys->family);
+    return rc;
+}
+
+static const struct fm_gqa_options attention = {
+    .qk_norm = FM_QK_NORM_FULL, .rope = {.theta = 5e6, .partial = 1, .dims_key = "rotary_dim"}};
+
+static const struct fm_scored_options router = {.sigmoid = true, .renormalised = true};
+
+const struct fm_model_family fm_minimax_m2 = {
+    .name = "minimax_m2",
+    .schema = 2,
+    .class_name = "MiniMaxM2",
+    .width_key = "intermediate_size",
+    .read_layers = read_layers,
+    .attention = &fm_gqa,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .eps = 1e-6,
+    .positions = 196608,
+    .weight = weights,
+};
