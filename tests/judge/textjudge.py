@@ -247,6 +247,11 @@ def records(strings):
     return bytes(out)
 
 
+def encoder():
+    """Our program, tests/judge/encode.c."""
+    return os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests/judge/encode"))
+
+
 def ours(encode, path, strings):
     done = subprocess.run([encode, path], input=records(strings), stdout=subprocess.PIPE, check=True).stdout
     at, ids = 0, []
@@ -273,7 +278,7 @@ def speed(encode, path, lines):
 
 
 def judge(n):
-    encode = os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests", "encode"))
+    encode = encoder()
     rng = random.Random(7)
     words = make_words(rng, 60000)
     text = [make_line(rng, words) for _ in range(150000)]
@@ -345,7 +350,7 @@ def judge_chat():
     """fm-chat2text, then our ids, beside apply_chat_template's own ids."""
     import shutil
     from transformers import AutoTokenizer
-    encode = os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests", "encode"))
+    encode = encoder()
     chat = [{"role": "user", "content": "how  many é?"}, {"role": "assistant", "content": "17"}]
     with tempfile.TemporaryDirectory() as model:
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
