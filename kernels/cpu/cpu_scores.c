@@ -3,12 +3,14 @@
  * adds (W dW)^2 to the channel that a row of W belongs to.  Two ways:
  *   - tiles of dW that live in registers and a few cache lines (kernels/cpu/cpu_tile.h), with b
  *     packed once, in columns as wide as a tile, and W fetched ahead;
- *   - tiles of dW made by a product: for bfloat16, and CPUs without fused multiply-add.
+ *   - tiles of dW made by a product: for bfloat16 where the CPU has no matrix registers
+ *     (kernels/cpu/cpu_amx.h), and CPUs without fused multiply-add.
  *
  * W is taken 2^32 times as large, which is exact, so that squares of small gradients do not
  * underflow in float: |theta dtheta| may lie anywhere in 1e-28 .. 4e9.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_tile.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
@@ -250,9 +252,34 @@ void cpu_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, stru
     fm_cpu_tile_scores(fm_cpu_tile_get(0), s, gate_up, down, dgu, x, h, dy, n, I, H);
 }
 
+/* x as bfloat16, `count` elements: where they lie, or rounded in scratch. */
+static const uint16_t *rounded(struct fm_in x, size_t count)
+{
+    if (x.dtype == FM_BF16)
+        return x.data;
+    uint16_t *y = fm_scratch(count * sizeof *y);
+    cpu_convert((struct fm_out){y, FM_BF16}, (int64_t)count, x, NULL, 1, (int64_t)count);
+    return y;
+}
+
+/* The same by matrix registers. */
+static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n,
+                      int I, int H)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    const uint16_t *a = rounded(A, (size_t)n * per * I), *b = rounded(B, (size_t)n * H);
+    fm_cpu_amx_scores(s, per, W, a, b, n, I, H);
+    fm_scratch_release(mark);
+}
+
 void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                              struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {
+    if (fm_cpu_amx()) {
+        score_amx(s, 2, gate_up, dgu, x, n, I, H);
+        score_amx(s, 1, down, h, dy, n, I, H);
+        return;
+    }
     score(s, 2, gate_up, dgu, x, n, I, H, fm_cpu_bf16_product, NULL);
     score(s, 1, down, h, dy, n, I, H, fm_cpu_bf16_product, NULL);
 }

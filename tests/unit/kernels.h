@@ -62,6 +62,13 @@ static inline float *copied(const float *x, size_t n)
     return y;
 }
 
+static inline double *zeros(int n)
+{
+    double *x = array((size_t)n, sizeof *x);
+    memset(x, 0, (size_t)n * sizeof *x);
+    return x;
+}
+
 /* The same values as bfloat16, to which x is rounded; or room for n of them. */
 static inline struct fm_in as_bf16(float *x, size_t n)
 {
@@ -134,6 +141,17 @@ static inline void expect_near(double got, double want, double tol, const char *
 {
     if (!(fabs(got - want) <= tol))
         fail_msg("%s is %.17g, expected %.17g within %g", what, got, want, tol);
+}
+
+/* Each within tol * the largest |want|. */
+static inline void expect_doubles(const double *got, const double *want, size_t n, double tol,
+                                  const char *what)
+{
+    double largest = 0;
+    for (size_t i = 0; i < n; i++)
+        largest = fmax(largest, fabs(want[i]));
+    for (size_t i = 0; i < n; i++)
+        expect_near(got[i], want[i], tol * largest, what);
 }
 
 #endif

@@ -11,7 +11,6 @@
 #include <dirent.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/cpu_tile.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/pool.h"
@@ -21,13 +20,6 @@
 #define TOL_BF16 2e-2 /* operands have 8 bits */
 
 enum { OUTPUTS_MAX = 8 };
-
-static double *zeros(int n)
-{
-    double *x = array((size_t)n, sizeof *x);
-    memset(x, 0, (size_t)n * sizeof *x);
-    return x;
-}
 
 /* What a case computed: arrays of the test, in order. */
 struct outputs {
@@ -471,16 +463,6 @@ static struct outputs run(int c, const struct fm_ops *ops)
     return o;
 }
 
-static void expect_doubles(const double *got, const double *want, size_t n, double tol,
-                           const char *what)
-{
-    double largest = 0;
-    for (size_t i = 0; i < n; i++)
-        largest = fmax(largest, fabs(want[i]));
-    for (size_t i = 0; i < n; i++)
-        expect_near(got[i], want[i], tol * largest, what);
-}
-
 static void expect_table(const struct fm_ops *ops, double widen)
 {
     for (int c = 0; c < CASES; c++) {
@@ -521,33 +503,6 @@ static void bf16_products_agree_within_their_precision(void **state)
     if (!fm_dnnl_has_bf16())
         skip();
     expect_table(fm_ops_cpu_bf16(), TOL_BF16);
-}
-
-/* What other CPUs use is tested here too: every tile that this one can run, and products. */
-static void scores_agree_by_every_tile_and_by_products(void **state)
-{
-    (void)state;
-    static const int shapes[][3] = {{1, 37, 48}, {19, 131, 33}, {6, 150, 1060}, {2500, 9, 130}};
-    for (int c = 0; c < 4; c++) {
-        int n = shapes[c][0], I = shapes[c][1], H = shapes[c][2];
-        float *gate_up = normals(2 * (size_t)I * H, 1), *down = normals((size_t)I * H, 1);
-        float *dgu = normals((size_t)n * 2 * I, 1e-3), *x = normals((size_t)n * H, 1);
-        float *h = normals((size_t)n * I, 1), *dy = normals((size_t)n * H, 1);
-        double *want = zeros(I);
-        for (int i = 0; i < n * 2 * I; i++)
-            dgu[i] *= 1e-18f; /* squares of these gradients would underflow in float */
-        memset(h, 0, (size_t)n * I * sizeof *h);
-        fm_ops_ref()->channel_scores(want, fm_f32(gate_up), fm_f32(down), fm_f32(dgu), fm_f32(x),
-                                     fm_f32(h), fm_f32(dy), n, I, H);
-        for (int t = 0; t == 0 || fm_cpu_tile_get(t - 1); t++) {
-            double *s = zeros(I);
-            fm_cpu_tile_scores(fm_cpu_tile_get(t), s, fm_f32(gate_up), fm_f32(down), fm_f32(dgu),
-                               fm_f32(x), fm_f32(h), fm_f32(dy), n, I, H);
-            expect_doubles(s, want, (size_t)I, TOL_SUM, "score");
-        }
-        check_guards();
-        free_arrays();
-    }
 }
 
 static void bf16_is_refused_by_name_without_the_instructions(void **state)
@@ -726,7 +681,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(every_op_agrees_with_the_definition),
-        KERNEL_TEST(scores_agree_by_every_tile_and_by_products),
         KERNEL_TEST(bf16_products_agree_within_their_precision),
         KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions),
         KERNEL_TEST(any_number_of_threads_gives_the_same_bytes),
