@@ -16,6 +16,7 @@ static const struct fm_ops cpu_f32 = {
     .name = "cpu",
     .device = &fm_device_host,
     .f32 = &cpu_f32,
+    .operand = FM_F32,
 #define FM_OP(name, parameters, arguments) .name = cpu_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
@@ -27,6 +28,7 @@ static pthread_once_t bf16_once = PTHREAD_ONCE_INIT;
 static void fill_bf16(void)
 {
     cpu_bf16 = cpu_f32;
+    cpu_bf16.operand = FM_BF16;
     cpu_bf16.gemm = cpu_bf16_gemm;
     cpu_bf16.channel_scores = cpu_bf16_channel_scores;
 }

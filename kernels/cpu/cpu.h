@@ -26,11 +26,13 @@
 
 #define FM_LANES 32
 
-/* A product on the calling thread: of float32 operands, or of bfloat16 ones, to which it rounds
- * those that are float32. */
+/* A product on the calling thread: of float32 operands, or of bfloat16 ones. */
 typedef void fm_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                         struct fm_in B, int ldb, float beta, float *C, int ldc);
 fm_product fm_cpu_f32_product, fm_cpu_bf16_product;
+
+/* x, n elements, as `dtype`: where it lies, or rounded in scratch. */
+struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n);
 
 /* run(args, first, last) for blocks of rows that cover [0, n), in parallel; `work` is the number
  * of elements that one row touches and sets the size of a block. */

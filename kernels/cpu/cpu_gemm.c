@@ -59,52 +59,50 @@ static void run_tiles(struct gemm *g)
     fm_pool_for((g->M + g->rows - 1) / g->rows * g->across, run_tile, g);
 }
 
-/* The span of `rows` rows as floats, in scratch where it has another type. */
-static struct fm_in widen(struct fm_in x, int rows, int cols, int ld)
+struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n)
 {
-    size_t n = rows > 0 ? (size_t)(rows - 1) * ld + cols : 0;
-    if (x.dtype == FM_F32)
+    if (x.dtype == dtype)
         return x;
-    float *wide = fm_scratch(n * sizeof *wide);
-    cpu_convert(fm_to_f32(wide), (int64_t)n, x, NULL, 1, (int64_t)n);
-    return fm_f32(wide);
+    struct fm_out y = {fm_scratch(n * (size_t)(fm_dtype_bits(dtype) / 8)), dtype};
+    cpu_convert(y, (int64_t)n, x, NULL, 1, (int64_t)n);
+    return fm_written(y);
+}
+
+/* Elements that `rows` rows span. */
+static size_t span(int rows, int cols, int ld)
+{
+    return rows > 0 ? (size_t)(rows - 1) * ld + cols : 0;
+}
+
+/* The product of g, whose operands are of any type, by one of operands of `dtype`. */
+static void multiply(struct gemm g, fm_product *product, enum fm_dtype dtype)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    g.product = product;
+    g.A = fm_cpu_as(g.A, dtype, span(g.ta ? g.K : g.M, g.ta ? g.M : g.K, g.lda));
+    g.B = fm_cpu_as(g.B, dtype, span(g.tb ? g.N : g.K, g.tb ? g.K : g.N, g.ldb));
+    run_tiles(&g);
+    fm_scratch_release(mark);
 }
 
 void cpu_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
               struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
-    struct fm_mark mark = fm_scratch_mark();
-    A = widen(A, ta ? K : M, ta ? M : K, lda);
-    B = widen(B, tb ? N : K, tb ? K : N, ldb);
-    run_tiles(&(struct gemm){fm_cpu_f32_product, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C,
-                             ldc, 0, 0, 0});
-    fm_scratch_release(mark);
+    multiply((struct gemm){NULL, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, 0, 0, 0},
+             fm_cpu_f32_product, FM_F32);
 }
 
 void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                    struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
-    run_tiles(&(struct gemm){fm_cpu_bf16_product, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C,
-                             ldc, 0, 0, 0});
+    multiply((struct gemm){NULL, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, 0, 0, 0},
+             fm_cpu_bf16_product, FM_BF16);
 }
 
 void fm_cpu_f32_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                         struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
     fm_dnnl_sgemm(ta, tb, M, N, K, alpha, A.data, lda, B.data, ldb, beta, C, ldc);
-}
-
-/* rows x cols as bfloat16: where they lie, or packed in scratch, rounded; *ld says which. */
-static const uint16_t *narrow(struct fm_in x, int rows, int cols, int *ld)
-{
-    if (x.dtype == FM_BF16)
-        return x.data;
-    uint16_t *b = fm_scratch((size_t)rows * cols * sizeof *b);
-    for (int i = 0; i < rows; i++)
-        fm_dtype_from_f32(b + (size_t)i * cols, (const float *)x.data + (size_t)i * *ld, FM_BF16,
-                          (size_t)cols);
-    *ld = cols;
-    return b;
 }
 
 FM_CLONES static void scale_row(float *c, const float *product, int n, float alpha, float beta)
@@ -122,10 +120,8 @@ void fm_cpu_bf16_product(bool ta, bool tb, int M, int N, int K, float alpha, str
 {
     struct fm_mark mark = fm_scratch_mark();
     float *product = fm_scratch((size_t)M * N * sizeof *product);
-    const uint16_t *a = narrow(A, ta ? K : M, ta ? M : K, &lda);
-    const uint16_t *b = narrow(B, tb ? N : K, tb ? K : N, &ldb);
     if (K > 0)
-        fm_dnnl_bf16gemm(ta, tb, M, N, K, a, lda, b, ldb, product);
+        fm_dnnl_bf16gemm(ta, tb, M, N, K, A.data, lda, B.data, ldb, product);
     else
         memset(product, 0, (size_t)M * N * sizeof *product);
     for (int i = 0; i < M; i++)

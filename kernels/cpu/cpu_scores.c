@@ -219,21 +219,22 @@ static void score_matrix(struct scores t)
     fm_scratch_release(mark);
 }
 
-/* The scores of one matrix W (per I, H), whose gradient is A^T B.  bfloat16 stays so for products
- * that take it; squares and tiles want floats. */
+/* The scores of one matrix W (per I, H), whose gradient is A^T B.  Products have operands of one
+ * type; squares and tiles want floats. */
 static void score(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n, int I,
                   int H, fm_product *product, const struct fm_cpu_tile *tile)
 {
     struct fm_mark mark = fm_scratch_mark();
     size_t rows = (size_t)n * (size_t)H, wide = (size_t)n * (size_t)(per * I);
-    struct scores t = {.s = s, .per = per, .A = A, .B = B, .n = n, .I = I, .H = H};
+    struct scores t = {.s = s, .per = per, .n = n, .I = I, .H = H};
     t.product = product;
     t.tile = tile;
     t.W = fm_widen(W, (size_t)(per * I) * (size_t)H);
-    if (product == fm_cpu_f32_product) {
-        t.A = fm_f32(t.a = fm_widen(A, wide));
-        t.B = fm_f32(t.b = fm_widen(B, rows));
-    }
+    enum fm_dtype dtype = product == fm_cpu_f32_product ? FM_F32 : FM_BF16;
+    t.A = fm_cpu_as(A, dtype, wide);
+    t.B = fm_cpu_as(B, dtype, rows);
+    t.a = t.A.data;
+    t.b = t.B.data;
     score_matrix(t);
     fm_scratch_release(mark);
 }
@@ -252,23 +253,14 @@ void cpu_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, stru
     fm_cpu_tile_scores(fm_cpu_tile_get(0), s, gate_up, down, dgu, x, h, dy, n, I, H);
 }
 
-/* x as bfloat16, `count` elements: where they lie, or rounded in scratch. */
-static const uint16_t *rounded(struct fm_in x, size_t count)
-{
-    if (x.dtype == FM_BF16)
-        return x.data;
-    uint16_t *y = fm_scratch(count * sizeof *y);
-    cpu_convert((struct fm_out){y, FM_BF16}, (int64_t)count, x, NULL, 1, (int64_t)count);
-    return y;
-}
-
 /* The same by matrix registers. */
 static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n,
                       int I, int H)
 {
     struct fm_mark mark = fm_scratch_mark();
-    const uint16_t *a = rounded(A, (size_t)n * per * I), *b = rounded(B, (size_t)n * H);
-    fm_cpu_amx_scores(s, per, W, a, b, n, I, H);
+    A = fm_cpu_as(A, FM_BF16, (size_t)n * per * I);
+    B = fm_cpu_as(B, FM_BF16, (size_t)n * H);
+    fm_cpu_amx_scores(s, per, W, A.data, B.data, n, I, H);
     fm_scratch_release(mark);
 }
 

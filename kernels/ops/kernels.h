@@ -71,6 +71,23 @@ static inline struct fm_out fm_to_f32(float *y)
     return (struct fm_out){y, FM_F32};
 }
 
+/* What was written, to be read. */
+static inline struct fm_in fm_written(struct fm_out y)
+{
+    return (struct fm_in){y.data, y.dtype};
+}
+
+/* Where element i of an array lies. */
+static inline struct fm_in fm_element(struct fm_in x, size_t i)
+{
+    return (struct fm_in){(const char *)x.data + i * (size_t)(fm_dtype_bits(x.dtype) / 8), x.dtype};
+}
+
+static inline struct fm_out fm_element_out(struct fm_out y, size_t i)
+{
+    return (struct fm_out){(char *)y.data + i * (size_t)(fm_dtype_bits(y.dtype) / 8), y.dtype};
+}
+
 /* Where operations compute.  All functions may be called by many threads at once. */
 struct fm_device {
     const char *name; /* "host" */
@@ -133,6 +150,8 @@ struct fm_ops {
     const char *name; /* "ref", "cpu" */
     const struct fm_device *device;
     const struct fm_ops *f32; /* the same device's table whose products have float32 operands */
+    enum fm_dtype operand;    /* what products round their operands to: arrays that nothing else
+                                 reads are best made so */
 #define FM_OP(name, parameters, arguments) void(*name) parameters;
 #include "kernels/ops/kernels.def"
 #undef FM_OP

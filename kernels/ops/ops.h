@@ -16,17 +16,6 @@
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 
-/* Where element i of an array lies. */
-static inline struct fm_in fm_element(struct fm_in x, size_t i)
-{
-    return (struct fm_in){(const char *)x.data + i * (size_t)(fm_dtype_bits(x.dtype) / 8), x.dtype};
-}
-
-static inline struct fm_out fm_element_out(struct fm_out y, size_t i)
-{
-    return (struct fm_out){(char *)y.data + i * (size_t)(fm_dtype_bits(y.dtype) / 8), y.dtype};
-}
-
 /*
  * Arrays of another type than float32 go through scratch: n elements to be read as floats, room for
  * n floats to be written, and those written where they belong.  Nothing happens to float32.

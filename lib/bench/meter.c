@@ -108,6 +108,7 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
     table.device = ops->device;
     /* Products that must be exact are counted where all products are. */
     table.f32 = ops->f32 == ops ? &table : ops->f32;
+    table.operand = ops->operand;
     table.gemm = note_gemm;
     table.channel_scores = note_channel_scores;
     base = ops;

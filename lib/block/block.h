@@ -173,22 +173,23 @@ struct fm_router {
 
 /* Rows of one expert on their way through it. */
 struct fm_expert_rows {
-    int e, n;                    /* which; how many rows */
-    int width, cap;              /* channels in use, channels in memory */
-    const float *gate_up, *down; /* (r cap, H), (cap, H) */
+    int e, n;                   /* which; how many rows */
+    int width, cap;             /* channels in use, channels in memory */
+    struct fm_in gate_up, down; /* (r cap, H), (cap, H) */
 };
 
 /* What the backward of an expert reads and makes; arrays of n rows. */
 struct fm_expert_back {
-    const float *x;  /* H wide */
-    const float *dy; /* H wide: the gradient at the output */
+    struct fm_in x;  /* H wide */
+    struct fm_in dy; /* H wide: the gradient at the output */
     int full;        /* width <= full <= cap: channels of gu, h and dh */
     float *gu;       /* r full wide: products of gate_up; known from the forward, or made here */
     bool known;
-    float *h, *dh; /* full wide: what down is applied to, and the gradient at it before any mask */
-    float *dgu;    /* r width wide: the gradient at gu */
-    float *dx;     /* H wide; NULL: not wanted, nor is dot */
-    float *dot;    /* (n): <dy, expert(x)> */
+    struct fm_out h;   /* full wide: what down is applied to, */
+    float *dh;         /* and the gradient at it before any mask */
+    struct fm_out dgu; /* r width wide: the gradient at gu */
+    float *dx;         /* H wide; NULL: not wanted, nor is dot */
+    float *dot;        /* (n): <dy, expert(x)> */
 };
 
 /*
@@ -202,7 +203,7 @@ struct fm_expert_form {
     /* z (n, H) = expert(x), x (n, H); gu (n, r width) is used, and serves the backward.  Width 0 is
      * an expert too. */
     void (*forward)(const struct fm_pass *pass, const struct fm_expert_rows *rows, float *z,
-                    float *gu, const float *x);
+                    float *gu, struct fm_in x);
     void (*backward)(const struct fm_pass *pass, const struct fm_expert_rows *rows,
                      const struct fm_expert_back *back);
 };

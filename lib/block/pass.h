@@ -47,6 +47,14 @@ static inline float *fm_pass_floats(const struct fm_pass *pass, size_t n)
     return pass->ops->device->scratch(n * sizeof(float));
 }
 
+/* An array that only products read. */
+static inline struct fm_out fm_pass_operand(const struct fm_pass *pass, size_t n)
+{
+    enum fm_dtype dtype = pass->ops->operand;
+    return (struct fm_out){pass->ops->device->scratch(n * (size_t)(fm_dtype_bits(dtype) / 8)),
+                           dtype};
+}
+
 /* Where inner values go: behind each other from `at` on, or to scratch where that is NULL; `bytes`
  * counts them, and counting alone, without a device, takes none. */
 struct fm_room {

@@ -22,7 +22,7 @@ static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *
 }
 
 static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, float *z, float *gu,
-                    const float *x)
+                    struct fm_in x)
 {
     const struct fm_ops *op = p->ops;
     int n = r->n, H = p->config->H, k = r->width;
@@ -31,10 +31,10 @@ static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, flo
         return;
     }
     struct fm_mark mark = fm_pass_mark(p);
-    float *h = fm_pass_floats(p, (size_t)n * (size_t)k);
-    op->gemm(false, true, n, 2 * k, H, 1, fm_f32(x), H, fm_f32(r->gate_up), H, 0, gu, 2 * k);
-    op->swiglu(fm_to_f32(h), gu, n, k);
-    op->gemm(false, false, n, H, k, 1, fm_f32(h), k, fm_f32(r->down), H, 0, z, H);
+    struct fm_out h = fm_pass_operand(p, (size_t)n * (size_t)k);
+    op->gemm(false, true, n, 2 * k, H, 1, x, H, r->gate_up, H, 0, gu, 2 * k);
+    op->swiglu(h, gu, n, k);
+    op->gemm(false, false, n, H, k, 1, fm_written(h), k, r->down, H, 0, z, H);
     fm_pass_release(p, mark);
 }
 
@@ -48,9 +48,9 @@ static void backward_rows(const struct fm_pass *p, const struct fm_expert_rows *
         p->ops->zero(b->dot, (size_t)n * sizeof *b->dot);
         return;
     }
-    p->ops->gemm(false, false, n, H, 2 * k, 1, fm_f32(b->dgu), 2 * k, fm_f32(r->gate_up), H, 0,
-                 b->dx, H);
-    p->ops->dot_rows(b->dot, fm_f32(b->h), fm_f32(b->dh), n, b->full, k);
+    p->ops->gemm(false, false, n, H, 2 * k, 1, fm_written(b->dgu), 2 * k, r->gate_up, H, 0, b->dx,
+                 H);
+    p->ops->dot_rows(b->dot, fm_written(b->h), fm_f32(b->dh), n, b->full, k);
 }
 
 /* <dy, expert(x)> is dot(h, dh) over the channels in use. */
@@ -61,13 +61,12 @@ static void backward(const struct fm_pass *p, const struct fm_expert_rows *r,
     int n = r->n, H = p->config->H, full = b->full;
     if (full > 0) {
         if (!b->known)
-            op->gemm(false, true, n, 2 * full, H, 1, fm_f32(b->x), H, fm_f32(r->gate_up), H, 0,
-                     b->gu, 2 * full);
-        op->swiglu(fm_to_f32(b->h), b->gu, n, full);
-        op->gemm(false, true, n, full, H, 1, fm_f32(b->dy), H, fm_f32(r->down), H, 0, b->dh, full);
+            op->gemm(false, true, n, 2 * full, H, 1, b->x, H, r->gate_up, H, 0, b->gu, 2 * full);
+        op->swiglu(b->h, b->gu, n, full);
+        op->gemm(false, true, n, full, H, 1, b->dy, H, r->down, H, 0, b->dh, full);
     }
     if (r->width > 0)
-        op->swiglu_back(fm_to_f32(b->dgu), b->dh, b->gu, n, full, r->width);
+        op->swiglu_back(b->dgu, b->dh, b->gu, n, full, r->width);
     if (b->dx)
         backward_rows(p, r, b);
 }

@@ -187,8 +187,8 @@ static bool look(struct fm_expert_rows *r, const struct experts *x, int e)
     r->cap = p->layer->cap[e];
     r->width = p->widths ? (int)p->widths[e] : r->cap;
     assert(r->width <= r->cap);
-    r->gate_up = p->layer->gate_up + (size_t)p->config->expert->rows * row0 * H;
-    r->down = p->layer->down + row0 * H;
+    r->gate_up = fm_f32(p->layer->gate_up + (size_t)p->config->expert->rows * row0 * H);
+    r->down = fm_f32(p->layer->down + row0 * H);
     return r->n > 0;
 }
 
@@ -211,11 +211,11 @@ static void forward_expert(void *arg, int i)
         return;
     size_t H = (size_t)p->config->H, first = (size_t)first_row(p, x->inner, r.e);
     struct fm_mark mark = fm_pass_mark(p);
-    float *rows = fm_pass_floats(p, (size_t)r.n * H), *gu = take_gu(x, &r, r.width);
+    struct fm_out rows = fm_pass_operand(p, (size_t)r.n * H);
+    float *gu = take_gu(x, &r, r.width);
     if (r.width > 0)
-        p->ops->gather(fm_to_f32(rows), fm_f32(x->inner->xm), x->inner->rows + first, NULL, r.n,
-                       p->config->H);
-    p->config->expert->forward(p, &r, x->z + first * H, gu, rows);
+        p->ops->gather(rows, fm_f32(x->inner->xm), x->inner->rows + first, NULL, r.n, p->config->H);
+    p->config->expert->forward(p, &r, x->z + first * H, gu, fm_written(rows));
     fm_pass_release(p, mark);
 }
 
@@ -266,11 +266,11 @@ static void show(const struct experts *x, const struct fm_expert_view *all, int 
         v.slot = x->where[i].slot;
         v.n = part[i + 1] - part[i];
         v.rows += n;
-        v.x += n * H;
-        v.h += n * f;
-        v.dy += n * H;
+        v.x = fm_element(v.x, n * H);
+        v.h = fm_element(v.h, n * f);
+        v.dy = fm_element(v.dy, n * H);
         v.dh += n * f;
-        v.dgu += n * r * k;
+        v.dgu = fm_element(v.dgu, n * r * k);
         if (v.n > 0)
             x->visitor->expert(x->visitor->self, &v);
     }
@@ -294,19 +294,19 @@ static void backward_expert(void *arg, int i)
     int full = seen ? r.cap : r.width, first = first_row(p, a, r.e);
     size_t n = (size_t)r.n, H = (size_t)c->H, f = (size_t)full, k = (size_t)r.width;
     struct fm_mark mark = fm_pass_mark(p);
-    float *rows = fm_pass_floats(p, n * H), *dy = fm_pass_floats(p, n * H);
-    struct fm_expert_back b = {.x = rows,
-                               .dy = dy,
+    struct fm_out rows = fm_pass_operand(p, n * H), dy = fm_pass_operand(p, n * H);
+    struct fm_expert_back b = {.x = fm_written(rows),
+                               .dy = fm_written(dy),
                                .full = full,
                                .gu = take_gu(x, &r, full),
                                .known = a->gu != NULL,
-                               .h = fm_pass_floats(p, n * f),
+                               .h = fm_pass_operand(p, n * f),
                                .dh = fm_pass_floats(p, n * f),
-                               .dgu = fm_pass_floats(p, n * (size_t)c->expert->rows * k),
+                               .dgu = fm_pass_operand(p, n * (size_t)c->expert->rows * k),
                                .dx = x->wanted ? x->z + (size_t)first * H : NULL,
                                .dot = x->dweights + first};
-    p->ops->gather(fm_to_f32(rows), fm_f32(a->xm), a->rows + first, NULL, r.n, c->H);
-    p->ops->gather(fm_to_f32(dy), fm_f32(x->dy), a->rows + first, a->scale + first, r.n, c->H);
+    p->ops->gather(rows, fm_f32(a->xm), a->rows + first, NULL, r.n, c->H);
+    p->ops->gather(dy, fm_f32(x->dy), a->rows + first, a->scale + first, r.n, c->H);
     c->expert->backward(p, &r, &b);
     /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
     if (x->wanted)
@@ -320,11 +320,11 @@ static void backward_expert(void *arg, int i)
                                       .cap = r.cap,
                                       .gate_up = r.gate_up,
                                       .down = r.down,
-                                      .x = rows,
-                                      .h = b.h,
-                                      .dy = dy,
+                                      .x = b.x,
+                                      .h = fm_written(b.h),
+                                      .dy = b.dy,
                                       .dh = b.dh,
-                                      .dgu = b.dgu},
+                                      .dgu = fm_written(b.dgu)},
              full);
     fm_pass_release(p, mark);
 }

@@ -69,17 +69,17 @@ struct fm_measure {
 struct fm_expert_view {
     int layer; /* the m-th of those that have experts */
     int expert, lane, batch;
-    int slot;            /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
-    int n;               /* rows routed here, > 0 */
-    const int32_t *rows; /* (n) token index among the micro-batches that go through the layer
-                            together, ascending */
-    int width, cap;      /* channels the lane uses, channels in memory */
-    const float *gate_up, *down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
-    const float *x;              /* (n, H) input of the expert */
-    const float *h;              /* (n, cap) silu(gate) * up, full width */
-    const float *dy;             /* (n, H) gradient at the expert's output, router weight in it */
-    const float *dh;             /* (n, cap) dy down^T: gradient at the masked h, full width */
-    const float *dgu;            /* (n, 2 width) gradient at gate and up of the kept channels */
+    int slot;                   /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
+    int n;                      /* rows routed here, > 0 */
+    const int32_t *rows;        /* (n) token index among the micro-batches that go through the layer
+                                   together, ascending */
+    int width, cap;             /* channels the lane uses, channels in memory */
+    struct fm_in gate_up, down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
+    struct fm_in x;             /* (n, H) input of the expert */
+    struct fm_in h;             /* (n, cap) silu(gate) * up, full width */
+    struct fm_in dy;            /* (n, H) gradient at the expert's output, router weight in it */
+    const float *dh;            /* (n, cap) dy down^T: gradient at the masked h, full width */
+    struct fm_in dgu;           /* (n, 2 width) gradient at gate and up of the kept channels */
 };
 
 struct fm_visitor {

@@ -7,15 +7,15 @@
 /* dA (r, H) += s (dy B)^T x and dB (k, r) += s dy^T (x A^T), for y = x (W + s B A)^T with
  * x (n, H) and dy (n, k): gate and up. */
 static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const float *A,
-                         const float *B, const float *x, const float *dy, int n, int k, int H,
+                         const float *B, struct fm_in x, struct fm_in dy, int n, int k, int H,
                          int r, float s)
 {
     struct fm_mark mark = ops->device->mark();
     float *t = ops->device->scratch((size_t)n * (size_t)r * sizeof *t);
-    ops->gemm(false, true, n, r, H, 1, fm_f32(x), H, fm_f32(A), H, 0, t, r);
-    ops->gemm(true, false, k, r, n, s, fm_f32(dy), k, fm_f32(t), r, 1, dB, r);
-    ops->gemm(false, false, n, r, k, 1, fm_f32(dy), k, fm_f32(B), r, 0, t, r);
-    ops->gemm(true, false, r, H, n, s, fm_f32(t), r, fm_f32(x), H, 1, dA, H);
+    ops->gemm(false, true, n, r, H, 1, x, H, fm_f32(A), H, 0, t, r);
+    ops->gemm(true, false, k, r, n, s, dy, k, fm_f32(t), r, 1, dB, r);
+    ops->gemm(false, false, n, r, k, 1, dy, k, fm_f32(B), r, 0, t, r);
+    ops->gemm(true, false, r, H, n, s, fm_f32(t), r, x, H, 1, dA, H);
     ops->device->release(mark);
 }
 
@@ -26,10 +26,10 @@ static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, co
 {
     struct fm_mark mark = ops->device->mark();
     float *t = ops->device->scratch((size_t)v->n * (size_t)r * sizeof *t);
-    ops->gemm(false, true, v->n, r, kk, 1, fm_f32(v->h), v->cap, fm_f32(A), k, 0, t, r);
-    ops->gemm(true, false, H, r, v->n, s, fm_f32(v->dy), H, fm_f32(t), r, 1, dB, r);
-    ops->gemm(false, false, v->n, r, H, 1, fm_f32(v->dy), H, fm_f32(B), r, 0, t, r);
-    ops->gemm(true, false, r, kk, v->n, s, fm_f32(t), r, fm_f32(v->h), v->cap, 1, dA, k);
+    ops->gemm(false, true, v->n, r, kk, 1, v->h, v->cap, fm_f32(A), k, 0, t, r);
+    ops->gemm(true, false, H, r, v->n, s, v->dy, H, fm_f32(t), r, 1, dB, r);
+    ops->gemm(false, false, v->n, r, H, 1, v->dy, H, fm_f32(B), r, 0, t, r);
+    ops->gemm(true, false, r, kk, v->n, s, fm_f32(t), r, v->h, v->cap, 1, dA, k);
     ops->device->release(mark);
 }
 
@@ -43,9 +43,10 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
     if (kk == 0)
         return;
     struct fm_mark mark = ops->device->mark();
-    size_t bytes = (size_t)v->n * (size_t)kk * sizeof(float);
-    float *dgate = ops->device->scratch(bytes), *dup = ops->device->scratch(bytes);
-    ops->split_pairs(fm_to_f32(dgate), fm_to_f32(dup), fm_f32(v->dgu), v->n, v->width, kk);
+    size_t bytes = (size_t)v->n * (size_t)kk * (size_t)(fm_dtype_bits(v->dgu.dtype) / 8);
+    struct fm_out dgate = {ops->device->scratch(bytes), v->dgu.dtype};
+    struct fm_out dup = {ops->device->scratch(bytes), v->dgu.dtype};
+    ops->split_pairs(dgate, dup, v->dgu, v->n, v->width, kk);
     const float *expert = a->values + a->offset[i];
     const float *value[FM_LORA_PARTS];
     float *grad[FM_LORA_PARTS];
@@ -54,9 +55,9 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
         grad[p] = gradient + (value[p] - expert);
     }
     add_gradient(ops, grad[FM_GATE_A], grad[FM_GATE_B], value[FM_GATE_A], value[FM_GATE_B], v->x,
-                 dgate, v->n, kk, H, r, s);
-    add_gradient(ops, grad[FM_UP_A], grad[FM_UP_B], value[FM_UP_A], value[FM_UP_B], v->x, dup, v->n,
-                 kk, H, r, s);
+                 fm_written(dgate), v->n, kk, H, r, s);
+    add_gradient(ops, grad[FM_UP_A], grad[FM_UP_B], value[FM_UP_A], value[FM_UP_B], v->x,
+                 fm_written(dup), v->n, kk, H, r, s);
     add_gradient_down(ops, grad[FM_DOWN_A], grad[FM_DOWN_B], value[FM_DOWN_A], value[FM_DOWN_B], v,
                       kk, k, H, r, s);
     ops->device->release(mark);

@@ -74,7 +74,7 @@ static void sum_expert(void *self, const struct fm_expert_view *v)
     struct fm_mark mark = device->mark();
     double *c = device->scratch((size_t)v->cap * sizeof *c);
     g->ops->zero(c, (size_t)v->cap * sizeof *c);
-    g->ops->channel_sums(c, fm_f32(v->h), fm_f32(v->dh), v->n, v->cap);
+    g->ops->channel_sums(c, v->h, fm_f32(v->dh), v->n, v->cap);
     g->ops->width_sums(g->slot + (size_t)v->slot * layer_size(g) + (size_t)v->expert * (size_t)A, c,
                        g->width, A, g->squares);
     device->release(mark);

@@ -69,8 +69,7 @@ static void score_expert(void *self, const struct fm_expert_view *v)
     int I = s->ranking->I;
     assert(v->width == I && v->cap == I);
     double *sums = s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I;
-    s->task->ops->channel_scores(sums, fm_f32(v->gate_up), fm_f32(v->down), fm_f32(v->dgu),
-                                 fm_f32(v->x), fm_f32(v->h), fm_f32(v->dy), v->n, I,
+    s->task->ops->channel_scores(sums, v->gate_up, v->down, v->dgu, v->x, v->h, v->dy, v->n, I,
                                  s->task->config->H);
 }
 

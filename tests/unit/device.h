@@ -260,6 +260,7 @@ static const struct fm_ops device_ops = {
     .name = "ref",
     .device = &device_memory,
     .f32 = &device_ops,
+    .operand = FM_F32,
 #define FM_OP(name, parameters, arguments) .name = device_op_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP

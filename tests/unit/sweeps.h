@@ -65,19 +65,20 @@ static inline void sweeps_see(void *self, const struct fm_expert_view *v)
     if (v->lane != s->lane)
         return;
     double *c = s->slot_c + ((size_t)v->slot * E + e) * I;
-    s->ops->channel_sums(c, fm_f32(v->h), fm_f32(v->dh), v->n, v->cap);
+    s->ops->channel_sums(c, v->h, fm_f32(v->dh), v->n, v->cap);
     if (s->adapter) {
         size_t at = s->adapter->offset[(size_t)v->layer * E + e];
         float *block = s->slot_grad + (size_t)v->slot * sweeps_adapter_floats(s->adapter);
         fm_loragrad_add(s->adapter, s->ops, block + at, v);
     }
+    const float *vx = v->x.data, *vh = v->h.data, *vdy = v->dy.data, *vdgu = v->dgu.data;
     for (size_t j = 0; s->w1 && v->layer == s->watch && j < I; j++)
         for (size_t h = 0; h < H; h++)
             for (size_t t = 0; t < (size_t)v->n; t++) {
-                float x = v->x[t * H + h], dy = v->dy[t * H + h];
-                s->w1[(e * I + j) * H + h] += v->dgu[(t * I + j) * 2] * x;
-                s->w3[(e * I + j) * H + h] += v->dgu[(t * I + j) * 2 + 1] * x;
-                s->w2[(e * H + h) * I + j] += v->h[t * I + j] * dy;
+                float x = vx[t * H + h], dy = vdy[t * H + h];
+                s->w1[(e * I + j) * H + h] += vdgu[(t * I + j) * 2] * x;
+                s->w3[(e * I + j) * H + h] += vdgu[(t * I + j) * 2 + 1] * x;
+                s->w2[(e * H + h) * I + j] += vh[t * I + j] * dy;
             }
 }
 

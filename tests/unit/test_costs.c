@@ -213,8 +213,8 @@ static void score(void *self, const struct fm_expert_view *v)
 {
     const struct scorer *s = self;
     double *sum = calloc((size_t)v->width, sizeof *sum);
-    s->ops->channel_scores(sum, fm_f32(v->gate_up), fm_f32(v->down), fm_f32(v->dgu), fm_f32(v->x),
-                           fm_f32(v->h), fm_f32(v->dy), v->n, v->width, s->H);
+    s->ops->channel_scores(sum, v->gate_up, v->down, v->dgu, v->x, v->h, v->dy, v->n, v->width,
+                           s->H);
     free(sum);
 }
 

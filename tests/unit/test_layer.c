@@ -221,13 +221,14 @@ struct share {
 static void take_share(void *self, const struct fm_expert_view *v)
 {
     struct share *s = self;
+    const float *h = v->h.data, *dgu = v->dgu.data, *x = v->x.data;
     double sum = 0;
     int before = s->together ? v->batch * T : 0; /* tokens of older micro-batches in the pass */
     for (int r = 0; r < v->n; r++) {
         assert_in_range(v->rows[r], r ? v->rows[r - 1] + 1 : before, before + T - 1);
         for (int j = 0; j < v->width; j++)
-            sum += (double)v->h[r * I + j] * v->dh[r * I + j] +
-                   (double)v->dgu[r * 2 * v->width + 2 * j] * v->x[r * H + j % H];
+            sum += (double)h[r * I + j] * v->dh[r * I + j] +
+                   (double)dgu[r * 2 * v->width + 2 * j] * x[r * H + j % H];
     }
     s->sum[v->batch][v->expert] = sum;
     __atomic_add_fetch(&s->rows[v->batch], v->n, __ATOMIC_RELAXED);
