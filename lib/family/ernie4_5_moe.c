@@ -5,6 +5,7 @@
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/family/deepseek.h"
+#include "lib/family/extra.h"
 #include "lib/family/family.h"
 
 #define BIAS "moe_statics.e_score_correction_bias"
@@ -79,6 +80,13 @@ static const struct fm_gqa_options attention = {.rope = {.theta = 5e5, .pairs = 
 static const struct fm_scored_options router = {
     .renormalised = true, .least_key = "moe_norm_min", .least = 1e-12};
 
+static const char *const extra_names[] = {"model.mtp_block.{x}.", "model.mtp_emb_norm.{x}.",
+                                          "model.mtp_hidden_norm.{x}.",
+                                          "model.mtp_linear_proj.{x}.", NULL};
+static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
+static const struct fm_extra_form extra = {
+    .name = extra_names, .mark = "model.mtp_linear_proj.{x}.weight", .count = extra_counts};
+
 const struct fm_model_family fm_ernie4_5_moe = {
     .name = "ernie4_5_moe",
     .schema = 2,
@@ -97,4 +105,5 @@ const struct fm_model_family fm_ernie4_5_moe = {
     .eps = 1e-5,
     .positions = 131072,
     .weight = weights,
+    .extra = &extra,
 };

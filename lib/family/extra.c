@@ -11,12 +11,12 @@
 
 #include "lib/family/family.h"
 
-static const char *const nextn_names[] = {"model.layers.{x}.", NULL};
+static const char *const nextn_names[] = {FM_EXTRA_BEHIND, NULL};
 static const char *const nextn_counts[] = {"num_nextn_predict_layers", NULL};
 
 const struct fm_extra_form fm_extra_nextn = {
     .name = nextn_names,
-    .mark = "model.layers.{x}.eh_proj.weight",
+    .mark = FM_EXTRA_BEHIND_MARK,
     .behind = true,
     .count = nextn_counts,
 };

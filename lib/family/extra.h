@@ -31,6 +31,11 @@ struct fm_extra_form {
     const char *flag;         /* key that says whether there are any; NULL: none */
 };
 
+/* Names of layers that are numbered on behind the last decoder layer; the product that joins what
+ * is known of two tokens marks one. */
+#define FM_EXTRA_BEHIND "model.layers.{x}."
+#define FM_EXTRA_BEHIND_MARK FM_EXTRA_BEHIND "eh_proj.weight"
+
 /* As DeepSeek-V3 has them, and those after its pattern: layers behind the last. */
 extern const struct fm_extra_form fm_extra_nextn;
 

@@ -3,6 +3,7 @@
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/family/deepseek.h"
+#include "lib/family/extra.h"
 #include "lib/family/family.h"
 
 /* clang-format off */
@@ -49,4 +50,5 @@ const struct fm_model_family fm_glm4_moe = {
     .eps = 1e-5,
     .positions = 131072,
     .weight = weights,
+    .extra = &fm_extra_nextn,
 };

@@ -9,6 +9,7 @@
 #include "lib/block/scored.h"
 #include "lib/block/swiglu.h"
 #include "lib/family/decoder.h"
+#include "lib/family/extra.h"
 #include "lib/family/family.h"
 
 #include <string.h>
@@ -81,6 +82,15 @@ static const struct fm_gqa_options attention = {
 
 static const struct fm_scored_options router = {.sigmoid = true, .renormalised = true};
 
+/* The published models' config.json counts three, and their weights have none. */
+static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
+static const char *const extra_counts[] = {"num_mtp_modules", "num_nextn_predict_layers", NULL};
+static const struct fm_extra_form extra = {.name = extra_names,
+                                           .mark = FM_EXTRA_BEHIND_MARK,
+                                           .behind = true,
+                                           .count = extra_counts,
+                                           .flag = "use_mtp"};
+
 const struct fm_model_family fm_minimax_m2 = {
     .name = "minimax_m2",
     .schema = 2,
@@ -96,4 +106,5 @@ const struct fm_model_family fm_minimax_m2 = {
     .eps = 1e-6,
     .positions = 196608,
     .weight = weights,
+    .extra = &extra,
 };

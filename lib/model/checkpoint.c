@@ -48,10 +48,10 @@ static int sort_shard(struct fm_checkpoint *cp, const struct fm_shard *shard, st
         const struct fm_weight *w = fm_weights_find(&cp->config, FM_SOURCE_STOCK, t->name, &l, &e);
         if (w && fm_weights_is_expert(w))
             rc = take_expert(cp, w, l, e, t, &shard->file, err);
-        else if (!w && fm_extra_add(&cp->sum, &cp->config, t))
-            cp->extra[cp->extras++] = (struct fm_where){t, &shard->file};
         else if (!w && fm_extra_refuse(t->name, err))
             rc = err->code;
+        else if (!w && fm_extra_add(&cp->sum, &cp->config, t))
+            cp->extra[cp->extras++] = (struct fm_where){t, &shard->file};
         else if (strstr(t->name, ".experts."))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json",
                          t->name);

@@ -204,13 +204,13 @@ static bool is_switch(const struct fm_model *m, const char *name)
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
-    if (fm_weights_find(&m->config, m->tensors.source, t->name, &l, &e) || is_switch(m, t->name) ||
-        fm_extra_add(&m->extra, &m->config, t))
+    if (fm_weights_find(&m->config, m->tensors.source, t->name, &l, &e) || is_switch(m, t->name))
         return FM_OK;
-    if (is_stray(&m->config, t->name))
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
-                       t->name);
-    return fm_extra_refuse(t->name, err);
+    int rc = fm_extra_refuse(t->name, err);
+    if (rc != FM_OK || fm_extra_add(&m->extra, &m->config, t) || !is_stray(&m->config, t->name))
+        return rc;
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
+                   t->name);
 }
 
 static int refuse_strays(struct fm_model *m, struct fm_err *err)

@@ -141,6 +141,7 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
 static int check_extra(struct fm_bundle_job *j, struct fm_err *err)
 {
     struct fm_extra is = {0}, said = j->model.extra;
+    char have[FM_EXTRA_TEXT], want[FM_EXTRA_TEXT];
     for (size_t i = 0; i < j->seg.tensors; i++) {
         const struct fm_segment_tensor *s = &j->seg.tensor[i];
         struct fm_tensor t = {.name = s->name};
@@ -150,11 +151,13 @@ static int check_extra(struct fm_bundle_job *j, struct fm_err *err)
         t.size = bytes;
         fm_extra_add(&is, &j->config, &t);
     }
+    fm_extra_print(have, &is);
+    fm_extra_print(want, &said);
     if (is.tensors != said.tensors || is.bytes != said.bytes || is.seen != said.seen)
         return fm_fail(err, FM_EFORMAT,
                        "has %" PRIu64 " tensors of no decoder layer in %" PRIu64
-                       " bytes, the manifest says %" PRIu64 " in %" PRIu64,
-                       is.tensors, is.bytes, said.tensors, said.bytes);
+                       " bytes (layers '%s'), the manifest says %" PRIu64 " in %" PRIu64 " ('%s')",
+                       is.tensors, is.bytes, have, said.tensors, said.bytes, want);
     return fm_extra_check(&is, &j->config, err);
 }
 
