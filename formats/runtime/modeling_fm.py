@@ -1,4 +1,5 @@
-"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE and OLMoE with experts of unequal width.
+"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, MiniMax-M2 and ERNIE-4.5 with experts of
+unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
@@ -14,6 +15,8 @@ config.json:
                 it.  Members outside are refused, and of each expert only what the widest of the
                 others uses is loaded
     fm_layout   "layer": stock three-dimensional experts, one width per layer; else flat ones
+    fm_shared   the channels of the shared expert, where the stock class takes them from the width
+                of all experts and that key holds a list
 
 Flat experts are two matrices per layer, one expert after another, channels in order of rank, so
 that a narrower expert is a prefix:
@@ -41,6 +44,9 @@ from torch import nn
 from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.models.ernie4_5_moe import configuration_ernie4_5_moe, modeling_ernie4_5_moe
+from transformers.models.glm4_moe import configuration_glm4_moe, modeling_glm4_moe
+from transformers.models.minimax_m2 import configuration_minimax_m2, modeling_minimax_m2
 from transformers.models.mixtral import configuration_mixtral, modeling_mixtral
 from transformers.models.olmoe import configuration_olmoe, modeling_olmoe
 from transformers.models.phimoe import configuration_phimoe, modeling_phimoe
@@ -443,6 +449,16 @@ def experts_of(config, width):
         vars(config)[config.fm_width_key] = usual
 
 
+def shared_width(config):
+    """Where it is counted in experts: GLM and DeepSeek spell their number one way, ERNIE another."""
+    if config.fm_shared is not None:
+        return config.fm_shared
+    for key in ("n_shared_experts", "moe_num_shared_experts"):
+        if getattr(config, key, None) is not None:
+            return getattr(config, key) * getattr(config, config.fm_width_key)
+    raise ValueError("config.json does not say how wide the shared expert is")
+
+
 class FmModel:
     """Mixed into a stock model, which is built with experts of no channels, then given these."""
 
@@ -458,6 +474,9 @@ class FmModel:
                 layer.mlp.experts = self.experts(config, index, layer.mlp.experts)
                 if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
                     layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
+                if getattr(layer.mlp, "shared_experts", None) is not None:
+                    stock = type(layer.mlp.shared_experts)
+                    layer.mlp.shared_experts = stock(config, intermediate_size=shared_width(config))
         if config.fm_load_cap:
             pick_rows(config.model_type)
         rotary = self.base_model.rotary_emb
@@ -498,7 +517,8 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
     base = getattr(config, f"{name}Config")
 
     def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
-        budgets = {key: stock.pop(key, None) for key in ("fm_budget", "fm_budgets", "fm_load_cap")}
+        own = "fm_budget", "fm_budgets", "fm_load_cap", "fm_shared"
+        budgets = {key: stock.pop(key, None) for key in own}
         if fm_family:
             budgets["fm_load_cap"] = load_cap(budgets["fm_load_cap"])
         if stock.get("sliding_window") == 0 and "use_sliding_window" not in stock:
@@ -545,4 +565,13 @@ FmQwen2MoeConfig, FmQwen2MoeModel, FmQwen2MoeForCausalLM = family(
 )
 FmQwen3MoeConfig, FmQwen3MoeModel, FmQwen3MoeForCausalLM = family(
     modeling_qwen3_moe, configuration_qwen3_moe, "Qwen3Moe"
+)
+FmGlm4MoeConfig, FmGlm4MoeModel, FmGlm4MoeForCausalLM = family(
+    modeling_glm4_moe, configuration_glm4_moe, "Glm4Moe"
+)
+FmMiniMaxM2Config, FmMiniMaxM2Model, FmMiniMaxM2ForCausalLM = family(
+    modeling_minimax_m2, configuration_minimax_m2, "MiniMaxM2", "intermediate_size"
+)
+FmErnie4_5_MoeConfig, FmErnie4_5_MoeModel, FmErnie4_5_MoeForCausalLM = family(
+    modeling_ernie4_5_moe, configuration_ernie4_5_moe, "Ernie4_5_Moe"
 )

@@ -19,6 +19,7 @@
 /* Where a tensor's bytes come from. */
 enum fm_fill {
     FM_FILL_COPY,    /* a tensor of the bundle that is no expert's */
+    FM_FILL_WIDENED, /* one of the shared expert, with zeros behind its channels */
     FM_FILL_EXPERTS, /* blocks, one after another */
     FM_FILL_UNSET    /* one number, -1: the budget to start with is not chosen here */
 };
@@ -40,7 +41,7 @@ struct fm_planned_tensor {
     struct fm_tensor t; /* name owned; offset is that in its file */
     enum fm_fill fill;
     int m;                               /* the layer's place in config.moe; -1: of none */
-    const struct fm_opened_tensor *from; /* COPY */
+    const struct fm_opened_tensor *from; /* COPY, WIDENED */
     size_t block, blocks;                /* EXPERTS: the first, how many */
     size_t file;
 };
@@ -57,6 +58,7 @@ struct fm_planned_file {
 struct fm_planned_widths {
     uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
     uint32_t *stored;           /* (M, E): channels that files have room for, those behind zero */
+    int shared;                 /* channels that files have room for in the shared expert */
     uint64_t by_layout, by_pad; /* channels kept and not in the mask, and why: struct
                                    fm_export_report */
 };

@@ -67,7 +67,8 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p)
         const struct fm_planned_tensor *t = &p->tensor[i];
         uint64_t piece = fm_fill_piece_max(p, t, FM_FILL_PIECE);
         enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
-        bool copied = part == FM_PART_GATE_UP || part == FM_PART_DOWN_T;
+        bool copied =
+            t->fill != FM_FILL_WIDENED && (part == FM_PART_GATE_UP || part == FM_PART_DOWN_T);
         piece *= copied ? 1 : 3;
         most = piece > most ? piece : most;
     }

@@ -52,6 +52,8 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
                      uint64_t from, uint64_t limit)
 {
     uint64_t left = t->t.size - from, at = from;
+    if (t->fill == FM_FILL_WIDENED)
+        return t->t.size;
     if (t->blocks == 0)
         return from + (left < limit ? left : limit);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {
@@ -196,6 +198,38 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
     return rc;
 }
 
+/*
+ * All of a tensor of the shared expert, whose channels are rows of gate and up and columns of down:
+ * its own bytes with zeros behind those of each row, or of the last.  They are hashed as a whole.
+ */
+static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
+                        struct fm_err *err)
+{
+    size_t size = (size_t)t->from->t.size, rows, row, wide;
+    struct fm_mark mark = fm_scratch_mark();
+    char *bytes = fm_scratch(size);
+    int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, bytes, size, err);
+    if (rc == FM_OK && t->from->digest) {
+        struct fm_digest digest = fm_digest_of(bytes, size);
+        rc = fm_fill_check(p, t, &digest, err);
+    }
+    fm_fill_rows(t, &rows, &row, &wide);
+    for (size_t i = 0; i < rows && rc == FM_OK; i++) {
+        memcpy(dst + i * wide, bytes + i * row, row);
+        memset(dst + i * wide + row, 0, wide - row);
+    }
+    fm_scratch_release(mark);
+    return rc;
+}
+
+void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide)
+{
+    bool columns = t->t.shape[0] == t->from->t.shape[0];
+    *rows = columns ? (size_t)t->t.shape[0] : 1;
+    *row = (size_t)t->from->t.size / *rows;
+    *wide = (size_t)t->t.size / *rows;
+}
+
 /* "Start with what config.json or the environment says": an index is put there to switch. */
 static int fill_unset(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
 {
@@ -213,6 +247,9 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
     case FM_FILL_COPY:
         return fm_file_read(&p->from->bundle.file, t->from->t.offset + from, dst, (size_t)size,
                             err);
+    case FM_FILL_WIDENED:
+        assert(from == 0 && size == t->t.size);
+        return fill_widened(p, t, dst, err);
     case FM_FILL_EXPERTS:
         return fill_blocks(p, t, from, size, dst, err);
     case FM_FILL_UNSET:
@@ -225,7 +262,7 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
 int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                   const struct fm_digest *digest, struct fm_err *err)
 {
-    if (t->fill != FM_FILL_COPY || !t->from->digest || fm_digest_equal(digest, t->from->digest))
+    if (!t->from || !t->from->digest || fm_digest_equal(digest, t->from->digest))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "%s: tensor '%s' is not that of its checksum; the bundle is damaged (fm-verify "

@@ -19,6 +19,9 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
  * block that is filled as a whole ends. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
+/* How the bytes of a tensor that is wider in the export lie there: `rows` times `row` bytes of its
+ * own, each with zeros behind it up to `wide`. */
+void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide);
 /* Bytes of the largest piece between two cuts. */
 uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                            uint64_t limit);

@@ -5,7 +5,7 @@
  * Its form for vLLM is for that program's fused kernels: a layer's experts are two tensors of three
  * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k), k is a multiple
  * of what the kernels need, and config.json has it for every decoder layer as
- * moe_intermediate_size.
+ * moe_intermediate_size; fm_shared then says what the shared expert's width was by that key.
  */
 #include <inttypes.h>
 
@@ -43,6 +43,10 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     }
     fm_text_printf(&t, "]");
     fm_texts_set(edit, "moe_intermediate_size", &t);
+    if (p->from->config.family->shared_key && p->from->config.shared > 0) {
+        fm_text_printf(&t, "%d", p->from->config.shared);
+        fm_texts_set(edit, "fm_shared", &t);
+    }
 }
 
 static const struct fm_layout fused = {

@@ -2,7 +2,8 @@
  * uniform: stock names, every expert equally wide.  The width is what the budget leaves of an
  * expert, up to a multiple that the grouped products of stock runtimes need, and config.json
  * differs from the checkpoint's in the width key alone: any program that runs the original
- * architecture loads it.
+ * architecture loads it.  Where the shared expert is said to be as wide as so many experts, that
+ * number changes, too, and zeros fill the last of them.
  */
 #include "lib/export/runtimes.h"
 #include "lib/export/tensorplan.h"
@@ -19,10 +20,16 @@ static void level_model(struct fm_exportplan *p)
 
 static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
+    const struct fm_config *c = &p->from->config;
+    const struct fm_model_family *family = c->family;
     struct fm_text t = {0};
     fm_texts_stock(edit, p);
     fm_text_printf(&t, "%d", (int)p->widths.stored[0]);
-    fm_texts_set(edit, p->from->config.family->width_key, &t);
+    fm_texts_set(edit, family->width_key, &t);
+    if (!family->shared_key || c->shared == 0)
+        return;
+    fm_text_printf(&t, "%d", p->widths.shared / (int)p->widths.stored[0]);
+    fm_texts_set(edit, family->shared_key, &t);
 }
 
 static void say_running(struct fm_text *t, const struct fm_exportplan *p)

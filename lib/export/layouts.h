@@ -91,6 +91,12 @@ FM_LAYOUT_ROWS(FM_LAYOUT_DECLARE)
 extern const struct fm_layout *const fm_layouts[];
 #define FM_LAYOUTS_MAX 16
 
+/* Channels of the shared expert in the files of a layout whose first expert has k.  Where
+ * config.json says it in experts (shared_key of struct fm_model_family) and all of these are k
+ * wide, it takes that many whole ones, with zeros behind its own channels; k 0: it stays as it is.
+ */
+int fm_layouts_shared(const struct fm_layout *layout, const struct fm_config *config, uint32_t k);
+
 /* NULL: there is none of that name. */
 const struct fm_layout *fm_layouts_find(const char *name);
 /* "native|ragged|...", as options list their choices. */

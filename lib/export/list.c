@@ -13,6 +13,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/block/mlp.h"
 #include "lib/export/planner.h"
 #include "lib/export/runtimes.h"
 #include "lib/run/report.h"
@@ -55,8 +56,8 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
     return n;
 }
 
-/* Bytes of the tensors: of all that the member has, what it removes and the files keep, and where
- * they are the family's the index of a budget in every layer. */
+/* Bytes of the tensors: of all that the member has, what it removes and the files keep, where they
+ * are the family's the index of a budget in every layer, and zeros of a wider shared expert. */
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
@@ -65,6 +66,8 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
     if (p->options.layout->family)
         full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
+    full += (uint64_t)o->config.M * fm_mlp_channel_params(o->config.H) *
+            (uint64_t)(p->widths.shared - o->config.shared) * (uint64_t)fm_dtype_bits(o->dtype) / 8;
     return full - (fm_masks_channels(&o->budgets.family) - fm_exportplan_channels_all(p)) * channel;
 }
 

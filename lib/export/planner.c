@@ -178,9 +178,23 @@ void fm_planner_widths(struct fm_exportplan *p, int index)
         kept[i] = whole ? I : kept[i];
         p->widths.stored[i] = fm_exportplan_full(p) ? I : kept[i];
     }
+    p->widths.shared = fm_layouts_shared(layout, &p->from->config, p->widths.stored[0]);
 }
 
 /* ---- tensors and files ---- */
+
+/* The shared expert's tensors may be planned wider than they are. */
+static void widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p)
+{
+    const struct fm_config *c = &p->from->config;
+    int l, e, by = p->widths.shared - c->shared;
+    const struct fm_weight *w = fm_weights_find(c, FM_SOURCE_STOCK, t->from->t.name, &l, &e);
+    if (by == 0 || !w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE ||
+        w->part > FM_PART_MLP_DOWN)
+        return;
+    t->fill = FM_FILL_WIDENED;
+    t->t.shape[w->part == FM_PART_MLP_DOWN] += (uint64_t)by;
+}
 
 /* Tensors that are no expert's, under the names of the layout. */
 static int add_rest(struct fm_exportplan *p, struct fm_err *err)
@@ -194,6 +208,7 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
         fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
         struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
         like.t.name = name;
+        widen_shared(&like, p);
         rc = fm_exportplan_add_tensor(p, &like, err);
     }
     return rc;
@@ -281,10 +296,26 @@ static int check_names(const struct fm_exportplan *p, struct fm_err *err)
     return rc;
 }
 
+/* Of experts without channels no number is as wide as the shared one. */
+static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_layout *layout = p->options.layout;
+    if (!layout->one_width || !c->family->shared_key || c->shared == 0 || p->widths.stored[0] > 0)
+        return FM_OK;
+    return fm_fail(
+        err, FM_ECONFIG,
+        "layout %s: experts without channels, and config.json counts the shared expert's "
+        "%d in them (%s); use a smaller budget or another layout",
+        layout->name, c->shared, c->family->shared_key);
+}
+
 int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
-    int rc = FM_OK;
     fm_planner_widths(p, index);
+    int rc = check_shared(p, err);
+    if (rc != FM_OK)
+        return rc;
     bool fits = p->weight_files > 0 && memcmp(p->room, p->widths.stored,
                                               fm_opened_experts(p->from) * sizeof *p->room) == 0;
     fm_exportplan_forget(p, fits ? p->weight_files : 0);

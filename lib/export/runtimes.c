@@ -25,11 +25,12 @@ uint64_t fm_runtimes_degrees(const struct fm_config *c, const struct fm_layout *
                              const uint32_t *stored)
 {
     bool stock = !layout->code;
+    int shared = fm_layouts_shared(layout, c, stored[0]);
     uint64_t degrees = 0;
     if (layout->split == FM_SPLIT_NONE)
         return 0;
     for (int d = 1; d <= FM_DEGREES_MAX; d++)
-        if (c->attention->divides(c, d, stock) && c->dense % d == 0 && c->shared % d == 0 &&
+        if (c->attention->divides(c, d, stock) && c->dense % d == 0 && shared % d == 0 &&
             (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, d)))
             degrees |= (uint64_t)1 << (d - 1);
     return degrees;

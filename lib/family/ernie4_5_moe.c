@@ -94,6 +94,7 @@ const struct fm_model_family fm_ernie4_5_moe = {
     .width_key = "moe_intermediate_size",
     .experts_key = "moe_num_experts",
     .chosen_key = "moe_k",
+    .shared_key = "moe_num_shared_experts",
     .read_layers = read_layers,
     .attention = &fm_gqa,
     .router = &fm_scored,

@@ -25,6 +25,8 @@ struct fm_model_family {
     const char *width_key;  /* of the experts' channels */
     const char *experts_key, *chosen_key; /* of E and K; NULL: num_experts or num_local_experts,
                                              num_experts_per_tok, which are read as well */
+    const char *shared_key; /* how many experts the shared one is as wide as; NULL: its width is a
+                               key of its own, or there is none */
     /* Which layers have experts (all are in config->moe when it is called), and how wide the other
      * MLPs are; NULL: every layer has experts and nothing else. */
     int (*read_layers)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);

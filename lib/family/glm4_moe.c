@@ -40,6 +40,7 @@ const struct fm_model_family fm_glm4_moe = {
     .class_name = "Glm4Moe",
     .width_key = "moe_intermediate_size",
     .experts_key = "n_routed_experts",
+    .shared_key = "n_shared_experts",
     .read_layers = read_layers,
     .attention = &fm_gqa,
     .router = &fm_scored,

@@ -233,6 +233,32 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     return check_rebuilt(p, rows, err);
 }
 
+/* A tensor that is wider than the bundle's: its own bytes by their digest, and zeros. */
+static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
+{
+    size_t size = (size_t)have->size, own = (size_t)p->t->from->t.size, rows, row, wide;
+    size_t values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
+    char *bytes = fm_scratch(size), *packed = fm_scratch(own);
+    int rc = fm_file_read(&p->j->shard[p->t->file].file, have->offset, bytes, size, err);
+    if (rc != FM_OK)
+        return rc;
+    bool zero = true;
+    fm_fill_rows(p->t, &rows, &row, &wide);
+    for (size_t i = 0; i < rows; i++) {
+        memcpy(packed + i * row, bytes + i * wide, row);
+        zero = zero && is_zero(bytes + i * wide + row, wide - row);
+    }
+    struct fm_digest digest = fm_digest_of(packed, own);
+    if (!fm_digest_equal(&digest, p->t->from->digest))
+        say_differs(p, 0);
+    if (fm_dtype_is_weight(have->dtype) && fm_dtype_nonfinite(packed, have->dtype, values) < values)
+        say_not_finite(p);
+    if (!zero)
+        fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
+                         "channels behind those of the shared expert are not all zero");
+    return FM_OK;
+}
+
 /* The tensor is what the plan puts there, byte for byte. */
 static int check_unset(const struct place *p, const struct fm_tensor *have_tensor,
                        struct fm_err *err)
@@ -282,8 +308,10 @@ static void check_unit(void *arg, int i)
         return;
     if (p.b)
         rc = check_block(&p, &bytes, &err);
+    else if (p.t->fill == FM_FILL_UNSET)
+        rc = check_unset(&p, have, &err);
     else
-        rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_unset(&p, have, &err);
+        rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
     fm_scratch_release(mark);
     if (rc != FM_OK)
         fm_crew_fail(&j->v->crew, &err);

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 from judge import (
     Judge,
@@ -31,7 +32,10 @@ from judge import (
 )
 
 HERE = Path(__file__).resolve().parents[2] / "golden"
-ROWS = ("odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe")
+ROWS = (
+    "odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe",
+    "odd-glm4", "odd-minimax", "odd-ernie",
+)  # fmt: skip
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
 STOCK = ("padded", "uniform")  # their code is transformers' own
@@ -54,6 +58,7 @@ class Row:
         self.ids = tokens(self.tokens, self.T)
         config = json.loads((self.model / "config.json").read_text())
         self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
+        self.bias = self.item_of("e_score_correction_bias")
 
     def ours(self, path):
         return our_logprobs(path, self.tokens, self.T)
@@ -65,10 +70,20 @@ class Row:
             judge.say(held == size, f"{path.name} holds {held} of {size} bytes")
         return their_logprobs(model, self.ids)
 
+    def item_of(self, ending):
+        """Bytes of a number of the checkpoint's tensors whose names end so."""
+        for path in self.model.glob("model*.safetensors"):
+            with safe_open(path, "pt") as file:
+                for name in file.keys():
+                    if name.endswith(ending):
+                        return file.get_tensor(name).element_size()
+        return self.dtype.itemsize
+
     def held(self, model):
-        """Bytes of what a loaded model keeps, in the type that the files have."""
-        kept = {x.data_ptr(): x.numel() for x in model.state_dict().values()}
-        return sum(kept.values()) * self.dtype.itemsize
+        """Bytes of what a loaded model keeps, in the types that the files have."""
+        item = lambda name: self.bias if name.endswith("correction_bias") else self.dtype.itemsize
+        kept = {x.data_ptr(): x.numel() * item(n) for n, x in model.state_dict().items()}
+        return sum(kept.values())
 
 
 def make_family(row):
