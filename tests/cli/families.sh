@@ -5,7 +5,7 @@ numbers() {
     sed 's/[0-9]* items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/loss [.0-9]*, want [.0-9]*;/loss:/
         s/differ by [-e.0-9]* at most/differ by D at most/'
 }
-for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe; do
+for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie; do
     model=$GOLDEN/$name
     echo "== $name"
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |

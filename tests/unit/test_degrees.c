@@ -20,8 +20,14 @@ static void expect(const struct fm_config *c, const struct fm_layout *layout,
 }
 
 /* 12 query heads over 6; experts of 48 channels, of which the masks keep a part. */
-static const struct fm_config plain = {
-    .attention = &fm_gqa, .L = 2, .M = 2, .Q = 12, .G = 6, .E = E, .I = 48};
+static const struct fm_config plain = {.family = &fm_mixtral,
+                                       .attention = &fm_gqa,
+                                       .L = 2,
+                                       .M = 2,
+                                       .Q = 12,
+                                       .G = 6,
+                                       .E = E,
+                                       .I = 48};
 static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
 static void attention_alone_limits_where_experts_stay_whole(void **unused)
@@ -57,6 +63,28 @@ static void dense_layers_and_shared_experts_limit_too(void **unused)
     expect(&shared, &fm_layout_ragged, odd, "1 3");
 }
 
+/* A shared expert of 96 channels is three experts of 40, with 24 zeros, where config.json counts it
+ * in experts and these are narrower. */
+static void shared_experts_are_as_wide_as_whole_experts(void **unused)
+{
+    (void)unused;
+    struct fm_config c = plain, own = plain;
+    const uint32_t k[] = {40, 40, 40, 40};
+    c.family = &fm_glm4_moe;
+    own.family = &fm_qwen2_moe;
+    c.shared = own.shared = 96;
+    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 40), 120);
+    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 48), 96);
+    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 0), 96);
+    assert_int_equal(fm_layouts_shared(&fm_layout_padded, &c, 40), 96);
+    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &own, 40), 96);
+    c.shared = own.shared = 33; /* 40 in files of the one */
+    expect(&c, &fm_layout_uniform, k, "1 2");
+    expect(&own, &fm_layout_uniform, k, "1");
+    c.shared = 0;
+    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 40), 0);
+}
+
 /* OLMoE's keys are gathered again for one norm: copies would be gathered, too. */
 static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
 {
@@ -72,8 +100,8 @@ static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
 static void the_largest_degree_is_printed_too(void **unused)
 {
     (void)unused;
-    struct fm_config c = {
-        .attention = &fm_gqa, .L = 2, .M = 2, .Q = 128, .G = 128, .E = E, .I = 48};
+    struct fm_config c = plain;
+    c.Q = c.G = 128;
     expect(&c, &fm_layout_ragged, odd, "1 2 4 8 16 32 64");
 }
 
@@ -82,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_alone_limits_where_experts_stay_whole),
         cmocka_unit_test(channels_limit_where_experts_are_split),
+        cmocka_unit_test(shared_experts_are_as_wide_as_whole_experts),
         cmocka_unit_test(dense_layers_and_shared_experts_limit_too),
         cmocka_unit_test(a_norm_over_all_key_heads_takes_no_copies),
         cmocka_unit_test(the_largest_degree_is_printed_too),
