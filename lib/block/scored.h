@@ -32,7 +32,7 @@ struct fm_scored_options {
 };
 
 /* What config.json says of it. */
-struct fm_scored {
+struct FM_OVERLAY fm_scored {
     struct fm_route_rule rule;
 };
 
