@@ -16,6 +16,7 @@
  * the llama.cpp in llama-cpp-python 0.3.36:
  *
  *   PhiMoE                      another norm and another router
+ *   routers that choose by score  (block "scored") known to it, but never compared with ours
  *   Qwen with dense layers      no tensors for them: "Can not map tensor"
  *   norm_topk_prob              true for Mixtral and Qwen3-MoE, false for Qwen2-MoE and OLMoE,
  *                               whatever config.json says

@@ -20,14 +20,8 @@ static void expect(const struct fm_config *c, const struct fm_layout *layout,
 }
 
 /* 12 query heads over 6; experts of 48 channels, of which the masks keep a part. */
-static const struct fm_config plain = {.family = &fm_mixtral,
-                                       .attention = &fm_gqa,
-                                       .L = 2,
-                                       .M = 2,
-                                       .Q = 12,
-                                       .G = 6,
-                                       .E = E,
-                                       .I = 48};
+static const struct fm_config plain = {
+    .family = &fm_mixtral, .attention = &fm_gqa, .L = 2, .M = 2, .Q = 12, .G = 6, .E = E, .I = 48};
 static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
 static void attention_alone_limits_where_experts_stay_whole(void **unused)
