@@ -68,6 +68,7 @@ struct fm_output {
     char *path; /* final name; NULL: standard output */
     char *temp; /* temporary name beside it */
     bool seekable;
+    bool small;  /* a stream that may block: bytes go in pieces */
     uint64_t at; /* bytes written by fm_output_write */
     bool force;  /* the rest is private */
     bool inside; /* of a struct fm_outdir, which is temporary as a whole */
@@ -86,6 +87,7 @@ int fm_output_check(const char *path, bool force, struct fm_err *err);
 /* Reserve `size` bytes, so that a full disk fails now (FM_EIO names the free space).  The size of
  * the file does not change; nothing happens to a pipe. */
 int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);
+/* FM_ESAVED where the process is asked to stop while a reader keeps it waiting. */
 int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err);
 /* Anywhere in a seekable output; safe from several threads at once. */
 int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, size_t size,

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 
 #include "formats/file/temporary.h"
 #include "lib/base/mem.h"
+#include "lib/base/signals.h"
 
 static const char *name_of(const struct fm_output *o)
 {
@@ -54,6 +56,26 @@ int fm_output_check(const char *path, bool force, struct fm_err *err)
     return fm_temporary_check(path, err);
 }
 
+/*
+ * Nothing interrupts a write that waits for a slow reader (lib/base/signals.h), so that a pipe must
+ * not be waited for in write(2).  Whether it blocks is a property of the open pipe, which others
+ * share, so we open it once more; where that cannot be, as of a socket, it takes small pieces when
+ * poll(2) says that there is room for one.
+ */
+static void wait_outside(struct fm_output *o, mode_t mode)
+{
+    char path[32];
+    if (!S_ISFIFO(mode) && !S_ISSOCK(mode))
+        return;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", o->fd);
+    int fd = S_ISFIFO(mode) ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    o->small = fd < 0;
+    if (fd < 0)
+        return;
+    close(o->fd);
+    o->fd = fd;
+}
+
 static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
 {
     struct stat st;
@@ -68,6 +90,7 @@ static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
         return fm_fail_errno(err, "cannot use standard output");
     o->seekable = S_ISREG(st.st_mode) && st.st_size == 0 && !(flags & O_APPEND) &&
                   lseek(o->fd, 0, SEEK_CUR) == 0;
+    wait_outside(o, st.st_mode);
     return FM_OK;
 }
 
@@ -130,22 +153,35 @@ int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
     return rc;
 }
 
+/* There is room for PIPE_BUF bytes at least, or nobody reads any more. */
+static int await_reader(const struct fm_output *o, struct fm_err *err)
+{
+    if (fm_signals_await(o->fd, POLLOUT, -1))
+        return FM_OK;
+    return fm_fail(err, FM_ESAVED, "stopped while it waited for the reader of %s", name_of(o));
+}
+
 int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err)
 {
     size_t done = 0;
-    while (done < size) {
-        ssize_t put = write(o->fd, (const char *)src + done, size - done);
+    int rc = FM_OK;
+    while (done < size && rc == FM_OK) {
+        size_t piece = size - done;
+        if (o->small && (rc = await_reader(o, err)) != FM_OK)
+            return rc;
+        if (o->small && piece > PIPE_BUF)
+            piece = PIPE_BUF;
+        ssize_t put = write(o->fd, (const char *)src + done, piece);
         if (put >= 0) {
             done += (size_t)put;
             o->at += (uint64_t)put;
         } else if (errno == EAGAIN) {
-            struct pollfd p = {.fd = o->fd, .events = POLLOUT};
-            poll(&p, 1, -1);
+            rc = await_reader(o, err);
         } else if (errno != EINTR) {
-            return fail_write(o, size - done, err);
+            rc = fail_write(o, size - done, err);
         }
     }
-    return FM_OK;
+    return rc;
 }
 
 int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, size_t size,

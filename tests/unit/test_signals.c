@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -434,6 +435,69 @@ static void other_signals_do_what_they_always_do(void **state)
     }
 }
 
+/* A tool whose standard output is `to`, which nobody reads. */
+static pid_t start_unread(const char *line, int to)
+{
+    pid_t pid = fork();
+    scratch_check(pid >= 0, "fork");
+    if (pid > 0)
+        return pid;
+    dup2(to, 1);
+    alarm(SECONDS_MAX);
+    if (chdir(scratch_root) == 0)
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+    _exit(98);
+}
+
+/* For a while it sleeps and uses no processor. */
+static bool is_waiting(pid_t pid)
+{
+    char path[64], state = 0;
+    unsigned long before = 0, used = 1;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    for (int i = 0; i < 4; i++) {
+        unsigned long user = 0, system = 0;
+        FILE *f = fopen(path, "r");
+        if (!f || fscanf(f, "%*d (%*[^)]) %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+                         &state, &user, &system) != 3)
+            state = 0;
+        if (f)
+            fclose(f);
+        before = used;
+        used = user + system;
+        if (state != 'S' || (i > 0 && used != before))
+            return false;
+        nap(0.05);
+    }
+    return true;
+}
+
+/* The first signal is enough where a pipe or a socket is full, and whether others set it so that it
+ * does not block. */
+static void a_stalled_reader_does_not_keep_it(void **state)
+{
+    (void)state;
+    char line[8400];
+    snprintf(line, sizeof line, "exec %s/fm-pack --model model -q -T 2 trained 2>/dev/null", bin);
+    for (int kind = 0; kind < 3; kind++) {
+        int ends[2], wait = 0;
+        scratch_check((kind == 2 ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends)
+                                 : pipe2(ends, kind ? O_NONBLOCK : 0)) == 0,
+                      "pipe");
+        pid_t pid = start_unread(line, ends[1]);
+        await_catching(pid);
+        while (!is_waiting(pid) && !has_ended(pid))
+            ;
+        assert_false(has_ended(pid));
+        assert_int_equal(fcntl(ends[1], F_GETFL) & O_NONBLOCK, kind == 1 ? O_NONBLOCK : 0);
+        kill(pid, SIGTERM);
+        assert_int_equal(waitpid(pid, &wait, 0), pid);
+        assert_true(WIFSIGNALED(wait) && WTERMSIG(wait) == SIGTERM);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -441,6 +505,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(a_hundred_signals_change_no_result, tidy),
         cmocka_unit_test_setup(all_threads_but_one_block_what_is_handled, tidy),
         cmocka_unit_test_setup(a_silent_pipe_does_not_keep_it, tidy),
+        cmocka_unit_test_setup(a_stalled_reader_does_not_keep_it, tidy),
         cmocka_unit_test_setup(a_silent_pytorch_does_not_keep_it, tidy),
         cmocka_unit_test_setup(a_tokenizer_command_has_no_signal_blocked, tidy),
         cmocka_unit_test_setup(it_stops_and_goes_on_as_a_terminal_says, tidy),
