@@ -90,7 +90,7 @@ all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_cli
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
 $(BUILD)/kernels/cpu/%.c.o $(BUILD)/kernels/serve/cpu_serve.c.o: FLAGS += -O3
-$(BUILD)/kernels/clip/%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o: FLAGS += -O3
+$(BUILD)/kernels/clip/%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
 # Sizes are int there and indices are products of them with size_t: the sign is not cast each time.
 $(BUILD)/kernels/%.c.o $(BUILD)/pic/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden

@@ -47,12 +47,12 @@ struct convert {
 static void convert_some(struct fm_out y, size_t at, struct fm_in x, size_t from, size_t n)
 {
     if (y.dtype == FM_F32) {
-        fm_dtype_to_f32((float *)y.data + at, fm_element(x, from).data, x.dtype, n);
+        fm_read_floats((float *)y.data + at, x, from, n);
         return;
     }
     struct fm_mark mark = fm_scratch_mark();
     float *wide = fm_scratch(n * sizeof *wide);
-    fm_dtype_to_f32(wide, fm_element(x, from).data, x.dtype, n);
+    fm_read_floats(wide, x, from, n);
     fm_dtype_from_f32(fm_element_out(y, at).data, wide, y.dtype, n);
     fm_scratch_release(mark);
 }
@@ -108,7 +108,7 @@ static void transpose_strip(void *arg, int index)
         int i = a->I - i0 < TILE_I ? a->I - i0 : TILE_I;
         for (int r = 0; r < h; r++) {
             size_t at = (size_t)(h0 + r) * (size_t)a->I + (size_t)i0;
-            fm_dtype_to_f32(tile[r], fm_element(a->x, at).data, a->x.dtype, (size_t)i);
+            fm_read_floats(tile[r], a->x, at, (size_t)i);
         }
         scatter(a->y, tile, a->order + i0, h, i, h0, a->H);
     }
@@ -133,12 +133,7 @@ struct narrowing {
 static void round_block(const void *args, int64_t first, int64_t last)
 {
     const struct narrowing *a = args;
-    float stored[1024]; /* room for as many values of any weight dtype */
-    for (int64_t i = first; i < last; i += 1024) {
-        size_t n = last - i < 1024 ? (size_t)(last - i) : 1024;
-        fm_dtype_from_f32(stored, a->x + i, a->dtype, n);
-        fm_dtype_to_f32(a->x + i, stored, a->dtype, n);
-    }
+    fm_dtype_round(a->x + first, a->dtype, (size_t)(last - first));
 }
 
 void cpu_round_to(float *x, enum fm_dtype dtype, int64_t count)

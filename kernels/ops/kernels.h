@@ -49,12 +49,15 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/base/pool.h"
+#include "lib/base/scaled.h"
 
-/* An array that carries its type: F32 and BF16 everywhere, F16 and F64 where an operation says so.
- * To be read, to be written. */
+/* An array that carries its type: F32 and BF16 everywhere, F16, F64 and codes with their scales
+ * where an operation says so.  To be read, to be written. */
 struct fm_in {
     const void *data;
     enum fm_dtype dtype;
+    const struct fm_scales *scales; /* of the codes in data; the struct is the host's, the array of
+                                       scales in it the device's.  NULL: data holds values */
 };
 struct fm_out {
     void *data;
@@ -63,7 +66,7 @@ struct fm_out {
 
 static inline struct fm_in fm_f32(const float *x)
 {
-    return (struct fm_in){x, FM_F32};
+    return (struct fm_in){x, FM_F32, NULL};
 }
 
 static inline struct fm_out fm_to_f32(float *y)
@@ -74,13 +77,14 @@ static inline struct fm_out fm_to_f32(float *y)
 /* What was written, to be read. */
 static inline struct fm_in fm_written(struct fm_out y)
 {
-    return (struct fm_in){y.data, y.dtype};
+    return (struct fm_in){y.data, y.dtype, NULL};
 }
 
-/* Where element i of an array lies. */
+/* Where element i of an array of values lies. */
 static inline struct fm_in fm_element(struct fm_in x, size_t i)
 {
-    return (struct fm_in){(const char *)x.data + i * (size_t)(fm_dtype_bits(x.dtype) / 8), x.dtype};
+    const char *at = (const char *)x.data + i * (size_t)(fm_dtype_bits(x.dtype) / 8);
+    return (struct fm_in){at, x.dtype, NULL};
 }
 
 static inline struct fm_out fm_element_out(struct fm_out y, size_t i)

@@ -36,6 +36,14 @@ void fm_narrow(struct fm_out y, const float *wide, size_t n)
         fm_dtype_from_f32(y.data, wide, y.dtype, n);
 }
 
+void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n)
+{
+    if (x.scales)
+        fm_scaled_to_f32(to, x.data, x.dtype, x.scales, at, n);
+    else
+        fm_dtype_to_f32(to, fm_element(x, at).data, x.dtype, n);
+}
+
 /* Elements [at, at + n) of y from floats. */
 static void write_row(struct fm_out y, size_t at, const float *row, size_t n)
 {
@@ -50,7 +58,7 @@ void ref_convert(struct fm_out y, int64_t ldy, struct fm_in x, const int32_t *or
     float *row = fm_scratch(width * sizeof *row);
     for (int j = 0; j < n; j++) {
         size_t from = (size_t)(order ? order[j] : j);
-        fm_dtype_to_f32(row, fm_element(x, from * width).data, x.dtype, width);
+        fm_read_floats(row, x, from * width, width);
         write_row(y, (size_t)j * (size_t)ldy, row, width);
     }
     fm_scratch_release(mark);
@@ -61,7 +69,7 @@ void ref_transpose(struct fm_out y, struct fm_in x, const int32_t *order, int H,
     struct fm_mark mark = fm_scratch_mark();
     float *row = fm_scratch((size_t)I * sizeof *row);
     for (int i = 0; i < H; i++) {
-        fm_dtype_to_f32(row, fm_element(x, (size_t)i * (size_t)I).data, x.dtype, (size_t)I);
+        fm_read_floats(row, x, (size_t)i * (size_t)I, (size_t)I);
         for (int j = 0; j < I; j++)
             write_row(y, (size_t)j * (size_t)H + (size_t)i, row + (order ? order[j] : j), 1);
     }
@@ -70,11 +78,7 @@ void ref_transpose(struct fm_out y, struct fm_in x, const int32_t *order, int H,
 
 void ref_round_to(float *x, enum fm_dtype dtype, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) {
-        float stored; /* room for a value of any weight dtype */
-        fm_dtype_from_f32(&stored, x + i, dtype, 1);
-        fm_dtype_to_f32(x + i, &stored, dtype, 1);
-    }
+    fm_dtype_round(x, dtype, (size_t)count);
 }
 
 void ref_nonfinite(int64_t *first, struct fm_in x, int64_t count)

@@ -16,6 +16,9 @@
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 
+/* Elements [at, at + n) of x, values or codes with scales, as floats. */
+void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n);
+
 /*
  * Arrays of another type than float32 go through scratch: n elements to be read as floats, room for
  * n floats to be written, and those written where they belong.  Nothing happens to float32.

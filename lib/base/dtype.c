@@ -113,9 +113,25 @@ static inline uint16_t bfloat_of_float(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+/* Codes below 8 are subnormal: that many 2^-9. */
+static inline float float_of_e4m3(uint8_t b)
+{
+    uint32_t sign = (uint32_t)(b & 0x80u) << 24, rest = b & 0x7fu;
+    float tiny = (float)rest * 0x1p-9f;
+    uint32_t bits = rest < 8 ? bits_of_float(tiny) : (rest << 20) + ((127u - 7u) << 23);
+    return float_of_bits(sign | (rest == 0x7fu ? 0x7fc00000u : bits));
+}
+
+/* 2^-127 alone is subnormal in float. */
+static inline float float_of_e8m0(uint8_t b)
+{
+    return float_of_bits(b == 0xffu ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x00400000u);
+}
+
 void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n)
 {
     const uint16_t *s = src;
+    const uint8_t *b = src;
     switch (dtype) {
     case FM_F32:
         memcpy(dst, src, n * sizeof *dst);
@@ -127,6 +143,14 @@ void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n)
     case FM_F16:
         for (size_t i = 0; i < n; i++)
             dst[i] = float_of_half(s[i]);
+        return;
+    case FM_F8_E4M3:
+        for (size_t i = 0; i < n; i++)
+            dst[i] = float_of_e4m3(b[i]);
+        return;
+    case FM_F8_E8M0:
+        for (size_t i = 0; i < n; i++)
+            dst[i] = float_of_e8m0(b[i]);
         return;
     default:
         assert(!"not a weight dtype");
@@ -153,10 +177,39 @@ void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t 
     }
 }
 
+void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
+{
+    float stored[256]; /* room for as many values of any weight dtype */
+    for (size_t at = 0; at < n; at += 256) {
+        size_t m = n - at < 256 ? n - at : 256;
+        fm_dtype_from_f32(stored, x + at, dtype, m);
+        fm_dtype_to_f32(x + at, stored, dtype, m);
+    }
+}
+
 #define FINITE_BLOCK 4096 /* elements between looks at the accumulated flag */
+
+/* The same search among codes: the largest without its sign is NaN, and there is no Inf. */
+static size_t e4m3_nan(const uint8_t *b, size_t n)
+{
+    for (size_t at = 0; at < n; at += FINITE_BLOCK) {
+        size_t end = n - at < FINITE_BLOCK ? n : at + FINITE_BLOCK;
+        uint8_t most = 0;
+        for (size_t i = at; i < end; i++) {
+            uint8_t rest = b[i] & 0x7fu;
+            most = rest > most ? rest : most;
+        }
+        for (size_t i = at; most == 0x7fu && i < end; i++)
+            if ((b[i] & 0x7fu) == 0x7fu)
+                return i;
+    }
+    return n;
+}
 
 size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n)
 {
+    if (dtype == FM_F8_E4M3)
+        return e4m3_nan(src, n);
     assert(fm_dtype_is_weight(dtype));
     const uint16_t *h = src;
     const uint32_t *w = src;

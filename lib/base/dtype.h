@@ -1,7 +1,7 @@
 /*
  * Number types: the dtypes a safetensors file may name, their sizes, and the
- * conversion of rows between the three we compute with and float.  Nobody else
- * knows what a bfloat16 is.
+ * conversion of rows between the three that weights may be, those that codes and
+ * their scales are stored in, and float.  Nobody else knows what a bfloat16 is.
  */
 #ifndef FM_BASE_DTYPE_H
 #define FM_BASE_DTYPE_H
@@ -48,12 +48,20 @@ int fm_dtype_bits(enum fm_dtype dtype);
 /* True for BF16, F16 and F32: what weights may be. */
 bool fm_dtype_is_weight(enum fm_dtype dtype);
 
-/* n elements of a weight dtype <-> float.  Narrowing rounds to nearest, ties to even;
- * F16 overflow gives Inf.  src and dst do not overlap. */
+/* n elements of a weight dtype, F8_E4M3 or F8_E8M0 -> float, exact; NaN stays NaN.  src and dst do
+ * not overlap.
+ *     F8_E4M3  sign 1, exponent 4 (bias 7), fraction 3 bits: up to 448, subnormals of 2^-9, no Inf,
+ *              NaN 0x7f and 0xff (OCP 8-bit floating point, E4M3)
+ *     F8_E8M0  2^(byte - 127); NaN 0xff (OCP microscaling formats, E8M0) */
 void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n);
+
+/* n floats -> a weight dtype, rounded to nearest, ties to even; F16 overflow gives Inf. */
 void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t n);
 
-/* Index of the first NaN or Inf among n elements of a weight dtype, or n. */
+/* x[i], i < n, to the nearest value that a weight dtype has. */
+void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n);
+
+/* Index of the first NaN or Inf among n elements of a weight dtype or F8_E4M3, or n. */
 size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n);
 
 #endif

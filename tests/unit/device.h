@@ -208,7 +208,12 @@ DEVICE_TYPES(DEVICE_POINTER, DEVICE_VALUE)
 
 static inline struct fm_in device_pass_in(struct fm_in x)
 {
-    return (struct fm_in){device_open(x.data), x.dtype};
+    static _Thread_local struct fm_scales scales; /* of the one operand that has any */
+    if (x.scales) {
+        scales = *x.scales;
+        scales.scale = device_open(scales.scale);
+    }
+    return (struct fm_in){device_open(x.data), x.dtype, x.scales ? &scales : NULL};
 }
 
 static inline struct fm_out device_pass_out(struct fm_out y)

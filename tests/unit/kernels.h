@@ -75,7 +75,7 @@ static inline struct fm_in as_bf16(float *x, size_t n)
     uint16_t *y = array(n, sizeof *y);
     fm_dtype_from_f32(y, x, FM_BF16, n);
     fm_dtype_to_f32(x, y, FM_BF16, n);
-    return (struct fm_in){y, FM_BF16};
+    return (struct fm_in){y, FM_BF16, NULL};
 }
 
 static inline struct fm_out room_bf16(size_t n)

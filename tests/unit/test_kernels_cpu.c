@@ -230,7 +230,7 @@ static void run_memory(const struct fm_ops *ops, const int *z, struct outputs *o
     for (int i = 0; i < H; i++)
         columns[i] = (i + 1) % H;
     fm_dtype_from_f32(raw, x, dtype, count);
-    struct fm_in in = {raw, dtype};
+    struct fm_in in = {raw, dtype, NULL};
     ops->round_to(rounded, dtype, (int64_t)count);
     float *apart = give(o, normals((size_t)n * H2, 1), (size_t)n * H2, 0);
     ops->convert(fm_to_f32(apart), H2, in, rows, n, H);
@@ -238,7 +238,7 @@ static void run_memory(const struct fm_ops *ops, const int *z, struct outputs *o
     struct fm_out narrow = {array(count, sizeof(float)), dtype};
     ops->convert(narrow, H, fm_f32(x), NULL, n, H);
     ops->convert(fm_to_f32(give(o, floats(count), count, 0)), (int64_t)count,
-                 (struct fm_in){narrow.data, dtype}, NULL, 1, (int64_t)count);
+                 (struct fm_in){narrow.data, dtype, NULL}, NULL, 1, (int64_t)count);
     ops->transpose(narrow, fm_f32(x), NULL, n, H);
     fm_dtype_to_f32(give(o, floats(count), count, 0), narrow.data, dtype, count);
     float *copy = give(o, floats(count), count, 0);

@@ -545,7 +545,7 @@ static void conversions_order_transpose_and_round(void **state)
         unsigned char raw[24], back[24];
         float wide[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
         fm_dtype_from_f32(raw, x, types[t], 6);
-        struct fm_in from = {raw, types[t]};
+        struct fm_in from = {raw, types[t], NULL};
         ref()->convert(fm_to_f32(wide), 3, from, order, 3, 2);
         const float rows[] = {5, 6.5f, 0, 1, 2, 0, 3, 4, 0};
         expect_close(wide, rows, 9, 0, "rows in order, three apart");
@@ -577,7 +577,7 @@ static void what_is_not_finite_is_found(void **state)
         fm_dtype_from_f32(narrow, x, FM_BF16, 70);
         ref()->nonfinite(&first, fm_f32(x), 70);
         assert_int_equal(first, at);
-        ref()->nonfinite(&first, (struct fm_in){narrow, FM_BF16}, 70);
+        ref()->nonfinite(&first, (struct fm_in){narrow, FM_BF16, NULL}, 70);
         assert_int_equal(first, at);
         assert_int_equal(fm_ops_nonfinite(ref(), fm_f32(x), 70), at);
     }

@@ -1,0 +1,148 @@
+/*
+ * Codes with scales for blocks: every code and every scale against the definitions of the formats
+ * (OCP E4M3 and E8M0) computed here from their fields, and matrices of random codes, whose blocks
+ * are cut at the far edges, against one product for each element.  Conversion and transposition of
+ * both tables must give exactly those floats, in any order of rows.
+ */
+#include "tests/unit/kernels.h"
+
+static double e4m3(int code)
+{
+    int exponent = code >> 3 & 15, fraction = code & 7;
+    double value = exponent ? ldexp(1 + fraction / 8.0, exponent - 7) : ldexp(fraction, -9);
+    return code & 0x80 ? -value : value;
+}
+
+static void each_code_is_what_the_format_says(void **unused)
+{
+    (void)unused;
+    for (int code = 0; code < 256; code++) {
+        uint8_t b = (uint8_t)code;
+        float x;
+        fm_dtype_to_f32(&x, &b, FM_F8_E4M3, 1);
+        bool nan = (code & 0x7f) == 0x7f;
+        assert_int_equal(isnan(x) != 0, nan);
+        assert_true(nan || ((double)x == e4m3(code) && (signbit(x) != 0) == (code >= 128)));
+        assert_int_equal(fm_dtype_nonfinite(&b, FM_F8_E4M3, 1), !nan);
+        fm_dtype_to_f32(&x, &b, FM_F8_E8M0, 1);
+        assert_true(code == 255 ? isnan(x) : (double)x == ldexp(1, code - 127));
+    }
+    uint8_t many[9000] = {0};
+    for (size_t at = 8999; at > 0; at /= 3) {
+        many[at] = 0xff;
+        assert_int_equal(fm_dtype_nonfinite(many, FM_F8_E4M3, 9000), at);
+    }
+}
+
+/* A matrix of random codes, all finite, with scales of blocks of r x c. */
+struct matrix {
+    int N, K;
+    uint8_t *code;
+    struct fm_scales scales;
+    float *value; /* (N, K) by the definition */
+};
+
+static struct matrix random_matrix(int N, int K, int r, int c)
+{
+    int down = (N + r - 1) / r, across = (K + c - 1) / c;
+    size_t n = (size_t)N * (size_t)K;
+    float *scale = normals((size_t)down * (size_t)across, 1);
+    struct matrix m = {.N = N, .K = K, .code = array(n, 1), .value = floats(n)};
+    const int32_t *code = below(n, 254);
+    for (int i = 0; i < down * across; i++)
+        scale[i] = fabsf(scale[i]) * 0.01f + 0x1p-20f;
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < K; j++) {
+            size_t at = (size_t)i * (size_t)K + (size_t)j;
+            m.code[at] = (uint8_t)(code[at] < 127 ? code[at] : code[at] + 1); /* neither NaN */
+            m.value[at] = (float)e4m3(m.code[at]) * scale[i / r * across + j / c];
+        }
+    }
+    m.scales = (struct fm_scales){.scale = scale,
+                                  .count = (size_t)down * (size_t)across,
+                                  .columns = K,
+                                  .block_rows = r,
+                                  .block_columns = c};
+    return m;
+}
+
+static const int sizes[][4] = {{1, 1, 128, 128},     {128, 128, 128, 128}, {129, 127, 128, 128},
+                               {300, 200, 128, 128}, {5, 700, 128, 128},   {576, 96, 128, 128},
+                               {37, 53, 16, 8},      {40, 40, 1, 128},     {33, 65, 64, 1}};
+#define SIZES (sizeof sizes / sizeof *sizes)
+
+static void values_are_codes_times_the_scale_of_their_block(void **unused)
+{
+    (void)unused;
+    for (size_t s = 0; s < SIZES; s++) {
+        struct matrix m = random_matrix(sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3]);
+        size_t n = (size_t)m.N * (size_t)m.K;
+        float *have = floats(n);
+        fm_scaled_to_f32(have, m.code, FM_F8_E4M3, &m.scales, 0, n);
+        expect_close(have, m.value, (int)n, 0, "all");
+        /* From any element on, and of codes that begin inside the matrix. */
+        for (size_t first = 0; first < n; first += n / 7 + 1) {
+            size_t part = (n - first) / 2 + 1;
+            fm_scaled_to_f32(have, m.code, FM_F8_E4M3, &m.scales, first, part);
+            expect_close(have, m.value + first, (int)part, 0, "from an element on");
+            struct fm_scales inside = m.scales;
+            inside.first = (int64_t)first;
+            fm_scaled_to_f32(have, m.code + first, FM_F8_E4M3, &inside, 0, part);
+            expect_close(have, m.value + first, (int)part, 0, "codes from inside");
+        }
+        m.scales.rounded = true;
+        fm_scaled_to_f32(have, m.code, FM_F8_E4M3, &m.scales, 0, n);
+        fm_dtype_round(m.value, FM_BF16, n);
+        expect_close(have, m.value, (int)n, 0, "rounded");
+        check_guards();
+        free_arrays();
+    }
+}
+
+static void check_table(const struct fm_ops *ops)
+{
+    for (size_t s = 0; s < SIZES; s++) {
+        struct matrix m = random_matrix(sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3]);
+        size_t N = (size_t)m.N, K = (size_t)m.K;
+        struct fm_in x = {m.code, FM_F8_E4M3, &m.scales};
+        float *have = floats(N * (K + 3)), *want = floats(N * K);
+        int32_t *rows = array(N, sizeof *rows), *columns = array(K, sizeof *columns);
+        for (size_t i = 0; i < N; i++)
+            rows[i] = (int32_t)((i * 7 + 3) % N);
+        for (size_t j = 0; j < K; j++)
+            columns[j] = (int32_t)(K - 1 - j);
+        ops->convert(fm_to_f32(have), (int64_t)(N * K), x, NULL, 1, (int64_t)(N * K));
+        expect_close(have, m.value, (int)(N * K), 0, "one long row");
+        ops->convert(fm_to_f32(have), (int64_t)K + 3, x, rows, (int)N, (int64_t)K);
+        for (size_t i = 0; i < N; i++)
+            expect_close(have + i * (K + 3), m.value + (size_t)rows[i] * K, (int)K, 0, "rows");
+        ops->transpose(fm_to_f32(have), x, columns, (int)N, (int)K);
+        for (size_t j = 0; j < K; j++)
+            for (size_t i = 0; i < N; i++)
+                want[j * N + i] = m.value[i * K + (size_t)columns[j]];
+        expect_close(have, want, (int)(N * K), 0, "columns");
+        check_guards();
+        free_arrays();
+    }
+}
+
+static void tables_convert_and_transpose_codes(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    const struct fm_ops *cpu = NULL;
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    check_table(fm_ops_ref());
+    check_table(cpu);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(each_code_is_what_the_format_says, start_test, end_test),
+        cmocka_unit_test_setup_teardown(values_are_codes_times_the_scale_of_their_block, start_test,
+                                        end_test),
+        cmocka_unit_test_setup_teardown(tables_convert_and_transpose_codes, start_test, end_test),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
