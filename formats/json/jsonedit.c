@@ -13,7 +13,8 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
-/* The value of an edit's key, as offsets into the text; 0, 0: the key is not there. */
+/* What an edit replaces, as offsets into the text: the value of its key, or all that makes the
+ * member; 0, 0: the key is not there. */
 struct span {
     size_t from, to;
 };
@@ -22,8 +23,8 @@ struct span {
 struct object {
     size_t first, first_end; /* white space in front of the first key */
     size_t last;             /* end of the last value */
-    bool empty;
-    struct span *span; /* of each edit */
+    bool empty;              /* no key is left */
+    struct span *span;       /* of each edit */
 };
 
 static size_t skip_space(const char *text, size_t at, size_t size)
@@ -46,8 +47,12 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
     o->empty = o->first_end < size && text[o->first_end] == '}';
     if (o->empty)
         return FM_OK;
+    o->empty = true;
+    size_t cut = o->last; /* end of what was taken out */
+    bool more;
     do {
         char name[1024];
+        size_t before = o->last;
         if ((rc = fm_json_string(&j, name, sizeof name, err)) ||
             (rc = fm_json_expect(&j, ':', err)))
             return rc;
@@ -55,10 +60,20 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
         if ((rc = fm_json_skip(&j, err)))
             return rc;
         o->last = (size_t)(j.at - text);
-        for (int i = 0; i < n; i++)
-            if (strcmp(name, edit[i].key) == 0)
-                o->span[i] = (struct span){from, o->last};
-    } while (fm_json_accept(&j, ','));
+        more = fm_json_accept(&j, ',');
+        int i = 0;
+        while (i < n && strcmp(name, edit[i].key) != 0)
+            i++;
+        if (i < n && edit[i].value) {
+            o->span[i] = (struct span){from, o->last};
+        } else if (i < n) {
+            /* With the comma in front of it, or behind it where nothing is left in front. */
+            size_t end = o->empty && more ? (size_t)(j.at - text) : o->last;
+            o->span[i] = (struct span){o->empty ? cut : before, end};
+            cut = end;
+        }
+        o->empty = o->empty && i < n && !edit[i].value;
+    } while (more);
     return fm_json_expect(&j, '}', err);
 }
 
@@ -86,12 +101,13 @@ static char *write_edited(char *to, const struct object *o, const char *text, si
     size_t at = 0;
     for (int i; (i = next_value(o, n, at)) < n; at = o->span[i].to) {
         put(&to, text + at, o->span[i].from - at);
-        put(&to, edit[i].value, strlen(edit[i].value));
+        if (edit[i].value)
+            put(&to, edit[i].value, strlen(edit[i].value));
     }
     put(&to, text + at, o->last - at);
     bool comma = !o->empty;
     for (int i = 0; i < n; i++) {
-        if (o->span[i].to)
+        if (o->span[i].to || !edit[i].value)
             continue;
         put(&to, ",", comma);
         put(&to, text + o->first, o->first_end - o->first);
@@ -118,7 +134,8 @@ int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, i
         goto out;
     size_t bytes = *size + 1;
     for (int i = 0; i < n; i++)
-        bytes += strlen(edit[i].key) + strlen(edit[i].value) + 5 + (o.first_end - o.first);
+        bytes += strlen(edit[i].key) + (edit[i].value ? strlen(edit[i].value) : 0) + 5 +
+                 (o.first_end - o.first);
     made = fm_alloc(bytes, 1, "a JSON text", err);
     if (!made) {
         rc = err->code;

@@ -1,5 +1,5 @@
 /*
- * Change keys of a JSON object and leave every other byte of the text as it is:
+ * Change or take out keys of a JSON object and leave every other byte of the text as it is:
  * config.json of an export is the checkpoint's but for the keys that the layout needs.
  */
 #ifndef FM_JSONEDIT_H
@@ -10,14 +10,15 @@
 #include "lib/base/err.h"
 
 struct fm_jsonedit {
-    const char *key, *value; /* the value is JSON */
+    const char *key, *value; /* the value is JSON; NULL: the key is taken out */
 };
 
 /*
  * *text (malloc, *size bytes, NUL behind) is an object.  Put the value of each of the `n` edits in
  * the place of its top-level key's, or add the key behind the last one, spaced as the first is;
- * what is added comes in the order of the edits.  Keys of edits differ.  The text is read once, and
- * *text is replaced; on failure it stays.  FM_EFORMAT where the text is no object, FM_ENOMEM.
+ * what is added comes in the order of the edits.  A key that is taken out need not be there.  Keys
+ * of edits differ.  The text is read once, and *text is replaced; on failure it stays.  FM_EFORMAT
+ * where the text is no object, FM_ENOMEM.
  */
 int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err);

@@ -42,6 +42,12 @@ const char *fm_dtype_name(enum fm_dtype dtype)
     return (unsigned)dtype < FM_DTYPES ? types[dtype].name : NULL;
 }
 
+const char *fm_dtype_torch(enum fm_dtype dtype)
+{
+    assert(fm_dtype_is_weight(dtype));
+    return dtype == FM_BF16 ? "bfloat16" : dtype == FM_F16 ? "float16" : "float32";
+}
+
 int fm_dtype_from_name(const char *name, size_t len)
 {
     for (int i = 0; i < FM_DTYPES; i++)

@@ -39,6 +39,9 @@ enum fm_dtype {
 /* "BF16" and so on, as safetensors spells them; NULL outside the enum. */
 const char *fm_dtype_name(enum fm_dtype dtype);
 
+/* "bfloat16" and so on, as config.json says what a weight dtype is. */
+const char *fm_dtype_torch(enum fm_dtype dtype);
+
 /* The dtype of that exact name (len bytes, no NUL needed), or -1. */
 int fm_dtype_from_name(const char *name, size_t len);
 

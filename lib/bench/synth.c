@@ -178,9 +178,7 @@ static int write_weights(struct fm_output *o, const struct fm_synth *s, struct t
 
 static void config_text(char *text, size_t size, const struct fm_synth *s)
 {
-    const char *dtype = s->dtype == FM_F32   ? "float32"
-                        : s->dtype == FM_F16 ? "float16"
-                                             : "bfloat16";
+    const char *dtype = fm_dtype_torch(s->dtype);
     snprintf(text, size,
              "{\n  \"architectures\": [\"MixtralForCausalLM\"],\n  \"hidden_act\": \"silu\",\n"
              "  \"head_dim\": %d,\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"

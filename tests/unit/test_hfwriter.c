@@ -108,6 +108,22 @@ static void many_keys_change_at_once(void **unused)
     set_all("{\"a\": 1}", edit, 0, "{\"a\": 1}");
 }
 
+static void keys_are_taken_out(void **unused)
+{
+    (void)unused;
+    const char *text = "{\n  \"a\": 1,\n  \"b\": {\"a\": 2},\n  \"c\": 3\n}\n";
+    set(text, "a", NULL, "{\n  \"b\": {\"a\": 2},\n  \"c\": 3\n}\n");
+    set(text, "b", NULL, "{\n  \"a\": 1,\n  \"c\": 3\n}\n");
+    set(text, "c", NULL, "{\n  \"a\": 1,\n  \"b\": {\"a\": 2}\n}\n");
+    set(text, "d", NULL, text);
+    set("{\"a\": 1}", "a", NULL, "{}");
+    static const struct fm_jsonedit edit[] = {{"c", NULL}, {"new", "4"}, {"b", NULL}, {"a", NULL}};
+    set_all(text, edit, 1, "{\n  \"a\": 1,\n  \"b\": {\"a\": 2}\n}\n");
+    set_all(text, edit, 3, "{\n  \"a\": 1,\n  \"new\": 4\n}\n");
+    set_all(text, edit + 1, 3, "{\n  \"c\": 3,\n  \"new\": 4\n}\n");
+    set_all(text, edit, 4, "{\n  \"new\": 4\n}\n");
+}
+
 static void a_text_that_is_no_object_is_refused(void **unused)
 {
     (void)unused;
@@ -131,6 +147,7 @@ int main(void)
         cmocka_unit_test(sizes_that_wrap_are_refused),
         cmocka_unit_test(one_key_changes_and_no_other_byte),
         cmocka_unit_test(many_keys_change_at_once),
+        cmocka_unit_test(keys_are_taken_out),
         cmocka_unit_test(a_text_that_is_no_object_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
