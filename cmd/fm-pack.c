@@ -19,6 +19,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
         fm_cli_text_open(&text, err) != FM_OK)
         return err->code;
     fm_show_bytes(text.out, "weights", r.bytes_in, "read");
+    fm_show_stored(text.out, r.storage, r.bytes_in, r.bytes_weights);
     fm_show_bytes(text.out, "bundle", r.bytes_out, r.adapter ? "adapter merged" : "no adapter");
     fm_show_extra(text.out, &r.extra, "kept as they are, ranked by no tool");
     fm_show_bytes(text.out, "memory", r.bytes_memory, "at the most");
@@ -27,6 +28,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     cJSON *o = fm_report_begin("fm-pack");
     cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
     fm_report_uint(o, "bytes_in", r.bytes_in);
+    fm_show_stored_json(o, r.storage, r.bytes_in, r.bytes_weights);
     fm_report_uint(o, "bytes_out", r.bytes_out);
     fm_report_uint(o, "bytes_memory", r.bytes_memory);
     fm_report_uint(o, "bytes_free", r.bytes_free);

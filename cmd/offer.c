@@ -126,6 +126,13 @@ static void table(FILE *out, const struct fm_list *list)
     fprintf(out, "%d experts (%d per token), hidden %d, channels %d, %s\n", list->experts,
             list->experts_per_token, list->hidden, list->channels, list->dtype);
     fm_show_extra(out, &list->extra, "kept, and left out of exports without --keep-extra");
+    if (list->storage[0]) {
+        char stored[32], plain[32];
+        fm_units_bytes(stored, list->bytes_stored);
+        fm_units_bytes(plain, list->bytes_plain);
+        fprintf(out, "checkpoint stored as %s, %s; the same weights in %s %s\n", list->storage,
+                stored, list->dtype, plain);
+    }
     if (list->granularity[0] && strcmp(list->granularity, "expert") != 0)
         fprintf(out, "one width per %s\n", list->granularity);
     if (list->adapter_budget >= 0)

@@ -28,6 +28,23 @@ void fm_show_extra(FILE *out, const struct fm_extra *x, const char *what)
             layers, what);
 }
 
+void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written)
+{
+    if (!storage || !storage[0])
+        return;
+    fm_show_bytes(out, "stored", stored, storage);
+    fm_show_bytes(out, "plain", written, "the same weights in bundles and exports");
+}
+
+void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written)
+{
+    if (!storage || !storage[0])
+        return;
+    cJSON_AddStringToObject(o, "storage", storage);
+    fm_report_uint(o, "bytes_stored", stored);
+    fm_report_uint(o, "bytes_plain", written);
+}
+
 static void plan_text(FILE *out, const struct fm_plan *p)
 {
     if (p->held)
@@ -36,6 +53,7 @@ static void plan_text(FILE *out, const struct fm_plan *p)
     fm_show_bytes(out, "memory", p->memory, "resident at the most");
     fm_show_bytes(out, "spill", p->spill, "temporary files");
     fm_show_bytes(out, "read", p->read, "weights read");
+    fm_show_stored(out, p->storage, p->stored, p->written);
     fm_show_bytes(out, "output", p->disk, "written");
     for (int i = 0; i < p->carried_count; i++)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
@@ -52,6 +70,7 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
     fm_report_uint(o, "memory", p->memory);
     fm_report_uint(o, "spill", p->spill);
     fm_report_uint(o, "read", p->read);
+    fm_show_stored_json(o, p->storage, p->stored, p->written);
     fm_report_uint(o, "output", p->disk);
     fm_report_uint(o, "sweeps", p->sweeps);
     cJSON *carried = p->carried_count ? cJSON_AddArrayToObject(o, "carried") : NULL;

@@ -28,6 +28,11 @@ void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what
 /* A line of what a bundle keeps of no decoder layer, nothing where that is nothing. */
 void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 
+/* Of a checkpoint with a storage of its own ("fp8"; NULL or "": it has none, and nothing is said):
+ * bytes as they are stored, and of the same weights in bundles and exports. */
+void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
+void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
+
 /* With --dry-run the plan; else the output is checked, the tool runs, its result is printed. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 

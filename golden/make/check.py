@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
+import fp8
 import oracle
 from plain import Plain, spell
 
@@ -15,8 +16,7 @@ TOLERANCE = 3e-5
 
 def read_weights(folder):
     """All shards, double, names spelled in plain.py's way."""
-    files = sorted(folder.glob("model*.safetensors"))
-    return {spell(n): t.double() for f in files for n, t in load_file(f).items()}
+    return {spell(n): t.double() for n, t in fp8.read(folder).items()}
 
 
 def expert_name(l, e, w):

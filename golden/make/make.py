@@ -21,11 +21,12 @@ import torch
 import check
 import families
 import odd
+import quantised
 import study
 import tiny
 
 HERE = Path(__file__).resolve().parent.parent
-ODD = {"odd-mixtral": odd.MIXTRAL} | families.ROWS
+ODD = {"odd-mixtral": odd.MIXTRAL} | families.ROWS | quantised.ROWS
 MODELS = [*ODD, "tiny-mixtral"]
 RULE = 78 * "-"  # under README's last heading
 

@@ -34,6 +34,7 @@ struct fm_attention;
 struct fm_router;
 struct fm_expert_form;
 struct fm_norm;
+struct fm_storage;
 
 #define FM_LAYERS_MAX 1024
 #define FM_HEAD_DIM_MAX 1024
@@ -73,6 +74,8 @@ struct fm_config {
     bool head_bias;             /* of lm_head */
     bool tied;                  /* lm_head is the embedding */
     int extra_layers;           /* for multi-token prediction, as config.json has it */
+    const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
+    int block_rows, block_columns;    /* that share a scale */
     union fm_own_config attention_own, router_own;
 };
 

@@ -66,7 +66,9 @@ static void merge_task(void *arg, int i)
     /* In float32, whatever the products of activations round. */
     fm_adapter_merge(m->adapter, s->ops->f32, gate_up, down, r->m, e);
     if (m->round) {
-        size_t k = m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
+        /* What the adapter does not reach is rounded already, but where weights are codes. */
+        size_t k = c->storage ? (size_t)r->layer->cap[e]
+                              : m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
         s->ops->round_to(gate_up, fm_model_dtype(s->model), (int64_t)(up * k * H));
         s->ops->round_to(down, fm_model_dtype(s->model), (int64_t)(k * H));
     }

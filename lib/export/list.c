@@ -14,6 +14,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
+#include "lib/block/storage.h"
 #include "lib/export/planner.h"
 #include "lib/export/runtimes.h"
 #include "lib/run/report.h"
@@ -163,6 +164,19 @@ static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundl
             snprintf(list->granularity, sizeof list->granularity, "%s", text);
 }
 
+/* How the checkpoint stores its weights, and the bytes of its files. */
+static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
+{
+    struct fm_config config;
+    int rc = fm_stage_config_read(&config, bundle, err);
+    if (rc != FM_OK || !config.storage)
+        return rc;
+    snprintf(list->storage, sizeof list->storage, "%s", config.storage->method);
+    list->bytes_plain =
+        fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
+    return fm_stage_shard_bytes(&list->bytes_stored, bundle, err);
+}
+
 static void fill_model(struct fm_list *list, const struct fm_stage_model *model)
 {
     list->layers = model->L;
@@ -191,6 +205,8 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
         rc = fm_stage_model_read(&model, &o.bundle, err);
     if (rc == FM_OK)
         rc = fill_words(list, &o.bundle, err);
+    if (rc == FM_OK)
+        rc = fill_storage(list, &o.bundle, err);
     list->packed = rc == FM_OK && fm_bundle_find(&o.bundle, FM_MEMBER_SEGMENTS);
     if (rc == FM_OK && fm_bundle_find(&o.bundle, FM_MEMBER_MASKS)) {
         fill_granularity(list, &o.bundle);
@@ -277,6 +293,11 @@ char *fm_list_json(const struct fm_list *list)
     fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
     fm_json_add_uint(model, "params", list->params);
     fm_extra_json(model, &list->extra);
+    if (list->storage[0]) {
+        cJSON_AddStringToObject(model, "storage", list->storage);
+        fm_json_add_uint(model, "bytes_stored", list->bytes_stored);
+        fm_json_add_uint(model, "bytes_plain", list->bytes_plain);
+    }
     if (list->granularity[0])
         cJSON_AddStringToObject(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)

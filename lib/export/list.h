@@ -56,6 +56,9 @@ struct fm_list {
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
     uint64_t params;
     struct fm_extra extra; /* tensors of no decoder layer */
+    char storage[16];      /* "fp8": how the checkpoint has its weights; "": as plain numbers */
+    uint64_t bytes_stored; /* of all its shards */
+    uint64_t bytes_plain;  /* of the same parameters in the bundle's dtype */
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */
     bool packed;           /* it has weights: `files` are set */

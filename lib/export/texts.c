@@ -188,6 +188,29 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     cJSON_Delete(json);
 }
 
+/* Weights of a storage of their own are plain numbers in an export: quantization_config goes, and
+ * the dtype is that of what is written. */
+static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
+{
+    cJSON *json = NULL;
+    if (!p->from->config.storage || e->rc != FM_OK)
+        return;
+    e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
+    bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
+    bool four = cJSON_GetObjectItemCaseSensitive(json, "torch_dtype") != NULL;
+    const char *const key[] = {"dtype", "torch_dtype"}; /* of transformers 5 and 4 */
+    for (int i = 0; i < 2; i++) {
+        struct fm_text t = {0};
+        if (i == 0 ? !five : five && !four)
+            continue;
+        fm_text_printf(&t, "\"%s\"", fm_dtype_torch(p->from->dtype));
+        fm_texts_set(e, key[i], &t);
+    }
+    cJSON_Delete(json);
+    if (e->rc == FM_OK)
+        e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
+}
+
 static int add_config(struct fm_exportplan *p, struct fm_err *err)
 {
     struct fm_texts_edit e = {.err = err};
@@ -199,6 +222,7 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     if (p->options.layout->config)
         p->options.layout->config(&e, p);
     leave_extra(&e, p);
+    set_plain(&e, p);
     if (e.rc == FM_OK)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)

@@ -12,6 +12,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
+#include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
 static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *err)
@@ -31,20 +32,36 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
                    known);
 }
 
-/* FP8, MXFP4, GPTQ, AWQ and the like: weights that are no numbers of one of our dtypes. */
-static int refuse_quantized(const cJSON *json, struct fm_err *err)
+/* What is read beside plain numbers. */
+static const struct fm_storage *const storages[] = {&fm_fp8};
+
+static const struct fm_storage *find_storage(const char *method)
+{
+    for (size_t i = 0; method && i < sizeof storages / sizeof *storages; i++)
+        if (strcmp(storages[i]->method, method) == 0)
+            return storages[i];
+    return NULL;
+}
+
+/* MXFP4, GPTQ, AWQ and the like are refused: weights that are neither numbers of one of our dtypes
+ * nor in a storage that we know. */
+static int read_storage(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"quantization_config", "compression_config"};
     for (int i = 0; i < 2; i++) {
         const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
-        const cJSON *method = cJSON_GetObjectItemCaseSensitive(quant, "quant_method");
+        const char *method =
+            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
         if (!quant || cJSON_IsNull(quant))
             continue;
-        return fm_fail(err, FM_ECONFIG,
-                       "the model is quantized (%s%s%.32s); use its BF16, F16 or F32 original, or "
-                       "dequantize it first",
-                       keys[i], cJSON_IsString(method) ? ": " : "",
-                       cJSON_IsString(method) ? method->valuestring : "");
+        c->storage = i == 0 ? find_storage(method) : NULL;
+        if (!c->storage)
+            return fm_fail(err, FM_ECONFIG,
+                           "the model is quantized (%s%s%.32s); use its BF16, F16 or F32 original, "
+                           "or dequantize it first",
+                           keys[i], method ? ": " : "", method ? method : "");
+        if (c->storage->read(c, quant, err))
+            return fm_within(err, "%s", keys[i]);
     }
     return FM_OK;
 }
@@ -147,7 +164,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->attention = f->attention;
     c->expert = f->expert;
     c->norm = f->norm;
-    rc = refuse_quantized(json, err);
+    rc = read_storage(c, json, err);
     if (!rc)
         rc = refuse_indexer(json, err);
     if (!rc)

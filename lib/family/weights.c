@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/block/storage.h"
+
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
 {
     size_t at = 0;
@@ -162,7 +164,7 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name,
                        has, needs);
     }
-    if (!fm_dtype_is_weight(t->dtype))
+    if (!fm_dtype_is_weight(t->dtype) && !(c->storage && t->dtype == c->storage->codes))
         return fm_fail(err, FM_ECONFIG,
                        "tensor '%s' is %s; weights must be BF16, F16 or F32: convert the "
                        "checkpoint first",

@@ -15,6 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/block/cost.h"
+#include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 
 #define PROBE 384
@@ -122,9 +123,12 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
         plan->flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
     /* float32 in memory is two bytes on disk for 16-bit checkpoints. */
-    double stored = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
-    uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * stored);
+    double stored = fm_model_stored_bits(model) / 32.0;
+    double kept_end = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
+    uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * kept_end);
     plan->read = stay && plan->read > read ? plan->read : plan->read + read;
+    plan->storage = c->storage ? c->storage->method : NULL;
+    fm_model_bytes(model, &plan->stored, &plan->written);
 }
 
 int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,

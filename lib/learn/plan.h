@@ -23,8 +23,10 @@ struct fm_plan {
     uint64_t memory;     /* bytes resident at the most */
     uint64_t spill;      /* bytes of temporary files beyond --memory */
     uint64_t read;       /* bytes of weights read */
-    uint64_t sweeps;     /* passes over the model */
-    uint64_t tokens;     /* token positions computed, over all lanes */
+    const char *storage; /* "fp8": how the checkpoint has its weights; NULL: as plain numbers */
+    uint64_t stored, written; /* bytes of all its tensors: so, and in bundles and exports */
+    uint64_t sweeps;          /* passes over the model */
+    uint64_t tokens;          /* token positions computed, over all lanes */
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
     double flops;        /* of the matrix products */
     double rate;         /* flops per second of the probe */

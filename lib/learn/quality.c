@@ -112,6 +112,8 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
     struct fm_batch *batch = ids ? make_batches(held, ids, S, err) : NULL;
     if (!batch)
         goto out;
+    /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
+    fm_model_round(model, adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     group = group < masks ? group : masks;
     rc = fm_calib_read(held, 0, held->count, ids, err);
     if (rc == FM_OK)
@@ -123,6 +125,7 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                            experts, n, adapter, err);
     }
 out:
+    fm_model_round(model, FM_MODEL_EXACT);
     fm_sweep_free(sweep);
     free(batch);
     free(ids);

@@ -12,8 +12,8 @@
 
 #include "lib/base/mem.h"
 
-const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
-                                            enum fm_weight_part part)
+const struct fm_stored *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
+                                             enum fm_weight_part part)
 {
     size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
     return &cp->expert[expert * FM_MATRICES + (size_t)(part - FM_PART_GATE)];
@@ -21,50 +21,69 @@ const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int 
 
 /* A tensor that an expert's row of the table describes. */
 static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int l, int e,
-                       const struct fm_tensor *t, const struct fm_file *file, struct fm_err *err)
+                       const struct fm_stored *at, struct fm_err *err)
 {
+    const struct fm_tensor *t = at->tensor;
     int rc = fm_weights_check(&cp->config, w, t, l, (uint64_t)cp->config.I, err);
     if (rc != FM_OK)
         return rc;
+    enum fm_dtype dtype = fm_stored_dtype(&cp->config, t);
     if (cp->experts++ == 0)
-        cp->dtype = t->dtype;
-    if (t->dtype != cp->dtype)
+        cp->dtype = dtype;
+    if (dtype != cp->dtype)
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, other experts are %s", t->name,
                        fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
     size_t m = (size_t)fm_config_moe(&cp->config, l);
     size_t expert = m * (size_t)cp->config.E + (size_t)e;
-    cp->expert[expert * FM_MATRICES + (size_t)(w->part - FM_PART_GATE)] =
-        (struct fm_where){t, file};
+    cp->expert[expert * FM_MATRICES + (size_t)(w->part - FM_PART_GATE)] = *at;
     return FM_OK;
 }
 
-/* Every tensor of a shard goes to its expert or to the rest. */
+/* A tensor goes to its expert or to the rest, and its scales with it; or it is of no decoder layer,
+ * and stays as it is. */
+static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm_err *err)
+{
+    int l, e;
+    const char *name = at->tensor->name;
+    char other[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_weight *w = fm_weights_find(&cp->config, FM_SOURCE_STOCK, name, &l, &e);
+    if (!w && fm_extra_refuse(name, err))
+        return err->code;
+    if (!w && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
+        cp->extra[cp->extras++] = *at;
+        return FM_OK;
+    }
+    if (fm_stored_scales(other, &cp->config, name)) {
+        const struct fm_file *file;
+        return fm_stored_check_scaled(&cp->config, name, fm_hfdir_find(&cp->dir, other, &file),
+                                      err);
+    }
+    if (fm_stored_codes(other, &cp->config, at->tensor))
+        at->scale = fm_hfdir_find(&cp->dir, other, &at->scale_file);
+    if (fm_stored_check(at, &cp->config, err))
+        return err->code;
+    if (w && fm_weights_is_expert(w))
+        return take_expert(cp, w, l, e, at, err);
+    if (strstr(name, ".experts."))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json", name);
+    cp->rest[cp->rests++] = *at;
+    return FM_OK;
+}
+
 static int sort_shard(struct fm_checkpoint *cp, const struct fm_shard *shard, struct fm_err *err)
 {
     int rc = FM_OK;
     for (size_t i = 0; i < shard->st.count && rc == FM_OK; i++) {
-        const struct fm_tensor *t = &shard->st.tensor[i];
-        int l, e;
-        const struct fm_weight *w = fm_weights_find(&cp->config, FM_SOURCE_STOCK, t->name, &l, &e);
-        if (w && fm_weights_is_expert(w))
-            rc = take_expert(cp, w, l, e, t, &shard->file, err);
-        else if (!w && fm_extra_refuse(t->name, err))
-            rc = err->code;
-        else if (!w && fm_extra_add(&cp->sum, &cp->config, t))
-            cp->extra[cp->extras++] = (struct fm_where){t, &shard->file};
-        else if (strstr(t->name, ".experts."))
-            rc = fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json",
-                         t->name);
-        else
-            cp->rest[cp->rests++] = (struct fm_where){t, &shard->file};
+        struct fm_stored at = {.tensor = &shard->st.tensor[i], .file = &shard->file};
+        rc = sort_tensor(cp, &at, err);
     }
     return rc;
 }
 
 static int compare_wheres(const void *a, const void *b)
 {
-    return strcmp(((const struct fm_where *)a)->tensor->name,
-                  ((const struct fm_where *)b)->tensor->name);
+    return strcmp(((const struct fm_stored *)a)->tensor->name,
+                  ((const struct fm_stored *)b)->tensor->name);
 }
 
 static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)

@@ -12,23 +12,19 @@
 #include "lib/base/err.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
+#include "lib/model/stored.h"
 
 /* An expert's in a checkpoint: FM_PART_GATE, FM_PART_UP, FM_PART_DOWN. */
 #define FM_MATRICES 3
 
-struct fm_where {
-    const struct fm_tensor *tensor;
-    const struct fm_file *file;
-};
-
 struct fm_checkpoint {
     struct fm_hfdir dir;
     struct fm_config config;
-    enum fm_dtype dtype;     /* of every expert weight */
-    struct fm_where *expert; /* (M, E, matrices) */
-    struct fm_where *rest;   /* every other tensor, sorted by name */
-    struct fm_where *extra;  /* those of no decoder layer, sorted by name: not in rest */
-    size_t experts, rests;   /* counts: matrices of experts, other tensors */
+    enum fm_dtype dtype;      /* of every expert weight, as it is written */
+    struct fm_stored *expert; /* (M, E, matrices) */
+    struct fm_stored *rest;   /* every other tensor that is no scales, sorted by name */
+    struct fm_stored *extra;  /* those of no decoder layer, sorted by name: not in rest */
+    size_t experts, rests;    /* counts: matrices of experts, other tensors */
     size_t extras;
     struct fm_extra sum; /* of extra */
 };
@@ -41,8 +37,8 @@ int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
 /* Of the m-th layer of experts. */
-const struct fm_where *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
-                                            enum fm_weight_part part);
+const struct fm_stored *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
+                                             enum fm_weight_part part);
 
 /*
  * Names in exports.  Of the row of the family's table with that part, for layer l and expert e;

@@ -40,7 +40,8 @@ struct conversion {
     struct fm_err err;
     const struct fm_model_tensor *end; /* for the ends: one tensor, cut into pieces */
     float *dst;
-    struct fm_digest sum; /* of the pieces */
+    struct fm_scales scales; /* scale NULL: its tensor holds values */
+    struct fm_digest sum;    /* of the pieces */
 };
 
 static void fail_piece(struct conversion *v, int i, const struct fm_err *err)
@@ -53,46 +54,76 @@ static void fail_piece(struct conversion *v, int i, const struct fm_err *err)
     pthread_mutex_unlock(&v->lock);
 }
 
-static int check_finite(const struct fm_model *m, const struct fm_model_tensor *p, const void *raw,
-                        size_t first, size_t n, struct fm_err *err)
-{
-    size_t bad = fm_dtype_nonfinite(raw, p->tensor->dtype, n);
-    if (bad == n)
-        return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf at element %zu", m->path,
-                   p->tensor->name, first + bad);
-}
+/* Bytes of the host, and what they are: values, or codes with scales that are the host's too. */
+struct source {
+    const void *raw;
+    enum fm_dtype dtype;
+    const struct fm_scales *scales; /* NULL: values */
+};
 
-/*
- * dst (n rows, H) on the device, rows `stride` floats apart, from bytes of the host that hold
- * (rows, H): row j is src's order[j], or j.
- */
-static void convert_rows(const struct fm_model *m, float *dst, size_t stride, const void *src,
-                         enum fm_dtype dtype, int n, size_t H, const int32_t *order)
+/* n elements of it where operations read them; `on_device` is room for what they are scaled by. */
+static struct fm_in stage_in(const struct fm_model *m, const struct source *src, size_t n,
+                             struct fm_scales *on_device)
 {
     const struct fm_device *device = m->ops->device;
-    size_t bytes = (size_t)n * H * (size_t)(fm_dtype_bits(dtype) / 8);
+    size_t bytes = n * (size_t)(fm_dtype_bits(src->dtype) / 8);
+    struct fm_in x = {device->stage_in(src->raw, bytes), src->dtype, NULL};
+    if (!src->scales)
+        return x;
+    *on_device = *src->scales;
+    on_device->scale = device->stage_in(src->scales->scale, src->scales->count * sizeof(float));
+    x.scales = on_device;
+    return x;
+}
+
+/* dst (n rows, H) on the device, rows `stride` floats apart, from (rows, H): row j is src's
+ * order[j], or j. */
+static void convert_rows(const struct fm_model *m, float *dst, size_t stride,
+                         const struct source *src, int n, size_t H, const int32_t *order)
+{
+    const struct fm_device *device = m->ops->device;
     struct fm_mark mark = device->mark();
-    struct fm_in x = {device->stage_in(src, bytes), dtype};
+    struct fm_scales scales;
+    struct fm_in x = stage_in(m, src, (size_t)n * H, &scales);
     if (order)
         order = device->stage_in(order, (size_t)n * sizeof *order);
     m->ops->convert(fm_to_f32(dst), (int64_t)stride, x, order, n, (int64_t)H);
     device->release(mark);
 }
 
-/* dst (I, H) on the device from bytes of the host that hold (H, I): row j is src's column order[j],
- * or j. */
-static void convert_transposed(const struct fm_model *m, float *dst, const void *src,
-                               enum fm_dtype dtype, int H, int I, const int32_t *order)
+/* dst (I, H) on the device from (H, I): row j is src's column order[j], or j. */
+static void convert_transposed(const struct fm_model *m, float *dst, const struct source *src,
+                               int H, int I, const int32_t *order)
 {
     const struct fm_device *device = m->ops->device;
-    size_t bytes = (size_t)H * (size_t)I * (size_t)(fm_dtype_bits(dtype) / 8);
     struct fm_mark mark = device->mark();
-    struct fm_in x = {device->stage_in(src, bytes), dtype};
+    struct fm_scales scales;
+    struct fm_in x = stage_in(m, src, (size_t)H * (size_t)I, &scales);
     if (order)
         order = device->stage_in(order, (size_t)I * sizeof *order);
     m->ops->transpose(fm_to_f32(dst), x, order, H, I);
     device->release(mark);
+}
+
+/* Are the values of an expert's tensor, or of another, rounded to what is written of them? */
+static bool is_rounded(const struct fm_model *m, int expert)
+{
+    return m->rounding == FM_MODEL_ROUND_ALL || (m->rounding == FM_MODEL_ROUND_REST && expert < 0);
+}
+
+/* The scales of a tensor of codes from their bytes, into scratch; scales->scale stays NULL where
+ * the tensor holds values. */
+static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
+                        const struct fm_model_tensor *p, const void *raw, struct fm_err *err)
+{
+    *scales = (struct fm_scales){0};
+    if (!p->at.scale)
+        return FM_OK;
+    float *wide = fm_scratch(fm_stored_scale_count(&p->at) * sizeof *wide);
+    if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, err))
+        return fm_within(err, "%s", m->path);
+    scales->rounded = is_rounded(m, p->expert);
+    return FM_OK;
 }
 
 /* The sum of what was just read at place l; FM_ECONFIG where other weights are wanted. */
@@ -111,18 +142,21 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
-    const struct fm_tensor *t = v->end->tensor;
+    const struct fm_tensor *t = v->end->at.tensor;
     size_t bytes = (size_t)(fm_dtype_bits(t->dtype) / 8), most = FM_WEIGHTSUM_PIECE / bytes;
     size_t all = (size_t)fm_tensor_count(t), first = (size_t)i * most;
     size_t n = all - first < most ? all - first : most;
     struct fm_err err = {0};
     struct fm_mark mark = fm_scratch_mark();
+    struct fm_scales scales = v->scales;
+    scales.first = (int64_t)first;
     void *raw = fm_scratch(n * bytes);
-    int rc = fm_file_read(v->end->file, t->offset + first * bytes, raw, n * bytes, &err);
+    struct source src = {raw, t->dtype, scales.scale ? &scales : NULL};
+    int rc = fm_file_read(v->end->at.file, t->offset + first * bytes, raw, n * bytes, &err);
+    if (!rc && fm_stored_finite(&v->end->at, raw, first, n, &err))
+        rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
-        rc = check_finite(v->m, v->end, raw, first, n, &err);
-    if (!rc)
-        convert_rows(v->m, v->dst + first, n, raw, t->dtype, 1, n, NULL);
+        convert_rows(v->m, v->dst + first, n, &src, 1, n, NULL);
     else
         fail_piece(v, i, &err);
     struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, n * bytes);
@@ -132,22 +166,41 @@ static void end_task(void *arg, int i)
     fm_scratch_release(mark);
 }
 
+/* The scales of an end, into scratch; adds their digest to *sum. */
+static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct fm_err *err)
+{
+    const struct fm_stored *at = &v->end->at;
+    if (!at->scale)
+        return FM_OK;
+    void *raw = fm_scratch(at->scale->size);
+    int rc = fm_file_read(at->scale_file, at->scale->offset, raw, at->scale->size, err);
+    if (rc)
+        return fm_within(err, "tensor '%s'", at->scale->name);
+    struct fm_digest digest = fm_weightsum_tensor(at->scale, raw);
+    fm_weightsum_add(sum, &digest);
+    return widen_scales(&v->scales, v->m, v->end, raw, err);
+}
+
 /* Adds the tensor's digest to *sum. */
 static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_digest *sum,
                     struct fm_err *err)
 {
-    size_t n = (size_t)fm_tensor_count(p->tensor);
-    size_t pieces = (size_t)((p->tensor->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
+    const struct fm_tensor *t = p->at.tensor;
+    size_t n = (size_t)fm_tensor_count(t);
+    size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
     float **field = (float **)((char *)&m->ends + p->weight->field);
-    *field = m->ops->device->alloc(n * sizeof **field, p->tensor->name, err);
+    *field = m->ops->device->alloc(n * sizeof **field, t->name, err);
     if (!*field)
         return err->code;
     struct conversion v = {
         .m = m, .end = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
-    fm_pool_for((int)pieces, end_task, &v);
+    struct fm_mark mark = fm_scratch_mark();
+    if (read_end_scales(&v, sum, &v.err) == FM_OK)
+        fm_pool_for((int)pieces, end_task, &v);
+    fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
-    if (v.failed == INT_MAX) {
-        struct fm_digest digest = fm_weightsum_join(p->tensor, &v.sum);
+    if (v.err.code == FM_OK) {
+        struct fm_digest digest = fm_weightsum_join(t, &v.sum);
         fm_weightsum_add(sum, &digest);
         return FM_OK;
     }
@@ -176,21 +229,32 @@ int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err
     return FM_OK;
 }
 
+/* A tensor of layer l to its place in the buffer. */
+static int read_tensor(struct fm_model *m, int l, const struct fm_tensor *t,
+                       const struct fm_file *file, char *raw, struct fm_err *err)
+{
+    int rc = fm_file_read(file, t->offset, raw, t->size, err);
+    if (rc)
+        return fm_within(err, "tensor '%s'", t->name);
+    if (m->summed[l])
+        return FM_OK;
+    struct fm_digest digest = fm_weightsum_tensor(t, raw);
+    fm_weightsum_add(&m->raw_sum, &digest);
+    return FM_OK;
+}
+
 static int read_raw(struct fm_model *m, int l, struct fm_err *err)
 {
     const struct fm_layer_plan *plan = &m->plan[l];
+    int rc = FM_OK;
     m->raw_sum = (struct fm_digest){{0}};
-    for (size_t i = 0; i < plan->places; i++) {
+    for (size_t i = 0; i < plan->places && !rc; i++) {
         const struct fm_model_tensor *p = &plan->place[i];
-        int rc = fm_file_read(p->file, p->tensor->offset, m->raw + p->raw, p->tensor->size, err);
-        if (rc)
-            return fm_within(err, "tensor '%s'", p->tensor->name);
-        if (m->summed[l])
-            continue;
-        struct fm_digest digest = fm_weightsum_tensor(p->tensor, m->raw + p->raw);
-        fm_weightsum_add(&m->raw_sum, &digest);
+        rc = read_tensor(m, l, p->at.tensor, p->at.file, m->raw + p->raw, err);
+        if (!rc && p->at.scale)
+            rc = read_tensor(m, l, p->at.scale, p->at.scale_file, m->raw + p->raw_scale, err);
     }
-    return FM_OK;
+    return rc;
 }
 
 static void *read_ahead(void *arg)
@@ -300,7 +364,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
     const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
-    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_tensor_count(p->tensor)};
+    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_tensor_count(p->at.tensor)};
     if (!holds_all(p->weight->part))
         return i % v->pieces == 0;
     x->e = i % v->pieces;
@@ -364,6 +428,27 @@ static struct target target_in_expert(const struct conversion *v, const struct p
     }
 }
 
+/* Values of a piece to its target; the first time only if all are finite. */
+static int convert_piece(const struct conversion *v, const struct piece *x, struct fm_err *err)
+{
+    const struct fm_model_tensor *p = x->tensor;
+    enum fm_dtype dtype = p->at.tensor->dtype;
+    const char *raw = v->m->raw + p->raw + x->first * (size_t)(fm_dtype_bits(dtype) / 8);
+    if (!v->plan->checked && fm_stored_finite(&p->at, raw, x->first, x->n, err))
+        return fm_within(err, "%s", v->m->path);
+    struct fm_scales scales;
+    if (widen_scales(&scales, v->m, p, v->m->raw + p->raw_scale, err))
+        return err->code;
+    struct source src = {raw, dtype, scales.scale ? &scales : NULL};
+    struct target t = x->e < 0 ? target_in_layer(v, x) : target_in_expert(v, x);
+    const int32_t *order = order_of(v, x);
+    if (t.columns)
+        convert_transposed(v->m, t.to, &src, t.rows, (int)t.width, order);
+    else
+        convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, order);
+    return FM_OK;
+}
+
 static void convert_task(void *arg, int i)
 {
     struct conversion *v = arg;
@@ -371,19 +456,10 @@ static void convert_task(void *arg, int i)
     struct fm_err err = {0};
     if (!find_piece(&x, v, i))
         return;
-    const struct fm_model_tensor *p = x.tensor;
-    enum fm_dtype dtype = p->tensor->dtype;
-    const char *raw = v->m->raw + p->raw + x.first * (size_t)(fm_dtype_bits(dtype) / 8);
-    if (!v->plan->checked && check_finite(v->m, p, raw, x.first, x.n, &err)) {
+    struct fm_mark mark = fm_scratch_mark();
+    if (convert_piece(v, &x, &err))
         fail_piece(v, i, &err);
-        return;
-    }
-    struct target t = x.e < 0 ? target_in_layer(v, &x) : target_in_expert(v, &x);
-    const int32_t *order = order_of(v, &x);
-    if (t.columns)
-        convert_transposed(v->m, t.to, raw, dtype, t.rows, (int)t.width, order);
-    else
-        convert_rows(v->m, t.to, t.stride, raw, dtype, t.rows, t.width, order);
+    fm_scratch_release(mark);
 }
 
 /* Once every layer stays, no bytes are read any more. */
@@ -397,6 +473,23 @@ static void drop_raw(struct fm_model *m)
     free(m->raw);
     m->raw = NULL;
     m->raw_l = -1;
+}
+
+/* No file that the layer was read from was changed meanwhile. */
+static int check_unchanged(const struct fm_layer_plan *plan, struct fm_err *err)
+{
+    const struct fm_file *last = NULL, *last_scale = NULL;
+    int rc = FM_OK;
+    for (size_t i = 0; i < plan->places && !rc; i++) {
+        const struct fm_stored *at = &plan->place[i].at;
+        if (at->file != last)
+            rc = fm_file_unchanged(at->file, err);
+        if (!rc && at->scale && at->scale_file != last_scale)
+            rc = fm_file_unchanged(at->scale_file, err);
+        last = at->file;
+        last_scale = at->scale ? at->scale_file : last_scale;
+    }
+    return rc;
 }
 
 static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
@@ -425,10 +518,8 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     }
     if ((rc = m->ops->device->sync(err)) != FM_OK)
         return rc;
-    for (size_t i = 0; i < plan->places; i++)
-        if (i == 0 || plan->place[i].file != plan->place[i - 1].file)
-            if ((rc = fm_file_unchanged(plan->place[i].file, err)) != FM_OK)
-                return rc;
+    if ((rc = check_unchanged(plan, err)) != FM_OK)
+        return rc;
     plan->checked = true;
     s->l = l;
     drop_raw(m);

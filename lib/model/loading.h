@@ -9,15 +9,15 @@
 
 #include "lib/model/model.h"
 #include "lib/model/source.h"
+#include "lib/model/stored.h"
 #include "lib/model/weightsum.h"
 
 /* A tensor of a layer: where it lies, what it becomes. */
 struct fm_model_tensor {
     const struct fm_weight *weight;
     int expert; /* -1: not one expert's */
-    const struct fm_tensor *tensor;
-    const struct fm_file *file;
-    size_t raw; /* offset in the raw buffer */
+    struct fm_stored at;
+    size_t raw, raw_scale; /* offsets in the raw buffer */
 };
 
 /* What one layer needs: its tensors in file order. */
@@ -66,6 +66,7 @@ struct fm_model {
     bool summed[FM_LAYERS_MAX + 1];
     const struct fm_weightsum *wanted; /* NULL: whatever they are */
     struct fm_extra extra;             /* tensors of no decoder layer that are there */
+    enum fm_model_rounding rounding;
     struct fm_prefetch ahead;
 };
 

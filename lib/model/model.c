@@ -12,6 +12,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/block/storage.h"
 #include "lib/model/loading.h"
 
 /* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or none where it
@@ -92,15 +93,20 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     char name[FM_WEIGHT_NAME_BYTES];
     fm_weights_name(name, w->name[m->tensors.source], l, e);
     *p = (struct fm_model_tensor){.weight = w, .expert = e};
-    p->tensor = fm_source_find(&m->tensors, name, &p->file);
-    if (!p->tensor && holds_experts(w) && has_fused(&m->tensors))
+    p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
+    if (!p->at.tensor && holds_experts(w) && has_fused(&m->tensors))
         return fm_fail(err, FM_ECONFIG,
                        "%s: its experts are fused (experts.gate_up_proj); save the model from "
                        "transformers with save_original_format=True",
                        m->path);
-    if (!p->tensor)
+    if (!p->at.tensor)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
-    if (fm_weights_check(&m->config, w, p->tensor, l, l < 0 ? 0 : fm_loading_channels(m, l), err))
+    char scale[FM_ST_NAME_BYTES_MAX + 1];
+    if (fm_stored_codes(scale, &m->config, p->at.tensor))
+        p->at.scale = fm_source_find(&m->tensors, scale, &p->at.scale_file);
+    uint64_t channels = l < 0 ? 0 : fm_loading_channels(m, l);
+    if (fm_weights_check(&m->config, w, p->at.tensor, l, channels, err) ||
+        fm_stored_check(&p->at, &m->config, err))
         return fm_within(err, "%s", m->path);
     return FM_OK;
 }
@@ -108,24 +114,32 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
 static int compare_places(const void *a, const void *b)
 {
     const struct fm_model_tensor *p = a, *q = b;
-    if (p->file != q->file)
-        return p->file < q->file ? -1 : 1;
-    return (p->tensor->offset > q->tensor->offset) - (p->tensor->offset < q->tensor->offset);
+    if (p->at.file != q->at.file)
+        return p->at.file < q->at.file ? -1 : 1;
+    uint64_t a_at = p->at.tensor->offset, b_at = q->at.tensor->offset;
+    return (a_at > b_at) - (a_at < b_at);
 }
 
 /* Experts share one dtype: what merged weights are rounded to, and what a bundle stores. */
 static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool first,
                        struct fm_err *err)
 {
+    enum fm_dtype dtype = fm_stored_dtype(&m->config, p->at.tensor);
     if (first)
-        m->dtype = p->tensor->dtype;
-    if (p->tensor->dtype == m->dtype)
+        m->dtype = dtype;
+    if (dtype == m->dtype)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
                    "%s: tensor '%s' is %s, other experts are %s; convert the "
                    "checkpoint to one dtype",
-                   m->path, p->tensor->name, fm_dtype_name(p->tensor->dtype),
+                   m->path, p->at.tensor->name, fm_dtype_name(p->at.tensor->dtype),
                    fm_dtype_name(m->dtype));
+}
+
+/* Bytes that a tensor takes among a layer's raw ones. */
+static size_t raw_room(const struct fm_tensor *t)
+{
+    return (size_t)(t->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
 
 static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
@@ -156,7 +170,9 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
     for (size_t i = 0; i < plan->places; i++) {
         struct fm_model_tensor *p = &plan->place[i];
         p->raw = plan->raw_bytes;
-        plan->raw_bytes += (p->tensor->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
+        plan->raw_bytes += raw_room(p->at.tensor);
+        p->raw_scale = plan->raw_bytes;
+        plan->raw_bytes += p->at.scale ? raw_room(p->at.scale) : 0;
     }
     plan->floats += ((size_t)c->expert->rows + 1) * fm_loading_room(channels * (size_t)c->H);
     return FM_OK;
@@ -204,10 +220,21 @@ static bool is_switch(const struct fm_model *m, const char *name)
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
-    if (fm_weights_find(&m->config, m->tensors.source, t->name, &l, &e) || is_switch(m, t->name))
+    char weight[FM_ST_NAME_BYTES_MAX + 1];
+    const char *of = t->name; /* scales belong where their weight does */
+    const struct fm_file *file;
+    if (fm_weights_find(&m->config, m->tensors.source, of, &l, &e) || is_switch(m, of))
         return FM_OK;
-    int rc = fm_extra_refuse(t->name, err);
-    if (rc != FM_OK || fm_extra_add(&m->extra, &m->config, t) || !is_stray(&m->config, t->name))
+    int rc = fm_extra_refuse(of, err);
+    if (rc != FM_OK || fm_extra_add(&m->extra, &m->config, t))
+        return rc;
+    if (fm_stored_scales(weight, &m->config, of)) {
+        of = weight;
+        const struct fm_tensor *scaled = fm_source_find(&m->tensors, weight, &file);
+        rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
+    }
+    if (rc != FM_OK || fm_weights_find(&m->config, m->tensors.source, of, &l, &e) ||
+        !is_stray(&m->config, of))
         return rc;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
                    t->name);
@@ -230,7 +257,7 @@ static size_t ends_bytes(const struct fm_model *m)
 {
     size_t floats = 0;
     for (int i = 0; i < m->ends_count; i++)
-        floats += (size_t)fm_tensor_count(m->end[i].tensor);
+        floats += (size_t)fm_tensor_count(m->end[i].at.tensor);
     return floats * sizeof(float);
 }
 
@@ -294,6 +321,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
             dir ? fm_source_take(&m->tensors, dir, err) : fm_source_open(&m->tensors, m->path, err);
     if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
         rc = fm_within(err, "%s", path);
+    if (m->tensors.source != FM_SOURCE_STOCK)
+        m->config.storage = NULL; /* what is carried of the checkpoint says how that was stored */
     if (!rc)
         rc = find_caps(m, err);
     if (!rc) {
@@ -334,6 +363,22 @@ void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
     if (m->ops->device != ops->device)
         drop_weights(m);
     m->ops = ops;
+}
+
+void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
+{
+    if (m->rounding == rounding)
+        return;
+    m->rounding = rounding;
+    for (int i = 0; m->config.storage && i <= m->pinned; i++)
+        m->slot[i].l = -1;
+    for (int i = 0; i < m->ends_count; i++) {
+        float **end = (float **)((char *)&m->ends + m->end[i].weight->field);
+        if (!m->end[i].at.scale)
+            continue;
+        m->ops->device->free(*end);
+        *end = NULL;
+    }
 }
 
 void fm_model_want(struct fm_model *m, const struct fm_weightsum *wanted)
@@ -382,6 +427,18 @@ enum fm_dtype fm_model_dtype(const struct fm_model *m)
 const struct fm_extra *fm_model_extra(const struct fm_model *m)
 {
     return &m->extra;
+}
+
+int fm_model_stored_bits(const struct fm_model *m)
+{
+    return fm_dtype_bits(m->config.storage ? m->config.storage->codes : m->dtype);
+}
+
+void fm_model_bytes(const struct fm_model *m, uint64_t *stored, uint64_t *written)
+{
+    *stored = *written = 0;
+    for (size_t i = 0; i < m->tensors.files; i++)
+        fm_stored_add(stored, written, &m->config, m->tensors.file[i].st);
 }
 
 const uint32_t *fm_model_caps(const struct fm_model *m)

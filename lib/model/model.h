@@ -48,8 +48,15 @@ const struct fm_config *fm_model_config(const struct fm_model *model);
 /* Tensors of no decoder layer that lie where it was opened. */
 const struct fm_extra *fm_model_extra(const struct fm_model *model);
 
-/* Dtype of the expert weights on disk: what merged weights are rounded to. */
+/* Dtype of the expert weights on disk: what merged weights are rounded to.  Of a storage of codes,
+ * what their values are written as. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
+
+/* Bits of an expert's weight on disk: those of its code where it has one. */
+int fm_model_stored_bits(const struct fm_model *model);
+
+/* Bytes of all tensors as they are stored, and as bundles and exports have them. */
+void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *written);
 
 /* Channels each expert has on disk, (M, E); I everywhere in a full model. Borrowed. */
 const uint32_t *fm_model_caps(const struct fm_model *model);
@@ -72,6 +79,15 @@ int fm_model_ends(struct fm_model *model, const struct fm_ends **ends, struct fm
  */
 int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err);
+
+/*
+ * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32; a
+ * bundle keeps them in fm_model_dtype.  From now on they are read as they will be there: all of
+ * them, or all but the experts', for who merges an adapter into those and rounds afterwards.  Plain
+ * weights are the same in any case.  What a caller has of layers and ends is gone.
+ */
+enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
+void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
 
 /* Every layer and the ends, as they are read, must have these sums (lib/model/weightsum.h), else
  * reading ends with FM_ECONFIG.  Borrows wanted. */

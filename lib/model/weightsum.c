@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/model/stored.h"
+
 static struct fm_digest of_shape(const struct fm_tensor *t)
 {
     char text[32 + FM_ST_DIMS_MAX * 24];
@@ -51,6 +53,9 @@ void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest)
 int fm_weightsum_place(const struct fm_config *config, const char *name)
 {
     int l, e;
+    char scaled[FM_ST_NAME_BYTES_MAX + 1];
+    if (fm_stored_scales(scaled, config, name))
+        name = scaled;
     const struct fm_weight *w = fm_weights_find(config, FM_SOURCE_STOCK, name, &l, &e);
     return !w || !fm_weights_exists(config, w, l) ? -1 : l < 0 ? config->L : l;
 }

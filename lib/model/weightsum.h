@@ -36,7 +36,8 @@ struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *byte
 /* Add a digest to a sum, which begins with zeros. */
 void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
 
-/* Where the tensor `name` of a stock checkpoint counts: [0, L], or -1: nowhere. */
+/* Where the tensor `name` of a stock checkpoint counts, scales where their weight does: [0, L], or
+ * -1: nowhere. */
 int fm_weightsum_place(const struct fm_config *config, const char *name);
 
 /* FM_ECONFIG, naming the layer, where `sum` at place l of [0, L] is not that of `wanted`. */

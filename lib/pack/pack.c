@@ -16,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/block/storage.h"
 #include "lib/stage/lorafile.h"
 
 /* ---- plans ---- */
@@ -70,6 +71,14 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
                                  : rc;
 }
 
+/* A tensor that is no expert's, as the bundle has it. */
+static struct fm_tensor written(const struct fm_config *c, const struct fm_stored *s)
+{
+    struct fm_tensor t = *s->tensor;
+    t.dtype = s->scale ? c->storage->written : t.dtype;
+    return t;
+}
+
 /* Boundaries at every action width and at the uniform width of every budget. */
 static int plan_segments(struct fm_packing *p, struct fm_err *err)
 {
@@ -88,7 +97,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
             width[n++] =
                 fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
         for (size_t i = 0; i < p->cp.rests; i++)
-            rest[i] = *p->cp.rest[i].tensor;
+            rest[i] = written(&p->cp.config, &p->cp.rest[i]);
         for (size_t i = 0; i < p->cp.extras; i++)
             rest[p->cp.rests + i] = *p->cp.extra[i].tensor;
         rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, rests, err);
@@ -126,9 +135,9 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
     return v->tensor ? FM_OK : err->code;
 }
 
-/* Tensors that are no experts', as they are in the checkpoint. */
-static int plan_others(struct fm_packing_volume *v, const char *name, const struct fm_where *from,
-                       size_t tensors, struct fm_err *err)
+/* Tensors that are no experts'. */
+static int plan_others(struct fm_packing_volume *v, const struct fm_config *c, const char *name,
+                       const struct fm_stored *from, size_t tensors, struct fm_err *err)
 {
     snprintf(v->name, sizeof v->name, "%s", name);
     v->layer = -1;
@@ -136,7 +145,7 @@ static int plan_others(struct fm_packing_volume *v, const char *name, const stru
     v->tensors = tensors;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
     for (size_t i = 0; v->tensor && i < v->tensors; i++) {
-        v->tensor[i] = *from[i].tensor;
+        v->tensor[i] = written(c, &from[i]);
         v->tensor[i].name = fm_strdup(from[i].tensor->name, err);
         if (!v->tensor[i].name)
             return err->code;
@@ -157,9 +166,9 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
         if (i < M)
             rc = plan_layer(p, v, err);
         else if (i == M)
-            rc = plan_others(v, FM_VOLUMES_REST, p->cp.rest, p->cp.rests, err);
+            rc = plan_others(v, &p->cp.config, FM_VOLUMES_REST, p->cp.rest, p->cp.rests, err);
         else
-            rc = plan_others(v, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
+            rc = plan_others(v, &p->cp.config, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
         if (rc == FM_OK)
             rc = fm_safetensors_plan(v->tensor, v->tensors, NULL, &v->header, &v->header_bytes,
                                      &v->file_bytes, err);
@@ -218,15 +227,34 @@ static uint64_t count_merged(const struct fm_packing *p)
     return channels * fm_expert_channel_params(p->cp.config.expert, p->cp.config.H);
 }
 
+/* What codes take beside that: the bytes of a tensor or of a piece of one, and its scales as they
+ * are stored and as floats. */
+static uint64_t plan_codes(const struct fm_packing *p)
+{
+    const struct fm_checkpoint *cp = &p->cp;
+    uint64_t codes = 0, scales = 0;
+    for (size_t i = 0; cp->config.storage && i < cp->experts + cp->rests; i++) {
+        const struct fm_stored *s = i < cp->experts ? &cp->expert[i] : &cp->rest[i - cp->experts];
+        uint64_t room = i < cp->experts ? s->tensor->size : 2 * FM_PACKING_PIECE_BYTES;
+        uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
+        codes = room > codes ? room : codes;
+        scales = scale > scales ? scale : scales;
+    }
+    return codes + scales;
+}
+
 /* Source and destination of the largest item, its channels in float32 where an adapter is
  * merged, for every task at once. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
     uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
     uint64_t element = (uint64_t)fm_dtype_bits(p->cp.dtype) / 8;
+    uint64_t made = (uint64_t)fm_dtype_bits(fm_packing_made_as(p)) / 8;
     uint64_t rows = (uint64_t)p->cp.config.expert->rows;
-    uint64_t item = channels * (2 * rows * element + (p->ops ? (rows + 1) * sizeof(float) : 0));
-    return (uint64_t)fm_pool_threads() * (item + FM_PACKING_PIECE_BYTES) + p->segments_bytes;
+    uint64_t item =
+        channels * (rows * (made + element) + (p->ops ? (rows + 1) * sizeof(float) : 0));
+    uint64_t task = item + FM_PACKING_PIECE_BYTES + plan_codes(p);
+    return (uint64_t)fm_pool_threads() * task + p->segments_bytes;
 }
 
 static int fill_report(struct fm_packing *p, struct fm_err *err)
@@ -239,7 +267,10 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->segments = p->seg.S;
     r->adapter = p->ops != NULL;
     r->merged = count_merged(p);
-    r->bytes_in = fm_stage_tensor_bytes(&p->cp.dir, &p->cp.config) + p->cp.sum.bytes;
+    for (size_t i = 0; i < p->cp.dir.shards; i++)
+        fm_stored_add(&r->bytes_in, &r->bytes_weights, &p->cp.config, &p->cp.dir.shard[i].st);
+    snprintf(r->storage, sizeof r->storage, "%s",
+             p->cp.config.storage ? p->cp.config.storage->method : "");
     r->extra = p->cp.sum;
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;

@@ -28,11 +28,13 @@
 
 /* What fm_pack would do (--dry-run) or did. */
 struct fm_pack_report {
-    uint64_t bytes_in;     /* weights of the checkpoint */
-    uint64_t bytes_out;    /* the bundle */
-    uint64_t bytes_memory; /* buffers at the peak */
-    uint64_t bytes_free;   /* on the output's file system; 0 for standard output */
-    int passes;            /* over the checkpoint: 1, or 2 to standard output */
+    uint64_t bytes_in;      /* weights of the checkpoint as they are stored */
+    uint64_t bytes_weights; /* the same as the bundle has them */
+    char storage[16];       /* of the checkpoint, "fp8"; "": plain numbers */
+    uint64_t bytes_out;     /* the bundle */
+    uint64_t bytes_memory;  /* buffers at the peak */
+    uint64_t bytes_free;    /* on the output's file system; 0 for standard output */
+    int passes;             /* over the checkpoint: 1, or 2 to standard output */
     int layers, experts, budgets, segments;
     struct fm_extra extra; /* tensors of no decoder layer, kept as they are */
     bool adapter;          /* one is merged */

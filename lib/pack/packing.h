@@ -31,10 +31,10 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    const char *gate_up;         /* the name in `tensor` of that part; the other tensor is DOWN_T */
-    int layer;                   /* -1: tensors that are no experts' */
-    const struct fm_where *from; /* (tensors) these, sorted by name */
-    bool extra;                  /* they are of no decoder layer: values are not looked at */
+    const char *gate_up; /* the name in `tensor` of that part; the other tensor is DOWN_T */
+    int layer;           /* -1: tensors that are no experts' */
+    const struct fm_stored *from; /* (tensors) these, sorted by name */
+    bool extra;                   /* they are of no decoder layer: values are not looked at */
     size_t part;
 };
 
@@ -59,6 +59,13 @@ struct fm_packing {
     pthread_mutex_t lock;             /* on sums */
     struct fm_crew crew;
 };
+
+/* Dtype in which an expert is put in order: the bundle's, but float32 where an adapter is merged
+ * into values of codes, which are rounded with it, once. */
+static inline enum fm_dtype fm_packing_made_as(const struct fm_packing *p)
+{
+    return p->cp.config.storage && p->ops ? FM_F32 : p->cp.dtype;
+}
 
 /*
  * All weights once: into the digests of p->seg, and appended where there is a writer.  To a file,

@@ -1,8 +1,8 @@
 /*
  * Experts are made a batch at a time, one on each thread, and appended in order: the stream's
  * order is fixed, and memory is a few experts.  Rows are moved as bytes in their own dtype; only
- * channels under the adapter become float32, and are rounded once.  Digests and the search for NaN
- * and Inf happen while an expert is in the cache.
+ * channels under the adapter become float32, and are rounded once, as are the values of codes.
+ * Digests and the search for NaN and Inf happen while an expert is in the cache.
  */
 #include "lib/pack/packing.h"
 
@@ -24,39 +24,69 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A whole tensor of the checkpoint, every value finite. */
-static int read_matrix(struct fm_packing *p, const struct fm_where *place, void *dst,
-                       struct fm_err *err)
+/* All bytes of a tensor of the checkpoint. */
+static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const struct fm_file *file,
+                       void *dst, struct fm_err *err)
 {
-    const struct fm_tensor *t = place->tensor;
-    int rc = fm_file_read(place->file, t->offset, dst, t->size, err);
-    size_t n = (size_t)fm_tensor_count(t);
-    size_t bad = rc == FM_OK ? fm_dtype_nonfinite(dst, p->cp.dtype, n) : n;
-    if (bad < n)
-        rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s': element %zu is not a finite number",
-                     place->file->path, t->name, bad);
-    if (rc == FM_OK) {
-        struct fm_digest digest = fm_weightsum_tensor(t, dst);
-        add_sum(p, t, &digest);
-    }
+    int rc = fm_file_read(file, t->offset, dst, t->size, err);
+    if (rc != FM_OK)
+        return rc;
+    struct fm_digest digest = fm_weightsum_tensor(t, dst);
+    add_sum(p, t, &digest);
+    return FM_OK;
+}
+
+/* The scales of a tensor of codes, into scratch; scales->scale is NULL where it holds values. */
+static int read_scales(struct fm_packing *p, const struct fm_stored *place,
+                       struct fm_scales *scales, struct fm_err *err)
+{
+    *scales = (struct fm_scales){0};
+    if (!place->scale)
+        return FM_OK;
+    void *raw = fm_scratch(place->scale->size);
+    float *wide = fm_scratch(fm_stored_scale_count(place) * sizeof *wide);
+    int rc = read_tensor(p, place->scale, place->scale_file, raw, err);
+    if (rc == FM_OK && fm_stored_widen(scales, wide, place, &p->cp.config, raw, err))
+        rc = fm_within(err, "%s", place->scale_file->path);
     return rc;
 }
 
-/*
- * Add the adapter to one part of expert (l, e): channels under its mask to float32, merged,
- * rounded once.  The other part is not there, and stays as it is.
- */
-static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
-                 struct fm_err *err)
+/* A whole matrix of the checkpoint as `dtype`, every value finite. */
+static int read_matrix(struct fm_packing *p, const struct fm_stored *place, void *dst,
+                       enum fm_dtype dtype, struct fm_err *err)
 {
-    size_t k = p->adapter.widths[(size_t)m * (size_t)p->adapter.E + (size_t)e];
-    size_t n = k * (size_t)p->cp.config.H * (size_t)fm_expert_part_rows(p->cp.config.expert, part);
-    if (k == 0)
-        return FM_OK;
-    float *wide = fm_scratch(n * sizeof *wide);
-    fm_dtype_to_f32(wide, rows, p->cp.dtype, n);
-    fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
-                     part == FM_PART_DOWN_T ? wide : NULL, m, e);
+    const struct fm_tensor *t = place->tensor;
+    struct fm_mark mark = fm_scratch_mark();
+    void *raw = t->dtype == dtype ? dst : fm_scratch(t->size);
+    struct fm_scales scales;
+    int rc = read_tensor(p, t, place->file, raw, err);
+    size_t n = (size_t)fm_tensor_count(t);
+    size_t bad = rc == FM_OK ? fm_dtype_nonfinite(raw, t->dtype, n) : n;
+    if (bad < n)
+        rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s': element %zu is not a finite number",
+                     place->file->path, t->name, bad);
+    if (rc == FM_OK)
+        rc = read_scales(p, place, &scales, err);
+    if (rc == FM_OK && raw != dst)
+        fm_stored_write(dst, dtype, raw, t->dtype, scales.scale ? &scales : NULL, n);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* Channels of expert e that the adapter reaches. */
+static size_t merged_width(const struct fm_packing *p, int m, int e)
+{
+    return p->adapter.widths[(size_t)m * (size_t)p->adapter.E + (size_t)e];
+}
+
+/* The first n elements of a part of an expert from float32, with the adapter, rounded once. */
+static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
+                 float *wide, size_t n, struct fm_err *err)
+{
+    /* The other part is not there, and stays as it is. */
+    if (merged_width(p, m, e) > 0)
+        fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
+                         part == FM_PART_DOWN_T ? wide : NULL, m, e);
     fm_dtype_from_f32(rows, wide, p->cp.dtype, n);
     size_t bad = fm_dtype_nonfinite(rows, p->cp.dtype, n);
     if (bad < n)
@@ -66,29 +96,50 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, in
     return FM_OK;
 }
 
-/* One part of one expert in the online layout, as stored. */
-static int make_part(struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
-                     struct fm_err *err)
+/* The matrices of one part of one expert in the online layout. */
+static int order_part(struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
+                      enum fm_dtype dtype, struct fm_err *err)
 {
-    int I = p->cp.config.I, H = p->cp.config.H, element = fm_dtype_bits(p->cp.dtype) / 8;
+    int I = p->cp.config.I, H = p->cp.config.H, element = fm_dtype_bits(dtype) / 8;
     size_t matrix = (size_t)I * (size_t)H * (size_t)element;
     const int32_t *order =
         p->ranking.order + ((size_t)m * (size_t)p->cp.config.E + (size_t)e) * (size_t)I;
     int rc;
     if (part == FM_PART_DOWN_T) {
         void *down = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_DOWN), down, err);
+        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_DOWN), down, dtype, err);
         if (rc == FM_OK)
             fm_layout_gather(rows, down, order, I, H, element);
     } else {
         char *gate = fm_scratch(matrix), *up = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_GATE), gate, err);
+        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_GATE), gate, dtype, err);
         if (rc == FM_OK)
-            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_UP), up, err);
+            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_UP), up, dtype, err);
         if (rc == FM_OK)
             fm_layout_interleave(rows, gate, up, order, I, H, element);
     }
-    return rc == FM_OK && p->ops ? merge(p, part, m, e, rows, err) : rc;
+    return rc;
+}
+
+/* One part of one expert, `bytes` of it, as stored. */
+static int make_part(struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
+                     size_t bytes, struct fm_err *err)
+{
+    enum fm_dtype dtype = fm_packing_made_as(p);
+    size_t element = (size_t)fm_dtype_bits(p->cp.dtype) / 8, n = bytes / element;
+    if (dtype != p->cp.dtype) {
+        float *wide = fm_scratch(n * sizeof *wide);
+        int rc = order_part(p, part, m, e, wide, dtype, err);
+        return rc == FM_OK ? merge(p, part, m, e, rows, wide, n, err) : rc;
+    }
+    int rc = order_part(p, part, m, e, rows, dtype, err);
+    if (rc != FM_OK || !p->ops)
+        return rc;
+    n = merged_width(p, m, e) * (size_t)p->cp.config.H *
+        (size_t)fm_expert_part_rows(p->cp.config.expert, part);
+    float *wide = fm_scratch(n * sizeof *wide);
+    fm_dtype_to_f32(wide, rows, p->cp.dtype, n);
+    return merge(p, part, m, e, rows, wide, n, err);
 }
 
 /* A run of experts of one tensor, made at once and appended in order. */
@@ -110,7 +161,7 @@ static void make_expert(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
-    if (make_part(p, w->part, w->layer, e, rows, &err) == FM_OK)
+    if (make_part(p, w->part, w->layer, e, rows, w->bytes, &err) == FM_OK)
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
                            rows, w->bytes / (size_t)p->cp.config.I);
     else
@@ -146,9 +197,9 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     return rc;
 }
 
-static const struct fm_where *find_place(const struct fm_packing_volume *v, const char *name)
+static const struct fm_stored *find_place(const struct fm_packing_volume *v, const char *name)
 {
-    const struct fm_where *place = NULL;
+    const struct fm_stored *place = NULL;
     size_t low = 0, high = v->tensors;
     while (low < high) {
         size_t mid = (low + high) / 2;
@@ -165,42 +216,71 @@ static const struct fm_where *find_place(const struct fm_packing_volume *v, cons
     return NULL;
 }
 
-/* One tensor that is not an expert's, byte for byte. */
+/* A tensor that is not an expert's, on its way in pieces. */
+struct other {
+    const struct fm_packing_volume *v;
+    const struct fm_tensor *t; /* in the bundle */
+    const struct fm_stored *place;
+    struct fm_scales scales;
+    char *raw, *written; /* a piece: the same bytes where values stay as they are */
+    struct fm_hasher *hasher;
+    struct fm_digest pieces; /* the sum of theirs */
+};
+
+/* Piece `index`, n bytes of the file. */
+static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_t n,
+                      struct fm_err *err)
+{
+    const struct fm_tensor *from = o->place->tensor;
+    uint64_t at = index * FM_PACKING_PIECE_BYTES;
+    size_t element = (size_t)fm_dtype_bits(from->dtype) / 8;
+    int rc = fm_file_read(o->place->file, from->offset + at, o->raw, n, err);
+    if (rc != FM_OK)
+        return rc;
+    if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
+        fm_dtype_nonfinite(o->raw, from->dtype, n / element) < n / element)
+        rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has a value that is not finite",
+                     o->place->file->path, from->name);
+    struct fm_digest digest = fm_weightsum_piece(index, o->raw, n);
+    fm_weightsum_add(&o->pieces, &digest);
+    if (o->place->scale && rc == FM_OK) {
+        o->scales.first = (int64_t)at;
+        fm_stored_write(o->written, o->t->dtype, o->raw, from->dtype, &o->scales, n);
+        n *= (size_t)fm_dtype_bits(o->t->dtype) / 8;
+    }
+    fm_hasher_add(o->hasher, o->written, n);
+    if (rc == FM_OK)
+        rc = append(p, o->v, o->written, n, err);
+    fm_crew_add(&p->crew, n);
+    return rc;
+}
+
+/* One tensor that is not an expert's: byte for byte, or the values of its codes, rounded once. */
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
-    const struct fm_where *place = find_place(v, t->name);
-    struct fm_hasher *hasher = fm_hasher_new();
+    struct other o = {.v = v, .t = t, .place = find_place(v, t->name), .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
-    char *piece = fm_scratch(FM_PACKING_PIECE_BYTES);
-    int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    size_t element = (size_t)fm_dtype_bits(t->dtype) / 8, index = 0;
-    struct fm_digest pieces = {{0}};
-    for (uint64_t at = 0; at < t->size && rc == FM_OK && fm_crew_going(&p->crew);) {
-        size_t n =
-            t->size - at < FM_PACKING_PIECE_BYTES ? (size_t)(t->size - at) : FM_PACKING_PIECE_BYTES;
-        rc = fm_file_read(place->file, place->tensor->offset + at, piece, n, err);
-        if (rc != FM_OK)
-            break;
-        if (!v->extra && fm_dtype_is_weight(t->dtype) &&
-            fm_dtype_nonfinite(piece, t->dtype, n / element) < n / element)
-            rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has a value that is not finite",
-                         place->file->path, t->name);
-        fm_hasher_add(hasher, piece, n);
-        struct fm_digest digest = fm_weightsum_piece(index++, piece, n);
-        fm_weightsum_add(&pieces, &digest);
-        if (rc == FM_OK)
-            rc = append(p, v, piece, n, err);
-        fm_crew_add(&p->crew, n);
-        at += n;
+    const struct fm_tensor *from = o.place->tensor;
+    int rc = o.hasher ? read_scales(p, o.place, &o.scales, err)
+                      : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);
+    if (o.place->scale)
+        o.written = fm_scratch(FM_PACKING_PIECE_BYTES * (size_t)fm_dtype_bits(t->dtype) / 8);
+    size_t index = 0;
+    for (uint64_t at = 0; at < from->size && rc == FM_OK && fm_crew_going(&p->crew);
+         at += FM_PACKING_PIECE_BYTES) {
+        uint64_t left = from->size - at;
+        rc = pass_piece(p, &o, index++,
+                        left < FM_PACKING_PIECE_BYTES ? (size_t)left : FM_PACKING_PIECE_BYTES, err);
     }
     if (rc == FM_OK) {
-        fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(hasher);
-        struct fm_digest digest = fm_weightsum_join(place->tensor, &pieces);
-        add_sum(p, place->tensor, &digest);
+        fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);
+        struct fm_digest digest = fm_weightsum_join(from, &o.pieces);
+        add_sum(p, from, &digest);
     }
     fm_scratch_release(mark);
-    fm_hasher_free(hasher);
+    fm_hasher_free(o.hasher);
     return rc;
 }
 
@@ -232,7 +312,7 @@ int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
     pthread_mutex_init(&p->lock, NULL);
     bool in_order = p->writer && !fm_bundle_writer_seekable(p->writer);
     p->at_once = in_order ? fm_pool_threads() : 1;
-    fm_crew_init(&p->crew, p->run, stage, p->report->bytes_in);
+    fm_crew_init(&p->crew, p->run, stage, p->report->bytes_weights);
     if (!in_order)
         fm_pool_for(p->volumes, pass_volume, p);
     for (int i = 0; in_order && i < p->volumes; i++)

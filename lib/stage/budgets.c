@@ -14,6 +14,7 @@
 #include "formats/bundle/maskset.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/block/storage.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/stage.h"
 
@@ -269,7 +270,7 @@ struct reading {
     const struct fm_stage_model *model;
     struct fm_config config;
     uint64_t bytes;                 /* of all tensors of the full model; 0: not known yet */
-    uint64_t bytes_most;            /* of all shards of the checkpoint */
+    uint64_t bytes_most;            /* that all shards of the checkpoint can become */
     int64_t steps_most;             /* that training could take */
     struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
     const uint32_t *widths;         /* of all masks */
@@ -475,14 +476,10 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
 static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_segments seg = {0};
-    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model"), *shard;
-    cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(model, "shards"))
-    {
-        int64_t size = 0;
-        if (fm_json_get_int(shard, "size", 0, EXACT_MAX, &size, err))
-            return err->code;
-        r->bytes_most += (uint64_t)size;
-    }
+    if (fm_stage_shard_bytes(&r->bytes_most, b, err))
+        return err->code;
+    if (r->config.storage)
+        r->bytes_most *= fm_storage_growth(r->config.storage);
     if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS))
         return FM_OK;
     int rc = fm_segments_read(&seg, b, &r->config, err);

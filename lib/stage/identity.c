@@ -9,6 +9,7 @@
 
 #include "formats/json/json.h"
 #include "kernels/ops/kernels.h"
+#include "lib/model/stored.h"
 #include "lib/stage/stage.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
@@ -318,6 +319,20 @@ int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *c, st
     return FM_OK;
 }
 
+int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model"), *shard;
+    *bytes = 0;
+    cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(model, "shards"))
+    {
+        int64_t size = 0;
+        if (fm_json_get_int(shard, "size", 0, EXACT_MAX, &size, err))
+            return err->code;
+        *bytes += (uint64_t)size;
+    }
+    return FM_OK;
+}
+
 static int compare_shard(const struct fm_bundle *b, const cJSON *is, const struct fm_shard *shard,
                          struct fm_err *err)
 {
@@ -370,7 +385,7 @@ uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_confi
     for (size_t i = 0; i < dir->shards; i++)
         for (size_t k = 0; k < dir->shard[i].st.count; k++)
             if (!fm_extra_add(&extra, config, &dir->shard[i].st.tensor[k]))
-                bytes += dir->shard[i].st.tensor[k].size;
+                bytes += fm_stored_bytes(config, &dir->shard[i].st.tensor[k]);
     return bytes;
 }
 

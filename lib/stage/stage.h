@@ -79,13 +79,16 @@ int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
 /* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
 
+/* Bytes of the shards of the checkpoint, by the manifest; FM_EFORMAT where it does not say them. */
+int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_err *err);
+
 /* Add the sums of its weights to a model's identity. */
 int fm_stage_weights_add(cJSON *model, const struct fm_weightsum *sums, struct fm_err *err);
 /* The sums that the stream was made from; L is 0 where an earlier version wrote it, which took
  * none. */
 int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err);
 
-/* Bytes of all tensors of a checkpoint but those of no decoder layer. */
+/* Bytes of all tensors of a checkpoint but those of no decoder layer, as bundles have them. */
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config);
 
 /*

@@ -118,6 +118,7 @@ static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 /*
  * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint stays in its own
  * channel order, so that the permutations are on trial too; an adapter is for ranked channels.
+ * Weights that the checkpoint has as codes are rounded as the bundle's were.
  */
 static int check_bundle(struct job *j, struct fm_err *err)
 {
@@ -144,8 +145,10 @@ static int check_bundle(struct job *j, struct fm_err *err)
         lane.adapter = &j->adapter;
         lane.round = true;
     }
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
+        fm_model_round(want, lane.adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
         rc = run_both(j, have, &plain, want, &lane, err);
+    }
     fm_model_close(have);
     fm_model_close(want);
     return rc;

@@ -4,8 +4,9 @@
 #ifndef FM_TESTS_MODELS_H
 #define FM_TESTS_MODELS_H
 
-static const char *const odd_models[] = {"odd-mixtral", "odd-qwen2", "odd-qwen3",   "odd-olmoe",
-                                         "odd-phimoe",  "odd-glm4",  "odd-minimax", "odd-ernie"};
+static const char *const odd_models[] = {"odd-mixtral", "odd-qwen2",  "odd-qwen3",
+                                         "odd-olmoe",   "odd-phimoe", "odd-glm4",
+                                         "odd-minimax", "odd-ernie",  "odd-fp8"};
 #define MODELS (sizeof odd_models / sizeof *odd_models)
 
 #endif

@@ -190,7 +190,7 @@ static void what_is_not_computed_is_refused_by_name(void **state)
     refused(OLMOE_1B, "\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "yarn");
     refused(OLMOE_1B, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
     refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"fp8\"}", FM_ECONFIG,
-            "quantized (quantization_config: fp8); use its BF16, F16 or F32 original");
+            "fp8 without weight_block_size is not supported");
     refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"awq\"}", FM_ECONFIG, "awq");
     refused(OLMOE_1B, "\"quantization_config\":{}", FM_ECONFIG, "quantization_config");
     refused("\"model_type\":\"deepseek_v3\"", "\"x\":1", FM_ECONFIG,

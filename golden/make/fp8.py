@@ -1,0 +1,63 @@
+"""FP8 in blocks of 128 x 128: a model stored so, and what its numbers are.
+
+The definition: value = code * scale of its block, in float32, blocks counted from the first row and
+column and cut at the far edges.  transformers 5.23 takes the block for rows / scale rows, which is
+wrong or refused where a block is cut, so what is to be loaded is dequantised here first.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import oracle
+
+BLOCK = 128
+CODES = torch.float8_e4m3fn
+SCALE = "_scale_inv"
+
+
+def spread(scale, shape):
+    """A scale for every element."""
+    wide = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    return wide[: shape[0], : shape[1]]
+
+
+def scales_of(tensor):
+    if tensor.dtype == torch.uint8:
+        return torch.exp2(tensor.float() - 127)
+    return tensor.float()
+
+
+def dequantised(tensors):
+    """Plain float32 where there were codes."""
+    out = {}
+    for name, t in tensors.items():
+        if name.endswith(SCALE):
+            continue
+        if t.dtype == CODES:
+            t = t.float() * spread(scales_of(tensors[name + SCALE]), t.shape)
+        out[name] = t
+    return out
+
+
+def read(folder):
+    """All tensors of a checkpoint, dequantised."""
+    tensors = {}
+    for file in sorted(Path(folder).glob("model*.safetensors")):
+        tensors |= load_file(file)
+    return dequantised(tensors)
+
+
+def load(folder):
+    """oracle.load; where there are codes, of a float32 copy that says nothing of them."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    if not config.pop("quantization_config", None):
+        return oracle.load(folder)
+    with tempfile.TemporaryDirectory() as copy:
+        (Path(copy) / "config.json").write_text(json.dumps(config))
+        tensors = {n: t.float().contiguous() for n, t in read(folder).items()}
+        save_file(tensors, Path(copy) / "model.safetensors", metadata={"format": "pt"})
+        return oracle.load(copy)

@@ -1,0 +1,89 @@
+"""The row of odd.py's table that is stored in FP8: Qwen3 in all else."""
+
+import torch
+
+from families import qwen3_shapes
+from fp8 import BLOCK, CODES, SCALE, scales_of, spread
+from goldens import Recipe
+from odd import Odd
+
+PLAIN = ("lm_head", "mlp.gate", "model.layers.1.self_attn.k_proj")  # modules_to_not_convert
+
+
+def stored_scale(name, scale):
+    """Every dtype of scales that there is: float32 in layer 0, in layer 1 also bfloat16 (experts of
+    even number) and powers of two, as F8_E8M0 (odd number) and as bytes (the attention's)."""
+    if ".layers.0." in name:
+        return scale
+    if ".experts." in name and int(name.split(".experts.")[1].split(".")[0]) % 2 == 0:
+        return scale.bfloat16()
+    exponent = torch.ceil(torch.log2(scale)) + 127
+    bytes_ = exponent.to(torch.uint8)
+    return bytes_ if "self_attn" in name else bytes_.view(torch.float8_e8m0fnu)
+
+
+def quantise(tensors):
+    """Matrices of linear layers; one expert with scales so large that most codes are subnormal."""
+    for name in sorted(tensors):
+        module = name.removesuffix(".weight")
+        t = tensors[name].float()
+        if t.dim() != 2 or "embed" in name or any(module.endswith(p) for p in PLAIN):
+            continue
+        grid = [-(-n // BLOCK) for n in t.shape]
+        scale = torch.empty(grid)
+        for i in range(grid[0]):
+            for j in range(grid[1]):
+                block = t[i * BLOCK : (i + 1) * BLOCK, j * BLOCK : (j + 1) * BLOCK]
+                scale[i, j] = block.abs().max() / 448
+        if ".layers.1.mlp.experts.3." in name:
+            scale *= 2.0**12
+        stored = stored_scale(name, scale)
+        tensors[name] = (t / spread(scales_of(stored), t.shape)).clamp(-448, 448).to(CODES)
+        tensors[name + SCALE] = stored
+
+
+FP8 = Odd(
+    seed=70,
+    T=18,
+    own={
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "attention_bias": False,
+        "bos_token_id": None,
+        "decoder_sparse_step": 1,
+        "eos_token_id": None,
+        "head_dim": 26,
+        "hidden_size": 132,  # more than a block, as heads x head_dim and the experts' channels are
+        "intermediate_size": 61,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": 131,
+        "norm_topk_prob": True,
+        "num_attention_heads": 6,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+        "num_local_experts": 4,
+        "pad_token_id": None,
+        "quantization_config": {
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "modules_to_not_convert": list(PLAIN),
+            "quant_method": "fp8",
+            "weight_block_size": [BLOCK, BLOCK],
+        },
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.51.0",
+        "use_sliding_window": False,
+        "vocab_size": 79,
+    },
+    shapes=qwen3_shapes,
+    dtype=torch.bfloat16,
+    shards=2,
+    recipe=Recipe(seed=71, actions=(13, 52, 92, 131), gap_min=2e-4, lora_rank=2),
+    tweak=quantise,
+)
+
+ROWS = {"odd-fp8": FP8}

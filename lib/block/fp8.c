@@ -1,0 +1,91 @@
+/*
+ * FP8 in blocks: `X.weight` F8_E4M3 (N, K) and `X.weight_scale_inv` (ceil(N / rows), ceil(K /
+ * columns)); the value of an element is its code times the scale of its block.  Blocks are 128 x
+ * 128 in every checkpoint that we know; a matrix whose sizes are no multiples of that has cut
+ * blocks at its far edges.  Scales are float32 (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in
+ * one byte (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert only says again what the tensors' own
+ * dtypes say: a plain tensor is read as it is.
+ *
+ * Source: DeepSeek-V3's inference/kernel.py (weight_dequant) and transformers'
+ * integrations/finegrained_fp8.py, which takes the block for rows / scale rows and so errs where
+ * blocks are cut.
+ */
+#include <string.h>
+
+#include "lib/block/block.h"
+#include "lib/block/storage.h"
+
+#define BLOCK_MAX (1 << 20)
+
+/* A key that is absent, null or one of two words. */
+static int check_word(const cJSON *object, const char *key, const char *word, const char *other,
+                      struct fm_err *err)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    const char *has = cJSON_GetStringValue(v);
+    if (!v || cJSON_IsNull(v) || (has && (strcmp(has, word) == 0 || strcmp(has, other) == 0)))
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "fp8 with %s '%.32s' is not supported (only '%s'); use the model's BF16 "
+                   "original, or dequantize it first",
+                   key, has ? has : "?", word);
+}
+
+static int read_block(int *size, const cJSON *entry, struct fm_err *err)
+{
+    double value = cJSON_IsNumber(entry) ? entry->valuedouble : 0;
+    if (!(value >= 1 && value <= BLOCK_MAX) || value != (double)(int)value)
+        return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
+                       BLOCK_MAX);
+    *size = (int)value;
+    return FM_OK;
+}
+
+static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
+    if (!size || cJSON_IsNull(size))
+        return fm_fail(err, FM_ECONFIG,
+                       "fp8 without weight_block_size is not supported (only a scale for each "
+                       "block is); use the model's BF16 original, or dequantize it first");
+    if (!cJSON_IsArray(size) || cJSON_GetArraySize(size) != 2)
+        return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
+                       BLOCK_MAX);
+    int rc = read_block(&c->block_rows, size->child, err);
+    if (!rc)
+        rc = read_block(&c->block_columns, size->child->next, err);
+    if (!rc)
+        rc = check_word(json, "activation_scheme", "dynamic", "dynamic", err);
+    if (!rc)
+        rc = check_word(json, "fmt", "e4m3", "float8_e4m3fn", err);
+    if (!rc)
+        rc = check_word(json, "scale_fmt", "float", "ue8m0", err);
+    return rc ? rc : check_word(json, "expert_dtype", "fp8", "fp8", err);
+}
+
+static bool has_scales(enum fm_dtype dtype)
+{
+    return fm_dtype_is_weight(dtype) || dtype == FM_F8_E8M0 || dtype == FM_U8;
+}
+
+/* The largest code, 448, times the largest scale is a finite bfloat16, so every value is. */
+#define SCALE_MAX 0x1.22p119f
+
+static size_t widen(float *scale, const void *raw, enum fm_dtype dtype, size_t n)
+{
+    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, n);
+    for (size_t i = 0; i < n; i++)
+        if (!(scale[i] > 0 && scale[i] <= SCALE_MAX))
+            return i;
+    return n;
+}
+
+const struct fm_storage fm_fp8 = {.method = "fp8",
+                                  .read = read_fp8,
+                                  .codes = FM_F8_E4M3,
+                                  .written = FM_BF16,
+                                  .scale = "_scale_inv",
+                                  .scale_dtypes = "F32, BF16, F16, F8_E8M0 or U8",
+                                  .has_scales = has_scales,
+                                  .widen = widen,
+                                  .scale_range = "more than 0 and at most 7.5e35"};
