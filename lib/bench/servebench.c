@@ -14,6 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/bench/kernelbench.h"
 #include "lib/bench/servecase.h"
+#include "lib/bench/shapes.h"
 
 /* Seconds of all rounds. */
 struct times {
@@ -194,7 +195,8 @@ static void describe(struct fm_servebench *s, const struct fm_servecase *c,
     s->prompt = c->prompt;
     s->decode = c->decode;
     s->threads = c->threads;
-    s->shared = o->shape && strcmp(o->shape, "qwen2-57b-a14b") == 0;
+    const struct fm_shape *shape = o->shape ? fm_shapes_find(o->shape) : NULL;
+    s->shared = shape && shape->shared;
     s->bytes = (uint64_t)g->L * fm_servecase_layer_bytes(c);
     s->token_bytes = (uint64_t)g->L * fm_servecase_cache_bytes(c);
     fm_kernelbench_cpu(s->cpu, sizeof s->cpu);

@@ -5,11 +5,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Letters of kernels/ops/kernels.h; L decoder layers, all with experts. */
+/* Letters of kernels/ops/kernels.h; L decoder layers with experts: what is dense is not here. */
 struct fm_shape {
     const char *name;
     int H, I, E, K, L;
     int Q, G, C;
+    bool shared; /* there is a shared expert, whose channels are not among these */
 };
 
 /* NULL: no such name. */

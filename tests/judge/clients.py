@@ -3,7 +3,7 @@
 
     clients.py PYTHON_OF_VLLM PYTHON_OF_SGLANG [FAMILY...]   (tests/judge/clients.sh gives the first two)
 
-Small models of five families; fm-rank, fm-train, fm-pack make a family of each, and fm-pack
+Small models of all families; fm-rank, fm-train, fm-pack make a family of each, and fm-pack
 --export every layout at one budget.  Each client loads each directory (tests/judge/client_*.py) and
 gives the log-probability of every next token; the mean, the loss, is printed beside what our
 engine gets from the same directory.  The exit status is 1 where a cell is off, or fails, that is
@@ -73,6 +73,24 @@ FAMILIES = {
     },
     "qwen3_moe": {"norm_topk_prob": True, "head_dim": 32},
     "olmoe": {"num_key_value_heads": 4},
+    "glm4_moe": {
+        "intermediate_size": 160,
+        "n_routed_experts": 8,
+        "head_dim": 32,
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "n_group": 1,
+        "routed_scaling_factor": 1.5,
+        "num_nextn_predict_layers": 0,
+    },
+    "minimax_m2": {"head_dim": 32, "rotary_dim": 16},
+    "ernie4_5_moe": {
+        "intermediate_size": 160,
+        "moe_num_experts": 8,
+        "moe_k": 3,
+        "moe_num_shared_experts": 1,
+        "tie_word_embeddings": False,
+    },
 }
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
@@ -123,9 +141,9 @@ def make_model(name, folder):
     known = set(AutoConfig.for_model(name).to_dict()) | {"num_experts", "num_local_experts"}
     sizes = {key: value for key, value in SIZES.items() if key in known} | FAMILIES[name]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes))
-    for key, value in model.named_parameters():
+    for key, value in (*model.named_parameters(), *model.named_buffers()):
         if key.endswith("bias"):
-            torch.nn.init.normal_(value, std=0.3)
+            torch.nn.init.normal_(value, std=0.02 if "correction" in key else 0.3)
     model.to(torch.bfloat16).save_pretrained(folder)
     file = folder / "config.json"  # the name that the hub's checkpoint has, and servers know
     file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
