@@ -155,6 +155,46 @@ def ernie_shapes(c):
     return table
 
 
+def latent_attention(c, p):
+    H, Q, r, k = (c[x] for x in ("hidden_size", "num_attention_heads", "q_lora_rank", "kv_lora_rank"))
+    A, R, D = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+    a = p + "self_attn."
+    table = {
+        p + "input_layernorm.weight": ((H,), 0.3),
+        a + "kv_a_proj_with_mqa.weight": ((k + R, H), 0.25),
+        a + "kv_a_layernorm.weight": ((k,), 0.3),
+        a + "kv_b_proj.weight": ((Q * (A + D), k), 0.3),
+        a + "o_proj.weight": ((H, Q * D), 0.1),
+        p + "post_attention_layernorm.weight": ((H,), 0.3),
+    }
+    if c["attention_bias"]:
+        table |= {a + "kv_a_proj_with_mqa.bias": ((k + R,), 0.5), a + "o_proj.bias": ((H,), 0.3)}
+    if r is None:
+        return table | {a + "q_proj.weight": ((Q * (A + R), H), 0.25)}
+    if c["attention_bias"]:
+        table[a + "q_a_proj.bias"] = ((r,), 0.5)
+    return table | {
+        a + "q_a_proj.weight": ((r, H), 0.25),
+        a + "q_a_layernorm.weight": ((r,), 0.3),
+        a + "q_b_proj.weight": ((Q * (A + R), r), 0.3),
+    }
+
+
+def deepseek_shapes(c):
+    table, H, E, I = ends(c), c["hidden_size"], c["n_routed_experts"], c["moe_intermediate_size"]
+    for l, p in layers(c):
+        table |= latent_attention(c, p)
+        types = c.get("mlp_layer_types")
+        if types[l] == "dense" if types else l < c["first_k_dense_replace"]:
+            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
+            continue
+        table |= experts(c, p, E, I, 0.3)
+        if c["model_type"] != "deepseek_v2":
+            table[p + "mlp.gate.e_score_correction_bias"] = ((E,), 0.2)
+        table |= feed_forward(p + "mlp.shared_experts.", H, c["n_shared_experts"] * I, down=0.1)
+    return table
+
+
 def keep_biases(tensors):
     """Biases of the choice are float32 on the hub whatever the weights are."""
     for name in tensors:
@@ -426,7 +466,209 @@ ERNIE = Odd(
     recipe=Recipe(seed=91, actions=(2, 8, 15, 21), gap_min=1e-5, lora_rank=2),
 )
 
+DSV2 = Odd(
+    seed=108,
+    T=21,
+    own={  # as its makers write it
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "attention_bias": False,
+        "aux_loss_alpha": 0.001,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "first_k_dense_replace": 1,
+        "hidden_size": 44,
+        "intermediate_size": 53,
+        "kv_lora_rank": 12,  # transformers stops where this plus qk_rope_head_dim is odd
+        "model_type": "deepseek_v2",
+        "moe_intermediate_size": 21,
+        "moe_layer_freq": 1,
+        "n_group": 3,
+        "n_routed_experts": 12,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "pretraining_tp": 1,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 10,
+        "qk_rope_head_dim": 6,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 4,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 16,
+            "type": "yarn",
+        },
+        "rope_theta": 30,
+        "routed_scaling_factor": 1.75,
+        "scoring_func": "softmax",
+        "seq_aux": True,
+        "topk_group": 2,
+        "topk_method": "group_limited_greedy",
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.33.1",
+        "v_head_dim": 7,
+        "vocab_size": 97,
+    },
+    shapes=deepseek_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=101, actions=(2, 9, 15, 21), gap_min=5e-6, lora_rank=2),
+)
+
+DSV3 = Odd(
+    seed=110,
+    T=20,
+    own={  # as transformers 5 saves it
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "attention_bias": True,
+        "bos_token_id": 0,
+        "dtype": "bfloat16",
+        "eos_token_id": 1,
+        "first_k_dense_replace": 1,
+        "head_dim": 10,
+        "hidden_size": 48,
+        "intermediate_size": 57,
+        "kv_lora_rank": 15,
+        "model_type": "deepseek_v3",
+        "moe_intermediate_size": 17,
+        "n_group": 4,
+        "n_routed_experts": 12,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 6,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 6,
+        "num_nextn_predict_layers": 0,
+        "pretraining_tp": 1,
+        "q_lora_rank": 17,
+        "qk_head_dim": 18,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 10,
+        "rms_norm_eps": 1e-06,
+        "rope_interleave": True,
+        "rope_parameters": {
+            "beta_fast": 8,
+            "beta_slow": 1,
+            "factor": 4.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.8,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 100.0,
+            "rope_type": "yarn",
+        },
+        "routed_scaling_factor": 2.5,
+        "topk_group": 2,
+        "transformers_version": "5.23.0",
+        "v_head_dim": 9,
+        "vocab_size": 101,
+    },
+    shapes=deepseek_shapes,
+    dtype=torch.bfloat16,
+    shards=2,
+    recipe=Recipe(seed=111, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+MOONLIGHT = Odd(
+    seed=122,
+    T=22,
+    own={  # as its makers write it
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "attention_bias": False,
+        "aux_loss_alpha": 0.001,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "first_k_dense_replace": 1,
+        "hidden_size": 40,
+        "intermediate_size": 51,
+        "kv_lora_rank": 14,
+        "model_type": "deepseek_v3",
+        "moe_intermediate_size": 23,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "n_routed_experts": 9,
+        "n_shared_experts": 2,
+        "norm_topk_prob": True,
+        "num_attention_heads": 5,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 5,
+        "num_nextn_predict_layers": 0,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 9,
+        "qk_rope_head_dim": 4,
+        "rms_norm_eps": 1e-05,  # which the latents' norms do not take
+        "rope_scaling": None,
+        "rope_theta": 50000.0,
+        "routed_scaling_factor": 2.446,
+        "scoring_func": "sigmoid",
+        "seq_aux": True,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.48.3",
+        "v_head_dim": 11,
+        "vocab_size": 103,
+    },
+    shapes=deepseek_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=121, actions=(3, 10, 16, 23), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+GLM_LITE = Odd(
+    seed=135,
+    T=19,
+    own={  # as transformers 5 saves it
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "attention_bias": True,
+        "bos_token_id": None,
+        "dtype": "float16",
+        "eos_token_id": None,
+        "hidden_size": 44,
+        "intermediate_size": 55,
+        "kv_lora_rank": 16,
+        "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+        "model_type": "glm4_moe_lite",
+        "moe_intermediate_size": 19,
+        "n_group": 1,
+        "n_routed_experts": 10,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "num_nextn_predict_layers": 0,
+        "q_lora_rank": 13,
+        "qk_nope_head_dim": 7,
+        "qk_rope_head_dim": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_interleave": False,
+        "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "routed_scaling_factor": 1.8,
+        "topk_group": 1,
+        "transformers_version": "5.23.0",
+        "v_head_dim": 12,
+        "vocab_size": 89,
+    },
+    shapes=deepseek_shapes,
+    dtype=torch.float16,
+    shards=1,
+    recipe=Recipe(seed=131, actions=(2, 8, 14, 19), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
 ROWS = {
     "odd-qwen3": QWEN3, "odd-olmoe": OLMOE, "odd-qwen2": QWEN2, "odd-phimoe": PHIMOE,
     "odd-glm4": GLM4, "odd-minimax": MINIMAX, "odd-ernie": ERNIE,
+    "odd-dsv2": DSV2, "odd-dsv3": DSV3, "odd-moonlight": MOONLIGHT, "odd-glm-lite": GLM_LITE,
 }  # fmt: skip

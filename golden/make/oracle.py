@@ -164,9 +164,22 @@ def gap_of_sparsemixer(logits, eps):
     return torch.minimum(near.min(), torch.minimum(first - second, second - third).min())
 
 
+def choice_of_probabilities(router, choice):
+    """The same where groups are as good as their best."""
+    if router.topk_method == "greedy":
+        return choice, choice.new_tensor(torch.inf)
+    groups = choice.unflatten(-1, (router.num_group, -1))
+    best = groups.amax(-1)
+    kept = torch.zeros_like(best).scatter(-1, best.topk(router.topk_group, dim=-1).indices, 1)
+    left = groups.masked_fill(kept[..., None] == 0, 0.0).flatten(-2)
+    return left, gap_of_topk(best, router.topk_group)
+
+
 def choice_of(router, args, logits):
     """(N, E): what a router that chooses by score takes the largest of, -inf in groups left out; and
     how near a group is to being another choice."""
+    if hasattr(router, "topk_method"):  # DeepSeek-V2's
+        return choice_of_probabilities(router, logits.softmax(-1))
     softmax = hasattr(router, "moe_statics")  # ERNIE's; the others' scores are sigmoids
     bias = router.moe_statics if softmax else router if len(args) < 2 else None
     bias = args[1] if bias is None else bias.e_score_correction_bias
@@ -191,7 +204,8 @@ def gap_of_scored(router, args, logits, index):
 
 
 def is_scored(router, args):
-    return len(args) > 1 or hasattr(router, "moe_statics") or hasattr(router, "e_score_correction_bias")
+    marks = ("moe_statics", "e_score_correction_bias", "topk_method")
+    return len(args) > 1 or any(hasattr(router, mark) for mark in marks)
 
 
 def routing(model, ids):

@@ -9,6 +9,8 @@ Weights have the names on disk in one spelling (`spell`), and what a family does
 tensors it has: a norm with a bias is LayerNorm, q_norm as long as a head is per head, and so on.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -39,6 +41,18 @@ def linear(x, w, name):
     return y + w[name + ".bias"] if name + ".bias" in w else y
 
 
+def yarn(rope, R):
+    """YaRN's divisors of the frequencies (R / 2), and its scale of cosines and sines."""
+    mscale = lambda m: 0.1 * m * math.log(rope["factor"]) + 1.0
+    turns = lambda n: math.log(rope["original_max_position_embeddings"] / (n * 2 * math.pi))
+    pair = lambda n: R * turns(n) / (2 * math.log(rope["rope_theta"]))
+    low = max(math.floor(pair(rope["beta_fast"])), 0)
+    high = min(math.ceil(pair(rope["beta_slow"])), R - 1)
+    ramp = ((torch.arange(R // 2).double() - low) / (high - low)).clamp(0, 1)
+    scale = mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"])
+    return 1 / (ramp / rope["factor"] + 1 - ramp), scale
+
+
 def rotate(x, rope, neighbours=False):
     """RoPE on the first R of C elements of (..., T, C), pairs (i, i + R / 2), or neighbours; longrope's
     factors of short sequences."""
@@ -48,8 +62,11 @@ def rotate(x, rope, neighbours=False):
     frequency = rope["rope_theta"] ** (-torch.arange(0, R, 2).double() / R)
     if "short_factor" in rope:
         frequency = frequency / torch.tensor(rope["short_factor"], dtype=torch.float64)
-    angle = torch.arange(T).double()[:, None] * frequency
     scale = rope.get("short_mscale", 1.0)
+    if rope["rope_type"] == "yarn":
+        divisors, scale = yarn(rope, R)
+        frequency = frequency / divisors
+    angle = torch.arange(T).double()[:, None] * frequency
     cos, sin = angle.cos() * scale, angle.sin() * scale
     a, b = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, dim=-1)
     turned = a * cos - b * sin, b * cos + a * sin
@@ -81,6 +98,30 @@ def attention(x, w, cfg):
     seen = (age >= 0) & (age < (getattr(cfg, "sliding_window", None) or T))
     weight = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1)
     return linear((weight @ v).transpose(1, 2).flatten(2), w, "self_attn.o_proj")
+
+
+def latent_attention(x, w, cfg):
+    """(S, T, H): keys and values of all heads from one latent, and one rotated part for all."""
+    Q, A, R, rank = cfg.num_attention_heads, cfg.qk_nope_head_dim, cfg.qk_rope_head_dim, cfg.kv_lora_rank
+    rope, neighbours = cfg.rope_parameters, getattr(cfg, "rope_interleave", True)
+    heads = lambda y: y.unflatten(-1, (Q, -1)).transpose(1, 2)
+    a = "self_attn."
+    if a + "q_proj.weight" in w:
+        q = heads(linear(x, w, a + "q_proj"))
+    else:
+        latent = norm(linear(x, w, a + "q_a_proj"), w, a + "q_a_layernorm", 1e-6)
+        q = heads(linear(latent, w, a + "q_b_proj"))
+    latent, shared = linear(x, w, a + "kv_a_proj_with_mqa").split([rank, R], -1)
+    kv = heads(linear(norm(latent, w, a + "kv_a_layernorm", 1e-6), w, a + "kv_b_proj"))
+    shared = rotate(shared[:, None], rope, neighbours).expand(-1, Q, -1, -1)
+    q = torch.cat([q[..., :A], rotate(q[..., A:], rope, neighbours)], -1)
+    k, v = torch.cat([kv[..., :A], shared], -1), kv[..., A:]
+    scale = (A + R) ** -0.5
+    if rope["rope_type"] == "yarn":
+        scale *= (0.1 * rope["mscale_all_dim"] * math.log(rope["factor"]) + 1.0) ** 2
+    seen = torch.ones(x.shape[1], x.shape[1]).tril().bool()
+    weight = (q @ k.mT * scale).masked_fill(~seen, -torch.inf).softmax(-1)
+    return linear((weight @ v).transpose(1, 2).flatten(2), w, a + "o_proj")
 
 
 def inner(x, w, prefix):
@@ -120,11 +161,21 @@ def scored(z, bias, cfg):
     return top * getattr(cfg, "routed_scaling_factor", 1.0), index
 
 
+def probable(z, cfg):
+    """DeepSeek-V2's: the most probable of the groups with the most probable experts."""
+    p = z.softmax(-1).unflatten(-1, (cfg.n_group, -1))
+    out = p.amax(-1) < p.amax(-1).topk(cfg.topk_group, dim=-1).values[..., -1:]
+    top, index = p.masked_fill(out[..., None], 0.0).flatten(-2).topk(cfg.num_experts_per_tok, dim=-1)
+    return top * cfg.routed_scaling_factor, index
+
+
 def route(z, w, cfg):
     """Weights and experts (N, K)."""
     biases = [t for n, t in w.items() if n.endswith("e_score_correction_bias")]
     if biases:
         return scored(z, biases[0], cfg)
+    if cfg.model_type == "deepseek_v2":
+        return probable(z, cfg)
     if cfg.model_type == "phimoe":
         return sparsemixer(z, cfg.router_jitter_noise)
     top, index = z.softmax(-1).topk(cfg.num_experts_per_tok, dim=-1)
@@ -173,7 +224,8 @@ class Plain:
     def layer(self, l, x):
         prefix, eps = f"model.layers.{l}.", self.cfg.rms_norm_eps
         w = {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
-        x = x + attention(norm(x, w, "input_layernorm", eps), w, self.cfg)
+        attend = latent_attention if "self_attn.kv_b_proj.weight" in w else attention
+        x = x + attend(norm(x, w, "input_layernorm", eps), w, self.cfg)
         normed = norm(x, w, "post_attention_layernorm", eps).flatten(0, 1)
         return x + self.feed(normed, w).view_as(x)
 

@@ -56,6 +56,7 @@ union fm_own_config {
 
 struct fm_config {
     const struct fm_model_family *family;
+    const char *type; /* model_type: the family's name, or its alias */
     const struct fm_attention *attention;
     const struct fm_router *router;
     const struct fm_expert_form *expert;

@@ -18,15 +18,17 @@
 #include <string.h>
 
 static const struct fm_model_family *const families[] = {
-    &fm_mixtral, &fm_qwen2_moe, &fm_qwen3_moe,  &fm_olmoe,
-    &fm_phimoe,  &fm_glm4_moe,  &fm_minimax_m2, &fm_ernie4_5_moe,
+    &fm_mixtral,     &fm_qwen2_moe,   &fm_qwen3_moe,     &fm_olmoe,
+    &fm_phimoe,      &fm_glm4_moe,    &fm_minimax_m2,    &fm_ernie4_5_moe,
+    &fm_deepseek_v2, &fm_deepseek_v3, &fm_glm4_moe_lite,
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
 const struct fm_model_family *fm_families_find(const char *name)
 {
     for (size_t i = 0; i < FAMILIES; i++)
-        if (strcmp(name, families[i]->name) == 0)
+        if (strcmp(name, families[i]->name) == 0 ||
+            (families[i]->alias && strcmp(name, families[i]->alias) == 0))
             return families[i];
     return NULL;
 }
@@ -41,5 +43,7 @@ void fm_families_list(char *text, size_t size)
 {
     size_t at = 0;
     for (size_t i = 0; i < FAMILIES && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", families[i]->name);
+        at += (size_t)snprintf(text + at, size - at, "%s%s%s%s", i ? ", " : "", families[i]->name,
+                               families[i]->alias ? ", " : "",
+                               families[i]->alias ? families[i]->alias : "");
 }

@@ -18,6 +18,8 @@ struct fm_extra_form; /* lib/family/extra.h */
 
 struct fm_model_family {
     const char *name;       /* model_type */
+    const char *alias;      /* another one, where architectures names class_name ForCausalLM all the
+                               same; NULL: none */
     int schema;             /* fm_families_schema; 0: 1 */
     const char *class_name; /* "Mixtral": class prefix in transformers 5; ours is Fm in front */
     const char *served_as;  /* architecture that servers know, where transformers 5 saves class_name
@@ -47,9 +49,9 @@ struct fm_model_family {
 
 /* A family's file defines one; the list in lib/family/families.c names all. */
 extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe,
-    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe;
+    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe, fm_deepseek_v2, fm_deepseek_v3, fm_glm4_moe_lite;
 
-/* NULL: there is none of that name. */
+/* By name or alias; NULL: there is none. */
 const struct fm_model_family *fm_families_find(const char *name);
 /*
  * The schema that streams and exports of a family's models say (fm-bundle(5)), decided here and
@@ -68,7 +70,7 @@ void fm_families_list(char *text, size_t size);
  */
 int fm_config_parse(struct fm_config *config, const char *text, size_t size, struct fm_err *err);
 
-/* "mixtral": config.json's model_type. */
+/* "mixtral": config.json's model_type, the family's name or its alias. */
 const char *fm_config_family(const struct fm_config *config);
 
 /* Parameters of the whole model at these widths ((M, E), NULL: full), and those active for one

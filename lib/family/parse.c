@@ -15,6 +15,21 @@
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
+/* Another family's name for the same code is accepted where architectures says that it is. */
+static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
+    const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    size_t n = strlen(c->family->class_name);
+    if (have && strncmp(have, c->family->class_name, n) == 0 &&
+        strcmp(have + n, "ForCausalLM") == 0)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "model_type '%s' with architectures '%.64s' is not supported; supported: "
+                   "%sForCausalLM",
+                   c->type, have ? have : "", c->family->class_name);
+}
+
 static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const char *type = NULL;
@@ -24,8 +39,11 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
     /* A ragged export renames the type, so that nobody reads it as the stock model. */
     bool ours = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
     c->family = fm_families_find(ours ? type + 3 : type);
-    if (c->family)
-        return FM_OK;
+    if (c->family) {
+        bool alias = strcmp(ours ? type + 3 : type, c->family->name) != 0;
+        c->type = alias ? c->family->alias : c->family->name;
+        return alias ? check_alias(c, json, err) : FM_OK;
+    }
     char known[256];
     fm_families_list(known, sizeof known);
     return fm_fail(err, FM_ECONFIG, "model_type '%.64s' is not supported; supported: %s", type,
@@ -159,7 +177,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     if (rc)
         return rc;
     const struct fm_model_family *f = c->family;
-    const struct fm_keys keys = {.json = json, .family = f->name};
+    const struct fm_keys keys = {.json = json, .family = c->type};
     c->T_max = f->positions;
     c->attention = f->attention;
     c->expert = f->expert;
@@ -198,5 +216,5 @@ int fm_config_parse(struct fm_config *config, const char *text, size_t size, str
 
 const char *fm_config_family(const struct fm_config *config)
 {
-    return config->family->name;
+    return config->type;
 }

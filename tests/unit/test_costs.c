@@ -15,6 +15,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/pool.h"
 #include "lib/bench/meter.h"
+#include "lib/block/mla.h"
 #include "lib/block/cost.h"
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
@@ -236,7 +237,8 @@ static void gradients_of_experts_weights_take_as_many_again(void **state)
     }
 }
 
-/* Attention's scores are no products of a layer's tensors: two of C per query head and key seen. */
+/* Attention's scores are no products of a layer's tensors: one of C and one of values' width per
+ * query head and key seen. */
 static void attention_counts_its_scores(void **state)
 {
     (void)state;
@@ -248,7 +250,8 @@ static void attention_counts_its_scores(void **state)
             pairs += t + 0.5; /* the middle of the diagonal's cell, so that halves are exact */
         for (int l = 0; l < r.c->L; l++)
             have += T * fm_cost_layer(r.c, l, T).others;
-        assert_true(have == r.c->L * 2 * 2.0 * r.c->C * r.c->Q * pairs);
+        int D = r.c->attention == &fm_mla ? fm_mla_of(r.c)->D : r.c->C;
+        assert_true(have == r.c->L * 2.0 * (r.c->C + D) * r.c->Q * pairs);
         close_run(&r);
     }
 }

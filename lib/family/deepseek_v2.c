@@ -1,0 +1,61 @@
+/* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention, probabilities as weights, the best
+ * groups of experts by their best one where topk_method says so. */
+#include "lib/block/mla.h"
+#include "lib/block/norm.h"
+#include "lib/family/deepseek.h"
+#include "lib/family/family.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_MLA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+/* mlp_bias would put biases into every MLP; norm_topk_prob is obeyed by the makers' own code and by
+ * vLLM, and not by transformers, so that a model with it has no one function. */
+static int refuse_switches(const struct fm_keys *keys, struct fm_err *err)
+{
+    const char *const off[] = {"mlp_bias", "norm_topk_prob"};
+    for (int i = 0; i < 2; i++) {
+        bool on = false;
+        int rc = fm_json_opt_bool(keys->json, off[i], &on, err);
+        if (!rc && on)
+            rc = fm_fail(err, FM_ECONFIG, "%s true is not supported for %s", off[i], keys->family);
+        if (rc)
+            return rc;
+    }
+    return FM_OK;
+}
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const struct fm_deepseek_layers defaults = {.dense = 0, .shared = 2};
+    int rc = refuse_switches(keys, err);
+    return rc ? rc : fm_deepseek_layers(c, &defaults, keys, err);
+}
+
+static const struct fm_mla_options attention = {.rope = {.theta = 1e4, .yarn = true}};
+
+static const struct fm_scored_options router = {.groups = FM_GROUPS_METHOD, .scale = 1};
+
+const struct fm_model_family fm_deepseek_v2 = {
+    .name = "deepseek_v2",
+    .schema = 2,
+    .class_name = "DeepseekV2",
+    .width_key = "moe_intermediate_size",
+    .experts_key = "n_routed_experts",
+    .shared_key = "n_shared_experts",
+    .read_layers = read_layers,
+    .attention = &fm_mla,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .eps = 1e-6,
+    .positions = 2048,
+    .weight = weights,
+};

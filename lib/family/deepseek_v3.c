@@ -1,0 +1,67 @@
+/* DeepSeek-V3 and R1, Moonlight without groups and without a latent of the queries, and Kimi-K2
+ * under a model_type of its own. */
+#include "lib/block/mla.h"
+#include "lib/block/norm.h"
+#include "lib/family/deepseek.h"
+#include "lib/family/extra.h"
+#include "lib/family/family.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_MLA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+/* transformers would take groups of its own where config.json has none: 8, of which 4. */
+static int need_groups(const cJSON *json, struct fm_err *err)
+{
+    const char *const keys[] = {"n_group", "topk_group"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
+        if (!value || cJSON_IsNull(value))
+            return fm_fail(err, FM_EFORMAT, "key '%s' is missing", keys[i]);
+    }
+    return FM_OK;
+}
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const struct fm_deepseek_layers defaults = {.dense = 3, .shared = 1};
+    int rc = need_groups(keys->json, err);
+    return rc ? rc : fm_deepseek_layers(c, &defaults, keys, err);
+}
+
+static const struct fm_mla_options attention = {.interleave_key = true,
+                                                .rope = {.theta = 1e4, .yarn = true}};
+
+static const struct fm_scored_options router = {.sigmoid = true,
+                                                .groups = FM_GROUPS_NOAUX,
+                                                .renormalised = true,
+                                                .norm_key = true,
+                                                .eps = 1e-20,
+                                                .scale = 2.5};
+
+const struct fm_model_family fm_deepseek_v3 = {
+    .name = "deepseek_v3",
+    .alias = "kimi_k2",
+    .schema = 2,
+    .class_name = "DeepseekV3",
+    .width_key = "moe_intermediate_size",
+    .experts_key = "n_routed_experts",
+    .shared_key = "n_shared_experts",
+    .read_layers = read_layers,
+    .attention = &fm_mla,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .eps = 1e-6,
+    .positions = 4096,
+    .weight = weights,
+    .extra = &fm_extra_nextn,
+};
