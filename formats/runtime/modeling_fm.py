@@ -1,5 +1,5 @@
-"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, MiniMax-M2 and ERNIE-4.5 with experts of
-unequal width.
+"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5 and 4.7-Flash, MiniMax-M2, ERNIE-4.5,
+DeepSeek-V2 and -V3 with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
@@ -44,8 +44,11 @@ from torch import nn
 from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.models.deepseek_v2 import configuration_deepseek_v2, modeling_deepseek_v2
+from transformers.models.deepseek_v3 import configuration_deepseek_v3, modeling_deepseek_v3
 from transformers.models.ernie4_5_moe import configuration_ernie4_5_moe, modeling_ernie4_5_moe
 from transformers.models.glm4_moe import configuration_glm4_moe, modeling_glm4_moe
+from transformers.models.glm4_moe_lite import configuration_glm4_moe_lite, modeling_glm4_moe_lite
 from transformers.models.minimax_m2 import configuration_minimax_m2, modeling_minimax_m2
 from transformers.models.mixtral import configuration_mixtral, modeling_mixtral
 from transformers.models.olmoe import configuration_olmoe, modeling_olmoe
@@ -57,6 +60,9 @@ CHANNELS_AT_ONCE = 16384  # bounds what every_expert() keeps: so many activation
 
 ATTENTION_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in "qkv"}
 ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
+# Latents are whole on every device, and what is made of them is split by heads.
+LATENT_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in ("q", "q_b", "kv_b")}
+LATENT_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
 GATHERED = ("colwise_gather_output", "rowwise_split_input")
 
 
@@ -538,6 +544,9 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
     plan = base.base_model_tp_plan or {}
     split = {k: how for k, how in plan.items() if ".experts" not in k and how not in GATHERED}
     attends = any(".self_attn." in key for key in plan)
+    if hasattr(base, "kv_lora_rank"):
+        split = {k: how for k, how in split.items() if ".self_attn." not in k} | LATENT_PLAN
+        attends = True
     members = {
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
@@ -574,4 +583,13 @@ FmMiniMaxM2Config, FmMiniMaxM2Model, FmMiniMaxM2ForCausalLM = family(
 )
 FmErnie4_5_MoeConfig, FmErnie4_5_MoeModel, FmErnie4_5_MoeForCausalLM = family(
     modeling_ernie4_5_moe, configuration_ernie4_5_moe, "Ernie4_5_Moe"
+)
+FmDeepseekV2Config, FmDeepseekV2Model, FmDeepseekV2ForCausalLM = family(
+    modeling_deepseek_v2, configuration_deepseek_v2, "DeepseekV2"
+)
+FmDeepseekV3Config, FmDeepseekV3Model, FmDeepseekV3ForCausalLM = family(
+    modeling_deepseek_v3, configuration_deepseek_v3, "DeepseekV3"
+)
+FmGlm4MoeLiteConfig, FmGlm4MoeLiteModel, FmGlm4MoeLiteForCausalLM = family(
+    modeling_glm4_moe_lite, configuration_glm4_moe_lite, "Glm4MoeLite"
 )

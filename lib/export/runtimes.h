@@ -6,8 +6,9 @@
  * of the latter than devices, stock code repeats them (devices must be a multiple of them); with
  * our modelling file vLLM does, SGLang does not, and what one of them does not is not listed; nor
  * does stock code that gathers the keys again for one norm over all heads (OLMoE: vLLM alone splits
- * it, SGLang norms a part by the weights of all and stops).  Dense layers and shared experts are
- * split by their channels.  Where experts are split too (FM_SPLIT_EXPERTS) the width of each is a
+ * it, SGLang norms a part by the weights of all and stops).  Latents are
+ * whole on every device, and heads are made of them.  Dense layers and shared experts are split by
+ * their channels.  Where experts are split too (FM_SPLIT_EXPERTS) the width of each is a
  * multiple of the degree; where every device has them whole there are no more rules, and no less
  * memory.
  *
@@ -17,6 +18,7 @@
  *
  *   PhiMoE                      another norm and another router
  *   routers that choose by score  (block "scored") known to it, but never compared with ours
+ *   latent attention (block "mla")  the same; norms of latents take rms_norm_eps there
  *   Qwen with dense layers      no tensors for them: "Can not map tensor"
  *   norm_topk_prob              true for Mixtral and Qwen3-MoE, false for Qwen2-MoE and OLMoE,
  *                               whatever config.json says

@@ -5,7 +5,8 @@ numbers() {
     sed 's/[0-9]* items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/loss [.0-9]*, want [.0-9]*;/loss:/
         s/differ by [-e.0-9]* at most/differ by D at most/'
 }
-for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie; do
+for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie odd-dsv2 odd-dsv3 \
+    odd-moonlight odd-glm-lite; do
     model=$GOLDEN/$name
     echo "== $name"
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
@@ -51,7 +52,7 @@ fm-rank -q --model cut --tokens "$model/tokens.npy" -o refused 2>&1 |
 echo "== other families and quantized checkpoints are refused before any work"
 mkdir model
 cp "$model"/* model
-sed -i 's/"qwen2_moe"/"deepseek_v3"/' model/config.json
+sed -i 's/"qwen2_moe"/"deepseek_v4"/' model/config.json
 fm-rank -q --model model --tokens model/tokens.npy -o refused
 echo "status $?"
 cp "$model/config.json" model

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "lib/block/gqa.h"
+#include "lib/block/mla.h"
 #include "lib/export/runtimes.h"
 
 enum { E = 2 };
@@ -91,6 +92,17 @@ static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
 }
 
+/* Latent attention has as many key heads as query heads, and nothing to copy. */
+static void latent_attention_is_split_by_heads(void **unused)
+{
+    (void)unused;
+    struct fm_config c = plain;
+    c.attention = &fm_mla;
+    c.Q = c.G = 20;
+    expect(&c, &fm_layout_ragged, odd, "1 2 4 5 10 20");
+    expect(&c, &fm_layout_padded, full, "1 2 4");
+}
+
 static void the_largest_degree_is_printed_too(void **unused)
 {
     (void)unused;
@@ -107,6 +119,7 @@ int main(void)
         cmocka_unit_test(shared_experts_are_as_wide_as_whole_experts),
         cmocka_unit_test(dense_layers_and_shared_experts_limit_too),
         cmocka_unit_test(a_norm_over_all_key_heads_takes_no_copies),
+        cmocka_unit_test(latent_attention_is_split_by_heads),
         cmocka_unit_test(the_largest_degree_is_printed_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
