@@ -133,30 +133,33 @@ cJSON *fm_figures_io_json(const struct fm_bench_io *io)
     return o;
 }
 
-/* Share of the speed that the products alone would have. */
-static double share_of(const struct fm_bench_engine_run *r)
+/* Share of the speed that large products have. */
+static double share_of(const struct fm_bench_engine *e, const struct fm_bench_engine_run *r)
 {
-    return r->products / r->seconds;
+    return r->useful / r->seconds / e->peak;
 }
 
-static void engine_text(FILE *out, const char *name, const struct fm_bench_engine_run *r,
-                        int threads)
+static void engine_text(FILE *out, const char *name, const struct fm_bench_engine *e,
+                        const struct fm_bench_engine_run *r)
 {
     if (!(r->seconds > 0))
         return;
-    fprintf(out, "%s: %.4g tokens/s; %.2f s, of which products alone need %.2f s\n", name,
-            r->tokens_second, r->seconds, r->products);
-    fprintf(out, "  %.4g GFLOP at %.4g GFLOP/s, %.2f of the %.4g GFLOP/s of these products alone\n",
-            1e-9 * r->flops, 1e-9 * r->flops / r->seconds, share_of(r),
-            1e-9 * r->flops / r->products);
-    double all = r->seconds * threads, rest = all;
-    fprintf(out, "  %-16s %10s %10s %7s\n", "operation", "calls", "thread s", "share");
+    fprintf(out, "%s: %.4g tokens/s; %.2f s for %.4g useful GFLOP, %.2f of the peak%s\n", name,
+            r->tokens_second, r->seconds, 1e-9 * r->useful, share_of(e, r),
+            share_of(e, r) > 1.05 ? ", which scores, summed in registers, may exceed" : "");
+    double all = r->seconds * e->threads, rest = all;
+    fprintf(out, "  %-16s %10s %10s %7s %9s\n", "operation", "calls", "thread s", "share",
+            "GFLOP/s");
     for (int i = 0; i < r->stages; i++) {
         const struct fm_meter_stage *s = &r->stage[i];
         rest -= s->seconds;
         if (s->seconds >= 0.002 * all)
-            fprintf(out, "  %-16s %10llu %10.3f %6.1f%%\n", s->name, (unsigned long long)s->calls,
+            fprintf(out, "  %-16s %10llu %10.3f %6.1f%%", s->name, (unsigned long long)s->calls,
                     s->seconds, 100 * s->seconds / all);
+        if (s->seconds >= 0.002 * all && s->flops > 0)
+            fprintf(out, " %9.1f", 1e-9 * s->flops / s->seconds * e->threads);
+        if (s->seconds >= 0.002 * all)
+            fputc('\n', out);
     }
     fprintf(out, "  %-16s %10s %10.3f %6.1f%%\n", "reading, waiting", "", rest, 100 * rest / all);
 }
@@ -165,27 +168,32 @@ void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
 {
     char bytes[32];
     fm_units_bytes(bytes, e->bytes);
-    fprintf(out, "checkpoint of %s, %d threads\n", bytes, e->threads);
-    engine_text(out, "rank", &e->rank, e->threads);
-    engine_text(out, "train", &e->train, e->threads);
+    fprintf(out, "%s, %d threads, oneDNN %s; checkpoint of %s\n", e->cpu, e->threads, e->dnnl,
+            bytes);
+    fprintf(out, "peak: %.4g GFLOP/s, oneDNN's best large product on all threads\n",
+            1e-9 * e->peak);
+    engine_text(out, "rank", e, &e->rank);
+    engine_text(out, "train", e, &e->train);
     if (e->kept[0])
         fprintf(out, "kept in %s\n", e->kept);
 }
 
-static cJSON *engine_json(const struct fm_bench_engine_run *r)
+static cJSON *engine_json(const struct fm_bench_engine *e, const struct fm_bench_engine_run *r)
 {
     cJSON *o = cJSON_CreateObject();
     fm_report_double(o, "seconds", r->seconds);
     fm_report_double(o, "tokens_per_second", r->tokens_second);
     fm_report_double(o, "flops", r->flops);
-    fm_report_double(o, "seconds_products_alone", r->products);
-    fm_report_double(o, "share", share_of(r));
+    fm_report_double(o, "flops_useful", r->useful);
+    fm_report_double(o, "share", share_of(e, r));
     cJSON *list = cJSON_AddArrayToObject(o, "operations");
     for (int i = 0; i < r->stages; i++) {
         cJSON *s = cJSON_CreateObject();
         cJSON_AddStringToObject(s, "name", r->stage[i].name);
         fm_report_uint(s, "calls", r->stage[i].calls);
         fm_report_double(s, "thread_seconds", r->stage[i].seconds);
+        if (r->stage[i].flops > 0)
+            fm_report_double(s, "flops", r->stage[i].flops);
         cJSON_AddItemToArray(list, s);
     }
     return o;
@@ -196,8 +204,11 @@ cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
     cJSON *o = fm_report_begin("fm-bench engine");
     fm_report_uint(o, "bytes", e->bytes);
     fm_report_uint(o, "threads", (uint64_t)e->threads);
-    cJSON_AddItemToObject(o, "rank", engine_json(&e->rank));
+    cJSON_AddStringToObject(o, "cpu", e->cpu);
+    cJSON_AddStringToObject(o, "dnnl", e->dnnl);
+    fm_report_double(o, "peak_flops", e->peak);
+    cJSON_AddItemToObject(o, "rank", engine_json(e, &e->rank));
     if (e->train.seconds > 0)
-        cJSON_AddItemToObject(o, "train", engine_json(&e->train));
+        cJSON_AddItemToObject(o, "train", engine_json(e, &e->train));
     return o;
 }

@@ -16,6 +16,7 @@ struct options {
     const char *family, *python, *rows; /* kernels */
     const char *shape;                  /* engine, kernels, serve; NULL: theirs */
     int sequences;                      /* engine, serve; 0: theirs */
+    int layers;                         /* engine, serve; 0: theirs */
     struct fm_bench_engine_options on;  /* engine; dir is io's too */
     int dtype;
     struct fm_serving serve; /* what is serve's alone */
@@ -79,7 +80,7 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
     if (o->dtype > 1)
         return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in engine");
     if (cli->dry_run)
-        return fm_synth_parse(&shape, o->on.shape, err) == FM_OK
+        return fm_synth_parse(&shape, o->on.shape, o->layers, err) == FM_OK
                    ? plan(cli, "engine", fm_synth_bytes(&shape), err)
                    : err->code;
     if (fm_bench_engine(&cli->run, &o->on, &result, err) != FM_OK ||
@@ -222,6 +223,8 @@ static void settle(struct options *o)
     o->on.dtype = o->dtype ? "f32" : "bf16";
     o->on.shape = o->shape ? o->shape : "256,896,8,2,4,1024,256";
     o->on.sequences = o->sequences ? o->sequences : 8;
+    o->on.layers = o->layers;
+    o->serve.layers = o->layers;
 }
 
 int main(int argc, char **argv)
@@ -253,8 +256,8 @@ int main(int argc, char **argv)
         {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
          "io, engine: where to write data (default: TMPDIR or /var/tmp)", 0, 0, IO | ENGINE},
         {"shape", 0, FM_CLI_TEXT, &o.shape, "SHAPE",
-         "engine: H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, serve: a model's name, "
-         "or H,I,E,K (default: 1024,3584,8,2)",
+         "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, "
+         "serve: or H,I,E,K (default: 1024,3584,8,2)",
          0, 0, ENGINE | KERNELS | SERVES},
         {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
          "engine, kernels, serve: type of the weights (default: bf16; f16: kernels only)", 0, 0,
@@ -265,8 +268,10 @@ int main(int argc, char **argv)
          0, 1 << 20, ENGINE},
         {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
          ENGINE},
-        {"layers", 0, FM_CLI_INT, &o.serve.layers, "N",
-         "serve: decoder layers (default: the model's, or what fits --memory)", 1, 1024, SERVES},
+        {"layers", 0, FM_CLI_INT, &o.layers, "N",
+         "decoder layers: engine, of a model (default: 2); serve (default: the model's, or what "
+         "fits --memory)",
+         1, 1024, ENGINE | SERVES},
         {"prompt", 0, FM_CLI_INT, &o.serve.prompt, "N",
          "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
         {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
@@ -277,7 +282,7 @@ int main(int argc, char **argv)
         .synopsis =
             "quality [--eval-tokens FILE] [options] BUNDLE\n"
             "       fm-bench io [--size SIZE]\n"
-            "       fm-bench engine [--shape H,I,E,K,L,V,T]\n"
+            "       fm-bench engine [--shape SHAPE] [--layers N]\n"
             "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"
             "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] [--prompt N] "
             "[--decode N]",

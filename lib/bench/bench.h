@@ -62,13 +62,13 @@ struct fm_bench_io {
 int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
                 struct fm_bench_io *result, struct fm_err *err);
 
-/* --- engine: tokens per second, and the share of the products' own speed --- */
+/* --- engine: tokens per second, and the share of the speed of large products --- */
 
 struct fm_bench_engine_run {
     double seconds;       /* of the run */
     double tokens_second; /* calibration tokens */
-    double flops;         /* of its matrix products */
-    double products;      /* seconds that these take alone */
+    double flops;         /* of the matrix products it made */
+    double useful;        /* without those made again: a forward, and each gradient once */
     int stages;           /* operations, longest first; seconds summed over threads */
     struct fm_meter_stage stage[FM_METER_STAGES];
 };
@@ -77,11 +77,14 @@ struct fm_bench_engine {
     uint64_t bytes;  /* of the checkpoint */
     char kept[4096]; /* the directory that was left; "" without `keep` */
     int threads;
+    char cpu[96], dnnl[64];
+    double peak; /* flop/s of large products, of the run's precision */
     struct fm_bench_engine_run rank, train;
 };
 
 struct fm_bench_engine_options {
-    const char *shape; /* "H,I,E,K,L,V,T" */
+    const char *shape; /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
+    int layers;        /* of a model; 0: two */
     const char *dtype; /* "bf16", "f32" */
     const char *dir;   /* where the checkpoint is made */
     int sequences;     /* to rank */

@@ -1,8 +1,9 @@
 /*
  * Speed of rank and train on a made-up model, with a table of operations in between that counts
- * products and their time (lib/bench/meter.h).  The same products are then timed alone, so the
- * result is a share of what the matrix library could do on this machine at that minute, and not a
- * number to be compared between machines.
+ * products and their time (lib/bench/meter.h).  The result is a share of what the matrix library
+ * does with large matrices on this machine at that minute, and not a number to be compared between
+ * machines: the floating-point operations of a forward and of each gradient once
+ * (lib/learn/plan.h), by the time of the whole run, by that speed.
  */
 #include "lib/bench/bench.h"
 
@@ -10,6 +11,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/pool.h"
+#include "lib/bench/machine.h"
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/learn/rank.h"
@@ -34,13 +36,12 @@ static int make_data(struct place *p, const struct fm_synth *s, int sequences,
     return fm_synth_stage(p->model, p->stage, s->seed, err);
 }
 
-static int settle(struct fm_bench_engine_run *r, double seconds, double tokens, struct fm_err *err)
+static void settle(struct fm_bench_engine_run *r, double seconds, double tokens)
 {
     r->seconds = seconds;
     r->tokens_second = tokens / seconds;
     r->flops = fm_meter_flops();
     r->stages = fm_meter_stages(r->stage);
-    return fm_meter_products(&r->products, err);
 }
 
 static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run,
@@ -48,13 +49,17 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
 {
     struct fm_rank_options options;
     struct fm_rank_report report = {0};
+    struct fm_plan plan = {0};
     fm_rank_defaults(&options);
+    int code = fm_rank_plan(&run, &options, &plan, err);
+    r->useful = plan.useful;
+    if (code != FM_OK)
+        return code;
     run.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    int code = fm_rank(&run, &options, &report, err);
-    double seconds = fm_clock_now() - begin;
+    code = fm_rank(&run, &options, &report, err);
     if (code == FM_OK)
-        code = settle(r, seconds, (double)report.sequences * report.T, err);
+        settle(r, fm_clock_now() - begin, (double)report.sequences * report.T);
     fm_rank_report_release(&report);
     return code;
 }
@@ -69,12 +74,16 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     options.steps = steps;
     options.budget_step = "0.10";
     options.until = "0.10";
+    struct fm_plan plan = {0};
+    int code = fm_train_plan(&run, &options, &plan, err);
+    r->useful = plan.useful;
+    if (code != FM_OK)
+        return code;
     run.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    int code = fm_train(&run, &options, &report, err);
-    double seconds = fm_clock_now() - begin;
+    code = fm_train(&run, &options, &report, err);
     if (code == FM_OK)
-        code = settle(r, seconds, 0, err);
+        settle(r, fm_clock_now() - begin, 0);
     if (code == FM_OK && report.seconds_step > 0)
         r->tokens_second = (double)(run.batch ? run.batch : 8) * run.seq_len / report.seconds_step;
     fm_train_report_release(&report);
@@ -106,8 +115,10 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     struct fm_synth s;
     struct place p = {0};
     *result = (struct fm_bench_engine){.threads = fm_pool_threads()};
-    if (fm_synth_parse(&s, options->shape, err) != FM_OK)
+    if (fm_synth_parse(&s, options->shape, options->layers, err) != FM_OK)
         return err->code;
+    fm_machine_processor(result->cpu, sizeof result->cpu);
+    fm_ops_dnnl_version(result->dnnl, sizeof result->dnnl);
     s.dtype = strcmp(options->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
     s.seed = run->seed;
     result->bytes = fm_synth_bytes(&s);
@@ -116,6 +127,7 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
         code = make_data(&p, &s, options->sequences, run, err);
     if (code == FM_OK)
         code = measure(result, &p, s.T, run, options->steps, err);
+    result->peak = fm_machine_peak(run->precision == FM_PRECISION_BF16);
     if (options->keep)
         memcpy(result->kept, p.work.path, sizeof result->kept);
     else

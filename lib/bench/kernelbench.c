@@ -10,14 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include "kernels/ops/kernels.h"
 #include "lib/base/dtype.h"
 #include "lib/base/mem.h"
 #include "lib/bench/kernelcase.h"
+#include "lib/bench/machine.h"
 #include "lib/bench/pytorch.h"
 
 /* Implementations, in the order they are shown. */
@@ -176,20 +173,6 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c,
     return o->stop && *o->stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
 }
 
-void fm_kernelbench_cpu(char *text, size_t size)
-{
-    snprintf(text, size, "unknown");
-#if defined(__x86_64__)
-    unsigned word[13] = {0}, most = __get_cpuid_max(0x80000000, NULL);
-    for (unsigned i = 0; i < 3 && most >= 0x80000004; i++)
-        __get_cpuid(0x80000002 + i, &word[4 * i], &word[4 * i + 1], &word[4 * i + 2],
-                    &word[4 * i + 3]);
-    const char *name = (const char *)word;
-    if (*name)
-        snprintf(text, size, "%s", name + strspn(name, " "));
-#endif
-}
-
 static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
 {
     b->H = c->layer.H;
@@ -199,7 +182,7 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     b->threads = c->threads;
     b->bytes = fm_kernelcase_bytes(c);
     fm_ops_dnnl_version(b->dnnl, sizeof b->dnnl);
-    fm_kernelbench_cpu(b->cpu, sizeof b->cpu);
+    fm_machine_processor(b->cpu, sizeof b->cpu);
 }
 
 /* PyTorch where it is there; where it is not, that is said. */
@@ -223,7 +206,7 @@ static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c)
 {
     snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));
     b->bandwidth = fm_kernelcase_bandwidth(c);
-    b->peak = fm_kernelcase_peak(c);
+    b->peak = fm_machine_peak(c->layer.type == FM_CLIP_BF16);
     if (c->gpu) {
         snprintf(b->gpu, sizeof b->gpu, "%s", fm_clip_gpu_name(c->gpu));
         b->gpu_bandwidth = fm_clip_gpu_bandwidth();

@@ -43,9 +43,6 @@ struct fm_kernelbench {
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */
 };
 
-/* What the processor calls itself, or "unknown". */
-void fm_kernelbench_cpu(char *text, size_t size);
-
 /* With `plan` sizes are found and nothing is measured.  FM_EUSAGE, FM_ENOMEM; what opening a family
  * may say; FM_ENOENT, FM_EIO where PyTorch is needed and not there.  Release in any case. */
 int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool plan,

@@ -63,8 +63,7 @@ double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens);
 
-/* What the machine can do: bytes/s read, flop/s. */
+/* What the machine can do: bytes/s read. */
 double fm_kernelcase_bandwidth(struct fm_kernelcase *c);
-double fm_kernelcase_peak(struct fm_kernelcase *c);
 
 #endif

@@ -107,7 +107,7 @@ double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens)
 
 /* --- the machine --- */
 
-enum { READ_BLOCK = 1 << 20, PEAK_SIZE = 1024 };
+enum { READ_BLOCK = 1 << 20 };
 
 struct reading {
     const char *from;
@@ -139,36 +139,5 @@ double fm_kernelcase_bandwidth(struct fm_kernelcase *c)
         best = fmax(best, (double)blocks * READ_BLOCK / (fm_clock_now() - begin));
     }
     free(r.sum);
-    return best;
-}
-
-struct peak {
-    bool bf16;
-    const void *A;
-};
-
-static void run_peak(void *arg, int i)
-{
-    const struct peak *p = arg;
-    struct fm_mark mark = fm_scratch_mark();
-    float *out = fm_scratch((size_t)PEAK_SIZE * PEAK_SIZE * sizeof *out);
-    (void)i;
-    fm_ops_dnnl_product(p->bf16, true, PEAK_SIZE, PEAK_SIZE, PEAK_SIZE, p->A, PEAK_SIZE, p->A,
-                        PEAK_SIZE, out);
-    fm_scratch_release(mark);
-}
-
-double fm_kernelcase_peak(struct fm_kernelcase *c)
-{
-    double best = 0;
-    for (int bf16 = 0; bf16 <= (c->layer.type == FM_CLIP_BF16); bf16++)
-        for (int i = 0; i < 6; i++) {
-            struct peak p = {bf16, c->other};
-            double begin = fm_clock_now();
-            fm_pool_for(2 * c->threads, run_peak, &p);
-            double flops = 2.0 * c->threads * 2.0 * PEAK_SIZE * PEAK_SIZE * (double)PEAK_SIZE;
-            best = i > 0 ? fmax(best, flops / (fm_clock_now() - begin))
-                         : best; /* the first one compiles */
-        }
     return best;
 }

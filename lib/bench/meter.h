@@ -1,6 +1,6 @@
 /*
- * A measuring table of operations: calls go to another table, and time, calls and the shapes of
- * matrix products are counted by operation.  One per process.
+ * A measuring table of operations: calls go to another table, and time, calls and floating-point
+ * operations of matrix products are counted by operation.  One per process.
  */
 #ifndef FM_METER_H
 #define FM_METER_H
@@ -22,6 +22,7 @@ struct fm_meter_stage {
     const char *name;
     uint64_t calls;
     double seconds;
+    double flops; /* of its products; 0: it has none */
 };
 
 /* The table that measures `base`; counters are zero from here on. */
@@ -32,11 +33,5 @@ int fm_meter_stages(struct fm_meter_stage stage[FM_METER_STAGES]);
 
 /* FLOPs of all matrix products: gemm, and those inside channel_scores. */
 double fm_meter_flops(void);
-
-/*
- * Seconds that these products take when nothing but products runs: each shape seen (sizes within
- * an eighth of each other count as one) is timed with every thread at work on products of it.
- */
-int fm_meter_products(double *seconds, struct fm_err *err);
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/bench/kernelbench.h"
+#include "lib/bench/machine.h"
 #include "lib/bench/servecase.h"
 #include "lib/bench/shapes.h"
 
@@ -199,7 +199,7 @@ static void describe(struct fm_servebench *s, const struct fm_servecase *c,
     s->shared = shape && shape->shared;
     s->bytes = (uint64_t)g->L * fm_servecase_layer_bytes(c);
     s->token_bytes = (uint64_t)g->L * fm_servecase_cache_bytes(c);
-    fm_kernelbench_cpu(s->cpu, sizeof s->cpu);
+    fm_machine_processor(s->cpu, sizeof s->cpu);
     s->budgets = c->B;
     for (int b = 0; b < c->B; b++) {
         s->row[b].budget = c->share[b];

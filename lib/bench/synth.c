@@ -23,13 +23,37 @@
 
 #define BLOCK (1 << 16) /* elements generated at a time */
 
-int fm_synth_parse(struct fm_synth *s, const char *shape, struct fm_err *err)
+static struct fm_synth named(const struct fm_shape *x, int layers)
 {
-    char rest;
-    *s = (struct fm_synth){.dtype = FM_BF16};
+    return (struct fm_synth){.H = x->H,
+                             .I = x->I,
+                             .E = x->E,
+                             .K = x->K,
+                             .L = layers > 0 ? layers
+                                  : x->L < 2 ? x->L
+                                             : 2,
+                             .V = 4096,
+                             .T = 512,
+                             .Q = x->Q,
+                             .G = x->G,
+                             .C = x->C,
+                             .dtype = FM_BF16};
+}
+
+int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err)
+{
+    char rest, names[256];
+    const struct fm_shape *known = fm_shapes_find(shape);
+    *s = known ? named(known, layers) : (struct fm_synth){.dtype = FM_BF16};
+    if (known)
+        return FM_OK;
     if (sscanf(shape, "%d,%d,%d,%d,%d,%d,%d%c", &s->H, &s->I, &s->E, &s->K, &s->L, &s->V, &s->T,
                &rest) != 7)
-        return fm_fail(err, FM_EUSAGE, "shape '%s' is not seven numbers H,I,E,K,L,V,T", shape);
+        return fm_fail(err, FM_EUSAGE,
+                       "shape '%s' is not seven numbers H,I,E,K,L,V,T, or one of %s", shape,
+                       fm_shapes_names(names, sizeof names));
+    if (layers)
+        s->L = layers;
     const int value[] = {s->H, s->I, s->E, s->K, s->L, s->V, s->T};
     const int limit[] = {1 << 16, 1 << 20, 1 << 10, s->E, 1 << 10, 1 << 20, 1 << 20};
     for (int i = 0; i < 7; i++)

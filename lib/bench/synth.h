@@ -18,8 +18,10 @@ struct fm_synth {
 };
 
 /* "H,I,E,K,L,V,T": seven numbers; heads are as wide as 64 or what divides H, four query heads
- * share a key head where that goes.  FM_EUSAGE says what is wrong. */
-int fm_synth_parse(struct fm_synth *s, const char *shape, struct fm_err *err);
+ * share a key head where that goes.  Or the name of a model (lib/bench/shapes.h): layers of its
+ * shape, as many as `layers` says, or two, a vocabulary of 4096 and sequences of 512.  FM_EUSAGE
+ * says what is wrong. */
+int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err);
 
 /* Bytes of its tensors. */
 uint64_t fm_synth_bytes(const struct fm_synth *s);

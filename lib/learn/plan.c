@@ -63,16 +63,18 @@ static double expert_flops(const struct fm_config *c)
 }
 
 /*
- * A lane forward costs one pass.  Backward recomputes the forward and makes the activation
- * gradients: two more, and of the experts at full width; scores need the weight gradients too.
+ * A lane forward costs one pass.  Backward makes the activation gradients, of the experts at full
+ * width: another; scores need the weight gradients too.  `again`: and it recomputes the forward.
  */
-static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
+static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep *s, bool again)
 {
     double fixed = fixed_flops(c, s->T), expert = expert_flops(c), head = fm_cost_head(c);
+    double passes = again ? 2 : 1;
     double forward = s->lanes * (fixed + head) + expert * (1 + (s->lanes - 1) * s->kept);
     if (s->lanes == 1)
         forward = fixed + head + expert;
-    double back = s->backward * (2 * fixed + head + 2 * expert + (s->scores ? expert : 0));
+    double back =
+        s->backward * (passes * fixed + head + passes * expert + (s->scores ? expert : 0));
     return (forward + back) * (double)s->rows;
 }
 
@@ -118,7 +120,8 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     plan->spill = spill > plan->spill ? spill : plan->spill;
     plan->sweeps += sweep->count;
     plan->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
-    plan->flops += (double)sweep->count * lanes_flops(c, sweep);
+    plan->flops += (double)sweep->count * lanes_flops(c, sweep, true);
+    plan->useful += (double)sweep->count * lanes_flops(c, sweep, false);
     if (inner > 0)
         plan->flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);

@@ -29,6 +29,7 @@ struct fm_plan {
     uint64_t tokens;          /* token positions computed, over all lanes */
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
     double flops;        /* of the matrix products */
+    double useful;       /* of these, what is not made again: a forward, and each gradient once */
     double rate;         /* flops per second of the probe */
     double seconds;      /* flops / rate, plus a third for all that is not a product */
     struct fm_plan_file carried[FM_CARRIED_MAX]; /* of the first stage */

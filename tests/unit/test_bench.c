@@ -22,7 +22,7 @@ static void a_shape_is_seven_numbers(void **state)
     (void)state;
     struct fm_synth s;
     struct fm_err err = {0};
-    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", &err), FM_OK);
+    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err), FM_OK);
     assert_int_equal(s.C, 32);
     assert_int_equal(s.Q, 3);
     assert_int_equal(s.G, 3);
@@ -35,7 +35,7 @@ static void a_shape_is_seven_numbers(void **state)
                          "96,37,5,2,-3,97,23",
                          "97,37,5,2,3,97,23"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(fm_synth_parse(&s, bad[i], &err), FM_EUSAGE);
+        assert_int_equal(fm_synth_parse(&s, bad[i], 0, &err), FM_EUSAGE);
 }
 
 static void a_synthetic_checkpoint_opens_as_a_model(void **state)
@@ -49,7 +49,7 @@ static void a_synthetic_checkpoint_opens_as_a_model(void **state)
     const struct fm_layer *layer;
     struct fm_err err = {0};
     char path[4096];
-    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", &err), FM_OK);
+    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err), FM_OK);
     assert_int_equal(fm_workdir_open(&work, NULL, &err), FM_OK);
     assert_int_equal(fm_synth_model(&s, fm_workdir_at(&work, "model", path), &run, &err), FM_OK);
     assert_int_equal(fm_model_open(&model, path, 1 << 20, &err), FM_OK);
@@ -74,8 +74,6 @@ static void the_meter_counts_and_changes_nothing(void **state)
     float want[4], got[4];
     const struct fm_ops *ref = fm_ops_ref(), *meter = fm_meter_begin(ref);
     struct fm_meter_stage stage[FM_METER_STAGES];
-    struct fm_err err = {0};
-    double seconds = 0;
     ref->gemm(false, false, 2, 2, 3, 1, fm_f32(A), 3, fm_f32(B), 2, 0, want, 2);
     for (int i = 0; i < 7; i++)
         meter->gemm(false, false, 2, 2, 3, 1, fm_f32(A), 3, fm_f32(B), 2, 0, got, 2);
@@ -84,24 +82,7 @@ static void the_meter_counts_and_changes_nothing(void **state)
     assert_string_equal(stage[0].name, "gemm");
     assert_int_equal(stage[0].calls, 7);
     assert_true(fm_meter_flops() == 7 * 2.0 * 2 * 2 * 3);
-    assert_int_equal(fm_meter_products(&seconds, &err), FM_OK);
-    assert_true(seconds > 0 && seconds < 1);
-}
-
-static void more_shapes_than_places_lose_no_work(void **state)
-{
-    (void)state;
-    float *x = calloc(3 * 4096, sizeof *x);
-    const struct fm_ops *meter = fm_meter_begin(fm_ops_ref());
-    double flops = 0;
-    for (int m = 1; m < 40; m++)
-        for (int k = 1; k < 40; k++) {
-            meter->gemm(false, false, m, 1, k, 1, fm_f32(x), k, fm_f32(x + 4096), 1, 0, x + 8192,
-                        1);
-            flops += 2.0 * m * k;
-        }
-    assert_true(fm_meter_flops() == flops);
-    free(x);
+    assert_true(stage[0].flops == fm_meter_flops());
 }
 
 static void io_and_engine_measure_a_small_model(void **state)
@@ -126,7 +107,8 @@ static void io_and_engine_measure_a_small_model(void **state)
     if (code != FM_OK)
         fail_msg("%s", err.text);
     assert_true(engine->rank.tokens_second > 0 && engine->train.tokens_second > 0);
-    assert_true(engine->rank.flops > 0 && engine->rank.products > 0);
+    assert_true(engine->rank.useful > 0 && engine->rank.flops > 0);
+    assert_true(engine->peak > 0 && engine->cpu[0] && engine->dnnl[0]);
     assert_true(engine->rank.stages > 8);
     free(io);
     free(engine);
@@ -138,7 +120,6 @@ int main(void)
         cmocka_unit_test(a_shape_is_seven_numbers),
         cmocka_unit_test(a_synthetic_checkpoint_opens_as_a_model),
         cmocka_unit_test(the_meter_counts_and_changes_nothing),
-        cmocka_unit_test(more_shapes_than_places_lose_no_work),
         cmocka_unit_test(io_and_engine_measure_a_small_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -245,7 +245,7 @@ static void masks_of_a_family_are_taken_layer_by_layer(void **state)
     struct fm_bundle bundle = {0};
     struct fm_budgets masks = {0};
     struct fm_servebench_options o = small;
-    assert_int_equal(fm_synth_parse(&s, "32,24,4,2,3,64,16", &err), FM_OK);
+    assert_int_equal(fm_synth_parse(&s, "32,24,4,2,3,64,16", 0, &err), FM_OK);
     assert_int_equal(fm_synth_model(&s, scratch("model"), &run, &err), FM_OK);
     assert_int_equal(fm_synth_stage(scratch("model"), scratch("stage"), 1, &err), FM_OK);
     assert_int_equal(fm_stage_open(&bundle, scratch("stage"), FM_MEMBER_MASKS, &err), FM_OK);

@@ -160,7 +160,7 @@ static int prepare(void **state)
     struct fm_synth s;
     struct fm_err err = {0};
     struct fm_run_options options = {0};
-    if (fm_synth_parse(&s, "256,256,8,8,2,128,128", &err) != FM_OK)
+    if (fm_synth_parse(&s, "256,256,8,8,2,128,128", 0, &err) != FM_OK)
         return -1;
     s.dtype = FM_BF16;
     if (fm_synth_model(&s, scratch("model"), &options, &err) != FM_OK ||
