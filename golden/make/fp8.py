@@ -7,6 +7,7 @@ wrong or refused where a block is cut, so what is to be loaded is dequantised he
 
 import json
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -51,13 +52,23 @@ def read(folder):
     return dequantised(tensors)
 
 
-def load(folder):
-    """oracle.load; where there are codes, of a float32 copy that says nothing of them."""
-    config = json.loads((Path(folder) / "config.json").read_text())
+@contextmanager
+def plain(folder):
+    """The folder; where it has codes, a float32 copy of that name that says nothing of them."""
+    folder = Path(folder)
+    config = json.loads((folder / "config.json").read_text())
     if not config.pop("quantization_config", None):
-        return oracle.load(folder)
-    with tempfile.TemporaryDirectory() as copy:
-        (Path(copy) / "config.json").write_text(json.dumps(config))
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as parent:
+        copy = Path(parent) / folder.name
+        copy.mkdir()
+        (copy / "config.json").write_text(json.dumps(config))
         tensors = {n: t.float().contiguous() for n, t in read(folder).items()}
-        save_file(tensors, Path(copy) / "model.safetensors", metadata={"format": "pt"})
-        return oracle.load(copy)
+        save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+        yield copy
+
+
+def load(folder):
+    with plain(folder) as path:
+        return oracle.load(path)

@@ -111,6 +111,9 @@ bool fm_weights_is_expert(const struct fm_weight *w);
 int fm_weights_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
                      const struct fm_weight *w, int l, uint64_t channels);
 
+/* "(14336, 4096)" */
+void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int dims);
+
 /* Elements of the row's tensor in layer l, whose experts have `channels` caps together. */
 uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight *w, int l,
                           uint64_t channels);

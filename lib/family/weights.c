@@ -134,8 +134,7 @@ uint64_t fm_weights_count(const struct fm_config *c, const struct fm_weight *w, 
     return count;
 }
 
-/* "(14336, 4096)" */
-static void print_shape(char *text, size_t size, const uint64_t *shape, int dims)
+void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int dims)
 {
     size_t at = 0;
     for (int d = 0; d < dims && at < size; d++)
@@ -159,8 +158,8 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
                want[0] % (uint64_t)c->E == 0 && t->shape[2] == want[1];
     if (!same) {
         char has[192], needs[64];
-        print_shape(has, sizeof has, t->shape, t->dims);
-        print_shape(needs, sizeof needs, want, dims);
+        fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
+        fm_weights_print_shape(needs, sizeof needs, want, dims);
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name,
                        has, needs);
     }

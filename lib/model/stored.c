@@ -5,7 +5,6 @@
  */
 #include "lib/model/stored.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -62,15 +61,15 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     if (!c->storage->has_scales(scale->dtype))
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; scales must be %s", scale->name,
                        fm_dtype_name(scale->dtype), c->storage->scale_dtypes);
-    uint64_t down = blocks(t->shape[0], c->block_rows),
-             across = blocks(t->shape[1], c->block_columns);
-    if (scale->dims == 2 && scale->shape[0] == down && scale->shape[1] == across)
+    const uint64_t want[] = {blocks(t->shape[0], c->block_rows),
+                             blocks(t->shape[1], c->block_columns)};
+    if (scale->dims == 2 && scale->shape[0] == want[0] && scale->shape[1] == want[1])
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "tensor '%s' (%d dimensions, %" PRIu64 " elements) must be (%" PRIu64
-                   ", %" PRIu64 "): a scale for each block of %d x %d",
-                   scale->name, scale->dims, fm_tensor_count(scale), down, across, c->block_rows,
-                   c->block_columns);
+    char has[192], needs[64];
+    fm_weights_print_shape(has, sizeof has, scale->shape, scale->dims);
+    fm_weights_print_shape(needs, sizeof needs, want, 2);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, blocks of %d x %d want %s",
+                   scale->name, has, c->block_rows, c->block_columns, needs);
 }
 
 enum fm_dtype fm_stored_dtype(const struct fm_config *c, const struct fm_tensor *t)

@@ -61,10 +61,8 @@ static int read_matrix(struct fm_packing *p, const struct fm_stored *place, void
     struct fm_scales scales;
     int rc = read_tensor(p, t, place->file, raw, err);
     size_t n = (size_t)fm_tensor_count(t);
-    size_t bad = rc == FM_OK ? fm_dtype_nonfinite(raw, t->dtype, n) : n;
-    if (bad < n)
-        rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s': element %zu is not a finite number",
-                     place->file->path, t->name, bad);
+    if (rc == FM_OK && fm_stored_finite(place, raw, 0, n, err))
+        rc = fm_within(err, "%s", place->file->path);
     if (rc == FM_OK)
         rc = read_scales(p, place, &scales, err);
     if (rc == FM_OK && raw != dst)
@@ -238,9 +236,8 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     if (rc != FM_OK)
         return rc;
     if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
-        fm_dtype_nonfinite(o->raw, from->dtype, n / element) < n / element)
-        rc = fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has a value that is not finite",
-                     o->place->file->path, from->name);
+        fm_stored_finite(o->place, o->raw, at / element, n / element, err))
+        rc = fm_within(err, "%s", o->place->file->path);
     struct fm_digest digest = fm_weightsum_piece(index, o->raw, n);
     fm_weightsum_add(&o->pieces, &digest);
     if (o->place->scale && rc == FM_OK) {

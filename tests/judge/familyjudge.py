@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
+import fp8
 from judge import (
     Judge,
     export,
@@ -35,7 +36,7 @@ HERE = Path(__file__).resolve().parents[2] / "golden"
 ROWS = (
     "odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe",
     "odd-glm4", "odd-minimax", "odd-ernie",
-    "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite",
+    "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-fp8",
 )  # fmt: skip
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
@@ -175,8 +176,9 @@ def judge_cap(judge, row, family, rows):
 
 
 def judge_family(judge, row):
-    judge.close(f"log-probabilities, {row.model.name}", row.ours(row.model),
-                row.theirs(judge, row.model))  # fmt: skip
+    with fp8.plain(row.model) as path:
+        theirs = row.theirs(judge, path)
+    judge.close(f"log-probabilities, {row.model.name}", row.ours(row.model), theirs)
     family = make_family(row)
     judge_ranking(judge, row.folder / "ranking.safetensors", row.model, row.ids)
     rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]

@@ -1,0 +1,80 @@
+# FP8 in blocks: the values are those of the format, bundles and exports have them in bfloat16, and
+# what is broken or another scheme is refused by name.
+fp8=$(dirname "$0")/fp8.py
+model=$GOLDEN/odd-fp8
+tokens=(--tokens "$model/tokens.npy")
+numbers() {
+    sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
+        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
+}
+echo "== the same ranking as the plain float32 model of these values, to the last bit"
+python3 "$fp8" plain "$model" wide F32
+fm-rank -q --model "$model" "${tokens[@]}" --device ref -o ranked >/dev/null
+fm-rank -q --model wide "${tokens[@]}" --device ref -o ranked.wide >/dev/null
+tar -xOf ranked ranking.safetensors | xxhsum -H2 - >a
+tar -xOf ranked.wide ranking.safetensors | xxhsum -H2 - >b
+cmp a b && echo same
+echo "== bytes do not depend on threads, memory or the way out"
+family() { # family NAME OPTION...
+    local name=$1
+    shift
+    fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1
+    fm-train -q --model "$model" "${tokens[@]}" --method saliency --budget-step 0.1 "$@" \
+        -o "$name.train" "$name.rank" >/dev/null 2>&1
+    fm-recover -q --model "$model" "${tokens[@]}" --budget 0.3 --steps 3 --batch 2 "$@" \
+        -o "$name.recover" "$name.train" >/dev/null 2>&1
+    fm-pack -q --model "$model" --threads "$2" -o "$name.fm" "$name.recover" >/dev/null
+}
+family one --threads 1
+family three --threads 3 --memory 1MB
+fm-pack -q --model "$model" --threads 2 one.recover 2>/dev/null >piped.fm
+for stage in rank train recover fm; do
+    cmp one.$stage three.$stage && echo "$stage: same"
+done
+cmp one.fm piped.fm && echo "pipe: same"
+echo "== a bundle has the values rounded once, and computes with them; with an adapter too"
+fm-pack -q --model "$model" -o plain.fm one.train >/dev/null
+python3 "$fp8" bundle "$model" plain.fm
+for bundle in plain one; do
+    fm-verify -q --function --model "$model" "${tokens[@]}" $bundle.fm | numbers
+done
+echo "== exports are plain bfloat16"
+for layout in native ragged elastic layer uniform padded; do
+    fm-pack -q --export out --budget 0.4 --layout $layout --force one.fm >/dev/null
+    fm-verify -q --function "${tokens[@]}" --against one.fm out | numbers
+    grep -cE 'quantization|scale_inv|F8_E' out/*.json
+    grep torch_dtype out/config.json
+done
+diff "$model/config.json" out/config.json
+echo "== bytes of both"
+fm-rank --model "$model" "${tokens[@]}" --dry-run 2>&1 | grep -E '^(stored|plain)'
+fm-pack --model "$model" --dry-run one.recover | grep -E '^(weights|stored|plain)'
+fm-pack --model "$model" --dry-run --json one.recover | grep -E '"(storage|bytes_(in|stored|plain))"'
+fm-pack --list one.fm | grep stored
+fm-pack --list --json one.fm | grep -E '"(storage|bytes_stored|bytes_plain)"'
+echo "== a stage stream does not fit the plain model of the same values"
+fm-train -q --model wide "${tokens[@]}" --method saliency -o refused one.rank 2>&1 |
+    sed 's/digest [0-9a-f]*/digest D/; s/has [0-9a-f]*;/has D;/'
+echo "== faults"
+rm -rf out one.* three.* piped.fm plain.fm ranked* wide a b
+python3 "$fp8" spoil "$model" good none
+fm-rank -q --model good "${tokens[@]}" -o ranked >/dev/null
+fm-train -q --model good "${tokens[@]}" --method saliency -o trained ranked >/dev/null
+said() { # said COMMAND...: what it says on standard error, and its status
+    "$@" 2>complained >/dev/null
+    local status=$?
+    cat complained
+    echo "status $status"
+}
+for case in $(python3 "$fp8" cases); do
+    python3 "$fp8" spoil "$model" bad "$case"
+    echo "-- $case"
+    said fm-rank -q --model bad "${tokens[@]}" -o refused
+    case $case in
+    nan | minus-nan | scale-[!t]*) # of the same sizes, so that fm-pack comes to the values
+        said fm-pack -q --model bad -o refused trained
+        ;;
+    esac
+    rm -rf bad refused
+done
+ls
