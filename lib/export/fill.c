@@ -205,7 +205,9 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)
 {
-    size_t size = (size_t)t->from->t.size, rows, row, wide;
+    size_t rows, row, wide;
+    fm_fill_rows(t, &rows, &row, &wide);
+    size_t size = rows * row;
     struct fm_mark mark = fm_scratch_mark();
     char *bytes = fm_scratch(size);
     int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, bytes, size, err);
@@ -213,7 +215,6 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
         struct fm_digest digest = fm_digest_of(bytes, size);
         rc = fm_fill_check(p, t, &digest, err);
     }
-    fm_fill_rows(t, &rows, &row, &wide);
     for (size_t i = 0; i < rows && rc == FM_OK; i++) {
         memcpy(dst + i * wide, bytes + i * row, row);
         memset(dst + i * wide + row, 0, wide - row);
@@ -224,10 +225,10 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
 
 void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide)
 {
-    bool columns = t->t.shape[0] == t->from->t.shape[0];
-    *rows = columns ? (size_t)t->t.shape[0] : 1;
-    *row = (size_t)t->from->t.size / *rows;
+    int d = t->t.shape[0] == t->from->t.shape[0]; /* the dimension that is wider */
+    *rows = d ? (size_t)t->t.shape[0] : 1;
     *wide = (size_t)t->t.size / *rows;
+    *row = *wide / (size_t)t->t.shape[d] * (size_t)t->from->t.shape[d];
 }
 
 /* "Start with what config.json or the environment says": an index is put there to switch. */

@@ -183,17 +183,23 @@ void fm_planner_widths(struct fm_exportplan *p, int index)
 
 /* ---- tensors and files ---- */
 
-/* The shared expert's tensors may be planned wider than they are. */
-static void widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p)
+/* The shared expert's tensors may be planned wider than they are.  Whoever made the bundle said
+ * which shape they have. */
+static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                        struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     int l, e, by = p->widths.shared - c->shared;
     const struct fm_weight *w = fm_weights_find(c, FM_SOURCE_STOCK, t->from->t.name, &l, &e);
     if (by == 0 || !w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE ||
         w->part > FM_PART_MLP_DOWN)
-        return;
+        return FM_OK;
+    int rc = fm_weights_check(c, w, &t->from->t, l, 0, err);
+    if (rc != FM_OK)
+        return fm_within(err, "%s", p->from->bundle.file.path);
     t->fill = FM_FILL_WIDENED;
     t->t.shape[w->part == FM_PART_MLP_DOWN] += (uint64_t)by;
+    return FM_OK;
 }
 
 /* Tensors that are no expert's, under the names of the layout. */
@@ -208,8 +214,9 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
         fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
         struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
         like.t.name = name;
-        widen_shared(&like, p);
-        rc = fm_exportplan_add_tensor(p, &like, err);
+        rc = widen_shared(&like, p, err);
+        if (rc == FM_OK)
+            rc = fm_exportplan_add_tensor(p, &like, err);
     }
     return rc;
 }

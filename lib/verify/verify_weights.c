@@ -236,14 +236,14 @@ static int check_gate_up(struct place *p, struct fm_err *err)
 /* A tensor that is wider than the bundle's: its own bytes by their digest, and zeros. */
 static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
-    size_t size = (size_t)have->size, own = (size_t)p->t->from->t.size, rows, row, wide;
-    size_t values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
+    size_t size = (size_t)have->size, rows, row, wide;
+    fm_fill_rows(p->t, &rows, &row, &wide);
+    size_t own = rows * row, values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
     char *bytes = fm_scratch(size), *packed = fm_scratch(own);
     int rc = fm_file_read(&p->j->shard[p->t->file].file, have->offset, bytes, size, err);
     if (rc != FM_OK)
         return rc;
     bool zero = true;
-    fm_fill_rows(p->t, &rows, &row, &wide);
     for (size_t i = 0; i < rows; i++) {
         memcpy(packed + i * row, bytes + i * wide, row);
         zero = zero && is_zero(bytes + i * wide + row, wide - row);

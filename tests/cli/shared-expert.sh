@@ -46,6 +46,11 @@ for part in gate down; do
     done
 done
 fm-verify -q --against family.fm uniform-0.4 | numbers
+echo "== the first members of a bundle are enough"
+end=$(tar tRf family.fm | grep -m 1 weights/ | tr -d -c '0-9 ' | cut -d ' ' -f 2)
+head -c $((512 * end)) family.fm >head.fm
+fm-verify -q --against head.fm uniform-0 | numbers
+fm-verify -q --against head.fm uniform-0.4 2>&1 | numbers
 echo "== other keys for vLLM's form, where the width is a list"
 fm-pack -q --export fused --budget 0.4 --layout layer --for vllm family.fm >/dev/null
 grep -E '"(moe_intermediate_size|n_shared_experts|fm_shared)"' fused/config.json

@@ -97,6 +97,8 @@ class PhiMoEForCausalLM(phimoe.PhiMoEForCausalLM):
 
 
 # The names that config.json has under "architectures".
-STOCK = ("Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe")
+STOCK = (
+    "Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe", "Glm4Moe", "MiniMaxM2", "Ernie4_5_Moe",
+)  # fmt: skip
 EntryClass = [type(f"Fm{name}ForCausalLM", (FmForCausalLM,), {}) for name in STOCK]
 EntryClass.append(PhiMoEForCausalLM)
