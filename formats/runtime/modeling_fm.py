@@ -480,6 +480,10 @@ class FmModel:
                 layer.mlp.experts = self.experts(config, index, layer.mlp.experts)
                 if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
                     layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
+                if hasattr(layer.mlp, "e_score_correction_bias"):
+                    # vLLM would replace gate and experts by its own router, which never sees this
+                    # bias of MiniMax's block; a gate with more than its weight it leaves alone.
+                    layer.mlp.gate.register_buffer("fm_own", torch.zeros(1), persistent=False)
                 if getattr(layer.mlp, "shared_experts", None) is not None:
                     stock = type(layer.mlp.shared_experts)
                     layer.mlp.shared_experts = stock(config, intermediate_size=shared_width(config))

@@ -83,7 +83,12 @@ FAMILIES = {
         "routed_scaling_factor": 1.5,
         "num_nextn_predict_layers": 0,
     },
-    "minimax_m2": {"head_dim": 32, "rotary_dim": 16},
+    "minimax_m2": {  # two keys that transformers does not know and vLLM's own code does
+        "head_dim": 32,
+        "rotary_dim": 16,
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+    },
     "ernie4_5_moe": {
         "intermediate_size": 160,
         "moe_num_experts": 8,

@@ -18,10 +18,11 @@
     "\"moe_intermediate_size\":1408,\"num_hidden_layers\":46,\"num_attention_heads\":96,"          \
     "\"num_key_value_heads\":8,\"head_dim\":128,\"n_routed_experts\":128,"                         \
     "\"num_experts_per_tok\":8,\"vocab_size\":151552,\"attention_bias\":true"
-#define MINIMAX                                                                                    \
-    "\"model_type\":\"minimax_m2\",\"hidden_size\":3072,\"intermediate_size\":1536,"               \
-    "\"num_hidden_layers\":62,\"num_attention_heads\":48,\"num_key_value_heads\":8,"               \
-    "\"head_dim\":128,\"num_local_experts\":256,\"num_experts_per_tok\":8,\"vocab_size\":200064"
+#define MINIMAX_SIZES                                                                              \
+    ",\"hidden_size\":3072,\"intermediate_size\":1536,\"num_hidden_layers\":62,"                   \
+    "\"num_attention_heads\":48,\"num_key_value_heads\":8,\"head_dim\":128,"                       \
+    "\"num_local_experts\":256,\"num_experts_per_tok\":8,\"vocab_size\":200064"
+#define MINIMAX "\"model_type\":\"minimax_m2\"" MINIMAX_SIZES
 #define ERNIE                                                                                      \
     "\"model_type\":\"ernie4_5_moe\",\"hidden_size\":2560,\"intermediate_size\":12288,"            \
     "\"moe_intermediate_size\":1536,\"num_hidden_layers\":28,\"num_attention_heads\":20,"          \
@@ -178,6 +179,16 @@ static void experts_have_the_familys_keys_or_the_usual_ones(void **state)
     refused(ERNIE, "\"moe_k\":6", FM_EFORMAT, "moe_num_experts");
 }
 
+/* The first MiniMax-M2 has the model_type of a model with another attention. */
+static void a_familys_other_name_needs_its_class(void **state)
+{
+    (void)state;
+    const char *other = "\"model_type\":\"minimax\"" MINIMAX_SIZES;
+    must(other, "\"architectures\":[\"MiniMaxM2ForCausalLM\"]");
+    refused(other, "\"architectures\":[\"MiniMaxForCausalLM\"]", FM_ECONFIG,
+            "MiniMaxM2ForCausalLM");
+}
+
 static void what_is_not_computed_is_refused_by_name(void **state)
 {
     (void)state;
@@ -210,6 +221,7 @@ int main(void)
         cmocka_unit_test(norms_and_biases_are_switched_on),
         cmocka_unit_test(dense_layers_are_the_first_or_outside_a_range),
         cmocka_unit_test(experts_have_the_familys_keys_or_the_usual_ones),
+        cmocka_unit_test(a_familys_other_name_needs_its_class),
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
