@@ -27,6 +27,11 @@ static int describe(struct fm_servecase *c, const char *shape, struct fm_err *er
     g->eps = 1e-5f;
     g->T_max = c->prompt + c->decode;
     const struct fm_shape *known = shape ? fm_shapes_find(shape) : NULL;
+    if (known && known->G == 0)
+        return fm_fail(err, FM_EUSAGE,
+                       "--shape %s: its latent attention is not among what serve computes; use "
+                       "fm-bench kernels, or its experts as %d,%d,%d,%d",
+                       shape, known->H, known->I, known->E, known->K);
     if (known) {
         c->model_layers = known->L;
         g->Q = known->Q;

@@ -12,6 +12,9 @@ static const struct fm_shape shapes[] = {
     {"qwen3-30b-a3b", 2048, 768, 128, 8, 48, 32, 4, 128, false},
     {"glm-4.5-air", 4096, 1408, 128, 8, 45, 96, 8, 128, true},
     {"minimax-m2", 3072, 1536, 256, 8, 62, 48, 8, 128, false},
+    {"moonlight", 2048, 1408, 64, 6, 26, 16, 0, 0, true},
+    {"deepseek-v2-lite", 2048, 1408, 64, 6, 26, 16, 0, 0, true},
+    {"deepseek-v3", 7168, 2048, 256, 8, 58, 128, 0, 0, true},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };

@@ -9,7 +9,7 @@
 struct fm_shape {
     const char *name;
     int H, I, E, K, L;
-    int Q, G, C;
+    int Q, G, C; /* G 0: latent attention, which has no key heads of its own to cache */
     bool shared; /* there is a shared expert, whose channels are not among these */
 };
 

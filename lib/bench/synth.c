@@ -45,6 +45,11 @@ int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_
     char rest, names[256];
     const struct fm_shape *known = fm_shapes_find(shape);
     *s = known ? named(known, layers) : (struct fm_synth){.dtype = FM_BF16};
+    if (known && known->G == 0)
+        return fm_fail(err, FM_EUSAGE,
+                       "--shape %s: it has latent attention, and models made here have not; use "
+                       "fm-bench kernels",
+                       shape);
     if (known)
         return FM_OK;
     if (sscanf(shape, "%d,%d,%d,%d,%d,%d,%d%c", &s->H, &s->I, &s->E, &s->K, &s->L, &s->V, &s->T,

@@ -382,6 +382,10 @@ static void layers_are_those_that_fit(void **state)
     o = small;
     o.shape = "45,40,5,2";
     assert_int_equal(fm_servebench_run(&run, &o, true, &s, &err), FM_EUSAGE);
+    err = (struct fm_err){0};
+    o.shape = "moonlight";
+    assert_int_equal(fm_servebench_run(&run, &o, true, &s, &err), FM_EUSAGE);
+    assert_non_null(strstr(err.text, "latent attention"));
 }
 
 int main(void)
