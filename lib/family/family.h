@@ -100,6 +100,10 @@ bool fm_weights_exists(const struct fm_config *config, const struct fm_weight *w
 const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_source source,
                                         const char *name, int *l, int *e);
 
+/* Of a tensor that is in no table: it is of an expert or layer that config.json does not know
+ * (experts.8 of 8, layers.-1, experts.007), so that config and weights are not of one model. */
+bool fm_weights_is_stray(const struct fm_config *config, const char *name);
+
 /* True where it is an array of struct fm_layer as it is. */
 bool fm_weights_is_field(const struct fm_weight *w);
 

@@ -92,6 +92,18 @@ bool fm_weights_is_expert(const struct fm_weight *w)
     return w->part == FM_PART_GATE || w->part == FM_PART_UP || w->part == FM_PART_DOWN;
 }
 
+bool fm_weights_is_stray(const struct fm_config *c, const char *name)
+{
+    static const char layers[] = "model.layers.";
+    if (strstr(name, ".experts."))
+        return true;
+    if (strncmp(name, layers, sizeof layers - 1) != 0)
+        return false;
+    int l;
+    name += sizeof layers - 1;
+    return !fm_weights_number(&l, &name, c->L) || *name != '.';
+}
+
 static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t channels)
 {
     switch (letter) {

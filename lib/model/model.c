@@ -191,22 +191,6 @@ static int plan_ends(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* A tensor nobody uses, of an expert or layer that config.json does not know (experts.8 of 8,
- * layers.-1, experts.007): the config and the weights are not of one model. */
-static bool is_stray(const struct fm_config *c, const char *name)
-{
-    static const char layers[] = "model.layers.";
-    if (strstr(name, ".experts."))
-        return true;
-    if (strncmp(name, layers, sizeof layers - 1) != 0)
-        return false;
-    char canonical[32];
-    long l = strtol(name + sizeof layers - 1, NULL, 10);
-    snprintf(canonical, sizeof canonical, "%ld.", l);
-    return l < 0 || l >= c->L ||
-           strncmp(name + sizeof layers - 1, canonical, strlen(canonical)) != 0;
-}
-
 /* The tensor by which servers switch the budget of an elastic export: no weight. */
 static bool is_switch(const struct fm_model *m, const char *name)
 {
@@ -234,7 +218,7 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
         rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
     }
     if (rc != FM_OK || fm_weights_find(&m->config, m->tensors.source, of, &l, &e) ||
-        !is_stray(&m->config, of))
+        !fm_weights_is_stray(&m->config, of))
         return rc;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
                    t->name);

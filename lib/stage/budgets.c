@@ -288,8 +288,8 @@ static uint64_t expert_bytes(const struct reading *r)
     return (uint64_t)r->model->M * (uint64_t)r->model->E * (uint64_t)r->model->I * channel_bytes(r);
 }
 
-/* Parameters and bytes follow from the widths; bytes before anything is packed from those of the
- * first budget, which the shards bound. */
+/* Parameters and bytes follow from the widths; bytes of a stream of an earlier version, before
+ * anything is packed, from those of the first budget, which the shards bound. */
 static int check_sizes(struct reading *r, const struct fm_mask *mask, const struct fm_budget *s,
                        const uint32_t *widths, struct fm_err *err)
 {
@@ -472,7 +472,8 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
-/* Of everything but experts, by the checksums; of a checkpoint that is not packed nobody says. */
+/* Of everything but experts, by the checksums; before anything is packed by shapes and what the
+ * manifest says of types.  An earlier version says nothing of them. */
 static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_segments seg = {0};
@@ -480,8 +481,10 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
         return err->code;
     if (r->config.storage)
         r->bytes_most *= fm_storage_growth(r->config.storage);
-    if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS))
+    if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS)) {
+        r->bytes = r->model->summed ? expert_bytes(r) + fm_others_bytes(&r->model->others) : 0;
         return FM_OK;
+    }
     int rc = fm_segments_read(&seg, b, &r->config, err);
     for (size_t i = 0; i < seg.tensors && rc == FM_OK; i++) {
         const struct fm_segment_tensor *t = &seg.tensor[i];
@@ -493,6 +496,10 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     }
     if (rc == FM_OK)
         r->bytes += expert_bytes(r);
+    if (rc == FM_OK && r->bytes > r->bytes_most)
+        rc = fm_fail(err, FM_EFORMAT,
+                     "tensors have %" PRIu64 " bytes, all shards of the checkpoint %" PRIu64,
+                     r->bytes, r->bytes_most);
     fm_segments_release(&seg);
     if (rc != FM_EFORMAT || !r->notes)
         return rc;

@@ -62,14 +62,39 @@ static bool add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
            fm_json_add_uint(m, "params", fm_config_params(c, NULL));
 }
 
-/* Those that --keep-extra is about, where there are any. */
-static bool add_extra(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c)
+/* A tensor as bundles have it, unless it is an expert's or one of scales. */
+static int count_other(struct fm_others *o, const struct fm_config *c, const struct fm_tensor *t,
+                       struct fm_err *err)
 {
-    struct fm_extra sum = {0};
-    for (size_t i = 0; i < dir->shards; i++)
-        for (size_t k = 0; k < dir->shard[i].st.count; k++)
-            fm_extra_add(&sum, c, &dir->shard[i].st.tensor[k]);
-    return fm_extra_json(m, &sum);
+    int l, e;
+    char scaled[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_tensor as = *t;
+    const struct fm_weight *w = fm_weights_find(c, FM_SOURCE_STOCK, t->name, &l, &e);
+    if ((w && fm_weights_is_expert(w)) || fm_stored_scales(scaled, c, t->name))
+        return FM_OK;
+    as.dtype = fm_stored_dtype(c, t);
+    as.size = fm_stored_bytes(c, t);
+    return fm_others_add(o, c, &as, err);
+}
+
+/* What sizes and dtype do not say of the tensors that are there. */
+static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c,
+                       enum fm_dtype dtype, struct fm_err *err)
+{
+    struct fm_extra extra = {0};
+    struct fm_others others = {0};
+    int rc = FM_OK;
+    for (size_t i = 0; i < dir->shards; i++) {
+        const struct fm_safetensors *st = &dir->shard[i].st;
+        for (size_t k = 0; k < st->count && rc == FM_OK; k++)
+            if (!fm_extra_add(&extra, c, &st->tensor[k]))
+                rc = count_other(&others, c, &st->tensor[k], err);
+    }
+    if (rc != FM_OK)
+        return fm_within(err, "%s", dir->path);
+    if (fm_extra_json(m, &extra) && fm_others_json(m, &others, dtype))
+        return FM_OK;
+    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
 }
 
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
@@ -83,12 +108,15 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
     cJSON *shards = ok ? cJSON_AddArrayToObject(m, "shards") : NULL;
     for (size_t i = 0; shards && ok && i < dir->shards; i++)
         ok = add_shard(shards, &dir->shard[i]);
-    if (shards && ok && add_sizes(m, config, dtype) && add_extra(m, dir, config)) {
-        *model = m;
-        return FM_OK;
+    int rc = shards && ok && add_sizes(m, config, dtype)
+                 ? add_tensors(m, dir, config, dtype, err)
+                 : fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+    *model = m;
+    if (rc != FM_OK) {
+        cJSON_Delete(m);
+        *model = NULL;
     }
-    cJSON_Delete(m);
-    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+    return rc;
 }
 
 static bool add_sum(cJSON *list, const struct fm_digest *sum)
@@ -264,7 +292,12 @@ static int read_model(struct fm_stage_model *m, const cJSON *model,
         return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
     m->dtype = (enum fm_dtype)dtype;
     m->params = (uint64_t)params;
-    return FM_OK;
+    m->summed = sums.L > 0;
+    uint64_t experts = (uint64_t)m->M * (uint64_t)m->E * (uint64_t)m->I * m->channel_params;
+    if (experts > m->params)
+        return fm_fail(err, FM_EFORMAT, "params is %" PRIu64 ", and its experts have %" PRIu64,
+                       m->params, experts);
+    return fm_others_read(&m->others, model, m->dtype, m->params - experts, err);
 }
 
 /* The manifest says the schema of its model, as it was written. */

@@ -37,6 +37,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/model/model.h"
+#include "lib/stage/others.h"
 
 enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK };
 
@@ -49,6 +50,8 @@ struct fm_stage_model {
     enum fm_dtype dtype;
     uint64_t params, channel_params; /* of all; of one channel of an expert */
     struct fm_extra extra;           /* tensors of no decoder layer; marks are not known */
+    bool summed;                     /* it has sums of weights: this suite wrote it, or a later */
+    struct fm_others others;         /* where it is summed: tensors that are no experts' */
 };
 
 /*

@@ -137,28 +137,60 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
 }
 
-/* What the manifest says of tensors of no decoder layer, by the checksums. */
-static int check_extra(struct fm_bundle_job *j, struct fm_err *err)
+/* The tensors that are no experts', by the checksums: what the model needs, and what else the
+ * manifest knows of. */
+static int count_others(const struct fm_bundle_job *j, struct fm_extra *extra,
+                        struct fm_others *others, struct fm_err *err)
 {
-    struct fm_extra is = {0}, said = j->model.extra;
-    char have[FM_EXTRA_TEXT], want[FM_EXTRA_TEXT];
-    for (size_t i = 0; i < j->seg.tensors; i++) {
+    int rc = FM_OK;
+    for (size_t i = 0; i < j->seg.tensors && rc == FM_OK; i++) {
         const struct fm_segment_tensor *s = &j->seg.tensor[i];
-        struct fm_tensor t = {.name = s->name};
+        struct fm_tensor t = {.name = s->name, .dtype = s->dtype, .dims = s->dims};
         size_t bytes;
         if (!fm_segments_bytes(&bytes, s))
             return fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", s->name);
+        memcpy(t.shape, s->shape, sizeof t.shape);
         t.size = bytes;
-        fm_extra_add(&is, &j->config, &t);
+        if (!fm_extra_add(extra, &j->config, &t))
+            rc = fm_others_add(others, &j->config, &t, err);
     }
-    fm_extra_print(have, &is);
-    fm_extra_print(want, &said);
-    if (is.tensors != said.tensors || is.bytes != said.bytes || is.seen != said.seen)
+    return rc;
+}
+
+static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
+{
+    struct fm_extra extra = {0};
+    const struct fm_extra *said = &j->model.extra;
+    struct fm_others others = {0};
+    const struct fm_others *known = &j->model.others;
+    uint64_t elements = 0, needed = fm_others_elements(&j->config);
+    char have[FM_EXTRA_TEXT], want[FM_EXTRA_TEXT];
+    int rc = count_others(j, &extra, &others, err);
+    if (rc != FM_OK)
+        return rc;
+    fm_extra_print(have, &extra);
+    fm_extra_print(want, said);
+    if (extra.tensors != said->tensors || extra.bytes != said->bytes || extra.seen != said->seen)
         return fm_fail(err, FM_EFORMAT,
                        "has %" PRIu64 " tensors of no decoder layer in %" PRIu64
                        " bytes (layers '%s'), the manifest says %" PRIu64 " in %" PRIu64 " ('%s')",
-                       is.tensors, is.bytes, have, said.tensors, said.bytes, want);
-    return fm_extra_check(&is, &j->config, err);
+                       extra.tensors, extra.bytes, have, said->tensors, said->bytes, want);
+    for (int i = 0; i < FM_DTYPES; i++)
+        elements += others.elements[i];
+    if (elements != needed)
+        return fm_fail(err, FM_EFORMAT,
+                       "tensors that are no experts' have %" PRIu64 " elements, the model %" PRIu64,
+                       elements, needed);
+    if (!j->model.summed || fm_others_equal(&others, known))
+        return fm_extra_check(&extra, &j->config, err);
+    if (others.unread_tensors == known->unread_tensors &&
+        others.unread_bytes == known->unread_bytes)
+        return fm_fail(err, FM_EFORMAT, "has tensors of other types than the manifest says");
+    return fm_fail(err, FM_EFORMAT,
+                   "has %" PRIu64 " tensors in %" PRIu64 " bytes that the model does not use, the "
+                   "manifest says %" PRIu64 " in %" PRIu64,
+                   others.unread_tensors, others.unread_bytes, known->unread_tensors,
+                   known->unread_bytes);
 }
 
 static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
@@ -169,7 +201,7 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
         rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
                      fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
     if (rc == FM_OK)
-        rc = check_extra(j, err);
+        rc = check_others(j, err);
     return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
 }
 

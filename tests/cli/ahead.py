@@ -5,7 +5,8 @@
 
 LAYERS are the numbers of those that are added (comma between them), COUNT is what config.json says
 of them.  WORD: fp8, an expert's matrix is stored so; unmarked, the tensor that makes the layer one
-for prediction is left out; ernie, names are those of ERNIE-4.5; index, a tensor of an indexer.
+for prediction is left out; ernie, names are those of ERNIE-4.5; index, a tensor of an indexer;
+buffer, a tensor outside of all layers that the model does not use.
 """
 import json
 import os
@@ -14,12 +15,14 @@ import shutil
 import struct
 import sys
 
-SIZES = {"BF16": 2, "F8_E4M3": 1}
+SIZES = {"BF16": 2, "F8_E4M3": 1, "F32": 4}
 
 
 def tensors(config, layers, words):
     """name: (dtype, shape)"""
     H, V, out = config["hidden_size"], config["vocab_size"], {}
+    if "buffer" in words:
+        out["score.weight"] = ("F32", [3, H])
     for x in layers:
         if "ernie" in words:
             out[f"model.mtp_linear_proj.{x}.weight"] = ("BF16", [H, 2 * H])

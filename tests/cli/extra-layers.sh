@@ -104,6 +104,14 @@ for name in ernie minimax; do
     rm -r out
 done
 
+echo "== tensors that the model does not use, or of other types, are said where there are any"
+python3 "$ahead" "$GOLDEN/odd-mixtral" buffer "" 0 buffer
+pack buffer buffer.fm >/dev/null
+tar -xOf buffer.fm manifest.json | grep -A 6 '"others"'
+tar -xOf one.fm manifest.json | grep -A 2 '"others"'
+tar -xOf "$GOLDEN/kept/bundle.fm" manifest.json | grep '"others"'
+fm-verify -q trained >/dev/null && fm-verify -q buffer.fm >/dev/null && echo verified
+
 echo "== damage and lies are found"
 at=$(tar -xOf one.fm manifest.json | grep -A 3 'weights/extra' | grep offset | tr -dc 0-9)
 cp one.fm damaged.fm

@@ -80,6 +80,22 @@ class Bundle:
         self.manifest = json.loads(self.member.pop("manifest.json"))
         self.config = json.loads(self.member[CONFIG])
 
+    def add_tensor(self, name, dtype, shape, data):
+        """Beside the model's, with its checksum and in the bytes of all budgets."""
+        def put(member, entry, dtype, shape, data, described=None):
+            tree, tensors = unpack_safetensors(self.member[member])
+            tree[entry] = {"dtype": dtype, "shape": shape,
+                           "data_offsets": [len(tensors), len(tensors) + len(data)]}
+            if described:
+                tree["__metadata__"][entry] = described
+            self.member[member] = pack_safetensors(tree, tensors + data)
+
+        put("weights/rest.safetensors", name, dtype, shape, data)
+        put("segments.safetensors", "tensor." + name, "U8", [16], bytes.fromhex(digest(data)),
+            " ".join([dtype] + [str(n) for n in shape]))
+        for budget in self.manifest["budgets"]:
+            budget["bytes"] += len(data)
+
     def _lay_out(self):
         """[name, bytes] of all members and the manifest's list of them."""
         pads, order, entries = 0, [["manifest.json", b""]], []

@@ -27,7 +27,19 @@ for from in family.fm trained; do
     lied $from "b.manifest['model']['experts_per_token'] = 3"
     lied $from "b.manifest['model']['family'] = 'olmoe'"
 done
-lied family.fm "for x in b.manifest['budgets']: x['bytes'] += 2"
+for from in family.fm trained; do
+    lied $from "for x in b.manifest['budgets']: x['bytes'] += 2"
+    lied $from "b.manifest['model']['others'] = {'F32': 1}"
+    lied $from "b.manifest['model']['others'] = {'F32': 2**40}"
+    lied $from "b.manifest['model']['others'] = {'U8': 1}"
+    lied $from "b.manifest['model']['others'] = {'unread': {'tensors': 1, 'bytes': 4}}"
+done
+lied family.fm "b.add_tensor('score.weight', 'F32', [1], bytes(4))"
+lied family.fm "b.add_tensor('score.weight', 'F32', [0], b'')"
+lied family.fm "b.add_tensor('model.layers.9.norm.weight', 'F32', [1], bytes(4))"
+lied family.fm "b.add_tensor('model.layers.0.block_sparse_moe.experts.0.w1.weight', 'F32', [1], bytes(4))"
+lied family.fm "b.add_tensor('score.weight', 'F32', [10**6], bytes(4 * 10**6))
+b.manifest['model']['others'] = {'unread': {'tensors': 1, 'bytes': 4 * 10**6}}"
 lied learned "b.manifest['budgets'][0]['step'] = 5"
 echo "-- what cannot be recomputed"
 lied family.fm "b.manifest['budgets'][1]['quality'] = {'ce': 1, 'kl': 0, 'agree': 1, 'positions': 9}"

@@ -1,0 +1,93 @@
+/* Elements by type: a reader compares sums, and needs no list of tensors for it. */
+#include "lib/stage/others.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+
+#define EXACT_MAX (((int64_t)1 << 53) - 1)
+
+int fm_others_add(struct fm_others *o, const struct fm_config *c, const struct fm_tensor *t,
+                  struct fm_err *err)
+{
+    int l, e;
+    const struct fm_weight *w = fm_weights_find(c, FM_SOURCE_STOCK, t->name, &l, &e);
+    if (w && !fm_weights_is_expert(w)) {
+        o->elements[t->dtype] += fm_tensor_count(t);
+        return fm_weights_check(c, w, t, l, 0, err);
+    }
+    if (w || fm_weights_is_stray(c, t->name))
+        return fm_fail(err, FM_EFORMAT,
+                       "tensor '%s' is of a layer or expert, and none that belongs here", t->name);
+    o->unread_tensors++;
+    o->unread_bytes += t->size;
+    return FM_OK;
+}
+
+bool fm_others_json(cJSON *model, const struct fm_others *o, enum fm_dtype dtype)
+{
+    struct fm_others rest = *o;
+    rest.elements[dtype] = 0;
+    if (fm_others_equal(&rest, &(struct fm_others){0}))
+        return true;
+    cJSON *others = cJSON_AddObjectToObject(model, "others");
+    bool ok = others != NULL;
+    for (int i = 0; i < FM_DTYPES && ok; i++)
+        if (rest.elements[i])
+            ok = fm_json_add_uint(others, fm_dtype_name((enum fm_dtype)i), rest.elements[i]);
+    if (!ok || rest.unread_tensors == 0)
+        return ok;
+    cJSON *unread = cJSON_AddObjectToObject(others, "unread");
+    return unread && fm_json_add_uint(unread, "tensors", rest.unread_tensors) &&
+           fm_json_add_uint(unread, "bytes", rest.unread_bytes);
+}
+
+int fm_others_read(struct fm_others *o, const cJSON *model, enum fm_dtype dtype, uint64_t elements,
+                   struct fm_err *err)
+{
+    const cJSON *others = cJSON_GetObjectItemCaseSensitive(model, "others");
+    const cJSON *unread = cJSON_GetObjectItemCaseSensitive(others, "unread");
+    int64_t tensors = 0, bytes = 0;
+    *o = (struct fm_others){0};
+    for (int i = 0; i < FM_DTYPES; i++) {
+        int64_t n = 0;
+        if (fm_json_opt_int(others, fm_dtype_name((enum fm_dtype)i), 0, EXACT_MAX, &n, err))
+            return fm_within(err, "others");
+        bool possible =
+            n == 0 || ((enum fm_dtype)i != dtype && fm_dtype_is_weight((enum fm_dtype)i));
+        if (!possible || (uint64_t)n > elements)
+            return fm_fail(err, FM_EFORMAT,
+                           "others: %" PRId64 " elements are %s, of %" PRIu64 " that can be", n,
+                           fm_dtype_name((enum fm_dtype)i), possible ? elements : 0);
+        o->elements[i] = (uint64_t)n;
+        elements -= (uint64_t)n;
+    }
+    o->elements[dtype] = elements;
+    if (unread && (fm_json_get_int(unread, "tensors", 1, EXACT_MAX, &tensors, err) ||
+                   fm_json_get_int(unread, "bytes", 0, EXACT_MAX, &bytes, err)))
+        return fm_within(err, "others");
+    o->unread_tensors = (uint64_t)tensors;
+    o->unread_bytes = (uint64_t)bytes;
+    return FM_OK;
+}
+
+uint64_t fm_others_elements(const struct fm_config *c)
+{
+    return fm_config_params(c, NULL) - (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I *
+                                           fm_expert_channel_params(c->expert, c->H);
+}
+
+uint64_t fm_others_bytes(const struct fm_others *o)
+{
+    uint64_t bytes = o->unread_bytes;
+    for (int i = 0; i < FM_DTYPES; i++)
+        bytes += o->elements[i] * ((uint64_t)fm_dtype_bits((enum fm_dtype)i) / 8);
+    return bytes;
+}
+
+bool fm_others_equal(const struct fm_others *a, const struct fm_others *b)
+{
+    return memcmp(a->elements, b->elements, sizeof a->elements) == 0 &&
+           a->unread_tensors == b->unread_tensors && a->unread_bytes == b->unread_bytes;
+}
