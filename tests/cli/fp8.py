@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """An FP8 checkpoint taken apart by the format's definition, with nothing but Python.
 
+    fp8.py quantise MODEL OUT         a BF16 or F16 checkpoint in blocks of 16 x 24, near its values
     fp8.py plain MODEL OUT DTYPE      the same values as plain F32 or BF16
     fp8.py bundle MODEL BUNDLE        are a bundle's weights those values as BF16, rounded once?
     fp8.py spoil MODEL OUT CASE       a copy with one fault
     fp8.py cases                      their names
 
-value = code * scale of its block of 128 x 128: one product, rounded to float32.
+value = code * scale of its block: one product, rounded to float32.
 """
+import bisect
 import json
 import shutil
 import struct
@@ -15,7 +17,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-BLOCK, SCALE = 128, "_scale_inv"
+SCALE = "_scale_inv"
+SMALL = (16, 24)  # blocks of a checkpoint that is made here
 BITS = {"F8_E4M3": 8, "F8_E8M0": 8, "U8": 8, "BF16": 16, "F32": 32, "F64": 64, "I32": 32, "I64": 64}
 
 
@@ -92,70 +95,83 @@ def scale_values(dtype, data):
     return [2.0 ** (b - 127) for b in data]
 
 
-def values(tensors, name):
+def blocks_of(model):
+    config = json.loads((Path(model) / "config.json").read_text())
+    return config["quantization_config"]["weight_block_size"]
+
+
+def values(tensors, name, block):
     """Of a tensor of codes, float32."""
     (_, (rows, columns), data), scale = tensors[name], scale_values(*tensors[name + SCALE][::2])
-    across = -(-columns // BLOCK)
+    across = -(-columns // block[1])
     return [
-        to_f32(CODES[data[i * columns + j]] * scale[i // BLOCK * across + j // BLOCK])
+        to_f32(CODES[data[i * columns + j]] * scale[i // block[0] * across + j // block[1]])
         for i in range(rows)
         for j in range(columns)
     ]
 
 
-def as_bf16(tensors, name):
+def as_bf16(tensors, name, block):
     """Rows of words: of codes, rounded; or as they are."""
     dtype, shape, data = tensors[name]
     if dtype == "BF16":
         words = struct.unpack(f"<{len(data) // 2}H", data)
     else:
-        words = [to_bf16(x) for x in values(tensors, name)]
+        words = [to_bf16(x) for x in values(tensors, name, block)]
     return [words[i : i + shape[1]] for i in range(0, len(words), shape[1])]
 
 
 def plain(model, out, dtype):
-    tensors, made = read(model), {}
+    tensors, made, block = read(model), {}, blocks_of(model)
     for name, (kind, shape, data) in tensors.items():
         if name.endswith(SCALE):
             continue
         if kind == "F8_E4M3" and dtype == "F32":
-            x = values(tensors, name)
+            x = values(tensors, name, block)
             data = struct.pack(f"<{len(x)}f", *x)
         elif kind == "F8_E4M3":
-            data = b"".join(struct.pack(f"<{shape[1]}H", *row) for row in as_bf16(tensors, name))
-        elif dtype == "F32":
+            rows = as_bf16(tensors, name, block)
+            data = b"".join(struct.pack(f"<{shape[1]}H", *row) for row in rows)
+        elif dtype == "F32" and kind == "BF16":
             data = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))
-        made[name] = (dtype, shape, data)
+        made[name] = (kind if kind == "F32" else dtype, shape, data)
     names = {"F32": "float32", "BF16": "bfloat16"}
 
     def edit(config):
         del config["quantization_config"]
-        config["torch_dtype"] = names[dtype]
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = names[dtype]
 
     write(model, out, made, edit)
 
 
+def expert_names(tensors, l, e):
+    """gate, up, down"""
+    qwen = [f"model.layers.{l}.mlp.experts.{e}.{part}_proj.weight" for part in ("gate", "up", "down")]
+    mixtral = [f"model.layers.{l}.block_sparse_moe.experts.{e}.{w}.weight" for w in ("w1", "w3", "w2")]
+    return qwen if qwen[0] in tensors else mixtral
+
+
 def bundle(model, path):
     """The bundle's experts are ranked, gate and up rows in turn, down transposed."""
-    tensors, wrong, seen = read(model), 0, 0
+    tensors, wrong, seen, block = read(model), 0, 0, blocks_of(model)
     with tarfile.open(path) as tar:
         member = {m.name: unpack(tar.extractfile(m).read()) for m in tar if m.name.endswith("tensors")}
     for name, (dtype, shape, data) in member["weights/rest.safetensors"].items():
         seen += 1
         want = tensors[name][2]
         if tensors[name][0] == "F8_E4M3":
-            want = b"".join(struct.pack(f"<{shape[1]}H", *row) for row in as_bf16(tensors, name))
-        wrong += dtype != "BF16" or data != want
-    for l in range(json.loads((Path(model) / "config.json").read_text())["num_hidden_layers"]):
-        layer = member[f"weights/layers-{l:05}.safetensors"]
+            rows = as_bf16(tensors, name, block)
+            want = b"".join(struct.pack(f"<{shape[1]}H", *row) for row in rows)
+        wrong += dtype not in ("BF16", tensors[name][0]) or data != want
+    for file in sorted(name for name in member if name.startswith("weights/layers-")):
+        layer, l = member[file], int(file[15:20])
         experts, channels = member["ranking.safetensors"][f"layers.{l}.order"][1]
         order = struct.unpack(f"<{experts * channels}i",
                               member["ranking.safetensors"][f"layers.{l}.order"][2])
         gate_up, down = [], []
         for e in range(experts):
             gate, up, back = (
-                as_bf16(tensors, f"model.layers.{l}.mlp.experts.{e}.{part}_proj.weight")
-                for part in ("gate", "up", "down")
+                as_bf16(tensors, name, block) for name in expert_names(tensors, l, e)
             )
             for c in order[e * channels : (e + 1) * channels]:
                 gate_up += [*gate[c], *up[c]]
@@ -164,6 +180,47 @@ def bundle(model, path):
             seen += 1
             wrong += layer[f"layers.{l}.{part}"][2] != struct.pack(f"<{len(words)}H", *words)
     print(f"{seen} tensors, {wrong} differ from the definition")
+
+
+def quantise_matrix(words, rows, columns):
+    """(codes, scales) of bfloat16 words; the largest of a block becomes 448."""
+    down, across = (-(-n // b) for n, b in zip((rows, columns), SMALL))
+    x = [bf16_value(w) for w in words]
+    most = [0.0] * (down * across)
+    place = [i // SMALL[0] * across + j // SMALL[1] for i in range(rows) for j in range(columns)]
+    for at, v in zip(place, x):
+        most[at] = max(most[at], abs(v))
+    scale = [to_f32(m / 448 or 1.0) for m in most]
+    positive = CODES[:0x7F]
+    codes = bytearray()
+    for at, v in zip(place, x):
+        i = bisect.bisect(positive, abs(v) / scale[at]) - 1
+        codes.append(i | (128 if v < 0 else 0))
+    return bytes(codes), struct.pack(f"<{len(scale)}f", *scale), [down, across]
+
+
+def quantise(model, out):
+    tensors = read(model)
+    for name, (dtype, shape, data) in sorted(tensors.items()):
+        if dtype not in ("BF16", "F16"):
+            continue
+        words = struct.unpack(f"<{len(data) // 2}H", data)
+        if dtype == "F16":
+            words = [to_bf16(x) for x in struct.unpack(f"<{len(words)}e", data)]
+        tensors[name] = ("BF16", shape, struct.pack(f"<{len(words)}H", *words))
+        if len(shape) != 2 or ".layers." not in name or ".gate.weight" in name:
+            continue
+        codes, scales, grid = quantise_matrix(words, *shape)
+        tensors[name] = ("F8_E4M3", shape, codes)
+        tensors[name + SCALE] = ("F32", grid, scales)
+
+    def edit(config):
+        config["quantization_config"] = {
+            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+            "weight_block_size": list(SMALL),
+        }  # fmt: skip
+
+    write(model, out, tensors, edit)
 
 
 # --- faults -----------------------------------------------------------------------------------------
@@ -266,4 +323,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "cases":
         print(*(case for case in CASES if case != "none"))
     else:
-        {"plain": plain, "bundle": bundle, "spoil": spoil}[sys.argv[1]](*sys.argv[2:])
+        {"quantise": quantise, "plain": plain, "bundle": bundle, "spoil": spoil}[sys.argv[1]](*sys.argv[2:])

@@ -7,13 +7,44 @@ numbers() {
     sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
         s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
 }
+# same MODEL TOKENS: the ranking of a model, and of the plain float32 model of its values
+same() {
+    python3 "$fp8" plain "$1" wide F32
+    for x in "$1" wide; do
+        fm-rank -q --model "$x" --tokens "$2" --device ref -f -o ranked >/dev/null 2>&1
+        tar -xOf ranked ranking.safetensors | xxhsum -H2 -
+    done | uniq | wc -l | sed 's/^1$/same/'
+    rm -r wide
+}
 echo "== the same ranking as the plain float32 model of these values, to the last bit"
-python3 "$fp8" plain "$model" wide F32
-fm-rank -q --model "$model" "${tokens[@]}" --device ref -o ranked >/dev/null
-fm-rank -q --model wide "${tokens[@]}" --device ref -o ranked.wide >/dev/null
-tar -xOf ranked ranking.safetensors | xxhsum -H2 - >a
-tar -xOf ranked.wide ranking.safetensors | xxhsum -H2 - >b
-cmp a b && echo same
+same "$model" "$model/tokens.npy"
+echo "== other families, in blocks of 16 x 24"
+for name in odd-dsv3 odd-minimax odd-glm4; do
+    python3 "$fp8" quantise "$GOLDEN/$name" made
+    echo "$name: $(same made made/tokens.npy)"
+    fm-rank -q --model made --tokens made/tokens.npy -o ranked -f >/dev/null 2>&1
+    fm-train -q --model made --tokens made/tokens.npy --method saliency --budget-step 0.2 \
+        -f -o trained ranked >/dev/null 2>&1
+    fm-pack -q --model made -f -o family.fm trained >/dev/null
+    python3 "$fp8" bundle made family.fm
+    fm-verify -q --function --model made --tokens made/tokens.npy family.fm | numbers
+    rm -r made
+done
+echo "== layers for multi-token prediction stay as they are stored"
+python3 "$fp8" quantise "$GOLDEN/odd-glm4" made
+python3 "$(dirname "$0")/ahead.py" made ahead 4 1 fp8
+fm-rank -q --model ahead --tokens ahead/tokens.npy -f -o ranked >/dev/null 2>&1
+fm-train -q --model ahead --tokens ahead/tokens.npy --method saliency --budget-step 0.2 -f \
+    -o trained ranked >/dev/null 2>&1
+fm-pack -q --model ahead -f -o family.fm trained | grep -E '^(extra|stored|plain)'
+fm-pack --list family.fm | grep -E '^(extra|checkpoint)'
+tar -xOf family.fm weights/extra.safetensors | grep -aoE 'F8_E4M3'
+fm-verify -q --function --model ahead --tokens made/tokens.npy family.fm | numbers
+fm-pack -q --export out --budget 0.4 --layout padded family.fm >/dev/null
+fm-verify -q --function --tokens made/tokens.npy --against family.fm out | numbers
+fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
+echo "status $?"
+rm -rf ahead made out ranked trained family.fm
 echo "== bytes do not depend on threads, memory or the way out"
 family() { # family NAME OPTION...
     local name=$1
