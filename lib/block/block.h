@@ -94,12 +94,12 @@ struct fm_layer {
     float *input_norm, *input_norm_bias; /* (H) */
     float *post_norm, *post_norm_bias;   /* (H) */
     struct fm_arrays attention, router;
-    float *mlp_gate_up, *mlp_down; /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
-    float *mlp_mix;                /* (H) logit of the shared expert's share, NULL: all of it */
-    float *gate_up;                /* (r sum cap, H) */
-    float *down;                   /* (sum cap, H) */
-    int64_t *row0;                 /* (E) */
-    int *cap;                      /* (E) */
+    struct fm_in mlp_gate_up, mlp_down; /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
+    float *mlp_mix;       /* (H) logit of the shared expert's share, NULL: all of it */
+    struct fm_in gate_up; /* (r sum cap, H) */
+    struct fm_in down;    /* (sum cap, H) */
+    int64_t *row0;        /* (E) */
+    int *cap;             /* (E) */
 };
 
 /* What lies outside the layers. */

@@ -14,8 +14,7 @@ static float *take_gu(const struct fm_pass *p, float *gu, size_t count)
 static void multiply(const struct fm_pass *p, float *gu, const float *x, int D)
 {
     int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, true, N, 2 * D, H, 1, fm_f32(x), H, fm_f32(p->layer->mlp_gate_up), H, 0, gu,
-                 2 * D);
+    p->ops->gemm(false, true, N, 2 * D, H, 1, fm_f32(x), H, p->layer->mlp_gate_up, H, 0, gu, 2 * D);
 }
 
 /* h (N, D) from gu, every row times its token's share s (N) where there is one. */
@@ -45,7 +44,7 @@ void fm_mlp_forward(const struct fm_pass *p, float *kept, float *y, const float 
     float *s = fm_pass_floats(p, n);
     multiply(p, gu, x, D);
     middle(p, h, s, gu, x, D);
-    p->ops->gemm(false, false, N, H, D, 1, fm_f32(h), D, fm_f32(p->layer->mlp_down), H, 1, y, H);
+    p->ops->gemm(false, false, N, H, D, 1, fm_f32(h), D, p->layer->mlp_down, H, 1, y, H);
     fm_pass_release(p, mark);
 }
 
@@ -62,7 +61,7 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
     float *dgu = fm_pass_floats(p, n * 2 * d);
     if (!kept)
         multiply(p, gu, x, D);
-    op->gemm(false, true, N, D, H, 1, fm_f32(dy), H, fm_f32(p->layer->mlp_down), H, 0, dh, D);
+    op->gemm(false, true, N, D, H, 1, fm_f32(dy), H, p->layer->mlp_down, H, 0, dh, D);
     if (p->layer->mlp_mix) {
         float *h = fm_pass_floats(p, n * d), *s = fm_pass_floats(p, n), *du = fm_pass_floats(p, n);
         middle(p, h, s, gu, x, D);
@@ -70,8 +69,7 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
         op->gemm(false, false, N, H, 1, 1, fm_f32(du), 1, fm_f32(p->layer->mlp_mix), H, 1, dx, H);
     }
     op->swiglu_back(fm_to_f32(dgu), dh, gu, N, D, D);
-    op->gemm(false, false, N, H, 2 * D, 1, fm_f32(dgu), 2 * D, fm_f32(p->layer->mlp_gate_up), H, 1,
-             dx, H);
+    op->gemm(false, false, N, H, 2 * D, 1, fm_f32(dgu), 2 * D, p->layer->mlp_gate_up, H, 1, dx, H);
     fm_pass_release(p, mark);
 }
 

@@ -187,8 +187,8 @@ static bool look(struct fm_expert_rows *r, const struct experts *x, int e)
     r->cap = p->layer->cap[e];
     r->width = p->widths ? (int)p->widths[e] : r->cap;
     assert(r->width <= r->cap);
-    r->gate_up = fm_f32(p->layer->gate_up + (size_t)p->config->expert->rows * row0 * H);
-    r->down = fm_f32(p->layer->down + row0 * H);
+    r->gate_up = fm_element(p->layer->gate_up, (size_t)p->config->expert->rows * row0 * H);
+    r->down = fm_element(p->layer->down, row0 * H);
     return r->n > 0;
 }
 

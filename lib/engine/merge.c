@@ -61,8 +61,10 @@ static void merge_task(void *arg, int i)
     size_t H = (size_t)c->H, first = (size_t)r->layer->row0[e] * H, up = (size_t)c->expert->rows;
     size_t down_count = (size_t)r->layer->cap[e] * H;
     float *gate_up = m->gate_up + up * first, *down = m->down + first;
-    s->ops->copy(gate_up, r->layer->gate_up + up * first, up * down_count * sizeof *gate_up);
-    s->ops->copy(down, r->layer->down + first, down_count * sizeof *down);
+    s->ops->convert(fm_to_f32(gate_up), (int64_t)(up * down_count),
+                    fm_element(r->layer->gate_up, up * first), NULL, 1, (int64_t)(up * down_count));
+    s->ops->convert(fm_to_f32(down), (int64_t)down_count, fm_element(r->layer->down, first), NULL,
+                    1, (int64_t)down_count);
     /* In float32, whatever the products of activations round. */
     fm_adapter_merge(m->adapter, s->ops->f32, gate_up, down, r->m, e);
     if (m->round) {
@@ -81,8 +83,8 @@ void fm_merge_layer(struct fm_sweeping *r)
         s->merged[m].layer = *r->layer;
         if (r->m < 0)
             continue;
-        s->merged[m].layer.gate_up = s->merged[m].gate_up;
-        s->merged[m].layer.down = s->merged[m].down;
+        s->merged[m].layer.gate_up = fm_f32(s->merged[m].gate_up);
+        s->merged[m].layer.down = fm_f32(s->merged[m].down);
     }
     if (r->m >= 0)
         fm_pool_for(s->merges * s->config->E, merge_task, r);

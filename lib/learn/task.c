@@ -72,6 +72,7 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
         rc = fm_model_take(&task->model, &task->dir, task->memory / 2, err);
     if (rc != FM_OK)
         return rc;
+    fm_model_use(task->model, task->ops);
     task->config = fm_model_config(task->model);
     rc = check_whole(task, err);
     if (rc == FM_OK)

@@ -1,6 +1,7 @@
 /*
  * One layer's raw bytes are read by a thread of their own while the layer before is computed with,
- * and turned into float32 by the pool.  Layers that fit into memory keep a slot of their own, the
+ * and turned into what
+ * products take by the pool.  Layers that fit into memory keep a slot of their own, the
  * others share one; a caller that asks for a layer does not see which.
  */
 #include "lib/model/loading.h"
@@ -76,9 +77,9 @@ static struct fm_in stage_in(const struct fm_model *m, const struct source *src,
     return x;
 }
 
-/* dst (n rows, H) on the device, rows `stride` floats apart, from (rows, H): row j is src's
+/* dst (n rows, H) on the device, rows `stride` elements apart, from (rows, H): row j is src's
  * order[j], or j. */
-static void convert_rows(const struct fm_model *m, float *dst, size_t stride,
+static void convert_rows(const struct fm_model *m, struct fm_out dst, size_t stride,
                          const struct source *src, int n, size_t H, const int32_t *order)
 {
     const struct fm_device *device = m->ops->device;
@@ -87,13 +88,13 @@ static void convert_rows(const struct fm_model *m, float *dst, size_t stride,
     struct fm_in x = stage_in(m, src, (size_t)n * H, &scales);
     if (order)
         order = device->stage_in(order, (size_t)n * sizeof *order);
-    m->ops->convert(fm_to_f32(dst), (int64_t)stride, x, order, n, (int64_t)H);
+    m->ops->convert(dst, (int64_t)stride, x, order, n, (int64_t)H);
     device->release(mark);
 }
 
 /* dst (I, H) on the device from (H, I): row j is src's column order[j], or j. */
-static void convert_transposed(const struct fm_model *m, float *dst, const struct source *src,
-                               int H, int I, const int32_t *order)
+static void convert_transposed(const struct fm_model *m, struct fm_out dst,
+                               const struct source *src, int H, int I, const int32_t *order)
 {
     const struct fm_device *device = m->ops->device;
     struct fm_mark mark = device->mark();
@@ -101,7 +102,7 @@ static void convert_transposed(const struct fm_model *m, float *dst, const struc
     struct fm_in x = stage_in(m, src, (size_t)H * (size_t)I, &scales);
     if (order)
         order = device->stage_in(order, (size_t)I * sizeof *order);
-    m->ops->transpose(fm_to_f32(dst), x, order, H, I);
+    m->ops->transpose(dst, x, order, H, I);
     device->release(mark);
 }
 
@@ -156,7 +157,7 @@ static void end_task(void *arg, int i)
     if (!rc && fm_stored_finite(&v->end->at, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
-        convert_rows(v->m, v->dst + first, n, &src, 1, n, NULL);
+        convert_rows(v->m, fm_to_f32(v->dst + first), n, &src, 1, n, NULL);
     else
         fail_piece(v, i, &err);
     struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, n * bytes);
@@ -289,51 +290,89 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
     return &m->slot[l < m->pinned ? l : m->pinned];
 }
 
-static float *carve(float **at, size_t n)
+enum fm_dtype fm_loading_held(const struct fm_model *m)
 {
-    float *p = *at;
-    *at += fm_loading_room(n);
-    return p;
+    bool same = m->dtype == FM_BF16 && !m->config.storage;
+    return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
+}
+
+static bool is_mlp(const struct fm_weight *w)
+{
+    return w->part == FM_PART_MLP_GATE || w->part == FM_PART_MLP_UP || w->part == FM_PART_MLP_DOWN;
+}
+
+size_t fm_loading_bytes(const struct fm_model *m, int l)
+{
+    const struct fm_config *c = &m->config;
+    enum fm_dtype held = fm_loading_held(m);
+    uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
+    size_t sum = fm_loading_room((uint64_t)c->expert->rows * channels * H, held) +
+                 fm_loading_room(channels * H, held);
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
+            sum += fm_loading_room(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : FM_F32);
+    return sum;
+}
+
+static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
+{
+    struct fm_out y = {*at, dtype};
+    *at += fm_loading_room(n, dtype);
+    return y;
 }
 
 /* Memory of a slot; the shared slot has room for the largest layer. */
 static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
-    size_t E = (size_t)m->config.E, largest = fm_model_layer_bytes(m) / sizeof(float);
-    size_t floats = l < m->pinned ? m->plan[l].floats : largest;
-    s->block = m->ops->device->alloc(floats * sizeof(float), "a layer", err);
+    size_t E = (size_t)m->config.E;
+    size_t bytes = l < m->pinned ? fm_loading_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
+    s->block = m->ops->device->alloc(bytes, "a layer", err);
     s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
     s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
     return s->block && s->row0 && s->cap ? FM_OK : err->code;
 }
 
+/* The arrays of layer l one behind another in the slot's block. */
+static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int l)
+{
+    const struct fm_config *c = &m->config;
+    enum fm_dtype held = fm_loading_held(m);
+    uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
+    uint64_t mlp = (uint64_t)fm_config_mlp(c, l);
+    char *at = s->block;
+    struct fm_layer *y = &s->layer;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (fm_weights_is_field(w) && fm_weights_exists(c, w, l))
+            *(float **)((char *)y + w->field) =
+                carve(&at, fm_weights_count(c, w, l, 0), FM_F32).data;
+    s->mlp_gate_up = s->mlp_down = (struct fm_out){0};
+    if (mlp > 0) {
+        s->mlp_gate_up = carve(&at, 2 * mlp * H, held);
+        s->mlp_down = carve(&at, mlp * H, held);
+    }
+    s->gate_up = carve(&at, (uint64_t)c->expert->rows * channels * H, held);
+    s->down = carve(&at, channels * H, held);
+    assert(at <= s->block + fm_loading_bytes(m, l));
+    y->mlp_gate_up = fm_written(s->mlp_gate_up);
+    y->mlp_down = fm_written(s->mlp_down);
+    y->gate_up = fm_written(s->gate_up);
+    y->down = fm_written(s->down);
+}
+
 /* Pointers of a slot for layer l, and where its experts lie. */
 static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
-    const struct fm_config *c = &m->config;
-    size_t H = (size_t)c->H, E = (size_t)c->E, channels = fm_loading_channels(m, l);
-    size_t mlp = (size_t)fm_config_mlp(c, l);
-    int rc = s->block ? FM_OK : take_slot(m, s, l, err), moe = fm_config_moe(c, l);
+    size_t E = (size_t)m->config.E;
+    int rc = s->block ? FM_OK : take_slot(m, s, l, err), moe = fm_config_moe(&m->config, l);
     if (rc)
         return rc;
-    struct fm_layer *y = &s->layer;
-    *y = (struct fm_layer){.row0 = s->row0, .cap = s->cap};
-    float *at = s->block;
-    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (fm_weights_is_field(w) && fm_weights_exists(c, w, l))
-            *(float **)((char *)y + w->field) = carve(&at, fm_weights_count(c, w, l, 0));
-    if (mlp > 0) {
-        y->mlp_gate_up = carve(&at, 2 * mlp * H);
-        y->mlp_down = carve(&at, mlp * H);
-    }
-    y->gate_up = carve(&at, (size_t)c->expert->rows * channels * H);
-    y->down = carve(&at, channels * H);
-    assert(at <= s->block + m->plan[l].floats);
+    s->layer = (struct fm_layer){.row0 = s->row0, .cap = s->cap};
+    place_arrays(m, s, l);
     int64_t row = 0;
     for (size_t e = 0; e < E; e++) {
-        y->row0[e] = row;
-        y->cap[e] = moe < 0 ? 0 : (int)m->caps[(size_t)moe * E + e];
-        row += y->cap[e];
+        s->row0[e] = row;
+        s->cap[e] = moe < 0 ? 0 : (int)m->caps[(size_t)moe * E + e];
+        row += s->cap[e];
     }
     return FM_OK;
 }
@@ -345,9 +384,9 @@ struct piece {
     size_t first, n; /* its elements in the tensor */
 };
 
-/* Where a piece goes: its rows, or its columns as rows, `stride` floats apart. */
+/* Where a piece goes: its rows, or its columns as rows, `stride` elements apart. */
 struct target {
-    float *to;
+    struct fm_out to;
     size_t stride, width; /* a row of the piece has `width` elements */
     int rows;
     bool columns;
@@ -388,36 +427,37 @@ static const int32_t *order_of(const struct conversion *v, const struct piece *x
 /* Of a tensor that every token meets: a field of the layer, or of its MLP. */
 static struct target target_in_layer(const struct conversion *v, const struct piece *x)
 {
-    const struct fm_layer *y = &v->slot->layer;
+    const struct fm_layer_slot *y = v->slot;
     size_t H = (size_t)v->m->config.H;
     int mlp = fm_config_mlp(&v->m->config, v->l);
     switch (x->tensor->weight->part) {
     case FM_PART_MLP_GATE:
         return (struct target){y->mlp_gate_up, 2 * H, H, mlp, false};
     case FM_PART_MLP_UP:
-        return (struct target){y->mlp_gate_up + H, 2 * H, H, mlp, false};
+        return (struct target){fm_element_out(y->mlp_gate_up, H), 2 * H, H, mlp, false};
     case FM_PART_MLP_DOWN:
         return (struct target){y->mlp_down, H, (size_t)mlp, (int)H, true};
     default:
         assert(fm_weights_is_field(x->tensor->weight));
-        return (struct target){*(float *const *)((const char *)y + x->tensor->weight->field), x->n,
-                               x->n, 1, false};
+        float *to = *(float *const *)((const char *)&y->layer + x->tensor->weight->field);
+        return (struct target){fm_to_f32(to), x->n, x->n, 1, false};
     }
 }
 
 /* Of an expert's. */
 static struct target target_in_expert(const struct conversion *v, const struct piece *x)
 {
-    const struct fm_layer *y = &v->slot->layer;
+    const struct fm_layer_slot *y = v->slot;
     enum fm_weight_part part = x->tensor->weight->part;
     size_t H = (size_t)v->m->config.H, row0 = (size_t)y->row0[x->e];
     int cap = y->cap[x->e], up = v->m->config.expert->rows;
-    float *gate_up = y->gate_up + (size_t)up * row0 * H, *down = y->down + row0 * H;
+    struct fm_out gate_up = fm_element_out(y->gate_up, (size_t)up * row0 * H);
+    struct fm_out down = fm_element_out(y->down, row0 * H);
     switch (part) {
     case FM_PART_GATE:
         return (struct target){gate_up, 2 * H, H, cap, false};
     case FM_PART_UP:
-        return (struct target){gate_up + H, 2 * H, H, cap, false};
+        return (struct target){fm_element_out(gate_up, H), 2 * H, H, cap, false};
     case FM_PART_DOWN:
         return (struct target){down, H, (size_t)cap, (int)H, true};
     case FM_PART_GATE_UP:

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "lib/base/mem.h"
 #include "lib/model/model.h"
 #include "lib/model/source.h"
 #include "lib/model/stored.h"
@@ -24,15 +25,16 @@ struct fm_model_tensor {
 struct fm_layer_plan {
     struct fm_model_tensor *place;
     size_t places;
-    size_t raw_bytes, floats;
+    size_t raw_bytes;
     bool checked; /* every weight was seen to be finite */
 };
 
 /* Memory for one layer. */
 struct fm_layer_slot {
     int l; /* resident layer, -1: none */
-    float *block;
-    int64_t *row0; /* (E), as cap is: the layer's */
+    char *block;
+    struct fm_out mlp_gate_up, mlp_down, gate_up, down; /* the layer's, to be filled */
+    int64_t *row0;                                      /* (E), as cap is: the layer's */
     int *cap;
     struct fm_layer layer;
 };
@@ -57,8 +59,9 @@ struct fm_model {
     struct fm_model_tensor end[8];
     int ends_count;
     struct fm_ends ends;
+    uint64_t memory;
     int pinned;                 /* layers [0, pinned) stay; the others take turns in one slot */
-    struct fm_layer_slot *slot; /* (pinned + 1) */
+    struct fm_layer_slot *slot; /* (L + 1), of which pinned + 1 are used */
     char *raw;                  /* bytes of layer raw_l as the file has them */
     int raw_l;
     struct fm_digest raw_sum; /* of these bytes, where the layer was not summed before */
@@ -73,11 +76,18 @@ struct fm_model {
 /* Sum of the caps of decoder layer l; 0: it is dense. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
 
-/* Floats that an array of n takes among a layer's. */
-static inline size_t fm_loading_room(uint64_t n)
+/* What the matrices of experts and MLPs are in memory: bfloat16 where they are that on disk and
+ * products would round them to it, else float32. */
+enum fm_dtype fm_loading_held(const struct fm_model *m);
+
+/* Bytes that an array of n takes among a layer's. */
+static inline size_t fm_loading_room(uint64_t n, enum fm_dtype dtype)
 {
-    return ((size_t)n + 15) / 16 * 16;
+    return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
+
+/* Bytes of layer l in memory. */
+size_t fm_loading_bytes(const struct fm_model *m, int l);
 
 /* Wait for the thread that reads ahead, if there is one. */
 void fm_loading_join(struct fm_model *m);

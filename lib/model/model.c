@@ -146,7 +146,7 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
 {
     struct fm_layer_plan *plan = &m->plan[l];
     const struct fm_config *c = &m->config;
-    size_t rows = 0, E = (size_t)c->E, channels = fm_loading_channels(m, l);
+    size_t rows = 0, E = (size_t)c->E;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         rows++;
     plan->place = fm_alloc(rows * E, sizeof *plan->place, "a list of tensors", err);
@@ -155,8 +155,6 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
         if (w->part == FM_PART_ENDS || !w->name[m->tensors.source] || !fm_weights_exists(c, w, l))
             continue;
-        if (!holds_experts(w))
-            plan->floats += fm_loading_room(fm_weights_count(c, w, l, channels));
         for (int e = 0; e < (per_expert(w) ? c->E : 1); e++) {
             struct fm_model_tensor *p = &plan->place[plan->places++];
             int rc = find_place(m, p, w, l, per_expert(w) ? e : -1, err);
@@ -174,7 +172,6 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         p->raw_scale = plan->raw_bytes;
         plan->raw_bytes += p->at.scale ? raw_room(p->at.scale) : 0;
     }
-    plan->floats += ((size_t)c->expert->rows + 1) * fm_loading_room(channels * (size_t)c->H);
     return FM_OK;
 }
 
@@ -248,9 +245,11 @@ static size_t ends_bytes(const struct fm_model *m)
 uint64_t fm_model_layer_bytes(const struct fm_model *m)
 {
     size_t most = 0;
-    for (int l = 0; l < m->config.L; l++)
-        most = m->plan[l].floats > most ? m->plan[l].floats : most;
-    return most * sizeof(float);
+    for (int l = 0; l < m->config.L; l++) {
+        size_t bytes = fm_loading_bytes(m, l);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 static uint64_t raw_bytes_max(const struct fm_model *m)
@@ -271,21 +270,27 @@ uint64_t fm_model_resident_bytes(const struct fm_model *m)
 
 /* How many layers stay: all, if they fit beside the ends, else what fits beside a slot for the
  * others and the bytes that are read ahead. */
-static int plan_slots(struct fm_model *m, uint64_t memory, struct fm_err *err)
+static void count_pinned(struct fm_model *m)
 {
     uint64_t layer = fm_model_layer_bytes(m), ends = ends_bytes(m), raw = raw_bytes_max(m);
     int L = m->config.L;
-    uint64_t left = memory > ends ? memory - ends : 0;
+    uint64_t left = m->memory > ends ? m->memory - ends : 0;
     if (left / layer >= (uint64_t)L)
         m->pinned = L;
     else
         m->pinned = left > layer + raw ? (int)((left - layer - raw) / layer) : 0;
-    m->slot = fm_alloc((size_t)m->pinned + 1, sizeof *m->slot, "layer slots", err);
+}
+
+static int plan_slots(struct fm_model *m, struct fm_err *err)
+{
+    int L = m->config.L;
+    m->slot = fm_alloc((size_t)L + 1, sizeof *m->slot, "layer slots", err);
     if (!m->slot)
         return err->code;
-    for (int i = 0; i <= m->pinned; i++)
+    for (int i = 0; i <= L; i++)
         m->slot[i].l = -1;
     m->raw_l = -1;
+    count_pinned(m);
     return FM_OK;
 }
 
@@ -298,6 +303,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (!m)
         return err->code;
     m->ops = fm_ops_ref();
+    m->memory = memory;
     m->path = fm_strdup(path, err);
     int rc = m->path ? FM_OK : err->code;
     if (!rc)
@@ -319,7 +325,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (!rc)
         rc = refuse_strays(m, err);
     if (!rc)
-        rc = plan_slots(m, memory, err);
+        rc = plan_slots(m, err);
     if (rc)
         fm_model_close(m);
     else
@@ -331,7 +337,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
 static void drop_weights(struct fm_model *m)
 {
     const struct fm_device *device = m->ops->device;
-    for (int i = 0; m->slot && i <= m->pinned; i++) {
+    for (int i = 0; m->slot && i <= m->config.L; i++) {
         device->free(m->slot[i].block);
         free(m->slot[i].row0);
         free(m->slot[i].cap);
@@ -344,9 +350,12 @@ static void drop_weights(struct fm_model *m)
 
 void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
 {
-    if (m->ops->device != ops->device)
+    enum fm_dtype held = fm_loading_held(m);
+    if (m->ops->device != ops->device || m->ops->operand != ops->operand)
         drop_weights(m);
     m->ops = ops;
+    if (fm_loading_held(m) != held)
+        count_pinned(m);
 }
 
 void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)

@@ -6,8 +6,10 @@
  *
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
- * Weights live in float32 in the online layout (kernels/ops/kernels.h) whatever the
- * file holds.  One layer is resident at a time, the next is read ahead; where
+ * Weights live in float32 in the online layout (kernels/ops/kernels.h) whatever the file holds; but
+ * the matrices of experts and MLPs stay bfloat16 where they are that on disk and the products of
+ * the table in use would round them to it.  One layer is resident at a time, the next is read
+ * ahead; where
  * --memory has room for all of them they stay.  A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
  *     by a permutation given with fm_model_rank),
@@ -66,8 +68,9 @@ const uint32_t *fm_model_caps(const struct fm_model *model);
  * file's order again.  For stock checkpoints alone: all others are ranked already. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
-/* Weights lie on the device of `ops`, which convert them, from now on; those that lie elsewhere are
- * read again.  Borrows ops.  Before the first call that is the host's memory. */
+/* Weights lie on the device of `ops`, which convert them, from now on, in the type its products
+ * take; those that lie elsewhere, or have another, are read again.  How many layers stay follows.
+ * Borrows ops.  Before the first call that is the host's memory. */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
 /* Embedding, last norm, head: read at the first call, resident until close. */

@@ -136,8 +136,8 @@ static void weights_behind_4_gib_are_those_of_the_small_checkpoint(void **unused
         const struct fm_layer *a, *b;
         must(fm_model_layer(small, l, -1, &a, &err));
         must(fm_model_layer(large, l, l + 1 < c->L ? l + 1 : -1, &b, &err));
-        assert_memory_equal(a->gate_up, b->gate_up, 2 * layer_floats(c) * sizeof(float));
-        assert_memory_equal(a->down, b->down, layer_floats(c) * sizeof(float));
+        assert_memory_equal(a->gate_up.data, b->gate_up.data, 2 * layer_floats(c) * sizeof(float));
+        assert_memory_equal(a->down.data, b->down.data, layer_floats(c) * sizeof(float));
         assert_memory_equal(fm_router_weights(a)->w, fm_router_weights(b)->w,
                             (size_t)(c->E * c->H) * sizeof(float));
     }

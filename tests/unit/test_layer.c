@@ -82,8 +82,8 @@ static int make_layer(void **state)
         .input_norm = input_norm, .post_norm = draw(H, 1), .row0 = row0, .cap = cap};
     memcpy(&layer.attention, &attention, sizeof attention);
     set_router(&layer, draw(E * H, 0.4f));
-    layer.gate_up = draw(2 * E * I * H, 0.3f);
-    layer.down = draw(E * I * H, 0.4f);
+    layer.gate_up = fm_f32(draw(2 * E * I * H, 0.3f));
+    layer.down = fm_f32(draw(E * I * H, 0.4f));
     struct fm_gqa *own = (void *)&config.attention_own;
     own->window = 4;
     fm_rope_plain(&own->rope, 1e4, config.C);
@@ -93,8 +93,15 @@ static int make_layer(void **state)
 
 static int free_layer(void **state)
 {
-    float *all[] = {layer.input_norm, attention.q,       attention.k,   attention.v, attention.o,
-                    layer.post_norm,  router_of(&layer), layer.gate_up, layer.down};
+    float *all[] = {layer.input_norm,
+                    attention.q,
+                    attention.k,
+                    attention.v,
+                    attention.o,
+                    layer.post_norm,
+                    router_of(&layer),
+                    (float *)layer.gate_up.data,
+                    (float *)layer.down.data};
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -194,11 +201,12 @@ static void a_width_equals_zeroed_weights(void **state)
     fm_layer_forward(&pass, y, x, NULL);
     memcpy(dx, y, sizeof dx);
     fm_layer_backward(&pass, dx, true, x, NULL, &where);
-    zeroed.gate_up = malloc(2 * E * I * H * sizeof(float));
-    memcpy(zeroed.gate_up, layer.gate_up, 2 * E * I * H * sizeof(float));
+    float *some = malloc(2 * E * I * H * sizeof(float));
+    memcpy(some, layer.gate_up.data, 2 * E * I * H * sizeof(float));
+    zeroed.gate_up = fm_f32(some);
     for (size_t e = 0; e < E; e++)
         for (size_t j = 2 * narrow[e] * H; j < 2 * I * H; j++)
-            zeroed.gate_up[2 * e * I * H + j] = 0;
+            some[2 * e * I * H + j] = 0;
     pass.layer = &zeroed;
     pass.widths = NULL;
     fm_layer_forward(&pass, want, x, NULL);
@@ -206,7 +214,7 @@ static void a_width_equals_zeroed_weights(void **state)
     memcpy(dwant, y, sizeof dwant);
     fm_layer_backward(&pass, dwant, true, x, NULL, &where);
     assert_true(worst(dx, dwant) <= 1e-6);
-    free(zeroed.gate_up);
+    free(some);
     free(x);
 }
 

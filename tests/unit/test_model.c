@@ -135,8 +135,8 @@ static void expect_expert(const struct fm_layer *layer, int l, int e, const int3
     float *w1 = stored("model.layers.%d.block_sparse_moe.experts.%d.w1.weight", l, e);
     float *w2 = stored("model.layers.%d.block_sparse_moe.experts.%d.w2.weight", l, e);
     float *w3 = stored("model.layers.%d.block_sparse_moe.experts.%d.w3.weight", l, e);
-    const float *gate_up = layer->gate_up + 2 * layer->row0[e] * H;
-    const float *down = layer->down + layer->row0[e] * H;
+    const float *gate_up = (const float *)layer->gate_up.data + 2 * layer->row0[e] * H;
+    const float *down = (const float *)layer->down.data + layer->row0[e] * H;
     for (size_t j = 0; j < (size_t)layer->cap[e]; j++) {
         size_t c = order ? (size_t)order[j] : j;
         assert_memory_equal(gate_up + 2 * j * H, w1 + c * H, H * sizeof(float));
@@ -248,8 +248,9 @@ static size_t clip(const struct fm_layer *y, int l, float **gate_up, float **dow
     *down = malloc(E * I * H * sizeof(float));
     for (int e = 0; e < E; e++) {
         size_t k = widths[l][e], from = (size_t)y->row0[e];
-        memcpy(*gate_up + 2 * rows * H, y->gate_up + 2 * from * H, 2 * k * H * sizeof(float));
-        memcpy(*down + rows * H, y->down + from * H, k * H * sizeof(float));
+        memcpy(*gate_up + 2 * rows * H, fm_element(y->gate_up, 2 * from * H).data,
+               2 * k * H * sizeof(float));
+        memcpy(*down + rows * H, fm_element(y->down, from * H).data, k * H * sizeof(float));
         rows += k;
     }
     return rows;
@@ -264,9 +265,11 @@ static void expect_clipped(const char *path)
             size_t k = widths[l][e], row = (size_t)got->row0[e], from = (size_t)want->row0[e];
             assert_int_equal(got->cap[e], k);
             assert_int_equal(fm_model_caps(m)[l * E + e], k);
-            assert_memory_equal(got->gate_up + 2 * row * H, want->gate_up + 2 * from * H,
+            assert_memory_equal(fm_element(got->gate_up, 2 * row * H).data,
+                                fm_element(want->gate_up, 2 * from * H).data,
                                 2 * k * H * sizeof(float));
-            assert_memory_equal(got->down + row * H, want->down + from * H, k * H * sizeof(float));
+            assert_memory_equal(fm_element(got->down, row * H).data,
+                                fm_element(want->down, from * H).data, k * H * sizeof(float));
         }
         assert_memory_equal(fm_router_weights(got)->w, fm_router_weights(want)->w,
                             E * H * sizeof(float));
@@ -360,8 +363,8 @@ static void a_bundle_is_read_like_its_checkpoint(void **state)
     part[0] = (struct fm_part){.name = "carried/config.json", .size = size, .data = config};
     for (int l = 0; l < L; l++) {
         const struct fm_layer *y = layer_of(m, l, -1);
-        struct piece p[2] = {piece(y->gate_up, E, 2 * I, "layers.%d.gate_up", l, 0),
-                             piece(y->down, E, I, "layers.%d.down", l, 0)};
+        struct piece p[2] = {piece((float *)y->gate_up.data, E, 2 * I, "layers.%d.gate_up", l, 0),
+                             piece((float *)y->down.data, E, I, "layers.%d.down", l, 0)};
         p[0].dims = p[1].dims = 3;
         p[0].shape[2] = p[1].shape[2] = H;
         bytes[l] = file_of(p, 2, &size);

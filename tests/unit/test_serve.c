@@ -94,8 +94,8 @@ static float *forward_engine(const struct fm_servecase *c, int budget)
                                                  .o = (float *)(void *)w->o};
         memcpy(&layer.attention, &attention, sizeof attention);
         memcpy(&layer.router, &w->router, sizeof w->router);
-        layer.gate_up = (float *)(void *)w->gate_up;
-        layer.down = (float *)(void *)w->down;
+        layer.gate_up = fm_f32((float *)(void *)w->gate_up);
+        layer.down = fm_f32((float *)(void *)w->down);
         layer.row0 = c->row0;
         layer.cap = c->cap;
         for (size_t e = 0; e < E; e++)

@@ -1,0 +1,124 @@
+/*
+ * What weights are in memory: bfloat16 where the file and the products agree on it, else float32;
+ * the same values either way, and as many layers stay as then fit.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ops/ops.h"
+#include "lib/model/model.h"
+
+static struct fm_err err;
+
+static void check(int rc)
+{
+    if (rc != FM_OK)
+        fail_msg("%s", err.text);
+}
+
+static struct fm_model *open_model(const char *path, uint64_t memory, const struct fm_ops *ops)
+{
+    struct fm_model *m;
+    check(fm_model_open(&m, path, memory, &err));
+    fm_model_use(m, ops);
+    return m;
+}
+
+/* `n` values of both. */
+static void expect_same(struct fm_in got, struct fm_in want, size_t n)
+{
+    float *a = calloc(n + 1, sizeof *a), *b = calloc(n + 1, sizeof *b);
+    assert_true(n > 0);
+    fm_dtype_to_f32(a, got.data, got.dtype, n);
+    fm_dtype_to_f32(b, want.data, want.dtype, n);
+    assert_memory_equal(a, b, n * sizeof *a);
+    free(a);
+    free(b);
+}
+
+/* Dense layers, shared experts, routed ones; read from a checkpoint in its own order and ranked. */
+static void values_are_the_same_in_either_type(void **state)
+{
+    (void)state;
+    struct fm_model *wide = open_model("golden/odd-qwen2", 0, fm_ops_ref());
+    struct fm_model *narrow = open_model("golden/odd-qwen2", 0, fm_ops_cpu_bf16());
+    const struct fm_config *c = fm_model_config(wide);
+    size_t X = (size_t)c->M * (size_t)c->E, I = (size_t)c->I, H = (size_t)c->H, dense = 0;
+    int32_t *order = calloc(X * I, sizeof *order);
+    for (size_t i = 0; i < X * I; i++)
+        order[i] = (int32_t)(I - 1 - i % I);
+    for (int ranked = 0; ranked < 2; ranked++) {
+        fm_model_rank(wide, ranked ? order : NULL);
+        fm_model_rank(narrow, ranked ? order : NULL);
+        for (int l = 0; l < c->L; l++) {
+            const struct fm_layer *want, *got;
+            size_t mlp = (size_t)fm_config_mlp(c, l) * H, experts = (size_t)c->E * I * H;
+            check(fm_model_layer(wide, l, -1, &want, &err));
+            check(fm_model_layer(narrow, l, -1, &got, &err));
+            dense += fm_config_moe(c, l) < 0;
+            assert_int_equal(want->mlp_down.dtype, FM_F32);
+            assert_int_equal(got->mlp_down.dtype, FM_BF16);
+            expect_same(got->mlp_gate_up, want->mlp_gate_up, 2 * mlp);
+            expect_same(got->mlp_down, want->mlp_down, mlp);
+            if (fm_config_moe(c, l) < 0)
+                continue;
+            expect_same(got->gate_up, want->gate_up, 2 * experts);
+            expect_same(got->down, want->down, experts);
+        }
+    }
+    assert_true(dense > 0);
+    free(order);
+    fm_model_close(wide);
+    fm_model_close(narrow);
+}
+
+static void half_the_bytes_let_more_layers_stay(void **state)
+{
+    (void)state;
+    struct fm_model *m = open_model("golden/odd-qwen2", 0, fm_ops_ref());
+    uint64_t wide = fm_model_layer_bytes(m), least = fm_model_resident_bytes(m);
+    fm_model_use(m, fm_ops_cpu_bf16());
+    uint64_t narrow = fm_model_layer_bytes(m);
+    assert_true(narrow < wide && 2 * narrow > wide);
+    fm_model_close(m);
+    /* Room for one layer beside the slot in float32: in bfloat16 for more. */
+    m = open_model("golden/odd-qwen2", least + wide, fm_ops_ref());
+    const struct fm_layer *layer;
+    uint64_t before = fm_model_resident_bytes(m);
+    check(fm_model_layer(m, 0, -1, &layer, &err));
+    fm_model_use(m, fm_ops_cpu_bf16());
+    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_int_equal(layer->mlp_down.dtype, FM_BF16);
+    assert_true(fm_model_resident_bytes(m) <= before);
+    fm_model_use(m, fm_ops_ref());
+    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_int_equal(layer->mlp_down.dtype, FM_F32);
+    assert_true(fm_model_resident_bytes(m) == before);
+    fm_model_close(m);
+}
+
+/* Scores are of the values that the file has, and products of what it rounds to. */
+static void other_types_are_held_in_float32(void **state)
+{
+    (void)state;
+    struct fm_model *m = open_model("golden/odd-mixtral", 0, fm_ops_cpu_bf16());
+    const struct fm_layer *layer;
+    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_int_equal(layer->gate_up.dtype, FM_F32);
+    fm_model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_the_same_in_either_type),
+        cmocka_unit_test(half_the_bytes_let_more_layers_stay),
+        cmocka_unit_test(other_types_are_held_in_float32),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
