@@ -52,6 +52,7 @@ export PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests/judge:$PATH PYTHONPATH=$PWD/golden
 status=0
 "$venv/bin/python" -u tests/judge/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
 "$venv/bin/python" -u tests/judge/familyjudge.py || status=1
+"$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
 "$venv/bin/python" -u tests/judge/judge.py || status=1
 exit $status

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Judge layers for multi-token prediction by transformers, which guesses ahead with them.
+
+A checkpoint gets such a layer, its last one changed a little with what joins two tokens; a family
+is made of it and exported.  With --keep-extra transformers finds every tensor of the layer that it
+wants, each with the source's values, and generates with it what it generates without; an export
+that leaves it out says so, and computes the same.  Run by `make judge`; one line for every
+judgement, status 1 where one fails.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from judge import Judge, stock_model, tool
+from safetensors.torch import load_file, save_file
+from transformers import DeepseekV3ForCausalLM, Glm4MoeForCausalLM
+from transformers.modeling_layers import MtpModel
+
+HERE = Path(__file__).resolve().parents[2] / "golden"
+ROWS = {"odd-glm4": Glm4MoeForCausalLM, "odd-dsv3": DeepseekV3ForCausalLM}
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+
+def add_layer(source, to):
+    """The number of the layer that `to` has beside what `source` has."""
+    to.mkdir()
+    config = json.loads((source / "config.json").read_text())
+    layer, hidden, have = config["num_hidden_layers"], config["hidden_size"], {}
+    for path in sorted(source.glob("model*.safetensors")):
+        have |= load_file(path)
+    torch.manual_seed(5)
+    dtype, last, name = have["model.norm.weight"].dtype, f"model.layers.{layer - 1}.", f"model.layers.{layer}."
+    for key in [key for key in have if key.startswith(last)]:
+        have[key.replace(last, name)] = have[key] + 0.02 * torch.randn(have[key].shape).to(have[key].dtype)
+    have[name + "eh_proj.weight"] = (0.1 * torch.randn(hidden, 2 * hidden)).to(dtype)
+    for norm in ("enorm", "hnorm", "shared_head.norm"):
+        have[name + norm + ".weight"] = (1 + 0.1 * torch.randn(hidden)).to(dtype)
+    have[name + "shared_head.head.weight"] = have["lm_head.weight"].clone()
+    have[name + "embed_tokens.weight"] = have["model.embed_tokens.weight"].clone()
+    save_file(have, to / "model.safetensors", metadata={"format": "pt"})
+    (to / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}, indent=2))
+    shutil.copy(source / "tokens.npy", to)
+    return layer
+
+
+def make_family(model, folder):
+    common = ("--model", model, "--tokens", model / "tokens.npy", "-q")
+    tool("fm-rank", *common, "-o", folder / "ranked")
+    tool("fm-train", *common, "--method", "saliency", "--budget-step", "0.2", "--until", "0.4",
+         "-o", folder / "trained", folder / "ranked")
+    tool("fm-pack", "-q", "--model", model, "-o", folder / "family.fm", folder / "trained")
+    return folder / "family.fm"
+
+
+def generate(model, ids, **more):
+    return model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None, **more)
+
+
+def weights_ahead(model):
+    """What transformers loads of the layer, by its own names; it stops where one is missing."""
+    return {k: v.clone() for k, v in MtpModel.from_pretrained(model).state_dict().items()}
+
+
+def judge_family(judge, source, folder):
+    model = folder / "model"
+    layer = add_layer(source, model)
+    family = make_family(model, folder)
+    ids = torch.from_numpy(np.load(model / "tokens.npy")[:1, :8].astype(np.int64))
+    # transformers knows the layer by the number that it has in the published models.
+    ROWS[source.name]._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layer}\..*"]
+    full = stock_model(judge, model, **EAGER)
+    want = weights_ahead(full)
+    kept_at, left_at = folder / "kept", folder / "left"
+    tool("fm-pack", "-q", "--export", kept_at, "--layout", "padded", "--budget", "0.2", "--keep-extra", family)
+    tool("fm-pack", "-q", "--export", left_at, "--layout", "padded", "--budget", "0.2", family)
+    kept, left = stock_model(judge, kept_at, **EAGER), stock_model(judge, left_at, **EAGER)
+    have = weights_ahead(kept)
+    judge.say(have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want),
+              f"{len(want)} tensors of layer {layer} are what transformers loads from the source")
+    judge.say(kept.config.num_nextn_predict_layers == 1, "config.json of what has them says 1")
+    judge.say(left.config.num_nextn_predict_layers == 0, "config.json of what has not says 0")
+    alone = generate(kept, ids)
+    judge.say(torch.equal(alone, generate(kept, ids, use_mtp=True)), "guessing ahead changes no token")
+    judge.say(torch.equal(alone, generate(left, ids)), "the same tokens without them")
+
+
+def main(names):
+    torch.set_num_threads(1)
+    judge = Judge()
+    for name in names:
+        print(f"{name}, multi-token prediction")
+        with tempfile.TemporaryDirectory(prefix="fm-judge-") as folder, judge.attempt(name):
+            judge_family(judge, HERE / name, Path(folder))
+    print(f"{judge.made} judgements, {judge.failed} failed")
+    return judge.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ROWS))
