@@ -11,6 +11,10 @@ struct fm_shape {
     int H, I, E, K, L;
     int Q, G, C; /* G 0: latent attention, which has no key heads of its own to cache */
     bool shared; /* there is a shared expert, whose channels are not among these */
+    /* For models that engine makes: layers before those, without experts, and keys of config.json
+     * that the letters do not say; 0 and NULL: it makes a Mixtral. */
+    int dense;
+    const char *keys;
 };
 
 /* NULL: no such name. */

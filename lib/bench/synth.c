@@ -5,6 +5,7 @@
  */
 #include "lib/bench/synth.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #include "lib/stage/stage.h"
 
 #define BLOCK (1 << 16) /* elements generated at a time */
+enum { CONFIG_BYTES = 2048 };
 
 static struct fm_synth named(const struct fm_shape *x, int layers)
 {
@@ -37,6 +39,8 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .Q = x->Q,
                              .G = x->G,
                              .C = x->C,
+                             .dense = x->dense,
+                             .keys = x->keys,
                              .dtype = FM_BF16};
 }
 
@@ -45,11 +49,6 @@ int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_
     char rest, names[256];
     const struct fm_shape *known = fm_shapes_find(shape);
     *s = known ? named(known, layers) : (struct fm_synth){.dtype = FM_BF16};
-    if (known && known->G == 0)
-        return fm_fail(err, FM_EUSAGE,
-                       "--shape %s: it has latent attention, and models made here have not; use "
-                       "fm-bench kernels",
-                       shape);
     if (known)
         return FM_OK;
     if (sscanf(shape, "%d,%d,%d,%d,%d,%d,%d%c", &s->H, &s->I, &s->E, &s->K, &s->L, &s->V, &s->T,
@@ -78,26 +77,41 @@ struct table {
     char (*name)[FM_WEIGHT_NAME_BYTES];
 };
 
-/* The Mixtral that config_text() describes. */
+/* config.json of the model: the keys of its family, and those that all have. */
+static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
+{
+    char own[CONFIG_BYTES / 2];
+    if (s->keys)
+        snprintf(own, sizeof own,
+                 "%s  \"moe_intermediate_size\": %d,\n  \"n_routed_experts\": %d,\n", s->keys, s->I,
+                 s->E);
+    else
+        snprintf(own, sizeof own,
+                 "  \"architectures\": [\"MixtralForCausalLM\"],\n  \"head_dim\": %d,\n"
+                 "  \"intermediate_size\": %d,\n  \"model_type\": \"mixtral\",\n"
+                 "  \"num_local_experts\": %d,\n  \"sliding_window\": null,\n",
+                 s->C, s->I, s->E);
+    snprintf(text, CONFIG_BYTES,
+             "{\n%s  \"hidden_act\": \"silu\",\n  \"hidden_size\": %d,\n"
+             "  \"max_position_embeddings\": %d,\n  \"num_attention_heads\": %d,\n"
+             "  \"num_experts_per_tok\": %d,\n  \"num_hidden_layers\": %d,\n"
+             "  \"num_key_value_heads\": %d,\n  \"rms_norm_eps\": 1e-05,\n"
+             "  \"rope_theta\": 10000.0,\n  \"tie_word_embeddings\": false,\n"
+             "  \"torch_dtype\": \"%s\",\n  \"vocab_size\": %d\n}\n",
+             own, s->H, s->T, s->Q, s->K, s->dense + s->L, s->G ? s->G : s->Q,
+             fm_dtype_torch(s->dtype), s->V);
+}
+
+/* The same as the tools will read it; shapes are checked when they are parsed. */
 static struct fm_config config_of(const struct fm_synth *s)
 {
-    struct fm_config c = {.family = &fm_mixtral,
-                          .attention = fm_mixtral.attention,
-                          .router = fm_mixtral.router,
-                          .expert = fm_mixtral.expert,
-                          .norm = fm_mixtral.norm,
-                          .L = s->L,
-                          .M = s->L,
-                          .H = s->H,
-                          .Q = s->Q,
-                          .G = s->G,
-                          .C = s->C,
-                          .E = s->E,
-                          .K = s->K,
-                          .I = s->I,
-                          .V = s->V};
-    for (int l = 0; l < c.L; l++)
-        c.moe[l] = (int16_t)l;
+    char text[CONFIG_BYTES];
+    struct fm_config c;
+    struct fm_err err = {0};
+    config_text(text, s);
+    int rc = fm_config_parse(&c, text, strlen(text), &err);
+    assert(rc == FM_OK);
+    (void)rc;
     return c;
 }
 
@@ -205,28 +219,12 @@ static int write_weights(struct fm_output *o, const struct fm_synth *s, struct t
     return code;
 }
 
-static void config_text(char *text, size_t size, const struct fm_synth *s)
-{
-    const char *dtype = fm_dtype_torch(s->dtype);
-    snprintf(text, size,
-             "{\n  \"architectures\": [\"MixtralForCausalLM\"],\n  \"hidden_act\": \"silu\",\n"
-             "  \"head_dim\": %d,\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"
-             "  \"max_position_embeddings\": %d,\n  \"model_type\": \"mixtral\",\n"
-             "  \"num_attention_heads\": %d,\n  \"num_experts_per_tok\": %d,\n"
-             "  \"num_hidden_layers\": %d,\n  \"num_key_value_heads\": %d,\n"
-             "  \"num_local_experts\": %d,\n  \"rms_norm_eps\": 1e-05,\n"
-             "  \"rope_theta\": 10000.0,\n  \"sliding_window\": null,\n"
-             "  \"tie_word_embeddings\": false,\n  \"torch_dtype\": \"%s\",\n"
-             "  \"vocab_size\": %d\n}\n",
-             s->C, s->H, s->I, s->T, s->Q, s->K, s->L, s->G, s->E, dtype, s->V);
-}
-
 /* One file of the directory, from bytes (config) or from the table. */
 static int write_config(struct fm_outdir *d, const struct fm_synth *s, struct fm_err *err)
 {
-    char text[1024];
+    char text[CONFIG_BYTES];
     struct fm_output o;
-    config_text(text, sizeof text, s);
+    config_text(text, s);
     int code = fm_outdir_file(d, &o, "config.json", err);
     return code == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err)
                          : code;

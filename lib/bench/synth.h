@@ -1,6 +1,7 @@
 /*
  * Synthetic checkpoints, tokens and stage streams for benchmarks: a Mixtral of any shape with
- * random weights, written as a user's checkpoint would lie on disk.  A function of the seed.
+ * random weights, or a model of another family by its name, written as a user's checkpoint would
+ * lie on disk.  A function of the seed.
  */
 #ifndef FM_SYNTH_H
 #define FM_SYNTH_H
@@ -14,6 +15,8 @@ struct fm_synth {
     int H, I, E, K, L, V, T; /* letters of kernels/ops/kernels.h */
     int Q, G, C;             /* heads, their width */
     enum fm_dtype dtype;     /* BF16, F16 or F32 */
+    int dense;               /* layers before those L, without experts */
+    const char *keys;        /* of config.json, where it is no Mixtral: struct fm_shape */
     uint64_t seed;
 };
 

@@ -13,6 +13,7 @@
 
 #include "formats/text/tokens.h"
 #include "lib/bench/bench.h"
+#include "lib/bench/shapes.h"
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/model/model.h"
@@ -114,9 +115,32 @@ static void io_and_engine_measure_a_small_model(void **state)
     free(engine);
 }
 
+/* With their own vocabularies they are as large as the published ones. */
+static void models_with_latent_attention_are_made_as_what_they_are(void **state)
+{
+    const struct {
+        const char *name;
+        int V;
+        uint64_t millions; /* of parameters */
+    } model[] = {{"moonlight", 163840, 15960},
+                 {"deepseek-v2-lite", 102400, 15706},
+                 {"deepseek-v3", 129280, 671026}};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct fm_synth s;
+        struct fm_err err = {0};
+        assert_int_equal(fm_synth_parse(&s, model[i].name, 0, &err), FM_OK);
+        assert_int_equal(s.L, 2);
+        s.L = fm_shapes_find(model[i].name)->L;
+        s.V = model[i].V;
+        assert_int_equal(fm_synth_bytes(&s) / 2000000, model[i].millions);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(models_with_latent_attention_are_made_as_what_they_are),
         cmocka_unit_test(a_shape_is_seven_numbers),
         cmocka_unit_test(a_synthetic_checkpoint_opens_as_a_model),
         cmocka_unit_test(the_meter_counts_and_changes_nothing),
