@@ -11,6 +11,7 @@ os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",
+    VLLM_MLA_DISABLE="1",  # its latent attention on a CPU takes no float32
     VLLM_NO_USAGE_STATS="1",
 )
 

@@ -50,6 +50,29 @@ SIZES = {
     "num_experts_per_tok": 3,
     "eos_token_id": 2,
 }
+# Latent attention with the widths of all published models: servers' kernels know no others.
+LATENT = {
+    "intermediate_size": 160,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "n_group": 2,
+    "topk_group": 1,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 128,
+}
 FAMILIES = {
     "phimoe": {  # as the published one: scaled positions, and a window that never closes
         "num_experts_per_tok": 2,
@@ -95,6 +118,33 @@ FAMILIES = {
         "moe_k": 3,
         "moe_num_shared_experts": 1,
         "tie_word_embeddings": False,
+    },
+    "deepseek_v2": LATENT  # as V2-Lite
+    | {
+        "q_lora_rank": None,
+        "topk_method": "greedy",
+        "first_k_dense_replace": 1,
+        "rope_parameters": YARN,
+        "scoring_func": "softmax",
+    },
+    "deepseek_v3": LATENT
+    | {
+        "q_lora_rank": 96,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+        "rope_parameters": YARN,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+    },
+    "glm4_moe_lite": LATENT
+    | {
+        "q_lora_rank": 96,
+        "n_group": 1,
+        "num_nextn_predict_layers": 0,
+        "first_k_dense_replace": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
     },
 }
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
