@@ -4,7 +4,7 @@
  *
  * oneDNN gives other bits for another number of threads, and for another split of the rows, so
  * every call here uses one thread and callers cut products by their sizes alone.  The bits do not
- * depend on the alignment of the operands (checked in tests/unit/test_kernels_cpu.c).
+ * depend on the alignment of the operands (checked in tests/unit/test_cpu_products.c).
  *
  * The kernel tests were run with 2.6.3 (Debian 12) and with 3.2.0 (PyPI: onednn-cpu-gomp and
  * onednn-devel-cpu-gomp 2023.2.0, unpacked; the Makefile says how to build against it).  A oneDNN
