@@ -290,93 +290,6 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
     return &m->slot[l < m->pinned ? l : m->pinned];
 }
 
-enum fm_dtype fm_loading_held(const struct fm_model *m)
-{
-    bool same = m->dtype == FM_BF16 && !m->config.storage;
-    return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
-}
-
-static bool is_mlp(const struct fm_weight *w)
-{
-    return w->part == FM_PART_MLP_GATE || w->part == FM_PART_MLP_UP || w->part == FM_PART_MLP_DOWN;
-}
-
-size_t fm_loading_bytes(const struct fm_model *m, int l)
-{
-    const struct fm_config *c = &m->config;
-    enum fm_dtype held = fm_loading_held(m);
-    uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
-    size_t sum = fm_loading_room((uint64_t)c->expert->rows * channels * H, held) +
-                 fm_loading_room(channels * H, held);
-    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
-            sum += fm_loading_room(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : FM_F32);
-    return sum;
-}
-
-static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
-{
-    struct fm_out y = {*at, dtype};
-    *at += fm_loading_room(n, dtype);
-    return y;
-}
-
-/* Memory of a slot; the shared slot has room for the largest layer. */
-static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
-{
-    size_t E = (size_t)m->config.E;
-    size_t bytes = l < m->pinned ? fm_loading_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
-    s->block = m->ops->device->alloc(bytes, "a layer", err);
-    s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
-    s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
-    return s->block && s->row0 && s->cap ? FM_OK : err->code;
-}
-
-/* The arrays of layer l one behind another in the slot's block. */
-static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int l)
-{
-    const struct fm_config *c = &m->config;
-    enum fm_dtype held = fm_loading_held(m);
-    uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
-    uint64_t mlp = (uint64_t)fm_config_mlp(c, l);
-    char *at = s->block;
-    struct fm_layer *y = &s->layer;
-    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (fm_weights_is_field(w) && fm_weights_exists(c, w, l))
-            *(float **)((char *)y + w->field) =
-                carve(&at, fm_weights_count(c, w, l, 0), FM_F32).data;
-    s->mlp_gate_up = s->mlp_down = (struct fm_out){0};
-    if (mlp > 0) {
-        s->mlp_gate_up = carve(&at, 2 * mlp * H, held);
-        s->mlp_down = carve(&at, mlp * H, held);
-    }
-    s->gate_up = carve(&at, (uint64_t)c->expert->rows * channels * H, held);
-    s->down = carve(&at, channels * H, held);
-    assert(at <= s->block + fm_loading_bytes(m, l));
-    y->mlp_gate_up = fm_written(s->mlp_gate_up);
-    y->mlp_down = fm_written(s->mlp_down);
-    y->gate_up = fm_written(s->gate_up);
-    y->down = fm_written(s->down);
-}
-
-/* Pointers of a slot for layer l, and where its experts lie. */
-static int shape_slot(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
-{
-    size_t E = (size_t)m->config.E;
-    int rc = s->block ? FM_OK : take_slot(m, s, l, err), moe = fm_config_moe(&m->config, l);
-    if (rc)
-        return rc;
-    s->layer = (struct fm_layer){.row0 = s->row0, .cap = s->cap};
-    place_arrays(m, s, l);
-    int64_t row = 0;
-    for (size_t e = 0; e < E; e++) {
-        s->row0[e] = row;
-        s->cap[e] = moe < 0 ? 0 : (int)m->caps[(size_t)moe * E + e];
-        row += s->cap[e];
-    }
-    return FM_OK;
-}
-
 /* A tensor of a layer, or the part of one expert where it holds all of them. */
 struct piece {
     const struct fm_model_tensor *tensor;
@@ -539,7 +452,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     if (!rc)
         rc = note_sum(m, l, &m->raw_sum, err);
     if (!rc)
-        rc = shape_slot(m, s, l, err);
+        rc = fm_slots_shape(m, s, l, err);
     if (rc)
         return rc;
     struct fm_layer_plan *plan = &m->plan[l];

@@ -1,5 +1,5 @@
 /*
- * What opening and reading a model share; private to lib/model/model.c and lib/model/loading.c.
+ * What opening and reading a model share; private to lib/model/model.c, loading.c and slots.c.
  */
 #ifndef FM_LOADING_H
 #define FM_LOADING_H
@@ -76,20 +76,22 @@ struct fm_model {
 /* Sum of the caps of decoder layer l; 0: it is dense. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
 
+/* Wait for the thread that reads ahead, if there is one. */
+void fm_loading_join(struct fm_model *m);
+
 /* What the matrices of experts and MLPs are in memory: bfloat16 where they are that on disk and
  * products would round them to it, else float32. */
-enum fm_dtype fm_loading_held(const struct fm_model *m);
+enum fm_dtype fm_slots_held(const struct fm_model *m);
 
-/* Bytes that an array of n takes among a layer's. */
-static inline size_t fm_loading_room(uint64_t n, enum fm_dtype dtype)
+/* Bytes that an array of n takes among a layer's; that layer l takes. */
+static inline size_t fm_slots_room(uint64_t n, enum fm_dtype dtype)
 {
     return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
+size_t fm_slots_bytes(const struct fm_model *m, int l);
 
-/* Bytes of layer l in memory. */
-size_t fm_loading_bytes(const struct fm_model *m, int l);
-
-/* Wait for the thread that reads ahead, if there is one. */
-void fm_loading_join(struct fm_model *m);
+/* Arrays of a slot for layer l, and where its experts lie; the slot takes its memory at the first
+ * call.  FM_ENOMEM. */
+int fm_slots_shape(struct fm_model *m, struct fm_layer_slot *slot, int l, struct fm_err *err);
 
 #endif

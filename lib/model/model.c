@@ -246,7 +246,7 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
 {
     size_t most = 0;
     for (int l = 0; l < m->config.L; l++) {
-        size_t bytes = fm_loading_bytes(m, l);
+        size_t bytes = fm_slots_bytes(m, l);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -350,11 +350,11 @@ static void drop_weights(struct fm_model *m)
 
 void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
 {
-    enum fm_dtype held = fm_loading_held(m);
+    enum fm_dtype held = fm_slots_held(m);
     if (m->ops->device != ops->device || m->ops->operand != ops->operand)
         drop_weights(m);
     m->ops = ops;
-    if (fm_loading_held(m) != held)
+    if (fm_slots_held(m) != held)
         count_pinned(m);
 }
 

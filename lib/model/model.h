@@ -1,8 +1,9 @@
 /*
  * This room, lib/model: where the weights of a model lie, and how a layer of them comes into
  * memory.  It knows files, by way of lib/family's tables, and no operation: it computes nothing.
- * In reading order: this header, source, model.c with loading.c (opening, and reading ahead),
- * layout, checkpoint and weightsum (for stages that move or know a checkpoint by its bytes).
+ * In reading order: this header, source, model.c with loading.c and slots.c (opening, reading
+ * ahead, memory), layout, checkpoint and weightsum (for stages that move or know a checkpoint by
+ * its bytes).
  *
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
