@@ -65,6 +65,9 @@ for layout in native ragged elastic layer uniform padded; do
         echo verified
 done
 fm-rank -q --model out-padded --tokens one/tokens.npy -o again >/dev/null 2>&1 && echo "ranked again"
+weights=$(tar -xOf one.fm manifest.json | grep -A 2 -m 1 '"weights/' | grep offset | tr -dc 0-9)
+head -c "$weights" one.fm >begun
+fm-verify -q --against begun out-padded >/dev/null && echo "verified by the first members"
 fm-pack -q --export out --budget 0.2 --keep-extra --layout padded eight.fm
 fm-pack -q --export out --budget 0.2 --keep-extra --layout padded plain.fm
 fm-pack -q --export out --budget 0.2 --keep-extra --layout padded --dry-run --json one.fm |
