@@ -119,13 +119,17 @@ static inline uint16_t bfloat_of_float(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/* Codes below 8 are subnormal: that many 2^-9. */
+/* Codes below 8 are subnormal: that many 2^-9.  Masks, and a signed integer to convert: what every
+ * compiler makes vectors of. */
 static inline float float_of_e4m3(uint8_t b)
 {
-    uint32_t sign = (uint32_t)(b & 0x80u) << 24, rest = b & 0x7fu;
-    float tiny = (float)rest * 0x1p-9f;
-    uint32_t bits = rest < 8 ? bits_of_float(tiny) : (rest << 20) + ((127u - 7u) << 23);
-    return float_of_bits(sign | (rest == 0x7fu ? 0x7fc00000u : bits));
+    int32_t rest = b & 0x7f;
+    uint32_t sign = (uint32_t)(b & 0x80u) << 24;
+    uint32_t tiny = bits_of_float((float)rest * 0x1p-9f);
+    uint32_t normal = ((uint32_t)rest << 20) + ((127u - 7u) << 23);
+    uint32_t below = 0u - (uint32_t)(rest < 8);
+    uint32_t nan = (0u - (uint32_t)(rest == 0x7f)) & 0x7fc00000u;
+    return float_of_bits(sign | nan | (tiny & below) | (normal & ~below));
 }
 
 /* 2^-127 alone is subnormal in float. */
