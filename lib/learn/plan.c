@@ -22,12 +22,6 @@
 #define PROBE_SECONDS 0.05
 #define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and what these keep */
 
-/* Bytes of all layers, in float32: what one direction of one sweep reads. */
-static double layers_bytes(const struct fm_model *model)
-{
-    return (double)fm_model_layer_bytes(model) * fm_model_config(model)->L;
-}
-
 /* Scratch of one thread that takes a block of micro-batches through a layer: inner values and
  * their gradients, the rows of all experts, one expert with twice its even share of rows. */
 static uint64_t scratch_bytes(const struct fm_config *c, int rows)
@@ -106,9 +100,7 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
     uint64_t room = fm_plan_room(model, rows, memory);
     uint64_t spill = boundaries > room ? boundaries - room : 0;
-    uint64_t ends = 2 * (uint64_t)c->V * (uint64_t)c->H * sizeof(float);
-    double layers = layers_bytes(model);
-    bool stay = fm_model_resident_bytes(model) >= (uint64_t)layers;
+    bool stay = fm_model_resident_bytes(model) >= fm_model_layer_bytes(model) * (uint64_t)c->L;
     uint64_t merged =
         (uint64_t)c->E * (uint64_t)c->I * fm_expert_channel_params(c->expert, c->H) * sizeof(float);
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
@@ -125,10 +117,9 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     if (inner > 0)
         plan->flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
-    /* float32 in memory is two bytes on disk for 16-bit checkpoints. */
-    double stored = fm_model_stored_bits(model) / 32.0;
-    double kept_end = fm_dtype_bits(fm_model_dtype(model)) / 32.0;
-    uint64_t read = (uint64_t)(passes * layers * stored) + (uint64_t)((double)ends * kept_end);
+    uint64_t pass_bytes, once;
+    fm_model_read_bytes(model, &pass_bytes, &once);
+    uint64_t read = (uint64_t)(passes * (double)pass_bytes) + once;
     plan->read = stay && plan->read > read ? plan->read : plan->read + read;
     plan->storage = c->storage ? c->storage->method : NULL;
     fm_model_bytes(model, &plan->stored, &plan->written);

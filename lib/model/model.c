@@ -422,9 +422,19 @@ const struct fm_extra *fm_model_extra(const struct fm_model *m)
     return &m->extra;
 }
 
-int fm_model_stored_bits(const struct fm_model *m)
+static uint64_t place_bytes(const struct fm_stored *at)
 {
-    return fm_dtype_bits(m->config.storage ? m->config.storage->codes : m->dtype);
+    return at->tensor->size + (at->scale ? at->scale->size : 0);
+}
+
+void fm_model_read_bytes(const struct fm_model *m, uint64_t *layers, uint64_t *ends)
+{
+    *layers = *ends = 0;
+    for (int l = 0; l < m->config.L; l++)
+        for (size_t i = 0; i < m->plan[l].places; i++)
+            *layers += place_bytes(&m->plan[l].place[i].at);
+    for (int i = 0; i < m->ends_count; i++)
+        *ends += place_bytes(&m->end[i].at);
 }
 
 void fm_model_bytes(const struct fm_model *m, uint64_t *stored, uint64_t *written)

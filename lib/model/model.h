@@ -55,8 +55,8 @@ const struct fm_extra *fm_model_extra(const struct fm_model *model);
  * what their values are written as. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
 
-/* Bits of an expert's weight on disk: those of its code where it has one. */
-int fm_model_stored_bits(const struct fm_model *model);
+/* Bytes that one direction of one sweep reads where no layer stays, and those of the ends. */
+void fm_model_read_bytes(const struct fm_model *model, uint64_t *layers, uint64_t *ends);
 
 /* Bytes of all tensors as they are stored, and as bundles and exports have them. */
 void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *written);
