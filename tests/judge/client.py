@@ -24,7 +24,7 @@ def say(**fields):
 
 
 def short(error):
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or traceback.extract_tb(error.__traceback__)[-1].line
     return f"{type(error).__name__}: {text}"[:200]
 
 
@@ -46,9 +46,11 @@ def run_cell(cell, ids, open_model):
                     switch(budget)
                 rows.append(score(ids))
         say(name=cell["name"], logprobs=rows)
+        return True
     except Exception as error:
         traceback.print_exc()
         say(name=cell["name"], error=short(error))
+        return False
     finally:
         for key in environment:
             del os.environ[key]
@@ -76,7 +78,8 @@ def run(version, open_model, apart=False):
     say(version=version)
     for cell in job["cells"]:
         if not apart:
-            run_cell(cell, job["ids"], open_model)
+            if not run_cell(cell, job["ids"], open_model):
+                break  # what is left in this process may fail the next one: the caller begins anew
         elif not run_apart(cell, job["ids"], open_model):
             say(name=cell["name"], error="the process ended without an answer")
     os._exit(0)  # servers leave threads behind that would keep this process
