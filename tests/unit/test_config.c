@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "lib/block/gqa.h"
+#include "lib/block/storage.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 
@@ -144,6 +145,7 @@ static void what_we_cannot_compute_is_refused_by_name(void **state)
     expect(NULL, "\"attention_bias\":true", FM_ECONFIG, "attention_bias");
     expect(NULL, "\"quantization_config\":{\"quant_method\":\"gptq\"}", FM_ECONFIG, "quantized");
     must(NULL, "\"hidden_act\":\"silu\",\"attention_bias\":false,\"quantization_config\":null");
+    assert_null(must(NULL, "\"quantization_config\":null").storage);
 }
 
 static void sizes_have_limits(void **state)
@@ -199,6 +201,25 @@ static void every_tensor_has_a_row_and_nothing_else_has(void **state)
     assert_null(fm_weights_find(&c, FM_SOURCE_STOCK, "lm_head.weight", &l, &e));
 }
 
+/* As DeepSeek-V3 and MiniMax-M2 have it. */
+static void a_storage_is_read(void **state)
+{
+    (void)state;
+    struct fm_config c =
+        must(NULL, "\"quantization_config\":{\"activation_scheme\":\"dynamic\",\"fmt\":\"e4m3\","
+                   "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}");
+    assert_ptr_equal(c.storage, &fm_fp8);
+    assert_true(c.block_rows == 128 && c.block_columns == 128);
+    c = must(NULL, "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"float8_e4m3fn\","
+                   "\"scale_fmt\":\"ue8m0\",\"weight_block_size\":[64,32],"
+                   "\"modules_to_not_convert\":[\"gate\",\"lm_head\"]}");
+    assert_true(c.block_rows == 64 && c.block_columns == 32);
+    expect(NULL, "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":\"x\"}",
+           FM_EFORMAT, "weight_block_size");
+    expect(NULL, "\"compression_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[1,1]}",
+           FM_ECONFIG, "quantized (compression_config");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +230,7 @@ int main(void)
         cmocka_unit_test(what_we_cannot_compute_is_refused_by_name),
         cmocka_unit_test(sizes_have_limits),
         cmocka_unit_test(every_tensor_has_a_row_and_nothing_else_has),
+        cmocka_unit_test(a_storage_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }
