@@ -62,6 +62,7 @@ LATENT = {
     "n_shared_experts": 2,
     "n_group": 2,
     "topk_group": 1,
+    "moe_layer_freq": 1,  # which transformers does not know and SGLang's own code needs
 }
 YARN = {
     "rope_type": "yarn",
@@ -120,10 +121,10 @@ FAMILIES = {
         "moe_num_shared_experts": 1,
         "tie_word_embeddings": False,
     },
-    "deepseek_v2": LATENT  # as V2-Lite
+    "deepseek_v2": LATENT
     | {
         "q_lora_rank": None,
-        "topk_method": "greedy",
+        "topk_method": "group_limited_greedy",
         "first_k_dense_replace": 1,
         "rope_parameters": YARN,
         "scoring_func": "softmax",
@@ -162,6 +163,7 @@ EXPORTS = {
 CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
 ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 SWITCHES = (0.0, BUDGET, 0.0)
 CAP, FURTHER = 0.35, 0.55
 SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
@@ -179,6 +181,10 @@ KNOWN = {
     *(("ernie4_5_moe", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "sglang") for row in STOCK),  # its norm of q and k asks for a GPU
+    # vLLM's kernel of the rotation on a CPU errs on parts of heads where nothing scales it; and
+    # SGLang has no latent attention on a CPU, neither of its own nor in its Transformers backend.
+    *(("glm4_moe_lite", row, "vllm") for row in STOCK),
+    *((name, None, client) for name in LATENTS for client in CLIENTS[2:]),
 }
 
 
