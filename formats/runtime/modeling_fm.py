@@ -37,6 +37,7 @@ import pickle
 import sys
 import threading
 from contextlib import contextmanager
+from importlib import import_module
 
 import torch
 import torch.nn.functional as F
@@ -44,17 +45,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import ConversionOps, WeightConverter
-from transformers.models.deepseek_v2 import configuration_deepseek_v2, modeling_deepseek_v2
-from transformers.models.deepseek_v3 import configuration_deepseek_v3, modeling_deepseek_v3
-from transformers.models.ernie4_5_moe import configuration_ernie4_5_moe, modeling_ernie4_5_moe
-from transformers.models.glm4_moe import configuration_glm4_moe, modeling_glm4_moe
-from transformers.models.glm4_moe_lite import configuration_glm4_moe_lite, modeling_glm4_moe_lite
-from transformers.models.minimax_m2 import configuration_minimax_m2, modeling_minimax_m2
-from transformers.models.mixtral import configuration_mixtral, modeling_mixtral
-from transformers.models.olmoe import configuration_olmoe, modeling_olmoe
-from transformers.models.phimoe import configuration_phimoe, modeling_phimoe
-from transformers.models.qwen2_moe import configuration_qwen2_moe, modeling_qwen2_moe
-from transformers.models.qwen3_moe import configuration_qwen3_moe, modeling_qwen3_moe
+from transformers.models.phimoe import modeling_phimoe
 
 CHANNELS_AT_ONCE = 16384  # bounds what every_expert() keeps: so many activations per token
 
@@ -521,10 +512,16 @@ class FmModel:
         return self.config.fm_budgets[index]
 
 
-def family(stock, config, name, width_key="moe_intermediate_size"):
-    """Fm<name>Config, Fm<name>Model and Fm<name>ForCausalLM of a stock family."""
+def family(directory, name, width_key="moe_intermediate_size"):
+    """Fm<name>Config, Fm<name>Model and Fm<name>ForCausalLM of a stock family; nothing where this
+    transformers is older than the family."""
 
-    base = getattr(config, f"{name}Config")
+    place = f"transformers.models.{directory}"
+    try:
+        stock = import_module(f"{place}.modeling_{directory}")
+        base = getattr(import_module(f"{place}.configuration_{directory}"), f"{name}Config")
+    except ModuleNotFoundError:
+        return ()
 
     def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
         own = "fm_budget", "fm_budgets", "fm_load_cap", "fm_shared"
@@ -564,36 +561,19 @@ def family(stock, config, name, width_key="moe_intermediate_size"):
     return ours, model, make("ForCausalLM", causal, config_class=ours, fm_base=model)
 
 
-FmMixtralConfig, FmMixtralModel, FmMixtralForCausalLM = family(
-    modeling_mixtral, configuration_mixtral, "Mixtral", "intermediate_size"
-)
-FmPhimoeConfig, FmPhimoeModel, FmPhimoeForCausalLM = family(
-    modeling_phimoe, configuration_phimoe, "Phimoe", "intermediate_size"
-)
-FmOlmoeConfig, FmOlmoeModel, FmOlmoeForCausalLM = family(
-    modeling_olmoe, configuration_olmoe, "Olmoe", "intermediate_size"
-)
-FmQwen2MoeConfig, FmQwen2MoeModel, FmQwen2MoeForCausalLM = family(
-    modeling_qwen2_moe, configuration_qwen2_moe, "Qwen2Moe"
-)
-FmQwen3MoeConfig, FmQwen3MoeModel, FmQwen3MoeForCausalLM = family(
-    modeling_qwen3_moe, configuration_qwen3_moe, "Qwen3Moe"
-)
-FmGlm4MoeConfig, FmGlm4MoeModel, FmGlm4MoeForCausalLM = family(
-    modeling_glm4_moe, configuration_glm4_moe, "Glm4Moe"
-)
-FmMiniMaxM2Config, FmMiniMaxM2Model, FmMiniMaxM2ForCausalLM = family(
-    modeling_minimax_m2, configuration_minimax_m2, "MiniMaxM2", "intermediate_size"
-)
-FmErnie4_5_MoeConfig, FmErnie4_5_MoeModel, FmErnie4_5_MoeForCausalLM = family(
-    modeling_ernie4_5_moe, configuration_ernie4_5_moe, "Ernie4_5_Moe"
-)
-FmDeepseekV2Config, FmDeepseekV2Model, FmDeepseekV2ForCausalLM = family(
-    modeling_deepseek_v2, configuration_deepseek_v2, "DeepseekV2"
-)
-FmDeepseekV3Config, FmDeepseekV3Model, FmDeepseekV3ForCausalLM = family(
-    modeling_deepseek_v3, configuration_deepseek_v3, "DeepseekV3"
-)
-FmGlm4MoeLiteConfig, FmGlm4MoeLiteModel, FmGlm4MoeLiteForCausalLM = family(
-    modeling_glm4_moe_lite, configuration_glm4_moe_lite, "Glm4MoeLite"
-)
+FAMILIES = {
+    "mixtral": ("Mixtral", "intermediate_size"),
+    "phimoe": ("Phimoe", "intermediate_size"),
+    "olmoe": ("Olmoe", "intermediate_size"),
+    "qwen2_moe": ("Qwen2Moe",),
+    "qwen3_moe": ("Qwen3Moe",),
+    "glm4_moe": ("Glm4Moe",),
+    "minimax_m2": ("MiniMaxM2", "intermediate_size"),
+    "ernie4_5_moe": ("Ernie4_5_Moe",),
+    "deepseek_v2": ("DeepseekV2",),
+    "deepseek_v3": ("DeepseekV3",),
+    "glm4_moe_lite": ("Glm4MoeLite",),
+}
+for directory, row in FAMILIES.items():
+    for made in family(directory, *row):
+        globals()[made.__name__] = made
