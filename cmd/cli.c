@@ -32,7 +32,7 @@ static void fill_standard_descriptors(void)
 int fm_cli_settle_side(const struct fm_cli *cli, const char *option, const char *path, int code,
                        struct fm_err *err)
 {
-    if (code == FM_OK || strcmp(path, "-") == 0)
+    if (!code || strcmp(path, "-") == 0)
         return code;
     fm_run_warn(&cli->run, "%s: %s; the %s is lost, the run itself is not", option, err->text,
                 option + 2);
@@ -49,9 +49,8 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
         exit(fm_cli_end(cli, FM_OK, &err));
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
-    if (fm_signals_take(fm_run_abandon, &err) != FM_OK ||
-        fm_guard_check(&cli->guard, &err) != FM_OK ||
-        fm_pool_start(cli->run.threads, &err) != FM_OK)
+    if (fm_signals_take(fm_run_abandon, &err) || fm_guard_check(&cli->guard, &err) ||
+        fm_pool_start(cli->run.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
 }
 
@@ -85,7 +84,7 @@ static int print_result(const struct fm_cli *cli, const char *text, const cJSON 
     if (cli->report &&
         fm_cli_settle_side(cli, "--report", cli->report,
                            fm_report_write(report, cli->tool, cli->report, cli->run.force, err),
-                           err) != FM_OK)
+                           err))
         return err->code;
     if (!cli->json) {
         if (!stream || !cli->quiet)
@@ -103,17 +102,17 @@ static int print_result(const struct fm_cli *cli, const char *text, const cJSON 
 int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,
                   struct fm_err *err)
 {
-    int code = FM_OK;
+    int rc = FM_OK;
     fm_progress_end();
     if (fclose(text->out) != 0 || !report)
-        code = fm_fail(err, FM_ENOMEM, "no memory for the result");
-    if (code == FM_OK) {
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the result");
+    if (!rc) {
         fm_printable(text->bytes, true);
-        code = print_result(cli, text->bytes, report, err);
+        rc = print_result(cli, text->bytes, report, err);
     }
     free(text->bytes);
     cJSON_Delete(report);
-    return code;
+    return rc;
 }
 
 static int flush_stdout(const struct fm_cli *cli, int code)
@@ -130,7 +129,7 @@ static int flush_stdout(const struct fm_cli *cli, int code)
         return FM_EPIPE;
     fprintf(stderr, "%s: cannot write standard output%s%s\n", cli->tool, why ? ": " : "",
             why ? strerror(why) : "");
-    return code == FM_OK ? FM_EIO : code;
+    return code ? code : FM_EIO;
 }
 
 int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err)
@@ -144,7 +143,7 @@ int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err)
         fm_run_abandon();
         fm_signals_end(stop);
     }
-    if (code != FM_OK && code != FM_EPIPE && err->text[0])
+    if (code && code != FM_EPIPE && err->text[0])
         fprintf(stderr, "%s: %s\n", cli->tool, err->text);
     code = flush_stdout(cli, code);
     if (code == FM_EPIPE) {

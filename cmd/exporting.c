@@ -69,8 +69,8 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
 {
     struct fm_export_report r = {0};
     struct fm_cli_text text;
-    if ((cli->dry_run ? fm_export_plan : fm_export)(&cli->run, options, &r, err) != FM_OK ||
-        fm_cli_text_open(&text, err) != FM_OK)
+    if ((cli->dry_run ? fm_export_plan : fm_export)(&cli->run, options, &r, err) ||
+        fm_cli_text_open(&text, err))
         return err->code;
     export_text(text.out, options, &r);
     return fm_cli_result(cli, &text, export_json(cli, options, &r), err);

@@ -67,9 +67,9 @@ int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, 
         plot.series[k] =
             (struct fm_plot_series){fm_bench_kind_name((enum fm_bench_kind)k), x, y, q->rows};
     }
-    int code = fm_plot_write(&plot, path, force, err);
+    int rc = fm_plot_write(&plot, path, force, err);
     free(v);
-    return code;
+    return rc;
 }
 
 struct io_row {

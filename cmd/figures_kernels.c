@@ -175,7 +175,7 @@ int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bo
         int last = b->rows - d.plot.series[0].count;
         add_curve(&d, &b->row[last], d.plot.series[0].count, "ideal");
     }
-    int code = fm_plot_write(&d.plot, path, force, err);
+    int rc = fm_plot_write(&d.plot, path, force, err);
     free(d.v);
-    return code;
+    return rc;
 }

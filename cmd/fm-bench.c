@@ -29,18 +29,18 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!fm_run_source(&cli->run) && !fm_run_evaluates(&cli->run))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
-    int code = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
-    if (code == FM_OK && o->plot && !cli->dry_run)
-        code = fm_cli_settle_side(cli, "--plot", o->plot,
-                                  fm_figures_quality_plot(&q, o->plot, cli->run.force, err), err);
-    if (code == FM_OK)
-        code = fm_cli_text_open(&text, err);
-    if (code == FM_OK) {
+    int rc = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
+    if (!rc && o->plot && !cli->dry_run)
+        rc = fm_cli_settle_side(cli, "--plot", o->plot,
+                                fm_figures_quality_plot(&q, o->plot, cli->run.force, err), err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
         fm_figures_quality(text.out, &q);
-        code = fm_cli_result(cli, &text, fm_figures_quality_json(&q), err);
+        rc = fm_cli_result(cli, &text, fm_figures_quality_json(&q), err);
     }
     fm_bench_quality_release(&q);
-    return code;
+    return rc;
 }
 
 /* --dry-run of what makes its data: how much that would be. */
@@ -48,7 +48,7 @@ static int plan(const struct fm_cli *cli, const char *what, uint64_t bytes, stru
 {
     char text[32];
     struct fm_cli_text result;
-    if (fm_cli_text_open(&result, err) != FM_OK)
+    if (fm_cli_text_open(&result, err))
         return err->code;
     fm_units_bytes(text, bytes);
     fprintf(result.out, "%s: a synthetic checkpoint of %s\n", what, text);
@@ -64,9 +64,8 @@ static int io(const struct fm_cli *cli, const struct options *o, struct fm_err *
     struct fm_cli_text text;
     if (cli->dry_run)
         return plan(cli, "io", o->size, err);
-    if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat ? o->repeat : 3, &result, err) !=
-            FM_OK ||
-        fm_cli_text_open(&text, err) != FM_OK)
+    if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat ? o->repeat : 3, &result, err) ||
+        fm_cli_text_open(&text, err))
         return err->code;
     fm_figures_io(text.out, &result);
     return fm_cli_result(cli, &text, fm_figures_io_json(&result), err);
@@ -80,11 +79,10 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
     if (o->dtype > 1)
         return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in engine");
     if (cli->dry_run)
-        return fm_synth_parse(&shape, o->on.shape, o->layers, err) == FM_OK
+        return !fm_synth_parse(&shape, o->on.shape, o->layers, err)
                    ? plan(cli, "engine", fm_synth_bytes(&shape), err)
                    : err->code;
-    if (fm_bench_engine(&cli->run, &o->on, &result, err) != FM_OK ||
-        fm_cli_text_open(&text, err) != FM_OK)
+    if (fm_bench_engine(&cli->run, &o->on, &result, err) || fm_cli_text_open(&text, err))
         return err->code;
     fm_figures_engine(text.out, &result);
     return fm_cli_result(cli, &text, fm_figures_engine_json(&result), err);
@@ -107,19 +105,19 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.stop = cli->run.stop;
     if (k.shape && k.family)
         return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
-    int code = fm_kernelbench_run(&k, cli->dry_run, &result, err);
-    if (code == FM_OK && o->plot && !cli->dry_run)
-        code =
+    int rc = fm_kernelbench_run(&k, cli->dry_run, &result, err);
+    if (!rc && o->plot && !cli->dry_run)
+        rc =
             fm_cli_settle_side(cli, "--plot", o->plot,
                                fm_figures_kernels_plot(&result, o->plot, cli->run.force, err), err);
-    if (code == FM_OK)
-        code = fm_cli_text_open(&text, err);
-    if (code == FM_OK) {
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
         fm_figures_kernels(text.out, &result);
-        code = fm_cli_result(cli, &text, fm_figures_kernels_json(&result), err);
+        rc = fm_cli_result(cli, &text, fm_figures_kernels_json(&result), err);
     }
     fm_kernelbench_release(&result);
-    return code;
+    return rc;
 }
 
 static int serve(const struct fm_cli *cli, struct options *o, struct fm_err *err)
@@ -193,7 +191,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     const char *what = cli->operands ? cli->operand[0] : "";
     bool alone = cli->operands < 2;
-    if (*what && check_own(cli, what, err) != FM_OK)
+    if (*what && check_own(cli, what, err))
         return err->code;
     if (cli->operands == 2)
         cli->run.input = cli->operand[1];
@@ -297,6 +295,6 @@ int main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     settle(&o);
     struct fm_err err = {0};
-    int code = work(&cli, &o, &err);
-    return fm_cli_end(&cli, code, &err);
+    int rc = work(&cli, &o, &err);
+    return fm_cli_end(&cli, rc, &err);
 }

@@ -15,8 +15,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     struct fm_cli_text text;
     if (!cli->run.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
-    if ((cli->dry_run ? fm_pack_plan : fm_pack)(&cli->run, &r, err) != FM_OK ||
-        fm_cli_text_open(&text, err) != FM_OK)
+    if ((cli->dry_run ? fm_pack_plan : fm_pack)(&cli->run, &r, err) || fm_cli_text_open(&text, err))
         return err->code;
     fm_show_bytes(text.out, "weights", r.bytes_in, "read");
     fm_show_stored(text.out, r.storage, r.bytes_in, r.bytes_weights);
@@ -100,16 +99,16 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
     if (list) {
-        if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err) != FM_OK)
+        if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
             return err->code;
         cli->run.output = NULL;
         return fm_offer(cli, err);
     }
     if (!directory)
-        return fm_options_check(cli, PACK, "without --export DIR", err) == FM_OK ? pack(cli, err)
-                                                                                 : err->code;
-    if (fm_options_check(cli, EXPORT, "with --export DIR", err) != FM_OK ||
-        choose(o, mask, err) != FM_OK || (vllm && fm_layouts_vllm(&o->layout, err) != FM_OK))
+        return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, err)
+                                                                         : err->code;
+    if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
+        (vllm && fm_layouts_vllm(&o->layout, err)))
         return err->code;
     cli->run.output = directory;
     return fm_exporting(cli, o, err);
@@ -172,8 +171,8 @@ int main(int argc, char **argv)
         cli.run.input = cli.operand[0];
     options.layout = layout < 0 ? &fm_layout_ragged : fm_layouts[layout];
     options.pad_multiple = (uint32_t)pad;
-    int code = read_cap(&options, cap, &err);
-    if (code == FM_OK)
-        code = run_mode(&cli, list, directory, &options, mask, runtime == 1, &err);
-    return fm_cli_end(&cli, code, &err);
+    int rc = read_cap(&options, cap, &err);
+    if (!rc)
+        rc = run_mode(&cli, list, directory, &options, mask, runtime == 1, &err);
+    return fm_cli_end(&cli, rc, &err);
 }

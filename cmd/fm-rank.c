@@ -101,7 +101,7 @@ int main(int argc, char **argv)
     struct fm_rank_report report = {0};
     struct fm_err err = {0};
     options.order = (enum fm_rank_order)order;
-    int code = work(&cli, &options, &report, &err);
+    int rc = work(&cli, &options, &report, &err);
     fm_rank_report_release(&report);
-    return fm_cli_end(&cli, code, &err);
+    return fm_cli_end(&cli, rc, &err);
 }

@@ -40,7 +40,7 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
                 struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_show_tool tool = {options, report, run, describe, describe_json};
-    if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err) != FM_OK)
+    if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
 }
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
     options.strategy = (enum fm_recover_strategy)strategy;
     struct fm_recover_report report = {0};
     struct fm_err err = {0};
-    int code = work(&cli, &options, &report, &err);
+    int rc = work(&cli, &options, &report, &err);
     fm_recover_report_release(&report);
-    return fm_cli_end(&cli, code, &err);
+    return fm_cli_end(&cli, rc, &err);
 }

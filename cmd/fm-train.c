@@ -59,7 +59,7 @@ static int work(const struct fm_cli *cli, const struct fm_train_options *options
                 struct fm_train_report *report, struct fm_err *err)
 {
     const struct fm_show_tool tool = {options, report, run, describe, describe_json};
-    if (check_method(cli, options, err) != FM_OK)
+    if (check_method(cli, options, err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
 }
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     options.width_multiple = (uint32_t)multiple;
     struct fm_train_report report = {0};
     struct fm_err err = {0};
-    int code = work(&cli, &options, &report, &err);
+    int rc = work(&cli, &options, &report, &err);
     fm_train_report_release(&report);
-    return fm_cli_end(&cli, code, &err);
+    return fm_cli_end(&cli, rc, &err);
 }

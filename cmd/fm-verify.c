@@ -41,13 +41,13 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
     if (r->failed)
         fprintf(out, "%llu failed\n", (unsigned long long)r->failed);
     else
-        fprintf(out, "%s\n", code == FM_OK ? "ok" : "not verified");
+        fprintf(out, "%s\n", !code ? "ok" : "not verified");
 }
 
 static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, int code)
 {
     cJSON *o = fm_report_begin("fm-verify");
-    cJSON_AddBoolToObject(o, "ok", code == FM_OK);
+    cJSON_AddBoolToObject(o, "ok", !code);
     cJSON_AddStringToObject(o, "kind", r->kind);
     if (r->index >= 0) {
         fm_report_uint(o, "index", (uint64_t)r->index);
@@ -79,20 +79,19 @@ static int plan(const struct fm_cli *cli, const struct fm_verify_options *option
 {
     struct fm_list list;
     struct fm_cli_text text;
-    int code =
-        fm_list_read(&list, options->against ? options->against : options->target, false, err);
-    if (code == FM_OK)
-        code = fm_cli_text_open(&text, err);
-    if (code == FM_OK) {
+    int rc = fm_list_read(&list, options->against ? options->against : options->target, false, err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
         fprintf(text.out, "stage %s, %d budgets: would be read and checked\n", list.stage,
                 list.rows);
         cJSON *o = fm_report_begin("fm-verify");
         cJSON_AddBoolToObject(o, "dry_run", 1);
         cJSON_AddStringToObject(o, "stage", list.stage);
-        code = fm_cli_result(cli, &text, o, err);
+        rc = fm_cli_result(cli, &text, o, err);
     }
     fm_list_release(&list);
-    return code;
+    return rc;
 }
 
 /* Tokens and machine are for --function alone, and an export is computed beside its bundle. */
@@ -120,28 +119,28 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options, str
 {
     struct fm_verify_report report = {.index = -1};
     struct fm_cli_text text;
-    if (check_function(cli, options, err) != FM_OK)
+    if (check_function(cli, options, err))
         return err->code;
     if (cli->dry_run)
         return plan(cli, options, err);
-    if (fm_cli_text_open(&text, err) != FM_OK)
+    if (fm_cli_text_open(&text, err))
         return err->code;
     struct findings findings = {text.out, cJSON_CreateArray()};
     options->finding = add_finding;
     options->self = &findings;
-    int code = fm_verify(&cli->run, options, &report, err);
-    if (code != FM_OK && report.items == 0 &&
+    int rc = fm_verify(&cli->run, options, &report, err);
+    if (rc && report.items == 0 &&
         report.failed == 0) { /* stopped before it was known what this is: an error, no result */
         cJSON_Delete(findings.list);
         fm_cli_text_drop(&text);
-        return code;
+        return rc;
     }
-    describe(text.out, &report, code);
+    describe(text.out, &report, rc);
     struct fm_err print = {0};
-    int printed = fm_cli_result(cli, &text, describe_json(&report, findings.list, code), &print);
-    if (code == FM_OK && printed != FM_OK)
+    int printed = fm_cli_result(cli, &text, describe_json(&report, findings.list, rc), &print);
+    if (!rc && printed)
         *err = print;
-    return code != FM_OK ? code : printed;
+    return rc ? rc : printed;
 }
 
 int main(int argc, char **argv)
@@ -168,6 +167,6 @@ int main(int argc, char **argv)
     if (cli.operands)
         options.target = cli.operand[0];
     struct fm_err err = {0};
-    int code = work(&cli, &options, &err);
-    return fm_cli_end(&cli, code, &err);
+    int rc = work(&cli, &options, &err);
+    return fm_cli_end(&cli, rc, &err);
 }

@@ -162,13 +162,13 @@ int fm_offer(const struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_list list;
     struct fm_cli_text text;
-    int code = fm_list_read(&list, cli->run.input, true, err);
-    if (code == FM_OK)
-        code = fm_cli_text_open(&text, err);
-    if (code == FM_OK) {
+    int rc = fm_list_read(&list, cli->run.input, true, err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
         table(text.out, &list);
-        code = fm_cli_result(cli, &text, list_json(&list, err), err);
+        rc = fm_cli_result(cli, &text, list_json(&list, err), err);
     }
     fm_list_release(&list);
-    return code;
+    return rc;
 }

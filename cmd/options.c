@@ -423,7 +423,7 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
-    if (check_given(cli, &err) != FM_OK)
+    if (check_given(cli, &err))
         refuse(cli, err.text, "", "");
 }
 

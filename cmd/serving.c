@@ -23,16 +23,15 @@ int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct 
     s.repeat = o->repeat ? o->repeat : 3;
     if (s.shape && s.family)
         return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
-    int code = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
-    if (code == FM_OK && o->plot && !cli->dry_run)
-        code =
-            fm_cli_settle_side(cli, "--plot", o->plot,
-                               fm_figures_serve_plot(&result, o->plot, cli->run.force, err), err);
-    if (code == FM_OK)
-        code = fm_cli_text_open(&text, err);
-    if (code == FM_OK) {
+    int rc = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
+    if (!rc && o->plot && !cli->dry_run)
+        rc = fm_cli_settle_side(cli, "--plot", o->plot,
+                                fm_figures_serve_plot(&result, o->plot, cli->run.force, err), err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
         fm_figures_serve(text.out, &result);
-        code = fm_cli_result(cli, &text, fm_figures_serve_json(&result), err);
+        rc = fm_cli_result(cli, &text, fm_figures_serve_json(&result), err);
     }
-    return code;
+    return rc;
 }

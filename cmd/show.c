@@ -95,7 +95,7 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
 static int show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err)
 {
     struct fm_cli_text text;
-    if (fm_cli_text_open(&text, err) != FM_OK)
+    if (fm_cli_text_open(&text, err))
         return err->code;
     plan_text(text.out, plan);
     return fm_cli_result(cli, &text, plan_json(cli, plan), err);
@@ -106,12 +106,12 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     struct fm_plan plan = {0};
     struct fm_cli_text text;
     if (cli->dry_run)
-        return tool->run(&cli->run, tool->options, tool->report, &plan, err) == FM_OK
+        return !tool->run(&cli->run, tool->options, tool->report, &plan, err)
                    ? show_plan(cli, &plan, err)
                    : err->code;
-    if (fm_run_check_stream(&cli->run, err) != FM_OK ||
-        tool->run(&cli->run, tool->options, tool->report, NULL, err) != FM_OK ||
-        fm_cli_text_open(&text, err) != FM_OK)
+    if (fm_run_check_stream(&cli->run, err) ||
+        tool->run(&cli->run, tool->options, tool->report, NULL, err) ||
+        fm_cli_text_open(&text, err))
         return err->code;
     tool->text(text.out, tool->report);
     return fm_cli_result(cli, &text, tool->json(tool->report), err);

@@ -327,13 +327,13 @@ static int start_libarchive(struct walk *w, struct fm_err *err)
     w->tar = archive_read_new();
     if (!w->tar)
         return fm_fail(err, FM_ENOMEM, "no memory for a tar reader");
-    int code = archive_read_support_format_tar(w->tar);
-    assert(code == ARCHIVE_OK);
+    int rc = archive_read_support_format_tar(w->tar);
+    assert(rc == ARCHIVE_OK);
     archive_read_set_read_callback(w->tar, pull);
     archive_read_set_skip_callback(w->tar, pass_over);
     archive_read_set_callback_data(w->tar, w);
-    code = archive_read_open1(w->tar);
-    if (code == ARCHIVE_OK)
+    rc = archive_read_open1(w->tar);
+    if (rc == ARCHIVE_OK)
         return FM_OK;
     if (w->pull_err.code)
         return fm_fail(err, w->pull_err.code, "%s", w->pull_err.text);
@@ -347,13 +347,13 @@ static int agree(struct walk *w, uint64_t header, const char *name, uint64_t siz
     struct archive_entry *entry;
     if (!w->tar && start_libarchive(w, err))
         return err->code;
-    int code = archive_read_next_header(w->tar, &entry);
+    int rc = archive_read_next_header(w->tar, &entry);
     if (w->pull_err.code)
         return fm_fail(err, w->pull_err.code, "%s", w->pull_err.text);
-    if (code != ARCHIVE_OK)
+    if (rc != ARCHIVE_OK)
         return fm_fail(err, archive_errno(w->tar) == ENOMEM ? FM_ENOMEM : FM_EFORMAT,
                        "'%s': libarchive says: %s", name,
-                       code == ARCHIVE_EOF ? "end of archive" : archive_error_string(w->tar));
+                       rc == ARCHIVE_EOF ? "end of archive" : archive_error_string(w->tar));
     const char *other = archive_entry_pathname(entry);
     if (!other || strcmp(other, name) != 0 || archive_entry_size(entry) != (la_int64_t)size ||
         archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) ||
@@ -480,12 +480,12 @@ int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t l
     w->head = head;
     w->limit = limit;
     bool end = false;
-    int code = FM_OK;
-    while (!code && !end)
-        code = step(w, &end, err);
-    if (!code)
-        code = check_distinct(w, err);
-    if (code) {
+    int rc = FM_OK;
+    while (!rc && !end)
+        rc = step(w, &end, err);
+    if (!rc)
+        rc = check_distinct(w, err);
+    if (rc) {
         fm_archive_release(w->member, w->members);
     } else {
         *member = w->member;
@@ -493,7 +493,7 @@ int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t l
     }
     archive_read_free(w->tar);
     free(w);
-    return code;
+    return rc;
 }
 
 void fm_archive_release(struct fm_archive_member *member, size_t members)
@@ -541,7 +541,7 @@ int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, 
                       uint64_t size, struct fm_err *err)
 {
     assert(fm_archive_name_ok(name) && size <= FM_ARCHIVE_SIZE_MAX);
-    int code = FM_OK;
+    int rc = FM_OK;
     struct sink sink = {.header = header};
     struct archive *tar = archive_write_new();
     struct archive_entry *entry = make_entry(name, size);
@@ -549,12 +549,12 @@ int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, 
         archive_write_set_bytes_per_block(tar, 0) != ARCHIVE_OK ||
         archive_write_open(tar, &sink, NULL, receive_header, NULL) != ARCHIVE_OK ||
         archive_write_header(tar, entry) != ARCHIVE_OK)
-        code = fm_fail(err, FM_ENOMEM, "cannot make a tar header for '%s': %s", name,
-                       tar && archive_error_string(tar) ? archive_error_string(tar) : "no memory");
+        rc = fm_fail(err, FM_ENOMEM, "cannot make a tar header for '%s': %s", name,
+                     tar && archive_error_string(tar) ? archive_error_string(tar) : "no memory");
     sink.closed = true;
     archive_write_free(tar);
     archive_entry_free(entry);
-    assert(code || sink.used == fm_archive_header_bytes(size));
+    assert(rc || sink.used == fm_archive_header_bytes(size));
     *header_bytes = sink.used;
-    return code;
+    return rc;
 }

@@ -308,14 +308,14 @@ static int check_members(struct fm_bundle *b, bool head, struct fm_err *err)
     struct listing *list = fm_alloc(max, sizeof *list, "the member list", err);
     if (!list)
         return err->code;
-    int code = FM_OK;
-    for (entry = array->child; entry && !code; entry = entry->next, n++)
-        if ((code = read_listing(&list[n], entry, err)))
+    int rc = FM_OK;
+    for (entry = array->child; entry && !rc; entry = entry->next, n++)
+        if ((rc = read_listing(&list[n], entry, err)))
             fm_within(err, "member %zu", n + 1);
-    if (!code)
-        code = match(b, list, n, head, err);
+    if (!rc)
+        rc = match(b, list, n, head, err);
     free(list);
-    return code;
+    return rc;
 }
 
 static int read_text(const struct fm_bundle *b, const struct fm_member *m, uint64_t limit,
@@ -329,12 +329,12 @@ static int read_text(const struct fm_bundle *b, const struct fm_member *m, uint6
     if (!*text)
         return fm_fail(err, FM_ENOMEM, "no memory for '%s' (%" PRIu64 " bytes)", m->name, m->size);
     (*text)[m->size] = '\0';
-    int code = fm_file_read(&b->file, m->offset, *text, (size_t)m->size, err);
-    if (code) {
+    int rc = fm_file_read(&b->file, m->offset, *text, (size_t)m->size, err);
+    if (rc) {
         free(*text);
         *text = NULL;
     }
-    return code;
+    return rc;
 }
 
 /* One line: digest, two spaces, the name, newline. */
@@ -371,20 +371,20 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
     if (read_text(b, sums, limit, &text, err))
         return err->code;
     const char *at = text, *end = text + sums->size;
-    int code = FM_OK;
-    for (size_t i = 0; i + 1 < b->members && !code; i++)
+    int rc = FM_OK;
+    for (size_t i = 0; i + 1 < b->members && !rc; i++)
         if (fm_place_summed(fm_place_of(b->member[i].name)))
-            code = read_sum(&b->member[i], &at, end, err);
-    if (!code && at != end)
-        code = fm_fail(err, FM_EFORMAT, "has more lines than the stream has members");
-    if (code)
+            rc = read_sum(&b->member[i], &at, end, err);
+    if (!rc && at != end)
+        rc = fm_fail(err, FM_EFORMAT, "has more lines than the stream has members");
+    if (rc)
         fm_within(err, "%s", FM_MEMBER_CHECKSUMS);
     free(text);
     struct fm_digest digest = fm_digest_of(manifest, (size_t)b->member[0].size);
-    if (!code && !fm_digest_equal(&digest, &b->member[0].digest))
-        code = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
-                       FM_MEMBER_CHECKSUMS);
-    return code;
+    if (!rc && !fm_digest_equal(&digest, &b->member[0].digest))
+        rc = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
+                     FM_MEMBER_CHECKSUMS);
+    return rc;
 }
 
 static int check_manifest(struct fm_bundle *b, char **text, bool head, struct fm_err *err)
@@ -401,21 +401,21 @@ static int check_manifest(struct fm_bundle *b, char **text, bool head, struct fm
 static int check_all(struct fm_bundle *b, bool head, struct fm_err *err)
 {
     char *text = NULL;
-    int code = list_members(b, head, err);
-    if (!code)
-        code = check_ends(b, head, err);
-    if (!code)
-        code = check_manifest(b, &text, head, err);
-    if (!code)
-        code = check_places(b, err);
-    if (!code)
-        code = check_sums(b, text, err);
-    if (code)
+    int rc = list_members(b, head, err);
+    if (!rc)
+        rc = check_ends(b, head, err);
+    if (!rc)
+        rc = check_manifest(b, &text, head, err);
+    if (!rc)
+        rc = check_places(b, err);
+    if (!rc)
+        rc = check_sums(b, text, err);
+    if (rc)
         fm_within(err, "%s", b->file.path);
     free(text);
-    if (code)
+    if (rc)
         fm_bundle_close(b);
-    return code;
+    return rc;
 }
 
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err)

@@ -277,45 +277,44 @@ static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err
     struct fm_hasher *hasher = fm_hasher_new();
     if (!w->copy)
         w->copy = malloc(COPY_BYTES);
-    int code =
-        hasher && w->copy ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory to copy '%s'", s->name);
-    for (uint64_t at = 0; at < s->size && !code;) {
+    int rc = hasher && w->copy ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory to copy '%s'", s->name);
+    for (uint64_t at = 0; at < s->size && !rc;) {
         size_t part = s->size - at < COPY_BYTES ? (size_t)(s->size - at) : COPY_BYTES;
-        code = fm_file_read(&s->from->file, s->member->offset + at, w->copy, part, err);
-        if (!code)
+        rc = fm_file_read(&s->from->file, s->member->offset + at, w->copy, part, err);
+        if (!rc)
             fm_hasher_add(hasher, w->copy, part);
-        if (!code)
-            code = put(w, s->offset + at, w->copy, part, err);
+        if (!rc)
+            rc = put(w, s->offset + at, w->copy, part, err);
         at += part;
     }
     struct fm_digest digest = {{0}};
-    if (!code)
+    if (!rc)
         digest = fm_hasher_done(hasher);
     fm_hasher_free(hasher);
-    if (!code && s->known && !fm_digest_equal(&digest, &s->digest))
-        code = fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not match their digest",
-                       s->from->file.path, s->member->name);
-    if (!code) {
+    if (!rc && s->known && !fm_digest_equal(&digest, &s->digest))
+        rc = fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not match their digest",
+                     s->from->file.path, s->member->name);
+    if (!rc) {
         s->digest = digest;
         s->known = true;
     }
-    return code;
+    return rc;
 }
 
 /* Everything of a slot whose bytes are at hand. */
 static int put_slot(struct fm_bundle_writer *w, struct slot *s, struct fm_err *err)
 {
     static const char zeros[PADDING_MAX];
-    int code = put_header(w, s, err);
-    if (code)
-        return code;
+    int rc = put_header(w, s, err);
+    if (rc)
+        return rc;
     if (s->place == FM_PLACE_PAD)
-        code = put(w, s->offset, zeros, (size_t)s->size, err);
+        rc = put(w, s->offset, zeros, (size_t)s->size, err);
     else if (s->from)
-        code = copy_member(w, s, err);
+        rc = copy_member(w, s, err);
     else
-        code = put(w, s->offset, s->data, (size_t)s->size, err);
-    return code ? code : put_padding(w, s, err);
+        rc = put(w, s->offset, s->data, (size_t)s->size, err);
+    return rc ? rc : put_padding(w, s, err);
 }
 
 /* To a pipe: write on up to the next part whose bytes must be appended, and its header. */
@@ -361,14 +360,14 @@ int fm_bundle_begin(struct fm_bundle_writer **out, const char *path, bool force,
     *out = NULL;
     if (make_writer(&w, manifest, part, parts, err))
         return err->code;
-    int code = fm_output_open(&w->out, path, true, force, err);
-    if (!code)
-        code = w->out.seekable ? begin_file(w, err) : begin_pipe(w, err);
-    if (code)
+    int rc = fm_output_open(&w->out, path, true, force, err);
+    if (!rc)
+        rc = w->out.seekable ? begin_file(w, err) : begin_pipe(w, err);
+    if (rc)
         fm_bundle_abandon(w);
     else
         *out = w;
-    return code;
+    return rc;
 }
 
 bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w)
@@ -441,9 +440,9 @@ static int write_ends(struct fm_bundle_writer *w, struct fm_err *err)
     if (!text)
         return fm_fail(err, FM_ENOMEM, "no memory for %s", FM_MEMBER_CHECKSUMS);
     sums->data = text;
-    int code = put_slot(w, sums, err);
+    int rc = put_slot(w, sums, err);
     free(text);
-    return code ? code : put(w, w->end, zeros, sizeof zeros, err);
+    return rc ? rc : put(w, w->end, zeros, sizeof zeros, err);
 }
 
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
@@ -456,11 +455,11 @@ int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
         s->digest = fm_hasher_done(s->hasher);
         s->known = true;
     }
-    int code = write_ends(w, err);
-    if (!code)
-        code = fm_output_commit(&w->out, err);
+    int rc = write_ends(w, err);
+    if (!rc)
+        rc = fm_output_commit(&w->out, err);
     fm_bundle_abandon(w);
-    return code;
+    return rc;
 }
 
 void fm_bundle_abandon(struct fm_bundle_writer *w)

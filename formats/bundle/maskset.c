@@ -64,7 +64,7 @@ int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *
     size_t bytes = 0;
     if (count_bytes(&bytes, count, err))
         return err->code;
-    int code = FM_ENOMEM;
+    int rc = FM_ENOMEM;
     size_t capacity = ZSTD_compressBound(bytes);
     uint32_t *raw = fm_alloc(count, sizeof *raw, "masks", err);
     ZSTD_CCtx *ctx = ZSTD_createCCtx();
@@ -76,8 +76,8 @@ int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *
         goto out;
     }
     put_little_endian(raw, widths, count);
-    code = compress(ctx, dst, size, capacity, raw, bytes, err);
-    if (code)
+    rc = compress(ctx, dst, size, capacity, raw, bytes, err);
+    if (rc)
         goto out;
     *frame = dst;
     dst = NULL;
@@ -85,7 +85,7 @@ out:
     ZSTD_freeCCtx(ctx);
     free(raw);
     free(dst);
-    return code;
+    return rc;
 }
 
 static int check_magic(const uint8_t *frame, size_t size, struct fm_err *err)

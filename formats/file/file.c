@@ -69,7 +69,7 @@ int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *er
                      kind_of(st.st_mode));
     else if (!(f->path = fm_strdup(path, err)))
         rc = err->code;
-    if (rc != FM_OK) {
+    if (rc) {
         close(fd);
         return rc;
     }
@@ -173,7 +173,7 @@ int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *si
         return fm_fail(err, FM_ENOMEM, "no memory for the %" PRIu64 " bytes of '%s'", f->size,
                        f->path);
     int rc = fm_file_read(f, 0, t, (size_t)f->size, err);
-    if (rc != FM_OK) {
+    if (rc) {
         free(t);
         return rc;
     }
@@ -244,9 +244,9 @@ int fm_file_temp(int *fd, struct fm_err *err)
     *fd = move_above_standard(made);
     if (*fd >= 0)
         return FM_OK;
-    int code = fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
+    int rc = fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
     /* A missing directory for temporaries is not a missing input. */
-    return err->code = code == FM_ENOENT ? FM_ECREATE : code;
+    return err->code = rc == FM_ENOENT ? FM_ECREATE : rc;
 }
 
 int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err)

@@ -16,9 +16,9 @@ static int open_spooled(struct fm_file *f, struct fm_err *err)
 {
     struct fm_spool s;
     int rc = fm_spool_begin(&s, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_spool_keep(&s, UINT64_MAX, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         rc = fm_file_adopt(f, s.file.fd, s.file.path, err);
         s.file.fd = -1;
     }

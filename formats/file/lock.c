@@ -92,10 +92,10 @@ int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s" FM_LOCK_SUFFIX "'", path);
     }
     int rc = FM_OK;
-    while (rc == FM_OK) {
+    while (!rc) {
         if ((lock->fd = open_lock(lock->path)) < 0)
             rc = fm_temporary_fail(lock->path, err);
-        else if (check_lock(lock, err) != FM_OK)
+        else if (check_lock(lock, err))
             rc = err->code;
         else if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
             rc = refuse(lock, path, err);
@@ -104,7 +104,7 @@ int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err)
         if (lock->fd >= 0)
             close(lock->fd);
     }
-    if (rc == FM_OK) {
+    if (!rc) {
         sign(lock->fd);
         return FM_OK;
     }

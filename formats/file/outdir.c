@@ -91,7 +91,7 @@ int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, stru
     if (!copy)
         return err->code;
     int rc = check_target(copy, force, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_temporary_check(copy, err);
     free(copy);
     return rc;
@@ -99,7 +99,7 @@ int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, stru
 
 static int make_directory(const struct fm_outdir *d, struct fm_err *err)
 {
-    if (fm_temporary_enter(err) != FM_OK)
+    if (fm_temporary_enter(err))
         return err->code;
     int failed = mkdir(d->temp, 0777);
     fm_temporary_leave();
@@ -114,13 +114,13 @@ int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir
     if (!d->path)
         return err->code;
     int rc = check_target(d->path, force, err);
-    if (rc == FM_OK && !(d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err)))
+    if (!rc && !(d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err)))
         rc = err->code;
-    if (rc == FM_OK)
+    if (!rc)
         rc = make_directory(d, err);
-    if (rc == FM_OK && (d->fd = open(d->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+    if (!rc && (d->fd = open(d->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         rc = fm_fail_errno(err, "cannot open '%s'", d->temp);
-    if (rc != FM_OK)
+    if (rc)
         fm_outdir_abandon(d);
     return rc;
 }
@@ -134,7 +134,7 @@ int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, s
         return err->code;
     int rc = fm_output_open(o, path, false, false, err);
     free(path);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "'%s'", d->path);
     fm_temporary_forget(o->slot); /* the directory's own entry covers it */
     o->slot = -1;
@@ -156,14 +156,14 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
 {
     struct fm_err unused = {0};
     int rc = check_target(d->path, d->force, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = exchange(d, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = check_directory(d->temp, d->path, d->force, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         fm_temporary_rmdir(d->temp);
-    } else if (exchange(d, &unused) != FM_OK) { /* then it stays under the temporary's name */
+    } else if (exchange(d, &unused)) { /* then it stays under the temporary's name */
         fm_temporary_forget(d->slot);
         d->slot = -1;
         free(d->temp);
@@ -177,7 +177,7 @@ static int appear(struct fm_outdir *d, struct fm_err *err)
 {
     struct stat st;
     int rc = fm_temporary_enter(err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (d->force && lstat(d->path, &st) == 0)
         rc = replace(d, err);
@@ -192,9 +192,9 @@ int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err)
 {
     assert(d->fd >= 0);
     int rc = fm_temporary_flush(d->fd, d->path, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = appear(d, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         free(d->temp);
         d->temp = NULL;
         rc = fm_temporary_flush_parent(d->path, err);

@@ -100,7 +100,7 @@ static int make_temporary(struct fm_output *o, struct fm_err *err)
     o->temp = fm_temporary_new(o->path, "fm", false, &o->slot, err);
     if (!o->temp)
         return err->code;
-    if (fm_temporary_enter(err) != FM_OK)
+    if (fm_temporary_enter(err))
         return err->code;
     int fd = open(o->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     fm_temporary_leave();
@@ -122,9 +122,9 @@ int fm_output_open(struct fm_output *o, const char *path, bool binary, bool forc
     int rc;
     if (strcmp(path, "-") == 0)
         rc = open_stdout(o, binary, err);
-    else if ((rc = fm_output_check(path, force, err)) == FM_OK)
+    else if (!(rc = fm_output_check(path, force, err)))
         rc = (o->path = fm_strdup(path, err)) ? make_temporary(o, err) : err->code;
-    if (rc != FM_OK)
+    if (rc)
         fm_output_abandon(o);
     return rc;
 }
@@ -146,7 +146,7 @@ int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
         return fail_write(o, size, err);
     uint64_t room = 0;
     rc = fm_file_free_space(o->temp, &room, err);
-    if (rc == FM_OK && room < size) {
+    if (!rc && room < size) {
         errno = ENOSPC;
         return fail_write(o, size, err);
     }
@@ -165,9 +165,9 @@ int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm
 {
     size_t done = 0;
     int rc = FM_OK;
-    while (done < size && rc == FM_OK) {
+    while (done < size && !rc) {
         size_t piece = size - done;
-        if (o->small && (rc = await_reader(o, err)) != FM_OK)
+        if (o->small && (rc = await_reader(o, err)))
             return rc;
         if (o->small && piece > PIPE_BUF)
             piece = PIPE_BUF;
@@ -202,7 +202,7 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
 /* Give the flushed and closed temporary its name. */
 static int appear(struct fm_output *o, struct fm_err *err)
 {
-    if (fm_temporary_enter(err) != FM_OK)
+    if (fm_temporary_enter(err))
         return err->code;
     int failed = o->force ? rename(o->temp, o->path) : fm_temporary_rename(o->temp, o->path);
     fm_temporary_leave();
@@ -213,7 +213,7 @@ static int appear(struct fm_output *o, struct fm_err *err)
     if (o->inside)
         return FM_OK;
     int rc = fm_temporary_flush_parent(o->path, err);
-    if (rc != FM_OK)
+    if (rc)
         unlink(o->path);
     return rc;
 }
@@ -224,9 +224,9 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err)
     int rc = fm_temporary_flush(o->fd, name_of(o), err);
     int fd = o->fd;
     o->fd = -1;
-    if (close(fd) != 0 && rc == FM_OK)
+    if (close(fd) != 0 && !rc)
         rc = fm_fail_errno(err, "cannot close '%s'", name_of(o));
-    if (rc == FM_OK && o->path)
+    if (!rc && o->path)
         rc = appear(o, err);
     fm_output_abandon(o);
     return rc;
@@ -248,7 +248,7 @@ void fm_output_abandon(struct fm_output *o)
 
 int fm_output_end(struct fm_output *o, int rc, struct fm_err *err)
 {
-    if (rc == FM_OK)
+    if (!rc)
         return fm_output_commit(o, err);
     fm_output_abandon(o);
     return rc;
@@ -258,5 +258,5 @@ int fm_output_text(const char *path, const char *text, bool force, struct fm_err
 {
     struct fm_output o;
     int rc = fm_output_open(&o, path, false, force, err);
-    return rc == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err) : rc;
+    return rc ? rc : fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err);
 }

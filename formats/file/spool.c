@@ -33,7 +33,7 @@ int fm_spool_begin(struct fm_spool *s, struct fm_err *err)
 {
     *s = (struct fm_spool){.file = {.fd = -1}};
     int fd = -1, rc = fm_file_temp(&fd, err);
-    if (rc == FM_OK && !(s->file.path = fm_strdup("standard input", err))) {
+    if (!rc && !(s->file.path = fm_strdup("standard input", err))) {
         close(fd);
         return err->code;
     }
@@ -73,14 +73,13 @@ int fm_spool_keep(struct fm_spool *s, uint64_t until, struct fm_err *err)
     if (!piece)
         return fm_fail(err, FM_ENOMEM, "no memory to read standard input");
     int rc = FM_OK;
-    while (rc == FM_OK && !s->ended && s->file.size < until) {
+    while (!rc && !s->ended && s->file.size < until) {
         uint64_t left = until - s->file.size;
         size_t got = 0;
         rc = receive(s, piece, left < PIECE_BYTES ? (size_t)left : PIECE_BYTES, &got, err);
-        if (rc == FM_OK &&
-            (rc = fm_file_temp_write(s->file.fd, s->file.size, piece, got, err)) != FM_OK)
+        if (!rc && (rc = fm_file_temp_write(s->file.fd, s->file.size, piece, got, err)))
             fm_within(err, "copy of standard input");
-        s->file.size += rc == FM_OK ? got : 0;
+        s->file.size += !rc ? got : 0;
     }
     free(piece);
     return rc;
@@ -92,10 +91,10 @@ int fm_spool_read(struct fm_spool *s, uint64_t offset, void *dst, size_t size, s
     uint64_t there = s->file.size - offset;
     size_t done = there < size ? (size_t)there : size;
     int rc = fm_file_read(&s->file, offset, dst, done, err);
-    while (rc == FM_OK && done < size) {
+    while (!rc && done < size) {
         size_t got = 0;
         rc = receive(s, (char *)dst + done, size - done, &got, err);
-        if (rc == FM_OK && got == 0)
+        if (!rc && got == 0)
             rc = fm_fail(err, FM_EFORMAT, "standard input ends at byte %" PRIu64, s->file.size);
         done += got;
         s->file.size += got;

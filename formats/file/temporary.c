@@ -106,10 +106,10 @@ int fm_temporary_check(const char *path, struct fm_err *err)
     const char *name;
     size_t len = 0;
     char home[PATH_MAX + 4];
-    if (fm_temporary_enter(err) != FM_OK)
+    if (fm_temporary_enter(err))
         return err->code; /* the directory may be gone, and that would be no reason */
     fm_temporary_leave();
-    if (find_name(&name, &len, path, err) != FM_OK)
+    if (find_name(&name, &len, path, err))
         return err->code;
     snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
     return access(home, W_OK | X_OK) == 0 ? FM_OK : fm_temporary_fail(path, err);
@@ -120,7 +120,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
 {
     size_t len = 0;
     const char *name;
-    if (find_name(&name, &len, path, err) != FM_OK)
+    if (find_name(&name, &len, path, err))
         return NULL;
     int kept = (int)(len < NAME_KEPT ? len : NAME_KEPT);
     char made[PATH_MAX];

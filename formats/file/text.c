@@ -25,7 +25,7 @@ static bool make_room(struct fm_text *t, size_t more)
     if (!fm_mul(&doubled, t->capacity, 2) || doubled < need)
         doubled = need < FIRST_BYTES ? FIRST_BYTES : need;
     void *data = t->data;
-    if (fm_grow(&data, doubled, 1, "text", &unused) != FM_OK)
+    if (fm_grow(&data, doubled, 1, "text", &unused))
         return !(t->failed = true);
     t->data = data;
     t->capacity = doubled;

@@ -142,13 +142,13 @@ static int parse_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
     uint32_t low = 0;
     int rc = parse_hex(j, u, err);
-    if (rc != FM_OK || *u < 0xd800 || *u > 0xdfff)
+    if (rc || *u < 0xd800 || *u > 0xdfff)
         return rc;
     if (*u > 0xdbff || j->end - j->at < 2 || j->at[0] != '\\' || j->at[1] != 'u')
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": lone surrogate \\u%04x",
                        position(j), (unsigned)*u);
     j->at += 2;
-    if ((rc = parse_hex(j, &low, err)) != FM_OK)
+    if ((rc = parse_hex(j, &low, err)))
         return rc;
     if (low < 0xdc00 || low > 0xdfff)
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": lone surrogate \\u%04x",
@@ -173,7 +173,7 @@ static int parse_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err
         return fail_at(j, err, "an escape");
     j->at++;
     int rc = parse_unicode(j, &u, err);
-    if (rc == FM_OK && u == 0)
+    if (!rc && u == 0)
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": NUL in a string", position(j));
     *n = utf8_encode(dst, u);
     return rc;
@@ -194,7 +194,7 @@ static int parse_character(struct fm_json *j, bool controls, char dst[4], size_t
     if (*j->at == '\\') {
         j->at++;
         int rc = parse_escape(j, dst, n, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
     } else {
         *n = utf8_length((const unsigned char *)j->at, (size_t)(j->end - j->at));
@@ -224,7 +224,7 @@ static int parse_string(struct fm_json *j, bool controls, char *dst, size_t capa
     j->at++;
     while (j->at < j->end && *j->at != '"') {
         int rc = parse_character(j, controls, c, &n, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         if (!dst)
             continue;
@@ -310,19 +310,19 @@ static int skip_number(struct fm_json *j, struct fm_err *err)
         j->at++;
     else
         rc = parse_digits(j, err);
-    if (rc == FM_OK && is_digit(j))
+    if (!rc && is_digit(j))
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": leading zero", where);
-    if (rc == FM_OK && next_is(j, ".")) {
+    if (!rc && next_is(j, ".")) {
         j->at++;
         rc = parse_digits(j, err);
     }
-    if (rc == FM_OK && next_is(j, "eE")) {
+    if (!rc && next_is(j, "eE")) {
         j->at++;
         if (next_is(j, "+-"))
             j->at++;
         rc = parse_digits(j, err);
     }
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     size_t length = (size_t)(j->at - begin);
     if (length > FM_JSON_NUMBER_MAX)
@@ -364,7 +364,7 @@ static int skip_scalar(struct fm_json *j, struct fm_err *err)
 static int skip_key(struct fm_json *j, struct fm_err *err)
 {
     int rc = parse_string(j, j->text_keys, NULL, 0, err);
-    return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
+    return !rc ? fm_json_expect(j, ':', err) : rc;
 }
 
 /*
@@ -387,12 +387,12 @@ static int skip_values(struct fm_json *j, size_t *values, struct fm_err *err)
                                position(j), FM_JSON_DEPTH_MAX);
             closer[depth++] = *j->at++ == '{' ? '}' : ']';
             if (!fm_json_accept(j, closer[depth - 1])) {
-                if (closer[depth - 1] == '}' && (rc = skip_key(j, err)) != FM_OK)
+                if (closer[depth - 1] == '}' && (rc = skip_key(j, err)))
                     return rc;
                 continue;
             }
             depth--;
-        } else if ((rc = skip_scalar(j, err)) != FM_OK) {
+        } else if ((rc = skip_scalar(j, err))) {
             return rc;
         }
         while (depth > 0 && fm_json_accept(j, closer[depth - 1]))
@@ -401,7 +401,7 @@ static int skip_values(struct fm_json *j, size_t *values, struct fm_err *err)
             return FM_OK;
         if (!fm_json_accept(j, ','))
             return fail_at(j, err, closer[depth - 1] == '}' ? "',' or '}'" : "',' or ']'");
-        if (closer[depth - 1] == '}' && (rc = skip_key(j, err)) != FM_OK)
+        if (closer[depth - 1] == '}' && (rc = skip_key(j, err)))
             return rc;
     }
 }
@@ -418,5 +418,5 @@ int fm_json_check(const char *text, size_t size, struct fm_err *err)
     size_t values = FM_JSON_VALUES_MAX;
     fm_json_init(&j, text, size);
     int rc = skip_values(&j, &values, err);
-    return rc == FM_OK ? fm_json_end(&j, err) : rc;
+    return rc ? rc : fm_json_end(&j, err);
 }

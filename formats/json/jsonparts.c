@@ -12,12 +12,11 @@ int fm_jsonparts_take(struct fm_json *j, struct fm_jsonpart *part, int parts, co
 {
     char key[256];
     int rc = fm_json_expect(j, '{', err);
-    if (rc != FM_OK || fm_json_accept(j, '}'))
+    if (rc || fm_json_accept(j, '}'))
         return rc;
     do {
         int i = 0;
-        if ((rc = fm_json_string(j, key, sizeof key, err)) != FM_OK ||
-            (rc = fm_json_expect(j, ':', err)) != FM_OK)
+        if ((rc = fm_json_string(j, key, sizeof key, err)) || (rc = fm_json_expect(j, ':', err)))
             return rc;
         while (i < parts && strcmp(part[i].key, key) != 0)
             i++;
@@ -27,7 +26,7 @@ int fm_jsonparts_take(struct fm_json *j, struct fm_jsonpart *part, int parts, co
         if (part[i].begin)
             return fm_fail(err, FM_EFORMAT, "%s has '%s' twice", where, key);
         part[i].begin = j->at;
-        if ((rc = fm_json_skip(j, err)) != FM_OK)
+        if ((rc = fm_json_skip(j, err)))
             return rc;
         part[i].end = j->at;
     } while (fm_json_accept(j, ','));
@@ -63,5 +62,5 @@ int fm_jsonparts_tree(cJSON **tree, const struct fm_jsonpart *p, struct fm_err *
     if (fm_jsonparts_is_null(p))
         return FM_OK;
     int rc = fm_json_tree(tree, p->begin, (size_t)(p->end - p->begin), err);
-    return rc == FM_OK ? FM_OK : fm_within(err, "%s", p->key);
+    return !rc ? FM_OK : fm_within(err, "%s", p->key);
 }

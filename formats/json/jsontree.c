@@ -32,7 +32,7 @@ static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err
         return fm_fail(err, FM_EFORMAT, "JSON: key '%s' appears twice", twin);
     for (c = node->child; c; c = c->next) {
         int rc = c->child ? refuse_twins(c, keys, err) : FM_OK;
-        if (rc != FM_OK)
+        if (rc)
             return rc;
     }
     return FM_OK;
@@ -42,7 +42,7 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
 {
     *tree = NULL;
     int rc = fm_json_check(text, size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const char *end = NULL;
     cJSON *t = cJSON_ParseWithLengthOpts(text, size, &end, 0);
@@ -54,7 +54,7 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
     else
         rc = refuse_twins(t, keys, err);
     free(keys);
-    if (rc != FM_OK)
+    if (rc)
         cJSON_Delete(t);
     else
         *tree = t;

@@ -92,7 +92,7 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
         return fm_fail_errno(err, "cannot examine '%s'", name);
     if (!S_ISREG(st.st_mode))
         return FM_OK;
-    if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err) != FM_OK)
+    if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err))
         return err->code;
     if (fm_carried_add(sum, name, (uint64_t)st.st_size, err))
         return err->code;
@@ -137,13 +137,13 @@ int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_er
     }
     rewinddir(d); /* the position is shared with dir->fd */
     const struct dirent *e;
-    while (rc == FM_OK && (errno = 0, e = readdir(d)))
+    while (!rc && (errno = 0, e = readdir(d)))
         rc = add(dir, e->d_name, pattern, &sum, err);
-    if (rc == FM_OK && errno != 0)
+    if (!rc && errno != 0)
         rc = fm_fail_errno(err, "cannot list the directory");
     closedir(d);
     fm_names_sort(dir->carried, dir->carried_count, sizeof *dir->carried);
-    if (rc == FM_OK)
+    if (!rc)
         return check_patterns(dir, pattern, err);
     return fm_within(err, "%s", dir->path);
 }

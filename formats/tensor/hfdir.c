@@ -31,7 +31,7 @@ static int read_config(struct fm_hfdir *dir, struct fm_err *err)
 {
     struct fm_file f = {0};
     int rc = fm_file_open_at(&f, dir->fd, "config.json", true, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &dir->config, &dir->config_bytes, err);
     fm_file_close(&f);
     return rc;
@@ -44,7 +44,7 @@ static int open_shard(struct fm_hfdir *dir, size_t i, const char *name, struct f
     if (!(s->name = fm_strdup(name, err)))
         return err->code;
     int rc = fm_file_open_at(&s->file, dir->fd, name, true, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     for (size_t k = 0; k < i; k++)
         if (dir->shard[k].file.ino == s->file.ino && dir->shard[k].file.dev == s->file.dev)
@@ -83,13 +83,13 @@ static int open_indexed(struct fm_hfdir *dir, const struct fm_hfindex *x, struct
 {
     bool single_named = false;
     int rc = alloc_shards(dir, x->shards, err);
-    for (size_t i = 0; i < x->shards && rc == FM_OK; i++) {
+    for (size_t i = 0; i < x->shards && !rc; i++) {
         single_named |= strcmp(x->shard[i], SINGLE) == 0;
         rc = open_shard(dir, i, x->shard[i], err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = check_shard(&dir->shard[i], x, err);
     }
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!single_named && is_there(dir, SINGLE))
         return fm_fail(err, FM_ECONFIG,
@@ -107,10 +107,10 @@ static int open_index(struct fm_hfdir *dir, struct fm_err *err)
     struct fm_file f = {0};
     struct fm_hfindex x = {0};
     int rc = fm_file_open_at(&f, dir->fd, INDEX, true, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_hfindex_open(&x, &f, err);
     fm_file_close(&f);
-    if (rc == FM_OK)
+    if (!rc)
         rc = open_indexed(dir, &x, err);
     fm_hfindex_close(&x);
     return rc;
@@ -125,7 +125,7 @@ static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
                        "neither " SINGLE " nor " INDEX
                        " was found; convert the model to safetensors");
     int rc = alloc_shards(dir, 1, err);
-    return rc == FM_OK ? open_shard(dir, 0, SINGLE, err) : rc;
+    return rc ? rc : open_shard(dir, 0, SINGLE, err);
 }
 
 static int compare_places(const void *a, const void *b)
@@ -154,17 +154,17 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
 {
     *dir = (struct fm_hfdir){.fd = -1};
     int rc = (dir->path = fm_strdup(path, err)) ? FM_OK : err->code;
-    if (rc != FM_OK || (rc = fm_file_open_directory(&dir->fd, path, err)) != FM_OK)
+    if (rc || (rc = fm_file_open_directory(&dir->fd, path, err)))
         goto out;
     rc = read_config(dir, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = open_weights(dir, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = sort_places(dir, err);
-    if (rc != FM_OK)
+    if (rc)
         fm_within(err, "%s", path);
 out:
-    if (rc != FM_OK)
+    if (rc)
         fm_hfdir_close(dir);
     return rc;
 }
@@ -209,11 +209,11 @@ int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char 
 {
     struct fm_file f = {0};
     int rc = fm_file_open_at(&f, dir->fd, c->name, true, err);
-    if (rc == FM_OK && f.size != c->size)
+    if (!rc && f.size != c->size)
         rc = fm_fail(err, FM_EIO, "'%s' was changed (%" PRIu64 " bytes, now %" PRIu64 ")", c->name,
                      c->size, f.size);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_file_slurp(&f, (size_t)c->size, data, size, err);
     fm_file_close(&f);
-    return rc == FM_OK ? rc : fm_within(err, "%s", dir->path);
+    return !rc ? rc : fm_within(err, "%s", dir->path);
 }

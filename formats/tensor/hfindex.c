@@ -80,7 +80,7 @@ static int parse_entry(struct making *m, struct fm_err *err)
         void *grown = x->entry;
         size_t more = m->capacity ? 2 * m->capacity : 256;
         int rc = fm_grow(&grown, more, sizeof *x->entry, "the shard index", err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         x->entry = grown;
         m->capacity = more;
@@ -88,17 +88,17 @@ static int parse_entry(struct making *m, struct fm_err *err)
     struct fm_hfentry *e = &x->entry[x->count];
     *e = (struct fm_hfentry){.tensor = x->text + m->text};
     int rc = fm_json_string(&m->j, x->text + m->text, FM_ST_NAME_BYTES_MAX + 1, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     m->text += strlen(e->tensor) + 1;
     char *name = x->text + m->text;
     bool kept = false;
     rc = fm_json_expect(&m->j, ':', err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_string(&m->j, name, NAME_MAX + 1, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = enter_shard(x, name, &e->shard, &kept, err);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "tensor '%s'", e->tensor);
     if (kept)
         m->text += strlen(name) + 1;
@@ -109,12 +109,12 @@ static int parse_entry(struct making *m, struct fm_err *err)
 static int parse_map(struct making *m, struct fm_err *err)
 {
     int rc = fm_json_expect(&m->j, '{', err);
-    if (rc != FM_OK || fm_json_accept(&m->j, '}'))
+    if (rc || fm_json_accept(&m->j, '}'))
         return rc;
     do
         rc = parse_entry(m, err);
-    while (rc == FM_OK && fm_json_accept(&m->j, ','));
-    return rc == FM_OK ? fm_json_expect(&m->j, '}', err) : rc;
+    while (!rc && fm_json_accept(&m->j, ','));
+    return rc ? rc : fm_json_expect(&m->j, '}', err);
 }
 
 /* The keys of the file: weight_map matters, others are checked and skipped. */
@@ -123,25 +123,25 @@ static int parse_file(struct making *m, struct fm_err *err)
     char key[64];
     bool map = false;
     int rc = fm_json_expect(&m->j, '{', err);
-    if (rc == FM_OK && !fm_json_accept(&m->j, '}')) {
+    if (!rc && !fm_json_accept(&m->j, '}')) {
         do {
             rc = fm_json_string(&m->j, key, sizeof key, err);
-            if (rc == FM_OK)
+            if (!rc)
                 rc = fm_json_expect(&m->j, ':', err);
-            if (rc != FM_OK)
+            if (rc)
                 return rc;
             bool is_map = strcmp(key, "weight_map") == 0;
             if (is_map && map)
                 return fm_fail(err, FM_EFORMAT, "key 'weight_map' appears twice");
             map |= is_map;
             rc = is_map ? parse_map(m, err) : fm_json_skip(&m->j, err);
-        } while (rc == FM_OK && fm_json_accept(&m->j, ','));
-        if (rc == FM_OK)
+        } while (!rc && fm_json_accept(&m->j, ','));
+        if (!rc)
             rc = fm_json_expect(&m->j, '}', err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_end(&m->j, err);
-    if (rc == FM_OK && m->x->count == 0)
+    if (!rc && m->x->count == 0)
         return fm_fail(err, FM_EFORMAT,
                        map ? "weight_map is empty" : "key 'weight_map' is missing");
     return rc;
@@ -154,7 +154,7 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
     struct making m = {.x = x};
     *x = (struct fm_hfindex){0};
     int rc = fm_file_slurp(file, FM_INDEX_BYTES_MAX, &json, &size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     /* Unescaped names are no longer than their JSON; the slack lets the limits speak first. */
     m.text_capacity = size + FM_ST_NAME_BYTES_MAX + NAME_MAX + 2;
@@ -165,7 +165,7 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
         goto out;
     }
     fm_json_init(&m.j, json, size);
-    if ((rc = parse_file(&m, err)) != FM_OK)
+    if ((rc = parse_file(&m, err)))
         goto out;
     fm_names_sort(x->entry, x->count, sizeof *x->entry);
     const char *twin = fm_names_twin(x->entry, x->count, sizeof *x->entry);
@@ -173,7 +173,7 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
         rc = fm_fail(err, FM_EFORMAT, "tensor '%s' appears twice", twin);
 out:
     free(json);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_hfindex_close(x);
         fm_within(err, "%s", file->path);
     }

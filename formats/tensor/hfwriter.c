@@ -61,7 +61,7 @@ static int plan_files(struct fm_hfwriter *w, struct fm_err *err)
             snprintf(f->name, sizeof f->name, "model-%05zu-of-%05zu.safetensors", i + 1, w->files);
         int rc = fm_safetensors_plan(w->tensor + f->first, f->count, NULL, &f->header,
                                      &f->header_bytes, &f->file_bytes, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         w->file_bytes += f->file_bytes;
     }
@@ -107,18 +107,18 @@ int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size
         return err->code;
     int rc = FM_OK;
     memcpy(w->tensor, tensor, count * sizeof *tensor);
-    for (size_t i = 0; i < count && rc == FM_OK; i++)
+    for (size_t i = 0; i < count && !rc; i++)
         if (!size_tensor(&w->tensor[i]))
             rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes below 2^64",
                          tensor[i].name);
     fm_names_sort(w->tensor, count, sizeof *w->tensor);
-    if (rc == FM_OK)
+    if (!rc)
         rc = cut(w, shard_bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan_files(w, err);
-    if (rc == FM_OK && w->files > 1)
+    if (!rc && w->files > 1)
         rc = make_index(w, err);
-    if (rc != FM_OK)
+    if (rc)
         fm_hfwriter_release(w);
     return rc;
 }

@@ -46,7 +46,7 @@ static int refill(struct header *h, struct fm_err *err)
     if (more > h->left)
         more = (size_t)h->left;
     int rc = fm_file_read(h->file, h->next, h->window + kept, more, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     fm_hasher_add(h->hasher, h->window + kept, more);
     h->next += more;
@@ -64,7 +64,7 @@ static int skip_space(struct header *h, struct fm_err *err)
         while (h->j.at < h->j.end && strchr(" \t\r\n", *h->j.at) && *h->j.at)
             h->j.at++;
         rc = refill(h, err);
-    } while (rc == FM_OK && h->j.at < h->j.end && strchr(" \t\r\n", *h->j.at) && *h->j.at);
+    } while (!rc && h->j.at < h->j.end && strchr(" \t\r\n", *h->j.at) && *h->j.at);
     return rc;
 }
 
@@ -90,7 +90,7 @@ static int keep_text(struct header *h, size_t limit, bool name, const char **kep
     size_t capacity = room < limit ? room : limit;
     int rc =
         name ? fm_json_string(&h->j, dst, capacity, err) : fm_json_text(&h->j, dst, capacity, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     h->text += strlen(dst) + 1;
     *kept = dst;
@@ -112,7 +112,7 @@ static int parse_dtype(struct fm_json *j, struct fm_tensor *t, struct fm_err *er
 {
     char name[32];
     int rc = fm_json_string(j, name, sizeof name, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     int dtype = fm_dtype_from_name(name, strlen(name));
     if (dtype < 0)
@@ -127,12 +127,12 @@ static int parse_integers(struct fm_json *j, const char *what, uint64_t *value, 
 {
     *count = 0;
     int rc = fm_json_expect(j, '[', err);
-    if (rc != FM_OK || fm_json_accept(j, ']'))
+    if (rc || fm_json_accept(j, ']'))
         return rc;
     do {
         if (*count == max)
             return fm_fail(err, FM_EFORMAT, "%s has more than %d numbers", what, max);
-        if ((rc = fm_json_uint(j, &value[(*count)++], err)) != FM_OK)
+        if ((rc = fm_json_uint(j, &value[(*count)++], err)))
             return fm_within(err, "%s", what);
     } while (fm_json_accept(j, ','));
     return fm_json_expect(j, ']', err);
@@ -143,7 +143,7 @@ static int parse_offsets(struct fm_json *j, struct fm_tensor *t, struct fm_err *
     uint64_t span[2] = {0, 0};
     int count = 0;
     int rc = parse_integers(j, "data_offsets", span, 2, &count, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (count != 2)
         return fm_fail(err, FM_EFORMAT, "data_offsets has %d numbers, not 2", count);
@@ -163,9 +163,9 @@ static int parse_field(struct fm_json *j, struct fm_tensor *t, int *has, struct 
 {
     char key[64];
     int rc = fm_json_string(j, key, sizeof key, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_expect(j, ':', err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     int bit = !strcmp(key, "dtype")          ? HAS_DTYPE
               : !strcmp(key, "shape")        ? HAS_SHAPE
@@ -214,14 +214,14 @@ static int parse_tensor(struct header *h, struct fm_tensor *t, struct fm_err *er
 {
     int has = 0;
     int rc = fm_json_expect(&h->j, '{', err);
-    if (rc == FM_OK && !fm_json_accept(&h->j, '}')) {
+    if (!rc && !fm_json_accept(&h->j, '}')) {
         do
             rc = parse_field(&h->j, t, &has, err);
-        while (rc == FM_OK && fm_json_accept(&h->j, ','));
-        if (rc == FM_OK)
+        while (!rc && fm_json_accept(&h->j, ','));
+        if (!rc)
             rc = fm_json_expect(&h->j, '}', err);
     }
-    if (rc != FM_OK)
+    if (rc)
         return explain(h, err);
     if (has != HAS_ALL)
         return fm_fail(err, FM_EFORMAT, "key '%s' is missing",
@@ -242,7 +242,7 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
         size_t more = h->capacity ? 2 * h->capacity : 256;
         void *grown = st->tensor;
         int rc = fm_grow(&grown, more, sizeof *st->tensor, "the index of tensors", err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         st->tensor = grown;
         h->capacity = more;
@@ -250,7 +250,7 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
     struct fm_tensor *t = &st->tensor[st->count++];
     *t = (struct fm_tensor){.name = name};
     int rc = parse_tensor(h, t, err);
-    return rc == FM_OK ? rc : fm_within(err, "tensor '%s'", name);
+    return !rc ? rc : fm_within(err, "tensor '%s'", name);
 }
 
 static int add_pair(struct header *h, struct fm_err *err)
@@ -260,18 +260,18 @@ static int add_pair(struct header *h, struct fm_err *err)
         size_t more = 2 * h->pairs_capacity + 16;
         void *grown = st->metadata;
         int rc = fm_grow(&grown, more, sizeof *st->metadata, "metadata", err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         st->metadata = grown;
         h->pairs_capacity = more;
     }
     const char **pair = st->metadata + 2 * h->pairs;
     int rc = keep_text(h, FM_ST_NAME_BYTES_MAX + 1, true, &pair[0], err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_expect(&h->j, ':', err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = keep_text(h, FM_ST_ENTRY_BYTES_MAX, false, &pair[1], err);
-    if (rc != FM_OK)
+    if (rc)
         return explain(h, err);
     h->pairs++;
     pair[2] = NULL;
@@ -281,16 +281,16 @@ static int add_pair(struct header *h, struct fm_err *err)
 static int parse_metadata(struct header *h, struct fm_err *err)
 {
     int rc = fm_json_expect(&h->j, '{', err);
-    if (rc == FM_OK && !fm_json_accept(&h->j, '}')) {
+    if (!rc && !fm_json_accept(&h->j, '}')) {
         do {
             rc = skip_space(h, err);
-            if (rc == FM_OK)
+            if (!rc)
                 rc = add_pair(h, err);
-        } while (rc == FM_OK && fm_json_accept(&h->j, ','));
-        if (rc == FM_OK)
+        } while (!rc && fm_json_accept(&h->j, ','));
+        if (!rc)
             rc = fm_json_expect(&h->j, '}', err);
     }
-    if (rc != FM_OK || h->pairs == 0)
+    if (rc || h->pairs == 0)
         return rc;
     const char **m = h->st->metadata;
     fm_names_sort(m, h->pairs, 2 * sizeof *m);
@@ -303,12 +303,12 @@ static int parse_entry(struct header *h, bool *metadata, struct fm_err *err)
 {
     const char *name = NULL;
     int rc = skip_space(h, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = keep_text(h, FM_ST_NAME_BYTES_MAX + 1, true, &name, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_expect(&h->j, ':', err);
-    if (rc != FM_OK)
+    if (rc)
         return explain(h, err);
     if (strcmp(name, "__metadata__") != 0)
         return add_tensor(h, name, err);
@@ -316,7 +316,7 @@ static int parse_entry(struct header *h, bool *metadata, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT, "__metadata__ appears twice");
     *metadata = true;
     rc = parse_metadata(h, err);
-    return rc == FM_OK ? rc : fm_within(err, "__metadata__");
+    return !rc ? rc : fm_within(err, "__metadata__");
 }
 
 /* The whole text of the header. */
@@ -324,24 +324,24 @@ static int parse_header(struct header *h, struct fm_err *err)
 {
     bool metadata = false;
     int rc = refill(h, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (h->j.at == h->j.end || *h->j.at != '{')
         return fm_fail(err, FM_EFORMAT, "the header does not begin with '{'");
     h->j.at++;
-    if ((rc = skip_space(h, err)) != FM_OK)
+    if ((rc = skip_space(h, err)))
         return rc;
     if (!fm_json_accept(&h->j, '}')) {
         do {
-            if ((rc = parse_entry(h, &metadata, err)) != FM_OK)
+            if ((rc = parse_entry(h, &metadata, err)))
                 return rc;
-            if ((rc = skip_space(h, err)) != FM_OK)
+            if ((rc = skip_space(h, err)))
                 return rc;
         } while (fm_json_accept(&h->j, ','));
-        if ((rc = fm_json_expect(&h->j, '}', err)) != FM_OK)
+        if ((rc = fm_json_expect(&h->j, '}', err)))
             return rc;
     }
-    if ((rc = skip_space(h, err)) != FM_OK)
+    if ((rc = skip_space(h, err)))
         return rc;
     return fm_json_end(&h->j, err);
 }
@@ -412,7 +412,7 @@ static int read_length(struct header *h, uint64_t base, uint64_t size, struct fm
         return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are too few for a safetensors file",
                        size);
     int rc = fm_file_read(h->file, base, b, sizeof b, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     uint64_t n = fm_little_endian(b, sizeof b);
     if (n > FM_ST_HEADER_BYTES_MAX)
@@ -447,7 +447,7 @@ int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, u
         rc = fm_fail(err, FM_ENOMEM, "no memory to index '%s'", file->path);
     else
         rc = read_length(&h, base, size, err);
-    if (rc != FM_OK)
+    if (rc)
         goto out;
     /* Unescaping never makes text longer, so it needs no more room than the header has. */
     h.text_capacity = (size_t)(h.left < FM_ST_TEXT_BYTES_MAX ? h.left : FM_ST_TEXT_BYTES_MAX) + 1;
@@ -461,14 +461,14 @@ int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, u
     }
     fm_json_init(&h.j, h.window, 0);
     rc = parse_header(&h, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = finish_index(&h, base + st->header_bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         note_digest(&h);
 out:
     if (rc == FM_EFORMAT)
         fm_within(err, "%s", file->path);
-    if (rc != FM_OK)
+    if (rc)
         fm_safetensors_close(st);
     free(h.window);
     fm_hasher_free(h.hasher);

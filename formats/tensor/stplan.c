@@ -114,14 +114,14 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
         return fm_fail(err, FM_ECONFIG,
                        "%zu tensors in one safetensors file (limit %d); use more shards", count,
                        FM_ST_TENSORS_MAX);
-    if (count > 0 && (rc = refuse_twins(tensor, count, err)) != FM_OK)
+    if (count > 0 && (rc = refuse_twins(tensor, count, err)))
         return rc;
     if (count > 0)
         qsort(tensor, count, sizeof *tensor, compare_places);
     fm_text_add(&text, "\0\0\0\0\0\0\0\0", 8);
     add_metadata(&text, metadata);
     for (size_t i = 0; i < count; i++) {
-        if ((rc = set_size(&tensor[i], err)) != FM_OK)
+        if ((rc = set_size(&tensor[i], err)))
             goto out;
         tensor[i].offset = at;
         if (!fm_add(&at, at, tensor[i].size) || at > INT64_MAX / 2) {
@@ -131,7 +131,7 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
         }
         add_tensor(&text, &tensor[i]);
     }
-    if ((rc = close_header(&text, err)) != FM_OK)
+    if ((rc = close_header(&text, err)))
         goto out;
     for (size_t i = 0; i < count; i++)
         tensor[i].offset += text.size;
@@ -139,7 +139,7 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
     *header_bytes = text.size;
     *file_bytes = text.size + at;
 out:
-    if (rc != FM_OK)
+    if (rc)
         free(text.data);
     return rc;
 }

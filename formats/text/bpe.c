@@ -44,7 +44,7 @@ static int grow(void **block, size_t *capacity, size_t need, size_t size, struct
         return FM_OK;
     size_t more = *capacity ? 2 * *capacity : 1024;
     int rc = fm_grow(block, more > need ? more : need, size, "a vocabulary", err);
-    if (rc == FM_OK)
+    if (!rc)
         *capacity = more > need ? more : need;
     return rc;
 }
@@ -55,7 +55,7 @@ int fm_bpe_add(struct fm_bpe *b, const char *text, size_t size, uint64_t id, str
         return fm_fail(err, FM_EFORMAT, "token '%.40s' has id %" PRIu64 " (limit %d)", text, id,
                        INT32_MAX - 1);
     int rc = grow((void **)&b->entry, &b->entry_capacity, b->entries + 1, sizeof *b->entry, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     b->entry[b->entries++] =
         (struct fm_bpe_entry){.at = b->text.size, .size = (uint32_t)size, .id = (int32_t)id};
@@ -141,18 +141,18 @@ int fm_bpe_add_merge(struct fm_bpe *b, const char *left, size_t left_size, const
     uint64_t l = 0, r = 0, both = 0;
     struct fm_text joined = {0};
     int rc = grow((void **)&b->merge, &b->merge_capacity, b->merges + 1, sizeof *b->merge, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = find_part(b, &l, left, left_size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = find_part(b, &r, right, right_size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     fm_text_add(&joined, left, left_size);
     fm_text_add(&joined, right, right_size);
     rc = joined.failed ? fm_fail(err, FM_ENOMEM, "no memory for a merge")
                        : find_part(b, &both, joined.data, joined.size, err);
     free(joined.data);
-    if (rc == FM_OK) {
+    if (!rc) {
         b->merge[b->merges] = (struct fm_bpe_merge){
             .pair = l << 32 | r, .rank = (uint32_t)b->merges, .id = (int32_t)both};
         b->merges++;
@@ -264,7 +264,7 @@ void fm_bpe_work_release(struct fm_bpe_work *w)
 void fm_bpe_push(struct fm_bpe_work *w, int32_t id)
 {
     struct fm_err ignored = {0};
-    if (grow((void **)&w->ids, &w->capacity, w->n + 1, sizeof *w->ids, &ignored) != FM_OK) {
+    if (grow((void **)&w->ids, &w->capacity, w->n + 1, sizeof *w->ids, &ignored)) {
         w->failed = true;
         return;
     }
@@ -408,8 +408,8 @@ static bool make_room(struct fm_bpe_work *w, size_t size)
 {
     struct fm_err ignored = {0};
     assert(size < INT32_MAX);
-    if (grow((void **)&w->symbol, &w->symbols, size, sizeof *w->symbol, &ignored) == FM_OK &&
-        grow((void **)&w->heap, &w->steps, 3 * size, sizeof *w->heap, &ignored) == FM_OK)
+    if (!grow((void **)&w->symbol, &w->symbols, size, sizeof *w->symbol, &ignored) &&
+        !grow((void **)&w->heap, &w->steps, 3 * size, sizeof *w->heap, &ignored))
         return true;
     w->failed = true;
     return false;

@@ -41,12 +41,12 @@ static int fill(struct fm_documents *d, struct fm_err *err)
     if (!d->buffer || d->have + piece > d->capacity) { /* of an empty file, too */
         size_t more = 2 * d->capacity > d->have + piece ? 2 * d->capacity : d->have + piece;
         int rc = fm_grow((void **)&d->buffer, more, 1, "a document", err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         d->capacity = more;
     }
     int rc = fm_file_read(&d->file, d->at, d->buffer + d->have, piece, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     d->at += piece;
     d->have += piece;
@@ -81,11 +81,11 @@ int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, str
 {
     *d = (struct fm_documents){.file.fd = -1, .blocks = blocks};
     int rc = fm_input_open(&d->file, path, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fill(d, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_beginning(d, err);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_documents_close(d);
         return rc;
     }
@@ -134,7 +134,7 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
         }
         seen = held;
         int rc = fill(d, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
     }
 }
@@ -150,7 +150,7 @@ int fm_documents_next(struct fm_documents *d, const char **record, size_t *size,
     *record = NULL;
     while (there && !(any && d->rows)) {
         size_t from = next;
-        if ((rc = find_line(d, from, &n, &next, &there, err)) != FM_OK)
+        if ((rc = find_line(d, from, &n, &next, &there, err)))
             return rc;
         if (!there)
             break;
@@ -195,7 +195,7 @@ static int parse_key(struct fm_json *j, char *key, size_t capacity, struct fm_er
     struct fm_json before = *j;
     struct fm_err ignored = {0};
     int rc = FM_OK;
-    if (fm_json_text(j, key, capacity, &ignored) != FM_OK) {
+    if (fm_json_text(j, key, capacity, &ignored)) {
         *key = '\0';
         *j = before;
         if (!fm_json_accept(j, '"'))
@@ -203,7 +203,7 @@ static int parse_key(struct fm_json *j, char *key, size_t capacity, struct fm_er
         *j = before;
         rc = fm_json_skip(j, err);
     }
-    return rc == FM_OK ? fm_json_expect(j, ':', err) : rc;
+    return !rc ? fm_json_expect(j, ':', err) : rc;
 }
 
 static int parse_row(const char *field, const char *row, size_t size, char *dst, struct fm_err *err)
@@ -214,18 +214,18 @@ static int parse_row(const char *field, const char *row, size_t size, char *dst,
     fm_json_init(&j, row, size);
     j.text_keys = true;
     int rc = fm_json_expect(&j, '{', err);
-    if (rc == FM_OK && !fm_json_accept(&j, '}')) {
+    if (!rc && !fm_json_accept(&j, '}')) {
         do {
-            if ((rc = parse_key(&j, key, sizeof key, err)) == FM_OK)
+            if (!(rc = parse_key(&j, key, sizeof key, err)))
                 rc = parse_field(&j, key, field, &found, dst, size + 1, err);
             chat = chat || strcmp(key, "messages") == 0;
-        } while (rc == FM_OK && fm_json_accept(&j, ','));
-        if (rc == FM_OK)
+        } while (!rc && fm_json_accept(&j, ','));
+        if (!rc)
             rc = fm_json_expect(&j, '}', err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_end(&j, err);
-    if (rc == FM_OK && !found)
+    if (!rc && !found)
         rc = fm_fail(err, FM_EFORMAT, "no field '%.80s'%s", field,
                      chat ? "; turn chat messages into text with fm-chat2text"
                           : "; name the field with --text-field");
@@ -237,7 +237,7 @@ int fm_documents_text(const struct fm_documents *d, const char *field, const cha
 {
     if (d->rows) {
         int rc = parse_row(field, record, size, dst, err);
-        *length = rc == FM_OK ? strlen(dst) : 0;
+        *length = !rc ? strlen(dst) : 0;
         return rc;
     }
     const char *nul = memchr(record, 0, size);

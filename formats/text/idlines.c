@@ -86,7 +86,7 @@ static int parse_byte(struct fm_idlines *l, unsigned char c, struct fm_err *err)
     bool blank = c == ' ' || c == '\t' || c == '\r';
     if (l->place == FM_IDLINES_DIGITS && (blank || c == ',' || c == ']')) {
         int rc = keep_id(l, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
     }
     return blank ? FM_OK : parse_sign(l, c, err);
@@ -95,7 +95,7 @@ static int parse_byte(struct fm_idlines *l, unsigned char c, struct fm_err *err)
 int fm_idlines_take(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < n && !l->done; i++)
+    for (size_t i = 0; !rc && i < n && !l->done; i++)
         rc = parse_byte(l, (unsigned char)bytes[i], err);
     return rc;
 }

@@ -41,7 +41,7 @@ static int next_value(struct column *c, uint64_t *value, struct fm_err *err)
         c->have = c->left < CHUNK ? c->left : CHUNK;
         size_t bytes = (size_t)c->have * (size_t)c->width;
         int rc = fm_file_read(c->file, c->at, c->chunk, bytes, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         c->at += bytes;
         c->left -= c->have;
@@ -85,14 +85,14 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
                        "its .idx: %" PRIu64 " bytes are too few for the header (%d bytes)",
                        m->idx.size, IDX_HEADER);
     int rc = fm_file_read(&m->idx, 0, b, sizeof b, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (memcmp(b, idx_magic, sizeof idx_magic) != 0)
         return fm_fail(err, FM_EFORMAT, "its .idx does not begin with MMIDIDX");
     if (fm_little_endian(b + 9, 8) != 1)
         return fm_fail(err, FM_EFORMAT, "its .idx: version %" PRIu64 " (supported: 1)",
                        fm_little_endian(b + 9, 8));
-    if ((rc = set_type(t, b[17], err)) != FM_OK)
+    if ((rc = set_type(t, b[17], err)))
         return rc;
     m->sequences = fm_little_endian(b + 18, 8);
     m->documents = fm_little_endian(b + 26, 8);
@@ -118,7 +118,7 @@ static int check_sequences(struct megatron *m, struct fm_tokens *t, struct fm_er
     for (uint64_t i = 0; i < m->sequences; i++) {
         uint64_t size = 0, pointer = 0;
         int rc = next_value(&m->size, &size, err);
-        if (rc != FM_OK || (rc = next_value(&m->pointer, &pointer, err)) != FM_OK)
+        if (rc || (rc = next_value(&m->pointer, &pointer, err)))
             return rc;
         if (size > INT32_MAX)
             return fm_fail(err, FM_EFORMAT,
@@ -154,7 +154,7 @@ static int check_documents(struct megatron *m, struct fm_err *err)
     for (uint64_t i = 0; i < m->documents; i++) {
         uint64_t bound = 0;
         int rc = next_value(&m->document, &bound, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         if (bound > m->sequences || bound < last || (i == 0 && bound != 0))
             return fm_fail(err, FM_EFORMAT,
@@ -178,7 +178,7 @@ static int check_modes(struct megatron *m, struct fm_err *err)
     for (uint64_t i = 0; i < m->idx.size - at; i++) {
         uint64_t mode = 0;
         int rc = next_value(&m->document, &mode, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         if (mode != 0)
             return fm_fail(err, FM_EFORMAT,
@@ -195,11 +195,11 @@ static int read_megatron(struct fm_tokens *t, struct fm_file *idx, struct fm_err
         return FM_ENOMEM;
     m->idx = *idx;
     int rc = read_header(m, t, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_sequences(m, t, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_documents(m, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_modes(m, err);
     free(m);
     return rc;
@@ -218,21 +218,21 @@ static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, stru
     int rc = ends ? FM_OK : FM_ENOMEM;
     if (ends)
         start(ends, index, 0, index->size / 8, 8);
-    for (uint64_t i = 0; rc == FM_OK && i < index->size / 8; i++, last = end) {
+    for (uint64_t i = 0; !rc && i < index->size / 8; i++, last = end) {
         rc = next_value(ends, &end, err);
-        if (rc == FM_OK && end < last)
+        if (!rc && end < last)
             rc = fm_fail(err, FM_EFORMAT,
                          "its .index: document %" PRIu64 " ends at token %" PRIu64
                          ", before the previous one (%" PRIu64 ")",
                          i, end, last);
-        if (rc == FM_OK && end > t->file.size / 2)
+        if (!rc && end > t->file.size / 2)
             rc = fm_fail(err, FM_EFORMAT,
                          "its .index: document %" PRIu64 " ends at token %" PRIu64
                          ", past the %" PRIu64 " bytes of tokens",
                          i, end, t->file.size);
     }
     free(ends);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (last == 0)
         return fm_fail(err, FM_EFORMAT, "it has no tokens");
@@ -278,8 +278,8 @@ static int open_sibling(struct fm_file *f, bool *there, const char *path, size_t
         return FM_ENOMEM;
     int rc = fm_file_open(f, name, &mine);
     free(name);
-    *there = rc == FM_OK;
-    if (rc == FM_OK || rc == FM_ENOENT)
+    *there = !rc;
+    if (!rc || rc == FM_ENOENT)
         return FM_OK;
     *err = mine;
     return rc;
@@ -308,7 +308,7 @@ static bool is_idx(const struct fm_file *f)
 {
     char begin[sizeof idx_magic];
     struct fm_err ignored = {0};
-    return f->size >= sizeof begin && fm_file_read(f, 0, begin, sizeof begin, &ignored) == FM_OK &&
+    return f->size >= sizeof begin && !fm_file_read(f, 0, begin, sizeof begin, &ignored) &&
            memcmp(begin, idx_magic, sizeof begin) == 0;
 }
 
@@ -320,7 +320,7 @@ static int from_idx(struct fm_tokens *t, struct fm_err *err)
     if (!ends_with(idx.path, ".idx"))
         return fm_fail(err, FM_EFORMAT, "a Megatron index; its name must end in .idx");
     int rc = open_sibling(&bin, &there, idx.path, 4, ".bin", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!there)
         return fm_fail(err, FM_ENOENT, "its tokens, the .bin file beside it, are missing");
@@ -338,14 +338,14 @@ int fm_tokenindex_open(struct fm_tokens *t, bool *found, struct fm_err *err)
         return from_idx(t, err);
     bool bin = ends_with(t->file.path, ".bin");
     int rc = bin ? open_sibling(&index, found, t->file.path, 4, ".idx", err) : FM_OK;
-    if (rc == FM_OK && *found) {
+    if (!rc && *found) {
         rc = read_megatron(t, &index, err);
         fm_file_close(&index);
         return rc;
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = open_sibling(&index, found, t->file.path, 0, ".index", err);
-    if (rc == FM_OK && *found) {
+    if (!rc && *found) {
         rc = read_datatrove(t, &index, err);
         fm_file_close(&index);
     }

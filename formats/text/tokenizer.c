@@ -45,7 +45,7 @@ int fm_tokenizer_parse(struct fm_tokenizer **out, const char *text, size_t size,
     struct fm_tokenizer *t = fm_alloc(1, sizeof *t, "a tokenizer", err);
     int rc = t ? fm_tokenizer_read(t, text, size, err) : FM_ENOMEM;
     *out = NULL;
-    if (rc == FM_OK) {
+    if (!rc) {
         t->digest = fm_digest_of(text, size);
         *out = t;
     } else {
@@ -61,10 +61,10 @@ int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *
     size_t size = 0;
     *t = NULL;
     int rc = fm_file_open(&f, path, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = fm_file_slurp(&f, FM_TOKENIZER_BYTES_MAX, &text, &size, err);
-    if (rc == FM_OK && (rc = fm_tokenizer_parse(t, text, size, err)) != FM_OK)
+    if (!rc && (rc = fm_tokenizer_parse(t, text, size, err)))
         fm_within(err, "%s", path);
     fm_file_close(&f);
     free(text);
@@ -94,7 +94,7 @@ int fm_encoder_new(struct fm_encoder **out, const struct fm_tokenizer *t, struct
     e->t = t;
     e->class = fm_unicode_classes();
     int rc = fm_bpe_work_init(&e->work, err);
-    if (rc != FM_OK)
+    if (rc)
         free(e);
     else
         *out = e;

@@ -54,7 +54,7 @@ static int copy_short(char *dst, size_t capacity, const cJSON *object, const cha
 {
     const char *s;
     int rc = fm_json_get_string(object, key, &s, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!*s || strlen(s) >= capacity)
         return fm_fail(err, FM_ECONFIG, "%s with a %s of %zu bytes is not supported (1 to %zu)",
@@ -74,7 +74,7 @@ static int read_replace(struct fm_normal *step, const cJSON *o, struct fm_err *e
         return fm_tokenizer_refuse(err, "a normalizer", "Replace of a regular expression");
     step->kind = FM_NORMAL_REPLACE;
     int rc = copy_short(step->from, sizeof step->from, pattern, "String", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!cJSON_IsString(content) || strlen(content->valuestring) >= sizeof step->to)
         return fm_tokenizer_refuse(err, "a normalizer", "Replace with a long text");
@@ -88,9 +88,9 @@ static int read_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "normalizers");
     int rc = FM_OK;
     if (strcmp(type, "Sequence") == 0 && cJSON_IsArray(inner)) {
-        if ((rc = check_keys(o, "type|normalizers", err)) != FM_OK)
+        if ((rc = check_keys(o, "type|normalizers", err)))
             return rc;
-        for (const cJSON *n = inner->child; rc == FM_OK && n; n = n->next)
+        for (const cJSON *n = inner->child; !rc && n; n = n->next)
             rc = strcmp(type_of(n), "Sequence")
                      ? read_normalizer(t, n, err)
                      : fm_tokenizer_refuse(err, "normalizer", "Sequence in a Sequence");
@@ -110,7 +110,7 @@ static int read_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err
         return fm_tokenizer_refuse(err, "normalizer", type);
     step->kind = FM_NORMAL_PREPEND;
     rc = check_keys(o, "type|prepend", err);
-    return rc == FM_OK ? copy_short(step->to, sizeof step->to, o, "prepend", err) : rc;
+    return rc ? rc : copy_short(step->to, sizeof step->to, o, "prepend", err);
 }
 
 /* --- pre-tokenizer --- */
@@ -122,9 +122,9 @@ static int read_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err 
     bool prefix = flag(o, "add_prefix_space", true);
     const char *name = cJSON_IsString(scheme) ? scheme->valuestring : prefix ? "always" : "never";
     int rc = check_keys(o, "type|replacement|prepend_scheme|split|add_prefix_space|str_rep", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = copy_short(t->replacement, sizeof t->replacement, o, "replacement", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     for (int i = 1; i < 4; i++)
         if (strcmp(schemes[i], name) == 0)
@@ -144,7 +144,7 @@ static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err
     const cJSON *regex = cJSON_GetObjectItemCaseSensitive(pattern, "Regex");
     const cJSON *behavior = cJSON_GetObjectItemCaseSensitive(o, "behavior");
     int rc = check_keys(o, "type|pattern|behavior|invert", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!cJSON_IsString(regex))
         return fm_tokenizer_refuse(err, "pre_tokenizer", "Split of a plain string");
@@ -188,14 +188,14 @@ static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_
         return fm_tokenizer_refuse(err, "pre_tokenizer", type);
     const cJSON *first = inner->child, *second = first ? first->next : NULL;
     int rc = check_keys(o, "type|pretokenizers", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!second || second->next || strcmp(type_of(first), "Split") != 0 ||
         strcmp(type_of(second), "ByteLevel") != 0)
         return fm_tokenizer_refuse(err, "pre_tokenizer",
                                    "Sequence of other than Split and ByteLevel");
     rc = read_split(t, first, err);
-    return rc == FM_OK ? read_byte_level(t, second, false, err) : rc;
+    return rc ? rc : read_byte_level(t, second, false, err);
 }
 
 /* --- post-processor --- */
@@ -228,10 +228,9 @@ static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
     const cJSON *known = cJSON_GetObjectItemCaseSensitive(o, "special_tokens");
     bool behind = false;
     int rc = check_keys(o, "type|single|pair|special_tokens", err);
-    if (rc == FM_OK && (t->fronts || t->backs))
+    if (!rc && (t->fronts || t->backs))
         rc = fm_tokenizer_refuse(err, "post_processor", "two templates");
-    for (const cJSON *p = cJSON_IsArray(single) ? single->child : NULL; rc == FM_OK && p;
-         p = p->next) {
+    for (const cJSON *p = cJSON_IsArray(single) ? single->child : NULL; !rc && p; p = p->next) {
         const cJSON *special = cJSON_GetObjectItemCaseSensitive(p, "SpecialToken");
         if (special)
             rc = read_template_ids(t, cJSON_GetObjectItemCaseSensitive(special, "id"), known,
@@ -241,9 +240,8 @@ static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
         else
             behind = true;
     }
-    return rc != FM_OK || behind
-               ? rc
-               : fm_tokenizer_refuse(err, "post_processor", "a template without a text");
+    return rc || behind ? rc
+                        : fm_tokenizer_refuse(err, "post_processor", "a template without a text");
 }
 
 static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
@@ -257,7 +255,7 @@ static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm
     if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
         return fm_tokenizer_refuse(err, "post_processor", type);
     int rc = check_keys(o, "type|processors", err);
-    for (const cJSON *p = inner->child; rc == FM_OK && p; p = p->next)
+    for (const cJSON *p = inner->child; !rc && p; p = p->next)
         rc = strcmp(type_of(p), "Sequence")
                  ? read_post_processor(t, p, err)
                  : fm_tokenizer_refuse(err, "post_processor", "Sequence in a Sequence");
@@ -273,11 +271,11 @@ static int read_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
     int rc = cJSON_IsObject(o)
                  ? fm_json_get_string(o, "content", &content, err)
                  : fm_fail(err, FM_EFORMAT, "added_tokens has an entry that is not an object");
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_get_int(o, "id", 0, INT32_MAX - 1, &id, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_keys(o, "id|content|single_word|lstrip|rstrip|normalized|special", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!*content || strlen(content) >= WORD_MAX)
         return fm_fail(err, FM_EFORMAT, "an added token has %zu bytes (limit %d)", strlen(content),
@@ -363,7 +361,7 @@ static int place_added(struct fm_tokenizer *t, struct fm_added *a, struct fm_err
 {
     struct fm_matcher *m = a->normalized ? &t->normalized : &t->raw;
     int rc = a->normalized ? normalise_content(t, a, err) : FM_OK;
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     m->token[m->count++] = *a;
     a->content = NULL;
@@ -377,19 +375,19 @@ static int read_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_a
     const cJSON *o = list->child;
     int32_t next = (int32_t)t->bpe.entries;
     int rc = FM_OK;
-    for (int i = 0; rc == FM_OK && i < n; i++, o = o->next) {
-        if ((rc = read_added(&all[i], o, err)) == FM_OK)
+    for (int i = 0; !rc && i < n; i++, o = o->next) {
+        if (!(rc = read_added(&all[i], o, err)))
             rc = check_id(t, &all[i], &next, err);
         all[i].place = i;
         t->last = all[i].id > t->last ? all[i].id : t->last;
     }
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     qsort(all, (size_t)n, sizeof *all, by_content);
     for (int i = 1; i < n; i++)
         if (by_content(&all[i - 1], &all[i]) == 0)
             return fm_fail(err, FM_EFORMAT, "added token '%.80s' appears twice", all[i].content);
-    for (int i = 0; rc == FM_OK && i < n; i++)
+    for (int i = 0; !rc && i < n; i++)
         rc = place_added(t, &all[i], err);
     return rc;
 }
@@ -436,7 +434,7 @@ static int read_component(struct fm_tokenizer *t, const struct fm_jsonpart *p,
 {
     cJSON *tree;
     int rc = fm_jsonparts_tree(&tree, p, err);
-    if (rc == FM_OK && tree)
+    if (!rc && tree)
         rc = take(t, tree, err);
     cJSON_Delete(tree);
     return rc;
@@ -452,25 +450,25 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
     fm_json_init(&j, text, size);
     j.text_keys = true; /* the vocabulary's */
     int rc = fm_jsonparts_take(&j, p, PARTS, "it", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_end(&j, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_whole(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_component(t, &p[NORMALIZER], read_normalizer, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_component(t, &p[PRE], read_pre_tokenizer, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_component(t, &p[POST], read_post_processor, err);
     fm_json_init(&j, text, size);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_tokenizer_read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     t->last = t->bpe.last;
     rc = fm_jsonparts_is_null(&p[ADDED]) ? read_added_tokens(t, NULL, err)
                                          : read_component(t, &p[ADDED], read_added_tokens, err);
-    for (int i = 0; rc == FM_OK && i < t->fronts + t->backs; i++)
+    for (int i = 0; !rc && i < t->fronts + t->backs; i++)
         if ((i < t->fronts ? t->front[i] : t->back[i - t->fronts]) > t->last)
             rc = fm_fail(err, FM_EFORMAT, "the template has an id above all tokens (%" PRId32 ")",
                          t->last);

@@ -14,18 +14,17 @@ static int read_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *
 {
     char word[WORD_MAX];
     int rc = fm_json_expect(&j, '{', err);
-    if (rc != FM_OK || fm_json_accept(&j, '}'))
-        return rc == FM_OK ? fm_bpe_index(bpe, err) : rc;
+    if (rc || fm_json_accept(&j, '}'))
+        return rc ? rc : fm_bpe_index(bpe, err);
     do {
         uint64_t id = 0;
-        if ((rc = fm_json_text(&j, word, sizeof word, err)) != FM_OK ||
-            (rc = fm_json_expect(&j, ':', err)) != FM_OK ||
-            (rc = fm_json_uint(&j, &id, err)) != FM_OK ||
-            (rc = fm_bpe_add(bpe, word, strlen(word), id, err)) != FM_OK)
+        if ((rc = fm_json_text(&j, word, sizeof word, err)) ||
+            (rc = fm_json_expect(&j, ':', err)) || (rc = fm_json_uint(&j, &id, err)) ||
+            (rc = fm_bpe_add(bpe, word, strlen(word), id, err)))
             return rc;
     } while (fm_json_accept(&j, ','));
     rc = fm_json_expect(&j, '}', err);
-    return rc == FM_OK ? fm_bpe_index(bpe, err) : rc;
+    return rc ? rc : fm_bpe_index(bpe, err);
 }
 
 /* "left right", or a line of comment. */
@@ -43,28 +42,28 @@ static int add_pair(struct fm_bpe *bpe, struct fm_json *j, char *left, char *rig
                     struct fm_err *err)
 {
     int rc = fm_json_text(j, left, WORD_MAX, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_expect(j, ',', err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_text(j, right, WORD_MAX, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_expect(j, ']', err);
-    return rc == FM_OK ? fm_bpe_add_merge(bpe, left, strlen(left), right, strlen(right), err) : rc;
+    return rc ? rc : fm_bpe_add_merge(bpe, left, strlen(left), right, strlen(right), err);
 }
 
 static int read_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
 {
     char left[2 * WORD_MAX], right[WORD_MAX];
     int rc = fm_json_expect(&j, '[', err);
-    if (rc != FM_OK || fm_json_accept(&j, ']'))
+    if (rc || fm_json_accept(&j, ']'))
         return rc;
     do {
         if (fm_json_accept(&j, '['))
             rc = add_pair(bpe, &j, left, right, err);
-        else if ((rc = fm_json_text(&j, left, sizeof left, err)) == FM_OK)
+        else if (!(rc = fm_json_text(&j, left, sizeof left, err)))
             rc = add_line(bpe, left, err);
-    } while (rc == FM_OK && fm_json_accept(&j, ','));
-    return rc == FM_OK ? fm_json_expect(&j, ']', err) : rc;
+    } while (!rc && fm_json_accept(&j, ','));
+    return rc ? rc : fm_json_expect(&j, ']', err);
 }
 
 static int read_bool(bool *value, const struct fm_jsonpart *p, struct fm_err *err)
@@ -84,7 +83,7 @@ static int read_unknown(struct fm_tokenizer *t, const struct fm_json *whole,
         return FM_OK;
     struct fm_json j = fm_jsonparts_window(whole, p);
     int rc = fm_json_text(&j, word, sizeof word, err);
-    if (rc == FM_OK && (t->bpe.unknown = fm_bpe_find(&t->bpe, word, strlen(word))) < 0)
+    if (!rc && (t->bpe.unknown = fm_bpe_find(&t->bpe, word, strlen(word))) < 0)
         rc = fm_fail(err, FM_EFORMAT, "unk_token '%.80s' is not in the vocabulary", word);
     return rc;
 }
@@ -97,9 +96,8 @@ static int check_model(const struct fm_jsonpart *p, struct fm_err *err)
         char name[64];
         struct fm_json j;
         fm_json_init(&j, p[TYPE].begin, (size_t)(p[TYPE].end - p[TYPE].begin));
-        return fm_json_string(&j, name, sizeof name, err) == FM_OK
-                   ? fm_tokenizer_refuse(err, "model", name)
-                   : err->code;
+        return !fm_json_string(&j, name, sizeof name, err) ? fm_tokenizer_refuse(err, "model", name)
+                                                           : err->code;
     }
     if (!fm_jsonparts_is_null(&p[DROPOUT]) && !fm_jsonparts_is_word(&p[DROPOUT], "0.0") &&
         !fm_jsonparts_is_word(&p[DROPOUT], "0"))
@@ -127,19 +125,19 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
     struct fm_json j = whole;
     j.text_keys = true; /* the vocabulary's */
     int rc = fm_jsonparts_take(&j, p, MODEL_PARTS, "the model", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_model(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_bool(&t->bpe.fuse_unknown, &p[FUSE], err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_bool(&t->bpe.byte_fallback, &p[FALLBACK], err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_bool(&t->bpe.ignore_merges, &p[IGNORE], err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_unknown(t, &whole, &p[UNK], err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err);
-    return rc == FM_OK ? fm_bpe_finish(&t->bpe, err) : rc;
+    return rc ? rc : fm_bpe_finish(&t->bpe, err);
 }

@@ -83,14 +83,14 @@ static int parse_shape(struct fm_tokens *t, struct literal *l, struct fm_err *er
     if (!accept(l, "("))
         return fail_header(l, err, "a shape");
     int rc = parse_number(l, &dim[0], err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!accept(l, ","))
         return fail_header(l, err, "','");
     t->count = dim[0];
     if (accept(l, ")"))
         return FM_OK;
-    if ((rc = parse_number(l, &dim[1], err)) != FM_OK)
+    if ((rc = parse_number(l, &dim[1], err)))
         return rc;
     if (!accept(l, ")"))
         return fail_header(l, err, "one or two dimensions");
@@ -131,8 +131,8 @@ static int parse_dict(struct fm_tokens *t, struct literal *l, struct fm_err *err
         return fail_header(l, err, "'{'");
     do
         rc = parse_field(t, l, &has, err);
-    while (rc == FM_OK && accept(l, ",") && has != HAS_ALL);
-    if (rc != FM_OK)
+    while (!rc && accept(l, ",") && has != HAS_ALL);
+    if (rc)
         return rc;
     if (!accept(l, "}") || has != HAS_ALL)
         return fail_header(l, err, "each of descr, fortran_order and shape once");
@@ -171,10 +171,10 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
         return fm_fail(err, FM_EFORMAT, "a .npy header of %" PRIu64 " bytes in a file of %" PRIu64,
                        length, t->file.size);
     int rc = fm_file_read(&t->file, at, text, (size_t)length, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     struct literal l = {text, text + length};
-    if ((rc = parse_dict(t, &l, err)) != FM_OK)
+    if ((rc = parse_dict(t, &l, err)))
         return rc;
     t->data = at + length;
     t->format = "npy";
@@ -224,7 +224,7 @@ static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *
 static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, struct fm_err *err)
 {
     int rc = fm_tokenindex_open(t, paired, err);
-    if (rc != FM_OK || !*paired)
+    if (rc || !*paired)
         return rc;
     if (raw != FM_TOKEN_AUTO)
         return fm_fail(err, FM_EUSAGE, "its %s file gives their type; omit --token-dtype",
@@ -240,11 +240,11 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
         return fm_fail(err, FM_EFORMAT, "the file is empty");
     size_t n = t->file.size < sizeof begin ? (size_t)t->file.size : sizeof begin;
     int rc = fm_file_read(&t->file, 0, begin, n, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     bool npy = memcmp(begin, "\x93NUMPY", 6) == 0, paired = false;
     rc = npy ? FM_OK : open_pair(t, raw, &paired, err);
-    if (rc != FM_OK || paired)
+    if (rc || paired)
         return rc;
     bool llmc = is_llmc(begin);
     if (raw != FM_TOKEN_AUTO && (npy || llmc))
@@ -269,9 +269,9 @@ int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw
 {
     *t = (struct fm_tokens){.file.fd = -1};
     int rc = fm_file_open(&t->file, path, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
-    if ((rc = recognise(t, raw, err)) != FM_OK) {
+    if ((rc = recognise(t, raw, err))) {
         fm_within(err, "%s", path);
         fm_tokens_close(t);
     }
@@ -293,7 +293,7 @@ int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_
     for (uint64_t done = 0; done < n;) {
         uint64_t some = n - done < CHUNK_TOKENS ? n - done : CHUNK_TOKENS;
         int rc = fm_file_read(&t->file, t->data + (at + done) * w, chunk, (size_t)(some * w), err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         for (uint64_t i = 0; i < some; i++, done++) {
             uint64_t id = fm_little_endian(chunk + i * w, t->width);

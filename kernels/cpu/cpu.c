@@ -54,7 +54,7 @@ static bool has_bf16_instructions(void)
 
 int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm_err *err)
 {
-    if (fm_dnnl_prepare(err) != FM_OK)
+    if (fm_dnnl_prepare(err))
         return err->code;
     if (precision == FM_PRECISION_BF16 && !(has_bf16_instructions() && fm_dnnl_has_bf16()))
         return fm_fail(err, FM_EDEVICE,

@@ -21,7 +21,7 @@ static void set_text(struct fm_err *err, const char *fmt, va_list ap)
 
 int fm_fail(struct fm_err *err, int code, const char *fmt, ...)
 {
-    assert(err && code != FM_OK);
+    assert(err && code);
     va_list ap;
     va_start(ap, fmt);
     set_text(err, fmt, ap);

@@ -30,8 +30,7 @@ static int make_data(struct place *p, const struct fm_synth *s, int sequences,
     fm_workdir_at(&p->work, "tokens.npy", p->tokens);
     fm_workdir_at(&p->work, "stage", p->stage);
     fm_workdir_at(&p->work, "out", p->out);
-    if (fm_synth_model(s, p->model, run, err) != FM_OK ||
-        fm_synth_tokens(s, sequences, p->tokens, err) != FM_OK)
+    if (fm_synth_model(s, p->model, run, err) || fm_synth_tokens(s, sequences, p->tokens, err))
         return err->code;
     return fm_synth_stage(p->model, p->stage, s->seed, err);
 }
@@ -51,17 +50,17 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     struct fm_rank_report report = {0};
     struct fm_plan plan = {0};
     fm_rank_defaults(&options);
-    int code = fm_rank_plan(&run, &options, &plan, err);
+    int rc = fm_rank_plan(&run, &options, &plan, err);
     r->useful = plan.useful;
-    if (code != FM_OK)
-        return code;
+    if (rc)
+        return rc;
     run.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    code = fm_rank(&run, &options, &report, err);
-    if (code == FM_OK)
+    rc = fm_rank(&run, &options, &report, err);
+    if (!rc)
         settle(r, fm_clock_now() - begin, (double)report.sequences * report.T);
     fm_rank_report_release(&report);
-    return code;
+    return rc;
 }
 
 /* Tokens of the training steps alone; products and seconds also of measuring the masks. */
@@ -75,19 +74,19 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     options.budget_step = "0.10";
     options.until = "0.10";
     struct fm_plan plan = {0};
-    int code = fm_train_plan(&run, &options, &plan, err);
+    int rc = fm_train_plan(&run, &options, &plan, err);
     r->useful = plan.useful;
-    if (code != FM_OK)
-        return code;
+    if (rc)
+        return rc;
     run.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    code = fm_train(&run, &options, &report, err);
-    if (code == FM_OK)
+    rc = fm_train(&run, &options, &report, err);
+    if (!rc)
         settle(r, fm_clock_now() - begin, 0);
-    if (code == FM_OK && report.seconds_step > 0)
+    if (!rc && report.seconds_step > 0)
         r->tokens_second = (double)(run.batch ? run.batch : 8) * run.seq_len / report.seconds_step;
     fm_train_report_release(&report);
-    return code;
+    return rc;
 }
 
 static int measure(struct fm_bench_engine *result, const struct place *p, int T,
@@ -95,18 +94,18 @@ static int measure(struct fm_bench_engine *result, const struct place *p, int T,
 {
     struct fm_run_options run = *base;
     const struct fm_ops *ops;
-    if (fm_run_ops(&ops, base, err) != FM_OK)
+    if (fm_run_ops(&ops, base, err))
         return err->code;
     run.model = p->model;
     run.tokens = p->tokens;
     run.seq_len = T;
     run.output = p->out;
     run.force = true;
-    int code = measure_rank(&result->rank, run, ops, err);
+    int rc = measure_rank(&result->rank, run, ops, err);
     run.input = p->stage;
-    if (code == FM_OK && steps > 0)
-        code = measure_train(&result->train, run, ops, steps, err);
-    return code;
+    if (!rc && steps > 0)
+        rc = measure_train(&result->train, run, ops, steps, err);
+    return rc;
 }
 
 int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engine_options *options,
@@ -115,22 +114,22 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     struct fm_synth s;
     struct place p = {0};
     *result = (struct fm_bench_engine){.threads = fm_pool_threads()};
-    if (fm_synth_parse(&s, options->shape, options->layers, err) != FM_OK)
+    if (fm_synth_parse(&s, options->shape, options->layers, err))
         return err->code;
     fm_machine_processor(result->cpu, sizeof result->cpu);
     fm_ops_dnnl_version(result->dnnl, sizeof result->dnnl);
     s.dtype = strcmp(options->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
     s.seed = run->seed;
     result->bytes = fm_synth_bytes(&s);
-    int code = fm_workdir_open(&p.work, options->dir, err);
-    if (code == FM_OK)
-        code = make_data(&p, &s, options->sequences, run, err);
-    if (code == FM_OK)
-        code = measure(result, &p, s.T, run, options->steps, err);
+    int rc = fm_workdir_open(&p.work, options->dir, err);
+    if (!rc)
+        rc = make_data(&p, &s, options->sequences, run, err);
+    if (!rc)
+        rc = measure(result, &p, s.T, run, options->steps, err);
     result->peak = fm_machine_peak(run->precision == FM_PRECISION_BF16);
     if (options->keep)
         memcpy(result->kept, p.work.path, sizeof result->kept);
     else
         fm_workdir_close(&p.work);
-    return code;
+    return rc;
 }

@@ -60,7 +60,7 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
     run.force = false;
     fm_workdir_remove(&p->work, "bundle");
     double begin = fm_clock_now();
-    if (fm_pack(&run, &report, err) != FM_OK)
+    if (fm_pack(&run, &report, err))
         return err->code;
     note_best(&r->pack, fm_clock_now() - begin);
     r->checkpoint = report.bytes_in;
@@ -72,13 +72,13 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
 static int find_budget(double *budget, const char *bundle, struct fm_err *err)
 {
     struct fm_list list;
-    int code = fm_list_read(&list, bundle, false, err);
+    int rc = fm_list_read(&list, bundle, false, err);
     *budget = 0;
-    for (int i = 0; code == FM_OK && i < list.rows; i++)
+    for (int i = 0; !rc && i < list.rows; i++)
         if (fabs(list.row[i].budget - 0.4) < fabs(*budget - 0.4))
             *budget = list.row[i].budget;
     fm_list_release(&list);
-    return code;
+    return rc;
 }
 
 static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_run_options run,
@@ -86,14 +86,14 @@ static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_r
 {
     struct fm_export_report report = {0};
     struct fm_export_options options = {.layout = &fm_layout_native};
-    if (find_budget(&options.budget, p->bundle, err) != FM_OK)
+    if (find_budget(&options.budget, p->bundle, err))
         return err->code;
     run.input = p->bundle;
     run.output = p->export;
     run.force = false;
     fm_workdir_remove(&p->work, "export");
     double begin = fm_clock_now();
-    if (fm_export(&run, &options, &report, err) != FM_OK)
+    if (fm_export(&run, &options, &report, err))
         return err->code;
     note_best(&r->export_native, fm_clock_now() - begin);
     r->export = report.bytes_out;
@@ -106,7 +106,7 @@ static int time_verify(double *best, const char *target, const char *against,
     struct fm_verify_report report = {0};
     const struct fm_verify_options options = {.target = target, .against = against};
     double begin = fm_clock_now();
-    if (fm_verify(run, &options, &report, err) != FM_OK)
+    if (fm_verify(run, &options, &report, err))
         return err->code;
     note_best(best, fm_clock_now() - begin);
     return FM_OK;
@@ -119,8 +119,8 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     char *xxhsum[] = {"xxhsum", "-q", "-H2", (char *)p->bundle, NULL};
     double copied = 0, hashed = 0;
     fm_workdir_remove(&p->work, "copy");
-    if (fm_workdir_run(cp, &copied, err) != FM_OK || fm_workdir_run(sync, &copied, err) != FM_OK ||
-        fm_workdir_run(xxhsum, &hashed, err) != FM_OK)
+    if (fm_workdir_run(cp, &copied, err) || fm_workdir_run(sync, &copied, err) ||
+        fm_workdir_run(xxhsum, &hashed, err))
         return err->code;
     note_best(&r->cp, copied);
     note_best(&r->xxhsum, hashed);
@@ -131,16 +131,16 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
 static int time_round(struct fm_bench_io *r, const struct place *p,
                       const struct fm_run_options *run, struct fm_err *err)
 {
-    int code = time_pack(r, p, *run, err);
-    if (code == FM_OK)
-        code = time_programs(r, p, err);
-    if (code == FM_OK)
-        code = time_export(r, p, *run, err);
-    if (code == FM_OK)
-        code = time_verify(&r->verify, p->bundle, NULL, run, err);
-    if (code == FM_OK)
-        code = time_verify(&r->verify_export, p->export, p->bundle, run, err);
-    return code;
+    int rc = time_pack(r, p, *run, err);
+    if (!rc)
+        rc = time_programs(r, p, err);
+    if (!rc)
+        rc = time_export(r, p, *run, err);
+    if (!rc)
+        rc = time_verify(&r->verify, p->bundle, NULL, run, err);
+    if (!rc)
+        rc = time_verify(&r->verify_export, p->export, p->bundle, run, err);
+    return rc;
 }
 
 int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
@@ -150,21 +150,21 @@ int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size
     struct place p = {0};
     *result = (struct fm_bench_io){.repeat = repeat};
     choose_shape(&s, size);
-    int code = fm_workdir_open(&p.work, dir, err);
-    if (code != FM_OK)
-        return code;
+    int rc = fm_workdir_open(&p.work, dir, err);
+    if (rc)
+        return rc;
     fm_workdir_at(&p.work, "model", p.model);
     fm_workdir_at(&p.work, "stage", p.stage);
     fm_workdir_at(&p.work, "bundle", p.bundle);
     fm_workdir_at(&p.work, "copy", p.copy);
     fm_workdir_at(&p.work, "export", p.export);
-    code = fm_synth_model(&s, p.model, run, err);
-    if (code == FM_OK)
-        code = fm_synth_stage(p.model, p.stage, run->seed, err);
-    for (int i = 0; code == FM_OK && i < repeat; i++) {
+    rc = fm_synth_model(&s, p.model, run, err);
+    if (!rc)
+        rc = fm_synth_stage(p.model, p.stage, run->seed, err);
+    for (int i = 0; !rc && i < repeat; i++) {
         fm_run_report(run, "rounds", (uint64_t)i, (uint64_t)repeat, "rounds");
-        code = time_round(result, &p, run, err);
+        rc = time_round(result, &p, run, err);
     }
     fm_workdir_close(&p.work);
-    return code;
+    return rc;
 }

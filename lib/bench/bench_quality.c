@@ -49,22 +49,21 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     if (!run->model)
         return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
                        run->input);
-    if (fm_hfdir_open(&s->dir, run->model, err) != FM_OK ||
-        fm_stage_model_check(&s->bundle, &s->dir, err) != FM_OK ||
-        fm_ranking_open(&s->ranking, &s->bundle, err) != FM_OK)
+    if (fm_hfdir_open(&s->dir, run->model, err) || fm_stage_model_check(&s->bundle, &s->dir, err) ||
+        fm_ranking_open(&s->ranking, &s->bundle, err))
         return err->code;
     s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
-    if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err) != FM_OK)
+    if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err))
         return err->code;
-    if (fm_model_take(&s->model, &s->dir, memory, err) == FM_OK)
+    if (!fm_model_take(&s->model, &s->dir, memory, err))
         fm_model_rank(s->model, s->ranking.order);
     return err->code;
 }
 
 static int open_subject(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
-    if (fm_stage_open(&s->bundle, run->input, FM_MEMBER_MASKS, err) != FM_OK ||
-        fm_budgets_open(&s->budgets, &s->bundle, err) != FM_OK || open_model(s, run, err) != FM_OK)
+    if (fm_stage_open(&s->bundle, run->input, FM_MEMBER_MASKS, err) ||
+        fm_budgets_open(&s->budgets, &s->bundle, err) || open_model(s, run, err))
         return err->code;
     const struct fm_config *config = fm_model_config(s->model);
     const struct fm_masks *f = &s->budgets.family;
@@ -96,7 +95,7 @@ static int add_row(struct fm_bench_quality *q, const struct fm_masks *f, const c
                    struct fm_err *err)
 {
     struct fm_decimal budget;
-    if (fm_decimal_parse(&budget, text, "--budgets", err) != FM_OK)
+    if (fm_decimal_parse(&budget, text, "--budgets", err))
         return err->code;
     int mask = fm_masks_nearest(f, &budget);
     if (q->rows == 0 || q->row[q->rows - 1].mask < mask)
@@ -124,7 +123,7 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, con
             return fm_fail(err, FM_EUSAGE, "--budgets: '%s' is not a budget", budgets);
         memcpy(text, budgets, len);
         text[len] = '\0';
-        if (add_row(q, f, text, err) != FM_OK)
+        if (add_row(q, f, text, err))
             return err->code;
         budgets += len + (budgets[len] == ',');
     }
@@ -140,11 +139,11 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
     size_t experts = (size_t)f->M * (size_t)f->E;
     fm_masks_init(&layer, f->M, f->E, f->I);
     fm_masks_init(&global, f->M, f->E, f->I);
-    int code = fm_masks_shuffle(&layer, f, false, seed, err);
-    if (code == FM_OK)
-        code = fm_masks_shuffle(&global, f, true, seed, err);
+    int rc = fm_masks_shuffle(&layer, f, false, seed, err);
+    if (!rc)
+        rc = fm_masks_shuffle(&global, f, true, seed, err);
     const struct fm_masks *from[FM_BENCH_KINDS] = {f, NULL, &layer, &global};
-    for (int r = 0; code == FM_OK && r < q->rows; r++)
+    for (int r = 0; !rc && r < q->rows; r++)
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             int mask = q->row[r].mask;
             uint32_t *w = widths + (size_t)(r * FM_BENCH_KINDS + k) * experts;
@@ -156,7 +155,7 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
         }
     fm_masks_release(&layer);
     fm_masks_release(&global);
-    return code;
+    return rc;
 }
 
 static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_run_options *run,
@@ -168,19 +167,19 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     size_t experts = (size_t)f->M * (size_t)f->E;
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
-    int code = widths && quality ? fm_run_ops(&ops, run, err) : err->code;
-    if (code == FM_OK)
-        code = fill_widths(widths, q, s, run->seed, err);
-    if (code == FM_OK && s->adapted)
-        code = fm_adapter_place(&s->adapter, ops->device, err);
-    if (code == FM_OK)
-        code = fm_quality_measure(quality, s->model, ops, &s->held, widths, masks,
-                                  s->adapted ? &s->adapter : NULL, run, err);
-    for (int i = 0; code == FM_OK && i < masks; i++)
+    int rc = widths && quality ? fm_run_ops(&ops, run, err) : err->code;
+    if (!rc)
+        rc = fill_widths(widths, q, s, run->seed, err);
+    if (!rc && s->adapted)
+        rc = fm_adapter_place(&s->adapter, ops->device, err);
+    if (!rc)
+        rc = fm_quality_measure(quality, s->model, ops, &s->held, widths, masks,
+                                s->adapted ? &s->adapter : NULL, run, err);
+    for (int i = 0; !rc && i < masks; i++)
         q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
     free(widths);
     free(quality);
-    return code;
+    return rc;
 }
 
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool plan,
@@ -188,17 +187,17 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool
 {
     struct subject s = {0};
     *result = (struct fm_bench_quality){0};
-    int code = open_subject(&s, run, err);
-    if (code == FM_OK)
-        code = choose_rows(result, &s.budgets.family, budgets, err);
-    if (code == FM_OK) {
+    int rc = open_subject(&s, run, err);
+    if (!rc)
+        rc = choose_rows(result, &s.budgets.family, budgets, err);
+    if (!rc) {
         result->sequences = s.held.count;
         result->T = s.held.T;
         if (!plan)
-            code = measure(result, &s, run, err);
+            rc = measure(result, &s, run, err);
     }
     close_subject(&s);
-    return code;
+    return rc;
 }
 
 void fm_bench_quality_release(struct fm_bench_quality *result)

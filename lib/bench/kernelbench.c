@@ -190,8 +190,7 @@ static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
                       const struct fm_kernelbench_options *o, struct fm_err *err)
 {
     struct fm_err why = {0};
-    if (!o->python ||
-        fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, o->stop, &why) == FM_OK)
+    if (!o->python || !fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, o->stop, &why))
         return FM_OK;
     if (o->stop && *o->stop)
         return fm_fail(err, FM_ESAVED, "stopped by a signal");
@@ -220,15 +219,15 @@ static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
                    const struct fm_kernelbench_options *o, const int *tokens, int count,
                    struct fm_err *err)
 {
-    if (fm_kernelcase_fill(c, err) != FM_OK || find_torch(b, c, o, err) != FM_OK)
+    if (fm_kernelcase_fill(c, err) || find_torch(b, c, o, err))
         return err->code;
     survey(b, c);
-    int code = lay_out(b, c, tokens, count, err);
-    if (code == FM_OK)
-        code = measure(b, c, o, err);
-    if (code == FM_OK && c->torch)
+    int rc = lay_out(b, c, tokens, count, err);
+    if (!rc)
+        rc = measure(b, c, o, err);
+    if (!rc && c->torch)
         snprintf(b->torch_missing, sizeof b->torch_missing, "%s", fm_pytorch_why(c->torch));
-    return code;
+    return rc;
 }
 
 int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
@@ -237,18 +236,18 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
     struct fm_kernelcase c = {0};
     int tokens[FM_KERNELBENCH_TOKENS_MAX], count;
     *result = (struct fm_kernelbench){.dtype = o->dtype};
-    int code = parse_tokens(tokens, &count, o->tokens, err);
-    if (code == FM_OK)
-        code = fm_kernelcase_shape(&c, o, err);
-    for (int i = 0; i < count && code == FM_OK; i++)
+    int rc = parse_tokens(tokens, &count, o->tokens, err);
+    if (!rc)
+        rc = fm_kernelcase_shape(&c, o, err);
+    for (int i = 0; i < count && !rc; i++)
         c.tokens_max = tokens[i] > c.tokens_max ? tokens[i] : c.tokens_max;
-    if (code == FM_OK)
+    if (!rc)
         describe(result, &c);
-    if (code == FM_OK && !plan)
-        code = run_all(result, &c, o, tokens, count, err);
+    if (!rc && !plan)
+        rc = run_all(result, &c, o, tokens, count, err);
     fm_pytorch_close(c.torch);
     fm_kernelcase_release(&c);
-    return code;
+    return rc;
 }
 
 void fm_kernelbench_release(struct fm_kernelbench *result)

@@ -127,10 +127,10 @@ static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f, const ch
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     int count;
-    if (fm_kernelcase_budgets(budget, &count, budgets, err) != FM_OK)
+    if (fm_kernelcase_budgets(budget, &count, budgets, err))
         return err->code;
     c->layer.B = count;
-    if (alloc_tables(c, err) != FM_OK)
+    if (alloc_tables(c, err))
         return err->code;
     for (int b = 0; b < count; b++)
         if (f)
@@ -146,21 +146,21 @@ static int open_family(struct fm_kernelcase *c, const struct fm_kernelbench_opti
     struct fm_bundle bundle = {0};
     struct fm_budgets masks = {0};
     struct fm_stage_model model;
-    int code = fm_stage_open(&bundle, o->family, FM_MEMBER_MASKS, err);
-    if (code == FM_OK)
-        code = fm_stage_model_read(&model, &bundle, err);
-    if (code == FM_OK)
-        code = fm_budgets_open(&masks, &bundle, err);
-    if (code == FM_OK) {
+    int rc = fm_stage_open(&bundle, o->family, FM_MEMBER_MASKS, err);
+    if (!rc)
+        rc = fm_stage_model_read(&model, &bundle, err);
+    if (!rc)
+        rc = fm_budgets_open(&masks, &bundle, err);
+    if (!rc) {
         c->layer.H = model.H;
         c->I = model.I;
         c->layer.E = model.E;
         c->K = model.K;
-        code = set_masks(c, &masks.family, o->budgets, err);
+        rc = set_masks(c, &masks.family, o->budgets, err);
     }
     fm_budgets_release(&masks);
     fm_bundle_close(&bundle);
-    return code;
+    return rc;
 }
 
 int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *o,
@@ -174,17 +174,17 @@ int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_opt
     c->seed = o->seed;
     c->threads = o->threads ? o->threads : fm_pool_threads();
     l->threads = c->threads;
-    int code = o->family ? open_family(c, o, err)
-                         : parse_shape(c, o->shape ? o->shape : "1024,3584,8,2", err);
-    if (code == FM_OK && !o->family)
-        code = set_masks(c, NULL, o->budgets, err);
+    int rc = o->family ? open_family(c, o, err)
+                       : parse_shape(c, o->shape ? o->shape : "1024,3584,8,2", err);
+    if (!rc && !o->family)
+        rc = set_masks(c, NULL, o->budgets, err);
     l->cap_max = c->I;
     l->channels = (int64_t)l->E * c->I;
     l->row0 = c->row0;
     l->cap = c->cap;
     l->widths = c->widths;
     l->budget = &c->budget;
-    return code;
+    return rc;
 }
 
 /* --- numbers --- */
@@ -262,7 +262,7 @@ static void route(struct fm_kernelcase *c)
 static void *alloc_array(size_t count, size_t size, const char *what, struct fm_err *err)
 {
     size_t bytes = count * size;
-    if (err->code != FM_OK)
+    if (err->code)
         return NULL;
     void *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
     if (!p)
@@ -290,7 +290,7 @@ static int alloc_all(struct fm_kernelcase *c, struct fm_err *err)
 int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
 {
     struct fm_clip_error error = {0};
-    if (alloc_all(c, err) != FM_OK)
+    if (alloc_all(c, err))
         return err->code;
     size_t H = (size_t)c->layer.H, channels = (size_t)c->layer.channels;
     fill(c, c->gate_up, 2 * channels * H, 2 / sqrt((double)H), 1);

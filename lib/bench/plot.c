@@ -192,7 +192,7 @@ int fm_plot_write(const struct fm_plot *plot, const char *path, bool force, stru
     char *text = fm_plot_svg(plot, err);
     if (!text)
         return err->code;
-    int code = fm_guard_text(path, text, fm_plot_is_own, TOOL, force, err);
+    int rc = fm_guard_text(path, text, fm_plot_is_own, TOOL, force, err);
     free(text);
-    return code;
+    return rc;
 }

@@ -98,7 +98,7 @@ static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct 
 {
     const char *at = data;
     while (size > 0) {
-        if (await(p, POLLOUT, err) != FM_OK)
+        if (await(p, POLLOUT, err))
             return err->code;
         ssize_t n = send(p->socket, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
@@ -115,7 +115,7 @@ static int receive_all(struct fm_pytorch *p, void *data, size_t size, struct fm_
 {
     char *at = data;
     while (size > 0) {
-        if (await(p, POLLIN, err) != FM_OK)
+        if (await(p, POLLIN, err))
             return err->code;
         ssize_t n = recv(p->socket, at, size, MSG_DONTWAIT);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
@@ -144,7 +144,7 @@ static int receive_line(struct fm_pytorch *p, char line[LINE_BYTES], struct fm_e
 {
     size_t n = 0;
     for (; n + 1 < LINE_BYTES; n++) {
-        if (receive_all(p, line + n, 1, err) != FM_OK)
+        if (receive_all(p, line + n, 1, err))
             return err->code;
         if (line[n] == '\n')
             break;
@@ -165,7 +165,7 @@ static int fail_strange(const struct fm_pytorch *p, const char *line, struct fm_
 static int greet(struct fm_pytorch *p, struct fm_err *err)
 {
     char line[LINE_BYTES];
-    if (receive_line(p, line, err) != FM_OK)
+    if (receive_line(p, line, err))
         return err->code;
     if (sscanf(line, "torch %63s", p->version) != 1)
         return fail_strange(p, line, err);
@@ -189,15 +189,15 @@ static int load(struct fm_pytorch *p, const struct fm_kernelcase *c, struct fm_e
                 {c->weights, slots * sizeof *c->weights},
                 {c->widths, (size_t)l->B * (size_t)l->E * sizeof *c->widths}};
     char line[LINE_BYTES];
-    int code = send_line(p, err, "%d %d %d %d %d %zu %s %d\n", l->H, c->I, l->E, c->K, l->B, N,
-                         type, c->threads);
-    for (size_t i = 0; i < sizeof part / sizeof *part && code == FM_OK; i++)
-        code = send_all(p, part[i].data, part[i].size, err);
-    if (code == FM_OK)
-        code = receive_line(p, line, err);
-    if (code == FM_OK && strcmp(line, "ready") != 0)
-        code = fail_strange(p, line, err);
-    return code;
+    int rc = send_line(p, err, "%d %d %d %d %d %zu %s %d\n", l->H, c->I, l->E, c->K, l->B, N, type,
+                       c->threads);
+    for (size_t i = 0; i < sizeof part / sizeof *part && !rc; i++)
+        rc = send_all(p, part[i].data, part[i].size, err);
+    if (!rc)
+        rc = receive_line(p, line, err);
+    if (!rc && strcmp(line, "ready") != 0)
+        rc = fail_strange(p, line, err);
+    return rc;
 }
 
 static int start(struct fm_pytorch *p, struct fm_err *err)
@@ -206,9 +206,9 @@ static int start(struct fm_pytorch *p, struct fm_err *err)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return fm_fail_errno(err, "cannot make a socket for '%s'", p->python);
     p->socket = pair[0];
-    int code = spawn(p, pair[1], err);
+    int rc = spawn(p, pair[1], err);
     close(pair[1]);
-    return code;
+    return rc;
 }
 
 int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct fm_kernelcase *c,
@@ -221,16 +221,16 @@ int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct
     p->silence = silence;
     p->stop = stop;
     p->socket = -1;
-    int code = start(p, err);
-    if (code == FM_OK)
-        code = greet(p, err);
-    if (code == FM_OK)
-        code = load(p, c, err);
-    if (code != FM_OK) {
+    int rc = start(p, err);
+    if (!rc)
+        rc = greet(p, err);
+    if (!rc)
+        rc = load(p, c, err);
+    if (rc) {
         fm_pytorch_close(p);
         *result = NULL;
     }
-    return code;
+    return rc;
 }
 
 void fm_pytorch_close(struct fm_pytorch *p)
@@ -260,8 +260,8 @@ static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *
     int rows = tokens < FM_KERNELCASE_CHECKED ? tokens : FM_KERNELCASE_CHECKED;
     size_t size = c->layer.type == FM_CLIP_F32 ? 4 : 2;
     char line[LINE_BYTES], *end;
-    if (send_line(p, err, "%s %d %d %d\n", kernel, tokens, c->budget, rows) != FM_OK ||
-        receive_line(p, line, err) != FM_OK)
+    if (send_line(p, err, "%s %d %d %d\n", kernel, tokens, c->budget, rows) ||
+        receive_line(p, line, err))
         return err->code;
     if (strncmp(line, "cannot ", 7) == 0) {
         if (!*p->why)
@@ -282,7 +282,7 @@ double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const
     double seconds = 0;
     if (p->lost)
         return 0;
-    if (ask(p, c, kernel, tokens, &seconds, &err) != FM_OK) {
+    if (ask(p, c, kernel, tokens, &seconds, &err)) {
         p->lost = true;
         snprintf(p->why, sizeof p->why, "%s", err.text);
         return 0;

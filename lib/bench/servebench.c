@@ -53,11 +53,11 @@ static int decode(struct fm_servecase *c, struct times *t, int row, int round,
                   const struct fm_run_options *run, struct fm_err *err)
 {
     for (int i = 0; i < t->steps; i++) {
-        if (check_stop(run, err) != FM_OK)
+        if (check_stop(run, err))
             return err->code;
         double begin = fm_clock_now();
         c->budget = row < c->B ? row : i % c->B;
-        if (fm_servecase_step(c, c->prompt + i, err) != FM_OK)
+        if (fm_servecase_step(c, c->prompt + i, err))
             return err->code;
         step_times(t, row, i)[round] = fm_clock_now() - begin;
     }
@@ -70,14 +70,14 @@ static int serve_budget(struct fm_servecase *c, struct times *t, struct share *s
     c->work = (struct fm_serve_work){0};
     c->budget = b;
     double begin = fm_clock_now();
-    if (fm_servecase_prefill(c, err) != FM_OK)
+    if (fm_servecase_prefill(c, err))
         return err->code;
     double took = fm_clock_now() - begin;
     t->prefill[b * t->rounds + round] = took;
     s->prefill_seconds += took;
     gather_work(c, &s->prefill);
     begin = fm_clock_now();
-    if (decode(c, t, b, round, run, err) != FM_OK)
+    if (decode(c, t, b, round, run, err))
         return err->code;
     s->decode_seconds += fm_clock_now() - begin;
     gather_work(c, &s->decode);
@@ -90,18 +90,18 @@ static int serve(struct fm_servecase *c, struct times *t, struct share *share,
                  const struct fm_run_options *run, struct fm_err *err)
 {
     c->budget = 0;
-    if (fm_servecase_prefill(c, err) != FM_OK || /* what is compiled at first use, is now */
-        fm_servecase_step(c, c->prompt, err) != FM_OK)
+    if (fm_servecase_prefill(c, err) || /* what is compiled at first use, is now */
+        fm_servecase_step(c, c->prompt, err))
         return err->code;
     for (int round = 0; round < t->rounds; round++) {
         for (int i = 0; i < c->B; i++) {
             int b = (round + i) % c->B;
-            if (serve_budget(c, t, &share[b], b, round, run, err) != FM_OK)
+            if (serve_budget(c, t, &share[b], b, round, run, err))
                 return err->code;
             fm_run_report(run, "serve", (uint64_t)(round * c->B + i + 1),
                           (uint64_t)(t->rounds * c->B), "runs");
         }
-        if (decode(c, t, c->B, round, run, err) != FM_OK)
+        if (decode(c, t, c->B, round, run, err))
             return err->code;
     }
     return FM_OK;
@@ -170,7 +170,7 @@ static int measure(struct fm_servebench *s, struct fm_servecase *c,
         t.prefill = fm_alloc((size_t)(c->B * rounds), sizeof *t.prefill, "times", err);
     if (t.prefill)
         t.step = fm_alloc(steps * (size_t)rounds, sizeof *t.step, "times", err);
-    if (t.step && serve(c, &t, share, run, err) == FM_OK)
+    if (t.step && !serve(c, &t, share, run, err))
         summarise(s, c, &t, share);
     free(share);
     free(t.prefill);
@@ -214,19 +214,19 @@ int fm_servebench_run(const struct fm_run_options *run, const struct fm_serveben
     *result = (struct fm_servebench){.dtype = o->dtype};
     if (!c)
         return err->code;
-    int code = fm_servecase_shape(c, o, run, err);
-    if (code == FM_OK)
+    int rc = fm_servecase_shape(c, o, run, err);
+    if (!rc)
         describe(result, c, o);
-    if (code == FM_OK && !plan)
-        code = fm_servecase_fill(c, err);
-    if (code == FM_OK && !plan) {
+    if (!rc && !plan)
+        rc = fm_servecase_fill(c, err);
+    if (!rc && !plan) {
         snprintf(result->path, sizeof result->path, "%s",
                  c->gpu ? fm_serve_gpu_path(c->gpu) : fm_clip_name(c->layer[0].clip));
         if (c->gpu)
             snprintf(result->gpu, sizeof result->gpu, "%s", fm_serve_gpu_name(c->gpu));
-        code = measure(result, c, run, o->repeat, err);
+        rc = measure(result, c, run, o->repeat, err);
     }
     fm_servecase_release(c);
     free(c);
-    return code;
+    return rc;
 }

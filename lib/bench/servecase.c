@@ -172,29 +172,29 @@ int fm_servecase_shape(struct fm_servecase *c, const struct fm_servebench_option
     int together = ROWS / c->prompt < 1 ? 1 : ROWS / c->prompt; /* prompts */
     together = together < c->batch ? together : c->batch;
     c->rows = together * c->prompt > c->batch ? together * c->prompt : c->batch;
-    int code = choose_device(c, run, err);
-    if (code == FM_OK)
-        code = fm_servemask_open(&masks, o, c->seed, &c->config, err);
+    int rc = choose_device(c, run, err);
+    if (!rc)
+        rc = fm_servemask_open(&masks, o, c->seed, &c->config, err);
     c->B = masks.B;
-    if (code == FM_OK)
-        code = describe(c, o->family ? NULL : o->shape, err);
-    if (code == FM_OK)
-        code = count_layers(c, o->layers, run, masks.layers, err);
-    if (code == FM_OK)
-        code = alloc_layers(c, err);
-    for (int l = 0; code == FM_OK && l < c->config.L; l++)
-        code = fm_servemask_draw(&masks, l, c->layer[l].widths, err);
-    for (int b = 0; code == FM_OK && b < c->B; b++) {
+    if (!rc)
+        rc = describe(c, o->family ? NULL : o->shape, err);
+    if (!rc)
+        rc = count_layers(c, o->layers, run, masks.layers, err);
+    if (!rc)
+        rc = alloc_layers(c, err);
+    for (int l = 0; !rc && l < c->config.L; l++)
+        rc = fm_servemask_draw(&masks, l, c->layer[l].widths, err);
+    for (int b = 0; !rc && b < c->B; b++) {
         double kept = 0, all = (double)c->config.L * c->config.E * c->config.I;
         for (int l = 0; l < c->config.L; l++)
             for (int e = 0; e < c->config.E; e++)
                 kept += c->layer[l].widths[b * c->config.E + e];
         c->share[b] = 1 - kept / all;
     }
-    if (code == FM_OK && masks.layers)
+    if (!rc && masks.layers)
         c->model_layers = masks.model_layers;
     fm_servemask_close(&masks);
-    return code;
+    return rc;
 }
 
 /* --- numbers --- */
@@ -233,7 +233,7 @@ static void fill(const struct fm_servecase *c, void *to, enum fm_dtype dtype, si
 
 static void *alloc_array(size_t count, size_t size, const char *what, struct fm_err *err)
 {
-    return err->code == FM_OK ? fm_alloc(count, size, what, err) : NULL;
+    return !err->code ? fm_alloc(count, size, what, err) : NULL;
 }
 
 /* What goes in: it is the same for every device. */
@@ -268,7 +268,7 @@ static int alloc_rows(struct fm_servecase *c, struct fm_err *err)
     c->last = alloc_array((size_t)c->batch * H, f, "hidden states", err);
     c->workspace_bytes = fm_clip_workspace_bytes(&shape, c->rows, g->K);
     void *space = NULL;
-    if (err->code == FM_OK && posix_memalign(&space, 4096, c->workspace_bytes) != 0)
+    if (!err->code && posix_memalign(&space, 4096, c->workspace_bytes) != 0)
         fm_fail(err, FM_ENOMEM, "no memory for a workspace of %llu bytes",
                 (unsigned long long)c->workspace_bytes);
     if ((c->workspace = space))
@@ -300,7 +300,7 @@ static int alloc_cache(struct fm_servecase *c, struct fm_serve_layer *w, struct 
     w->cache = (struct fm_serve_cache){c->dtype, (int)T, g->G, g->C, NULL, NULL};
     w->cache.k = alloc_array(cached, size, "the cache of keys", err);
     w->cache.v = alloc_array(cached, size, "the cache of values", err);
-    if (err->code == FM_OK) { /* pages are there before the clock runs */
+    if (!err->code) { /* pages are there before the clock runs */
         memset(w->cache.k, 0, cached * size);
         memset(w->cache.v, 0, cached * size);
     }
@@ -343,8 +343,7 @@ static int make_layers(struct fm_servecase *c, struct fm_err *err)
 {
     for (int l = 0; l < c->config.L; l++) {
         struct fm_serve_layer *w = &c->layer[l];
-        if (alloc_layer(c, w, err) != FM_OK || alloc_cache(c, w, err) != FM_OK ||
-            prepare_layer(c, w, err) != FM_OK)
+        if (alloc_layer(c, w, err) || alloc_cache(c, w, err) || prepare_layer(c, w, err))
             return err->code;
         fill_layer(c, w, l);
     }
@@ -382,7 +381,7 @@ static int move_layers(struct fm_servecase *c, struct fm_err *err)
     struct fm_serve_layer w = {0};
     struct fm_clip_error error = {0};
     int32_t code = open_gpu(c, &error);
-    if (code == FM_CLIP_OK && alloc_layer(c, &w, err) != FM_OK)
+    if (code == FM_CLIP_OK && alloc_layer(c, &w, err))
         code = err->code;
     for (int l = 0; l < c->config.L && code == FM_CLIP_OK; l++) {
         fill_layer(c, &w, l);
@@ -391,15 +390,14 @@ static int move_layers(struct fm_servecase *c, struct fm_err *err)
         code = fm_serve_gpu_layer(c->gpu, l, &from, &error);
     }
     drop_weights(&w);
-    return code == FM_CLIP_OK || err->code != FM_OK ? err->code
-                                                    : fm_fail(err, error.code, "%s", error.text);
+    return code == FM_CLIP_OK || err->code ? err->code : fm_fail(err, error.code, "%s", error.text);
 }
 
 int fm_servecase_fill(struct fm_servecase *c, struct fm_err *err)
 {
     int T = c->prompt + c->decode;
     struct fm_rope rope;
-    if (alloc_tokens(c, err) != FM_OK || (!c->on_gpu && alloc_rows(c, err) != FM_OK))
+    if (alloc_tokens(c, err) || (!c->on_gpu && alloc_rows(c, err)))
         return err->code;
     fill(c, c->table, FM_F32, (size_t)VOCABULARY * (size_t)c->config.H, 1.7, 0);
     for (int i = 0; i < c->batch * T; i++)

@@ -91,7 +91,7 @@ static int mix_experts(struct fm_servecase *c, const struct fm_serve_layer *w, i
                  c->logits, g->E);
     c->ops->route(c->ids, c->weights, c->logits, N, g->E, g->K);
     count_work(c, w, N);
-    if (run_experts(c, w, N, err) != FM_OK)
+    if (run_experts(c, w, N, err))
         return err->code;
     c->ops->add(c->x, c->out, (int64_t)N * g->H);
     return FM_OK;
@@ -107,7 +107,7 @@ static int run_piece(struct fm_servecase *c, const struct piece *p, struct fm_er
     c->ops->embed(c->x, c->now, fm_f32(c->table), N, c->config.H);
     for (int l = 0; l < c->config.L; l++) {
         attend(c, &c->layer[l], p);
-        if (mix_experts(c, &c->layer[l], N, err) != FM_OK)
+        if (mix_experts(c, &c->layer[l], N, err))
             return err->code;
     }
     for (int s = 0; s < p->S; s++)
@@ -129,7 +129,7 @@ int fm_servecase_prefill(struct fm_servecase *c, struct fm_err *err)
     int together = c->rows / c->prompt;
     for (int s = 0; s < c->batch; s += together) {
         struct piece p = {s, c->batch - s < together ? c->batch - s : together, 0, c->prompt};
-        if (run_piece(c, &p, err) != FM_OK)
+        if (run_piece(c, &p, err))
             return err->code;
     }
     return FM_OK;

@@ -25,14 +25,14 @@ static int draw(struct fm_kernelcase *k, const struct fm_servemask *m, int l, st
 static int open_drawn(struct fm_servemask *m, struct fm_config *config, struct fm_err *err)
 {
     struct fm_kernelcase k = {0};
-    int code = draw(&k, m, 0, err);
+    int rc = draw(&k, m, 0, err);
     config->H = k.layer.H;
     config->I = k.I;
     config->E = k.layer.E;
     config->K = k.K;
     m->B = k.layer.B;
     fm_kernelcase_release(&k);
-    return code;
+    return rc;
 }
 
 /* The masks nearest to the budgets, each once. */
@@ -41,7 +41,7 @@ static int choose_masks(struct fm_servemask *m, struct fm_err *err)
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     const struct fm_masks *f = &m->family.family;
     int count;
-    if (fm_kernelcase_budgets(budget, &count, m->options->budgets, err) != FM_OK)
+    if (fm_kernelcase_budgets(budget, &count, m->options->budgets, err))
         return err->code;
     for (int b = 0; b < count; b++) {
         int best = 0;
@@ -59,14 +59,14 @@ static int open_family(struct fm_servemask *m, struct fm_config *config, struct 
 {
     struct fm_bundle bundle = {0};
     struct fm_stage_model model;
-    int code = fm_stage_open(&bundle, m->options->family, FM_MEMBER_MASKS, err);
-    if (code == FM_OK)
-        code = fm_stage_model_read(&model, &bundle, err);
-    if (code == FM_OK)
-        code = fm_budgets_open(&m->family, &bundle, err);
-    if (code == FM_OK)
-        code = choose_masks(m, err);
-    if (code == FM_OK) {
+    int rc = fm_stage_open(&bundle, m->options->family, FM_MEMBER_MASKS, err);
+    if (!rc)
+        rc = fm_stage_model_read(&model, &bundle, err);
+    if (!rc)
+        rc = fm_budgets_open(&m->family, &bundle, err);
+    if (!rc)
+        rc = choose_masks(m, err);
+    if (!rc) {
         config->H = model.H;
         config->I = model.I;
         config->E = model.E;
@@ -75,7 +75,7 @@ static int open_family(struct fm_servemask *m, struct fm_config *config, struct 
         m->model_layers = model.L;
     }
     fm_bundle_close(&bundle);
-    return code;
+    return rc;
 }
 
 int fm_servemask_open(struct fm_servemask *m, const struct fm_servebench_options *o, uint64_t seed,
@@ -96,7 +96,7 @@ int fm_servemask_draw(const struct fm_servemask *m, int l, int32_t *widths, stru
     struct fm_kernelcase k = {0};
     const struct fm_masks *f = &m->family.family;
     if (!m->layers) {
-        if (draw(&k, m, l, err) == FM_OK)
+        if (!draw(&k, m, l, err))
             memcpy(widths, k.widths, (size_t)k.layer.B * (size_t)k.layer.E * sizeof *widths);
         fm_kernelcase_release(&k);
         return err->code;

@@ -110,7 +110,7 @@ static struct fm_config config_of(const struct fm_synth *s)
     struct fm_err err = {0};
     config_text(text, s);
     int rc = fm_config_parse(&c, text, strlen(text), &err);
-    assert(rc == FM_OK);
+    assert(!rc);
     (void)rc;
     return c;
 }
@@ -185,7 +185,7 @@ static int write_tensor(struct fm_output *o, const struct fm_tensor *tensor, uin
         size_t n = left < BLOCK ? (size_t)left : BLOCK;
         fill_block(x, tensor, t, b, seed);
         fm_dtype_from_f32(bytes, x, tensor->dtype, n);
-        if (fm_output_write(o, bytes, n * width, err) != FM_OK)
+        if (fm_output_write(o, bytes, n * width, err))
             return err->code;
         left -= n;
     }
@@ -200,23 +200,23 @@ static int write_weights(struct fm_output *o, const struct fm_synth *s, struct t
     float *x = fm_alloc(BLOCK, 2 * sizeof *x, "a block of weights", err);
     if (!x)
         return err->code;
-    int code =
+    int rc =
         fm_safetensors_plan(t->tensor, t->count, NULL, &header, &header_bytes, &file_bytes, err);
-    if (code == FM_OK)
-        code = fm_output_reserve(o, file_bytes, err);
-    if (code == FM_OK)
-        code = fm_output_write(o, header, header_bytes, err);
+    if (!rc)
+        rc = fm_output_reserve(o, file_bytes, err);
+    if (!rc)
+        rc = fm_output_write(o, header, header_bytes, err);
     done = header_bytes;
-    for (size_t i = 0; code == FM_OK && i < t->count; i++) {
-        code = write_tensor(o, &t->tensor[i], i, s->seed, x, x + BLOCK, err);
+    for (size_t i = 0; !rc && i < t->count; i++) {
+        rc = write_tensor(o, &t->tensor[i], i, s->seed, x, x + BLOCK, err);
         done += t->tensor[i].size;
         fm_run_report(run, "synthesise", done, file_bytes, "bytes");
-        if (code == FM_OK && run->stop && *run->stop)
-            code = fm_fail(err, FM_ESAVED, "interrupted");
+        if (!rc && run->stop && *run->stop)
+            rc = fm_fail(err, FM_ESAVED, "interrupted");
     }
     free(header);
     free(x);
-    return code;
+    return rc;
 }
 
 /* One file of the directory, from bytes (config) or from the table. */
@@ -225,9 +225,8 @@ static int write_config(struct fm_outdir *d, const struct fm_synth *s, struct fm
     char text[CONFIG_BYTES];
     struct fm_output o;
     config_text(text, s);
-    int code = fm_outdir_file(d, &o, "config.json", err);
-    return code == FM_OK ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err)
-                         : code;
+    int rc = fm_outdir_file(d, &o, "config.json", err);
+    return !rc ? fm_output_end(&o, fm_output_write(&o, text, strlen(text), err), err) : rc;
 }
 
 int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_run_options *run,
@@ -236,23 +235,23 @@ int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_r
     struct table t = {0};
     struct fm_outdir d;
     struct fm_output o;
-    int code = fm_outdir_open(&d, path, NULL, err);
-    if (code != FM_OK)
-        return code;
-    code = write_config(&d, s, err);
-    if (code == FM_OK)
-        code = build_table(&t, s, err);
-    if (code == FM_OK)
-        code = fm_outdir_file(&d, &o, "model.safetensors", err);
-    if (code == FM_OK)
-        code = fm_output_end(&o, write_weights(&o, s, &t, run, err), err);
-    if (code == FM_OK)
-        code = fm_outdir_commit(&d, err);
-    if (code != FM_OK)
+    int rc = fm_outdir_open(&d, path, NULL, err);
+    if (rc)
+        return rc;
+    rc = write_config(&d, s, err);
+    if (!rc)
+        rc = build_table(&t, s, err);
+    if (!rc)
+        rc = fm_outdir_file(&d, &o, "model.safetensors", err);
+    if (!rc)
+        rc = fm_output_end(&o, write_weights(&o, s, &t, run, err), err);
+    if (!rc)
+        rc = fm_outdir_commit(&d, err);
+    if (rc)
         fm_outdir_abandon(&d);
     free(t.tensor);
     free(t.name);
-    return code;
+    return rc;
 }
 
 /* --- tokens and stages --- */
@@ -274,21 +273,21 @@ int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, s
                  sequences, s->T);
     header[10 + n] = ' ';
     header[127] = '\n';
-    int code = fm_output_open(&o, path, false, false, err);
-    if (code == FM_OK) {
-        code = fm_output_write(&o, header, sizeof header, err);
-        if (code == FM_OK)
-            code = fm_output_write(&o, ids, count * sizeof *ids, err);
-        code = fm_output_end(&o, code, err);
+    int rc = fm_output_open(&o, path, false, false, err);
+    if (!rc) {
+        rc = fm_output_write(&o, header, sizeof header, err);
+        if (!rc)
+            rc = fm_output_write(&o, ids, count * sizeof *ids, err);
+        rc = fm_output_end(&o, rc, err);
     }
     free(ids);
-    return code;
+    return rc;
 }
 
 static int draw_ranking(struct fm_ranking *r, const struct fm_config *config, uint64_t seed,
                         struct fm_err *err)
 {
-    if (fm_ranking_init(r, config->M, config->E, config->I, err) != FM_OK)
+    if (fm_ranking_init(r, config->M, config->E, config->I, err))
         return err->code;
     size_t experts = (size_t)r->M * (size_t)r->E;
     for (size_t i = 0; i < experts * (size_t)r->I; i++)
@@ -314,14 +313,14 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
 {
     const struct fm_decimal step = {1, 10}, until = {8, 10};
     const struct fm_config *c = &g->config;
-    int code = draw_ranking(&g->ranking, c, seed, err);
-    if (code == FM_OK)
-        code = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
+    int rc = draw_ranking(&g->ranking, c, seed, err);
+    if (!rc)
+        rc = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
     fm_masks_init(&g->family, c->M, c->E, c->I);
-    if (code == FM_OK)
-        code = fm_masks_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order,
-                                 &step, &until, FM_PER_EXPERT, err);
-    return code;
+    if (!rc)
+        rc = fm_masks_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order, &step,
+                               &until, FM_PER_EXPERT, err);
+    return rc;
 }
 
 static int make_manifest(struct stage *g, struct fm_err *err)
@@ -330,42 +329,41 @@ static int make_manifest(struct stage *g, struct fm_err *err)
     cJSON *model;
     /* All weights have one type, that of any tensor. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
-    int code = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, err);
-    if (code == FM_OK)
-        code = fm_stage_manifest(&g->manifest, FM_STAGE_TRAIN, NULL, model, dropped, err);
-    if (code == FM_OK)
-        code = fm_stage_history(g->manifest, "fm-rank", cJSON_CreateObject(), NULL, NULL, err);
-    if (code == FM_OK)
-        code = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
-    if (code == FM_OK)
-        code = fm_budgets_pack(&g->family, &g->actions, &g->config,
-                               fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
-                               &g->data[1], &g->size[1], err);
-    if (code == FM_OK)
-        code = fm_stage_history(g->manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, err);
-    return code;
+    int rc = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, err);
+    if (!rc)
+        rc = fm_stage_manifest(&g->manifest, FM_STAGE_TRAIN, NULL, model, dropped, err);
+    if (!rc)
+        rc = fm_stage_history(g->manifest, "fm-rank", cJSON_CreateObject(), NULL, NULL, err);
+    if (!rc)
+        rc = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
+    if (!rc)
+        rc = fm_budgets_pack(&g->family, &g->actions, &g->config,
+                             fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
+                             &g->data[1], &g->size[1], err);
+    if (!rc)
+        rc = fm_stage_history(g->manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, err);
+    return rc;
 }
 
 int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm_err *err)
 {
     struct stage g = {0};
-    int code = fm_hfdir_open(&g.dir, model, err);
-    if (code != FM_OK)
-        return code;
-    code = fm_carry_list(&g.dir, NULL, err);
-    if (code == FM_OK)
-        code = fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err);
-    if (code == FM_OK)
-        code = make_family(&g, seed, err);
-    if (code == FM_OK)
-        code = make_manifest(&g, err);
-    if (code == FM_OK) {
+    int rc = fm_hfdir_open(&g.dir, model, err);
+    if (rc)
+        return rc;
+    rc = fm_carry_list(&g.dir, NULL, err);
+    if (!rc)
+        rc = fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err);
+    if (!rc)
+        rc = make_family(&g, seed, err);
+    if (!rc)
+        rc = make_manifest(&g, err);
+    if (!rc) {
         const struct fm_stage_member member[] = {
             {FM_MEMBER_RANKING, g.data[0], g.size[0]},
             {FM_MEMBER_MASKS, g.data[1], g.size[1]},
         };
-        code =
-            fm_stage_write(path, false, FM_STAGE_TRAIN, g.manifest, NULL, &g.dir, member, 2, err);
+        rc = fm_stage_write(path, false, FM_STAGE_TRAIN, g.manifest, NULL, &g.dir, member, 2, err);
         g.manifest = NULL;
     }
     cJSON_Delete(g.manifest);
@@ -374,5 +372,5 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
     fm_masks_release(&g.family);
     fm_ranking_release(&g.ranking);
     fm_hfdir_close(&g.dir);
-    return code;
+    return rc;
 }

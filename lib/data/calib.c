@@ -52,7 +52,7 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
     int rc = fm_tokens_open(t, path, FM_TOKEN_AUTO, &mine);
     if (rc == FM_EUSAGE)
         return fm_tokens_open(t, path, raw, err);
-    if (rc != FM_OK)
+    if (rc)
         *err = mine;
     return rc;
 }
@@ -73,9 +73,9 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
     int rc = check_standard_input(r->run, err);
-    return rc != FM_OK ? rc
-                       : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
-                                          r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
+    return rc ? rc
+              : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
+                                 r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
 }
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
@@ -85,14 +85,14 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     if (s == FM_SOURCES_MAX)
         return fm_fail(err, FM_EUSAGE, "more than %d sources of tokens", FM_SOURCES_MAX);
     r->mix.weight[s] = FM_WEIGHT_ONE;
-    if (!r->eval && (rc = fm_run_parse_source(spec, &length, &r->mix.weight[s], err)) != FM_OK)
+    if (!r->eval && (rc = fm_run_parse_source(spec, &length, &r->mix.weight[s], err)))
         return rc;
     char *path = fm_strdup(spec, err);
     if (!path)
         return FM_ENOMEM;
     path[length] = '\0';
     rc = text ? open_text(r, s, path, err) : open_tokens(&r->files->tokens[s], path, r, err);
-    if (rc == FM_OK)
+    if (!rc)
         r->files->count = ++r->mix.sources;
     free(path);
     return rc;
@@ -109,9 +109,9 @@ static int open_sources(struct reading *r, struct fm_err *err)
         return add_source(r, run->eval_text ? run->eval_text : run->eval_tokens,
                           run->eval_text != NULL, err);
     int rc = run->tokens ? add_source(r, run->tokens, false, err) : FM_OK;
-    for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
+    for (int i = 0; !rc && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
         rc = add_source(r, run->also_tokens[i], false, err);
-    for (int i = 0; rc == FM_OK && i < FM_SOURCES_MAX && run->texts[i]; i++)
+    for (int i = 0; !rc && i < FM_SOURCES_MAX && run->texts[i]; i++)
         rc = add_source(r, run->texts[i], true, err);
     return rc;
 }
@@ -223,14 +223,14 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
     f->source = fm_alloc(n, sizeof *f->source, "the order of sequences", err);
     f->place = fm_alloc(n, sizeof *f->place, "the order of sequences", err);
     rc = f->source && f->place ? FM_OK : FM_ENOMEM;
-    for (int s = 0; rc == FM_OK && shuffle && s < r->mix.sources; s++) {
+    for (int s = 0; !rc && shuffle && s < r->mix.sources; s++) {
         order[s] = fm_alloc((size_t)r->mix.all[s], sizeof **order, "the order of sequences", err);
         rc = order[s] ? FM_OK : FM_ENOMEM;
         if (order[s])
             fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->seed, FM_STREAM_SHUFFLE,
                                (uint32_t)s);
     }
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+    for (size_t i = 0; !rc && i < n; i++) {
         int s = fm_mixture_next(&r->mix);
         uint64_t at = r->mix.taken[s] - 1;
         f->source[i] = (uint8_t)s;
@@ -247,7 +247,7 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
 static int check_unchanged(const struct fm_calib_files *f, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int s = 0; rc == FM_OK && s < f->count; s++)
+    for (int s = 0; !rc && s < f->count; s++)
         if (strcmp(f->tokens[s].format, FM_CORPUS_FORMAT) != 0)
             rc = fm_file_unchanged(&f->tokens[s].file, err);
     return rc;
@@ -263,9 +263,9 @@ int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, stru
         return FM_OK;
     }
     int rc = check_unchanged(f, err);
-    if (rc == FM_OK && !f->place && f->stride[0] == T)
+    if (!rc && !f->place && f->stride[0] == T)
         return fm_tokens_read(f->tokens, (uint64_t)first * T, ids, (uint64_t)n * T, f->V, err);
-    for (int i = 0; rc == FM_OK && i < n; i++) {
+    for (int i = 0; !rc && i < n; i++) {
         int s = f->place ? f->source[first + i] : 0;
         uint64_t place = f->place ? f->place[first + i] : (uint64_t)(first + i);
         rc = fm_tokens_read(&f->tokens[s], place * f->stride[s], ids + (size_t)i * T, T, f->V, err);
@@ -283,13 +283,13 @@ static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struc
     int32_t *ids = fm_alloc((size_t)most * T, sizeof *ids, "tokens", err);
     if (!ids)
         return FM_ENOMEM;
-    for (int at = 0, n; rc == FM_OK && at < c->count; at += n) {
+    for (int at = 0, n; !rc && at < c->count; at += n) {
         n = c->count - at < most ? c->count - at : most;
         rc = stop && *stop ? fm_fail(err, FM_ESAVED, "interrupted while reading tokens")
                            : fm_calib_read(c, at, n, ids, err);
-        if (rc == FM_OK)
+        if (!rc)
             fm_hasher_add(all, ids, (size_t)n * T * sizeof *ids);
-        for (int i = 0; rc == FM_OK && r && i < n; i++)
+        for (int i = 0; !rc && r && i < n; i++)
             fm_hasher_add(r->hasher[c->files->place ? c->files->source[at + i] : 0],
                           ids + (size_t)i * T, T * sizeof *ids);
     }
@@ -316,21 +316,21 @@ static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)
     int rc = choose_T(&c->T, r, err);
     r->all = fm_hasher_new();
     bool room = r->all != NULL;
-    for (int s = 0; rc == FM_OK && s < f->count; s++) {
+    for (int s = 0; !rc && s < f->count; s++) {
         rc = count_sequences(&r->mix.all[s], &f->tokens[s], c->T, err);
         f->stride[s] = f->tokens[s].rows > 0 ? f->tokens[s].cols : (uint64_t)c->T;
         r->hasher[s] = fm_hasher_new();
         room = room && r->hasher[s];
     }
-    if (rc == FM_OK && !room)
+    if (!rc && !room)
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    if (rc == FM_OK)
+    if (!rc)
         rc = count_mixture(c, r, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = place_sequences(c, r, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = hash_sequences(c, r->all, r, r->run->stop, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     c->digest = fm_hasher_done(r->all);
     describe_sources(c, r);
@@ -344,12 +344,12 @@ int fm_calib_open(struct fm_calib *c, const struct fm_run_options *run,
     struct reading *r = fm_alloc(1, sizeof *r, "sources of tokens", err);
     c->files = fm_alloc(1, sizeof *c->files, "sources of tokens", err);
     int rc = r && c->files ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK) {
+    if (!rc) {
         *r = (struct reading){.run = run, .config = config, .eval = eval, .files = c->files};
         c->files->V = (uint32_t)config->V;
         rc = open_sources(r, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_all(c, r, err);
     for (int s = 0; r && s < FM_SOURCES_MAX; s++)
         fm_hasher_free(r->hasher[s]);
@@ -374,7 +374,7 @@ static int digest_again(struct fm_calib *c, struct fm_err *err)
     struct fm_hasher *h = fm_hasher_new();
     int rc = h ? hash_sequences(c, h, NULL, NULL, err)
                : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    if (rc == FM_OK)
+    if (!rc)
         c->digest = fm_hasher_done(h);
     fm_hasher_free(h);
     return rc;
@@ -395,7 +395,7 @@ int fm_calib_hold_out(struct fm_calib *c, struct fm_calib *held, int sequences, 
     held->T = c->T;
     held->count = n;
     int rc = fm_calib_read(c, c->count - n, n, held->ids, err);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_calib_close(held);
         return rc;
     }

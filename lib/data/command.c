@@ -108,7 +108,7 @@ static void fetch_lines(struct talk *t)
     uint64_t n = 0;
     int rc = t->c->feed(t->c->self, &t->lines, &t->size, &n, &t->late);
     t->given += n;
-    t->fed = rc != FM_OK || !t->lines;
+    t->fed = rc || !t->lines;
 }
 
 static int say(struct talk *t, struct fm_err *err)
@@ -143,7 +143,7 @@ static int listen(struct talk *t, char *piece, struct fm_err *err)
     if (got == 0)
         close_end(&t->from);
     int rc = fm_idlines_take(t->heard, piece, (size_t)got, err);
-    if (rc == FM_OK && t->heard->lines > t->given)
+    if (!rc && t->heard->lines > t->given)
         rc = fm_fail(err, FM_EFORMAT, "--tokenizer-cmd printed more lines than it was given");
     return rc;
 }
@@ -166,7 +166,7 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
     int rc = FM_OK;
     bool over = false;
     t->moved = fm_clock_now();
-    while (rc == FM_OK && t->from >= 0 && !t->heard->done) {
+    while (!rc && t->from >= 0 && !t->heard->done) {
         struct pollfd p[2] = {{.fd = t->from, .events = POLLIN}, {.fd = t->to, .events = POLLOUT}};
         int ready = poll(p, over ? 1 : 2, over ? 0 : TICK_MS);
         if (ready < 0 && errno != EINTR)
@@ -175,11 +175,11 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
             rc = listen(t, piece, err);
         else if (over)
             close_end(&t->from); /* another session may hold it for ever */
-        if (rc == FM_OK && ready > 0 && t->to >= 0 && p[1].revents && !over && !t->heard->done)
+        if (!rc && ready > 0 && t->to >= 0 && p[1].revents && !over && !t->heard->done)
             rc = say(t, err);
-        if (rc == FM_OK && t->late.code != FM_OK && !t->c->enough)
+        if (!rc && t->late.code && !t->c->enough)
             return FM_OK;
-        if (rc == FM_OK)
+        if (!rc)
             rc = check_clock(t, err);
         over = over || fm_process_over(&t->child);
     }
@@ -205,13 +205,13 @@ static int conclude(struct talk *t, struct fm_err *err)
     close_end(&t->to);
     while (t->size == 0 && !t->fed)
         fetch_lines(t);
-    if (t->late.code == FM_OK)
+    if (!t->late.code)
         rc = check_end(t, err);
-    if (rc == FM_OK && t->from < 0)
+    if (!rc && t->from < 0)
         rc = fm_idlines_end(t->heard, err);
-    if (rc != FM_OK || t->heard->done)
+    if (rc || t->heard->done)
         return rc;
-    if (t->late.code != FM_OK) {
+    if (t->late.code) {
         *err = t->late;
         return err->code;
     }
@@ -229,18 +229,18 @@ int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, 
     char *piece = fm_alloc(PIECE, 1, "ids", err);
     struct talk t = {.c = command, .heard = heard, .child = {.group = true}, .to = -1, .from = -1};
     int rc = heard && piece ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK) {
+    if (!rc) {
         heard->name = "the output of --tokenizer-cmd";
         heard->fd = fd;
         heard->enough = command->enough;
         rc = start(&t, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = converse(&t, piece, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = heard->done ? fm_idlines_end(heard, err) : conclude(&t, err);
     end_process(&t);
-    if (rc == FM_OK) {
+    if (!rc) {
         *size = heard->ids * sizeof(int32_t);
         *lines = heard->lines;
     }

@@ -77,7 +77,7 @@ static void encode_text(struct encoding *e, struct item *it, size_t length)
 {
     const int32_t *ids;
     struct fm_encoder *encoder = borrow(e, &it->err);
-    if (encoder && fm_encoder_run(encoder, it->text, length, &ids, &it->n, &it->err) == FM_OK) {
+    if (encoder && !fm_encoder_run(encoder, it->text, length, &ids, &it->n, &it->err)) {
         it->ids = fm_alloc(it->n, sizeof *ids, "the tokens of a document", &it->err);
         if (it->ids)
             memcpy(it->ids, ids, it->n * sizeof *ids);
@@ -94,7 +94,7 @@ static void encode_item(void *arg, int i)
     size_t length = 0;
     it->text = fm_alloc(it->size + 1, 1, "a document", &it->err);
     if (!it->text || fm_documents_text(&e->documents, e->field, it->record, it->size, it->text,
-                                       &length, &it->err) != FM_OK)
+                                       &length, &it->err))
         return;
     size_t valid = fm_unicode_check(it->text, length);
     if (valid < length)
@@ -121,18 +121,18 @@ static int read_items(struct encoding *e, struct fm_err *err)
     int rc = FM_OK;
     if (e->run->stop && *e->run->stop)
         return fm_fail(err, FM_ESAVED, "interrupted while encoding '%s'", e->documents.file.path);
-    if (e->late.code != FM_OK) {
+    if (e->late.code) {
         *err = e->late;
         return err->code;
     }
-    while (rc == FM_OK && !e->end && e->items < BATCH && bytes < BATCH_BYTES) {
+    while (!rc && !e->end && e->items < BATCH && bytes < BATCH_BYTES) {
         struct item *it = &e->item[e->items];
         const char *record;
         rc = fm_documents_next(&e->documents, &record, &it->size, &it->line, &e->late);
-        if (rc != FM_OK)
+        if (rc)
             rc = fm_within(&e->late, "%s", e->documents.file.path);
-        e->end = rc == FM_OK && record == NULL;
-        if (rc != FM_OK || e->end)
+        e->end = !rc && record == NULL;
+        if (rc || e->end)
             break;
         it->record = fm_alloc(it->size + 1, 1, "a document", err);
         if (!it->record)
@@ -141,7 +141,7 @@ static int read_items(struct encoding *e, struct fm_err *err)
         bytes += it->size;
         e->items++;
     }
-    if (rc != FM_OK && e->items == 0) {
+    if (rc && e->items == 0) {
         *err = e->late;
         return rc;
     }
@@ -162,10 +162,10 @@ static int write_items(struct encoding *e, struct fm_err *err)
 {
     for (int i = 0; i < e->items && !e->full; i++) {
         const struct item *it = &e->item[i];
-        if (it->err.code != FM_OK)
+        if (it->err.code)
             return name_line(e, it, err);
         int rc = fm_file_temp_write(e->out, e->at, it->ids, it->n * sizeof *it->ids, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         e->at += it->n * sizeof *it->ids;
         e->seen++;
@@ -177,9 +177,9 @@ static int write_items(struct encoding *e, struct fm_err *err)
 static int encode_all(struct encoding *e, struct fm_err *err)
 {
     int rc = FM_OK;
-    while (rc == FM_OK && !e->end && !e->full) {
+    while (!rc && !e->end && !e->full) {
         rc = read_items(e, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = write_items(e, err);
         drop_items(e);
     }
@@ -193,7 +193,7 @@ static uint64_t quote_items(struct encoding *e)
 {
     int n = 0;
     e->lines.size = 0;
-    for (; n < e->items && e->item[n].err.code == FM_OK; n++) {
+    for (; n < e->items && !e->item[n].err.code; n++) {
         fm_text_quote(&e->lines, e->item[n].text);
         fm_text_add(&e->lines, "\n", 1);
     }
@@ -209,15 +209,15 @@ static int feed_lines(void *self, const char **lines, size_t *size, uint64_t *co
     struct encoding *e = self;
     *lines = NULL;
     *size = *count = 0;
-    if (e->end && e->late.code == FM_OK)
+    if (e->end && !e->late.code)
         return FM_OK;
     int rc = read_items(e, err);
-    if (rc == FM_OK)
+    if (!rc)
         *count = quote_items(e);
     drop_items(e);
-    if (rc == FM_OK && e->lines.failed)
+    if (!rc && e->lines.failed)
         rc = fm_fail(err, FM_ENOMEM, "no memory for documents");
-    if (rc == FM_OK) {
+    if (!rc) {
         *lines = *count ? e->lines.data : "";
         *size = e->lines.size;
     }
@@ -246,14 +246,14 @@ static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err
     if (!path || strcmp(path, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "--text needs --tokenizer FILE here");
     int rc = fm_bundle_open(&b, path, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_CARRIED "tokenizer.json");
     if (!m || m->size > FM_TOKENIZER_BYTES_MAX)
         rc = fm_fail(err, FM_EUSAGE, "'%s' has no tokenizer.json; give --tokenizer FILE", path);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_bundle_read(&b, m, &text, &size, err);
-    if (rc == FM_OK && (rc = fm_tokenizer_parse(t, text, size, err)) != FM_OK)
+    if (!rc && (rc = fm_tokenizer_parse(t, text, size, err)))
         fm_within(err, "%s: %s", path, m->name);
     free(text);
     fm_bundle_close(&b);
@@ -275,7 +275,7 @@ static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err
     const struct fm_run_options *run = e->run;
     int rc = run->tokenizer || run->model ? open_file(&e->tokenizer, run, err)
                                           : open_carried(&e->tokenizer, run->input, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const int32_t *front, *back;
     fm_tokenizer_template(e->tokenizer, &front, &c->fronts, &back, &c->backs);
@@ -305,13 +305,13 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, st
     if (e->run->tokenizer_cmd && e->run->tokenizer)
         return fm_fail(err, FM_EUSAGE, "--tokenizer and --tokenizer-cmd both encode; give one");
     int rc = e->run->tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_documents_open(&e->documents, path, e->run->split_blank_lines, err);
-    e->item = rc == FM_OK ? fm_alloc(BATCH, sizeof *e->item, "documents", err) : NULL;
-    e->spare = rc == FM_OK ? fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err) : NULL;
-    if (rc == FM_OK && (!e->item || !e->spare))
+    e->item = !rc ? fm_alloc(BATCH, sizeof *e->item, "documents", err) : NULL;
+    e->spare = !rc ? fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err) : NULL;
+    if (!rc && (!e->item || !e->spare))
         rc = FM_ENOMEM;
-    return rc == FM_OK ? fm_file_temp(&e->out, err) : rc;
+    return rc ? rc : fm_file_temp(&e->out, err);
 }
 
 /* The temporary file becomes the token file. */
@@ -342,16 +342,16 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
                          .lock = PTHREAD_MUTEX_INITIALIZER};
     *c = (struct fm_corpus){0};
     int rc = prepare(&e, c, path, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = run->tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
-    if (rc == FM_OK && run->tokenizer_cmd) {
+    if (!rc && run->tokenizer_cmd) {
         c->command = true;
         c->tokenizer = fm_digest_of(run->tokenizer_cmd, strlen(run->tokenizer_cmd));
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_file_unchanged(&e.documents.file, err);
     c->documents = e.seen;
-    if (rc == FM_OK)
+    if (!rc)
         rc = hand_over(&e, t, e.documents.file.path, err);
     release(&e);
     return rc;

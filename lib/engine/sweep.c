@@ -286,7 +286,7 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
         if (rc)
             return rc;
         fm_pool_for(n, forward_task, r);
-        if ((rc = fm_sweeping_settle(r, err)) != FM_OK)
+        if ((rc = fm_sweeping_settle(r, err)))
             return rc;
         for (int i = 0; counts && r->m >= 0 && i < n; i++)
             for (int e = 0; e < E; e++)

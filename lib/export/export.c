@@ -25,8 +25,7 @@ static double budget_step(const struct fm_opened *o)
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(options, "budget_step");
     struct fm_decimal d;
     struct fm_err unread = {0};
-    if (cJSON_IsString(step) &&
-        fm_decimal_parse(&d, step->valuestring, "budget_step", &unread) == FM_OK)
+    if (cJSON_IsString(step) && !fm_decimal_parse(&d, step->valuestring, "budget_step", &unread))
         return (double)d.num / (double)d.den;
     return 0.01;
 }
@@ -70,7 +69,7 @@ static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run,
     uint64_t least = UINT64_MAX;
     for (*index = 0; *index < p->from->budgets.family.count; ++*index) {
         int rc = fm_planner_member(p, *index, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         uint64_t bytes = bytes_out(p, run);
         if (bytes <= p->options.fit)
@@ -136,7 +135,7 @@ static int check_space(struct fm_export_report *r, const char *output, struct fm
     if (strcmp(output, "-") == 0)
         return FM_OK;
     int rc = fm_file_free_space(output, &r->bytes_free, err);
-    if (rc == FM_OK && r->bytes_free < r->bytes_out)
+    if (!rc && r->bytes_free < r->bytes_out)
         rc = fm_fail(err, FM_ECREATE, "%s: the export takes %llu bytes, %llu are free there",
                      output, (unsigned long long)r->bytes_out, (unsigned long long)r->bytes_free);
     return rc;
@@ -147,9 +146,9 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
 {
     const struct fm_layout *layout = p->options.layout;
     int index = 0, rc = choose(p, run, &index, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_planner_member(p, index, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     *r = (struct fm_export_report){.layout = layout,
                                    .index = index,
@@ -170,16 +169,16 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     struct fm_opened opened = {0};
     struct fm_exportplan p = {0};
     int rc = fm_planner_check(options, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_opened_open(&opened, run->input ? run->input : "-",
                             FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_planner_begin(&p, &opened, options, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan(&p, run, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         fm_trust_tell(&p, run);
-    if (rc == FM_OK && write)
+    if (!rc && write)
         rc = fm_exportwriter_write(&p, run, err);
     fm_exportplan_release(&p);
     fm_opened_release(&opened);

@@ -35,7 +35,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     size_t first = p->from->rests + most_parts(p);
     int rc = grow((void **)&p->tensor, p->tensors, first, sizeof *p->tensor,
                   "the tensors of an export", err);
-    char *name = rc == FM_OK ? fm_strdup(like->t.name, err) : NULL;
+    char *name = !rc ? fm_strdup(like->t.name, err) : NULL;
     if (!name)
         return err->code;
     struct fm_planned_tensor *t = &p->tensor[p->tensors++];
@@ -52,7 +52,7 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
     int rc = grow((void **)&p->block, p->blocks, most_parts(p), sizeof *p->block,
                   "the experts of an export", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
     *b = (struct fm_planned_block){.m = m, .e = e, .part = part};
@@ -65,9 +65,9 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
                            uint64_t head_bytes, uint64_t bytes, bool weights, struct fm_err *err)
 {
     int rc = grow((void **)&p->file, p->files, 32, sizeof *p->file, "the files of an export", err);
-    if (rc == FM_OK && strlen(name) >= sizeof p->file->name)
+    if (!rc && strlen(name) >= sizeof p->file->name)
         rc = fm_fail(err, FM_ECONFIG, "file name '%s' is too long", name);
-    if (rc != FM_OK) {
+    if (rc) {
         free(head);
         return rc;
     }

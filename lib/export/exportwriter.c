@@ -89,13 +89,13 @@ static int write_part(struct filework *f, const struct piece *p, struct fm_hashe
     struct fm_mark mark = fm_scratch_mark();
     void *bytes = fm_scratch((size_t)p->size);
     int rc = fm_fill_bytes(f->w->plan, p->tensor, p->from, p->size, bytes, err);
-    if (rc == FM_OK && hasher)
+    if (!rc && hasher)
         fm_hasher_add(hasher, bytes, (size_t)p->size);
-    if (rc == FM_OK)
+    if (!rc)
         rc =
             fm_output_write_at(&f->out, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
     fm_scratch_release(mark);
-    if (rc == FM_OK)
+    if (!rc)
         fm_crew_add(&f->w->crew, p->size);
     return rc;
 }
@@ -106,12 +106,11 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     const struct fm_planned_tensor *t = p->tensor;
     struct fm_hasher *hasher = fm_hasher_new();
     int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    for (uint64_t at = 0, next; at < t->t.size && rc == FM_OK && fm_crew_going(&f->w->crew);
-         at = next) {
+    for (uint64_t at = 0, next; at < t->t.size && !rc && fm_crew_going(&f->w->crew); at = next) {
         next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
         rc = write_part(f, &(struct piece){t, at, next - at}, hasher, err);
     }
-    if (rc == FM_OK && fm_crew_going(&f->w->crew)) {
+    if (!rc && fm_crew_going(&f->w->crew)) {
         struct fm_digest digest = fm_hasher_done(hasher);
         rc = fm_fill_check(f->w->plan, t, &digest, err);
     }
@@ -128,7 +127,7 @@ static void write_piece(void *arg, int i)
         return;
     int rc =
         p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err) : write_part(f, p, NULL, &err);
-    if (rc != FM_OK)
+    if (rc)
         fm_crew_fail(&f->w->crew, &err);
 }
 
@@ -138,7 +137,7 @@ static int write_head(const struct writer *w, size_t i, struct fm_output *out, s
     const char *head = NULL;
     char *owned = NULL;
     int rc = fm_exportplan_head(w->plan, i, &head, &owned, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_write_at(out, 0, head, (size_t)w->plan->file[i].head_bytes, err);
     free(owned);
     return rc;
@@ -154,14 +153,14 @@ static void write_file(void *arg, int i)
     if (!fm_crew_going(&w->crew))
         return;
     int rc = fm_outdir_file(&w->dir, &f.out, planned->name, &err);
-    bool open = rc == FM_OK;
-    if (rc == FM_OK)
+    bool open = !rc;
+    if (!rc)
         rc = cut(&f.piece, &pieces, w->plan, planned, true, &err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_reserve(&f.out, planned->bytes, &err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = write_head(w, (size_t)i, &f.out, &err);
-    if (rc == FM_OK) {
+    if (!rc) {
         fm_pool_for(pieces, write_piece, &f);
         if (fm_crew_going(&w->crew))
             rc = fm_output_commit(&f.out, &err);
@@ -169,7 +168,7 @@ static void write_file(void *arg, int i)
     if (open)
         fm_output_abandon(&f.out);
     free(f.piece);
-    if (rc != FM_OK)
+    if (rc)
         fm_crew_fail(&w->crew, &err);
 }
 
@@ -177,18 +176,18 @@ static int write_directory(struct writer *w, struct fm_err *err)
 {
     struct fm_replaced old = {0};
     int rc = w->run->force ? fm_replaced_open(&old, w->run->output, err) : FM_OK;
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_outdir_open(&w->dir, w->run->output, w->run->force ? &old.listed : NULL, err);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_replaced_close(&old);
         return rc;
     }
     fm_crew_init(&w->crew, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     fm_pool_for((int)w->plan->files, write_file, w);
     rc = fm_crew_end(&w->crew, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_file_unchanged(&w->plan->from->bundle.file, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_outdir_commit(&w->dir, err);
     fm_outdir_abandon(&w->dir);
     fm_replaced_close(&old);
@@ -210,7 +209,7 @@ static void fill_piece(void *arg, int i)
     struct fm_err err = {0};
     if (!fm_crew_going(&v->w->crew))
         return;
-    if (fm_fill_bytes(v->w->plan, p->tensor, p->from, p->size, v->bytes[i], &err) != FM_OK)
+    if (fm_fill_bytes(v->w->plan, p->tensor, p->from, p->size, v->bytes[i], &err))
         fm_crew_fail(&v->w->crew, &err);
 }
 
@@ -230,7 +229,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
             rc = fm_fill_check(w->plan, t, &digest, err);
         }
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_write(&w->out, bytes, (size_t)p->size, err);
     fm_crew_add(&w->crew, p->size);
     return rc;
@@ -243,14 +242,14 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
     int most = fm_pool_threads(), rc = FM_OK;
     struct fm_mark mark = fm_scratch_mark();
     char **bytes = fm_scratch((size_t)most * sizeof *bytes);
-    for (int first = 0; first < pieces && rc == FM_OK && fm_crew_going(&w->crew); first += most) {
+    for (int first = 0; first < pieces && !rc && fm_crew_going(&w->crew); first += most) {
         int n = pieces - first < most ? pieces - first : most;
         struct fm_mark inner = fm_scratch_mark();
         for (int i = 0; i < n; i++)
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
         struct wave v = {w, piece + first, bytes};
         fm_pool_for(n, fill_piece, &v);
-        for (int i = 0; i < n && rc == FM_OK && fm_crew_going(&w->crew); i++)
+        for (int i = 0; i < n && !rc && fm_crew_going(&w->crew); i++)
             rc = stream_piece(w, &piece[first + i], bytes[i], err);
         fm_scratch_release(inner);
     }
@@ -266,11 +265,11 @@ static int stream_head(struct writer *w, size_t i, struct fm_err *err)
     const char *head = NULL;
     size_t header_bytes = 0;
     int rc = fm_archive_header(header, &header_bytes, f->name, f->bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_write(&w->out, header, header_bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_exportplan_head(w->plan, i, &head, &owned, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_write(&w->out, head, (size_t)f->head_bytes, err);
     free(owned);
     return rc;
@@ -286,11 +285,11 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
         return fm_fail(err, FM_ECONFIG, "file name '%s' cannot be written to a tar stream",
                        f->name);
     int rc = cut(&piece, &pieces, w->plan, f, false, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = stream_head(w, i, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = stream_pieces(w, piece, pieces, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_write(&w->out, zeros, (size_t)(fm_archive_padded(f->bytes) - f->bytes), err);
     free(piece);
     return rc;
@@ -300,7 +299,7 @@ static int write_stream(struct writer *w, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_END_BYTES];
     int rc = fm_output_open(&w->out, "-", true, false, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     w->hasher = fm_hasher_new();
     if (!w->hasher)
@@ -308,14 +307,14 @@ static int write_stream(struct writer *w, struct fm_err *err)
     fm_crew_init(&w->crew, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     /* What is small and says what the rest is comes first. */
     for (int weights = 0; weights < 2; weights++)
-        for (size_t i = 0; i < w->plan->files && rc == FM_OK && fm_crew_going(&w->crew); i++)
+        for (size_t i = 0; i < w->plan->files && !rc && fm_crew_going(&w->crew); i++)
             if (w->plan->file[i].weights == (weights == 1))
                 rc = stream_file(w, i, err);
-    int crew = fm_crew_end(&w->crew, rc == FM_OK ? err : &(struct fm_err){0});
-    rc = rc == FM_OK ? crew : rc;
-    if (rc == FM_OK)
+    int crew = fm_crew_end(&w->crew, !rc ? err : &(struct fm_err){0});
+    rc = rc ? rc : crew;
+    if (!rc)
         rc = fm_output_write(&w->out, zeros, sizeof zeros, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_commit(&w->out, err);
     fm_output_abandon(&w->out);
     fm_hasher_free(w->hasher);

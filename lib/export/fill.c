@@ -111,7 +111,7 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
     uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
     int rc =
         fm_file_read(&p->from->bundle.file, at + first * unit, dst, (size_t)(count * unit), err);
-    for (int s = 0; s < seg->S && rc == FM_OK; s++) {
+    for (int s = 0; s < seg->S && !rc; s++) {
         uint64_t lo = (uint64_t)seg->bound[s], hi = (uint64_t)seg->bound[s + 1];
         if (lo < first || lo >= end)
             continue;
@@ -126,7 +126,7 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
                               err);
             bytes = whole;
         }
-        if (rc == FM_OK)
+        if (!rc)
             rc = check_segment(p, b, part, s, bytes, size, err);
         fm_scratch_release(mark);
     }
@@ -142,7 +142,7 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
     struct fm_mark mark = fm_scratch_mark();
     char *both = fm_scratch((size_t)(2 * kept * row) + 1);
     int rc = kept ? read_channels(p, b, FM_PART_GATE_UP, first, kept, both, err) : FM_OK;
-    if (rc == FM_OK) {
+    if (!rc) {
         fm_layout_deinterleave(dst, both, b->part == FM_PART_UP, (int)kept, p->from->config.H,
                                fm_dtype_bits(p->from->dtype) / 8);
         memset(dst + kept * row, 0, (size_t)((rows - kept) * row));
@@ -159,7 +159,7 @@ static int fill_down(const struct fm_exportplan *p, const struct fm_planned_bloc
     struct fm_mark mark = fm_scratch_mark();
     char *ranked = fm_scratch((size_t)k * (size_t)row_bytes(p));
     int rc = read_channels(p, b, FM_PART_DOWN_T, 0, k, ranked, err);
-    if (rc == FM_OK)
+    if (!rc)
         fm_layout_scatter(dst, ranked, (int)k, (int)stored, p->from->config.H,
                           fm_dtype_bits(p->from->dtype) / 8);
     fm_scratch_release(mark);
@@ -188,7 +188,7 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
                        uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = t->block; i < t->block + t->blocks && rc == FM_OK; i++) {
+    for (size_t i = t->block; i < t->block + t->blocks && !rc; i++) {
         const struct fm_planned_block *b = &p->block[i];
         uint64_t end = b->at + fm_exportplan_block_bytes(p, b);
         uint64_t lo = from > b->at ? from : b->at, hi = from + size < end ? from + size : end;
@@ -211,11 +211,11 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
     struct fm_mark mark = fm_scratch_mark();
     char *bytes = fm_scratch(size);
     int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, bytes, size, err);
-    if (rc == FM_OK && t->from->digest) {
+    if (!rc && t->from->digest) {
         struct fm_digest digest = fm_digest_of(bytes, size);
         rc = fm_fill_check(p, t, &digest, err);
     }
-    for (size_t i = 0; i < rows && rc == FM_OK; i++) {
+    for (size_t i = 0; i < rows && !rc; i++) {
         memcpy(dst + i * wide, bytes + i * row, row);
         memset(dst + i * wide + row, 0, wide - row);
     }

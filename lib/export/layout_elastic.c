@@ -53,9 +53,9 @@ static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
 static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = check_index(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_tensorplan_flat(p, m, err);
-    return rc == FM_OK ? add_index(p, m, err) : rc;
+    return rc ? rc : add_index(p, m, err);
 }
 
 /* ---- texts ---- */

@@ -25,9 +25,9 @@ static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_
             tensor[n++] = t->t;
     }
     int rc = fm_safetensors_plan(tensor, n, NULL, &header, &header_bytes, &bytes, err);
-    for (size_t i = 0; i < n && rc == FM_OK; i++)
+    for (size_t i = 0; i < n && !rc; i++)
         fm_exportplan_place(p, &tensor[i], p->files);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_exportplan_add_file(p, name, header, header_bytes, bytes, true, err);
     free(tensor);
     return rc;
@@ -36,12 +36,12 @@ static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_
 static int plan_files(struct fm_exportplan *p, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int l = 0; l < p->from->config.M && rc == FM_OK; l++) {
+    for (int l = 0; l < p->from->config.M && !rc; l++) {
         char name[FM_VOLUMES_NAME_BYTES];
         snprintf(name, sizeof name, FM_WEIGHTS_LAYER, p->from->config.moe[l]);
         rc = add_file(p, name, l, err);
     }
-    return rc == FM_OK ? add_file(p, FM_WEIGHTS_REST, -1, err) : rc;
+    return rc ? rc : add_file(p, FM_WEIGHTS_REST, -1, err);
 }
 
 static void say_running(struct fm_text *t, const struct fm_exportplan *p)

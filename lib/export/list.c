@@ -80,7 +80,7 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     f->tensors = tensor_bytes(p);
     f->degrees = fm_runtimes_degrees(&p->from->config, p->options.layout, p->widths.stored);
     int rc = packed ? fm_planner_member(p, index, err) : FM_OK;
-    f->files = packed && rc == FM_OK ? fm_exportplan_bytes(p) : 0;
+    f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
         *err = (struct fm_err){0};
         rc = FM_OK;
@@ -96,13 +96,13 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
     struct fm_export_options o = {.layout = kind->layout, .load_cap = kind->capped, .load_high = 1};
     struct fm_exportplan p = {0};
     int rc = FM_OK;
-    for (int i = 0; i < list->rows && rc == FM_OK; i++) {
+    for (int i = 0; i < list->rows && !rc; i++) {
         if (i == 0 || kind->capped) {
             o.load_low = opened->budgets.budget[i].budget;
             fm_exportplan_release(&p);
             rc = fm_planner_begin(&p, opened, &o, err);
         }
-        if (rc == FM_OK)
+        if (!rc)
             rc = fill_cell(&list->row[i].form[form], &p, i, list->packed, err);
     }
     fm_exportplan_release(&p);
@@ -119,7 +119,7 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
     list->rows = n;
     for (int i = 0; i < n; i++)
         fill_row(&list->row[i], &o->budgets, i);
-    for (int form = 0; form < list->kinds && forms && rc == FM_OK; form++)
+    for (int form = 0; form < list->kinds && forms && !rc; form++)
         rc = fill_form(list, o, form, err);
     return rc;
 }
@@ -130,9 +130,9 @@ static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, stru
     const char *stage, *family;
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(bundle->manifest, "model");
     int rc = fm_json_get_string(bundle->manifest, "stage", &stage, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_get_string(model, "family", &family, err);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "%s: %s", bundle->file.path, FM_MEMBER_MANIFEST);
     snprintf(list->stage, sizeof list->stage, "%s", stage);
     snprintf(list->family, sizeof list->family, "%s", family);
@@ -147,7 +147,7 @@ static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, st
     if (!adapter)
         return FM_OK;
     int rc = fm_json_get_int(adapter, "budget_index", 0, list->rows - 1, &index, err);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "%s: %s: adapter", bundle->file.path, FM_MEMBER_MANIFEST);
     list->adapter_budget = list->row[index].budget;
     return FM_OK;
@@ -169,7 +169,7 @@ static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, st
 {
     struct fm_config config;
     int rc = fm_stage_config_read(&config, bundle, err);
-    if (rc != FM_OK || !config.storage)
+    if (rc || !config.storage)
         return rc;
     snprintf(list->storage, sizeof list->storage, "%s", config.storage->method);
     list->bytes_plain =
@@ -199,24 +199,24 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
     struct fm_opened o = {0};
     struct fm_stage_model model;
     int rc = fm_stage_open(&o.bundle, path, NULL, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_config_check(&o.bundle, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_model_read(&model, &o.bundle, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fill_words(list, &o.bundle, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fill_storage(list, &o.bundle, err);
-    list->packed = rc == FM_OK && fm_bundle_find(&o.bundle, FM_MEMBER_SEGMENTS);
-    if (rc == FM_OK && fm_bundle_find(&o.bundle, FM_MEMBER_MASKS)) {
+    list->packed = !rc && fm_bundle_find(&o.bundle, FM_MEMBER_SEGMENTS);
+    if (!rc && fm_bundle_find(&o.bundle, FM_MEMBER_MASKS)) {
         fill_granularity(list, &o.bundle);
         rc = fm_opened_read(&o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fill_rows(list, &o, forms, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fill_adapter(list, &o.bundle, err);
-    if (rc == FM_OK)
+    if (!rc)
         fill_model(list, &model);
     fm_opened_release(&o);
     return rc;

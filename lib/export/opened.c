@@ -43,7 +43,7 @@ static int read_origin(struct fm_opened *o, struct fm_err *err)
 {
     cJSON *config = NULL;
     int rc = read_license(o, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_tree(&config, o->config_text, o->config_bytes, err);
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(config, "_name_or_path");
     if (cJSON_IsString(name) && fm_opened_is_hub_name(name->valuestring) &&
@@ -64,7 +64,7 @@ static int read_config(struct fm_opened *o, struct fm_err *err)
                        FM_MEMBER_CARRIED);
     int rc = fm_bundle_read(&o->bundle, m, &text, &o->config_bytes, err);
     o->config_text = text;
-    return rc == FM_OK ? fm_config_parse(&o->config, o->config_text, o->config_bytes, err) : rc;
+    return rc ? rc : fm_config_parse(&o->config, o->config_text, o->config_bytes, err);
 }
 
 static void list_tensor(struct fm_opened *o, const struct fm_tensor *t,
@@ -106,11 +106,11 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
     int rc = FM_OK;
     if (needs & FM_OPENED_WEIGHTS)
         rc = fm_volumes_open(&o->volumes, &o->bundle, &o->config, o->dtype, err);
-    if (rc == FM_OK && needs & FM_OPENED_CHECKSUMS)
+    if (!rc && needs & FM_OPENED_CHECKSUMS)
         rc = fm_segments_read(&o->seg, &o->bundle, &o->config, err);
     size_t n = o->volumes.rest.count + o->volumes.extra.count;
     n = n > o->seg.tensors ? n : o->seg.tensors;
-    if (rc != FM_OK || n == 0)
+    if (rc || n == 0)
         return rc;
     o->rest = fm_alloc(n, sizeof *o->rest, "the list of tensors", err);
     if (!o->rest)
@@ -126,19 +126,19 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
 {
     struct fm_stage_model model;
     int rc = fm_stage_model_read(&model, &o->bundle, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_config(o, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_budgets_open(&o->budgets, &o->bundle, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         o->dtype = model.dtype;
         rc = read_tensors(o, needs, err);
     }
-    if (rc == FM_OK && (o->budgets.family.M != o->config.M || o->budgets.family.E != o->config.E ||
-                        o->budgets.family.I != o->config.I))
+    if (!rc && (o->budgets.family.M != o->config.M || o->budgets.family.E != o->config.E ||
+                o->budgets.family.I != o->config.I))
         rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
                      o->bundle.file.path);
-    return rc == FM_OK ? read_origin(o, err) : rc;
+    return rc ? rc : read_origin(o, err);
 }
 
 int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct fm_err *err)
@@ -146,9 +146,9 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
     *o = (struct fm_opened){0};
     int rc = needs & FM_OPENED_WEIGHTS ? fm_stage_open(&o->bundle, path, FM_MEMBER_SEGMENTS, err)
                                        : fm_bundle_open_head(&o->bundle, path, err);
-    if (rc == FM_OK && !(needs & FM_OPENED_WEIGHTS))
+    if (!rc && !(needs & FM_OPENED_WEIGHTS))
         rc = fm_stage_config_check(&o->bundle, err);
-    return rc == FM_OK ? fm_opened_read(o, needs, err) : rc;
+    return rc ? rc : fm_opened_read(o, needs, err);
 }
 
 void fm_opened_release(struct fm_opened *o)

@@ -122,13 +122,13 @@ int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
     p->widths.stored = fm_alloc(n, sizeof *p->widths.stored, "widths", err);
     p->room = fm_alloc(n, sizeof *p->room, "widths", err);
     int rc = p->widths.kept && p->widths.stored && p->room ? FM_OK : err->code;
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_values(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_extra(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = keep_members(p, err);
-    return rc == FM_OK ? check_pad(p, err) : rc;
+    return rc ? rc : check_pad(p, err);
 }
 
 /* ---- widths ---- */
@@ -195,7 +195,7 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
         w->part > FM_PART_MLP_DOWN)
         return FM_OK;
     int rc = fm_weights_check(c, w, &t->from->t, l, 0, err);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "%s", p->from->bundle.file.path);
     t->fill = FM_FILL_WIDENED;
     t->t.shape[w->part == FM_PART_MLP_DOWN] += (uint64_t)by;
@@ -206,7 +206,7 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
 static int add_rest(struct fm_exportplan *p, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = 0; i < p->from->rests && rc == FM_OK; i++) {
+    for (size_t i = 0; i < p->from->rests && !rc; i++) {
         const struct fm_opened_tensor *from = &p->from->rest[i];
         char name[FM_ST_NAME_BYTES_MAX + 1];
         if (from->extra && !p->options.keep_extra)
@@ -215,7 +215,7 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
         struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
         like.t.name = name;
         rc = widen_shared(&like, p, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_exportplan_add_tensor(p, &like, err);
     }
     return rc;
@@ -254,13 +254,13 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
     int rc = add_rest(p, err);
-    for (int m = 0; m < p->from->config.M && rc == FM_OK; m++)
+    for (int m = 0; m < p->from->config.M && !rc; m++)
         rc = layout->experts(p, m, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_names);
     rc = layout->files(p, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     sort_tensors(p);
     p->weight_files = p->files;
@@ -297,7 +297,7 @@ static int check_names(const struct fm_exportplan *p, struct fm_err *err)
     int rc = refuse_twins(p, "files", name, p->files, err);
     for (size_t i = 0; i < p->tensors; i++)
         name[i] = p->tensor[i].t.name;
-    if (rc == FM_OK)
+    if (!rc)
         rc = refuse_twins(p, "tensors", name, p->tensors, err);
     free(name);
     return rc;
@@ -321,14 +321,14 @@ int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     fm_planner_widths(p, index);
     int rc = check_shared(p, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     bool fits = p->weight_files > 0 && memcmp(p->room, p->widths.stored,
                                               fm_opened_experts(p->from) * sizeof *p->room) == 0;
     fm_exportplan_forget(p, fits ? p->weight_files : 0);
     if (!fits)
         rc = plan_weights(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_texts_plan(p, err);
-    return rc == FM_OK ? check_names(p, err) : rc;
+    return rc ? rc : check_names(p, err);
 }

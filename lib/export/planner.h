@@ -3,7 +3,7 @@
  *
  *     struct fm_exportplan p;
  *     rc = fm_planner_begin(&p, &opened, &options, &err);
- *     if (rc == FM_OK)
+ *     if (!rc)
  *         rc = fm_planner_member(&p, index, &err);      as often as wanted
  *     ...
  *     fm_exportplan_release(&p);

@@ -33,7 +33,7 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
     uint64_t rows = fm_exportplan_channels(p, m) * (uint64_t)per;
     const struct fm_tensor shape = {.dims = 2, .shape = {rows, (uint64_t)p->from->config.H}};
     int rc = add_tensor(p, m, 0, part, "", &shape, err);
-    for (int e = 0; e < p->from->config.E && rc == FM_OK; e++)
+    for (int e = 0; e < p->from->config.E && !rc; e++)
         rc = fm_exportplan_add_block(p, m, e, part, err);
     return rc;
 }
@@ -41,7 +41,7 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
 int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = add_flat(p, m, FM_PART_GATE_UP, err);
-    return rc == FM_OK ? add_flat(p, m, FM_PART_DOWN_T, err) : rc;
+    return rc ? rc : add_flat(p, m, FM_PART_DOWN_T, err);
 }
 
 int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
@@ -51,14 +51,14 @@ int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     const struct fm_tensor gate_up = {.dims = 3, .shape = {E, 2 * k, H}};
     const struct fm_tensor down = {.dims = 3, .shape = {E, H, k}};
     int rc = add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err);
-    for (int e = 0; e < p->from->config.E && rc == FM_OK; e++) {
+    for (int e = 0; e < p->from->config.E && !rc; e++) {
         rc = fm_exportplan_add_block(p, m, e, FM_PART_GATE, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_exportplan_add_block(p, m, e, FM_PART_UP, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err);
-    for (int e = 0; e < p->from->config.E && rc == FM_OK; e++)
+    for (int e = 0; e < p->from->config.E && !rc; e++)
         rc = fm_exportplan_add_block(p, m, e, FM_PART_DOWN, err);
     return rc;
 }
@@ -72,9 +72,9 @@ static int add_matrices(struct fm_exportplan *p, int m, int e, struct fm_err *er
     const struct fm_tensor rows = {.dims = 2, .shape = {k, H}},
                            columns = {.dims = 2, .shape = {H, k}};
     int rc = FM_OK;
-    for (int i = 0; i < 3 && rc == FM_OK; i++) {
+    for (int i = 0; i < 3 && !rc; i++) {
         rc = add_tensor(p, m, e, parts[i], "", parts[i] == FM_PART_DOWN ? &columns : &rows, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_exportplan_add_block(p, m, e, parts[i], err);
     }
     return rc;
@@ -83,7 +83,7 @@ static int add_matrices(struct fm_exportplan *p, int m, int e, struct fm_err *er
 int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int e = 0; e < p->from->config.E && rc == FM_OK; e++)
+    for (int e = 0; e < p->from->config.E && !rc; e++)
         rc = add_matrices(p, m, e, err);
     return rc;
 }
@@ -93,7 +93,7 @@ int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 static int add_files(struct fm_exportplan *p, struct fm_hfwriter *w, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = 0; i < w->files && rc == FM_OK; i++) {
+    for (size_t i = 0; i < w->files && !rc; i++) {
         struct fm_hfwriter_file *f = &w->file[i];
         for (size_t n = 0; n < f->count; n++)
             fm_exportplan_place(p, &w->tensor[f->first + n], p->files);
@@ -101,7 +101,7 @@ static int add_files(struct fm_exportplan *p, struct fm_hfwriter *w, struct fm_e
         f->header = NULL;
         rc = fm_exportplan_add_file(p, f->name, header, f->header_bytes, f->file_bytes, true, err);
     }
-    if (rc == FM_OK && w->index) {
+    if (!rc && w->index) {
         char *index = w->index;
         w->index = NULL;
         rc = fm_exportplan_add_file(p, FM_HFWRITER_INDEX, index, w->index_bytes, w->index_bytes,
@@ -121,7 +121,7 @@ int fm_tensorplan_shards(struct fm_exportplan *p, struct fm_err *err)
         tensor[i] = p->tensor[i].t;
     int rc = fm_hfwriter_plan(&w, tensor, p->tensors,
                               shard_bytes ? shard_bytes : FM_EXPORT_SHARD_BYTES, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = add_files(p, &w, err);
     fm_hfwriter_release(&w);
     free(tensor);

@@ -67,9 +67,9 @@ int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, s
 
 void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *value)
 {
-    if (e->rc == FM_OK && value->failed)
+    if (!e->rc && value->failed)
         e->rc = fm_fail(e->err, FM_ENOMEM, "no memory");
-    if (e->rc == FM_OK) {
+    if (!e->rc) {
         assert(e->keys < FM_TEXTS_KEYS_MAX);
         e->value[e->keys] = value->data;
         e->key[e->keys++] = (struct fm_jsonedit){key, value->data};
@@ -172,10 +172,10 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     const struct fm_extra_form *form = p->from->config.family->extra;
     cJSON *json = NULL;
     bool said = false;
-    if (!form || p->options.keep_extra || e->rc != FM_OK)
+    if (!form || p->options.keep_extra || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
-    for (const char *const *key = form->count; *key && e->rc == FM_OK; key++) {
+    for (const char *const *key = form->count; *key && !e->rc; key++) {
         if (!cJSON_GetObjectItemCaseSensitive(json, *key))
             continue;
         set_number(e, *key, "0");
@@ -193,7 +193,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
-    if (!p->from->config.storage || e->rc != FM_OK)
+    if (!p->from->config.storage || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
@@ -207,7 +207,7 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         fm_texts_set(e, key[i], &t);
     }
     cJSON_Delete(json);
-    if (e->rc == FM_OK)
+    if (!e->rc)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
 
@@ -223,11 +223,11 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
         p->options.layout->config(&e, p);
     leave_extra(&e, p);
     set_plain(&e, p);
-    if (e.rc == FM_OK)
+    if (!e.rc)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)
         free(e.value[i]);
-    if (e.rc == FM_OK)
+    if (!e.rc)
         return fm_exportplan_add_file(p, "config.json", text, size, size, false, err);
     free(text);
     return fm_within(err, "config.json");
@@ -300,7 +300,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     fm_text_printf(&t, "  \"widths\": ");
     fm_texts_widths(&t, p, p->widths.kept, "  ");
     fm_text_printf(&t, ",\n");
-    if (!o->unlisted && say_files(&t, p, err) != FM_OK) {
+    if (!o->unlisted && say_files(&t, p, err)) {
         free(t.data);
         return err->code;
     }
@@ -342,13 +342,13 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
 {
     fm_trust_begin(p);
     int rc = add_config(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_card_plan(p, err);
-    if (rc == FM_OK && p->options.layout->code)
+    if (!rc && p->options.layout->code)
         rc = add_modeling(p, err);
-    for (size_t i = 0; i < p->from->bundle.members && rc == FM_OK; i++)
+    for (size_t i = 0; i < p->from->bundle.members && !rc; i++)
         if (strncmp(p->from->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) ==
             0)
             rc = add_carried(p, &p->from->bundle.member[i], err);
-    return rc == FM_OK ? add_export_json(p, err) : rc;
+    return rc ? rc : add_export_json(p, err);
 }

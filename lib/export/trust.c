@@ -55,7 +55,7 @@ static int add_as_it_is(struct fm_exportplan *p, const char *name, const struct 
                         struct fm_err *err)
 {
     int rc = fm_exportplan_add_file(p, name, NULL, m->size, m->size, false, err);
-    if (rc == FM_OK)
+    if (!rc)
         p->file[p->files - 1].carried = m;
     return rc;
 }
@@ -71,10 +71,10 @@ static int add_config(struct fm_exportplan *p, const char *name, const struct fm
     struct fm_err unread = {0};
     const struct fm_jsonedit none = {"auto_map", "{}"};
     int rc = fm_bundle_read(&p->from->bundle, m, &data, &size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     char *text = data;
-    bool readable = fm_json_tree(&json, text, size, &unread) == FM_OK && cJSON_IsObject(json);
+    bool readable = !fm_json_tree(&json, text, size, &unread) && cJSON_IsObject(json);
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "auto_map");
     bool left = !readable || has_map_inside(json);
     if (left || map)
@@ -83,7 +83,7 @@ static int add_config(struct fm_exportplan *p, const char *name, const struct fm
         p->code.tokenizer = true;
     if (!left && !map)
         rc = add_as_it_is(p, name, m, err);
-    else if (!left && (rc = fm_jsonedit_set(&text, &size, &none, 1, err)) == FM_OK) {
+    else if (!left && !(rc = fm_jsonedit_set(&text, &size, &none, 1, err))) {
         rc = fm_exportplan_add_file(p, name, text, size, size, false, err);
         text = NULL;
     }

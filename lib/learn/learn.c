@@ -46,14 +46,14 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
     int micro = fm_sweep_micro(n->batch, n->task->calib.T), samples = n->options->samples;
     n->size = fm_granularity_size(n->options->granularity, c->M, c->E);
     int rc = fm_logits_init(&n->logits, n->actions, (int)X / n->size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = alloc_scratch(n, X, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = start_logits(n, X, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T,
                            samples + 1, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples,
                               fm_sweep_slots(n->sweep), err);
     return rc;
@@ -123,11 +123,11 @@ static int run_students(struct fm_learn *n, struct fm_err *err)
                                        .ce = 1,
                                        .kl = 1};
     }
-    for (int b = 0; rc == FM_OK && b < batches; b++)
+    for (int b = 0; !rc && b < batches; b++)
         batch[b] = (struct fm_batch){n->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
     fm_maskgrad_begin(&n->grad, batches);
     struct fm_visitor visitor = fm_maskgrad_visitor(&n->grad);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_sweep_run(n->sweep, batch, batches, lane, lanes, &visitor, measure, n->counts, err);
     free(batch);
     free(measure);
@@ -215,7 +215,7 @@ static int offer_flips(struct fm_learn *n, struct fm_masks *family, uint32_t *fr
         return FM_ENOMEM;
     int flips = list_flips(n, flip, from, to), rc = FM_OK;
     qsort(flip, (size_t)flips, sizeof *flip, compare_flips);
-    for (int i = 0; rc == FM_OK && i < flips; i++) {
+    for (int i = 0; !rc && i < flips; i++) {
         for (int e = 0; e < n->size; e++)
             from[flip[i].x * n->size + e] = flip[i].to;
         bool arrived = fm_masks_removed(family, from) >= until;
@@ -241,9 +241,9 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *family, bool *done, struc
                        : fm_masks_offer(family, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
                                         NULL, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_students(n, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     update_logits(n);
     harden(n, hard);

@@ -131,18 +131,18 @@ int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, 
     const char *temp = fm_file_temp_directory();
     uint64_t room = 0, output = plan->disk + copied;
     int rc = fm_file_free_space(run->output, &room, err);
-    if (rc == FM_OK && room < output)
+    if (!rc && room < output)
         return fm_fail(err, FM_ECREATE,
                        "%s: the output takes about %" PRIu64 " bytes, %" PRIu64 " are free there",
                        run->output, output, room);
-    if (rc == FM_OK && plan->spill > 0)
+    if (!rc && plan->spill > 0)
         rc = fm_file_free_space(temp, &room, err);
-    if (rc == FM_OK && plan->spill > 0 && room < plan->spill)
+    if (!rc && plan->spill > 0 && room < plan->spill)
         return fm_fail(err, FM_EIO,
                        "temporary files take %" PRIu64 " bytes, %" PRIu64
                        " are free in '%s'; give more --memory, or point TMPDIR at another disk",
                        plan->spill, room, temp);
-    if (rc == FM_OK && run->memory && plan->memory > run->memory)
+    if (!rc && run->memory && plan->memory > run->memory)
         fm_run_warn(run, "--memory of %.3g MB is less than this run may need: up to %.3g MB",
                     (double)run->memory * 1e-6, (double)plan->memory * 1e-6);
     return rc;

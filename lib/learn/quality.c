@@ -17,11 +17,11 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
                     const struct fm_config *config, struct fm_err *err)
 {
     int rc = fm_calib_open(train, run, config, false, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = fm_run_evaluates(run) ? fm_calib_open(held, run, config, true, err)
                                : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
-    if (rc == FM_OK && (train->count < 1 || held->count < 1))
+    if (!rc && (train->count < 1 || held->count < 1))
         rc = fm_fail(err, FM_EFORMAT,
                      "'%s' has too few sequences of %d tokens to train on and to measure on; give "
                      "more tokens, a smaller --seq-len, --eval-tokens or "
@@ -90,7 +90,7 @@ static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
     if (!measure)
         return FM_ENOMEM;
     int rc = fm_sweep_run(sweep, batch, batches, lane, lanes, NULL, measure, NULL, err);
-    for (int i = 0; rc == FM_OK && i < masks; i++)
+    for (int i = 0; !rc && i < masks; i++)
         average(&quality[i], measure, batches, lanes, i + 1, adapter != NULL);
     free(measure);
     return rc;
@@ -116,10 +116,10 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
     fm_model_round(model, adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     group = group < masks ? group : masks;
     rc = fm_calib_read(held, 0, held->count, ids, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options,
                           err);
-    for (int at = 0; rc == FM_OK && at < masks; at += group) {
+    for (int at = 0; !rc && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
         rc = measure_group(quality + at, sweep, batch, batches, widths + (size_t)at * experts,
                            experts, n, adapter, err);

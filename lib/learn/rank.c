@@ -136,11 +136,11 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
     struct fm_journal j;
     bool found;
     int rc = fm_journal_open(&j, s->task->run->state, TOOL, &s->params, &found, err);
-    if (rc != FM_OK || !found)
+    if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     rc = fm_journal_read(&j, item, list_state(item, s), err);
-    if (rc == FM_OK && (s->next < 0 || s->next > batches))
+    if (!rc && (s->next < 0 || s->next > batches))
         rc = fm_fail(err, FM_EFORMAT, "state file '%s': batch %lld of %d", s->task->run->state,
                      (long long)s->next, batches);
     fm_journal_close(&j);
@@ -176,19 +176,19 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     int64_t *counts = fm_alloc(X, sizeof *counts, "token counts", err);
     int rc =
         counts ? fm_calib_read(calib, (int)s->next * batch, n * batch, s->ids, err) : FM_ENOMEM;
-    if (rc != FM_OK) {
+    if (rc) {
         free(counts);
         return rc;
     }
     memcpy(s->before, s->ranking->scores, X * (size_t)s->ranking->I * sizeof *s->before);
     rc = fm_sweep_run(sweep, group, n, &lane, 1, &visitor, measure, counts, err);
-    if (rc != FM_OK)
+    if (rc)
         memcpy(s->ranking->scores, s->before, X * (size_t)s->ranking->I * sizeof *s->before);
-    for (int i = 0; rc == FM_OK && i < n; i++)
+    for (int i = 0; !rc && i < n; i++)
         s->ce += measure[i].ce / (double)measure[i].n;
-    for (size_t x = 0; rc == FM_OK && x < X; x++)
+    for (size_t x = 0; !rc && x < X; x++)
         s->ranking->tokens[x] += counts[x];
-    s->next += rc == FM_OK ? n : 0;
+    s->next += !rc ? n : 0;
     free(counts);
     return rc;
 }
@@ -222,25 +222,25 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     uint64_t sums = sums_bytes(task, group);
     task->memory = task->memory > sums ? task->memory - sums : 0;
     int rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = take_sums(s, sweep, err);
-    if (rc == FM_OK)
+    if (!rc)
         s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
                           "tokens of a group", err);
-    if (rc == FM_OK && !s->ids)
+    if (!rc && !s->ids)
         rc = FM_ENOMEM;
     s->clock.saved = fm_clock_now();
-    while (rc == FM_OK && s->next < batches) {
+    while (!rc && s->next < batches) {
         int n = batches - (int)s->next < group ? batches - (int)s->next : group;
         fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
         rc = score_group(s, sweep, batch, n, err);
-        if (rc == FM_OK && task->run->state && fm_journal_due(&s->clock))
+        if (!rc && task->run->state && fm_journal_due(&s->clock))
             rc = save(s, err);
     }
     if (rc == FM_ESAVED && task->run->state) {
         int saved = save(s, err);
-        rc = saved == FM_OK ? FM_ESAVED : saved;
+        rc = saved ? saved : FM_ESAVED;
     }
     fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
     fm_sweep_free(sweep);
@@ -338,20 +338,20 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     size_t size = 0;
     struct fm_weightsum sums;
     int rc = fm_model_sums(task->model, &sums, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
                                      err);
-    if (rc == FM_OK && fm_stage_weights_add(model, &sums, err) != FM_OK) {
+    if (!rc && fm_stage_weights_add(model, &sums, err)) {
         cJSON_Delete(model);
         return err->code;
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = record(manifest, s, order, batch, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
         rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RANK, manifest, NULL,
                             &task->dir, &member, 1, err);
@@ -416,10 +416,10 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     struct fm_plan plan;
     int batch = batch_of(task->run), batches;
     int rc = count_batches(&batches, task, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     plan_scores(&plan, task, batches);
-    if (fm_plan_check(&plan, task->run, 0, err) != FM_OK)
+    if (fm_plan_check(&plan, task->run, 0, err))
         return err->code;
     *report = (struct fm_rank_report){.L = c->L,
                                       .M = c->M,
@@ -433,22 +433,22 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     memcpy(report->moe, c->moe, sizeof report->moe);
     snprintf(text, sizeof text, "batch %d", batch);
     rc = fm_task_params(task, &s->params, text, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = resume(s, batches, err);
     report->resumed = (int)s->next;
-    if (rc == FM_OK)
+    if (!rc)
         rc = score_all(s, batch, batches, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     report->ce = s->ce / batches;
     finish_scores(s, order, batches);
     rc = list_unreached(s, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = write_stream(s, order, batch, report, err);
     report->seconds = fm_clock_now() - task->began;
-    if (rc == FM_OK)
+    if (!rc)
         fm_task_forget(task, TOOL);
     return rc;
 }
@@ -461,13 +461,13 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     struct scorer s = {.task = &task, .ranking = &ranking};
     char note[FM_EXTRA_NOTE] = "";
     int rc = fm_task_open(&task, run, NULL, err);
-    if (rc == FM_OK)
+    if (!rc)
         fm_extra_note(note, fm_model_extra(task.model), task.config);
     if (note[0])
         fm_run_warn(run, "%s", note);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_carry_list(&task.dir, options->carry, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_task(&s, options->order, report, err);
     if (task.ops) {
         task.ops->device->free(s.slot);
@@ -486,11 +486,11 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
     struct fm_task task;
     int batches = 0;
     int rc = fm_task_open_inputs(&task, run, false, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_carry_list(&task.dir, options->carry, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = count_batches(&batches, &task, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         plan_scores(plan, &task, batches);
         plan_carried(plan, &task.dir);
         rc = fm_task_plan_end(&task, plan, err);

@@ -74,7 +74,7 @@ static int check_options(const struct fm_recover_options *o, struct fm_decimal *
                          struct fm_err *err)
 {
     int rc = fm_decimal_parse(budget, o->budget, "--budget", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
         return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
@@ -145,11 +145,11 @@ static int resume(struct recovery *r, struct fm_err *err)
     struct fm_journal j;
     bool found;
     int rc = fm_journal_open(&j, r->task.run->state, TOOL, &r->params, &found, err);
-    if (rc != FM_OK || !found)
+    if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     rc = fm_journal_read(&j, item, list_state(item, r), err);
-    if (rc == FM_OK && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
+    if (!rc && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
         rc = fm_fail(err, FM_EFORMAT, "state file '%s': step %lld of %d", r->task.run->state,
                      (long long)r->tune.taken, r->options->steps);
     r->resumed = (int)r->tune.taken;
@@ -161,7 +161,7 @@ static int prepare(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
     int rc = fm_budgets_open(&r->budgets, &task->in, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const struct fm_masks *family = &r->budgets.family;
     r->tune = (struct fm_tune){.task = task,
@@ -176,9 +176,9 @@ static int prepare(struct recovery *r, struct fm_err *err)
                        task->run->input);
     r->after = fm_alloc((size_t)family->count, QUALITIES * sizeof *r->after, "quality", err);
     rc = r->after ? digest_params(r, err) : FM_ENOMEM;
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_tune_init(&r->tune, err);
-    return rc == FM_OK ? resume(r, err) : rc;
+    return rc ? rc : resume(r, err);
 }
 
 static int check_stop(const struct recovery *r, struct fm_err *err)
@@ -197,12 +197,12 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     const struct fm_run_options *run = r->task.run;
     uint64_t steps = (uint64_t)r->options->steps;
     int rc = FM_OK;
-    while (rc == FM_OK && (uint64_t)r->tune.taken < steps) {
+    while (!rc && (uint64_t)r->tune.taken < steps) {
         fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
         rc = check_stop(r, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_tune_step(&r->tune, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = save_if_due(r, err);
     }
     fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
@@ -218,7 +218,7 @@ static int measure_group(struct recovery *r, struct fm_quality *quality, int b, 
                                 task->run, err);
     if (rc == FM_EFORMAT)
         return fm_within(err, "training diverged, use a smaller --lr");
-    for (int i = 0; rc == FM_OK && i < n; i++) {
+    for (int i = 0; !rc && i < n; i++) {
         double *to = r->after + (size_t)(b + i) * QUALITIES;
         to[CE] = quality[i].ce;
         to[KL] = quality[i].kl;
@@ -239,13 +239,13 @@ static int run_measure(struct recovery *r, struct fm_err *err)
         return FM_ENOMEM;
     while (b < count && r->after[(size_t)b * QUALITIES + POSITIONS] > 0)
         b++;
-    for (int n; rc == FM_OK && b < count; b += n) {
+    for (int n; !rc && b < count; b += n) {
         n = count - b < group ? count - b : group;
         fm_run_report(task->run, "measure", (uint64_t)b, (uint64_t)count, "masks");
         rc = check_stop(r, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = measure_group(r, quality, b, n, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = save_if_due(r, err);
     }
     fm_run_report(task->run, "measure", (uint64_t)count, (uint64_t)count, "masks");
@@ -259,12 +259,12 @@ static int run_all(struct recovery *r, struct fm_recover_report *report, struct 
     int rc = run_steps(r, err);
     int steps = (int)r->tune.taken - r->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_measure(r, err);
     if (rc != FM_ESAVED || !r->task.run->state)
         return rc;
     int saved = save(r, err);
-    return saved == FM_OK ? FM_ESAVED : saved;
+    return saved ? saved : FM_ESAVED;
 }
 
 static void set_quality(struct fm_quality *q, const double *from)
@@ -278,10 +278,10 @@ static int fill_report(struct recovery *r, struct fm_recover_report *report, str
     fm_masks_init(&report->family, f->M, f->E, f->I);
     report->after = fm_alloc((size_t)f->count, sizeof *report->after, "quality", err);
     int rc = report->after ? FM_OK : FM_ENOMEM;
-    for (int b = 0; rc == FM_OK && b < f->count; b++) {
+    for (int b = 0; !rc && b < f->count; b++) {
         rc = fm_masks_append(&report->family, fm_masks_widths(f, b), f->mask[b].method,
                              f->mask[b].step, err);
-        if (rc == FM_OK)
+        if (!rc)
             report->family.mask[b].quality = f->mask[b].quality;
         set_quality(&report->after[b], r->after + (size_t)b * QUALITIES);
     }
@@ -340,12 +340,12 @@ static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_me
     for (int b = 0; b < f->count; b++)
         set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);
     int rc = record(manifest, r, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
                              fm_model_dtype(task->model), manifest, &frame, &masks->size, err);
     masks->data = frame;
-    return rc == FM_OK ? record_adapter(manifest, r, err) : rc;
+    return rc ? rc : record_adapter(manifest, r, err);
 }
 
 static int write_stream(struct recovery *r, struct fm_err *err)
@@ -356,16 +356,16 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     void *adapter = NULL;
     struct fm_stage_member member[2] = {{.name = FM_MEMBER_MASKS}, {.name = FM_MEMBER_ADAPTER}};
     int rc = fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &task->in, NULL, dropped, err);
-    if (rc == FM_OK && dropped[0])
+    if (!rc && dropped[0])
         fm_run_warn(task->run, "%s", dropped);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fill_manifest(manifest, r, &member[0], err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_adapter_place(&r->tune.adapter, &fm_device_host, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
     member[1].data = adapter;
-    if (rc == FM_OK) {
+    if (!rc) {
         rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RECOVER, manifest,
                             &task->in, NULL, member, 2, err);
         manifest = NULL;
@@ -412,25 +412,25 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     struct recovery r = {.options = options};
     struct fm_plan plan;
     int rc = check_options(options, &r.budget, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         plan_steps(&plan, options, &r.task, &r.budget);
         rc = fm_plan_check(&plan, run, r.task.in.file.size, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = prepare(&r, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_all(&r, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fill_report(&r, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = write_stream(&r, err);
     report->seconds = fm_clock_now() - r.task.began;
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
     free(r.after);
-    if (rc == FM_OK)
+    if (!rc)
         fm_task_forget(&r.task, TOOL);
     fm_task_close(&r.task);
     return rc;
@@ -442,9 +442,9 @@ int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_op
     struct fm_task task = {0};
     struct fm_decimal budget;
     int rc = check_options(options, &budget, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_open_inputs(&task, run, true, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         plan_steps(plan, options, &task, &budget);
         rc = fm_task_plan_end(&task, plan, err);
     }

@@ -24,7 +24,7 @@ static int try_output(const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_output out;
     int rc = fm_output_open(&out, run->output, true, run->force, err);
-    if (rc == FM_OK)
+    if (!rc)
         fm_output_abandon(&out);
     return rc;
 }
@@ -34,7 +34,7 @@ static int digest_identity(struct fm_task *task, struct fm_err *err)
     cJSON *model = NULL;
     int rc =
         fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model), err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     char *text = fm_json_print(model);
     if (text)
@@ -66,33 +66,33 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
     *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
     task->memory = fm_run_memory(run);
     int rc = fm_run_ops(&task->ops, run, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_hfdir_open(&task->dir, run->model, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_model_take(&task->model, &task->dir, task->memory / 2, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     fm_model_use(task->model, task->ops);
     task->config = fm_model_config(task->model);
     rc = check_whole(task, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = digest_identity(task, err);
-    if (rc == FM_OK && hold)
+    if (!rc && hold)
         return fm_quality_open(&task->calib, &task->held, run, task->config, err);
-    return rc == FM_OK ? fm_calib_open(&task->calib, run, task->config, false, err) : rc;
+    return rc ? rc : fm_calib_open(&task->calib, run, task->config, false, err);
 }
 
 static int open_stream(struct fm_task *task, const char *needs, struct fm_err *err)
 {
     const struct fm_config *c = task->config;
     int rc = fm_stage_open(&task->in, task->run->input, needs, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_model_check(&task->in, &task->dir, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_weights_read(&task->wanted, &task->in, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_ranking_open(&task->ranking, &task->in, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (task->wanted.L > 0)
         fm_model_want(task->model, &task->wanted);
@@ -111,13 +111,13 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
 {
     struct fm_lock lock;
     *task = (struct fm_task){0};
-    if (fm_lock_take(&lock, run->state, err) != FM_OK)
+    if (fm_lock_take(&lock, run->state, err))
         return fm_within(err, "state file");
     int rc = fm_task_open_inputs(task, run, needs != NULL, err);
     task->lock = lock;
-    if (rc == FM_OK && needs)
+    if (!rc && needs)
         rc = open_stream(task, needs, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = try_output(run, err);
     return rc;
 }
@@ -125,7 +125,7 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
 int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err)
 {
     const char *output = task->run->output;
-    if (output && strcmp(output, "-") != 0 && fm_plan_check(plan, task->run, 0, err) != FM_OK)
+    if (output && strcmp(output, "-") != 0 && fm_plan_check(plan, task->run, 0, err))
         return err->code;
     fm_plan_time(plan, task->ops);
     return FM_OK;
@@ -134,7 +134,7 @@ int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm
 void fm_task_forget(const struct fm_task *task, const char *tool)
 {
     struct fm_err err = {0};
-    if (fm_journal_remove(task->run->state, tool, &err) != FM_OK)
+    if (fm_journal_remove(task->run->state, tool, &err))
         fm_run_warn(task->run, "%s; the run itself is complete", err.text);
 }
 
@@ -178,7 +178,7 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
         task->epoch_number = epoch;
         size_t from = task->epoch[(at + (uint64_t)i) % count];
         int rc = fm_calib_read(&task->calib, (int)from, 1, ids + (size_t)i * T, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
     }
     return FM_OK;

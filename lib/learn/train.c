@@ -79,9 +79,9 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
                          struct fm_decimal *until, struct fm_err *err)
 {
     int rc = fm_decimal_parse(step, o->budget_step, "--budget-step", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_decimal_parse(until, o->until, "--until", err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (step->num == 0)
         return fm_fail(err, FM_EUSAGE, "--budget-step 0: give a step above 0, such as 0.01");
@@ -116,13 +116,13 @@ static int choose_actions(struct fm_trainer *t, struct fm_err *err)
         return fm_actions_steps(&t->actions, &t->step, &t->until, I, o->width_multiple, err);
     rc = fm_actions_parse(&t->actions, o->actions ? o->actions : FM_ACTIONS_TEN, I,
                           o->width_multiple, err);
-    if (rc == FM_OK && t->actions.merged)
+    if (!rc && t->actions.merged)
         fm_run_warn(t->task.run,
                     "%d of %d actions give a width that another one has already, and are merged: "
                     "%d channels in multiples of %u leave %d widths",
                     t->actions.merged, t->actions.merged + t->actions.count, I, t->actions.multiple,
                     t->actions.count);
-    if (rc == FM_OK && t->actions.count < 2)
+    if (!rc && t->actions.count < 2)
         rc = fm_fail(err, FM_EUSAGE,
                      "a family needs more than one width; give more --actions or a "
                      "smaller --width-multiple");
@@ -184,7 +184,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
                                  .until = t->until,
                                  .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
-    return rc == FM_OK ? fm_masks_full(&t->family[0], FM_METHOD_LEARNED, err) : rc;
+    return rc ? rc : fm_masks_full(&t->family[0], FM_METHOD_LEARNED, err);
 }
 
 static int prepare(struct fm_trainer *t, struct fm_err *err)
@@ -206,18 +206,18 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     } else {
         rc = choose_actions(t, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = digest_params(t, err);
-    if (rc == FM_OK && t->learns)
+    if (!rc && t->learns)
         rc = prepare_learn(t, err);
-    if (rc == FM_OK && t->walks)
+    if (!rc && t->walks)
         rc = fm_masks_full(&t->family[1], FM_METHOD_WALK, err);
-    if (rc == FM_OK && t->learns && t->walks)
+    if (!rc && t->learns && t->walks)
         rc = make_saliency(t, &t->family[2], err);
-    if (rc == FM_OK && !t->learns && !t->walks)
+    if (!rc && !t->learns && !t->walks)
         rc = make_at_once(t, &from, err);
     fm_budgets_release(&from);
-    return rc == FM_OK ? fm_trainstate_resume(t, err) : rc;
+    return rc ? rc : fm_trainstate_resume(t, err);
 }
 
 static int check_stop(const struct fm_trainer *t, struct fm_err *err)
@@ -237,13 +237,13 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
     uint64_t steps = (uint64_t)t->options->steps;
     bool done = false;
     int rc = FM_OK;
-    while (rc == FM_OK && !done) {
+    while (!rc && !done) {
         uint64_t taken = (uint64_t)t->learn.taken;
         fm_run_report(run, "learn", taken, taken < steps ? steps : taken, "steps");
         rc = check_stop(t, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_learn_step(&t->learn, &t->family[0], &done, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = save_if_due(t, err);
     }
     return rc;
@@ -255,12 +255,12 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
     bool done = false;
     int rc = FM_OK;
-    while (rc == FM_OK && !done) {
+    while (!rc && !done) {
         fm_run_report(t->task.run, "walk", f->mask[f->count - 1].removed, until, "channels");
         rc = check_stop(t, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_walk_step(&t->walk, f, &done, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = save_if_due(t, err);
     }
     return rc;
@@ -276,16 +276,16 @@ static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *
         return FM_ENOMEM;
     while (b < f->count && f->mask[b].quality.positions > 0)
         b++;
-    for (int n; rc == FM_OK && b < f->count; b += n) {
+    for (int n; !rc && b < f->count; b += n) {
         n = f->count - b < group ? f->count - b : group;
         fm_run_report(task->run, "measure", (uint64_t)b, (uint64_t)f->count, "masks");
         rc = check_stop(t, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
                                     fm_masks_widths(f, b), n, NULL, task->run, err);
-        for (int i = 0; rc == FM_OK && i < n; i++)
+        for (int i = 0; !rc && i < n; i++)
             f->mask[b + i].quality = quality[i];
-        if (rc == FM_OK)
+        if (!rc)
             rc = save_if_due(t, err);
     }
     fm_run_report(task->run, "measure", (uint64_t)f->count, (uint64_t)f->count, "masks");
@@ -298,16 +298,16 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
     t->clock.saved = fm_clock_now();
     double began = fm_clock_now();
     int rc = t->learns ? run_learn(t, err) : FM_OK;
-    if (rc == FM_OK && t->walks)
+    if (!rc && t->walks)
         rc = run_walk(t, err);
     int steps = (int)t->learn.taken + (t->walks ? t->family[1].count - 1 : 0) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
-    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? run_measure(t, &t->family[i], err) : FM_OK;
     if (rc != FM_ESAVED || !t->task.run->state)
         return rc;
     int saved = fm_trainstate_save(t, err);
-    return saved == FM_OK ? FM_ESAVED : saved;
+    return saved ? saved : FM_ESAVED;
 }
 
 /* The family that the stream gets; its arrays move to the report. */
@@ -323,7 +323,7 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
         report->family = *f;
         *f = (struct fm_masks){0};
     }
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const struct fm_masks *f = &report->family;
     report->actions = t->actions;
@@ -402,15 +402,15 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
     void *frame = NULL;
     size_t size = 0;
     int rc = fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &task->in, NULL, dropped, err);
-    if (rc == FM_OK && dropped[0])
+    if (!rc && dropped[0])
         fm_run_warn(task->run, "%s", dropped);
-    if (rc == FM_OK)
+    if (!rc)
         rc = record(manifest, t, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_budgets_pack(&report->family, &report->actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
                              fm_model_dtype(task->model), manifest, &frame, &size, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
         rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_TRAIN, manifest,
                             &task->in, NULL, &member, 1, err);
@@ -466,16 +466,16 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     struct fm_plan plan;
     plan_masks(&plan, t->options, &t->task, &t->step, &t->until);
     int rc = fm_plan_check(&plan, t->task.run, t->task.in.file.size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = prepare(t, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_all(t, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = choose_family(t, report, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = write_stream(t, report, err);
     report->seconds = fm_clock_now() - t->task.began;
-    if (rc == FM_OK)
+    if (!rc)
         fm_task_forget(&t->task, TOOL);
     return rc;
 }
@@ -487,9 +487,9 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
         .options = options, .learns = learns(options->method), .walks = walks(options->method)};
     const char *needs = is_shuffle(options->method) ? FM_MEMBER_MASKS : FM_MEMBER_RANKING;
     int rc = check_options(options, &t.step, &t.until, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_open(&t.task, run, needs, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
@@ -504,9 +504,9 @@ int fm_train_plan(const struct fm_run_options *run, const struct fm_train_option
     struct fm_task task = {0};
     struct fm_decimal step, until;
     int rc = check_options(options, &step, &until, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_open_inputs(&task, run, true, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         plan_masks(plan, options, &task, &step, &until);
         rc = fm_task_plan_end(&task, plan, err);
     }

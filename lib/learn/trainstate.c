@@ -92,9 +92,9 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
     struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
     double began = fm_clock_now();
     int rc = FM_OK;
-    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_journal_save(t->task.run->state, TOOL, &t->params, item,
                              list_state(item, t, packed), err);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
@@ -121,9 +121,9 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
         /* Copies of the full mask make room for the arrays that are read. */
         struct fm_mask full = f->mask[0];
         int rc = fm_grow((void **)&f->mask, count, sizeof *f->mask, "masks", err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_grow((void **)&f->widths, count, X * sizeof *f->widths, "masks", err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         for (uint64_t b = 1; b < count; b++)
             f->mask[b] = full;
@@ -151,19 +151,19 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
     int rc = size_families(t, j, err);
-    for (int i = 0; rc == FM_OK && i < FM_TRAIN_FAMILIES; i++)
+    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
         rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_journal_read(j, item, list_state(item, t, packed), err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_widths(t, err);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        if (rc == FM_OK)
+        if (!rc)
             unpack_family(&t->family[i], &packed[i]);
         free(packed[i].steps);
         free(packed[i].quality);
     }
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (t->learns)
         fm_logits_refresh(&t->learn.logits);
@@ -176,7 +176,7 @@ int fm_trainstate_resume(struct fm_trainer *t, struct fm_err *err)
     struct fm_journal j;
     bool found;
     int rc = fm_journal_open(&j, t->task.run->state, TOOL, &t->params, &found, err);
-    if (rc == FM_OK && found) {
+    if (!rc && found) {
         rc = read_state(t, &j, err);
         fm_journal_close(&j);
     }

@@ -35,7 +35,7 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
     const uint32_t *widths = fm_masks_widths(t->family, is_cross(t) ? 0 : t->mask);
     int rc = fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
                              (float)t->options->alpha, widths, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     fm_adapter_start(&t->adapter, t->task->run->seed);
     for (int m = 0; m < c->M; m++) {
@@ -50,16 +50,16 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
     size_t M = (size_t)t->task->config->M, record = 2 * t->floats * sizeof(float);
     /* What the sweep keeps of a few sequences is small beside them. */
     int rc = fm_store_init(&t->moments, t->task->ops, record, M, t->task->memory / 2, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_store_init(&t->gradients, t->task->ops, record / 2, M, t->task->memory / 4, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const struct fm_ops *ops = t->task->ops;
     t->spare = ops->device->alloc(t->moments.record, "moments", err);
     t->current = ops->device->alloc(t->gradients.record, "gradients", err);
     if (!t->spare || !t->current)
         return FM_ENOMEM;
-    for (size_t m = 0; rc == FM_OK && m < M; m++) {
+    for (size_t m = 0; !rc && m < M; m++) {
         void *place = fm_store_place(&t->moments, m, t->spare);
         ops->zero(place, t->moments.record);
         rc = fm_store_put(&t->moments, m, 0, t->moments.record, place, err);
@@ -75,11 +75,11 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
     t->lanes = is_cross(t) ? 2 + (between > 0 ? middle : 0) : 2;
     assert(t->lanes <= FM_LANES_MAX);
     int rc = start_adapter(t, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = start_moments(t, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     size_t slots = (size_t)fm_sweep_slots(t->sweep) * t->floats * sizeof *t->slot;
     t->slot = t->task->ops->device->alloc(slots, "gradients of batches", err);
@@ -225,9 +225,9 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
     int rc = batch && measure ? FM_OK : FM_ENOMEM;
     choose_lanes(t, lane);
     t->share = 1.0 / batches;
-    for (int b = 0; rc == FM_OK && b < batches; b++)
+    for (int b = 0; !rc && b < batches; b++)
         batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_sweep_run(t->sweep, batch, batches, lane, t->lanes, &visitor, measure, NULL, err);
     free(batch);
     free(measure);
@@ -240,9 +240,9 @@ static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
     size_t n = layer_floats(&t->adapter, m), bytes = n * sizeof(float);
     void *moments = NULL, *g = NULL;
     int rc = fm_store_get(&t->gradients, (size_t)m, 0, bytes, &g, t->current, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_store_get(&t->moments, (size_t)m, 0, 2 * bytes, &moments, t->spare, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     t->task->ops->adamw(t->adapter.values + layer_at(&t->adapter, m), moments, (float *)moments + n,
                         g, (int64_t)n, (float)o->lr, (float)o->beta1, (float)o->beta2,
@@ -254,9 +254,9 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
 {
     double before = t->loss;
     int rc = fm_task_draw(t->task, t->ids, (uint64_t)t->taken * (uint64_t)t->batch, t->batch, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = sweep_once(t, err);
-    if (rc != FM_OK) {
+    if (rc) {
         t->loss = before;
         /* At the first step the adapter is nothing yet, and what is not finite is the model. */
         return rc == FM_EFORMAT && t->taken > 0
@@ -266,7 +266,7 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
     }
     if (t->taken++ == 0)
         t->loss_first = t->loss;
-    for (int m = 0; rc == FM_OK && m < t->task->config->M; m++)
+    for (int m = 0; !rc && m < t->task->config->M; m++)
         rc = update_layer(t, m, err);
     return rc;
 }

@@ -87,12 +87,12 @@ static int measure_squares(const struct fm_walk *w, struct fm_maskgrad *grad,
     for (int i = 0; i < W; i++)
         batch[i] = (struct fm_batch){ids + (size_t)i * (size_t)T, 1, T};
     rc = fm_task_draw(task, ids, at, W, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_task_sweep(&sweep, task, W, T, 2, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_maskgrad_init(grad, task->ops, w->actions, task->config, 1, fm_sweep_slots(sweep),
                               err);
-    if (rc == FM_OK) {
+    if (!rc) {
         grad->squares = true;
         fm_maskgrad_begin(grad, W);
         struct fm_visitor visitor = fm_maskgrad_visitor(grad);
@@ -136,10 +136,10 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *family, bool *done, s
         return FM_ENOMEM;
     memcpy(widths, fm_masks_widths(family, family->count - 1), (size_t)X * sizeof *widths);
     rc = measure_squares(w, &grad, widths, (i - 1) * (uint64_t)w->sequences, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = lower_groups(w, widths, grad.total, family, fm_decimal_target(w->step, w->until, i, n),
                           err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_masks_append(family, widths, FM_METHOD_WALK, (int)i, err);
     fm_maskgrad_release(&grad);
     free(widths);

@@ -66,19 +66,19 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
     *actions = (struct fm_actions){.multiple = multiple};
     int rc = check_multiple(multiple, I, err);
     struct fm_decimal last = {0, 1};
-    for (const char *at = text; rc == FM_OK && *(at += strspn(at, ", "));) {
+    for (const char *at = text; !rc && *(at += strspn(at, ", "));) {
         size_t len = strcspn(at, ", ");
         struct fm_decimal ratio;
         rc = fm_decimal_span(&ratio, at, len, "--actions", err);
-        if (rc == FM_OK && !is_less(&last, &ratio))
+        if (!rc && !is_less(&last, &ratio))
             rc =
                 fm_fail(err, FM_EUSAGE, "--actions '%s': ratios must increase and be over 0", text);
-        if (rc == FM_OK)
+        if (!rc)
             rc = add_ratio(actions, &ratio, I, err);
         last = ratio;
         at += len;
     }
-    if (rc == FM_OK && last.num != last.den)
+    if (!rc && last.num != last.den)
         rc = fm_fail(err, FM_EUSAGE, "--actions '%s': the last ratio must be 1, the full model",
                      text);
     return rc;
@@ -90,7 +90,7 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
     *actions = (struct fm_actions){.multiple = multiple};
     int rc = check_multiple(multiple, I, err);
     uint64_t steps = until->num * step->den / (step->num * until->den);
-    for (uint64_t i = steps + 1; rc == FM_OK && i-- > 0;) {
+    for (uint64_t i = steps + 1; !rc && i-- > 0;) {
         struct fm_decimal ratio = {step->den - i * step->num, step->den};
         /* A width of 0 is not allowed. */
         if (ratio.num == 0)

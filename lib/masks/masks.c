@@ -92,9 +92,9 @@ static int make_room(struct fm_masks *f, struct fm_err *err)
     if (!fm_mul(&bytes, experts_of(f), sizeof *f->widths))
         return fm_fail(err, FM_ENOMEM, "a mask of %d x %d experts", f->M, f->E);
     int rc = fm_grow((void **)&f->mask, capacity, sizeof *f->mask, "masks", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_grow((void **)&f->widths, capacity, bytes, "masks", err);
-    if (rc == FM_OK)
+    if (!rc)
         f->capacity = (int)capacity;
     return rc;
 }
@@ -105,7 +105,7 @@ int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method m
     uint64_t removed = fm_masks_removed(f, widths);
     assert(f->count == 0 || removed > f->mask[f->count - 1].removed);
     int rc = make_room(f, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     f->mask[f->count] = (struct fm_mask){.removed = removed, .method = method, .step = step};
     memcpy(f->widths + (size_t)f->count * experts_of(f), widths, experts_of(f) * sizeof *widths);
@@ -117,7 +117,7 @@ int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 {
     assert(f->count == 0);
     int rc = make_room(f, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     f->mask[0] = (struct fm_mask){.method = method};
     for (size_t x = 0; x < experts_of(f); x++)
@@ -217,11 +217,11 @@ static int cut_segments(struct fm_masks *f, const struct segment *segment, size_
                         const struct fm_decimal *until, struct fm_err *err)
 {
     int rc = fm_masks_full(f, FM_METHOD_SALIENCY, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     memcpy(widths, fm_masks_widths(f, 0), experts_of(f) * sizeof *widths);
     uint64_t removed = 0, targets = fm_decimal_targets(step, until), at = 1;
-    for (size_t s = 0; s < segments && at <= targets && rc == FM_OK; s++) {
+    for (size_t s = 0; s < segments && at <= targets && !rc; s++) {
         uint32_t *group = widths + segment[s].group * (size_t)size;
         assert(*group == segment[s].from);
         for (int e = 0; e < size; e++)
@@ -269,7 +269,7 @@ int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
         return FM_ENOMEM;
     int rc = fm_masks_full(f, FM_METHOD_UNIFORM, err);
     uint64_t most = fm_decimal_ceil(until, fm_masks_channels(f));
-    for (int a = actions->count - 1; rc == FM_OK && a-- > 0;) {
+    for (int a = actions->count - 1; !rc && a-- > 0;) {
         for (size_t x = 0; x < experts_of(f); x++)
             widths[x] = actions->width[a];
         if (fm_masks_removed(f, widths) > most)
@@ -297,7 +297,7 @@ int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool globa
     uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
     uint32_t *order = fm_alloc(experts_of(f), sizeof *order, "permutation", err);
     int rc = widths && order ? FM_OK : FM_ENOMEM;
-    for (int b = 0; rc == FM_OK && b < from->count; b++) {
+    for (int b = 0; !rc && b < from->count; b++) {
         const uint32_t *source = fm_masks_widths(from, b);
         uint32_t E = (uint32_t)f->E, M = (uint32_t)f->M;
         if (global)
@@ -335,7 +335,7 @@ static int append_from(struct fm_masks *f, const struct fm_masks *from, int b, s
 {
     const struct fm_mask *mask = &from->mask[b];
     int rc = fm_masks_append(f, fm_masks_widths(from, b), mask->method, mask->step, err);
-    if (rc == FM_OK)
+    if (!rc)
         f->mask[f->count - 1].quality = mask->quality;
     return rc;
 }
@@ -349,7 +349,7 @@ int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
         at[i] = 1;
     /* The full mask is the same in all, and always the first. */
     int rc = append_from(f, &from[0], 0, err);
-    while (rc == FM_OK) {
+    while (!rc) {
         uint64_t bin = UINT64_MAX;
         for (int i = 0; i < count; i++)
             if (at[i] < from[i].count && bin_of(&from[i], at[i], step) < bin)

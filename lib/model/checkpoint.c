@@ -25,7 +25,7 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
 {
     const struct fm_tensor *t = at->tensor;
     int rc = fm_weights_check(&cp->config, w, t, l, (uint64_t)cp->config.I, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     enum fm_dtype dtype = fm_stored_dtype(&cp->config, t);
     if (cp->experts++ == 0)
@@ -73,7 +73,7 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
 static int sort_shard(struct fm_checkpoint *cp, const struct fm_shard *shard, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = 0; i < shard->st.count && rc == FM_OK; i++) {
+    for (size_t i = 0; i < shard->st.count && !rc; i++) {
         struct fm_stored at = {.tensor = &shard->st.tensor[i], .file = &shard->file};
         rc = sort_tensor(cp, &at, err);
     }
@@ -95,14 +95,14 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
     cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
     cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
     int rc = cp->expert && cp->rest && cp->extra ? FM_OK : err->code;
-    for (size_t s = 0; s < cp->dir.shards && rc == FM_OK; s++)
+    for (size_t s = 0; s < cp->dir.shards && !rc; s++)
         rc = sort_shard(cp, &cp->dir.shard[s], err);
-    for (size_t i = 0; i < experts * FM_MATRICES && rc == FM_OK; i++)
+    for (size_t i = 0; i < experts * FM_MATRICES && !rc; i++)
         if (!cp->expert[i].tensor)
             rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
                          i / FM_MATRICES % (size_t)cp->config.E,
                          cp->config.moe[i / FM_MATRICES / (size_t)cp->config.E]);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
     qsort(cp->extra, cp->extras, sizeof *cp->extra, compare_wheres);
@@ -113,12 +113,12 @@ int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err
 {
     *cp = (struct fm_checkpoint){0};
     int rc = fm_hfdir_open(&cp->dir, path, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = fm_config_parse(&cp->config, cp->dir.config, cp->dir.config_bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = sort_tensors(cp, err);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_within(err, "%s", path);
         fm_checkpoint_close(cp);
     }

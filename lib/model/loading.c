@@ -134,7 +134,7 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
         return FM_OK;
     m->sums.sum[l] = *sum;
     m->summed[l] = true;
-    if (!m->wanted || fm_weightsum_check(m->wanted, l, sum, err) == FM_OK)
+    if (!m->wanted || !fm_weightsum_check(m->wanted, l, sum, err))
         return FM_OK;
     return fm_within(err, "%s", m->path);
 }
@@ -196,11 +196,11 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     struct conversion v = {
         .m = m, .end = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct fm_mark mark = fm_scratch_mark();
-    if (read_end_scales(&v, sum, &v.err) == FM_OK)
+    if (!read_end_scales(&v, sum, &v.err))
         fm_pool_for((int)pieces, end_task, &v);
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
-    if (v.err.code == FM_OK) {
+    if (!v.err.code) {
         struct fm_digest digest = fm_weightsum_join(t, &v.sum);
         fm_weightsum_add(sum, &digest);
         return FM_OK;
@@ -223,7 +223,7 @@ int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err
             return rc;
         all &= !have;
     }
-    if (all && note_sum(m, m->config.L, &sum, err) != FM_OK)
+    if (all && note_sum(m, m->config.L, &sum, err))
         return err->code;
     if (m->config.tied)
         m->ends.head = m->ends.embed;
@@ -469,9 +469,9 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         *err = v.err;
         return err->code;
     }
-    if ((rc = m->ops->device->sync(err)) != FM_OK)
+    if ((rc = m->ops->device->sync(err)))
         return rc;
-    if ((rc = check_unchanged(plan, err)) != FM_OK)
+    if ((rc = check_unchanged(plan, err)))
         return rc;
     plan->checked = true;
     s->l = l;
@@ -509,7 +509,7 @@ int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, struct fm_err *
     const struct fm_layer *layer;
     const struct fm_ends *ends;
     int rc = m->summed[m->config.L] ? FM_OK : fm_model_ends(m, &ends, err);
-    for (int l = 0; l < m->config.L && rc == FM_OK; l++)
+    for (int l = 0; l < m->config.L && !rc; l++)
         rc = m->summed[l] ? FM_OK : fm_model_layer(m, l, -1, &layer, err);
     *sums = m->sums;
     return rc;

@@ -207,14 +207,14 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
     if (fm_weights_find(&m->config, m->tensors.source, of, &l, &e) || is_switch(m, of))
         return FM_OK;
     int rc = fm_extra_refuse(of, err);
-    if (rc != FM_OK || fm_extra_add(&m->extra, &m->config, t))
+    if (rc || fm_extra_add(&m->extra, &m->config, t))
         return rc;
     if (fm_stored_scales(weight, &m->config, of)) {
         of = weight;
         const struct fm_tensor *scaled = fm_source_find(&m->tensors, weight, &file);
         rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
     }
-    if (rc != FM_OK || fm_weights_find(&m->config, m->tensors.source, of, &l, &e) ||
+    if (rc || fm_weights_find(&m->config, m->tensors.source, of, &l, &e) ||
         !fm_weights_is_stray(&m->config, of))
         return rc;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
@@ -226,12 +226,12 @@ static int refuse_strays(struct fm_model *m, struct fm_err *err)
     int rc = FM_OK;
     for (size_t i = 0; i < m->tensors.files; i++) {
         const struct fm_safetensors *st = m->tensors.file[i].st;
-        for (size_t t = 0; t < st->count && rc == FM_OK; t++)
+        for (size_t t = 0; t < st->count && !rc; t++)
             rc = refuse_stray(m, &st->tensor[t], err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_extra_check(&m->extra, &m->config, err);
-    return rc == FM_OK ? rc : fm_within(err, "%s", m->path);
+    return !rc ? rc : fm_within(err, "%s", m->path);
 }
 
 static size_t ends_bytes(const struct fm_model *m)

@@ -132,7 +132,7 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
     struct fm_err unread = {0}; /* a broken config.json is reported by who parses it whole */
     cJSON *json = NULL;
-    bool has = fm_json_tree(&json, t->config, t->config_bytes, &unread) == FM_OK &&
+    bool has = !fm_json_tree(&json, t->config, t->config_bytes, &unread) &&
                cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
     bool fused = has && cJSON_GetObjectItemCaseSensitive(json, "fm_layout") != NULL;
     cJSON_Delete(json);
@@ -152,9 +152,9 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
     struct fm_err absent = {0};
     int rc = fm_file_slurp_in(t->path, "fm-export.json", EXPORT_BYTES_MAX, &t->export,
                               &t->export_bytes, &absent);
-    if (rc == FM_OK && fm_json_tree(&json, t->export, t->export_bytes, err))
+    if (!rc && fm_json_tree(&json, t->export, t->export_bytes, err))
         return fm_within(err, "%s/fm-export.json", t->path);
-    if (rc != FM_OK && rc != FM_ENOENT) {
+    if (rc && rc != FM_ENOENT) {
         *err = absent;
         return rc;
     }

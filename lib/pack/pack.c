@@ -48,27 +48,26 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 {
     const char *input = p->run->input ? p->run->input : "-";
     int rc = fm_stage_open(&p->in, input, FM_MEMBER_MASKS, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_checkpoint_open(&p->cp, p->run->model, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_model_check(&p->in, &p->cp.dir, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_weights_read(&p->wanted, &p->in, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_ranking_open(&p->ranking, &p->in, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_budgets_open(&p->budgets, &p->in, err);
-    if (rc == FM_OK && fm_bundle_find(&p->in, FM_MEMBER_ADAPTER)) {
+    if (!rc && fm_bundle_find(&p->in, FM_MEMBER_ADAPTER)) {
         rc = fm_lorafile_open(&p->adapter, &p->in, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_run_ops(&p->ops, p->run, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_sizes(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         tell_extra(p);
-    return rc == FM_OK && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.family, err)
-                                 : rc;
+    return !rc && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.family, err) : rc;
 }
 
 /* A tensor that is no expert's, as the bundle has it. */
@@ -90,7 +89,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
     size_t rests = p->cp.rests + p->cp.extras;
     struct fm_tensor *rest = fm_alloc(rests, sizeof *rest, "the list of tensors", err);
     int rc = width && rest ? FM_OK : err->code;
-    if (rc == FM_OK) {
+    if (!rc) {
         for (int i = 0; i < a->count; i++)
             width[n++] = a->width[i];
         for (int i = 0; i < f->count; i++)
@@ -103,7 +102,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
         rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, rests, err);
     }
     /* Its size is that of the finished member: all digests are still zero. */
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
     free(width);
     free(rest);
@@ -159,7 +158,7 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
     p->volumes = M + 1 + (p->cp.extras > 0);
     p->volume = fm_alloc((size_t)p->volumes, sizeof *p->volume, "the list of members", err);
     int rc = p->volume ? FM_OK : err->code;
-    for (int i = 0; i < p->volumes && rc == FM_OK; i++) {
+    for (int i = 0; i < p->volumes && !rc; i++) {
         struct fm_packing_volume *v = &p->volume[i];
         v->layer = i;
         v->extra = i > M;
@@ -169,7 +168,7 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
             rc = plan_others(v, &p->cp.config, FM_VOLUMES_REST, p->cp.rest, p->cp.rests, err);
         else
             rc = plan_others(v, &p->cp.config, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_safetensors_plan(v->tensor, v->tensors, NULL, &v->header, &v->header_bytes,
                                      &v->file_bytes, err);
     }
@@ -185,9 +184,9 @@ static int plan_parts(struct fm_packing *p, bool final, struct fm_err *err)
                            .size = p->segments_bytes,
                            .data = final ? p->segments : NULL,
                            .aligned = true};
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_parts_add(&p->parts, &part, err);
-    for (int i = 0; i < p->volumes && rc == FM_OK; i++) {
+    for (int i = 0; i < p->volumes && !rc; i++) {
         struct fm_packing_volume *v = &p->volume[i];
         v->part = p->parts.parts;
         part = (struct fm_part){.name = v->name, .size = v->file_bytes, .aligned = true};
@@ -200,13 +199,13 @@ static int make_manifest(struct fm_packing *p, cJSON **manifest, struct fm_err *
 {
     char dropped[FM_STAGE_DROPPED_BYTES] = "";
     int rc = fm_stage_manifest(manifest, FM_STAGE_PACK, &p->in, NULL, dropped, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     cJSON *result = cJSON_CreateObject();
     fm_json_add_uint(result, "segments", (uint64_t)p->seg.S);
     fm_json_add_uint(result, "merged", p->report->merged);
     rc = fm_stage_history(*manifest, "fm-pack", cJSON_CreateObject(), NULL, result, err);
-    if (rc != FM_OK) {
+    if (rc) {
         cJSON_Delete(*manifest);
         *manifest = NULL;
     }
@@ -275,13 +274,13 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;
     int rc = make_manifest(p, &manifest, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_bundle_size(&r->bytes_out, manifest, p->parts.part, p->parts.parts, err);
     cJSON_Delete(manifest);
-    if (rc != FM_OK || to_pipe(p))
+    if (rc || to_pipe(p))
         return rc;
     rc = fm_file_free_space(p->run->output, &r->bytes_free, err);
-    if (rc == FM_OK && r->bytes_free < r->bytes_out)
+    if (!rc && r->bytes_free < r->bytes_out)
         rc = fm_fail(err, FM_ECREATE, "%s: the bundle takes %llu bytes, %llu are free there",
                      p->run->output, (unsigned long long)r->bytes_out,
                      (unsigned long long)r->bytes_free);
@@ -291,13 +290,13 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
 static int plan(struct fm_packing *p, struct fm_err *err)
 {
     int rc = open_inputs(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan_segments(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan_volumes(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan_parts(p, false, err);
-    return rc == FM_OK ? fill_report(p, err) : rc;
+    return rc ? rc : fill_report(p, err);
 }
 
 /* ---- writing ---- */
@@ -308,7 +307,7 @@ static int finish_segments(struct fm_packing *p, struct fm_err *err)
     free(p->segments);
     p->segments = NULL;
     int rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
-    assert(rc != FM_OK || p->segments_bytes == planned);
+    assert(rc || p->segments_bytes == planned);
     return rc;
 }
 
@@ -316,9 +315,9 @@ static int begin(struct fm_packing *p, struct fm_err *err)
 {
     cJSON *manifest = NULL;
     int rc = make_manifest(p, &manifest, err);
-    return rc == FM_OK ? fm_bundle_begin(&p->writer, p->run->output, p->run->force, manifest,
-                                         p->parts.part, p->parts.parts, err)
-                       : rc;
+    return !rc ? fm_bundle_begin(&p->writer, p->run->output, p->run->force, manifest, p->parts.part,
+                                 p->parts.parts, err)
+               : rc;
 }
 
 /* The second pass read what the first did.  The reader's stream has no end where it did not. */
@@ -327,7 +326,7 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
     void *segments = NULL;
     size_t size = 0;
     int rc = fm_segments_write(&p->seg, &segments, &size, err);
-    if (rc == FM_OK && (size != p->segments_bytes || memcmp(segments, p->segments, size) != 0))
+    if (!rc && (size != p->segments_bytes || memcmp(segments, p->segments, size) != 0))
         rc =
             fm_fail(err, FM_EIO, "%s: the weights changed between the first reading and the second",
                     p->run->model);
@@ -339,28 +338,28 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
 static int write_pipe(struct fm_packing *p, struct fm_err *err)
 {
     int rc = fm_packing_pass(p, "digests", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = finish_segments(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan_parts(p, true, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = begin(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_packing_pass(p, "weights", err);
-    return rc == FM_OK ? compare_passes(p, err) : rc;
+    return rc ? rc : compare_passes(p, err);
 }
 
 /* Everything once; the digests go where room was left for them. */
 static int write_file(struct fm_packing *p, struct fm_err *err)
 {
     int rc = begin(p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_packing_pass(p, "weights", err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = finish_segments(p, err);
-    return rc == FM_OK ? fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments,
-                                          p->segments_bytes, err)
-                       : rc;
+    return !rc ? fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments, p->segments_bytes,
+                                  err)
+               : rc;
 }
 
 static void release(struct fm_packing *p)
@@ -389,9 +388,9 @@ int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, str
     struct fm_packing p = {.run = run, .report = report};
     *report = (struct fm_pack_report){0};
     int rc = plan(&p, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = to_pipe(&p) ? write_pipe(&p, err) : write_file(&p, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         rc = fm_bundle_finish(p.writer, err);
         p.writer = NULL;
     }

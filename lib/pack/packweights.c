@@ -29,7 +29,7 @@ static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const st
                        void *dst, struct fm_err *err)
 {
     int rc = fm_file_read(file, t->offset, dst, t->size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     struct fm_digest digest = fm_weightsum_tensor(t, dst);
     add_sum(p, t, &digest);
@@ -46,7 +46,7 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place,
     void *raw = fm_scratch(place->scale->size);
     float *wide = fm_scratch(fm_stored_scale_count(place) * sizeof *wide);
     int rc = read_tensor(p, place->scale, place->scale_file, raw, err);
-    if (rc == FM_OK && fm_stored_widen(scales, wide, place, &p->cp.config, raw, err))
+    if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, err))
         rc = fm_within(err, "%s", place->scale_file->path);
     return rc;
 }
@@ -61,11 +61,11 @@ static int read_matrix(struct fm_packing *p, const struct fm_stored *place, void
     struct fm_scales scales;
     int rc = read_tensor(p, t, place->file, raw, err);
     size_t n = (size_t)fm_tensor_count(t);
-    if (rc == FM_OK && fm_stored_finite(place, raw, 0, n, err))
+    if (!rc && fm_stored_finite(place, raw, 0, n, err))
         rc = fm_within(err, "%s", place->file->path);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_scales(p, place, &scales, err);
-    if (rc == FM_OK && raw != dst)
+    if (!rc && raw != dst)
         fm_stored_write(dst, dtype, raw, t->dtype, scales.scale ? &scales : NULL, n);
     fm_scratch_release(mark);
     return rc;
@@ -106,14 +106,14 @@ static int order_part(struct fm_packing *p, enum fm_weight_part part, int m, int
     if (part == FM_PART_DOWN_T) {
         void *down = fm_scratch(matrix);
         rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_DOWN), down, dtype, err);
-        if (rc == FM_OK)
+        if (!rc)
             fm_layout_gather(rows, down, order, I, H, element);
     } else {
         char *gate = fm_scratch(matrix), *up = fm_scratch(matrix);
         rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_GATE), gate, dtype, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_UP), up, dtype, err);
-        if (rc == FM_OK)
+        if (!rc)
             fm_layout_interleave(rows, gate, up, order, I, H, element);
     }
     return rc;
@@ -128,10 +128,10 @@ static int make_part(struct fm_packing *p, enum fm_weight_part part, int m, int 
     if (dtype != p->cp.dtype) {
         float *wide = fm_scratch(n * sizeof *wide);
         int rc = order_part(p, part, m, e, wide, dtype, err);
-        return rc == FM_OK ? merge(p, part, m, e, rows, wide, n, err) : rc;
+        return rc ? rc : merge(p, part, m, e, rows, wide, n, err);
     }
     int rc = order_part(p, part, m, e, rows, dtype, err);
-    if (rc != FM_OK || !p->ops)
+    if (rc || !p->ops)
         return rc;
     n = merged_width(p, m, e) * (size_t)p->cp.config.H *
         (size_t)fm_expert_part_rows(p->cp.config.expert, part);
@@ -159,13 +159,13 @@ static void make_expert(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
-    if (make_part(p, w->part, w->layer, e, rows, w->bytes, &err) == FM_OK)
+    if (!make_part(p, w->part, w->layer, e, rows, w->bytes, &err))
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
                            rows, w->bytes / (size_t)p->cp.config.I);
     else
         fm_crew_fail(&p->crew, &err);
     fm_scratch_release(mark);
-    if (err.code == FM_OK)
+    if (!err.code)
         fm_crew_add(&p->crew, w->bytes);
 }
 
@@ -185,7 +185,7 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     w.part = t->name == v->gate_up ? FM_PART_GATE_UP : FM_PART_DOWN_T;
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
-    for (; w.first < E && rc == FM_OK && fm_crew_going(&p->crew); w.first += p->at_once) {
+    for (; w.first < E && !rc && fm_crew_going(&p->crew); w.first += p->at_once) {
         int n = E - w.first < p->at_once ? E - w.first : p->at_once;
         fm_pool_for(n, make_expert, &w);
         if (fm_crew_going(&p->crew))
@@ -233,20 +233,20 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     uint64_t at = index * FM_PACKING_PIECE_BYTES;
     size_t element = (size_t)fm_dtype_bits(from->dtype) / 8;
     int rc = fm_file_read(o->place->file, from->offset + at, o->raw, n, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
         fm_stored_finite(o->place, o->raw, at / element, n / element, err))
         rc = fm_within(err, "%s", o->place->file->path);
     struct fm_digest digest = fm_weightsum_piece(index, o->raw, n);
     fm_weightsum_add(&o->pieces, &digest);
-    if (o->place->scale && rc == FM_OK) {
+    if (o->place->scale && !rc) {
         o->scales.first = (int64_t)at;
         fm_stored_write(o->written, o->t->dtype, o->raw, from->dtype, &o->scales, n);
         n *= (size_t)fm_dtype_bits(o->t->dtype) / 8;
     }
     fm_hasher_add(o->hasher, o->written, n);
-    if (rc == FM_OK)
+    if (!rc)
         rc = append(p, o->v, o->written, n, err);
     fm_crew_add(&p->crew, n);
     return rc;
@@ -265,13 +265,13 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     if (o.place->scale)
         o.written = fm_scratch(FM_PACKING_PIECE_BYTES * (size_t)fm_dtype_bits(t->dtype) / 8);
     size_t index = 0;
-    for (uint64_t at = 0; at < from->size && rc == FM_OK && fm_crew_going(&p->crew);
+    for (uint64_t at = 0; at < from->size && !rc && fm_crew_going(&p->crew);
          at += FM_PACKING_PIECE_BYTES) {
         uint64_t left = from->size - at;
         rc = pass_piece(p, &o, index++,
                         left < FM_PACKING_PIECE_BYTES ? (size_t)left : FM_PACKING_PIECE_BYTES, err);
     }
-    if (rc == FM_OK) {
+    if (!rc) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);
         struct fm_digest digest = fm_weightsum_join(from, &o.pieces);
         add_sum(p, from, &digest);
@@ -287,10 +287,10 @@ static void pass_volume(void *arg, int i)
     const struct fm_packing_volume *v = &p->volume[i];
     struct fm_err err = {0};
     int rc = fm_crew_going(&p->crew) ? append(p, v, v->header, v->header_bytes, &err) : FM_OK;
-    for (size_t t = 0; t < v->tensors && rc == FM_OK && fm_crew_going(&p->crew); t++)
+    for (size_t t = 0; t < v->tensors && !rc && fm_crew_going(&p->crew); t++)
         rc = v->layer >= 0 ? pass_tensor(p, v, &v->tensor[t], &err)
                            : pass_other(p, v, &v->tensor[t], &err);
-    if (rc != FM_OK)
+    if (rc)
         fm_crew_fail(&p->crew, &err);
 }
 
@@ -298,9 +298,9 @@ static void pass_volume(void *arg, int i)
 static int check_sums(const struct fm_packing *p, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int l = 0; l <= p->wanted.L && p->wanted.L > 0 && rc == FM_OK; l++)
+    for (int l = 0; l <= p->wanted.L && p->wanted.L > 0 && !rc; l++)
         rc = fm_weightsum_check(&p->wanted, l, &p->sums.sum[l], err);
-    return rc == FM_OK ? rc : fm_within(err, "%s", p->run->model);
+    return !rc ? rc : fm_within(err, "%s", p->run->model);
 }
 
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
@@ -316,7 +316,7 @@ int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
         pass_volume(p, i);
     pthread_mutex_destroy(&p->lock);
     int rc = fm_crew_end(&p->crew, err);
-    for (size_t s = 0; s < p->cp.dir.shards && rc == FM_OK; s++)
+    for (size_t s = 0; s < p->cp.dir.shards && !rc; s++)
         rc = fm_file_unchanged(&p->cp.dir.shard[s].file, err);
-    return rc == FM_OK ? check_sums(p, err) : rc;
+    return rc ? rc : check_sums(p, err);
 }

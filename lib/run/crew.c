@@ -20,9 +20,9 @@ static bool asked_to_stop(const struct fm_crew *crew)
 bool fm_crew_going(struct fm_crew *crew)
 {
     pthread_mutex_lock(&crew->lock);
-    if (crew->err.code == FM_OK && asked_to_stop(crew))
+    if (!crew->err.code && asked_to_stop(crew))
         fm_fail(&crew->err, FM_ESAVED, "stopped");
-    bool going = crew->err.code == FM_OK;
+    bool going = !crew->err.code;
     pthread_mutex_unlock(&crew->lock);
     return going;
 }
@@ -30,7 +30,7 @@ bool fm_crew_going(struct fm_crew *crew)
 void fm_crew_fail(struct fm_crew *crew, const struct fm_err *err)
 {
     pthread_mutex_lock(&crew->lock);
-    if (crew->err.code == FM_OK)
+    if (!crew->err.code)
         crew->err = *err;
     pthread_mutex_unlock(&crew->lock);
 }
@@ -46,7 +46,7 @@ void fm_crew_add(struct fm_crew *crew, uint64_t bytes)
 int fm_crew_end(struct fm_crew *crew, struct fm_err *err)
 {
     pthread_mutex_destroy(&crew->lock);
-    if (crew->err.code != FM_OK)
+    if (crew->err.code)
         *err = crew->err;
     return crew->err.code;
 }

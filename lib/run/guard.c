@@ -161,9 +161,9 @@ static bool is_own(const char *path, fm_guard_own *own, const char *tool)
     char *text;
     size_t size;
     bool is = false;
-    if (strcmp(path, "-") == 0 || fm_file_open(&f, path, &unused) != FM_OK)
+    if (strcmp(path, "-") == 0 || fm_file_open(&f, path, &unused))
         return false;
-    if (fm_file_slurp(&f, OWN_BYTES_MAX, &text, &size, &unused) == FM_OK) {
+    if (!fm_file_slurp(&f, OWN_BYTES_MAX, &text, &size, &unused)) {
         is = own(text, size, tool);
         free(text);
     }
@@ -216,7 +216,7 @@ static int check_reads(const struct fm_guard *g, const struct spot *s, const cha
                        struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int i = 0; rc == FM_OK && i < g->reads; i++)
+    for (int i = 0; !rc && i < g->reads; i++)
         rc = check_read(s, name, &g->read[i], err);
     return rc;
 }
@@ -244,7 +244,7 @@ static int check_directory(const char *path, bool force, struct fm_err *err)
 {
     struct fm_replaced old = {0};
     int rc = force ? fm_replaced_open(&old, path, err) : FM_OK;
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_outdir_check(path, force ? &old.listed : NULL, err);
     fm_replaced_close(&old);
     return rc;
@@ -285,10 +285,10 @@ static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
         return FM_OK;
     if (locate_write(&s, w)) {
         rc = check_reads(g, &s, s.path, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = check_twins(g, write, &s, err);
     }
-    return rc == FM_OK ? check_target(g, w, err) : rc;
+    return rc ? rc : check_target(g, w, err);
 }
 
 /* What the shell opened for us can be wrong too. */
@@ -297,7 +297,7 @@ static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
     struct spot s, other;
     if (!locate_stream(&s, STDOUT_FILENO))
         return FM_OK;
-    if (check_reads(g, &s, "standard output", err) != FM_OK)
+    if (check_reads(g, &s, "standard output", err))
         return err->code;
     for (int i = 0; i < g->writes; i++)
         if (!is_stream(&g->write[i]) && locate_write(&other, &g->write[i]) && is_same(&s, &other))
@@ -309,7 +309,7 @@ static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err)
 {
     for (int i = 0; i < g->writes; i++)
-        if (check_write(g, i, err) != FM_OK)
+        if (check_write(g, i, err))
             return fm_within(err, "%s", g->write[i].what);
     return check_standard_output(g, err);
 }
@@ -318,7 +318,7 @@ int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const c
                   bool force, struct fm_err *err)
 {
     int rc = fm_output_text(path, text, force || is_own(path, own, tool), err);
-    if (rc != FM_OK && is_own(path, own, tool))
+    if (rc && is_own(path, own, tool))
         unlink(path);
     return rc;
 }

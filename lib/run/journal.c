@@ -51,7 +51,7 @@ static int each_piece(const struct fm_journal_item *item,
 {
     size_t bytes = (size_t)bytes_of(item);
     int rc = FM_OK;
-    for (size_t at = 0, n; rc == FM_OK && at < bytes; at += n) {
+    for (size_t at = 0, n; !rc && at < bytes; at += n) {
         struct fm_mark mark = fm_scratch_mark();
         n = bytes - at < PIECE ? bytes - at : PIECE;
         rc = take(arg, item->device->stage_out((const char *)item->data + at, n), n, err);
@@ -74,9 +74,9 @@ static int each_chunk(const struct fm_journal_item *item,
     assert(bytes == (uint64_t)store->record * store->count);
     char *spare = fm_alloc(store->record, 1, "a record of state", err);
     int rc = spare ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
+    for (size_t i = 0; !rc && i < store->count; i++) {
         rc = fm_store_read(store, i, spare, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = take(arg, spare, store->record, err);
     }
     free(spare);
@@ -103,7 +103,7 @@ static int hash_items(char hex[FM_DIGEST_HEX], const struct fm_journal_item *ite
         return fm_fail(err, FM_ENOMEM, "no memory for a digest");
     fm_hasher_reset(hasher);
     int rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < items; i++)
+    for (size_t i = 0; !rc && i < items; i++)
         rc = each_chunk(&item[i], hash_chunk, hasher, err);
     struct fm_digest digest = fm_hasher_done(hasher);
     fm_digest_hex(hex, &digest);
@@ -132,11 +132,11 @@ static int write_items(struct fm_output *out, const struct fm_journal_item *item
         tensor[i].shape[0] = item[i].count;
     }
     int rc = fm_safetensors_plan(tensor, items, metadata, &header, &header_bytes, &file_bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_reserve(out, file_bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_output_write(out, header, (size_t)header_bytes, err);
-    for (size_t i = 0; rc == FM_OK && i < items; i++) {
+    for (size_t i = 0; !rc && i < items; i++) {
         const struct fm_journal_item *it = item_named(item, items, tensor[i].name);
         assert(it && tensor[i].offset == out->at && tensor[i].size == bytes_of(it));
         rc = each_chunk(it, write_chunk, out, err);
@@ -149,10 +149,10 @@ bool fm_journal_is_own(const char *path, const char *tool)
 {
     struct fm_journal j = {.file.fd = -1};
     struct fm_err unused = {0};
-    if (fm_file_open(&j.file, path, &unused) != FM_OK)
+    if (fm_file_open(&j.file, path, &unused))
         return false;
     bool own = false;
-    if (fm_safetensors_open(&j.st, &j.file, 0, j.file.size, &unused) == FM_OK) {
+    if (!fm_safetensors_open(&j.st, &j.file, 0, j.file.size, &unused)) {
         const char *has_tool = fm_safetensors_metadata(&j.st, KEY_TOOL);
         own = has_tool && strcmp(has_tool, tool) == 0;
         fm_safetensors_close(&j.st);
@@ -179,15 +179,15 @@ int fm_journal_save(const char *path, const char *tool, const struct fm_digest *
     char params_hex[FM_DIGEST_HEX], data_hex[FM_DIGEST_HEX];
     fm_digest_hex(params_hex, params);
     int rc = hash_items(data_hex, item, items, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     const char *metadata[] = {KEY_TOOL, tool, KEY_PARAMS, params_hex, KEY_DATA, data_hex, NULL};
     struct fm_output out;
     rc = open_state(&out, path, tool, err);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "state file");
     rc = fm_output_end(&out, write_items(&out, item, items, metadata, err), err);
-    return rc == FM_OK ? FM_OK : fm_within(err, "state file '%s'", path);
+    return !rc ? FM_OK : fm_within(err, "state file '%s'", path);
 }
 
 static int check_metadata(const struct fm_journal *j, const char *path, const char *tool,
@@ -220,15 +220,15 @@ int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return FM_OK;
     int rc = fm_file_open(&j->file, path, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     rc = fm_safetensors_open(&j->st, &j->file, 0, j->file.size, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         rc = check_metadata(j, path, tool, params, err);
-        if (rc != FM_OK)
+        if (rc)
             fm_safetensors_close(&j->st);
     }
-    if (rc != FM_OK) {
+    if (rc) {
         fm_file_close(&j->file);
         *j = (struct fm_journal){.file.fd = -1};
         return rc;
@@ -257,9 +257,9 @@ static int read_store(const struct fm_journal *j, const struct fm_tensor *t,
 {
     char *spare = fm_alloc(store->record, 1, "a record of state", err);
     int rc = spare ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < store->count; i++) {
+    for (size_t i = 0; !rc && i < store->count; i++) {
         rc = fm_file_read(&j->file, t->offset + i * store->record, spare, store->record, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_store_write(store, i, spare, err);
     }
     free(spare);
@@ -271,12 +271,12 @@ static int read_pieces(const struct fm_journal *j, const struct fm_tensor *t,
 {
     size_t bytes = (size_t)t->size;
     int rc = FM_OK;
-    for (size_t at = 0, n; rc == FM_OK && at < bytes; at += n) {
+    for (size_t at = 0, n; !rc && at < bytes; at += n) {
         struct fm_mark mark = fm_scratch_mark();
         n = bytes - at < PIECE ? bytes - at : PIECE;
         void *piece = fm_scratch(n);
         rc = fm_file_read(&j->file, t->offset + at, piece, n, err);
-        if (rc == FM_OK)
+        if (!rc)
             item->device->copy_in((char *)item->data + at, piece, n);
         fm_scratch_release(mark);
     }
@@ -290,7 +290,7 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
         return fm_fail(err, FM_EFORMAT, "state file '%s' has %zu arrays, not %zu", j->file.path,
                        j->st.count, items);
     int rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < items; i++) {
+    for (size_t i = 0; !rc && i < items; i++) {
         const struct fm_tensor *t = fm_safetensors_find(&j->st, item[i].name);
         if (!t || t->dtype != item[i].dtype || fm_tensor_count(t) != item[i].count)
             return fm_fail(err, FM_EFORMAT,
@@ -304,9 +304,9 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
             rc = fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err);
     }
     char hex[FM_DIGEST_HEX];
-    if (rc == FM_OK)
+    if (!rc)
         rc = hash_items(hex, item, items, err);
-    if (rc == FM_OK && strcmp(hex, fm_safetensors_metadata(&j->st, KEY_DATA)) != 0)
+    if (!rc && strcmp(hex, fm_safetensors_metadata(&j->st, KEY_DATA)) != 0)
         rc = fm_fail(err, FM_EFORMAT, "state file '%s' is damaged; remove it to start anew",
                      j->file.path);
     return rc;

@@ -64,9 +64,9 @@ int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err
     if (asprintf(&name, "%s/" FM_OUTDIR_MARK, path) < 0)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
     int rc = fm_file_open(&f, name, &unread);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_file_slurp(&f, JSON_BYTES_MAX, &text, &size, &unread);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_tree(&r->json, text, size, &unread);
     fm_file_close(&f);
     free(text);

@@ -46,13 +46,12 @@ bool fm_report_is_own(const char *text, size_t size, const char *tool)
     struct fm_err unused = {0};
     char key[sizeof KEY], value[64];
     fm_json_init(&j, text, size);
-    if (fm_json_expect(&j, '{', &unused) != FM_OK ||
-        fm_json_string(&j, key, sizeof key, &unused) != FM_OK || strcmp(key, KEY) != 0 ||
-        fm_json_expect(&j, ':', &unused) != FM_OK ||
-        fm_json_string(&j, value, sizeof value, &unused) != FM_OK)
+    if (fm_json_expect(&j, '{', &unused) || fm_json_string(&j, key, sizeof key, &unused) ||
+        strcmp(key, KEY) != 0 || fm_json_expect(&j, ':', &unused) ||
+        fm_json_string(&j, value, sizeof value, &unused))
         return false;
     value[strcspn(value, " ")] = '\0';
-    return strcmp(value, tool) == 0 && fm_json_check(text, size, &unused) == FM_OK;
+    return strcmp(value, tool) == 0 && !fm_json_check(text, size, &unused);
 }
 
 int fm_report_write(const cJSON *report, const char *tool, const char *path, bool force,
@@ -61,7 +60,7 @@ int fm_report_write(const cJSON *report, const char *tool, const char *path, boo
     char *text = fm_report_json(report, err);
     if (!text)
         return err->code;
-    int code = fm_guard_text(path, text, fm_report_is_own, tool, force, err);
+    int rc = fm_guard_text(path, text, fm_report_is_own, tool, force, err);
     free(text);
-    return code;
+    return rc;
 }

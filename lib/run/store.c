@@ -58,7 +58,7 @@ static int move_bytes(const struct fm_store *s, uint64_t at, char *in, const cha
 {
     const struct fm_device *device = s->ops->device;
     int rc = FM_OK;
-    for (size_t done = 0, n; rc == FM_OK && done < size; done += n) {
+    for (size_t done = 0, n; !rc && done < size; done += n) {
         struct fm_mark mark = fm_scratch_mark();
         n = size - done < PIECE ? size - done : PIECE;
         if (out) {
@@ -66,7 +66,7 @@ static int move_bytes(const struct fm_store *s, uint64_t at, char *in, const cha
         } else {
             void *piece = fm_scratch(n);
             rc = fm_file_temp_read(s->fd, at + done, piece, n, err);
-            if (rc == FM_OK)
+            if (!rc)
                 device->copy_in(in + done, piece, n);
         }
         fm_scratch_release(mark);

@@ -388,7 +388,7 @@ static int check_growth(const struct fm_mask *mask, const uint64_t *before, stru
 /* A fault of budget b: the end, or one more note. */
 static int note_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
 {
-    if (rc == FM_OK || rc == FM_ENOMEM)
+    if (!rc || rc == FM_ENOMEM)
         return rc;
     if (!notes)
         return fm_within(err, "budget %d", b);
@@ -407,17 +407,17 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     int b = r->b++, known = r->notes ? r->notes->count : 0;
     const uint32_t *widths = r->widths + (size_t)b * (size_t)family->M * (size_t)family->E;
     int rc = read_mask(&mask, s, budget, b, fm_masks_channels(family), err);
-    if (rc != FM_OK)
+    if (rc)
         return note_fault(r->notes, b, rc, err);
     rc = note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = note_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = note_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
     r->before = mask.removed;
-    if (rc != FM_OK || (r->notes && (r->notes->count > known || family->count < b)))
+    if (rc || (r->notes && (r->notes->count > known || family->count < b)))
         return rc; /* a family must have all its masks */
     if (fm_masks_append(family, widths, mask.method, mask.step, err))
         return err->code;
@@ -437,13 +437,13 @@ static int read_widths(uint32_t **widths, const struct fm_bundle *b, size_t coun
         return fm_fail(err, FM_EFORMAT, "has no '%s'", FM_MEMBER_MASKS);
     if (fm_bundle_read(b, m, &frame, &size, err))
         return err->code;
-    int code = fm_maskset_check(frame, size, count, err);
-    if (!code && !(*widths = fm_alloc(count, sizeof **widths, "masks", err)))
-        code = err->code;
-    if (!code)
-        code = fm_maskset_unpack(*widths, count, frame, size, err);
+    int rc = fm_maskset_check(frame, size, count, err);
+    if (!rc && !(*widths = fm_alloc(count, sizeof **widths, "masks", err)))
+        rc = err->code;
+    if (!rc)
+        rc = fm_maskset_unpack(*widths, count, frame, size, err);
     free(frame);
-    return code;
+    return rc;
 }
 
 static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct reading *r,
@@ -486,7 +486,7 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
         return FM_OK;
     }
     int rc = fm_segments_read(&seg, b, &r->config, err);
-    for (size_t i = 0; i < seg.tensors && rc == FM_OK; i++) {
+    for (size_t i = 0; i < seg.tensors && !rc; i++) {
         const struct fm_segment_tensor *t = &seg.tensor[i];
         size_t bytes;
         if (fm_extra_layer(&r->config, t->name) >= 0)
@@ -494,9 +494,9 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
         if (!fm_segments_bytes(&bytes, t) || !fm_add(&r->bytes, r->bytes, bytes))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
     }
-    if (rc == FM_OK)
+    if (!rc)
         r->bytes += expert_bytes(r);
-    if (rc == FM_OK && r->bytes > r->bytes_most)
+    if (!rc && r->bytes > r->bytes_most)
         rc = fm_fail(err, FM_EFORMAT,
                      "tensors have %" PRIu64 " bytes, all shards of the checkpoint %" PRIu64,
                      r->bytes, r->bytes_most);
@@ -528,19 +528,19 @@ int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
     *f = (struct fm_budgets){0};
     if (fm_stage_model_read(&model, b, err))
         return err->code;
-    int code = fm_stage_config_read(&r.config, b, err);
-    if (!code)
-        code = count_bytes(&r, b, err);
+    int rc = fm_stage_config_read(&r.config, b, err);
+    if (!rc)
+        rc = count_bytes(&r, b, err);
     r.steps_most = most_steps(b);
-    if (!code)
-        code = read_budgets(f, b, &r, &widths, err);
-    if (code) {
+    if (!rc)
+        rc = read_budgets(f, b, &r, &widths, err);
+    if (rc) {
         if (err->code)
             fm_within(err, "%s", b->file.path);
         fm_budgets_release(f);
     }
     free(widths);
-    return code;
+    return rc;
 }
 
 int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err)

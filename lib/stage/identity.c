@@ -86,11 +86,11 @@ static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_con
     int rc = FM_OK;
     for (size_t i = 0; i < dir->shards; i++) {
         const struct fm_safetensors *st = &dir->shard[i].st;
-        for (size_t k = 0; k < st->count && rc == FM_OK; k++)
+        for (size_t k = 0; k < st->count && !rc; k++)
             if (!fm_extra_add(&extra, c, &st->tensor[k]))
                 rc = count_other(&others, c, &st->tensor[k], err);
     }
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "%s", dir->path);
     if (fm_extra_json(m, &extra) && fm_others_json(m, &others, dtype))
         return FM_OK;
@@ -112,7 +112,7 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                  ? add_tensors(m, dir, config, dtype, err)
                  : fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
     *model = m;
-    if (rc != FM_OK) {
+    if (rc) {
         cJSON_Delete(m);
         *model = NULL;
     }
@@ -330,7 +330,7 @@ int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, 
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
     struct fm_stage_model m;
     int rc = fm_stage_model_read(&m, b, err);
-    return rc == FM_OK ? read_sums(sums, model, m.L, err) : rc;
+    return rc ? rc : read_sums(sums, model, m.L, err);
 }
 
 int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *c, struct fm_err *err)

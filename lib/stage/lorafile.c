@@ -69,9 +69,9 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
     for (int m = 0; m < a->M; m++)
         for (int e = 0; e < a->E; e++)
             add_expert(&s, a, moe, m, e);
-    int code = fm_stbytes_pack(&s, metadata, data, size, err);
+    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
-    return code;
+    return rc;
 }
 
 /* A metadata value that is a number and nothing else. */
@@ -172,14 +172,14 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
         return err->code;
     uint32_t *widths =
         fm_alloc((size_t)model.M * (size_t)model.E, sizeof *widths, "adapter widths", err);
-    int code = widths ? read_adapter(a, &m, &model, widths, err) : err->code;
-    if (code) {
+    int rc = widths ? read_adapter(a, &m, &model, widths, err) : err->code;
+    if (rc) {
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
         fm_adapter_release(a);
     }
     free(widths);
     fm_stmember_close(&m);
-    return code;
+    return rc;
 }
 
 /* Strategy single adapts the channels of the mask it names, cross those of the full one. */
@@ -222,8 +222,8 @@ int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
     struct fm_stage_model model;
     assert(a->M == family->M && a->E == family->E);
     int rc = fm_stage_model_read(&model, b, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = note ? check_note(a, model.moe, note, family, err)
                   : fm_fail(err, FM_EFORMAT, "the manifest has no 'adapter'");
-    return rc == FM_OK ? rc : fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
+    return !rc ? rc : fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
 }

@@ -83,9 +83,9 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
         fm_stbytes_add(&s, FM_I64, 1, shape, r->tokens + (size_t)m * experts, "layers.%d.tokens",
                        moe[m]);
     }
-    int code = fm_stbytes_pack(&s, metadata, data, size, err);
+    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
-    return code;
+    return rc;
 }
 
 /* Data of one layer as the file has it: not checked yet, perhaps not even aligned. */
@@ -163,19 +163,19 @@ static int check_values(const struct fm_ranking *r, const int16_t *moe, bool ori
     char *seen = fm_alloc((size_t)r->I, 1, "channels", err);
     if (!seen)
         return err->code;
-    int code = FM_OK;
-    for (int i = 0; i < r->M * r->E && !code; i++) {
+    int rc = FM_OK;
+    for (int i = 0; i < r->M * r->E && !rc; i++) {
         size_t at = (size_t)i * (size_t)r->I;
         if (r->tokens[i] < 0)
-            code = fm_fail(err, FM_EFORMAT, "negative token count");
-        else if (!(code = check_scores(r->scores + at, r->I, err)) &&
-                 !(code = check_permutation(r->order + at, r->I, seen, err)))
-            code = check_order(r->scores + at, r->order + at, r->I, original, err);
-        if (code)
+            rc = fm_fail(err, FM_EFORMAT, "negative token count");
+        else if (!(rc = check_scores(r->scores + at, r->I, err)) &&
+                 !(rc = check_permutation(r->order + at, r->I, seen, err)))
+            rc = check_order(r->scores + at, r->order + at, r->I, original, err);
+        if (rc)
             fm_within(err, "layer %d, expert %d", moe[i / r->E], i % r->E);
     }
     free(seen);
-    return code;
+    return rc;
 }
 
 static bool is_original(const struct fm_bundle *b)
@@ -210,17 +210,17 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
     if (fm_stage_model_read(&model, b, err) ||
         fm_stmember_open(&m, b, FM_MEMBER_RANKING, "ranking", err))
         return err->code;
-    int code = check_tensors(&m, &model, err);
-    if (!code)
-        code = fm_ranking_init(r, model.M, model.E, model.I, err);
-    if (!code)
-        code = copy_values(r, model.moe, &m, err);
-    if (!code)
-        code = check_values(r, model.moe, is_original(b), err);
-    if (code) {
+    int rc = check_tensors(&m, &model, err);
+    if (!rc)
+        rc = fm_ranking_init(r, model.M, model.E, model.I, err);
+    if (!rc)
+        rc = copy_values(r, model.moe, &m, err);
+    if (!rc)
+        rc = check_values(r, model.moe, is_original(b), err);
+    if (rc) {
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_RANKING);
         fm_ranking_release(r);
     }
     fm_stmember_close(&m);
-    return code;
+    return rc;
 }

@@ -93,11 +93,11 @@ int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, en
     *seg = segments_of(config);
     seg->dtype = dtype;
     int rc = make_bounds(seg, widths, n, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = copy_tensors(seg, rest, tensors, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = alloc_experts(seg, err);
-    if (rc != FM_OK)
+    if (rc)
         fm_segments_release(seg);
     return rc;
 }
@@ -257,7 +257,7 @@ int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
         goto out;
     }
     rc = fm_safetensors_plan(entry, entries, metadata, &header, &header_bytes, &file_bytes, err);
-    if (rc != FM_OK)
+    if (rc)
         goto out;
     all = fm_alloc(file_bytes, 1, "segment checksums", err);
     if (!all) {
@@ -308,7 +308,7 @@ static int read_bounds(struct fm_segments *seg, const struct fm_safetensors *st,
     if (!seg->bound)
         return err->code;
     int rc = read_entry(st, bytes, "boundaries", FM_I32, t->shape, 1, seg->bound, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     for (int s = 0; s < seg->S; s++)
         if (seg->bound[s + 1] <= seg->bound[s])
@@ -353,7 +353,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
             continue;
         struct fm_segment_tensor *t = &seg->tensor[seg->tensors];
         int rc = read_entry(st, bytes, name, FM_U8, shape, 1, &t->digest, err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
         t->name = fm_strdup(name + strlen(TENSOR_PREFIX), err);
         if (!t->name)
@@ -361,7 +361,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
         seg->tensors++;
         const char *text = fm_safetensors_metadata(st, name);
         rc = parse_description(t, text ? text : "", err);
-        if (rc != FM_OK)
+        if (rc)
             return rc;
     }
     return FM_OK;
@@ -373,8 +373,8 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
 {
     int rc = alloc_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
-    for (int m = 0; m < seg->M && rc == FM_OK; m++) {
-        for (int p = 0; p < FM_SEGMENT_PARTS && rc == FM_OK; p++) {
+    for (int m = 0; m < seg->M && !rc; m++) {
+        for (int p = 0; p < FM_SEGMENT_PARTS && !rc; p++) {
             char name[64];
             snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m], part_name[p]);
             rc = read_entry(st, bytes, name, FM_U8, shape, 3,
@@ -382,7 +382,7 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
         }
     }
     size_t known = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;
-    if (rc == FM_OK && st->count != known)
+    if (!rc && st->count != known)
         return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
     return rc;
 }
@@ -397,9 +397,9 @@ static int read_index(struct fm_segments *seg, const struct fm_safetensors *st, 
         return fm_fail(err, FM_EFORMAT, "metadata does not say fm.kind=segments and a known dtype");
     seg->dtype = (enum fm_dtype)dtype;
     int rc = read_bounds(seg, st, bytes, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_tensors(seg, st, bytes, err);
-    return rc == FM_OK ? read_experts(seg, st, bytes, err) : rc;
+    return rc ? rc : read_experts(seg, st, bytes, err);
 }
 
 int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
@@ -414,14 +414,14 @@ int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
         return fm_fail(err, FM_EFORMAT, "%s: no member %s; it is not a bundle of fm-pack",
                        bundle->file.path, FM_MEMBER_SEGMENTS);
     int rc = fm_bundle_read(bundle, m, &bytes, &size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_safetensors_open(&st, &bundle->file, m->offset, m->size, err);
     /* Offsets of the index are absolute in the bundle, the bytes begin at the member. */
-    for (size_t i = 0; rc == FM_OK && i < st.count; i++)
+    for (size_t i = 0; !rc && i < st.count; i++)
         st.tensor[i].offset -= m->offset;
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_index(seg, &st, bytes, err);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_within(err, "%s: %s", bundle->file.path, FM_MEMBER_SEGMENTS);
         fm_segments_release(seg);
     }

@@ -83,12 +83,12 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
     if (!m)
         return fm_fail(err, FM_EFORMAT, "has no '" FM_MEMBER_CARRIED "config.json'");
     int rc = fm_bundle_read(b, m, &text, &size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_config_parse(config, text, size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_model_fits(b, config, err);
     free(text);
-    return rc == FM_OK ? rc : fm_within(err, "%s", m->name);
+    return !rc ? rc : fm_within(err, "%s", m->name);
 }
 
 /* A manifest and a config.json from two streams do not pass for one. */
@@ -118,22 +118,22 @@ int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err)
 int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err)
 {
     struct fm_stage_model model;
-    int code = fm_stage_model_read(&model, b, err);
-    if (!code && (code = check_history(b, err)))
+    int rc = fm_stage_model_read(&model, b, err);
+    if (!rc && (rc = check_history(b, err)))
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
-    if (!code && needs)
-        code = fm_stage_config_check(b, err);
-    return !code && needs ? check_needs(b, needs, err) : code;
+    if (!rc && needs)
+        rc = fm_stage_config_check(b, err);
+    return !rc && needs ? check_needs(b, needs, err) : rc;
 }
 
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err)
 {
     if (fm_bundle_open(b, path, err))
         return err->code;
-    int code = fm_stage_check(b, needs, err);
-    if (code)
+    int rc = fm_stage_check(b, needs, err);
+    if (rc)
         fm_bundle_close(b);
-    return code;
+    return rc;
 }
 
 /* The entries that stages before this one wrote. */
@@ -319,13 +319,13 @@ static int add_carried(struct fm_stage_parts *p, const struct fm_hfdir *dir,
 static int add_all_carried(struct fm_stage_parts *p, const struct fm_bundle *in,
                            const struct fm_hfdir *dir, struct fm_err *err)
 {
-    int code = FM_OK;
-    for (size_t i = 0; in && i < in->members && !code; i++)
+    int rc = FM_OK;
+    for (size_t i = 0; in && i < in->members && !rc; i++)
         if (strncmp(in->member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0)
-            code = add_copy(p, in, &in->member[i], false, err);
-    for (size_t i = 0; !in && i < dir->carried_count && !code; i++)
-        code = add_carried(p, dir, &dir->carried[i], err);
-    return code;
+            rc = add_copy(p, in, &in->member[i], false, err);
+    for (size_t i = 0; !in && i < dir->carried_count && !rc; i++)
+        rc = add_carried(p, dir, &dir->carried[i], err);
+    return rc;
 }
 
 /* A typed member: the caller's bytes, or the input's where an earlier stage made it. */
@@ -353,14 +353,14 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
 {
     assert(in || dir);
     *p = (struct fm_stage_parts){0};
-    int code = add_build(p, err);
-    if (!code)
-        code = add_all_carried(p, in, dir, err);
-    for (size_t i = 0; i < TYPED && !code; i++)
-        code = add_typed(p, i, stage, in, member, members, err);
-    if (code)
+    int rc = add_build(p, err);
+    if (!rc)
+        rc = add_all_carried(p, in, dir, err);
+    for (size_t i = 0; i < TYPED && !rc; i++)
+        rc = add_typed(p, i, stage, in, member, members, err);
+    if (rc)
         fm_stage_parts_release(p);
-    return code;
+    return rc;
 }
 
 void fm_stage_parts_release(struct fm_stage_parts *p)
@@ -378,14 +378,14 @@ int fm_stage_write(const char *path, bool force, enum fm_stage stage, cJSON *man
 {
     struct fm_stage_parts parts = {0};
     struct fm_bundle_writer *writer = NULL;
-    int code = fm_stage_parts_collect(&parts, stage, in, dir, member, members, err);
-    if (code) {
+    int rc = fm_stage_parts_collect(&parts, stage, in, dir, member, members, err);
+    if (rc) {
         cJSON_Delete(manifest);
-        return code;
+        return rc;
     }
-    code = fm_bundle_begin(&writer, path, force, manifest, parts.part, parts.parts, err);
-    if (!code)
-        code = fm_bundle_finish(writer, err);
+    rc = fm_bundle_begin(&writer, path, force, manifest, parts.part, parts.parts, err);
+    if (!rc)
+        rc = fm_bundle_finish(writer, err);
     fm_stage_parts_release(&parts);
-    return code;
+    return rc;
 }

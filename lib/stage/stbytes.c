@@ -85,15 +85,15 @@ int fm_stmember_open(struct fm_stmember *s, const struct fm_bundle *b, const cha
         return fm_fail(err, FM_EFORMAT, "%s: has no '%s'", b->file.path, name);
     if (fm_bundle_read(b, s->member, &s->bytes, &size, err))
         return err->code;
-    int code = fm_safetensors_open(&s->st, &b->file, s->member->offset, s->member->size, err);
-    const char *is = code ? NULL : fm_safetensors_metadata(&s->st, "fm.kind");
-    if (!code && (!is || strcmp(is, kind) != 0))
-        code = fm_fail(err, FM_EFORMAT, "metadata fm.kind is '%s', not '%s'", is ? is : "", kind);
-    if (code) {
+    int rc = fm_safetensors_open(&s->st, &b->file, s->member->offset, s->member->size, err);
+    const char *is = rc ? NULL : fm_safetensors_metadata(&s->st, "fm.kind");
+    if (!rc && (!is || strcmp(is, kind) != 0))
+        rc = fm_fail(err, FM_EFORMAT, "metadata fm.kind is '%s', not '%s'", is ? is : "", kind);
+    if (rc) {
         fm_within(err, "%s", name);
         fm_stmember_close(s);
     }
-    return code;
+    return rc;
 }
 
 void fm_stmember_close(struct fm_stmember *s)

@@ -70,10 +70,10 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
                        name);
     struct fm_safetensors st = {0};
     int rc = fm_safetensors_open(&st, &bundle->file, member->offset, member->size, err);
-    for (int part = 0; part < FM_SEGMENT_PARTS && rc == FM_OK; part++)
+    for (int part = 0; part < FM_SEGMENT_PARTS && !rc; part++)
         rc = check_part(v, &st, m, fm_segments_part(part), err);
     fm_safetensors_close(&st);
-    return rc == FM_OK ? rc : fm_within(err, "%s", name);
+    return !rc ? rc : fm_within(err, "%s", name);
 }
 
 /* Tensors that are no experts': of decoder layers and outside of them, or of none of them. */
@@ -84,10 +84,10 @@ static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, co
     if (!m)
         return extra ? FM_OK : fm_fail(err, FM_EFORMAT, "member %s is missing", name);
     int rc = fm_safetensors_open(st, &bundle->file, m->offset, m->size, err);
-    for (size_t i = 0; i < st->count && rc == FM_OK; i++)
+    for (size_t i = 0; i < st->count && !rc; i++)
         if ((fm_extra_layer(v->config, st->tensor[i].name) >= 0) != extra)
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s' does not belong here", st->tensor[i].name);
-    return rc == FM_OK ? rc : fm_within(err, "%s", name);
+    return !rc ? rc : fm_within(err, "%s", name);
 }
 
 int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
@@ -97,13 +97,13 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
     v->at =
         fm_alloc((size_t)config->M * FM_SEGMENT_PARTS, sizeof *v->at, "the list of layers", err);
     int rc = v->at ? FM_OK : err->code;
-    for (int m = 0; m < config->M && rc == FM_OK; m++)
+    for (int m = 0; m < config->M && !rc; m++)
         rc = open_layer(v, bundle, m, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = open_others(&v->rest, v, FM_VOLUMES_REST, false, bundle, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = open_others(&v->extra, v, FM_VOLUMES_EXTRA, true, bundle, err);
-    if (rc != FM_OK) {
+    if (rc) {
         fm_within(err, "%s", bundle->file.path);
         fm_volumes_close(v);
     }

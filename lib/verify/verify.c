@@ -48,9 +48,9 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
     if (v->findings == v->capacity) {
         size_t more = v->capacity ? 2 * v->capacity : 64;
         rc = fm_grow((void **)&v->finding, more, sizeof *v->finding, "findings", &v->lost);
-        v->capacity = rc == FM_OK ? more : v->capacity;
+        v->capacity = !rc ? more : v->capacity;
     }
-    if (rc == FM_OK) {
+    if (!rc) {
         struct fm_finding f = {place, v->findings, fm_strdup(item, &v->lost),
                                fm_strdup(text, &v->lost)};
         if (f.item && f.what)
@@ -153,19 +153,19 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
     struct fm_mark mark = fm_scratch_mark();
     char *piece = fm_scratch(SCAN_BYTES);
     int rc = st.hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    if (rc == FM_OK)
+    if (!rc)
         fm_hasher_reset(st.hasher);
     st.end = s->spans ? span_size(s, 0) : 0;
-    for (uint64_t at = 0; at < s->size && rc == FM_OK && fm_crew_going(&v->crew);) {
+    for (uint64_t at = 0; at < s->size && !rc && fm_crew_going(&v->crew);) {
         size_t n = s->size - at < SCAN_BYTES ? (size_t)(s->size - at) : SCAN_BYTES;
         rc = v->spool ? fm_spool_read(v->spool, s->at + at, piece, n, err)
                       : fm_file_read(s->file, s->at + at, piece, n, err);
-        if (rc == FM_OK)
+        if (!rc)
             scan_piece(&st, piece, at, n);
         at += n;
     }
     /* An empty tensor is one empty span. */
-    if (rc == FM_OK && s->size == 0 && s->spans)
+    if (!rc && s->size == 0 && s->spans)
         end_span(&st);
     fm_scratch_release(mark);
     fm_hasher_free(st.hasher);
@@ -204,22 +204,22 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     struct fm_verifier v = {.run = run, .options = options, .report = report};
     bool directory = is_directory(options->target);
     int rc = check_options(run, options, directory, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     pthread_mutex_init(&v.lock, NULL);
     rc = directory ? fm_verify_export(&v, err) : fm_verify_bundle(&v, err);
-    if (rc == FM_OK && options->function && report->failed == 0)
+    if (!rc && options->function && report->failed == 0)
         rc = fm_verify_function(&v, err);
     tell_findings(&v);
     free(v.finding);
     free(v.served);
     pthread_mutex_destroy(&v.lock);
     report->seconds = fm_clock_now() - start;
-    if (rc == FM_OK && v.lost.code != FM_OK) {
+    if (!rc && v.lost.code) {
         *err = v.lost;
         rc = v.lost.code;
     }
-    if (rc == FM_OK && report->failed)
+    if (!rc && report->failed)
         rc = fm_fail(err,
                      v.machine   ? v.machine
                      : v.differs ? FM_EDIFF

@@ -168,11 +168,11 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     if (!j->v->spool || m->size < sizeof length)
         return FM_OK;
     int rc = fm_spool_keep(j->v->spool, at + sizeof length, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
-    uint64_t bytes = rc == FM_OK ? fm_little_endian(length, sizeof length) : 0;
+    uint64_t bytes = !rc ? fm_little_endian(length, sizeof length) : 0;
     /* A string of another length is refused by the reader. */
-    if (rc == FM_OK && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
+    if (!rc && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
         rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
     j->bundle.file.size = at + m->size; /* what is to come counts as there */
     return rc;
@@ -201,11 +201,11 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
     struct fm_scan header = {
         .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
     int rc = keep_header(j, m, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (p.layer < -1)
         fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "the model has no such layer");
-    else if (fm_safetensors_open(&st, &j->bundle.file, m->offset, m->size, &broken) != FM_OK)
+    else if (fm_safetensors_open(&st, &j->bundle.file, m->offset, m->size, &broken))
         fm_verifier_find(j->v, i, fm_verifier_code(&broken, FM_EFORMAT), m->name, "%s",
                          broken.text);
     if (!st.header_bytes)
@@ -214,7 +214,7 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
     rc = fm_verifier_scan(j->v, &header, err);
     if (st.count > 0)
         qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
-    for (size_t t = 0; t < st.count && rc == FM_OK && fm_crew_going(&j->v->crew); t++)
+    for (size_t t = 0; t < st.count && !rc && fm_crew_going(&j->v->crew); t++)
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
     size_t expected = tensors_of(j, &p);
     if ((p.layer >= 0 ? (size_t)p.parts : st.count) != expected)
@@ -237,18 +237,18 @@ static void check_member(struct fm_bundle_job *j, size_t i)
         return;
     struct fm_hasher *whole = fm_hasher_new();
     int rc = whole ? FM_OK : fm_fail(&err, FM_ENOMEM, "no memory for a digest");
-    if (rc == FM_OK)
+    if (!rc)
         fm_hasher_reset(whole);
     struct fm_scan all = {
         .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
-    if (rc == FM_OK && is_weights(m->name) && j->segments)
+    if (!rc && is_weights(m->name) && j->segments)
         rc = check_weights(j, i, whole, &err);
-    else if (rc == FM_OK)
+    else if (!rc)
         rc = fm_verifier_scan(j->v, &all, &err);
-    if (rc == FM_OK && fm_crew_going(&j->v->crew)) {
+    if (!rc && fm_crew_going(&j->v->crew)) {
         j->have[i] = fm_hasher_done(whole);
         compare_member(j, i);
-    } else if (rc != FM_OK) {
+    } else if (rc) {
         fm_crew_fail(&j->v->crew, &err);
     }
     fm_hasher_free(whole);
@@ -273,7 +273,7 @@ static void pass_members(struct fm_bundle_job *j, const size_t *member, int n)
 {
     struct fm_err err = {0};
     for (int i = 0; i < n && fm_crew_going(&j->v->crew); i++) {
-        if (fm_spool_keep(j->v->spool, j->bundle.member[member[i]].offset, &err) != FM_OK)
+        if (fm_spool_keep(j->v->spool, j->bundle.member[member[i]].offset, &err))
             fm_crew_fail(&j->v->crew, &err);
         check_member(j, member[i]);
     }
@@ -311,20 +311,19 @@ static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
     struct fm_bundle whole = {0};
     struct fm_err early = *err;
     size_t members = j->bundle.members;
-    if (rc != FM_OK && rc != FM_EFORMAT)
+    if (rc && rc != FM_EFORMAT)
         return rc;
-    if (fm_spool_keep(j->v->spool, UINT64_MAX, err) != FM_OK)
+    if (fm_spool_keep(j->v->spool, UINT64_MAX, err))
         return err->code;
-    if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err) != FM_OK) {
+    if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err)) {
         fm_verifier_forget(j->v); /* of a file nothing else is reported */
         return err->code;
     }
     fm_bundle_close(&j->bundle);
     j->bundle = whole;
-    if (rc != FM_OK || whole.members != members) {
+    if (rc || whole.members != members) {
         *err = early;
-        return rc == FM_OK ? fm_fail(err, FM_EFORMAT, "standard input: not what its manifest says")
-                           : rc;
+        return !rc ? fm_fail(err, FM_EFORMAT, "standard input: not what its manifest says") : rc;
     }
     for (size_t i = 0; i < members; i++)
         if (has_digest(whole.member[i].name) && !whole.member[i].listed)
@@ -341,27 +340,27 @@ int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
     if (fm_spool_needed(v->options->target)) {
         v->spool = &spool;
         rc = fm_spool_begin(&spool, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_verifier_open_stream(&j.bundle, &spool, err);
     } else {
         rc = fm_bundle_open(&j.bundle, v->options->target, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_check(&j.bundle, NULL, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         j.good = fm_alloc(j.bundle.members, sizeof *j.good, "the list of members", err);
         j.have = fm_alloc(j.bundle.members, sizeof *j.have, "the digests of members", err);
         rc = j.good && j.have ? FM_OK : err->code;
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_members(&j, false, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_verify_contents(&j, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_members(&j, true, err);
     if (v->spool && j.good)
         rc = close_stream(&j, rc, err);
-    else if (rc == FM_OK)
+    else if (!rc)
         rc = fm_file_unchanged(&j.bundle.file, err);
     fm_segments_release(&j.seg);
     fm_budgets_release(&j.budgets);

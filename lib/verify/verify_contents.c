@@ -30,7 +30,7 @@ static void find_in(struct fm_bundle_job *j, const char *member, const char *ite
 static int note(struct fm_bundle_job *j, const char *member, const char *item, int rc,
                 struct fm_err *err)
 {
-    if (rc == FM_OK || rc == FM_ENOMEM || rc == FM_EIO)
+    if (!rc || rc == FM_ENOMEM || rc == FM_EIO)
         return rc;
     find_in(j, member, item, err->text);
     *err = (struct fm_err){0};
@@ -55,7 +55,7 @@ static int compare_config(struct fm_bundle_job *j, const void *text, size_t size
     const char *want;
     fm_digest_hex(hex, &digest);
     int rc = fm_json_get_string(model, "config", &want, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     if (strcmp(hex, want) != 0)
         return fm_fail(err, FM_EFORMAT, "digest is %s, the manifest's model has %s", hex, want);
@@ -71,9 +71,9 @@ static int check_config(struct fm_bundle_job *j, struct fm_err *err)
     if (!m)
         return fm_fail(err, FM_EFORMAT, "%s: member %s is missing", j->bundle.file.path, name);
     int rc = fm_bundle_read(&j->bundle, m, &text, &size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_config_parse(&j->config, text, size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = note(j, name, name, compare_config(j, text, size, err), err);
     free(text);
     fm_verifier_count(j->v, 1, 0);
@@ -118,7 +118,7 @@ static int check_masks(struct fm_bundle_job *j, struct fm_err *err)
 {
     struct fm_budgets_notes notes = {.found = find_budget, .self = j};
     int rc = fm_budgets_examine(&j->budgets, &j->bundle, &notes, err);
-    j->masks = rc == FM_OK;
+    j->masks = !rc;
     if (j->masks && j->segments)
         check_boundaries(j, &j->budgets);
     fm_verifier_count(j->v, (uint64_t)j->budgets.family.count, 0);
@@ -130,7 +130,7 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
 {
     struct fm_adapter a = {0};
     int rc = fm_lorafile_open(&a, &j->bundle, err);
-    if (rc == FM_OK && j->masks)
+    if (!rc && j->masks)
         rc = fm_lorafile_check(&a, &j->bundle, &j->budgets.family, err);
     fm_adapter_release(&a);
     fm_verifier_count(j->v, 1, 0);
@@ -143,7 +143,7 @@ static int count_others(const struct fm_bundle_job *j, struct fm_extra *extra,
                         struct fm_others *others, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = 0; i < j->seg.tensors && rc == FM_OK; i++) {
+    for (size_t i = 0; i < j->seg.tensors && !rc; i++) {
         const struct fm_segment_tensor *s = &j->seg.tensor[i];
         struct fm_tensor t = {.name = s->name, .dtype = s->dtype, .dims = s->dims};
         size_t bytes;
@@ -166,7 +166,7 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
     uint64_t elements = 0, needed = fm_others_elements(&j->config);
     char have[FM_EXTRA_TEXT], want[FM_EXTRA_TEXT];
     int rc = count_others(j, &extra, &others, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     fm_extra_print(have, &extra);
     fm_extra_print(want, said);
@@ -196,11 +196,11 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
 static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
 {
     int rc = fm_segments_read(&j->seg, &j->bundle, &j->config, err);
-    j->segments = rc == FM_OK;
-    if (rc == FM_OK && j->seg.dtype != j->model.dtype)
+    j->segments = !rc;
+    if (!rc && j->seg.dtype != j->model.dtype)
         rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
                      fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_others(j, err);
     return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
 }
@@ -240,18 +240,18 @@ static void check_presence(struct fm_bundle_job *j)
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err)
 {
     int rc = fm_stage_model_read(&j->model, &j->bundle, err);
-    if (rc == FM_OK && is_good(j, FM_MEMBER_CARRIED "config.json"))
+    if (!rc && is_good(j, FM_MEMBER_CARRIED "config.json"))
         rc = check_config(j, err);
-    if (rc != FM_OK || !is_good(j, FM_MEMBER_CARRIED "config.json"))
+    if (rc || !is_good(j, FM_MEMBER_CARRIED "config.json"))
         return rc;
     check_presence(j);
     if (is_good(j, FM_MEMBER_SEGMENTS))
         rc = read_segments(j, err);
-    if (rc == FM_OK && is_good(j, FM_MEMBER_RANKING))
+    if (!rc && is_good(j, FM_MEMBER_RANKING))
         rc = check_ranking(j, err);
-    if (rc == FM_OK && is_good(j, FM_MEMBER_MASKS))
+    if (!rc && is_good(j, FM_MEMBER_MASKS))
         rc = check_masks(j, err);
-    if (rc == FM_OK && is_good(j, FM_MEMBER_ADAPTER))
+    if (!rc && is_good(j, FM_MEMBER_ADAPTER))
         rc = check_adapter(j, err);
     return rc;
 }

@@ -42,18 +42,18 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
     int64_t pad = 1, shard = 0;
     int rc = fm_json_opt_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_opt_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_cap(o, json, err);
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
     o->unlisted = !cJSON_HasObjectItem(json, "files");
-    if (rc == FM_OK && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
+    if (!rc && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
         rc = fm_layouts_vllm(&o->layout, err);
-    return rc == FM_OK ? fm_planner_check(o, err) : rc;
+    return rc ? rc : fm_planner_check(o, err);
 }
 
 /* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
@@ -65,23 +65,23 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     const char *layout = NULL;
     int schema, rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX,
                                       &text, &size, err);
-    if (rc != FM_OK)
+    if (rc)
         return fm_within(err, "no export of fm-pack");
     rc = fm_json_tree(&json, text, size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_bundle_schema(&schema, json, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_get_string(json, "layout", &layout, err);
-    j->options.layout = rc == FM_OK ? fm_layouts_find(layout) : NULL;
-    if (rc == FM_OK && !j->options.layout)
+    j->options.layout = !rc ? fm_layouts_find(layout) : NULL;
+    if (!rc && !j->options.layout)
         rc = fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_json_get_int(json, "index", 0, FM_BUDGETS_MAX, index, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_form(&j->options, json, err);
     cJSON_Delete(json);
     free(text);
-    return rc == FM_OK ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
+    return !rc ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
 }
 
 /* What cannot be is the mistake of the file's author, not of the user. */
@@ -97,11 +97,11 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     const char *bundle = j->v->options->against;
     int64_t index = 0;
     int rc = read_claim(j, &index, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_planner_begin(&j->plan, &j->opened, &j->options, err);
-    if (rc != FM_OK)
+    if (rc)
         return blame_file(rc, err);
     if (index < j->plan.first || index > j->plan.last)
         return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
@@ -149,7 +149,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
         *err = missing;
     else if (strcmp(f->name, FM_EXPORT_CARD) == 0)
         rc = FM_OK;
-    else if (rc != FM_OK)
+    else if (rc)
         fm_verifier_find(j->v, i, fm_verifier_code(&missing, FM_EDIFF), f->name, "%s",
                          missing.text);
     else if ((size != f->bytes || memcmp(text, want, size) != 0) &&
@@ -164,7 +164,7 @@ static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
     const char *want = NULL;
     char *owned = NULL;
     int rc = fm_exportplan_head(&j->plan, i, &want, &owned, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = compare_text(j, i, want, err);
     free(owned);
     return rc;
@@ -178,17 +178,17 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
     char *path = fm_file_join(j->v->options->target, f->name, &broken);
     int rc = path ? fm_file_open(&s->file, path, &broken) : broken.code;
     free(path);
-    if (rc == FM_OK) {
+    if (!rc) {
         s->open = true;
         rc = fm_safetensors_open(&s->st, &s->file, 0, s->file.size, &broken);
     }
-    s->parsed = rc == FM_OK;
+    s->parsed = !rc;
     fm_verifier_count(j->v, 1, 0);
     if (rc == FM_ENOMEM || rc == FM_EIO) {
         *err = broken;
         return rc;
     }
-    if (rc != FM_OK)
+    if (rc)
         fm_verifier_find(j->v, i, fm_verifier_code(&broken, FM_EDIFF), f->name, "%s", broken.text);
     return FM_OK;
 }
@@ -236,9 +236,9 @@ static int check_files(struct fm_verify_job *j, struct fm_err *err)
     j->shard = fm_alloc(j->plan.files, sizeof *j->shard, "the list of files", err);
     if (!j->shard)
         return err->code;
-    for (size_t i = 0; i < j->plan.files && rc == FM_OK; i++)
+    for (size_t i = 0; i < j->plan.files && !rc; i++)
         rc = j->plan.file[i].weights ? open_shard(j, i, err) : check_text(j, i, err);
-    for (size_t i = 0; i < j->plan.files && rc == FM_OK; i++)
+    for (size_t i = 0; i < j->plan.files && !rc; i++)
         if (j->shard[i].parsed)
             check_no_more_tensors(j, i);
     return rc;
@@ -274,7 +274,7 @@ static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 static int close_shards(struct fm_verify_job *j, int rc, struct fm_err *err)
 {
     for (size_t i = 0; j->shard && i < j->plan.files; i++) {
-        if (rc == FM_OK && j->shard[i].open)
+        if (!rc && j->shard[i].open)
             rc = fm_file_unchanged(&j->shard[i].file, err);
         fm_safetensors_close(&j->shard[i].st);
         if (j->shard[i].open)
@@ -303,16 +303,16 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
     struct fm_verify_job j = {.v = v};
     v->report->kind = "export";
     int rc = open_bundle(&j, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         v->report->kind = j.options.layout->name;
         v->report->index = j.plan.index;
         v->report->budget = j.opened.budgets.budget[j.plan.index].budget;
         say_code(&j);
         rc = check_files(&j, err);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = check_tensors(&j, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = keep_served(&j, err);
     rc = close_shards(&j, rc, err);
     free(j.have);

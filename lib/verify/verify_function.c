@@ -46,15 +46,15 @@ static int compute(struct job *j, struct fm_model *model, const struct fm_lane *
     double sum = 0, n = 0;
     int32_t *ids = fm_alloc((size_t)T, sizeof *ids, "tokens", err);
     int rc = ids ? fm_sweep_new(&sweep, model, j->ops, 1, T, T, 1, &options, err) : FM_ENOMEM;
-    for (int i = 0; i < j->sequences && rc == FM_OK; i++) {
+    for (int i = 0; i < j->sequences && !rc; i++) {
         struct fm_batch batch = {ids, 1, T};
         struct fm_sweep_taps taps = {.lane = 0, .logprob = logprob + (size_t)i * (size_t)(T - 1)};
         struct fm_measure measure;
         fm_sweep_tap(sweep, &taps);
         rc = fm_calib_read(&j->calib, i, 1, ids, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_sweep_run(sweep, &batch, 1, lane, 1, NULL, &measure, NULL, err);
-        if (rc != FM_OK)
+        if (rc)
             break;
         sum += measure.ce;
         n += (double)measure.n;
@@ -96,7 +96,7 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
     struct fm_run_options run = *j->v->run;
     run.input = j->bundle.file.path; /* its tokenizer serves a text */
     int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     j->sequences = j->v->options->batches > 0 ? j->v->options->batches : SEQUENCES;
     j->sequences = j->sequences < j->calib.count ? j->sequences : j->calib.count;
@@ -104,9 +104,9 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
     float *a = fm_alloc(n, sizeof *a, "log-probabilities", err);
     float *b = fm_alloc(n, sizeof *b, "log-probabilities", err);
     rc = a && b ? compute(j, have, have_lane, a, &r->loss, err) : err->code;
-    if (rc == FM_OK)
+    if (!rc)
         rc = compute(j, want, want_lane, b, &r->loss_want, err);
-    if (rc == FM_OK)
+    if (!rc)
         compare(j, a, b);
     free(a);
     free(b);
@@ -126,26 +126,26 @@ static int check_bundle(struct job *j, struct fm_err *err)
     uint64_t memory = fm_run_memory(j->v->run) / 4;
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_hfdir_open(&j->dir, j->v->run->model, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_stage_model_check(&j->bundle, &j->dir, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_model_open(&have, j->v->options->target, memory, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_model_take(&want, &j->dir, memory, err);
-    if (rc == FM_OK && fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
+    if (!rc && fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
         rc = fm_ranking_open(&j->ranking, &j->bundle, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_lorafile_open(&j->adapter, &j->bundle, err);
-        if (rc == FM_OK)
+        if (!rc)
             rc = fm_adapter_place(&j->adapter, j->ops->device, err);
-        if (rc == FM_OK)
+        if (!rc)
             fm_model_rank(want, j->ranking.order);
         lane.adapter = &j->adapter;
         lane.round = true;
     }
-    if (rc == FM_OK) {
+    if (!rc) {
         fm_model_round(want, lane.adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
         rc = run_both(j, have, &plain, want, &lane, err);
     }
@@ -160,13 +160,13 @@ static int check_export(struct job *j, struct fm_err *err)
     uint64_t memory = fm_run_memory(j->v->run) / 4;
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->against, FM_MEMBER_SEGMENTS, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_model_open(&have, j->v->options->target, memory, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_model_open(&want, j->v->options->against, memory, err);
-    assert(rc != FM_OK || j->v->served);
+    assert(rc || j->v->served);
     lane.widths = j->v->served;
-    if (rc == FM_OK)
+    if (!rc)
         rc = run_both(j, have, j->v->all_resident ? &lane : &plain, want, &lane, err);
     fm_model_close(have);
     fm_model_close(want);
@@ -181,7 +181,7 @@ int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
     if (strcmp(bundle, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "--function reads the bundle twice: give it as a file");
     int rc = fm_run_ops(&j.ops, v->run, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = export ? check_export(&j, err) : check_bundle(&j, err);
     fm_calib_close(&j.calib);
     fm_adapter_release(&j.adapter);

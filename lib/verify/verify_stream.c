@@ -26,22 +26,22 @@ int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_e
     uint64_t most = FM_BUNDLE_MANIFEST_BYTES_MAX + FM_BUNDLE_ALIGN, first = FM_BUNDLE_ALIGN;
     bool known = false;
     int rc = fm_spool_keep(s, first, err);
-    while (rc == FM_OK && !s->ended && !known && first < most) {
+    while (!rc && !s->ended && !known && first < most) {
         first = 4 * first < most ? 4 * first : most;
         rc = fm_spool_keep(s, first, err);
-        known = rc == FM_OK && fm_bundle_open_file(b, &s->file, true, &unused) == FM_OK;
+        known = !rc && !fm_bundle_open_file(b, &s->file, true, &unused);
     }
     if (known) {
         begin = weights_begin(b);
         fm_bundle_close(b);
     }
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_spool_keep(s, begin ? begin : UINT64_MAX, err);
-    bool head = rc == FM_OK && begin && !s->ended && s->file.size >= begin &&
-                fm_bundle_open_file(b, &s->file, true, &unused) == FM_OK;
+    bool head = !rc && begin && !s->ended && s->file.size >= begin &&
+                !fm_bundle_open_file(b, &s->file, true, &unused);
     if (head)
         return fm_bundle_expect(b, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_spool_keep(s, UINT64_MAX, err);
-    return rc == FM_OK ? fm_bundle_open_file(b, &s->file, false, err) : rc;
+    return rc ? rc : fm_bundle_open_file(b, &s->file, false, err);
 }

@@ -125,11 +125,11 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     uint64_t at = fm_volumes_expert(&j->weights, p->b->m, p->part, p->b->e);
     int rc = fm_file_read(&j->opened.bundle.file, at + first * channel, whole, size, err);
     struct fm_digest digest = fm_digest_of(whole, size);
-    if (rc == FM_OK && !fm_digest_equal(&digest, &digests(p)[s]))
+    if (!rc && !fm_digest_equal(&digest, &digests(p)[s]))
         rc = fm_fail(err, FM_EFORMAT,
                      "%s: layer %d, expert %d: its weights are not those of its checksums",
                      j->v->options->against, layer_of(p), p->b->e);
-    if (rc == FM_OK && memcmp(whole, rows, kept) != 0)
+    if (!rc && memcmp(whole, rows, kept) != 0)
         say_differs(p, s);
     fm_scratch_release(mark);
     return rc;
@@ -150,11 +150,11 @@ static int check_prefix(struct place *p, struct fm_err *err)
                         .bounds = (size_t)seg->S,
                         .unit_bytes = channel};
     int rc = scan(p, &s, err);
-    if (rc != FM_OK || rest == 0)
+    if (rc || rest == 0)
         return rc;
     char *rows = fm_scratch(rest);
     rc = fm_file_read(s.file, s.at + checked, rows, rest, err);
-    return rc == FM_OK ? check_inside(p, whole, k, rows, err) : rc;
+    return rc ? rc : check_inside(p, whole, k, rows, err);
 }
 
 /* ---- in another form ---- */
@@ -208,7 +208,7 @@ static int check_down(struct place *p, struct fm_err *err)
     char *down;
     size_t size;
     int rc = read_block(j, p->b, &down, &size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     char *rows = fm_scratch(size);
     fm_layout_gather(rows, down, NULL, (int)fm_exportplan_stored(&j->plan, p->b),
@@ -223,9 +223,9 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     char *gate, *up = NULL;
     size_t size;
     int rc = read_block(j, p->b, &gate, &size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = read_block(j, p->b + 1, &up, &size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     char *rows = fm_scratch(2 * size);
     fm_layout_interleave(rows, gate, up, NULL, (int)fm_exportplan_stored(&j->plan, p->b),
@@ -241,7 +241,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     size_t own = rows * row, values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
     char *bytes = fm_scratch(size), *packed = fm_scratch(own);
     int rc = fm_file_read(&p->j->shard[p->t->file].file, have->offset, bytes, size, err);
-    if (rc != FM_OK)
+    if (rc)
         return rc;
     bool zero = true;
     for (size_t i = 0; i < rows; i++) {
@@ -267,9 +267,9 @@ static int check_unset(const struct place *p, const struct fm_tensor *have_tenso
     size_t size = (size_t)have_tensor->size;
     char *have = fm_scratch(size), *want = fm_scratch(size);
     int rc = fm_file_read(&j->shard[p->t->file].file, have_tensor->offset, have, size, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = fm_fill_bytes(&j->plan, p->t, 0, size, want, err);
-    if (rc == FM_OK && memcmp(have, want, size) != 0)
+    if (!rc && memcmp(have, want, size) != 0)
         fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name,
                          "is not -1, the budget that config.json starts with");
     return rc;
@@ -313,7 +313,7 @@ static void check_unit(void *arg, int i)
     else
         rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
     fm_scratch_release(mark);
-    if (rc != FM_OK)
+    if (rc)
         fm_crew_fail(&j->v->crew, &err);
     fm_verifier_count(j->v, 1, bytes);
     fm_crew_add(&j->v->crew, bytes);
@@ -351,11 +351,11 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
         if (fm_segments_at(&j->opened.seg, kept[i]) >= 0)
             continue;
         int rc = fm_volumes_open(&j->weights, &j->opened.bundle, c, j->opened.dtype, err);
-        return rc == FM_OK ? rc
-                           : fm_within(err,
-                                       "width %" PRIu32 " of layer %d, expert %d ends inside a "
-                                       "checksum's segment, so all of the bundle is needed",
-                                       kept[i], c->moe[i / c->E], i % c->E);
+        return !rc ? rc
+                   : fm_within(err,
+                               "width %" PRIu32 " of layer %d, expert %d ends inside a "
+                               "checksum's segment, so all of the bundle is needed",
+                               kept[i], c->moe[i / c->E], i % c->E);
     }
     return FM_OK;
 }
@@ -363,9 +363,9 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
 int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err)
 {
     int rc = need_weights(j, err);
-    if (rc == FM_OK)
+    if (!rc)
         rc = plan_units(j, err);
-    if (rc == FM_OK) {
+    if (!rc) {
         fm_crew_init(&j->v->crew, j->v->run, "verify", fm_exportplan_weight_bytes(&j->plan));
         fm_pool_for(j->units, check_unit, j);
         rc = fm_crew_end(&j->v->crew, err);
