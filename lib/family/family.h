@@ -104,6 +104,10 @@ const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_
  * (experts.8 of 8, layers.-1, experts.007), so that config and weights are not of one model. */
 bool fm_weights_is_stray(const struct fm_config *config, const char *name);
 
+/* Of a tensor that is in no table: the family has it, and by config.json layer *l of this model has
+ * not (a shared expert of n_shared_experts 0), so that here, too, one of them is wrong. */
+bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l);
+
 /* True where it is an array of struct fm_layer as it is. */
 bool fm_weights_is_field(const struct fm_weight *w);
 

@@ -104,6 +104,16 @@ bool fm_weights_is_stray(const struct fm_config *c, const char *name)
     return !fm_weights_number(&l, &name, c->L) || *name != '.';
 }
 
+bool fm_weights_is_off(const struct fm_config *c, const char *name, int *l)
+{
+    int e;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        if (w->name[FM_SOURCE_STOCK] && match(w->name[FM_SOURCE_STOCK], name, c, l, &e) &&
+            *l >= 0 && !fm_weights_exists(c, w, *l))
+            return true;
+    return false;
+}
+
 static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t channels)
 {
     switch (letter) {

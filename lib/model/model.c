@@ -196,8 +196,19 @@ static bool is_switch(const struct fm_model *m, const char *name)
     return m->tensors.source == FM_SOURCE_RAGGED && len > n && strcmp(name + len - n, end) == 0;
 }
 
-/* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not.
- */
+/* Of a tensor that nothing is computed with: fm-pack writes it as values, so that codes need their
+ * scales. */
+static int check_unread(const struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
+{
+    char scale[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_stored at = {.tensor = t};
+    if (fm_stored_codes(scale, &m->config, t))
+        at.scale = fm_source_find(&m->tensors, scale, &at.scale_file);
+    return fm_stored_check(&at, &m->config, err);
+}
+
+/* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not,
+ * nor what config.json switches off. */
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
@@ -214,11 +225,17 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
         const struct fm_tensor *scaled = fm_source_find(&m->tensors, weight, &file);
         rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
     }
-    if (rc || fm_weights_find(&m->config, m->tensors.source, of, &l, &e) ||
-        !fm_weights_is_stray(&m->config, of))
+    if (rc || fm_weights_find(&m->config, m->tensors.source, of, &l, &e))
         return rc;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
-                   t->name);
+    if (fm_weights_is_stray(&m->config, of))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
+                       t->name);
+    if (fm_weights_is_off(&m->config, of, &l))
+        return fm_fail(err, FM_EFORMAT,
+                       "tensor '%s' is there, and by config.json layer %d has none; correct "
+                       "config.json",
+                       t->name, l);
+    return check_unread(m, t, err);
 }
 
 static int refuse_strays(struct fm_model *m, struct fm_err *err)

@@ -17,7 +17,7 @@ int fm_others_add(struct fm_others *o, const struct fm_config *c, const struct f
         o->elements[t->dtype] += fm_tensor_count(t);
         return fm_weights_check(c, w, t, l, 0, err);
     }
-    if (w || fm_weights_is_stray(c, t->name))
+    if (w || fm_weights_is_stray(c, t->name) || fm_weights_is_off(c, t->name, &l))
         return fm_fail(err, FM_EFORMAT,
                        "tensor '%s' is of a layer or expert, and none that belongs here", t->name);
     o->unread_tensors++;

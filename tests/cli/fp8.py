@@ -279,6 +279,11 @@ def other_module(t, c):
     t["score.weight" + SCALE] = t[EXPERT + SCALE]
 
 
+def unread(t, c):
+    _, _, data = t[QUERY]
+    t["score.weight"] = ("F8_E4M3", [3, 4], data[:12])
+
+
 CASES = {
     "none": lambda t, c: None,
     "nan": lambda t, c: put(t, EXPERT, 1000, b"\x7f"),
@@ -300,6 +305,7 @@ CASES = {
     "scales-of-nothing": lambda t, c: t.pop(QUERY),
     "scales-of-no-expert": other_expert,
     "scales-of-no-module": other_module,
+    "codes-of-no-module": unread,
     "vector": vector,
     "not-said": lambda t, c: c.pop("quantization_config"),
     "block-smaller": quantization("weight_block_size", [64, 64]),
