@@ -42,6 +42,8 @@ static int refuse_switch(const struct fm_keys *keys, const char *key, bool wante
 static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "attn_type_list"), *type;
+    if (list && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+        return fm_fail(err, FM_EFORMAT, "key 'attn_type_list' is not an array");
     cJSON_ArrayForEach(type, list)
     {
         if (!cJSON_IsNumber(type) || type->valuedouble != 1)
@@ -54,9 +56,22 @@ static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err
     return FM_OK;
 }
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+static int refuse_norm_type(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *norm = cJSON_GetObjectItemCaseSensitive(keys->json, "qk_norm_type");
+    const char *type = "per_layer";
+    int rc = norm && !cJSON_IsNull(norm)
+                 ? fm_json_get_string(keys->json, "qk_norm_type", &type, err)
+                 : FM_OK;
+    return rc || strcmp(type, "per_layer") == 0
+               ? rc
+               : fm_fail(err, FM_ECONFIG,
+                         "qk_norm_type '%.64s' is not supported for %s; supported: per_layer", type,
+                         keys->family);
+}
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
     int64_t shared = 0;
     (void)c;
     int rc = refuse_switch(keys, "use_qk_norm", true, err);
@@ -70,11 +85,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     if (!rc && shared > 0)
         rc = fm_fail(err, FM_ECONFIG, "shared_intermediate_size %d is not supported for %s",
                      (int)shared, keys->family);
-    if (!rc && cJSON_IsString(norm) && strcmp(norm->valuestring, "per_layer") != 0)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "qk_norm_type '%.64s' is not supported for %s; supported: per_layer",
-                     norm->valuestring, keys->family);
-    return rc;
+    return rc ? rc : refuse_norm_type(keys, err);
 }
 
 static const struct fm_gqa_options attention = {
