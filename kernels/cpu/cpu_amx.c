@@ -148,6 +148,9 @@ TARGET static void configure(void)
         c.bytes[i] = TILE * sizeof(uint32_t);
         c.rows[i] = TILE;
     }
+    /* gcc 12 takes the instruction for one that reads eight bytes, and the loads of registers for
+     * such that read no memory: what was stored so far must be there for both. */
+    __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 
