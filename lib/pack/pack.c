@@ -242,8 +242,11 @@ static uint64_t plan_codes(const struct fm_packing *p)
     return codes + scales;
 }
 
+#define PROCESS_BYTES ((uint64_t)8 << 20) /* the program, its libraries, the checkpoint's headers */
+
 /* Source and destination of the largest item, its channels in float32 where an adapter is
- * merged, for every task at once. */
+ * merged, for every task at once; scratch grows in chunks that double, so that a thread may come
+ * to hold twice what it needs. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
     uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
@@ -253,7 +256,7 @@ static uint64_t plan_memory(const struct fm_packing *p)
     uint64_t item =
         channels * (rows * (made + element) + (p->ops ? (rows + 1) * sizeof(float) : 0));
     uint64_t task = item + FM_PACKING_PIECE_BYTES + plan_codes(p);
-    return (uint64_t)fm_pool_threads() * task + p->segments_bytes;
+    return PROCESS_BYTES + 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes;
 }
 
 static int fill_report(struct fm_packing *p, struct fm_err *err)
