@@ -234,9 +234,8 @@ int main(int argc, char **argv)
     };
     const struct fm_cli_option own[] = {
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
-         "quality: the masks nearest to these, or all (default: tenths); kernels, serve: shares "
-         "removed",
-         0, 0, QUALITIES | KERNELS | SERVES},
+         "quality: the nearest masks, or all (default: tenths); kernels, serve: shares removed", 0,
+         0, QUALITIES | KERNELS | SERVES},
         {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
          "quality, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
          QUALITIES | KERNELS | SERVES},
@@ -267,9 +266,8 @@ int main(int argc, char **argv)
         {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
          ENGINE},
         {"layers", 0, FM_CLI_INT, &o.layers, "N",
-         "decoder layers: engine, of a model (default: 2); serve (default: the model's, or what "
-         "fits --memory)",
-         1, 1024, ENGINE | SERVES},
+         "engine, serve: decoder layers (default: 2; what fits --memory)", 1, 1024,
+         ENGINE | SERVES},
         {"prompt", 0, FM_CLI_INT, &o.serve.prompt, "N",
          "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
         {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
@@ -295,6 +293,5 @@ int main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     settle(&o);
     struct fm_err err = {0};
-    int rc = work(&cli, &o, &err);
-    return fm_cli_end(&cli, rc, &err);
+    return fm_cli_end(&cli, work(&cli, &o, &err), &err);
 }
