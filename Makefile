@@ -38,6 +38,9 @@ Q := $(if $(filter 1,$(V)),,@)
 VERSION := 0.1.0
 
 MAKEFLAGS += -r
+ifeq ($(filter -j%,$(MAKEFLAGS)),) # all cores, unless -j says otherwise
+MAKEFLAGS += -j$(shell nproc)
+endif
 comma := ,
 CUDA_SOURCES := $(wildcard kernels/*/*.cu kernels/*/*/*.cu)
 HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && command -v $(CXX) >/dev/null 2>&1 && echo 1)),$(CUDA)))
