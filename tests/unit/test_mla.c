@@ -284,6 +284,40 @@ static void the_fast_table_agrees_with_the_definition(void **state)
     }
 }
 
+/* 1e-6, whatever rms_norm_eps says: a latent of zeros is divided by its root alone. */
+static void latents_have_an_eps_of_their_own(void **state)
+{
+    struct block b;
+    (void)state;
+    open_block(&b, HEADS ",\"q_lora_rank\":7");
+    const struct fm_mla *m = fm_mla_of(&b.c);
+    struct fm_pass pass = {.ops = fm_ops_ref(),
+                           .config = &b.c,
+                           .layer = &b.layer,
+                           .cos = b.cosines,
+                           .sin = b.sines,
+                           .S = S,
+                           .T = T,
+                           .parts = 1};
+    struct fm_room room = {.device = pass.ops->device};
+    struct fm_arrays inner = {{NULL}};
+    int found = 0;
+    b.c.eps = 0.25f;
+    memset(b.w.q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
+    memset(b.w.kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
+    float *x = draw(FLOATS, 1), y[FLOATS];
+    struct fm_mark mark = fm_pass_mark(&pass);
+    fm_mla.take(&inner, &b.c, 0, N, &room);
+    memcpy(y, x, sizeof y);
+    fm_mla.forward(&pass, &inner, y, x);
+    for (int i = 0; i < FM_ARRAYS_MAX; i++)
+        found += inner.at[i] && fabsf(inner.at[i][0] - 1000) < 0.01f;
+    assert_int_equal(found, 2);
+    fm_pass_release(&pass, mark);
+    free(x);
+    close_block(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +326,7 @@ int main(void)
         cmocka_unit_test(yarn_turns_as_in_transformers),
         cmocka_unit_test(the_backward_is_the_derivative),
         cmocka_unit_test(the_fast_table_agrees_with_the_definition),
+        cmocka_unit_test(latents_have_an_eps_of_their_own),
     };
     struct fm_err err = {0};
     if (fm_pool_start(2, &err))
