@@ -38,7 +38,7 @@ Q := $(if $(filter 1,$(V)),,@)
 VERSION := 0.1.0
 
 MAKEFLAGS += -r
-ifeq ($(filter -j%,$(MAKEFLAGS)),) # all cores, unless -j says otherwise
+ifeq ($(MAKELEVEL),0) # all cores; a -j on the command line wins
 MAKEFLAGS += -j$(shell nproc)
 endif
 comma := ,

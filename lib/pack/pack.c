@@ -242,7 +242,7 @@ static uint64_t plan_codes(const struct fm_packing *p)
     return codes + scales;
 }
 
-#define PROCESS_BYTES ((uint64_t)8 << 20) /* the program, its libraries, the checkpoint's headers */
+#define PROCESS_BYTES ((uint64_t)8 << 20) /* the program, its libraries, the file headers */
 
 /* Source and destination of the largest item, its channels in float32 where an adapter is
  * merged, for every task at once; scratch grows in chunks that double, so that a thread may come
