@@ -16,6 +16,8 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     if (r->layout->runtime)
         cJSON_AddStringToObject(o, "for", r->layout->runtime);
     fm_report_uint(o, "index", (uint64_t)r->index);
+    if (options->by == FM_BY_BUDGET)
+        fm_report_double(o, "budget_asked", options->budget);
     fm_report_double(o, "budget", r->budget);
     fm_report_uint(o, "width_uniform", r->width_uniform);
     fm_report_uint(o, "channels_layout", r->channels_layout);

@@ -50,6 +50,8 @@ static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
     if (given > 1 || (given == 0 && !o->layout->family))
         return fm_fail(err, FM_EUSAGE,
                        "--export needs one of --budget R, --fit SIZE and --mask INDEX");
+    if (o->exact && o->budget < 0)
+        return fm_fail(err, FM_EUSAGE, "--exact has no effect without --budget; omit it");
     o->by = o->fit > 0       ? FM_BY_FIT
             : o->budget >= 0 ? FM_BY_BUDGET
             : mask >= 0      ? FM_BY_MASK
@@ -129,6 +131,8 @@ int main(int argc, char **argv)
          "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
         {"budget", 'b', FM_CLI_REAL, &options.budget, "R",
          "the member nearest to this share of channels removed", 0, 1, EXPORT},
+        {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
+         "with --budget: that share to four decimals, or nothing", 0, 0, EXPORT},
         {"fit", 0, FM_CLI_SIZE, &options.fit, "SIZE",
          "the largest member whose export takes at most SIZE", 0, 0, EXPORT},
         {"mask", 0, FM_CLI_INT, &mask, "INDEX", "the member with this index in the list, from 0", 0,

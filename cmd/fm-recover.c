@@ -54,6 +54,8 @@ int main(int argc, char **argv)
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
          "recover at the mask nearest to this budget (default: 0.40)", 0, 0,
          1 << FM_RECOVER_SINGLE},
+        {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
+         "with --budget: that budget to four decimals, or nothing", 0, 0, 1 << FM_RECOVER_SINGLE},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
          "one mask, or many in every step (default: single)", 0, 0, 0},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,

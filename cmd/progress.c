@@ -89,16 +89,27 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
     pthread_mutex_unlock(&lock);
 }
 
-static void warn(void *self, const char *text)
+static void say(const char *kind, const char *text)
 {
-    (void)self;
     char sentence[FM_ERR_TEXT_BYTES];
     snprintf(sentence, sizeof sentence, "%s", text);
     fm_printable(sentence, false);
     pthread_mutex_lock(&lock);
     clear_line();
-    fprintf(stderr, "%s: warning: %s\n", now.tool, sentence);
+    fprintf(stderr, "%s: %s%s\n", now.tool, kind, sentence);
     pthread_mutex_unlock(&lock);
+}
+
+static void warn(void *self, const char *text)
+{
+    (void)self;
+    say("warning: ", text);
+}
+
+static void note(void *self, const char *text)
+{
+    (void)self;
+    say("", text);
 }
 
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet)
@@ -106,7 +117,8 @@ void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quie
     const char *term = getenv("TERM");
     now.tool = tool;
     now.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-    *progress = (struct fm_progress){.report = quiet ? NULL : show, .warn = warn};
+    *progress = quiet ? (struct fm_progress){0}
+                      : (struct fm_progress){.report = show, .warn = warn, .note = note};
 }
 
 void fm_progress_end(void)

@@ -9,7 +9,7 @@
 
 #include "lib/run/run.h"
 
-/* Fill *progress.  Warnings are shown even when quiet; `tool` is borrowed. */
+/* Fill *progress; quiet: with nothing.  `tool` is borrowed. */
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
 
 /* Take an unfinished line off the terminal. */

@@ -4,56 +4,33 @@
  */
 #include "lib/export/export.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "formats/file/file.h"
-#include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/export/exportwriter.h"
 #include "lib/export/planner.h"
 #include "lib/export/trust.h"
+#include "lib/masks/choose.h"
 #include "lib/stage/stage.h"
 
 /* ---- which member ---- */
 
-/* What fm-train was told; its default where the stream does not say. */
-static double budget_step(const struct fm_opened *o)
+static int choose_budget(const struct fm_exportplan *p, const struct fm_run_options *run,
+                         int *index, struct fm_err *err)
 {
-    const cJSON *train = fm_stage_history_of(&o->bundle, "fm-train");
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(options, "budget_step");
-    struct fm_decimal d;
-    struct fm_err unread = {0};
-    if (cJSON_IsString(step) && !fm_decimal_parse(&d, step->valuestring, "budget_step", &unread))
-        return (double)d.num / (double)d.den;
-    return 0.01;
-}
-
-static int choose_budget(const struct fm_exportplan *p, int *index, struct fm_err *err)
-{
-    double want = p->options.budget, step = budget_step(p->from);
-    const struct fm_budget *b = p->from->budgets.budget;
-    int n = p->last + 1, best = p->first;
-    if (!fm_planner_keeps(&p->options, want))
-        return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", want,
+    const struct fm_masks *family = &p->from->budgets.family;
+    const struct fm_masks_wish wish = {.budget = p->options.budget,
+                                       .step = fm_stage_budget_step(&p->from->bundle),
+                                       .exact = p->options.exact};
+    if (!fm_planner_keeps(&p->options, wish.budget))
+        return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", wish.budget,
                        p->options.load_low, p->options.load_high);
-    for (int i = best + 1; i < n; i++)
-        if (fabs(b[i].budget - want) < fabs(b[best].budget - want))
-            best = i;
-    *index = best;
-    if (fabs(b[best].budget - want) <= step + FM_PLANNER_SLACK)
-        return FM_OK;
-    int above = best < n - 1 && b[best].budget < want ? best + 1 : best;
-    int below = best > p->first && b[best].budget > want ? best - 1 : best;
-    if (above == below)
-        return fm_fail(err, FM_EUSAGE,
-                       "no budget within %g of %g: the nearest is %.6f, at an end of the family "
-                       "(%d budgets, %.6f to %.6f)",
-                       step, want, b[best].budget, n - p->first, b[p->first].budget,
-                       b[n - 1].budget);
-    return fm_fail(err, FM_EUSAGE, "no budget within %g of %g: the neighbours are %.6f and %.6f",
-                   step, want, b[below].budget, b[above].budget);
+    int rc = fm_masks_choose(index, family, p->first, p->last, &wish, err);
+    if (!rc && !fm_masks_is_near(family, *index, wish.budget))
+        fm_run_note(run, "--budget %g: the nearest member is mask %d, budget %.4f", wish.budget,
+                    *index, fm_masks_budget(family, *index));
+    return rc;
 }
 
 /* All that the export would write. */
@@ -110,7 +87,7 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
     case FM_BY_BUDGET:
         break;
     }
-    return choose_budget(p, index, err);
+    return choose_budget(p, run, index, err);
 }
 
 /* ---- what it will be ---- */

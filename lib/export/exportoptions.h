@@ -12,7 +12,7 @@
 
 /* What says which member; of a layout that holds the family, which one to start with. */
 enum fm_choice {
-    FM_BY_BUDGET, /* the nearest mask, at most one budget step away */
+    FM_BY_BUDGET, /* the nearest mask, lib/masks/choose.h */
     FM_BY_FIT,    /* the largest member whose export, every file of the directory or the whole of
                      the stream, takes at most that many bytes */
     FM_BY_MASK,   /* its place in the family */
@@ -28,6 +28,7 @@ struct fm_export_options {
     const struct fm_layout *layout;
     enum fm_choice by;
     double budget;
+    bool exact; /* by budget: no other member than one of that budget */
     uint64_t fit;
     int mask;
     uint64_t shard_bytes; /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */

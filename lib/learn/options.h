@@ -19,6 +19,7 @@
 #define FM_RECOVER_LR_MIN 1e-12
 #define FM_RECOVER_LR_MAX 1
 #define FM_RECOVER_WEIGHT_MAX 1e6
+#define FM_RECOVER_BUDGET "0.40"
 
 enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 
@@ -52,7 +53,9 @@ enum fm_recover_strategy {
 };
 
 struct fm_recover_options {
-    const char *budget; /* "0.40": the nearest mask is recovered */
+    const char *budget; /* "0.40": lib/masks/choose.h says which mask; NULL: the one nearest to
+                           FM_RECOVER_BUDGET, wherever the family ends */
+    bool exact;         /* no other mask than one of that budget */
     enum fm_recover_strategy strategy;
     int rank;            /* 16 */
     double alpha;        /* 32 */

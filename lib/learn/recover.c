@@ -14,6 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/tune.h"
+#include "lib/masks/choose.h"
 #include "lib/run/journal.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
@@ -38,8 +39,7 @@ enum { CE, KL, AGREE, POSITIONS, QUALITIES };
 
 void fm_recover_defaults(struct fm_recover_options *options)
 {
-    *options = (struct fm_recover_options){.budget = "0.40",
-                                           .strategy = FM_RECOVER_SINGLE,
+    *options = (struct fm_recover_options){.strategy = FM_RECOVER_SINGLE,
                                            .rank = 16,
                                            .alpha = 32,
                                            .steps = 200,
@@ -73,9 +73,11 @@ static int batch_of(const struct fm_run_options *run)
 static int check_options(const struct fm_recover_options *o, struct fm_decimal *budget,
                          struct fm_err *err)
 {
-    int rc = fm_decimal_parse(budget, o->budget, "--budget", err);
+    int rc = fm_decimal_parse(budget, o->budget ? o->budget : FM_RECOVER_BUDGET, "--budget", err);
     if (rc)
         return rc;
+    if (o->exact && !o->budget)
+        return fm_fail(err, FM_EUSAGE, "--exact has no effect without --budget; omit it");
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
         return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
     if (!(o->alpha >= FM_RECOVER_ALPHA_MIN && o->alpha <= FM_RECOVER_ALPHA_MAX))
@@ -157,6 +159,25 @@ static int resume(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
+/* The mask to recover at. */
+static int choose(int *mask, const struct recovery *r, struct fm_err *err)
+{
+    const struct fm_masks *family = &r->budgets.family;
+    const struct fm_recover_options *o = r->options;
+    const struct fm_masks_wish wish = {.budget = (double)r->budget.num / (double)r->budget.den,
+                                       .step = fm_stage_budget_step(&r->task.in),
+                                       .exact = o->exact};
+    *mask = fm_masks_nearest(family, &r->budget);
+    int rc = FM_OK, last = family->count - 1;
+    if (o->budget && o->strategy == FM_RECOVER_SINGLE)
+        rc = fm_masks_choose(mask, family, 0, last, &wish, err);
+    if (!rc && o->strategy == FM_RECOVER_SINGLE && !fm_masks_is_near(family, *mask, wish.budget))
+        fm_run_note(r->task.run, "%s %g: the nearest member is mask %d, budget %.4f",
+                    o->budget ? "--budget" : "recovery at", wish.budget, *mask,
+                    fm_masks_budget(family, *mask));
+    return rc;
+}
+
 static int prepare(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
@@ -164,10 +185,14 @@ static int prepare(struct recovery *r, struct fm_err *err)
     if (rc)
         return rc;
     const struct fm_masks *family = &r->budgets.family;
+    int mask = 0;
+    rc = choose(&mask, r, err);
+    if (rc)
+        return rc;
     r->tune = (struct fm_tune){.task = task,
                                .options = r->options,
                                .family = family,
-                               .mask = fm_masks_nearest(family, &r->budget),
+                               .mask = mask,
                                .batch = batch_of(task->run)};
     if (r->options->strategy == FM_RECOVER_CROSS && family->count < 2)
         return fm_fail(err, FM_ECONFIG,

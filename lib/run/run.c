@@ -123,3 +123,15 @@ void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...)
     va_end(ap);
     run->progress.warn(run->progress.self, text);
 }
+
+void fm_run_note(const struct fm_run_options *run, const char *fmt, ...)
+{
+    if (!run->progress.note)
+        return;
+    char text[FM_ERR_TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    run->progress.note(run->progress.self, text);
+}

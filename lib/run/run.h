@@ -27,6 +27,8 @@ struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
     /* One line for the user that is not an error: "fm-rank: warning: 3 experts saw no token". */
     void (*warn)(void *self, const char *text);
+    /* One that nothing is wrong with: "fm-pack: --budget 0.4: the nearest member is ...". */
+    void (*note)(void *self, const char *text);
     void *self;
 };
 
@@ -90,5 +92,6 @@ void fm_run_abandon(void);
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
                    uint64_t total, const char *unit);
 void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
+void fm_run_note(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
 
 #endif

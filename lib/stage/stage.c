@@ -14,6 +14,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/masks/decimal.h"
 
 /* Members after the carried files, in stream order, and the stage that makes each. */
 static const struct {
@@ -253,6 +254,18 @@ const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool)
             found = entry;
     }
     return found;
+}
+
+double fm_stage_budget_step(const struct fm_bundle *b)
+{
+    const cJSON *train = fm_stage_history_of(b, "fm-train");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(options, "budget_step");
+    struct fm_decimal d;
+    struct fm_err unread = {0};
+    if (cJSON_IsString(step) && !fm_decimal_parse(&d, step->valuestring, "budget_step", &unread))
+        return (double)d.num / (double)d.den;
+    return 0.01;
 }
 
 /* Own `bytes` (malloc), in failure too. */

@@ -108,6 +108,8 @@ int fm_stage_history(cJSON *manifest, const char *tool, cJSON *options, cJSON *t
                      cJSON *result, struct fm_err *err);
 /* The last entry of a tool ("fm-rank"), or NULL; borrowed. */
 const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
+/* fm-train's --budget-step; its default where the history does not say. */
+double fm_stage_budget_step(const struct fm_bundle *b);
 
 /* A member that the stage adds, or puts in the place of one of that name. */
 struct fm_stage_member {

@@ -1,7 +1,7 @@
 # What of a checkpoint's directory travels: no calibration data, no link to a file elsewhere.
 odd=$GOLDEN/odd-mixtral
 rank() {
-    fm-rank -q --model "$@" >/dev/null 2>said
+    fm-rank --model "$@" >/dev/null 2>said
     echo "status $?"
     sed "s|$PWD|HERE|" said | grep -v '^layer\|^ranked\|^tokens\|^ *[0-9]'
 }

@@ -9,10 +9,10 @@ glm=$GOLDEN/odd-glm4
 
 # pack MODEL TO: a family by saliency
 pack() {
-    fm-rank -q --model "$1" --tokens "$1/tokens.npy" -f -o ranked 2>&1 >/dev/null | grep config.json
+    fm-rank --model "$1" --tokens "$1/tokens.npy" -f -o ranked 2>&1 >/dev/null | grep config.json
     fm-train -q --model "$1" --tokens "$1/tokens.npy" --method saliency --budget-step 0.2 \
         --until 0.6 -f -o trained ranked >/dev/null 2>&1
-    fm-pack -q --model "$1" -o "$2" trained
+    fm-pack --model "$1" -o "$2" trained
 }
 
 echo "== they are kept"

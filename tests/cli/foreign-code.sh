@@ -15,7 +15,7 @@ fm-train -q --model model --tokens "$odd/tokens.npy" --method saliency --budget-
 fm-pack -q --model model -o family.fm trained >/dev/null
 show() {
     echo "-- $*"
-    fm-pack -q --export out --budget 0.4 "$@" family.fm >/dev/null 2>said
+    fm-pack --export out --budget 0.4 "$@" family.fm >/dev/null 2>said
     echo "status $?"
     cat said
     [ -e out ] || return

@@ -22,7 +22,7 @@ echo "exists: status $?"
 rank -o there --force 3>/dev/null
 echo "forced: status $?"
 cmp there err-closed && echo same
-fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform --until 0.8 -o out there \
+fm-train --model "$odd" --tokens "$odd/tokens.npy" --method uniform --until 0.8 -o out there \
     <&- >/dev/null
 echo "standard input closed and not needed: status $?"
 ls -A

@@ -151,7 +151,7 @@ echo "-- what comes in the way of a run is a warning"
 rank_text() { # rank_text COMMAND OPTION...: the command is run when the checks are over
     local command=$1
     shift
-    show "$command" fm-rank -q --model model --text notes.txt --seq-len 4 \
+    show "$command" fm-rank --model model --text notes.txt --seq-len 4 \
         --tokenizer-cmd "$command; cat >/dev/null; echo '[1, 2, 3, 4, 5, 6, 7, 8]'" "$@"
 }
 echo text >notes.txt
@@ -171,8 +171,9 @@ full() {
     )
     echo "status $?"
 }
-full fm-verify -q family.fm --report notes | figures
+full fm-verify family.fm --report notes | figures
 [ -e notes ] || echo "no earlier report stays"
-full $bench --plot plot.svg family.fm | grep -v '^[ 0-9]'
+# shellcheck disable=SC2086
+full ${bench/ -q/} --plot plot.svg family.fm | grep -v '^[ 0-9]'
 flip family.fm 100000
-full fm-verify -q family.fm --report broken.json | grep 'warning\|status'
+full fm-verify family.fm --report broken.json | grep 'warning\|status'

@@ -1,7 +1,7 @@
 # Two runs never share a state file; the lock of a run that was killed holds nobody up.
 odd=$GOLDEN/odd-mixtral
 rank() {
-    fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --state state -o "$1" >/dev/null
+    fm-rank --model "$odd" --tokens "$odd/tokens.npy" --state state -o "$1" >/dev/null
     echo "status $?"
 }
 exec 9>state.lock

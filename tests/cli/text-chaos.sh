@@ -3,7 +3,7 @@ tiny=$GOLDEN/tiny-mixtral
 export TERM=dumb
 cp "$GOLDEN/text/rows.jsonl" "$GOLDEN/text/rows.npy" .
 try() { # try OPTION...: a dry run; tokens, or the sentence, and the status
-    fm-rank -q -n --model "$tiny" --seq-len 8 "$@" >said 2>complained
+    fm-rank -n --model "$tiny" --seq-len 8 "$@" >said 2>complained
     local status=$?
     sed 's/^tokens  *//' said | head -n 1
     grep -v '^sh: ' complained | sed "s|$GOLDEN|GOLDEN|g"

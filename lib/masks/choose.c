@@ -1,0 +1,53 @@
+/*
+ * A budget is a wish, and a family has the members it has: the nearest one is taken, since a member
+ * of exactly that size is an accident.  What the family cannot come near, because it ends before,
+ * is refused: whoever asks for 0.90 must not get 0.30 without a word.
+ */
+#include "lib/masks/choose.h"
+
+#include <math.h>
+
+/* Budgets are printed with four decimals, and given as they were printed. */
+#define PRINTED 0.00005
+
+static int refuse_exact(const struct fm_masks *f, int first, int last, int best, double want,
+                        struct fm_err *err)
+{
+    double has = fm_masks_budget(f, best);
+    int other = has < want ? best + 1 : best - 1;
+    if (other < first || other > last)
+        return fm_fail(err, FM_EUSAGE,
+                       "--exact: no member has budget %g; the nearest has %.4f, at an end of the "
+                       "family",
+                       want, has);
+    double low = fmin(has, fm_masks_budget(f, other)), high = fmax(has, fm_masks_budget(f, other));
+    return fm_fail(err, FM_EUSAGE,
+                   "--exact: no member has budget %g; its neighbours have %.4f and %.4f", want, low,
+                   high);
+}
+
+int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
+                    const struct fm_masks_wish *wish, struct fm_err *err)
+{
+    int best = first;
+    for (int b = first + 1; b <= last; b++)
+        if (fabs(fm_masks_budget(f, b) - wish->budget) <
+            fabs(fm_masks_budget(f, best) - wish->budget))
+            best = b;
+    double end = fm_masks_budget(f, last), beyond = wish->budget - end;
+    double gap = last > first ? end - fm_masks_budget(f, last - 1) : 0;
+    *index = best;
+    if (beyond > fmax(wish->step, gap) + PRINTED)
+        return fm_fail(err, FM_EUSAGE,
+                       "--budget %g is beyond the family's end, %.4f (%d members); give at most "
+                       "that, or train a family with a higher --until",
+                       wish->budget, end, last - first + 1);
+    if (wish->exact && fabs(fm_masks_budget(f, best) - wish->budget) > PRINTED)
+        return refuse_exact(f, first, last, best, wish->budget, err);
+    return FM_OK;
+}
+
+bool fm_masks_is_near(const struct fm_masks *f, int index, double budget)
+{
+    return fabs(fm_masks_budget(f, index) - budget) <= PRINTED;
+}

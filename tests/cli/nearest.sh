@@ -1,0 +1,24 @@
+# Which member a budget means: the nearest one, said so; never one that the family does not reach.
+# shellcheck disable=SC2086 # $pack, $recover and choices are lists of words
+# shellcheck source=tests/cli/family.bash
+. "$(dirname "$0")/family.bash"
+family uniform --until 0.3
+show() { # show COMMAND...: its sentences and its status
+    echo "\$ $*" >&2
+    "$@" >/dev/null
+    echo "status $?" >&2
+}
+pack="fm-pack --dry-run --export out"
+fm-pack --list family.fm | awk '{ print $1, $2 }'
+for budget in 0 0.1 0.24 0.3 0.3108 0.35 0.9; do
+    show $pack --budget $budget family.fm
+done
+show $pack --budget 0.24 --exact family.fm
+show $pack --budget 0.2973 --exact family.fm
+show $pack --budget 0.35 --exact family.fm
+show $pack --mask 1 --exact family.fm
+fm-pack --dry-run --export out --budget 0.24 --json family.fm 2>/dev/null | grep '"budget'
+recover="fm-recover --model $odd --tokens $odd/tokens.npy --steps 1 --seq-len 8 --max-tokens 400 --force -o out"
+for choice in "--budget 0.24" "--budget 0.9" "--budget 0.24 --exact" "" "--exact" "--strategy cross --exact"; do
+    show $recover $choice trained 2>&1 | sed "s|$GOLDEN|GOLDEN|g" >&2
+done
