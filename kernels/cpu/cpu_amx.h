@@ -1,5 +1,11 @@
 /*
- * Private to kernels/: channel_scores on CPUs whose matrix registers multiply bfloat16 (AMX).
+ * Private to kernels/: products of bfloat16 on CPUs whose matrix registers multiply it (AMX), and
+ * channel_scores made of them.
+ *
+ * A register holds a piece of an operand, TILE rows or columns by STEP terms of the sum, in pairs
+ * of terms.  It is loaded fastest from where it lies in one kilobyte, so operands are packed: a
+ * panel is TILE rows of the left operand, or TILE columns of the right one, piece after piece along
+ * the sum.
  */
 #ifndef FM_KERNELS_CPU_AMX_H
 #define FM_KERNELS_CPU_AMX_H
@@ -9,13 +15,49 @@
 
 #include "kernels/ops/kernels.h"
 
-/* The CPU has them and the system lets this process use them. */
+enum {
+    FM_AMX_TILE = 16,                         /* rows or columns of a register */
+    FM_AMX_STEP = 32,                         /* terms of a sum that one instruction takes */
+    FM_AMX_PIECE = FM_AMX_TILE * FM_AMX_STEP, /* numbers of a piece */
+    FM_AMX_BLOCK = 2 * FM_AMX_TILE,           /* rows and columns that are made at a time */
+};
+
+/* The CPU has them and the system lets this process use them.  All else here needs it. */
 bool fm_cpu_amx(void);
+
+/* Pieces along a sum of n terms. */
+static inline int fm_amx_steps(int n)
+{
+    return (n + FM_AMX_STEP - 1) / FM_AMX_STEP;
+}
+
+/*
+ * An operand where it lies: term k of its row or column c is x[c ld + k] where it runs `along` the
+ * sum, else x[k ld + c].
+ */
+struct fm_amx_operand {
+    const uint16_t *x;
+    int64_t ld;
+    bool along;
+};
+
+/* Two panels, of its first `count` rows (of a left operand) or columns (of the right one), at most
+ * BLOCK, over the first n terms.  What is missing to whole panels or pieces is zero. */
+void fm_amx_pack(uint16_t *block, struct fm_amx_operand of, bool right, int count, int n);
+
+/* Between these two the calling thread's registers hold tiles. */
+void fm_amx_begin(void);
+void fm_amx_end(void);
+
+/* d (BLOCK, BLOCK), rows ld floats apart, = or += the product of two panels of the left operand and
+ * two of the right one, each pair in a row. */
+void fm_amx_multiply(float *d, int ld, bool add, const uint16_t *left, const uint16_t *right,
+                     int steps);
 
 /*
  * Adds into s (I) the sum over the `per` rows i of channel i / per, and over H, of (W dW)^2, where
  * dW (per I, H) = a^T b is made in float32, 32 x 32 values at a time, and dropped.  a (n, per I)
- * and b (n, H) are BF16, W (per I, H) F32 or BF16.  Needs fm_cpu_amx.
+ * and b (n, H) are BF16, W (per I, H) F32 or BF16.
  */
 void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
                        int n, int I, int H);

@@ -1,0 +1,150 @@
+/*
+ * dW = a^T b in blocks of 32 x 32 values, summed over all n rows, so that a block goes to memory
+ * once, to be squared against W.  oneDNN has nothing like it: its products end in an array as large
+ * as the weights, and making and reading that takes longer than the product.
+ *
+ * As in cpu_scores.c, W is taken 2^32 times as large, so that squares of small gradients do not
+ * underflow.
+ */
+#include "kernels/cpu/cpu_amx.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernels/ops/ops.h"
+#include "lib/base/pool.h"
+
+enum {
+    TILE = FM_AMX_TILE,
+    BLOCK = FM_AMX_BLOCK,
+    TASK_ROWS = 8 * BLOCK,
+    CACHE_BYTES = 1 << 20, /* of b that a second-level cache keeps while panels of a go by */
+};
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+struct amx {
+    double *s;
+    int per;
+    struct fm_in W;
+    const uint16_t *a, *b;
+    int n, rows, I, H; /* rows of W: per I */
+    int steps;         /* pieces of a panel */
+    size_t panel;      /* numbers of one */
+    uint16_t *packed;  /* b: panel j at j panel */
+};
+
+static int at_most(int n, int most)
+{
+    return n < 0 ? 0 : n < most ? n : most;
+}
+
+/* BLOCK columns of b. */
+static void pack_columns(void *arg, int index)
+{
+    const struct amx *x = arg;
+    int j = index * BLOCK;
+    struct fm_amx_operand b = {x->b + j, x->H, false};
+    fm_amx_pack(x->packed + (size_t)j / TILE * x->panel, b, true, at_most(x->H - j, BLOCK), x->n);
+}
+
+/* BLOCK columns of a, from `first` on. */
+static void pack_rows(uint16_t *to, const struct amx *x, int first)
+{
+    struct fm_amx_operand a = {x->a + first, x->rows, false};
+    fm_amx_pack(to, a, false, at_most(x->rows - first, BLOCK), x->n);
+}
+
+/* The first `count` of 16. */
+static inline __mmask16 mask_of(int count)
+{
+    return (__mmask16)((1u << at_most(count, TILE)) - 1);
+}
+
+TARGET static inline __m512 load_weights(struct fm_in W, size_t at, __mmask16 mask)
+{
+    if (W.dtype == FM_F32)
+        return _mm512_maskz_loadu_ps(mask, (const float *)W.data + at);
+    __m256i w = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)W.data + at);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16));
+}
+
+/* lane (rows, TILE) += (W d)^2 of `rows` rows of W from `row` on, columns [j, j + BLOCK). */
+TARGET static void square(float *lane, const struct amx *x, const float *d, int row, int rows,
+                          int j)
+{
+    const __m512 up = _mm512_set1_ps(0x1p32f);
+    for (int i = 0; i < rows; i++, lane += TILE, d += BLOCK) {
+        size_t at = (size_t)(row + i) * x->H + j;
+        __m512 sum = _mm512_loadu_ps(lane);
+        for (int half = 0; half < BLOCK && j + half < x->H; half += TILE) {
+            __m512 w = load_weights(x->W, at + half, mask_of(x->H - j - half));
+            __m512 v = _mm512_mul_ps(_mm512_mul_ps(w, up), _mm512_loadu_ps(d + half));
+            sum = _mm512_fmadd_ps(v, v, sum);
+        }
+        _mm512_storeu_ps(lane, sum);
+    }
+}
+
+/* Columns of dW whose part of b the cache keeps: a multiple of BLOCK. */
+static int find_columns(const struct amx *x)
+{
+    int cols = CACHE_BYTES / ((int)(x->panel / TILE * sizeof(uint16_t))) / BLOCK * BLOCK;
+    return cols > 0 ? cols : BLOCK;
+}
+
+/* TASK_ROWS rows of W. */
+TARGET static void score_rows(void *arg, int index)
+{
+    const struct amx *x = arg;
+    int first = index * TASK_ROWS, cols = find_columns(x);
+    int rows = x->rows - first < TASK_ROWS ? x->rows - first : TASK_ROWS;
+    int blocks = (rows + BLOCK - 1) / BLOCK;
+    float lane[TASK_ROWS * TILE] = {0}, d[BLOCK * BLOCK];
+    struct fm_mark mark = fm_scratch_mark();
+    uint16_t *a = fm_scratch((size_t)blocks * 2 * x->panel * sizeof *a);
+    for (int i = 0; i < blocks; i++)
+        pack_rows(a + (size_t)i * 2 * x->panel, x, first + i * BLOCK);
+    fm_amx_begin();
+    for (int from = 0; from < x->H; from += cols)
+        for (int r = 0; r < rows; r += BLOCK)
+            for (int j = from; j < x->H && j < from + cols; j += BLOCK) {
+                fm_amx_multiply(d, BLOCK, false, a + (size_t)(r / TILE) * x->panel,
+                                x->packed + (size_t)(j / TILE) * x->panel, x->steps);
+                square(lane + r * TILE, x, d, first + r, rows - r < BLOCK ? rows - r : BLOCK, j);
+            }
+    fm_amx_end();
+    for (int r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int l = 0; l < TILE; l++)
+            sum += lane[r * TILE + l];
+        x->s[(first + r) / x->per] += sum * 0x1p-64;
+    }
+    fm_scratch_release(mark);
+}
+
+void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
+                       int n, int I, int H)
+{
+    if (n <= 0)
+        return;
+    struct fm_mark mark = fm_scratch_mark();
+    struct amx x = {.s = s, .per = per, .W = W, .a = a, .b = b, .n = n, .I = I, .H = H};
+    int blocks = (H + BLOCK - 1) / BLOCK;
+    x.rows = per * I;
+    x.steps = fm_amx_steps(n);
+    x.panel = (size_t)x.steps * FM_AMX_PIECE;
+    x.packed = fm_scratch((size_t)blocks * 2 * x.panel * sizeof *x.packed);
+    fm_pool_for(blocks, pack_columns, &x);
+    fm_pool_for((x.rows + TASK_ROWS - 1) / TASK_ROWS, score_rows, &x);
+    fm_scratch_release(mark);
+}
+
+#else
+
+void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
+                       int n, int I, int H)
+{
+    (void)s, (void)per, (void)W, (void)a, (void)b, (void)n, (void)I, (void)H;
+}
+#endif
