@@ -1,8 +1,10 @@
 /*
  * Matrix products: tiles of the result are tasks, each a product of oneDNN on its thread.  The cut
- * depends on sizes alone, because oneDNN gives other bits for another cut.
+ * depends on sizes alone, because oneDNN gives other bits for another cut.  Where the CPU has
+ * matrix registers, bfloat16 products are made by kernels/cpu/cpu_amx_gemm.c.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/dtype.h"
@@ -53,6 +55,11 @@ static void run_tiles(struct gemm *g)
 {
     if (g->M <= 0 || g->N <= 0)
         return;
+    if (g->product == fm_cpu_bf16_product && g->alpha == 1 && g->K > 0 && fm_cpu_amx()) {
+        fm_cpu_amx_gemm(g->ta, g->tb, g->M, g->N, g->K, g->A.data, g->lda, g->B.data, g->ldb,
+                        g->beta, g->C, g->ldc);
+        return;
+    }
     g->rows = cut_evenly(g->M, TILE_ROWS);
     g->cols = cut_evenly(g->N, TILE_COLS);
     g->across = (g->N + g->cols - 1) / g->cols;

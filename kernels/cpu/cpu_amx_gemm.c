@@ -1,0 +1,145 @@
+/*
+ * Products by matrix registers.  A task makes a block of columns of C: it packs a stretch of that
+ * part of B, which its second-level cache then keeps, and goes down the rows of A, 32 at a time,
+ * which the first-level cache keeps while the columns go by.  Sums of one stretch go on in the next
+ * from C, so every sum is made in float32 in the order of K, however the product is cut.
+ *
+ * oneDNN (2.6) is as fast where it may choose B's layout itself and C is packed; with B as it
+ * comes, or C in wider rows, it does a third of that.
+ */
+#include "kernels/cpu/cpu_amx.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
+
+enum {
+    TILE = FM_AMX_TILE,
+    BLOCK = FM_AMX_BLOCK,
+    STRETCH = 512,   /* terms of the sum: 32 KiB of A */
+    TASK_COLS = 512, /* 512 KiB of B */
+    TASK_ROWS = 1024,
+};
+
+#define TARGET __attribute__((target("avx512f")))
+
+struct product {
+    bool ta, tb;
+    int M, N, K;
+    const uint16_t *A, *B;
+    int lda, ldb;
+    bool add;
+    float *C;
+    int ldc;
+    int rows, cols, across; /* of a task; tasks side by side */
+};
+
+static int at_most(int n, int most)
+{
+    return n < 0 ? 0 : n < most ? n : most;
+}
+
+/* Length of equal parts of n, none longer than `most`, multiples of BLOCK. */
+static int cut_evenly(int n, int most)
+{
+    int parts = (n + most - 1) / most;
+    int length = (n + parts - 1) / parts;
+    return (length + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+/* Panels that cover `count` columns of B or rows of A, whole blocks of them, over the n terms from
+ * k on. */
+static void pack_panels(uint16_t *to, const struct product *p, bool right, int first, int count,
+                        int k, int n)
+{
+    bool along = right ? p->tb : !p->ta;
+    const uint16_t *x = right ? p->B : p->A;
+    int64_t ld = right ? p->ldb : p->lda, across = along ? ld : 1, down = along ? 1 : ld;
+    size_t panel = (size_t)fm_amx_steps(n) * FM_AMX_PIECE;
+    for (int i = 0; i < count; i += BLOCK, to += 2 * panel) {
+        const uint16_t *from = x + (first + i) * across + k * down;
+        fm_amx_pack(to, (struct fm_amx_operand){from, ld, along}, right, at_most(count - i, BLOCK),
+                    n);
+    }
+}
+
+/* c (rows, cols), rows ldc floats apart, from d (rows of BLOCK floats), or the other way. */
+TARGET static void copy_block(float *to, int ldto, const float *from, int ldfrom, int rows,
+                              int cols)
+{
+    const __mmask16 low = (__mmask16)((1u << at_most(cols, TILE)) - 1);
+    const __mmask16 high = (__mmask16)((1u << at_most(cols - TILE, TILE)) - 1);
+    for (int i = 0; i < rows; i++, to += ldto, from += ldfrom) {
+        _mm512_mask_storeu_ps(to, low, _mm512_maskz_loadu_ps(low, from));
+        _mm512_mask_storeu_ps(to + TILE, high, _mm512_maskz_loadu_ps(high, from + TILE));
+    }
+}
+
+/* The block of C at (i, j), as far as it is there. */
+static void make_block(const struct product *p, int i, int j, bool add, const uint16_t *left,
+                       const uint16_t *right, int steps)
+{
+    float *c = p->C + (size_t)i * p->ldc + j, d[BLOCK * BLOCK];
+    int rows = p->M - i, cols = p->N - j;
+    if (rows >= BLOCK && cols >= BLOCK) {
+        fm_amx_multiply(c, p->ldc, add, left, right, steps);
+        return;
+    }
+    rows = at_most(rows, BLOCK);
+    cols = at_most(cols, BLOCK);
+    memset(d, 0, sizeof d);
+    if (add)
+        copy_block(d, BLOCK, c, p->ldc, rows, cols);
+    fm_amx_multiply(d, BLOCK, add, left, right, steps);
+    copy_block(c, p->ldc, d, BLOCK, rows, cols);
+}
+
+static void run_task(void *arg, int index)
+{
+    const struct product *p = arg;
+    int i0 = index / p->across * p->rows, j0 = index % p->across * p->cols;
+    int rows = at_most(p->M - i0, p->rows), cols = at_most(p->N - j0, p->cols);
+    struct fm_mark mark = fm_scratch_mark();
+    int most = at_most(p->K, STRETCH);
+    size_t longest = (size_t)fm_amx_steps(most) * FM_AMX_PIECE;
+    uint16_t *right = fm_scratch((size_t)p->cols / TILE * longest * sizeof *right);
+    uint16_t *left = fm_scratch(2 * longest * sizeof *left);
+    fm_amx_begin();
+    for (int k = 0; k < p->K; k += STRETCH) {
+        int n = at_most(p->K - k, STRETCH), steps = fm_amx_steps(n);
+        size_t panel = (size_t)steps * FM_AMX_PIECE;
+        pack_panels(right, p, true, j0, cols, k, n);
+        for (int i = 0; i < rows; i += BLOCK) {
+            pack_panels(left, p, false, i0 + i, at_most(rows - i, BLOCK), k, n);
+            for (int j = 0; j < cols; j += BLOCK)
+                make_block(p, i0 + i, j0 + j, p->add || k > 0, left,
+                           right + (size_t)(j / TILE) * panel, steps);
+        }
+    }
+    fm_amx_end();
+    fm_scratch_release(mark);
+}
+
+void fm_cpu_amx_gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, int lda,
+                     const uint16_t *B, int ldb, float beta, float *C, int ldc)
+{
+    if (M <= 0 || N <= 0)
+        return;
+    struct product p = {ta, tb, M, N, K, A, B, lda, ldb, beta != 0, C, ldc, 0, 0, 0};
+    p.rows = cut_evenly(M, TASK_ROWS);
+    p.cols = cut_evenly(N, TASK_COLS);
+    p.across = (N + p.cols - 1) / p.cols;
+    fm_pool_for((M + p.rows - 1) / p.rows * p.across, run_task, &p);
+}
+
+#else
+
+void fm_cpu_amx_gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, int lda,
+                     const uint16_t *B, int ldb, float beta, float *C, int ldc)
+{
+    (void)ta, (void)tb, (void)M, (void)N, (void)K, (void)A, (void)lda, (void)B, (void)ldb;
+    (void)beta, (void)C, (void)ldc;
+}
+#endif
