@@ -48,16 +48,17 @@ static inline void runs_warn(void *self, const char *text)
 static inline void runs_init(struct runs *r, const char *input, const char *output)
 {
     *r = (struct runs){.countdown = -1};
-    r->run = (struct fm_run_options){.model = RUNS_MODEL,
-                                     .tokens = RUNS_MODEL "/tokens.npy",
-                                     .seed = 1,
-                                     .device = "ref",
-                                     .memory = (uint64_t)64 << 20,
-                                     .input = input ? runs_path(r->input, input) : NULL,
-                                     .output = runs_path(r->output, output),
-                                     .force = true,
-                                     .progress = {runs_report, runs_warn, r},
-                                     .stop = &r->stop};
+    r->run =
+        (struct fm_run_options){.model = RUNS_MODEL,
+                                .tokens = RUNS_MODEL "/tokens.npy",
+                                .seed = 1,
+                                .device = "ref",
+                                .memory = (uint64_t)64 << 20,
+                                .input = input ? runs_path(r->input, input) : NULL,
+                                .output = runs_path(r->output, output),
+                                .force = true,
+                                .progress = {.report = runs_report, .warn = runs_warn, .self = r},
+                                .stop = &r->stop};
 }
 
 /* Other tokens: `count` sequences of `T` random ones, as raw 16-bit words. */
