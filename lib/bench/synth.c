@@ -120,10 +120,10 @@ static struct fm_config config_of(const struct fm_synth *s)
 static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype dtype, int l)
 {
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        int experts = fm_weights_is_expert(w) ? c->E : 1;
         if (!w->name[FM_SOURCE_STOCK] || (w->part == FM_PART_ENDS) != (l < 0) ||
             !fm_weights_exists(c, w, l))
             continue;
+        int experts = fm_weights_per_expert(w, FM_SOURCE_STOCK) ? c->E : 1;
         for (int e = 0; e < experts; e++, t->count++) {
             if (!t->name)
                 continue;

@@ -98,6 +98,8 @@ struct fm_layer {
     float *mlp_mix;       /* (H) logit of the shared expert's share, NULL: all of it */
     struct fm_in gate_up; /* (r sum cap, H) */
     struct fm_in down;    /* (sum cap, H) */
+    float *gate_up_bias;  /* (r sum cap), NULL: experts have no biases */
+    float *down_bias;     /* (E, H) */
     int64_t *row0;        /* (E) */
     int *cap;             /* (E) */
 };
@@ -180,6 +182,8 @@ struct fm_expert_rows {
     int e, n;                   /* which; how many rows */
     int width, cap;             /* channels in use, channels in memory */
     struct fm_in gate_up, down; /* (r cap, H), (cap, H) */
+    const float *gate_up_bias;  /* (r cap); NULL where the form has none, and so is the next */
+    const float *down_bias;     /* (H) */
 };
 
 /* What the backward of an expert reads and makes; arrays of n rows. */
@@ -198,11 +202,13 @@ struct fm_expert_back {
 
 /*
  * What a channel of an expert is: `rows` rows of gate_up, one of down, each H wide, and what lies
- * between them.
+ * between them (lib/block/experts.h: how they are stored).
  */
 struct fm_expert_form {
     const char *name;
-    int rows; /* r */
+    int rows;  /* r */
+    bool bias; /* every row of gate_up has one, which goes with its channel; down's is the expert's
+                  and stays whatever its width, also at 0 */
     int (*read)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
     /* z (n, H) = expert(x), x (n, H); gu (n, r width) is used, and serves the backward.  Width 0 is
      * an expert too. */
@@ -223,17 +229,5 @@ struct fm_norm {
     void (*backward)(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
                      const float *w, const float *b, const float *rstd, int N, int H);
 };
-
-/* Rows of H that a channel has in a tensor of that part, FM_PART_GATE_UP or FM_PART_DOWN_T. */
-static inline int fm_expert_part_rows(const struct fm_expert_form *form, enum fm_weight_part part)
-{
-    return part == FM_PART_GATE_UP ? form->rows : 1;
-}
-
-/* Parameters of one channel, of all experts together in a full layer. */
-static inline uint64_t fm_expert_channel_params(const struct fm_expert_form *form, int H)
-{
-    return ((uint64_t)form->rows + 1) * (uint64_t)H;
-}
 
 #endif

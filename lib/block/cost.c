@@ -4,6 +4,7 @@
  */
 #include "lib/block/cost.h"
 
+#include "lib/block/experts.h"
 #include "lib/block/mlp.h"
 
 /* Forward or back; a dense layer has none. */
@@ -28,7 +29,7 @@ struct fm_flops fm_cost_layer_back(const struct fm_config *c, int l, int T)
 
 double fm_cost_expert(const struct fm_config *c)
 {
-    return 2.0 * (double)fm_expert_channel_params(c->expert, c->H) * c->I;
+    return 2.0 * (double)fm_expert_channel_weights(c->expert, c->H) * c->I;
 }
 
 double fm_cost_head(const struct fm_config *c)

@@ -20,18 +20,24 @@ enum fm_source {
 /* What a tensor becomes in memory: whose it is, and how it is laid out there. */
 enum fm_weight_part {
     FM_PART_ENDS, /* a field of struct fm_ends, as it is */
-    FM_PART_NORM, /* a field of struct fm_layer, as it is, and so are the next three */
+    FM_PART_NORM, /* a field of struct fm_layer, as it is, and so are the next four */
     FM_PART_ATTENTION,
     FM_PART_ROUTER,
-    FM_PART_MIX,      /* of the MLP that all tokens go through: its share */
-    FM_PART_MLP_GATE, /* (D, H): even rows of mlp_gate_up */
-    FM_PART_MLP_UP,   /* (D, H): odd rows */
-    FM_PART_MLP_DOWN, /* (H, D): transposed */
-    FM_PART_GATE,     /* (I, H) of one expert: the even rows of gate_up */
-    FM_PART_UP,       /* (I, H): the odd rows */
-    FM_PART_DOWN,     /* (H, I): transposed */
-    FM_PART_GATE_UP,  /* all experts of a layer, online layout */
-    FM_PART_DOWN_T
+    FM_PART_MIX,       /* of the MLP that all tokens go through: its share */
+    FM_PART_DOWN_BIAS, /* (E, H): an expert's, and no channel's */
+    FM_PART_MLP_GATE,  /* (D, H): even rows of mlp_gate_up */
+    FM_PART_MLP_UP,    /* (D, H): odd rows */
+    FM_PART_MLP_DOWN,  /* (H, D): transposed */
+    /* From here on what channels of experts are made of; shapes are one expert's, in front of which
+     * a tensor of all experts of a layer has E (lib/block/experts.h). */
+    FM_PART_GATE,         /* (I, H): the even rows of gate_up */
+    FM_PART_UP,           /* (I, H): the odd rows */
+    FM_PART_GATE_THEN_UP, /* (2 I, H): all even rows, then all odd ones */
+    FM_PART_GATE_UP_T,    /* (H, 2 I): transposed */
+    FM_PART_DOWN,         /* (H, I): transposed */
+    FM_PART_GATE_UP,      /* (2 I, H): the online layout, and so are the next two */
+    FM_PART_DOWN_T,       /* (I, H) */
+    FM_PART_BIAS          /* (2 I): of the rows of gate_up */
 };
 
 /* Where a tensor exists: in models and layers that have all of these. */
@@ -50,8 +56,9 @@ struct fm_weight {
     const char *name[FM_SOURCES]; /* {l} and {e} stand for numbers; NULL: not in that source */
     enum fm_weight_part part;
     size_t field;  /* offsetof in struct fm_ends or fm_layer, for the parts that are one */
-    char shape[4]; /* letters: V H E I, D width of the MLP, S = rows of gate_up of all caps, s = sum
-                      of caps, 1; small letters but s are the attention block's */
+    char shape[4]; /* letters: V H E I, J = rows of gate_up of I channels, D width of the MLP, S =
+                      rows of gate_up of all caps, s = sum of caps, 1; small letters but s are the
+                      attention block's */
     unsigned when; /* bits of enum fm_weight_when */
 };
 

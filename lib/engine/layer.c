@@ -189,6 +189,11 @@ static bool look(struct fm_expert_rows *r, const struct experts *x, int e)
     assert(r->width <= r->cap);
     r->gate_up = fm_element(p->layer->gate_up, (size_t)p->config->expert->rows * row0 * H);
     r->down = fm_element(p->layer->down, row0 * H);
+    r->gate_up_bias = r->down_bias = NULL;
+    if (p->config->expert->bias) {
+        r->gate_up_bias = p->layer->gate_up_bias + (size_t)p->config->expert->rows * row0;
+        r->down_bias = p->layer->down_bias + (size_t)e * H;
+    }
     return r->n > 0;
 }
 

@@ -26,7 +26,7 @@ static int grow(void **list, size_t n, size_t first, size_t size, const char *wh
 /* Most parts that layouts have of all experts: what is not used of so much room is not touched. */
 static size_t most_parts(const struct fm_exportplan *p)
 {
-    return FM_MATRICES * fm_opened_experts(p->from);
+    return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
 }
 
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,

@@ -25,10 +25,9 @@ enum fm_fill {
 };
 
 /*
- * The first channels of one expert, and zeros behind them, in one of five forms, k channels in
- * all: FM_PART_GATE_UP (2 k, H) and FM_PART_DOWN_T (k, H) are ranges of the bundle; FM_PART_GATE
- * and FM_PART_UP (k, H) every second row of one; FM_PART_DOWN (H, k) one transposed.  The block
- * behind one of gate rows is that of the same expert's up rows.
+ * The first channels of one expert, and zeros behind them: one cut (lib/block/experts.h) of k
+ * channels in all.  Ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or
+ * one transposed.  The block behind one of gate rows is that of the same expert's up rows.
  */
 struct fm_planned_block {
     size_t tensor; /* its place in the plan */

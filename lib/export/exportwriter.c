@@ -66,9 +66,10 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p)
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
         uint64_t piece = fm_fill_piece_max(p, t, FM_FILL_PIECE);
+        const struct fm_expert_form *form = p->from->config.expert;
         enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
-        bool copied =
-            t->fill != FM_FILL_WIDENED && (part == FM_PART_GATE_UP || part == FM_PART_DOWN_T);
+        const struct fm_expert_cut cut = fm_expert_cut(form, part);
+        bool copied = t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut);
         piece *= copied ? 1 : 3;
         most = piece > most ? piece : most;
     }

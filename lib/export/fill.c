@@ -14,11 +14,6 @@
 #include "lib/base/pool.h"
 #include "lib/model/layout.h"
 
-static uint64_t row_bytes(const struct fm_exportplan *p)
-{
-    return fm_opened_channel_bytes(p->from, FM_PART_DOWN_T);
-}
-
 /* Bytes of a channel in a block. */
 static uint64_t unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
@@ -32,7 +27,8 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
 {
     const struct fm_segments *seg = &p->from->seg;
     uint64_t all = fm_exportplan_block_bytes(p, b), unit = unit_bytes(p, b), cut = all;
-    if (b->part == FM_PART_DOWN || all - from <= limit)
+    const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
+    if (form.columns || all - from <= limit)
         return all;
     if (seg->S == 0) /* nothing is checked: any channel will do */
         return from + (limit > unit ? limit / unit : 1) * unit;
@@ -133,35 +129,39 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
     return rc;
 }
 
-/* Rows [first, first + rows) of gate or up, those from the width on zero. */
+/* Channels [first, first + n) of a block that has them as rows, those from the width on zero. */
 static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                     uint64_t first, uint64_t rows, char *dst, struct fm_err *err)
+                     const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
+                     struct fm_err *err)
 {
-    uint64_t row = row_bytes(p), k = fm_exportplan_kept(p, b), end = first + rows;
+    uint64_t unit = unit_bytes(p, b), k = fm_exportplan_kept(p, b), end = first + n;
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
+    bool range = fm_expert_cut_is_range(p->from->config.expert, cut);
     struct fm_mark mark = fm_scratch_mark();
-    char *both = fm_scratch((size_t)(2 * kept * row) + 1);
-    int rc = kept ? read_channels(p, b, FM_PART_GATE_UP, first, kept, both, err) : FM_OK;
-    if (!rc) {
-        fm_layout_deinterleave(dst, both, b->part == FM_PART_UP, (int)kept, p->from->config.H,
+    uint64_t channel = fm_opened_channel_bytes(p->from, cut->of);
+    char *all = range ? dst : fm_scratch((size_t)(kept * channel) + 1);
+    int rc = kept ? read_channels(p, b, cut->of, first, kept, all, err) : FM_OK;
+    if (!rc && !range)
+        fm_layout_deinterleave(dst, all, cut->first, (int)kept, p->from->config.H,
                                fm_dtype_bits(p->from->dtype) / 8);
-        memset(dst + kept * row, 0, (size_t)((rows - kept) * row));
-    }
+    if (!rc)
+        memset(dst + kept * unit, 0, (size_t)((n - kept) * unit));
     fm_scratch_release(mark);
     return rc;
 }
 
-/* (H, stored): the columns from the width on zero. */
-static int fill_down(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
-                     struct fm_err *err)
+/* (H, channels): the columns from the width on zero. */
+static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                        const struct fm_expert_cut *cut, char *dst, struct fm_err *err)
 {
+    int rows = cut->rows, element = fm_dtype_bits(p->from->dtype) / 8;
     uint32_t k = fm_exportplan_kept(p, b), stored = fm_exportplan_stored(p, b);
     struct fm_mark mark = fm_scratch_mark();
-    char *ranked = fm_scratch((size_t)k * (size_t)row_bytes(p));
-    int rc = read_channels(p, b, FM_PART_DOWN_T, 0, k, ranked, err);
+    char *ranked = fm_scratch((size_t)k * (size_t)unit_bytes(p, b));
+    int rc = read_channels(p, b, cut->of, 0, k, ranked, err);
     if (!rc)
-        fm_layout_scatter(dst, ranked, (int)k, (int)stored, p->from->config.H,
-                          fm_dtype_bits(p->from->dtype) / 8);
+        fm_layout_scatter(dst, ranked, rows * (int)k, rows * (int)stored, p->from->config.H,
+                          element);
     fm_scratch_release(mark);
     return rc;
 }
@@ -170,17 +170,12 @@ static int fill_down(const struct fm_exportplan *p, const struct fm_planned_bloc
 static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
+    const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
     uint64_t unit = unit_bytes(p, b);
     assert(from % unit == 0 && size % unit == 0);
-    switch (b->part) {
-    case FM_PART_GATE:
-    case FM_PART_UP:
-        return fill_rows(p, b, from / unit, size / unit, dst, err);
-    case FM_PART_DOWN:
-        return fill_down(p, b, dst, err);
-    default:
-        return read_channels(p, b, b->part, from / unit, size / unit, dst, err);
-    }
+    if (cut.columns)
+        return fill_columns(p, b, &cut, dst, err);
+    return fill_rows(p, b, &cut, from / unit, size / unit, dst, err);
 }
 
 /* Those blocks, or parts of them, that lie in [from, from + size). */

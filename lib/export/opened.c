@@ -169,11 +169,12 @@ size_t fm_opened_experts(const struct fm_opened *o)
 
 uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part part)
 {
-    uint64_t row = (uint64_t)o->config.H * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-    return (uint64_t)fm_expert_part_rows(o->config.expert, part) * row;
+    struct fm_expert_cut cut = fm_expert_cut(o->config.expert, part);
+    return fm_expert_cut_channel(&cut, o->config.H) * (uint64_t)fm_dtype_bits(o->dtype) / 8;
 }
 
 uint64_t fm_opened_channel_weights(const struct fm_opened *o)
 {
-    return fm_opened_channel_bytes(o, FM_PART_GATE_UP) + fm_opened_channel_bytes(o, FM_PART_DOWN_T);
+    uint64_t params = fm_expert_channel_params(o->config.expert, o->config.H);
+    return params * (uint64_t)fm_dtype_bits(o->dtype) / 8;
 }

@@ -55,9 +55,9 @@ void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
 
 /* Experts of the model, of all layers together. */
 size_t fm_opened_experts(const struct fm_opened *o);
-/* Bytes of one channel of a part in files: GATE_UP has two rows of it, all others one. */
+/* Bytes of one channel of a part in files, one that is one cut (lib/block/experts.h). */
 uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part part);
-/* Bytes of a channel of an expert: its rows of gate, up and down. */
+/* Bytes of a channel of an expert: its rows of gate, up and down, and their biases. */
 uint64_t fm_opened_channel_weights(const struct fm_opened *o);
 
 /* "org/name" as the hub spells it: no path. */

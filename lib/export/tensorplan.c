@@ -31,7 +31,8 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
 {
     int per = fm_expert_part_rows(p->from->config.expert, part);
     uint64_t rows = fm_exportplan_channels(p, m) * (uint64_t)per;
-    const struct fm_tensor shape = {.dims = 2, .shape = {rows, (uint64_t)p->from->config.H}};
+    const struct fm_tensor shape = {.dims = part == FM_PART_BIAS ? 1 : 2,
+                                    .shape = {rows, (uint64_t)p->from->config.H}};
     int rc = add_tensor(p, m, 0, part, "", &shape, err);
     for (int e = 0; e < p->from->config.E && !rc; e++)
         rc = fm_exportplan_add_block(p, m, e, part, err);
@@ -40,8 +41,10 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
 
 int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
-    int rc = add_flat(p, m, FM_PART_GATE_UP, err);
-    return rc ? rc : add_flat(p, m, FM_PART_DOWN_T, err);
+    int rc = FM_OK;
+    for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++)
+        rc = add_flat(p, m, fm_segments_part(i), err);
+    return rc;
 }
 
 int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
@@ -63,28 +66,47 @@ int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     return rc;
 }
 
-/* The checkpoint's three matrices of one expert, as wide as files have room for. */
-static int add_matrices(struct fm_exportplan *p, int m, int e, struct fm_err *err)
+/* The shape of a row's tensor, experts k wide. */
+static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_weight *w,
+                                    uint64_t k)
 {
-    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP, FM_PART_DOWN};
-    uint64_t k = p->widths.stored[(size_t)m * (size_t)p->from->config.E + (size_t)e];
-    uint64_t H = (uint64_t)p->from->config.H;
-    const struct fm_tensor rows = {.dims = 2, .shape = {k, H}},
-                           columns = {.dims = 2, .shape = {H, k}};
-    int rc = FM_OK;
-    for (int i = 0; i < 3 && !rc; i++) {
-        rc = add_tensor(p, m, e, parts[i], "", parts[i] == FM_PART_DOWN ? &columns : &rows, err);
-        if (!rc)
-            rc = fm_exportplan_add_block(p, m, e, parts[i], err);
+    struct fm_tensor t = {0};
+    t.dims = fm_weights_shape(t.shape, c, w, -1, 0);
+    for (int d = 0; d < t.dims; d++) {
+        char letter = w->shape[d];
+        t.shape[d] = letter == 'I' ? k : letter == 'J' ? k * (uint64_t)c->expert->rows : t.shape[d];
     }
+    return t;
+}
+
+/* The cuts of experts [first, first + n) in one tensor, as wide as files have room for. */
+static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
+                     struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    int cuts = fm_expert_cuts(cut, c->expert, w->part);
+    uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
+    const struct fm_tensor shape = stock_shape(c, w, k);
+    int rc = add_tensor(p, m, first, w->part, "", &shape, err);
+    for (int i = 0; i < n * cuts && !rc; i++)
+        rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, err);
     return rc;
 }
 
 int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
+    const struct fm_config *c = &p->from->config;
     int rc = FM_OK;
-    for (int e = 0; e < p->from->config.E && !rc; e++)
-        rc = add_matrices(p, m, e, err);
+    for (int e = 0; e < c->E; e++)
+        for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
+            if (!w->name[FM_SOURCE_STOCK] || !fm_weights_is_expert(w))
+                continue;
+            if (fm_weights_per_expert(w, FM_SOURCE_STOCK))
+                rc = add_stock(p, m, w, e, 1, err);
+            else if (e == 0)
+                rc = add_stock(p, m, w, 0, c->E, err);
+        }
     return rc;
 }
 

@@ -111,8 +111,11 @@ bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l)
 /* True where it is an array of struct fm_layer as it is. */
 bool fm_weights_is_field(const struct fm_weight *w);
 
-/* True where the tensor of a stock checkpoint holds an expert's gate, up or down. */
+/* True where the tensor holds channels of experts: of one, or of all of a layer. */
 bool fm_weights_is_expert(const struct fm_weight *w);
+
+/* Has the row a tensor for each expert in that kind of source, where it has any? */
+bool fm_weights_per_expert(const struct fm_weight *w, enum fm_source source);
 
 /* Shape of the row's tensor in layer l, whose experts have `channels` caps together; its number of
  * dimensions. */

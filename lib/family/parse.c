@@ -11,6 +11,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/block/experts.h"
 #include "lib/block/mlp.h"
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/block/experts.h"
 #include "lib/block/storage.h"
 
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
@@ -84,12 +85,17 @@ const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_sourc
 
 bool fm_weights_is_field(const struct fm_weight *w)
 {
-    return w->part >= FM_PART_NORM && w->part <= FM_PART_MIX;
+    return w->part >= FM_PART_NORM && w->part <= FM_PART_DOWN_BIAS;
 }
 
 bool fm_weights_is_expert(const struct fm_weight *w)
 {
-    return w->part == FM_PART_GATE || w->part == FM_PART_UP || w->part == FM_PART_DOWN;
+    return w->part >= FM_PART_GATE;
+}
+
+bool fm_weights_per_expert(const struct fm_weight *w, enum fm_source source)
+{
+    return strstr(w->name[source], "{e}") != NULL;
 }
 
 bool fm_weights_is_stray(const struct fm_config *c, const char *name)
@@ -127,6 +133,8 @@ static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t 
         return (uint64_t)c->E;
     case 'I':
         return (uint64_t)c->I;
+    case 'J':
+        return (uint64_t)c->expert->rows * (uint64_t)c->I;
     case 'D':
         return (uint64_t)fm_config_mlp(c, l);
     case 'S':
@@ -170,14 +178,13 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
 {
     uint64_t want[FM_ST_DIMS_MAX] = {0};
     int dims = fm_weights_shape(want, c, w, l, channels);
-    bool flat = w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
     bool same = t->dims == dims;
     for (int d = 0; same && d < dims; d++)
         same = t->shape[d] == want[d];
     /* A bundle's experts are all of one width and have a dimension of their own. */
-    if (flat && t->dims == dims + 1)
+    if (w->part >= FM_PART_GATE_UP && t->dims == dims + 1)
         same = t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&
-               want[0] % (uint64_t)c->E == 0 && t->shape[2] == want[1];
+               want[0] % (uint64_t)c->E == 0 && (dims == 1 || t->shape[2] == want[1]);
     if (!same) {
         char has[192], needs[64];
         fm_weights_print_shape(has, sizeof has, t->shape, t->dims);

@@ -15,6 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/block/cost.h"
+#include "lib/block/experts.h"
 #include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 

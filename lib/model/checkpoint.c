@@ -1,5 +1,5 @@
 /*
- * The tensors of a checkpoint sorted into the matrices of experts and the rest, by the family's
+ * The tensors of a checkpoint sorted into those of experts and the rest, by the family's
  * table. fm-pack moves them as bytes, so nothing here knows values; a tensor that is missing,
  * twice there or of the wrong shape is named before the first byte is moved.
  */
@@ -12,11 +12,35 @@
 
 #include "lib/base/mem.h"
 
-const struct fm_stored *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
-                                             enum fm_weight_part part)
+static struct fm_share *share_of(const struct fm_checkpoint *cp, int m, int e)
 {
     size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
-    return &cp->expert[expert * FM_MATRICES + (size_t)(part - FM_PART_GATE)];
+    return &cp->expert[expert * (size_t)cp->tensors];
+}
+
+const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e)
+{
+    return share_of(cp, m, e);
+}
+
+uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct fm_share *share,
+                                   const struct fm_tensor *t)
+{
+    return share->fused ? t->size / (uint64_t)cp->config.E : t->size;
+}
+
+static bool is_row_of_experts(const struct fm_weight *w)
+{
+    return w->name[FM_SOURCE_STOCK] && fm_weights_is_expert(w);
+}
+
+/* Which of an expert's tensors the row is. */
+static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
+{
+    int place = 0;
+    for (const struct fm_weight *x = cp->config.family->weight; x != w; x++)
+        place += is_row_of_experts(x);
+    return place;
 }
 
 /* A tensor that an expert's row of the table describes. */
@@ -28,14 +52,16 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     if (rc)
         return rc;
     enum fm_dtype dtype = fm_stored_dtype(&cp->config, t);
-    if (cp->experts++ == 0)
+    bool each = fm_weights_per_expert(w, FM_SOURCE_STOCK);
+    if (cp->experts == 0)
         cp->dtype = dtype;
     if (dtype != cp->dtype)
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, other experts are %s", t->name,
                        fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
-    size_t m = (size_t)fm_config_moe(&cp->config, l);
-    size_t expert = m * (size_t)cp->config.E + (size_t)e;
-    cp->expert[expert * FM_MATRICES + (size_t)(w->part - FM_PART_GATE)] = *at;
+    int m = fm_config_moe(&cp->config, l), first = each ? e : 0, n = each ? 1 : cp->config.E;
+    for (int i = first; i < first + n; i++, cp->experts++)
+        share_of(cp, m, i)[place_of(cp, w)] =
+            (struct fm_share){.at = *at, .part = w->part, .fused = !each};
     return FM_OK;
 }
 
@@ -89,19 +115,23 @@ static int compare_wheres(const void *a, const void *b)
 static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
 {
     size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = 0;
+    for (const struct fm_weight *w = cp->config.family->weight; fm_weights_more(w); w++)
+        cp->tensors += is_row_of_experts(w);
+    assert(cp->tensors <= FM_EXPERT_TENSORS_MAX);
+    size_t tensors = (size_t)cp->tensors;
     for (size_t s = 0; s < cp->dir.shards; s++)
         all += cp->dir.shard[s].st.count;
-    cp->expert = fm_alloc(experts * FM_MATRICES, sizeof *cp->expert, "the list of experts", err);
+    cp->expert = fm_alloc(experts * tensors, sizeof *cp->expert, "the list of experts", err);
     cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
     cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
     int rc = cp->expert && cp->rest && cp->extra ? FM_OK : err->code;
     for (size_t s = 0; s < cp->dir.shards && !rc; s++)
         rc = sort_shard(cp, &cp->dir.shard[s], err);
-    for (size_t i = 0; i < experts * FM_MATRICES && !rc; i++)
-        if (!cp->expert[i].tensor)
+    for (size_t i = 0; i < experts * tensors && !rc; i++)
+        if (!cp->expert[i].at.tensor)
             rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
-                         i / FM_MATRICES % (size_t)cp->config.E,
-                         cp->config.moe[i / FM_MATRICES / (size_t)cp->config.E]);
+                         i / tensors % (size_t)cp->config.E,
+                         cp->config.moe[i / tensors / (size_t)cp->config.E]);
     if (rc)
         return rc;
     qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);

@@ -1,6 +1,7 @@
 /*
- * A checkpoint directory as fm-pack needs it: for every expert its three matrices, and
- * all other tensors, where each lies in which shard.  No weight is read here.
+ * A checkpoint directory as fm-pack needs it: what every expert has of which tensors
+ * (lib/block/experts.h), and all other tensors, where each lies in which shard.  No weight is read
+ * here.
  */
 #ifndef FM_CHECKPOINT_H
 #define FM_CHECKPOINT_H
@@ -10,21 +11,30 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/block/experts.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "lib/model/stored.h"
 
-/* An expert's in a checkpoint: FM_PART_GATE, FM_PART_UP, FM_PART_DOWN. */
-#define FM_MATRICES 3
+/* Tensors that an expert can be in: gate, up and down, or all experts' gate_up, down and biases. */
+#define FM_EXPERT_TENSORS_MAX 4
+
+/* What one expert has of a tensor: all of it, or one of E shares. */
+struct fm_share {
+    struct fm_stored at;
+    enum fm_weight_part part;
+    bool fused; /* one of E; those of an expert e lie e-th */
+};
 
 struct fm_checkpoint {
     struct fm_hfdir dir;
     struct fm_config config;
-    enum fm_dtype dtype;      /* of every expert weight, as it is written */
-    struct fm_stored *expert; /* (M, E, matrices) */
-    struct fm_stored *rest;   /* every other tensor that is no scales, sorted by name */
-    struct fm_stored *extra;  /* those of no decoder layer, sorted by name: not in rest */
-    size_t experts, rests;    /* counts: matrices of experts, other tensors */
+    enum fm_dtype dtype;     /* of every expert weight, as it is written */
+    struct fm_share *expert; /* (M, E, tensors) */
+    int tensors;             /* that an expert is in: rows of the family's table */
+    struct fm_stored *rest;  /* every other tensor that is no scales, sorted by name */
+    struct fm_stored *extra; /* those of no decoder layer, sorted by name: not in rest */
+    size_t experts, rests;   /* counts: shares of experts, other tensors */
     size_t extras;
     struct fm_extra sum; /* of extra */
 };
@@ -36,9 +46,12 @@ struct fm_checkpoint {
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
-/* Of the m-th layer of experts. */
-const struct fm_stored *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e,
-                                             enum fm_weight_part part);
+/* Shares (tensors) of an expert of the m-th layer of experts. */
+const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
+
+/* Bytes of a share in its tensor, or in that of its scales. */
+uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct fm_share *share,
+                                   const struct fm_tensor *tensor);
 
 /*
  * Names in exports.  Of the row of the family's table with that part, for layer l and expert e;

@@ -13,17 +13,20 @@
 /* A tile of 64 x 64 halves is two times 8 KiB: source and destination stay in the first cache. */
 #define TILE 64
 
+void fm_layout_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
+                      size_t size)
+{
+    for (int j = 0; j < n; j++)
+        memcpy((char *)to + (size_t)j * step,
+               (const char *)from + (size_t)(order ? order[j] : j) * size, size);
+}
+
 void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const int32_t *order,
                           int I, int H, int element)
 {
     size_t row = (size_t)H * (size_t)element;
-    char *to = gate_up;
-    for (int j = 0; j < I; j++) {
-        size_t from = (size_t)(order ? order[j] : j) * row;
-        memcpy(to, (const char *)gate + from, row);
-        memcpy(to + row, (const char *)up + from, row);
-        to += 2 * row;
-    }
+    fm_layout_spread(gate_up, 2 * row, gate, order, I, row);
+    fm_layout_spread((char *)gate_up + row, 2 * row, up, order, I, row);
 }
 
 void fm_layout_deinterleave(void *rows, const void *gate_up, int which, int n, int H, int element)

@@ -15,6 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* n items of `size` bytes in order, `step` bytes apart in `to`: item order[j] comes j-th. */
+void fm_layout_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
+                      size_t size);
+
 /* gate and up rows in order, interleaved: gate_up (2 I, H). */
 void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const int32_t *order,
                           int I, int H, int element);

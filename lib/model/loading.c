@@ -13,6 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/signals.h"
+#include "lib/block/experts.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
 {
@@ -106,10 +107,11 @@ static void convert_transposed(const struct fm_model *m, struct fm_out dst,
     device->release(mark);
 }
 
-/* Are the values of an expert's tensor, or of another, rounded to what is written of them? */
-static bool is_rounded(const struct fm_model *m, int expert)
+/* Are the tensor's values rounded to what is written of them? */
+static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p)
 {
-    return m->rounding == FM_MODEL_ROUND_ALL || (m->rounding == FM_MODEL_ROUND_REST && expert < 0);
+    return m->rounding == FM_MODEL_ROUND_ALL ||
+           (m->rounding == FM_MODEL_ROUND_REST && !fm_weights_is_expert(p->weight));
 }
 
 /* The scales of a tensor of codes from their bytes, into scratch; scales->scale stays NULL where
@@ -123,7 +125,7 @@ static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
     float *wide = fm_scratch(fm_stored_scale_count(&p->at) * sizeof *wide);
     if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, err))
         return fm_within(err, "%s", m->path);
-    scales->rounded = is_rounded(m, p->expert);
+    scales->rounded = is_rounded(m, p);
     return FM_OK;
 }
 
@@ -177,7 +179,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     int rc = fm_file_read(at->scale_file, at->scale->offset, raw, at->scale->size, err);
     if (rc)
         return fm_within(err, "tensor '%s'", at->scale->name);
-    struct fm_digest digest = fm_weightsum_tensor(at->scale, raw);
+    struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
     fm_weightsum_add(sum, &digest);
     return widen_scales(&v->scales, v->m, v->end, raw, err);
 }
@@ -230,16 +232,22 @@ int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err
     return FM_OK;
 }
 
-/* A tensor of layer l to its place in the buffer. */
+/* Does it hold all experts of a layer? */
+static bool is_fused(const struct fm_model_tensor *p)
+{
+    return p->expert < 0 && fm_weights_is_expert(p->weight);
+}
+
+/* A tensor of layer l to its place in the buffer; fm_weightsum_tensor's shares. */
 static int read_tensor(struct fm_model *m, int l, const struct fm_tensor *t,
-                       const struct fm_file *file, char *raw, struct fm_err *err)
+                       const struct fm_file *file, size_t shares, char *raw, struct fm_err *err)
 {
     int rc = fm_file_read(file, t->offset, raw, t->size, err);
     if (rc)
         return fm_within(err, "tensor '%s'", t->name);
     if (m->summed[l])
         return FM_OK;
-    struct fm_digest digest = fm_weightsum_tensor(t, raw);
+    struct fm_digest digest = fm_weightsum_tensor(t, raw, shares);
     fm_weightsum_add(&m->raw_sum, &digest);
     return FM_OK;
 }
@@ -251,9 +259,11 @@ static int read_raw(struct fm_model *m, int l, struct fm_err *err)
     m->raw_sum = (struct fm_digest){{0}};
     for (size_t i = 0; i < plan->places && !rc; i++) {
         const struct fm_model_tensor *p = &plan->place[i];
-        rc = read_tensor(m, l, p->at.tensor, p->at.file, m->raw + p->raw, err);
+        size_t shares = is_fused(p) ? (size_t)m->config.E : 0;
+        rc = read_tensor(m, l, p->at.tensor, p->at.file, shares, m->raw + p->raw, err);
         if (!rc && p->at.scale)
-            rc = read_tensor(m, l, p->at.scale, p->at.scale_file, m->raw + p->raw_scale, err);
+            rc = read_tensor(m, l, p->at.scale, p->at.scale_file, shares, m->raw + p->raw_scale,
+                             err);
     }
     return rc;
 }
@@ -290,7 +300,7 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
     return &m->slot[l < m->pinned ? l : m->pinned];
 }
 
-/* A tensor of a layer, or the part of one expert where it holds all of them. */
+/* A tensor of a layer, or an expert's share of one that holds all of them. */
 struct piece {
     const struct fm_model_tensor *tensor;
     int e;           /* -1: not one expert's */
@@ -305,11 +315,6 @@ struct target {
     bool columns;
 };
 
-static bool holds_all(enum fm_weight_part part)
-{
-    return part == FM_PART_GATE_UP || part == FM_PART_DOWN_T;
-}
-
 /* Piece i % pieces of tensor i / pieces; false: that tensor is one piece alone, and it is not it.
  */
 static bool find_piece(struct piece *x, const struct conversion *v, int i)
@@ -317,10 +322,13 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     const struct fm_config *c = &v->m->config;
     const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
     *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_tensor_count(p->at.tensor)};
-    if (!holds_all(p->weight->part))
+    if (!is_fused(p))
         return i % v->pieces == 0;
     x->e = i % v->pieces;
-    size_t channel = (size_t)fm_expert_part_rows(c->expert, p->weight->part) * (size_t)c->H;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    size_t channel = 0;
+    for (int n = fm_expert_cuts(cut, c->expert, p->weight->part); n-- > 0;)
+        channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
     x->first = channel * (size_t)v->slot->layer.row0[x->e];
     x->n = channel * (size_t)v->slot->layer.cap[x->e];
     return true;
@@ -357,27 +365,52 @@ static struct target target_in_layer(const struct conversion *v, const struct pi
     }
 }
 
-/* Of an expert's. */
-static struct target target_in_expert(const struct conversion *v, const struct piece *x)
+/* Where a cut of an expert goes. */
+static struct target target_of_cut(const struct conversion *v, int e,
+                                   const struct fm_expert_cut *cut)
 {
     const struct fm_layer_slot *y = v->slot;
-    enum fm_weight_part part = x->tensor->weight->part;
-    size_t H = (size_t)v->m->config.H, row0 = (size_t)y->row0[x->e];
-    int cap = y->cap[x->e], up = v->m->config.expert->rows;
-    struct fm_out gate_up = fm_element_out(y->gate_up, (size_t)up * row0 * H);
-    struct fm_out down = fm_element_out(y->down, row0 * H);
-    switch (part) {
-    case FM_PART_GATE:
-        return (struct target){gate_up, 2 * H, H, cap, false};
-    case FM_PART_UP:
-        return (struct target){fm_element_out(gate_up, H), 2 * H, H, cap, false};
-    case FM_PART_DOWN:
-        return (struct target){down, H, (size_t)cap, (int)H, true};
-    case FM_PART_GATE_UP:
-        return (struct target){gate_up, H, H, up * cap, false};
-    default:
-        assert(part == FM_PART_DOWN_T);
-        return (struct target){down, H, H, cap, false};
+    int cap = y->cap[e], H = v->m->config.H;
+    size_t row = (size_t)fm_expert_part_row(cut->of, H);
+    size_t channel = (size_t)fm_expert_part_rows(v->m->config.expert, cut->of) * row;
+    struct fm_out part = cut->of == FM_PART_GATE_UP  ? y->gate_up
+                         : cut->of == FM_PART_DOWN_T ? y->down
+                                                     : fm_to_f32(y->layer.gate_up_bias);
+    struct fm_out to =
+        fm_element_out(part, (size_t)y->row0[e] * channel + (size_t)cut->first * row);
+    if (cut->columns)
+        return (struct target){to, row, (size_t)(cap * cut->rows), H, true};
+    return (struct target){to, channel, (size_t)cut->rows * row, cap, false};
+}
+
+/* Channels as rows of a part: `order` (cap) of channels, or that of their rows, into scratch. */
+static const int32_t *order_rows(const int32_t *order, int rows, int cap)
+{
+    if (!order || rows == 1)
+        return order;
+    int32_t *all = fm_scratch((size_t)rows * (size_t)cap * sizeof *all);
+    for (int i = 0; i < rows * cap; i++)
+        all[i] = order[i / rows] * rows + i % rows;
+    return all;
+}
+
+/* The values of an expert's share, cut by cut. */
+static void convert_share(const struct conversion *v, const struct piece *x, struct source src)
+{
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    const struct fm_config *c = &v->m->config;
+    const int32_t *order = order_of(v, x);
+    int cap = v->slot->cap[x->e];
+    int cuts = fm_expert_cuts(cut, c->expert, x->tensor->weight->part);
+    for (int i = 0; i < cuts; i++) {
+        struct target t = target_of_cut(v, x->e, &cut[i]);
+        size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
+        if (t.columns)
+            convert_transposed(v->m, t.to, &src, t.rows, (int)t.width,
+                               order_rows(order, cut[i].rows, cap));
+        else
+            convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, order);
+        src.raw = (const char *)src.raw + n * (size_t)(fm_dtype_bits(src.dtype) / 8);
     }
 }
 
@@ -393,12 +426,15 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     if (widen_scales(&scales, v->m, p, v->m->raw + p->raw_scale, err))
         return err->code;
     struct source src = {raw, dtype, scales.scale ? &scales : NULL};
-    struct target t = x->e < 0 ? target_in_layer(v, x) : target_in_expert(v, x);
-    const int32_t *order = order_of(v, x);
+    if (x->e >= 0) {
+        convert_share(v, x, src);
+        return FM_OK;
+    }
+    struct target t = target_in_layer(v, x);
     if (t.columns)
-        convert_transposed(v->m, t.to, &src, t.rows, (int)t.width, order);
+        convert_transposed(v->m, t.to, &src, t.rows, (int)t.width, NULL);
     else
-        convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, order);
+        convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, NULL);
     return FM_OK;
 }
 
@@ -460,7 +496,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
                            .plan = plan,
                            .slot = s,
                            .l = l,
-                           .pieces = m->tensors.source == FM_SOURCE_STOCK ? 1 : m->config.E,
+                           .pieces = plan->fused ? m->config.E : 1,
                            .failed = INT_MAX,
                            .lock = PTHREAD_MUTEX_INITIALIZER};
     fm_pool_for((int)plan->places * v.pieces, convert_task, &v);

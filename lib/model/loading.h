@@ -26,6 +26,7 @@ struct fm_layer_plan {
     struct fm_model_tensor *place;
     size_t places;
     size_t raw_bytes;
+    bool fused;   /* some tensor holds all experts */
     bool checked; /* every weight was seen to be finite */
 };
 

@@ -67,16 +67,6 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
     return rc;
 }
 
-static bool per_expert(const struct fm_weight *w)
-{
-    return fm_weights_is_expert(w);
-}
-
-static bool holds_experts(const struct fm_weight *w)
-{
-    return fm_weights_is_expert(w) || w->part == FM_PART_GATE_UP || w->part == FM_PART_DOWN_T;
-}
-
 /* A checkpoint as transformers 5 keeps it in memory. */
 static bool has_fused(const struct fm_tensors *t)
 {
@@ -94,7 +84,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     fm_weights_name(name, w->name[m->tensors.source], l, e);
     *p = (struct fm_model_tensor){.weight = w, .expert = e};
     p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
-    if (!p->at.tensor && holds_experts(w) && has_fused(&m->tensors))
+    if (!p->at.tensor && fm_weights_is_expert(w) && has_fused(&m->tensors))
         return fm_fail(err, FM_ECONFIG,
                        "%s: its experts are fused (experts.gate_up_proj); save the model from "
                        "transformers with save_original_format=True",
@@ -155,10 +145,12 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
         if (w->part == FM_PART_ENDS || !w->name[m->tensors.source] || !fm_weights_exists(c, w, l))
             continue;
-        for (int e = 0; e < (per_expert(w) ? c->E : 1); e++) {
+        bool each = fm_weights_per_expert(w, m->tensors.source);
+        plan->fused |= fm_weights_is_expert(w) && !each;
+        for (int e = 0; e < (each ? c->E : 1); e++) {
             struct fm_model_tensor *p = &plan->place[plan->places++];
-            int rc = find_place(m, p, w, l, per_expert(w) ? e : -1, err);
-            if (!rc && holds_experts(w))
+            int rc = find_place(m, p, w, l, each ? e : -1, err);
+            if (!rc && fm_weights_is_expert(w))
                 rc = check_dtype(m, p, l == c->moe[0] && !m->dtype, err);
             if (rc)
                 return rc;

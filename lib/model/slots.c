@@ -25,6 +25,8 @@ size_t fm_slots_bytes(const struct fm_model *m, int l)
     uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
     size_t sum = fm_slots_room((uint64_t)c->expert->rows * channels * H, held) +
                  fm_slots_room(channels * H, held);
+    if (c->expert->bias)
+        sum += fm_slots_room((uint64_t)c->expert->rows * channels, FM_F32);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
             sum += fm_slots_room(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : FM_F32);
@@ -69,6 +71,8 @@ static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int 
     }
     s->gate_up = carve(&at, (uint64_t)c->expert->rows * channels * H, held);
     s->down = carve(&at, channels * H, held);
+    if (c->expert->bias)
+        y->gate_up_bias = carve(&at, (uint64_t)c->expert->rows * channels, FM_F32).data;
     assert(at <= s->block + fm_slots_bytes(m, l));
     y->mlp_gate_up = fm_written(s->mlp_gate_up);
     y->mlp_down = fm_written(s->mlp_down);

@@ -32,13 +32,14 @@ struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size
     return fm_digest_of(part, sizeof part);
 }
 
-struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *bytes)
+struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *bytes, size_t shares)
 {
     struct fm_digest pieces = {{0}};
-    for (size_t i = 0, at = 0; at < t->size; i++, at += FM_WEIGHTSUM_PIECE) {
+    size_t most = shares ? (size_t)t->size / shares : FM_WEIGHTSUM_PIECE;
+    for (size_t i = 0, at = 0; at < t->size; i++, at += most) {
         size_t left = (size_t)t->size - at;
-        struct fm_digest piece = fm_weightsum_piece(
-            i, (const char *)bytes + at, left < FM_WEIGHTSUM_PIECE ? left : FM_WEIGHTSUM_PIECE);
+        struct fm_digest piece =
+            fm_weightsum_piece(i, (const char *)bytes + at, left < most ? left : most);
         fm_weightsum_add(&pieces, &piece);
     }
     return fm_weightsum_join(t, &pieces);

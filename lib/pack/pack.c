@@ -112,24 +112,19 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
 static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
-    static const char *const name[FM_SEGMENT_PARTS] = {"gate_up", "down"};
-    int l = c->moe[v->layer];
+    int l = c->moe[v->layer], parts = fm_expert_parts(c->expert);
     fm_volumes_member(v->name, l);
-    v->tensors = FM_SEGMENT_PARTS;
-    v->tensor = fm_alloc(FM_SEGMENT_PARTS, sizeof *v->tensor, "a layer's plan", err);
-    for (int i = 0; v->tensor && i < FM_SEGMENT_PARTS; i++) {
-        char text[64];
-        snprintf(text, sizeof text, "layers.%d.%s", l, name[i]);
-        bool gate_up = fm_segments_part(i) == FM_PART_GATE_UP;
-        uint64_t rows =
-            (uint64_t)c->I * (uint64_t)fm_expert_part_rows(c->expert, fm_segments_part(i));
-        v->tensor[i] = (struct fm_tensor){.name = fm_strdup(text, err),
-                                          .dtype = p->cp.dtype,
-                                          .dims = 3,
-                                          .shape = {(uint64_t)c->E, rows, (uint64_t)c->H}};
-        if (!v->tensor[i].name)
+    v->tensors = (size_t)parts;
+    v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "a layer's plan", err);
+    for (int i = 0; v->tensor && i < parts; i++) {
+        char text[FM_VOLUMES_NAME_BYTES];
+        struct fm_tensor *t = &v->tensor[i];
+        fm_volumes_tensor(text, l, fm_segments_part(i));
+        *t = (struct fm_tensor){.name = fm_strdup(text, err), .dtype = p->cp.dtype};
+        if (!t->name)
             return err->code;
-        v->gate_up = gate_up ? v->tensor[i].name : v->gate_up;
+        t->dims = fm_expert_part_shape(t->shape, c, fm_segments_part(i));
+        v->name_of[i] = t->name;
     }
     return v->tensor ? FM_OK : err->code;
 }
@@ -223,7 +218,7 @@ static uint64_t count_merged(const struct fm_packing *p)
     uint64_t channels = 0;
     for (int i = 0; p->ops && i < p->adapter.M * p->adapter.E; i++)
         channels += p->adapter.widths[i];
-    return channels * fm_expert_channel_params(p->cp.config.expert, p->cp.config.H);
+    return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 
 /* What codes take beside that: the bytes of a tensor or of a piece of one, and its scales as they
@@ -233,8 +228,10 @@ static uint64_t plan_codes(const struct fm_packing *p)
     const struct fm_checkpoint *cp = &p->cp;
     uint64_t codes = 0, scales = 0;
     for (size_t i = 0; cp->config.storage && i < cp->experts + cp->rests; i++) {
-        const struct fm_stored *s = i < cp->experts ? &cp->expert[i] : &cp->rest[i - cp->experts];
-        uint64_t room = i < cp->experts ? s->tensor->size : 2 * FM_PACKING_PIECE_BYTES;
+        const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
+        const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
+        uint64_t room =
+            e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 2 * FM_PACKING_PIECE_BYTES;
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
         codes = room > codes ? room : codes;
         scales = scale > scales ? scale : scales;

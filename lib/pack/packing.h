@@ -31,10 +31,10 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    const char *gate_up; /* the name in `tensor` of that part; the other tensor is DOWN_T */
-    int layer;           /* -1: tensors that are no experts' */
-    const struct fm_stored *from; /* (tensors) these, sorted by name */
-    bool extra;                   /* they are of no decoder layer: values are not looked at */
+    const char *name_of[FM_EXPERT_PARTS_MAX]; /* the names in `tensor` of the parts of experts */
+    int layer;                                /* -1: tensors that are no experts' */
+    const struct fm_stored *from;             /* (tensors) these, sorted by name */
+    bool extra; /* they are of no decoder layer: values are not looked at */
     size_t part;
 };
 

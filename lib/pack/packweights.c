@@ -24,16 +24,53 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
     pthread_mutex_unlock(&p->lock);
 }
 
-/* All bytes of a tensor of the checkpoint. */
+/* A run of experts of one tensor, made at once and appended in order. */
+struct run {
+    struct fm_packing *p;
+    int layer, first;
+    enum fm_weight_part part;
+    char *rows; /* one after another */
+    size_t bytes;
+    /* Of tensors that hold all experts, and of their scales: the sums of their shares. */
+    struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][2];
+};
+
+/* All bytes of a tensor of the checkpoint, or one expert's share of it, whose digest is added to
+ * `pieces`. */
 static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const struct fm_file *file,
-                       void *dst, struct fm_err *err)
+                       int e, struct fm_digest *pieces, void *dst, struct fm_err *err)
 {
-    int rc = fm_file_read(file, t->offset, dst, t->size, err);
+    size_t size = pieces ? (size_t)t->size / (size_t)p->cp.config.E : (size_t)t->size;
+    int rc = fm_file_read(file, t->offset + (pieces ? (size_t)e * size : 0), dst, size, err);
     if (rc)
         return rc;
-    struct fm_digest digest = fm_weightsum_tensor(t, dst);
-    add_sum(p, t, &digest);
+    struct fm_digest digest =
+        pieces ? fm_weightsum_piece((size_t)e, dst, size) : fm_weightsum_tensor(t, dst, 0);
+    if (!pieces) {
+        add_sum(p, t, &digest);
+        return FM_OK;
+    }
+    pthread_mutex_lock(&p->lock);
+    fm_weightsum_add(pieces, &digest);
+    pthread_mutex_unlock(&p->lock);
     return FM_OK;
+}
+
+/* The shares of all experts have passed. */
+static void join_sums(const struct run *w)
+{
+    const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
+    for (int i = 0; i < w->p->cp.tensors; i++) {
+        const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
+        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+        fm_expert_cuts(cut, w->p->cp.config.expert, share[i].part);
+        for (int n = 0; n < 2 && share[i].fused && cut[0].of == w->part; n++) {
+            if (!of[n])
+                continue;
+            struct fm_digest digest = fm_weightsum_join(of[n], &w->pieces[i][n]);
+            add_sum(w->p, of[n], &digest);
+        }
+    }
 }
 
 /* The scales of a tensor of codes, into scratch; scales->scale is NULL where it holds values. */
@@ -45,23 +82,27 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place,
         return FM_OK;
     void *raw = fm_scratch(place->scale->size);
     float *wide = fm_scratch(fm_stored_scale_count(place) * sizeof *wide);
-    int rc = read_tensor(p, place->scale, place->scale_file, raw, err);
+    int rc = read_tensor(p, place->scale, place->scale_file, 0, NULL, raw, err);
     if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, err))
         rc = fm_within(err, "%s", place->scale_file->path);
     return rc;
 }
 
-/* A whole matrix of the checkpoint as `dtype`, every value finite. */
-static int read_matrix(struct fm_packing *p, const struct fm_stored *place, void *dst,
-                       enum fm_dtype dtype, struct fm_err *err)
+/* Expert e's share number i of a tensor of the checkpoint as `dtype`, every value finite. */
+static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
+                      struct fm_err *err)
 {
+    struct fm_packing *p = w->p;
+    const struct fm_share *share = &fm_checkpoint_expert(&p->cp, w->layer, e)[i];
+    const struct fm_stored *place = &share->at;
     const struct fm_tensor *t = place->tensor;
+    size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, share, t);
+    size_t n = size / ((size_t)fm_dtype_bits(t->dtype) / 8);
     struct fm_mark mark = fm_scratch_mark();
-    void *raw = t->dtype == dtype ? dst : fm_scratch(t->size);
+    void *raw = t->dtype == dtype ? dst : fm_scratch(size);
     struct fm_scales scales;
-    int rc = read_tensor(p, t, place->file, raw, err);
-    size_t n = (size_t)fm_tensor_count(t);
-    if (!rc && fm_stored_finite(place, raw, 0, n, err))
+    int rc = read_tensor(p, t, place->file, e, share->fused ? &w->pieces[i][0] : NULL, raw, err);
+    if (!rc && fm_stored_finite(place, raw, share->fused ? (size_t)e * n : 0, n, err))
         rc = fm_within(err, "%s", place->file->path);
     if (!rc)
         rc = read_scales(p, place, &scales, err);
@@ -94,60 +135,74 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, in
     return FM_OK;
 }
 
-/* The matrices of one part of one expert in the online layout. */
-static int order_part(struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
-                      enum fm_dtype dtype, struct fm_err *err)
+/* The channels of a cut to their places in a part of an expert. */
+static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cut, char *rows,
+                      const char *from, const int32_t *order, size_t element)
 {
-    int I = p->cp.config.I, H = p->cp.config.H, element = fm_dtype_bits(dtype) / 8;
-    size_t matrix = (size_t)I * (size_t)H * (size_t)element;
+    const struct fm_config *c = &p->cp.config;
+    size_t row = (size_t)fm_expert_part_row(cut->of, c->H) * element;
+    size_t channel = (size_t)fm_expert_part_rows(c->expert, cut->of) * row;
+    if (!cut->columns) {
+        fm_layout_spread(rows + (size_t)cut->first * row, channel, from, order, c->I,
+                         (size_t)cut->rows * row);
+        return;
+    }
+    int n = cut->rows * c->I;
+    int32_t *all = fm_scratch((size_t)n * sizeof *all);
+    for (int i = 0; i < n; i++)
+        all[i] = order[i / cut->rows] * cut->rows + i % cut->rows;
+    fm_layout_gather(rows, from, all, n, c->H, (int)element);
+}
+
+/* One part of one expert in the online layout. */
+static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, struct fm_err *err)
+{
+    struct fm_packing *p = w->p;
+    const struct fm_config *c = &p->cp.config;
+    size_t element = (size_t)fm_dtype_bits(dtype) / 8;
+    const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
     const int32_t *order =
-        p->ranking.order + ((size_t)m * (size_t)p->cp.config.E + (size_t)e) * (size_t)I;
-    int rc;
-    if (part == FM_PART_DOWN_T) {
-        void *down = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_DOWN), down, dtype, err);
-        if (!rc)
-            fm_layout_gather(rows, down, order, I, H, element);
-    } else {
-        char *gate = fm_scratch(matrix), *up = fm_scratch(matrix);
-        rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_GATE), gate, dtype, err);
-        if (!rc)
-            rc = read_matrix(p, fm_checkpoint_expert(&p->cp, m, e, FM_PART_UP), up, dtype, err);
-        if (!rc)
-            fm_layout_interleave(rows, gate, up, order, I, H, element);
+        p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
+    int rc = FM_OK;
+    for (int i = 0; i < p->cp.tensors && !rc; i++) {
+        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+        int cuts = fm_expert_cuts(cut, c->expert, share[i].part);
+        size_t n[FM_EXPERT_CUTS_MAX], all = 0;
+        for (int k = 0; k < cuts; k++)
+            all += n[k] = (size_t)c->I * (size_t)fm_expert_cut_channel(&cut[k], c->H) * element;
+        if (cut[0].of != w->part)
+            continue;
+        struct fm_mark mark = fm_scratch_mark();
+        char *from = fm_scratch(all);
+        rc = read_share(w, e, i, from, dtype, err);
+        for (int k = 0; k < cuts && !rc; from += n[k++])
+            place_cut(p, &cut[k], rows, from, order, element);
+        fm_scratch_release(mark);
     }
     return rc;
 }
 
 /* One part of one expert, `bytes` of it, as stored. */
-static int make_part(struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
-                     size_t bytes, struct fm_err *err)
+static int make_part(struct run *w, int e, void *rows, struct fm_err *err)
 {
+    struct fm_packing *p = w->p;
+    int m = w->layer;
     enum fm_dtype dtype = fm_packing_made_as(p);
-    size_t element = (size_t)fm_dtype_bits(p->cp.dtype) / 8, n = bytes / element;
+    size_t element = (size_t)fm_dtype_bits(p->cp.dtype) / 8, n = w->bytes / element;
     if (dtype != p->cp.dtype) {
         float *wide = fm_scratch(n * sizeof *wide);
-        int rc = order_part(p, part, m, e, wide, dtype, err);
-        return rc ? rc : merge(p, part, m, e, rows, wide, n, err);
+        int rc = order_part(w, e, wide, dtype, err);
+        return rc ? rc : merge(p, w->part, m, e, rows, wide, n, err);
     }
-    int rc = order_part(p, part, m, e, rows, dtype, err);
-    if (rc || !p->ops)
+    int rc = order_part(w, e, rows, dtype, err);
+    if (rc || !p->ops || w->part == FM_PART_BIAS)
         return rc;
     n = merged_width(p, m, e) * (size_t)p->cp.config.H *
-        (size_t)fm_expert_part_rows(p->cp.config.expert, part);
+        (size_t)fm_expert_part_rows(p->cp.config.expert, w->part);
     float *wide = fm_scratch(n * sizeof *wide);
     fm_dtype_to_f32(wide, rows, p->cp.dtype, n);
-    return merge(p, part, m, e, rows, wide, n, err);
+    return merge(p, w->part, m, e, rows, wide, n, err);
 }
-
-/* A run of experts of one tensor, made at once and appended in order. */
-struct run {
-    struct fm_packing *p;
-    int layer, first;
-    enum fm_weight_part part;
-    char *rows; /* one after another */
-    size_t bytes;
-};
 
 static void make_expert(void *arg, int i)
 {
@@ -159,7 +214,7 @@ static void make_expert(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
-    if (!make_part(p, w->part, w->layer, e, rows, w->bytes, &err))
+    if (!make_part(w, e, rows, &err))
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
                            rows, w->bytes / (size_t)p->cp.config.I);
     else
@@ -182,7 +237,8 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
     struct run w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
-    w.part = t->name == v->gate_up ? FM_PART_GATE_UP : FM_PART_DOWN_T;
+    for (int i = 0; i < fm_expert_parts(p->cp.config.expert); i++)
+        w.part = t->name == v->name_of[i] ? fm_segments_part(i) : w.part;
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
     for (; w.first < E && !rc && fm_crew_going(&p->crew); w.first += p->at_once) {
@@ -191,6 +247,8 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
         if (fm_crew_going(&p->crew))
             rc = append(p, v, w.rows, (size_t)n * w.bytes, err);
     }
+    if (!rc && fm_crew_going(&p->crew))
+        join_sums(&w);
     fm_scratch_release(mark);
     return rc;
 }

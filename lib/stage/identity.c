@@ -9,6 +9,7 @@
 
 #include "formats/json/json.h"
 #include "kernels/ops/kernels.h"
+#include "lib/block/experts.h"
 #include "lib/model/stored.h"
 #include "lib/stage/stage.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/block/experts.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 

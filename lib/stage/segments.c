@@ -72,7 +72,7 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
 static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
 {
     size_t n = 0;
-    if (!fm_mul(&n, (size_t)seg->M * FM_SEGMENT_PARTS, (size_t)seg->E) ||
+    if (!fm_mul(&n, (size_t)seg->M * (size_t)seg->parts, (size_t)seg->E) ||
         !fm_mul(&n, n, (size_t)seg->S))
         return fm_fail(err, FM_ENOMEM, "segment checksums do not fit in memory");
     seg->expert = fm_alloc(n, sizeof *seg->expert, "segment checksums", err);
@@ -83,7 +83,8 @@ static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
 static struct fm_segments segments_of(const struct fm_config *c)
 {
     assert(c->M > 0 && c->E > 0 && c->I > 0);
-    return (struct fm_segments){.M = c->M, .E = c->E, .I = c->I, .config = c};
+    return (struct fm_segments){
+        .M = c->M, .E = c->E, .I = c->I, .parts = fm_expert_parts(c->expert), .config = c};
 }
 
 int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, enum fm_dtype dtype,
@@ -116,7 +117,7 @@ struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, enum 
                                      int e)
 {
     size_t p = (size_t)(part - FM_PART_GATE_UP);
-    size_t row = ((size_t)m * FM_SEGMENT_PARTS + p) * (size_t)seg->E + (size_t)e;
+    size_t row = ((size_t)m * (size_t)seg->parts + p) * (size_t)seg->E + (size_t)e;
     return seg->expert + row * (size_t)seg->S;
 }
 
@@ -154,8 +155,6 @@ void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg,
 }
 
 /* ---- the member ---- */
-
-static const char *const part_name[FM_SEGMENT_PARTS] = {"gate_up", "down"};
 
 /* Strings that live as long as a plan: "layers.3.down", "tensor.x", "BF16 4 4". */
 struct words {
@@ -200,9 +199,10 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     entry[n++] = (struct fm_tensor){
         .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
     for (int m = 0; m < seg->M; m++) {
-        for (int p = 0; p < FM_SEGMENT_PARTS; p++) {
+        for (int p = 0; p < seg->parts; p++) {
             struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
-            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], part_name[p]);
+            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m],
+                              fm_expert_part_name(fm_segments_part(p)));
             t.shape[0] = (uint64_t)seg->E;
             t.shape[1] = (uint64_t)seg->S;
             t.shape[2] = sizeof(struct fm_digest);
@@ -235,17 +235,19 @@ static const void *entry_bytes(const struct fm_segments *seg, const char *name)
         return seg->bound;
     if (strncmp(name, TENSOR_PREFIX, strlen(TENSOR_PREFIX)) == 0)
         return &fm_segments_find(seg, name + strlen(TENSOR_PREFIX))->digest;
-    int l = 0;
+    int l = 0, p = 0;
     char part[16];
     int got = sscanf(name, "layers.%d.%15s", &l, part);
     assert(got == 2);
-    int m = fm_config_moe(seg->config, l);
-    return fm_segments_expert(seg, m, fm_segments_part(strcmp(part, part_name[1]) == 0), 0);
+    while (strcmp(part, fm_expert_part_name(fm_segments_part(p))) != 0)
+        p++;
+    assert(p < seg->parts);
+    return fm_segments_expert(seg, fm_config_moe(seg->config, l), fm_segments_part(p), 0);
 }
 
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
 {
-    size_t entries = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;
+    size_t entries = 1 + (size_t)seg->parts * (size_t)seg->M + seg->tensors;
     struct words w = {.word = calloc(entries + seg->tensors, sizeof(char *))};
     struct fm_tensor *entry = calloc(entries, sizeof *entry);
     const char **metadata = calloc(2 * seg->tensors + 5, sizeof *metadata);
@@ -374,14 +376,15 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
     int rc = alloc_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
     for (int m = 0; m < seg->M && !rc; m++) {
-        for (int p = 0; p < FM_SEGMENT_PARTS && !rc; p++) {
+        for (int p = 0; p < seg->parts && !rc; p++) {
             char name[64];
-            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m], part_name[p]);
+            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m],
+                     fm_expert_part_name(fm_segments_part(p)));
             rc = read_entry(st, bytes, name, FM_U8, shape, 3,
                             fm_segments_expert(seg, m, fm_segments_part(p), 0), err);
         }
     }
-    size_t known = 1 + FM_SEGMENT_PARTS * (size_t)seg->M + seg->tensors;
+    size_t known = 1 + (size_t)seg->parts * (size_t)seg->M + seg->tensors;
     if (!rc && st->count != known)
         return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
     return rc;

@@ -6,7 +6,8 @@
  *
  * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;
  * `layers.{l}.gate_up` and `layers.{l}.down` U8 (E, S, 16), digests of the rows of channels
- * [b_s, b_{s+1}) in the stored dtype (gate/up interleaved: two rows a channel);
+ * [b_s, b_{s+1}) in the stored dtype (gate/up interleaved: two rows a channel), and
+ * `layers.{l}.gate_up_bias` where the experts have biases;
  * `tensor.<original name>` U8 (16).  Its metadata says fm.kind=segments, fm.dtype= the dtype of
  * expert weights, and for every other tensor tensor.<original name>= dtype and shape, "BF16 512
  * 64".
@@ -22,14 +23,14 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/block/experts.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 
 /* Channels between two boundaries that are always there. */
 #define FM_SEGMENT_CHANNELS 64
 
-/* An expert's parts in a bundle, by number: FM_PART_GATE_UP, FM_PART_DOWN_T. */
-#define FM_SEGMENT_PARTS 2
+/* An expert's parts in a bundle, by number: fm_expert_parts of them. */
 static inline enum fm_weight_part fm_segments_part(int i)
 {
     return (enum fm_weight_part)(FM_PART_GATE_UP + i);
@@ -45,7 +46,7 @@ struct fm_segment_tensor {
 };
 
 struct fm_segments {
-    int M, E, I, S;
+    int M, E, I, S, parts;
     const struct fm_config *config;   /* borrowed */
     enum fm_dtype dtype;              /* of expert weights */
     int32_t *bound;                   /* (S + 1) */
@@ -78,7 +79,7 @@ bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
 
 /* Digests of the first `count` segments of rows that lie one after another; channel_bytes is the
- * size of one channel (2 H or H elements). */
+ * size of one channel. */
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
                         const void *rows, size_t channel_bytes);
 

@@ -17,26 +17,26 @@ void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l)
 
 void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part)
 {
-    snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l,
-             part == FM_PART_DOWN_T ? "down" : "gate_up");
+    snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l, fm_expert_part_name(part));
 }
 
 uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part)
 {
-    uint64_t row = (uint64_t)v->config->H * (uint64_t)fm_dtype_bits(v->dtype) / 8;
-    return (uint64_t)fm_expert_part_rows(v->config->expert, part) * row;
+    uint64_t rows = (uint64_t)fm_expert_part_rows(v->config->expert, part);
+    return rows * fm_expert_part_row(part, v->config->H) * (uint64_t)fm_dtype_bits(v->dtype) / 8;
 }
 
 /* In v->at. */
-static size_t place_of(int m, enum fm_weight_part part)
+static size_t place_of(const struct fm_volumes *v, int m, enum fm_weight_part part)
 {
-    return (size_t)m * FM_SEGMENT_PARTS + (size_t)(part - FM_PART_GATE_UP);
+    size_t parts = (size_t)fm_expert_parts(v->config->expert);
+    return (size_t)m * parts + (size_t)(part - FM_PART_GATE_UP);
 }
 
 uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_part part, int e)
 {
     uint64_t expert = (uint64_t)v->config->I * fm_volumes_channel_bytes(v, part);
-    return v->at[place_of(m, part)] + (uint64_t)e * expert;
+    return v->at[place_of(v, m, part)] + (uint64_t)e * expert;
 }
 
 static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int m,
@@ -46,16 +46,21 @@ static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int
     char name[FM_VOLUMES_NAME_BYTES];
     fm_volumes_tensor(name, l, part);
     const struct fm_tensor *t = fm_safetensors_find(st, name);
-    uint64_t rows = (uint64_t)v->config->I * (uint64_t)fm_expert_part_rows(v->config->expert, part);
-    if (!t || st->count != FM_SEGMENT_PARTS)
-        return fm_fail(err, FM_EFORMAT,
-                       "holds %zu tensors; gate_up and down of layer %d belong here", st->count, l);
-    if (t->dtype != v->dtype || t->dims != 3 || t->shape[0] != (uint64_t)v->config->E ||
-        t->shape[1] != rows || t->shape[2] != (uint64_t)v->config->H)
-        return fm_fail(err, FM_EFORMAT,
-                       "tensor '%s' is not %s (%d, %" PRIu64 ", %d) as the model says", name,
-                       fm_dtype_name(v->dtype), v->config->E, rows, v->config->H);
-    v->at[place_of(m, part)] = t->offset;
+    uint64_t want[FM_ST_DIMS_MAX] = {0};
+    int dims = fm_expert_part_shape(want, v->config, part);
+    if (!t || st->count != (size_t)fm_expert_parts(v->config->expert))
+        return fm_fail(err, FM_EFORMAT, "holds %zu tensors; gate_up%s down of layer %d belong here",
+                       st->count, v->config->expert->bias ? ", its biases and" : " and", l);
+    bool same = t->dtype == v->dtype && t->dims == dims;
+    for (int d = 0; same && d < dims; d++)
+        same = t->shape[d] == want[d];
+    if (!same) {
+        char needs[64];
+        fm_weights_print_shape(needs, sizeof needs, want, dims);
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is not %s %s as the model says", name,
+                       fm_dtype_name(v->dtype), needs);
+    }
+    v->at[place_of(v, m, part)] = t->offset;
     return FM_OK;
 }
 
@@ -70,7 +75,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
                        name);
     struct fm_safetensors st = {0};
     int rc = fm_safetensors_open(&st, &bundle->file, member->offset, member->size, err);
-    for (int part = 0; part < FM_SEGMENT_PARTS && !rc; part++)
+    for (int part = 0; part < fm_expert_parts(v->config->expert) && !rc; part++)
         rc = check_part(v, &st, m, fm_segments_part(part), err);
     fm_safetensors_close(&st);
     return !rc ? rc : fm_within(err, "%s", name);
@@ -94,8 +99,8 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
                     const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
 {
     *v = (struct fm_volumes){.config = config, .dtype = dtype};
-    v->at =
-        fm_alloc((size_t)config->M * FM_SEGMENT_PARTS, sizeof *v->at, "the list of layers", err);
+    size_t parts = (size_t)fm_expert_parts(config->expert);
+    v->at = fm_alloc((size_t)config->M * parts, sizeof *v->at, "the list of layers", err);
     int rc = v->at ? FM_OK : err->code;
     for (int m = 0; m < config->M && !rc; m++)
         rc = open_layer(v, bundle, m, err);

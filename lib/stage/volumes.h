@@ -1,5 +1,5 @@
 /*
- * The weights/ members of an open bundle: where each layer's gate_up and down begin, and
+ * The weights/ members of an open bundle: where each layer's parts of experts begin, and
  * the index of all other tensors.  Headers are read and checked, weights are not.
  */
 #ifndef FM_VOLUMES_H
@@ -17,7 +17,7 @@
 struct fm_volumes {
     const struct fm_config *config; /* borrowed */
     enum fm_dtype dtype;            /* of every expert weight */
-    uint64_t *at;                   /* (M, parts) absolute offset of (E, 2 I, H) and (E, I, H) */
+    uint64_t *at;                   /* (M, parts) absolute offset of every part's tensor */
     struct fm_safetensors rest;     /* offsets absolute in the bundle */
     struct fm_safetensors extra;    /* the same of tensors of no decoder layer; empty: none */
 };
@@ -27,7 +27,7 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
                     const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err);
 void fm_volumes_close(struct fm_volumes *v); /* zeroed struct is fine */
 
-/* Bytes of one channel of a part: 2 H or H elements. */
+/* Bytes of one channel of a part. */
 uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part);
 
 /* Where channel 0 of an expert of the m-th layer of experts begins. */

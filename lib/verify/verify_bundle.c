@@ -82,16 +82,18 @@ static int compare_offsets(const void *a, const void *b)
 static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
     char name[FM_VOLUMES_NAME_BYTES];
-    for (int i = 0; i < FM_SEGMENT_PARTS; i++) {
+    for (int i = 0; i < j->seg.parts; i++) {
         enum fm_weight_part part = fm_segments_part(i);
         fm_volumes_tensor(name, p->layer, part);
-        uint64_t rows = (uint64_t)j->seg.I * (uint64_t)fm_expert_part_rows(j->config.expert, part);
+        uint64_t want[FM_ST_DIMS_MAX] = {0};
+        bool same = t->dims == fm_expert_part_shape(want, &j->config, part);
         if (strcmp(name, t->name) != 0)
             continue;
         p->part = part;
         p->parts++;
-        if (t->dtype == j->seg.dtype && t->dims == 3 && t->shape[0] == (uint64_t)j->seg.E &&
-            t->shape[1] == rows && t->shape[2] == (uint64_t)j->config.H)
+        for (int d = 0; same && d < t->dims; d++)
+            same = t->shape[d] == want[d];
+        if (same && t->dtype == j->seg.dtype)
             return true;
     }
     fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
@@ -129,8 +131,9 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
         s.spans = (size_t)seg->E * (size_t)seg->S;
         s.bound = seg->bound;
         s.bounds = (size_t)seg->S;
-        s.unit_bytes = (uint64_t)j->config.H * (uint64_t)fm_dtype_bits(seg->dtype) / 8;
-        s.unit_bytes *= (size_t)fm_expert_part_rows(j->config.expert, p->part);
+        struct fm_expert_cut cut = fm_expert_cut(j->config.expert, p->part);
+        s.unit_bytes = (size_t)fm_expert_cut_channel(&cut, j->config.H);
+        s.unit_bytes *= (size_t)fm_dtype_bits(seg->dtype) / 8;
     } else if (known) {
         s.digest = &fm_segments_find(seg, t->name)->digest;
         s.spans = 1;
@@ -183,7 +186,7 @@ static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
 {
     size_t n = 0;
     if (p->layer >= 0)
-        return FM_SEGMENT_PARTS;
+        return (size_t)j->seg.parts;
     for (size_t i = 0; i < j->seg.tensors; i++)
         n += (fm_extra_layer(&j->config, j->seg.tensor[i].name) >= 0) == p->extra;
     return n;

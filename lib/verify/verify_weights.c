@@ -29,7 +29,7 @@ struct place {
     struct fm_verify_job *j;
     const struct fm_planned_tensor *t;
     const struct fm_planned_block *b; /* NULL: none */
-    enum fm_weight_part part;         /* of the bundle: FM_PART_GATE_UP or FM_PART_DOWN_T */
+    enum fm_weight_part part;         /* of the bundle */
     bool reported[2];                 /* of a difference, of a bad value: once each */
 };
 
@@ -135,6 +135,21 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     return rc;
 }
 
+/* Every byte equals the next and the first is zero: as fast as a comparison. */
+static bool is_zero(const char *bytes, size_t n)
+{
+    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
+/* Channels behind the width. */
+static void check_zero(struct place *p, const char *bytes, size_t n)
+{
+    if (!is_zero(bytes, n))
+        fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
+                         "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
+                         layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
+}
+
 /* A prefix of an expert as it lies in the bundle, segment by segment. */
 static int check_prefix(struct place *p, struct fm_err *err)
 {
@@ -150,20 +165,17 @@ static int check_prefix(struct place *p, struct fm_err *err)
                         .bounds = (size_t)seg->S,
                         .unit_bytes = channel};
     int rc = scan(p, &s, err);
-    if (rc || rest == 0)
+    size_t behind = (fm_exportplan_stored(&p->j->plan, p->b) - k) * channel;
+    if (rc || rest + behind == 0)
         return rc;
-    char *rows = fm_scratch(rest);
-    rc = fm_file_read(s.file, s.at + checked, rows, rest, err);
-    return rc ? rc : check_inside(p, whole, k, rows, err);
+    char *rows = fm_scratch(rest + behind);
+    rc = fm_file_read(s.file, s.at + checked, rows, rest + behind, err);
+    if (!rc)
+        check_zero(p, rows + rest, behind);
+    return rc || rest == 0 ? rc : check_inside(p, whole, k, rows, err);
 }
 
 /* ---- in another form ---- */
-
-/* Every byte equals the next and the first is zero: as fast as a comparison. */
-static bool is_zero(const char *bytes, size_t n)
-{
-    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
-}
 
 /* An expert rebuilt in memory: the kept segments' digests, and zeros behind. */
 static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
@@ -183,10 +195,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     free(digest);
     if (fm_dtype_nonfinite(rows, p->t->t.dtype, values) < values)
         say_not_finite(p);
-    if (!is_zero(rows + k * channel, ((size_t)stored - k) * channel))
-        fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
-                         "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
-                         layer_of(p), p->b->e, k);
+    check_zero(p, rows + k * channel, ((size_t)stored - k) * channel);
     if ((uint32_t)seg->bound[n] == k)
         return FM_OK;
     return check_inside(p, n, k, rows + (size_t)seg->bound[n] * channel, err);
@@ -202,16 +211,16 @@ static int read_block(const struct fm_verify_job *j, const struct fm_planned_blo
                         *size, err);
 }
 
-static int check_down(struct place *p, struct fm_err *err)
+static int check_columns(struct place *p, const struct fm_expert_cut *cut, struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
-    char *down;
+    char *columns;
     size_t size;
-    int rc = read_block(j, p->b, &down, &size, err);
+    int rc = read_block(j, p->b, &columns, &size, err);
     if (rc)
         return rc;
     char *rows = fm_scratch(size);
-    fm_layout_gather(rows, down, NULL, (int)fm_exportplan_stored(&j->plan, p->b),
+    fm_layout_gather(rows, columns, NULL, cut->rows * (int)fm_exportplan_stored(&j->plan, p->b),
                      j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
     return check_rebuilt(p, rows, err);
 }
@@ -279,19 +288,16 @@ static int check_unset(const struct place *p, const struct fm_tensor *have_tenso
 
 static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
 {
+    const struct fm_expert_form *form = p->j->opened.config.expert;
+    const struct fm_expert_cut cut = fm_expert_cut(form, p->b->part);
     *bytes = fm_exportplan_block_bytes(&p->j->plan, p->b);
-    p->part = p->b->part;
-    switch (p->b->part) {
-    case FM_PART_GATE:
-        *bytes *= 2;
-        p->part = FM_PART_GATE_UP;
-        return check_gate_up(p, err);
-    case FM_PART_DOWN:
-        p->part = FM_PART_DOWN_T;
-        return check_down(p, err);
-    default:
+    p->part = cut.of;
+    if (cut.columns)
+        return check_columns(p, &cut, err);
+    if (fm_expert_cut_is_range(form, &cut))
         return check_prefix(p, err);
-    }
+    *bytes *= 2;
+    return check_gate_up(p, err);
 }
 
 static void check_unit(void *arg, int i)

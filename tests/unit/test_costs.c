@@ -17,6 +17,7 @@
 #include "lib/bench/meter.h"
 #include "lib/block/mla.h"
 #include "lib/block/cost.h"
+#include "lib/block/experts.h"
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
 #include "tests/unit/models.h"

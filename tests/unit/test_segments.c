@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "lib/block/swiglu.h"
 #include "lib/stage/segments.h"
 
 static const struct fm_tensor rest[] = {
@@ -15,7 +16,7 @@ static const struct fm_tensor rest[] = {
     {.name = "a.scalar", .dtype = FM_F32, .dims = 0},
 };
 
-static struct fm_config config = {.L = 4, .M = 2, .moe = {1, 3}, .E = 3};
+static struct fm_config config = {.L = 4, .M = 2, .moe = {1, 3}, .E = 3, .expert = &fm_swiglu};
 
 static void make(struct fm_segments *seg, int I, const uint32_t *widths, size_t n)
 {
