@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "cmd/show.h"
-#include "cmd/units.h"
+#include "lib/base/units.h"
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 

@@ -1,6 +1,6 @@
 /* What fm-bench serve measured, as a table, JSON and a plot. */
 #include "cmd/figures.h"
-#include "cmd/units.h"
+#include "lib/base/units.h"
 
 #include <math.h>
 

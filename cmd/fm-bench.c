@@ -2,7 +2,7 @@
 #include "cmd/cli.h"
 #include "cmd/figures.h"
 #include "cmd/serving.h"
-#include "cmd/units.h"
+#include "lib/base/units.h"
 
 #include <string.h>
 

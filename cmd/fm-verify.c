@@ -1,6 +1,6 @@
 /* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong. */
 #include "cmd/cli.h"
-#include "cmd/units.h"
+#include "lib/base/units.h"
 #include "lib/export/list.h"
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"

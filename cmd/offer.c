@@ -4,7 +4,7 @@
  */
 #include "cmd/offer.h"
 #include "cmd/show.h"
-#include "cmd/units.h"
+#include "lib/base/units.h"
 
 #include <stdlib.h>
 #include <string.h>

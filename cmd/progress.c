@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/units.h"
+#include "lib/base/units.h"
 #include "lib/base/clock.h"
 #include "lib/base/printable.h"
 

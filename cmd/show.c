@@ -3,7 +3,7 @@
  * budget, as text and as JSON.
  */
 #include "cmd/show.h"
-#include "cmd/units.h"
+#include "lib/base/units.h"
 
 #include <stdlib.h>
 

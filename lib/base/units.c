@@ -1,5 +1,5 @@
 /* Three digits are what a glance takes in. */
-#include "cmd/units.h"
+#include "lib/base/units.h"
 
 #include <stdio.h>
 
