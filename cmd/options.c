@@ -35,7 +35,7 @@ static struct {
 } chosen;
 
 /* What a shared option needs beside it to mean something. */
-enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4 };
+enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8 };
 
 struct shared {
     int groups;
@@ -136,6 +136,10 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16",
           "precision of matrix products (default: f32)", 0, 0, 0},
          0},
+        {FM_CLI_MACHINE,
+         {"assume-rate", 0, FM_CLI_REAL, &run->assume_rate, "GFLOPS",
+          "with --dry-run: forecast for a machine of this rate", 0, 1e9, 0},
+         NEEDS_DRY},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
           "memory to stay within (default: half of the machine's)", 0, 0, 0},
@@ -408,6 +412,8 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);
+        if (g->needs == NEEDS_DRY && !cli->dry_run)
+            return refuse_idle(g, "without --dry-run", err);
         if (g->needs == NEEDS_TEXT && !text)
             return refuse_idle(g, "without a text", err);
     }

@@ -6,7 +6,9 @@
 #include "lib/base/units.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "lib/learn/forecast.h"
 #include "lib/run/report.h"
 
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what)
@@ -45,6 +47,33 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
     fm_report_uint(o, "bytes_plain", written);
 }
 
+/* The time here, on machines that people have, and what would halve it. */
+static void forecast_text(FILE *out, const struct fm_forecast *f)
+{
+    static const int cores[] = {2, 16, 64};
+    char least[32], most[32];
+    fm_units_time(least, f->seconds_least);
+    fm_units_time(most, f->seconds_most);
+    bool range = strcmp(least, most) != 0;
+    fprintf(out, "%-9s%12s%s%s  at ", "time", range ? least : most, range ? " to " : "",
+            range ? most : "");
+    if (f->rate_most > 1.05 * f->rate_least)
+        fprintf(out, "%.3g to ", f->rate_least * 1e-9);
+    fprintf(out, "%.3g GFLOP/s", f->rate_most * 1e-9);
+    if (f->assumed)
+        fprintf(out, ", as assumed\n");
+    else
+        fprintf(out, " in a short probe, %d thread%s\n", f->threads, f->threads == 1 ? "" : "s");
+    for (int i = 0; !f->assumed && i < 3; i++) {
+        fm_units_time(most, fm_forecast_cores(f, cores[i]));
+        fprintf(out, "%-9s%12s  on %d such cores\n", "machine", most, cores[i]);
+    }
+    if (!f->halved.options[0])
+        return;
+    fm_units_time(most, f->halved_seconds);
+    fprintf(out, "%-9s%12s  with %s\n", "halved", most, f->halved.options);
+}
+
 static void plan_text(FILE *out, const struct fm_plan *p)
 {
     if (p->held)
@@ -59,8 +88,7 @@ static void plan_text(FILE *out, const struct fm_plan *p)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products\n", "flops", p->flops);
-    fprintf(out, "%-9s%10.0f s  at the %.3g GFLOP/s of a short probe\n", "time", p->seconds,
-            p->rate * 1e-9);
+    forecast_text(out, &p->forecast);
 }
 
 static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
@@ -86,8 +114,15 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
     }
     fm_report_uint(o, "tokens", p->tokens);
     fm_report_double(o, "flops", p->flops);
-    fm_report_double(o, "rate", p->rate);
-    fm_report_double(o, "seconds", p->seconds);
+    fm_report_double(o, "rate", p->forecast.rate_least);
+    fm_report_double(o, "rate_most", p->forecast.rate_most);
+    fm_report_double(o, "seconds", p->forecast.seconds_most);
+    fm_report_double(o, "seconds_least", p->forecast.seconds_least);
+    if (p->forecast.halved.options[0]) {
+        cJSON *halved = cJSON_AddObjectToObject(o, "halved");
+        cJSON_AddStringToObject(halved, "options", p->forecast.halved.options);
+        fm_report_double(halved, "seconds", p->forecast.halved_seconds);
+    }
     return o;
 }
 

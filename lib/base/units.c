@@ -1,6 +1,7 @@
-/* Three digits are what a glance takes in. */
+/* Three digits, or two units of time, are what a glance takes in. */
 #include "lib/base/units.h"
 
+#include <math.h>
 #include <stdio.h>
 
 void fm_units_bytes(char text[32], uint64_t bytes)
@@ -13,4 +14,33 @@ void fm_units_bytes(char text[32], uint64_t bytes)
         u++;
     }
     snprintf(text, 32, u == 0 || v >= 99.5 ? "%.0f %s" : "%.3g %s", v, unit[u]);
+}
+
+void fm_units_time(char text[32], double seconds)
+{
+    static const struct {
+        const char *name;
+        double seconds;
+    } unit[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+    int u = 0;
+    if (seconds < 9.95) {
+        snprintf(text, 32, seconds < 0.95 ? "under 1 s" : "%.2g s", seconds);
+        return;
+    }
+    /* Rounded to the smaller of the two units first, so that 59.7 min is 1 h and not 60 min. */
+    for (u = 0; u < 3; u++)
+        if (seconds + unit[u + 1].seconds / 2 >= unit[u].seconds)
+            break;
+    if (u == 3) {
+        snprintf(text, 32, "%.0f s", seconds);
+        return;
+    }
+    double small = unit[u + 1].seconds, per = unit[u].seconds / small;
+    uint64_t n = (uint64_t)(fmin(seconds, 1e15) / small + 0.5), first = n / (uint64_t)per;
+    uint64_t second = n - first * (uint64_t)per;
+    if (second)
+        snprintf(text, 32, "%llu %s %llu %s", (unsigned long long)first, unit[u].name,
+                 (unsigned long long)second, unit[u + 1].name);
+    else
+        snprintf(text, 32, "%llu %s", (unsigned long long)first, unit[u].name);
 }

@@ -8,6 +8,7 @@
 
 #include "formats/file/file.h"
 #include "lib/base/clock.h"
+#include "lib/base/units.h"
 #include "lib/export/exportwriter.h"
 #include "lib/export/planner.h"
 #include "lib/export/trust.h"
@@ -53,11 +54,13 @@ static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run,
             return FM_OK;
         least = bytes < least ? bytes : least;
     }
+    char given[32], needed[32];
+    fm_units_bytes(given, p->options.fit);
+    fm_units_bytes(needed, least);
     return fm_fail(err, FM_EUSAGE,
-                   "no member fits in %llu bytes: the smallest takes %llu in layout %s, all files "
-                   "counted",
-                   (unsigned long long)p->options.fit, (unsigned long long)least,
-                   p->options.layout->name);
+                   "no member fits in %s: the smallest takes %s (%llu bytes) in layout %s, all "
+                   "files counted",
+                   given, needed, (unsigned long long)least, p->options.layout->name);
 }
 
 static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err *err)
@@ -111,11 +114,7 @@ static int check_space(struct fm_export_report *r, const char *output, struct fm
 {
     if (strcmp(output, "-") == 0)
         return FM_OK;
-    int rc = fm_file_free_space(output, &r->bytes_free, err);
-    if (!rc && r->bytes_free < r->bytes_out)
-        rc = fm_fail(err, FM_ECREATE, "%s: the export takes %llu bytes, %llu are free there",
-                     output, (unsigned long long)r->bytes_out, (unsigned long long)r->bytes_free);
-    return rc;
+    return fm_run_room(output, "export", r->bytes_out, &r->bytes_free, err);
 }
 
 static int plan(struct fm_exportplan *p, const struct fm_run_options *run,

@@ -1,26 +1,25 @@
 /*
  * --dry-run answers from shapes alone: bytes of the checkpoint that will be read, sweeps, FLOPs by
  * what masks can change and what they cannot, memory and temporary disk.  Only the guess of the
- * time touches the machine, with one short product.  A run makes the same plan first, and refuses
- * what does not fit on the disk before it begins.
+ * time touches the machine (forecast.c).  A run makes the same plan first, and refuses what does
+ * not fit on the disk before it begins.
  */
 #include "lib/learn/plan.h"
 
-#include <inttypes.h>
+#include <assert.h>
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "formats/file/file.h"
-#include "lib/base/clock.h"
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/units.h"
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"
 #include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 
-#define PROBE 384
-#define PROBE_SECONDS 0.05
 #define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and what these keep */
 
 /* Scratch of one thread that takes a block of micro-batches through a layer: inner values and
@@ -126,70 +125,45 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     fm_model_bytes(model, &plan->stored, &plan->written);
 }
 
+void fm_plan_offer(struct fm_plan *plan, double flops, const char *fmt, ...)
+{
+    assert(plan->changes < FM_PLAN_CHANGES);
+    struct fm_plan_change *to = &plan->change[plan->changes++];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(to->options, sizeof to->options, fmt, ap);
+    va_end(ap);
+    to->flops = flops;
+}
+
+void fm_plan_advise(const struct fm_plan *plan, const struct fm_run_options *run)
+{
+    char given[32], needed[32];
+    if (run->memory == 0 || plan->memory <= run->memory)
+        return;
+    fm_units_bytes(given, run->memory);
+    fm_units_bytes(needed, plan->memory);
+    fm_run_warn(run, "--memory of %s is less than this run may need: up to %s", given, needed);
+}
+
 int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
                   struct fm_err *err)
 {
     const char *temp = fm_file_temp_directory();
-    uint64_t room = 0, output = plan->disk + copied;
-    int rc = fm_file_free_space(run->output, &room, err);
-    if (!rc && room < output)
-        return fm_fail(err, FM_ECREATE,
-                       "%s: the output takes about %" PRIu64 " bytes, %" PRIu64 " are free there",
-                       run->output, output, room);
+    char needed[32], has[32];
+    uint64_t room = 0;
+    int rc = fm_run_room(run->output, "output", plan->disk + copied, &room, err);
     if (!rc && plan->spill > 0)
         rc = fm_file_free_space(temp, &room, err);
-    if (!rc && plan->spill > 0 && room < plan->spill)
+    if (!rc && plan->spill > 0 && room < plan->spill) {
+        fm_units_bytes(needed, plan->spill);
+        fm_units_bytes(has, room);
         return fm_fail(err, FM_EIO,
-                       "temporary files take %" PRIu64 " bytes, %" PRIu64
-                       " are free in '%s'; give more --memory, or point TMPDIR at another disk",
-                       plan->spill, room, temp);
-    if (!rc && run->memory && plan->memory > run->memory)
-        fm_run_warn(run, "--memory of %.3g MB is less than this run may need: up to %.3g MB",
-                    (double)run->memory * 1e-6, (double)plan->memory * 1e-6);
+                       "temporary files take %s, %s are free in '%s'; give more --memory, or point "
+                       "TMPDIR at another disk",
+                       needed, has, temp);
+    }
+    if (!rc)
+        fm_plan_advise(plan, run);
     return rc;
-}
-
-struct probe {
-    const struct fm_ops *ops;
-    const float *a, *b;
-    float *c; /* one for each task */
-};
-
-static void multiply(void *arg, int i)
-{
-    const struct probe *p = arg;
-    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, fm_f32(p->a), PROBE, fm_f32(p->b), PROBE, 0,
-                 p->c + (size_t)i * PROBE * PROBE, PROBE);
-}
-
-void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops)
-{
-    struct fm_err err = {0};
-    int threads = fm_pool_threads();
-    size_t n = (size_t)PROBE * PROBE;
-    float *host = fm_alloc(2 * n, sizeof *host, "a probe", &err);
-    float *a =
-        host ? ops->device->alloc((2 + (size_t)threads) * n * sizeof *a, "a probe", &err) : NULL;
-    if (!a) {
-        free(host);
-        return;
-    }
-    for (size_t i = 0; i < 2 * n; i++)
-        host[i] = (float)(i % 7) - 3;
-    ops->device->copy_in(a, host, 2 * n * sizeof *a);
-    free(host);
-    struct probe probe = {ops, a, a + n, a + 2 * n};
-    /* The first product makes the library's plan. */
-    multiply(&probe, 0);
-    ops->device->sync(&err);
-    double began = fm_clock_now(), spent = 0, flops = 0;
-    while (spent < PROBE_SECONDS) {
-        fm_pool_for(threads, multiply, &probe);
-        ops->device->sync(&err);
-        flops += 2.0 * PROBE * PROBE * PROBE * threads;
-        spent = fm_clock_now() - began;
-    }
-    plan->rate = flops / spent;
-    plan->seconds = plan->flops / plan->rate * 4 / 3;
-    ops->device->free(a);
 }

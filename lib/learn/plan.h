@@ -1,7 +1,6 @@
 /*
- * What a run will cost, for --dry-run: bytes, sweeps, floating-point operations, and a
- * guess of the time from a short probe of the machine's matrix product.  Nothing of the
- * weights is read and nothing is written.
+ * What a run will cost, for --dry-run: bytes, sweeps, floating-point operations.  Nothing of the
+ * weights is read and nothing is written.  How long it takes: forecast.h.
  */
 #ifndef FM_PLAN_H
 #define FM_PLAN_H
@@ -18,6 +17,23 @@ struct fm_plan_file {
     uint64_t bytes;
 };
 
+/* A run with other options, and what its matrix products take. */
+#define FM_PLAN_CHANGES 4
+struct fm_plan_change {
+    char options[48]; /* "--steps 250" */
+    double flops;
+};
+
+/* How long it takes, forecast.h. */
+struct fm_forecast {
+    bool assumed;                 /* --assume-rate */
+    int threads;                  /* of the probe */
+    double rate_least, rate_most; /* FLOP/s of all threads: slices of the probe differ */
+    double seconds_least, seconds_most;
+    struct fm_plan_change halved; /* the first change that halves the time; options[0] is 0 */
+    double halved_seconds;        /* and the most that it takes */
+};
+
 struct fm_plan {
     uint64_t disk;       /* bytes of the output */
     uint64_t memory;     /* bytes resident at the most */
@@ -30,8 +46,9 @@ struct fm_plan {
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
     double flops;        /* of the matrix products */
     double useful;       /* of these, what is not made again: a forward, and each gradient once */
-    double rate;         /* flops per second of the probe */
-    double seconds;      /* flops / rate, plus a third for all that is not a product */
+    struct fm_plan_change change[FM_PLAN_CHANGES]; /* of the options, the least harmful first */
+    int changes;
+    struct fm_forecast forecast;                 /* of a --dry-run */
     struct fm_plan_file carried[FM_CARRIED_MAX]; /* of the first stage */
     int carried_count;
 };
@@ -54,19 +71,21 @@ struct fm_plan_sweep {
  */
 uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory);
 
+/* One more way to a shorter run. */
+void fm_plan_offer(struct fm_plan *plan, double flops, const char *fmt, ...) FM_PRINTF(3, 4);
+
 /* Add one kind of sweep to *plan. */
 void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
                  const struct fm_plan_sweep *sweep, uint64_t memory);
 
 /*
  * Before the run: room for the output (FM_ECREATE), `copied` bytes of its input included, and for
- * what is spilled (FM_EIO).  A --memory below what the run needs at the least is a warning that
- * says how much is used.
+ * what is spilled (FM_EIO).  Gives the advice below.
  */
 int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
                   struct fm_err *err);
 
-/* Probe the machine (some tens of milliseconds) and fill rate and seconds. */
-void fm_plan_time(struct fm_plan *plan, const struct fm_ops *ops);
+/* A warning where --memory is below what the run needs at the least, with what it needs. */
+void fm_plan_advise(const struct fm_plan *plan, const struct fm_run_options *run);
 
 #endif

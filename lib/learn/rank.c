@@ -6,6 +6,7 @@
 #include "lib/learn/rank.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -492,6 +493,9 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
         rc = count_batches(&batches, &task, err);
     if (!rc) {
         plan_scores(plan, &task, batches);
+        /* Half of it, in whole sequences. */
+        uint64_t T = (uint64_t)task.calib.T, half = (plan->used / T + 1) / 2 * T;
+        fm_plan_offer(plan, plan->flops / 2, "--max-tokens %" PRIu64, half);
         plan_carried(plan, &task.dir);
         rc = fm_task_plan_end(&task, plan, err);
     }

@@ -471,6 +471,11 @@ int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_op
         rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc) {
         plan_steps(plan, options, &task, &budget);
+        struct fm_recover_options half = *options;
+        struct fm_plan changed;
+        half.steps = (options->steps + 1) / 2;
+        plan_steps(&changed, &half, &task, &budget);
+        fm_plan_offer(plan, changed.flops, "--steps %d", half.steps);
         rc = fm_task_plan_end(&task, plan, err);
     }
     fm_task_close(&task);

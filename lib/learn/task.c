@@ -15,6 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 #include "lib/data/provenance.h"
+#include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 #include "lib/run/journal.h"
 #include "lib/stage/stage.h"
@@ -125,10 +126,12 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
 int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err)
 {
     const char *output = task->run->output;
-    if (output && strcmp(output, "-") != 0 && fm_plan_check(plan, task->run, 0, err))
+    bool file = output && strcmp(output, "-") != 0;
+    if (file && fm_plan_check(plan, task->run, 0, err))
         return err->code;
-    fm_plan_time(plan, task->ops);
-    return FM_OK;
+    if (!file)
+        fm_plan_advise(plan, task->run);
+    return fm_forecast_make(plan, task->run, task->ops, err);
 }
 
 void fm_task_forget(const struct fm_task *task, const char *tool)

@@ -461,6 +461,26 @@ static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, s
     plan->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
 }
 
+/* Fewer steps, or a method that takes none. */
+static void plan_changes(struct fm_plan *plan, const struct fm_train_options *o,
+                         struct fm_task *task, const struct fm_decimal *step,
+                         const struct fm_decimal *until)
+{
+    static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
+    struct fm_train_options other = *o;
+    struct fm_plan changed;
+    if (learns(o->method) && o->steps > 1) {
+        other.steps = o->steps / 2;
+        plan_masks(&changed, &other, task, step, until);
+        fm_plan_offer(plan, changed.flops, "--steps %d", other.steps);
+    }
+    for (int i = 0; i < 2; i++) {
+        other.method = method[i];
+        plan_masks(&changed, &other, task, step, until);
+        fm_plan_offer(plan, changed.flops, "--method %s", fm_method_name(method[i]));
+    }
+}
+
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_plan plan;
@@ -508,6 +528,7 @@ int fm_train_plan(const struct fm_run_options *run, const struct fm_train_option
         rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc) {
         plan_masks(plan, options, &task, &step, &until);
+        plan_changes(plan, options, &task, &step, &until);
         rc = fm_task_plan_end(&task, plan, err);
     }
     fm_task_close(&task);

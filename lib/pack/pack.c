@@ -279,12 +279,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     cJSON_Delete(manifest);
     if (rc || to_pipe(p))
         return rc;
-    rc = fm_file_free_space(p->run->output, &r->bytes_free, err);
-    if (!rc && r->bytes_free < r->bytes_out)
-        rc = fm_fail(err, FM_ECREATE, "%s: the bundle takes %llu bytes, %llu are free there",
-                     p->run->output, (unsigned long long)r->bytes_out,
-                     (unsigned long long)r->bytes_free);
-    return rc;
+    return fm_run_room(p->run->output, "bundle", r->bytes_out, &r->bytes_free, err);
 }
 
 static int plan(struct fm_packing *p, struct fm_err *err)

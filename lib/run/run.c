@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "formats/file/file.h"
+#include "lib/base/units.h"
 
 #define DECIMALS 6 /* of a weight */
 
@@ -98,6 +99,19 @@ int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, stru
                        "'%s': a weight is above 0, at most a million, with at most %d decimals",
                        spec, DECIMALS);
     return FM_OK;
+}
+
+int fm_run_room(const char *path, const char *what, uint64_t bytes, uint64_t *room,
+                struct fm_err *err)
+{
+    char needed[32], has[32];
+    int rc = fm_file_free_space(path, room, err);
+    if (rc || *room >= bytes)
+        return rc;
+    fm_units_bytes(needed, bytes);
+    fm_units_bytes(has, *room);
+    return fm_fail(err, FM_ECREATE, "%s: the %s takes %s, %s are free there", path, what, needed,
+                   has);
 }
 
 void fm_run_abandon(void)

@@ -52,6 +52,7 @@ struct fm_run_options {
     const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
     enum fm_precision precision;
     const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */
+    double assume_rate;       /* GFLOP/s that --dry-run takes for its forecast; 0: a probe's */
     uint64_t memory;          /* bytes; 0: half of the machine's */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
     const char *input;        /* stage stream to read, "-": standard input, NULL: none */
@@ -84,6 +85,13 @@ uint64_t fm_run_memory(const struct fm_run_options *run);
 /* Before hours of work: FM_EUSAGE where the result would go to a terminal.  Files: lib/run/guard.h.
  */
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
+
+/*
+ * *room: bytes that are free where `path` will be, the file system's.  FM_ECREATE where `bytes` do
+ * not fit, naming `what` ("bundle").
+ */
+int fm_run_room(const char *path, const char *what, uint64_t bytes, uint64_t *room,
+                struct fm_err *err);
 
 /* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
 void fm_run_abandon(void);

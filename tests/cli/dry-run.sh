@@ -12,6 +12,10 @@ fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" -o ranked 2>&1 | sed 1q
 echo "over a file: status ${PIPESTATUS[0]}"
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --memory 1K -o out 2>&1 >/dev/null |
     sed 's/up to .* MB/up to M MB/'
+fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --memory 1K 2>&1 >/dev/null |
+    sed 's/up to .* MB/up to M MB, towards a pipe too/'
+fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 0.0000001 | grep '^time'
+fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
 fm-pack -n --export out --budget 0.4 family.fm | awk '{ print $1 }'

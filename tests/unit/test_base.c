@@ -23,6 +23,7 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
+#include "lib/base/units.h"
 #include "tests/unit/child.h"
 
 /* err */
@@ -470,6 +471,41 @@ static void records_are_sorted_and_found_by_their_names(void **state)
     assert_null(fm_names_twin(NULL, 0, sizeof *r));
 }
 
+static void sizes_and_times_are_read_at_a_glance(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } time[] = {{-1, "under 1 s"},
+                {0.5, "under 1 s"},
+                {4.26, "4.3 s"},
+                {45.4, "45 s"},
+                {59.6, "1 min"},
+                {89.6, "1 min 30 s"},
+                {560, "9 min 20 s"},
+                {3599.6, "1 h"},
+                {33477, "9 h 18 min"},
+                {86399, "1 d"},
+                {3 * 86400 + 4.4 * 3600, "3 d 4 h"},
+                {1e300, NULL}};
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } size[] = {{0, "0 B"}, {999, "999 B"}, {999600, "1 MB"}, {12900000000, "12.9 GB"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof time / sizeof *time; i++) {
+        char text[32];
+        fm_units_time(text, time[i].seconds);
+        if (time[i].text)
+            assert_string_equal(text, time[i].text);
+    }
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        char text[32];
+        fm_units_bytes(text, size[i].bytes);
+        assert_string_equal(text, size[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -490,6 +526,7 @@ int main(void)
         cmocka_unit_test(scratch_is_a_stack),
         cmocka_unit_test(a_watched_crash_is_a_lack_of_memory_where_there_is_none),
         cmocka_unit_test(records_are_sorted_and_found_by_their_names),
+        cmocka_unit_test(sizes_and_times_are_read_at_a_glance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "lib/base/pool.h"
 #include "lib/export/export.h"
@@ -242,19 +243,22 @@ static void a_tar_stream_has_the_files_of_the_directory(void **unused)
     fm_pool_stop();
 }
 
-static void budgets_too_far_away_are_refused_with_their_neighbours(void **unused)
+static void the_nearest_budget_is_taken_and_none_beyond_the_end(void **unused)
 {
     (void)unused;
     struct fm_err err = {0};
     struct fm_export_report report;
     pack(given_stage("in.fm", false), scratch("a.fm"));
     struct fm_run_options run = run_for(scratch("a.fm"), scratch("never"));
-    struct fm_export_options options = {.layout = &fm_layout_padded, .budget = 0.2};
+    struct fm_export_options options = {.layout = &fm_layout_padded, .budget = 0.2, .exact = true};
     assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
-    assert_non_null(strstr(err.text, "the neighbours are 0.158559 and 0.237838"));
-    options.budget = 0.9;
+    assert_non_null(strstr(err.text, "neighbours have 0.1586 and 0.2378"));
+    options = (struct fm_export_options){.layout = &fm_layout_padded, .budget = 0.9};
     assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
-    assert_non_null(strstr(err.text, "the nearest is 0.475676"));
+    assert_non_null(strstr(err.text, "the family's end, 0.4757"));
+    options.budget = 0.2;
+    assert_int_equal(fm_export_plan(&run, &options, &report, &err), FM_OK);
+    assert_true(fabs(report.budget - 0.2378) < 0.0001);
     assert_int_not_equal(access(scratch("never"), F_OK), 0);
 }
 
@@ -357,7 +361,7 @@ int main(void)
         cmocka_unit_test(one_thread_and_three_give_the_same_bytes),
         cmocka_unit_test(bundle_and_exports_have_the_bytes_of_every_machine),
         cmocka_unit_test(a_tar_stream_has_the_files_of_the_directory),
-        cmocka_unit_test(budgets_too_far_away_are_refused_with_their_neighbours),
+        cmocka_unit_test(the_nearest_budget_is_taken_and_none_beyond_the_end),
         cmocka_unit_test(the_list_says_what_the_manifest_does),
         cmocka_unit_test(the_adapter_touches_only_the_channels_under_its_mask),
         cmocka_unit_test(a_stream_of_another_checkpoint_is_refused),

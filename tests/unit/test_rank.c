@@ -383,7 +383,8 @@ static void a_plan_counts_sweeps_and_products(void **state)
     assert_int_equal(fm_rank_plan(&r.run, &options, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 1);
     assert_int_equal(plan.tokens, 6 * 23);
-    assert_true(plan.flops > 1e6 && plan.rate > 0 && plan.seconds > 0);
+    assert_true(plan.flops > 1e6 && plan.forecast.rate_least > 0 &&
+                plan.forecast.seconds_least > 0);
     assert_true(plan.disk > CHANNELS * 12 && plan.memory > 0);
     assert_int_equal(access(r.run.output, F_OK), -1);
 }

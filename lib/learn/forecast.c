@@ -1,0 +1,130 @@
+/*
+ * The probe is a product that fits the cache, on all threads at once, in slices: a shared machine
+ * gives each slice another rate, and the slowest and fastest bound what is said.  What would halve
+ * the time is tried in the plan's order: another precision of the same work first, then less work.
+ */
+#include "lib/learn/forecast.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+
+#define PROBE 384
+#define SLICES 4
+#define SLICE_SECONDS 0.02
+#define OTHERS (4.0 / 3) /* of a run beside its products */
+#define HALF 0.55        /* what people would call half */
+
+struct probe {
+    const struct fm_ops *ops;
+    const float *a, *b;
+    float *c; /* one for each task */
+};
+
+static void multiply(void *arg, int i)
+{
+    const struct probe *p = arg;
+    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, fm_f32(p->a), PROBE, fm_f32(p->b), PROBE, 0,
+                 p->c + (size_t)i * PROBE * PROBE, PROBE);
+}
+
+static int run_slice(double *rate, struct probe *probe, struct fm_err *err)
+{
+    int threads = fm_pool_threads(), rc = FM_OK;
+    double began = fm_clock_now(), spent = 0, flops = 0;
+    while (!rc && spent < SLICE_SECONDS) {
+        fm_pool_for(threads, multiply, probe);
+        rc = probe->ops->device->sync(err);
+        flops += 2.0 * PROBE * PROBE * PROBE * threads;
+        spent = fm_clock_now() - began;
+    }
+    *rate = flops / spent;
+    return rc;
+}
+
+/* FLOP/s of products by `ops`: of the slowest slice and of the fastest. */
+static int probe_rate(double *least, double *most, const struct fm_ops *ops, struct fm_err *err)
+{
+    size_t n = (size_t)PROBE * PROBE, floats = (2 + (size_t)fm_pool_threads()) * n;
+    float *host = fm_alloc(2 * n, sizeof *host, "a probe", err);
+    float *a = host ? ops->device->alloc(floats * sizeof *a, "a probe", err) : NULL;
+    if (!a) {
+        free(host);
+        return FM_ENOMEM;
+    }
+    for (size_t i = 0; i < 2 * n; i++)
+        host[i] = (float)(i % 7) - 3;
+    ops->device->copy_in(a, host, 2 * n * sizeof *a);
+    free(host);
+    struct probe probe = {ops, a, a + n, a + 2 * n};
+    /* The first product makes the library's plan. */
+    multiply(&probe, 0);
+    int rc = ops->device->sync(err);
+    *least = INFINITY;
+    *most = 0;
+    for (int i = 0; !rc && i < SLICES; i++) {
+        double rate;
+        rc = run_slice(&rate, &probe, err);
+        *least = fmin(*least, rate);
+        *most = fmax(*most, rate);
+    }
+    ops->device->free(a);
+    return rc;
+}
+
+/* The same work in bfloat16, where this machine multiplies it that much faster. */
+static int try_precision(struct fm_forecast *f, const struct fm_plan *plan,
+                         const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_run_options other = *run;
+    const struct fm_ops *ops;
+    double least, most;
+    other.precision = FM_PRECISION_BF16;
+    other.ops = NULL;
+    struct fm_err none = {0};
+    if (f->assumed || run->precision == FM_PRECISION_BF16 || fm_run_ops(&ops, &other, &none))
+        return FM_OK;
+    int rc = probe_rate(&least, &most, ops, err);
+    if (rc || f->rate_most > HALF * most)
+        return rc;
+    f->halved = (struct fm_plan_change){.options = "--precision bf16", .flops = plan->flops};
+    f->halved_seconds = plan->flops / least * OTHERS;
+    return FM_OK;
+}
+
+static void try_changes(struct fm_forecast *f, const struct fm_plan *plan)
+{
+    for (int i = 0; i < plan->changes && !f->halved.options[0]; i++) {
+        double seconds = plan->change[i].flops / f->rate_least * OTHERS;
+        if (seconds > HALF * f->seconds_most)
+            continue;
+        f->halved = plan->change[i];
+        f->halved_seconds = seconds;
+    }
+}
+
+int fm_forecast_make(struct fm_plan *plan, const struct fm_run_options *run,
+                     const struct fm_ops *ops, struct fm_err *err)
+{
+    struct fm_forecast *f = &plan->forecast;
+    *f = (struct fm_forecast){.assumed = run->assume_rate > 0, .threads = fm_pool_threads()};
+    f->rate_least = f->rate_most = run->assume_rate * 1e9;
+    int rc = f->assumed ? FM_OK : probe_rate(&f->rate_least, &f->rate_most, ops, err);
+    if (rc)
+        return rc;
+    f->seconds_least = plan->flops / f->rate_most * OTHERS;
+    f->seconds_most = plan->flops / f->rate_least * OTHERS;
+    rc = try_precision(f, plan, run, err);
+    if (!rc)
+        try_changes(f, plan);
+    return rc;
+}
+
+double fm_forecast_cores(const struct fm_forecast *f, int cores)
+{
+    return f->seconds_most * f->threads / cores;
+}
