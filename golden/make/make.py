@@ -6,6 +6,7 @@ Commands, all of them in this order where none is named:
     make.py odd-NAME   one of them
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
     make.py tiny       tiny-mixtral: goldens of the model that is there
+    make.py rivals     rivals/: what other pruners' rules give on some of them
     make.py study      does pruning matter on tiny-mixtral?
     make.py check      hold all goldens against plain.py
     make.py digests    renew the list of digests at the end of golden/README
@@ -22,6 +23,7 @@ import check
 import families
 import odd
 import quantised
+import rivals
 import study
 import tiny
 
@@ -45,6 +47,10 @@ def make_tiny():
     tiny.make_goldens(HERE / "tiny-mixtral")
 
 
+def make_rivals():
+    rivals.make_all(HERE)
+
+
 def study_tiny():
     study.study(HERE / "tiny-mixtral", tiny.T)
 
@@ -56,7 +62,8 @@ def check_all():
 
 def renew_digests():
     """README's last section: one line for each file in the model folders, as xxhsum prints it."""
-    files = sorted(str(p.relative_to(HERE)) for d in MODELS for p in (HERE / d).iterdir())
+    folders = [*MODELS, "rivals"]
+    files = sorted(str(p.relative_to(HERE)) for d in folders for p in (HERE / d).iterdir())
     digests = subprocess.run(
         ["xxhsum", "-H2", *files], cwd=HERE, check=True, capture_output=True, text=True
     ).stdout
@@ -69,6 +76,7 @@ COMMANDS = {
     "odd": make_odd,
     "train": train_tiny,
     "tiny": make_tiny,
+    "rivals": make_rivals,
     "study": study_tiny,
     "check": check_all,
     "digests": renew_digests,

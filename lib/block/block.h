@@ -184,6 +184,8 @@ struct fm_expert_rows {
     struct fm_in gate_up, down; /* (r cap, H), (cap, H) */
     const float *gate_up_bias;  /* (r cap); NULL where the form has none, and so is the next */
     const float *down_bias;     /* (H) */
+    struct fm_out h;            /* (n, width): where the forward leaves what down is applied to; at
+                                   NULL, in scratch */
 };
 
 /* What the backward of an expert reads and makes; arrays of n rows. */

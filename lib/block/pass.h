@@ -10,6 +10,10 @@
 #include "lib/base/pool.h"
 #include "lib/block/block.h"
 
+/* So far below every logit that its share of a softmax is 0, and finite, so that differences and
+ * quotients of it are. */
+#define FM_PASS_CLOSED (-1e30f)
+
 /* Rows of many micro-batches make better products.  Everything is borrowed. */
 struct fm_pass {
     const struct fm_ops *ops;
@@ -17,6 +21,9 @@ struct fm_pass {
     const struct fm_layer *layer;
     int l;                  /* its number */
     const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
+    const float *closed;    /* (E) added to the router's logits and, where it chooses by score, to
+                               the scores it chooses by: 0, or FM_PASS_CLOSED for an expert that is
+                               as if it were not there; NULL: all are */
     const float *cos, *sin; /* (T, angles): as the attention block filled them */
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */

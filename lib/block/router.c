@@ -6,6 +6,8 @@ void fm_router_logits(const struct fm_pass *p, float *logits, const float *x)
     int E = p->config->E, H = p->config->H;
     p->ops->gemm(false, true, fm_pass_rows(p), E, H, 1, fm_f32(x), H,
                  fm_f32(fm_router_weights(p->layer)->w), H, 0, logits, E);
+    if (p->closed)
+        p->ops->add_rows(logits, p->closed, fm_pass_rows(p), E);
 }
 
 void fm_router_logits_back(const struct fm_pass *p, float *dx, const float *dlogits)

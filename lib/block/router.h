@@ -16,7 +16,8 @@ static inline const struct fm_router_weights *fm_router_weights(const struct fm_
     return (const void *)&layer->router;
 }
 
-/* logits (N, E) = x w^T; dx (N, H) = dlogits w; and their cost for one token. */
+/* logits (N, E) = x w^T, plus the pass's `closed`; dx (N, H) = dlogits w; and their cost for one
+ * token. */
 void fm_router_logits(const struct fm_pass *pass, float *logits, const float *x);
 void fm_router_logits_back(const struct fm_pass *pass, float *dx, const float *dlogits);
 double fm_router_logits_flops(const struct fm_config *config);

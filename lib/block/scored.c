@@ -121,6 +121,19 @@ static struct fm_pass exact(const struct fm_pass *p)
     return same;
 }
 
+/* The bias that the choice is made with, in scratch where the pass closes experts: a score alone
+ * would leave a closed one with a large bias in the choice. */
+static const float *choice_bias(const struct fm_pass *p, const float *bias)
+{
+    if (!p->closed)
+        return bias;
+    float *both = fm_pass_floats(p, (size_t)p->config->E);
+    p->ops->copy(both, p->closed, (size_t)p->config->E * sizeof *both);
+    if (bias)
+        p->ops->add(both, bias, p->config->E);
+    return both;
+}
+
 /* `scores` (N, E) holds the logits, then the scores. */
 static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float *scores,
                     const float *x)
@@ -128,9 +141,11 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
     const struct fm_config *c = p->config;
     const struct fm_scored_weights *w = (const void *)&p->layer->router;
     struct fm_pass f32 = exact(p);
+    struct fm_mark mark = fm_pass_mark(p);
     fm_router_logits(&f32, scores, x);
-    p->ops->route_scored(ids, weights, scores, w->bias, &fm_scored_of(c)->rule, fm_pass_rows(p),
-                         c->E, c->K);
+    p->ops->route_scored(ids, weights, scores, choice_bias(p, w->bias), &fm_scored_of(c)->rule,
+                         fm_pass_rows(p), c->E, c->K);
+    fm_pass_release(p, mark);
 }
 
 static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,

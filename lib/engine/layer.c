@@ -194,6 +194,7 @@ static bool look(struct fm_expert_rows *r, const struct experts *x, int e)
         r->gate_up_bias = p->layer->gate_up_bias + (size_t)p->config->expert->rows * row0;
         r->down_bias = p->layer->down_bias + (size_t)e * H;
     }
+    r->h = (struct fm_out){0};
     return r->n > 0;
 }
 
@@ -207,6 +208,44 @@ static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, i
     return fm_pass_floats(x->pass, (size_t)r->n * rows * (size_t)width);
 }
 
+/* A view of micro-batch `part` of an expert's rows; those before it begin at row *n of all. */
+static struct fm_expert_view view_part(const struct experts *x, const struct fm_expert_view *all,
+                                       int part, size_t *n)
+{
+    const int32_t *first = x->inner->first + (size_t)all->expert * (size_t)x->pass->parts;
+    struct fm_expert_view v = *all;
+    *n = (size_t)(first[part] - first[0]);
+    v.layer = x->where[part].layer;
+    v.lane = x->where[part].lane;
+    v.batch = x->where[part].batch;
+    v.slot = x->where[part].slot;
+    v.n = first[part + 1] - first[part];
+    v.rows += *n;
+    v.x = fm_element(v.x, *n * (size_t)x->pass->config->H);
+    return v;
+}
+
+/* Call the visitor for each micro-batch that has rows of this expert. */
+static void show_forward(const struct experts *x, const struct fm_expert_rows *r, struct fm_in rows)
+{
+    size_t H = (size_t)x->pass->config->H, first = (size_t)first_row(x->pass, x->inner, r->e), n;
+    const struct fm_expert_view all = {.expert = r->e,
+                                       .rows = x->inner->rows + first,
+                                       .width = r->width,
+                                       .cap = r->cap,
+                                       .gate_up = r->gate_up,
+                                       .down = r->down,
+                                       .x = rows};
+    for (int i = 0; i < x->pass->parts; i++) {
+        struct fm_expert_view v = view_part(x, &all, i, &n);
+        v.h = fm_element(fm_written(r->h), n * (size_t)r->width);
+        v.y = x->z + (first + n) * H;
+        v.weight = x->inner->scale + first + n;
+        if (v.n > 0)
+            x->visitor->expert(x->visitor->self, &v);
+    }
+}
+
 static void forward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
@@ -218,26 +257,37 @@ static void forward_expert(void *arg, int i)
     struct fm_mark mark = fm_pass_mark(p);
     struct fm_out rows = fm_pass_operand(p, (size_t)r.n * H);
     float *gu = take_gu(x, &r, r.width);
+    if (x->visitor)
+        r.h = fm_pass_operand(p, (size_t)r.n * (size_t)r.width);
     if (r.width > 0)
         p->ops->gather(rows, fm_f32(x->inner->xm), x->inner->rows + first, NULL, r.n, p->config->H);
     p->config->expert->forward(p, &r, x->z + first * H, gu, fm_written(rows));
+    if (x->visitor)
+        show_forward(x, &r, fm_written(rows));
     fm_pass_release(p, mark);
 }
 
 /* y (N, H) += the chosen experts' outputs, weighted. */
-static void add_experts(const struct fm_pass *p, const struct inner *a, float *y, int64_t *counts)
+static void add_experts(const struct fm_pass *p, const struct inner *a, float *y, int64_t *counts,
+                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
     float *z = fm_pass_floats(p, (size_t)N * (size_t)c->K * (size_t)c->H);
-    struct experts e = {.pass = p, .inner = a, .order = order_experts(p, a), .z = z};
+    struct experts e = {.pass = p,
+                        .inner = a,
+                        .order = order_experts(p, a),
+                        .z = z,
+                        .visitor = visitor,
+                        .where = where};
     fm_pool_for(c->E, forward_expert, &e);
     p->ops->combine(y, z, a->where, a->weights, N, c->K, c->H);
     for (int i = 0; counts && i < c->E; i++)
         counts[i] = count_rows(p, a, i);
 }
 
-void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts)
+void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts,
+                      const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
     struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
@@ -249,7 +299,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     if (p->kept)
         p->ops->copy(a.x1, y, count * sizeof *y);
     if (a.ids)
-        add_experts(p, &a, y, counts);
+        add_experts(p, &a, y, counts, visitor, where);
     fm_mlp_forward(p, a.mlp_gu, y, a.xm);
     fm_pass_release(p, mark);
     fm_scratch_release(host);
@@ -259,19 +309,10 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
 static void show(const struct experts *x, const struct fm_expert_view *all, int full)
 {
     const struct fm_pass *p = x->pass;
-    size_t r = (size_t)p->config->expert->rows;
-    const int32_t *part = x->inner->first + (size_t)all->expert * (size_t)p->parts;
+    size_t r = (size_t)p->config->expert->rows, n;
     size_t H = (size_t)p->config->H, f = (size_t)full, k = (size_t)all->width;
     for (int i = 0; i < p->parts; i++) {
-        struct fm_expert_view v = *all;
-        size_t n = (size_t)(part[i] - part[0]);
-        v.layer = x->where[i].layer;
-        v.lane = x->where[i].lane;
-        v.batch = x->where[i].batch;
-        v.slot = x->where[i].slot;
-        v.n = part[i + 1] - part[i];
-        v.rows += n;
-        v.x = fm_element(v.x, n * H);
+        struct fm_expert_view v = view_part(x, all, i, &n);
         v.h = fm_element(v.h, n * f);
         v.dy = fm_element(v.dy, n * H);
         v.dh += n * f;

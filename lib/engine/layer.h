@@ -23,8 +23,10 @@
 size_t fm_layer_kept_bytes(const struct fm_config *config, int N, bool gu);
 
 /* y (S T, H) from x (S T, H); y may be x.  counts (E), where not NULL, receives the rows that
- * each expert got. */
-void fm_layer_forward(const struct fm_pass *pass, float *y, const float *x, int64_t *counts);
+ * each expert got.  visitor, where not NULL, sees every expert and micro-batch with rows, as in the
+ * backward. */
+void fm_layer_forward(const struct fm_pass *pass, float *y, const float *x, int64_t *counts,
+                      const struct fm_visitor *visitor, const struct fm_expert_view *where);
 
 /*
  * dx (S T, H) holds the gradient at y and receives the one at x; !wanted: nobody reads that one,

@@ -65,12 +65,14 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
     const struct fm_sweep *s = r->sweep;
     const struct fm_block *k = &s->block[block];
     const uint32_t *widths = r->lane[lane].widths;
+    const float *closed = r->lane[lane].closed;
     struct fm_pass pass = {
         .ops = s->ops,
         .config = s->config,
         .l = r->l,
         .layer = fm_merge_find(r, lane),
         .widths = widths && r->m >= 0 ? widths + (size_t)r->m * (size_t)s->config->E : NULL,
+        .closed = closed && r->m >= 0 ? closed + (size_t)r->m * (size_t)s->config->E : NULL,
         .cos = s->cos,
         .sin = s->sin,
         .S = k->count * r->batch[k->first].S,
@@ -108,7 +110,27 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
     }
 }
 
-static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err)
+/* Where the views of a block and lane belong, on the way forward. */
+static void place_forward(const struct fm_sweeping *r, int block, int lane,
+                          struct fm_expert_view *where)
+{
+    const struct fm_block *k = &r->sweep->block[block];
+    for (int i = 0; i < k->count; i++)
+        where[i] = (struct fm_expert_view){.layer = r->m,
+                                           .lane = lane,
+                                           .batch = k->first + i,
+                                           .slot = (k->first + i) * r->lanes + lane};
+}
+
+/* The layer's experts are seen by this visitor, or by none. */
+static const struct fm_visitor *forward_visitor(const struct fm_sweeping *r)
+{
+    return r->visitor && r->visitor->forward && r->m >= 0 ? r->visitor : NULL;
+}
+
+/* where (micro-batches of a block) is room for the views' places. */
+static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_view *where,
+                       struct fm_err *err)
 {
     const struct fm_sweep *s = r->sweep;
     int block = task / r->lanes, lane = task % r->lanes;
@@ -132,7 +154,9 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err
     if (rc)
         return rc;
     float *y = in == out ? x : fm_store_place(&s->store, out, spare_out);
-    fm_layer_forward(&pass, y, x, s->routed + (size_t)task * (size_t)s->config->E);
+    place_forward(r, block, lane, where);
+    fm_layer_forward(&pass, y, x, s->routed + (size_t)task * (size_t)s->config->E,
+                     forward_visitor(r), where);
     rc = check_finite(r, y, block, lane, "an activation", err);
     return rc ? rc : fm_store_put(&s->store, out, 0, bytes, y, err);
 }
@@ -141,11 +165,14 @@ static void forward_task(void *arg, int i)
 {
     struct fm_sweeping *r = arg;
     const struct fm_device *device = r->sweep->ops->device;
-    struct fm_mark mark = device->mark();
+    struct fm_mark host = fm_scratch_mark(), mark = device->mark();
+    struct fm_expert_view *where =
+        fm_scratch((size_t)r->sweep->block[i / r->lanes].count * sizeof *where);
     struct fm_err err = {0};
-    if (forward_one(r, i, &err))
+    if (forward_one(r, i, where, &err))
         fm_sweeping_fail(r, i, &err);
     device->release(mark);
+    fm_scratch_release(host);
 }
 
 /* Place of a batch and the nth lane with a gradient in the order of commits. */
@@ -276,6 +303,15 @@ static void leave_layer(struct fm_sweeping *r)
         o->progress(o->progress_self, r->done, r->total);
 }
 
+/* All tasks of the layer are done: what the visitor kept of them, in order. */
+static int commit_forward(struct fm_sweeping *r, const struct fm_visitor *v, struct fm_err *err)
+{
+    for (int b = 0; v->commit && b < r->batches; b++)
+        for (int lane = 0; lane < r->lanes; lane++)
+            v->commit(v->self, r->m, b, lane, b * r->lanes + lane);
+    return v->layer_end ? v->layer_end(v->self, r->m, err) : FM_OK;
+}
+
 static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
@@ -283,10 +319,16 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
     size_t M = (size_t)s->config->M;
     for (int l = 0; l < L; l++) {
         int rc = enter_layer(r, l, l + 1 < L ? l + 1 : -1, err);
+        const struct fm_visitor *v = rc ? NULL : forward_visitor(r);
+        if (v && v->layer_begin)
+            rc = v->layer_begin(v->self, r->m, err);
         if (rc)
             return rc;
         fm_pool_for(n, forward_task, r);
-        if ((rc = fm_sweeping_settle(r, err)))
+        rc = fm_sweeping_settle(r, err);
+        if (!rc && v)
+            rc = commit_forward(r, v, err);
+        if (rc)
             return rc;
         for (int i = 0; counts && r->m >= 0 && i < n; i++)
             for (int e = 0; e < E; e++)
@@ -375,6 +417,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
 {
     const struct fm_config *c = s->config;
     assert(batches > 0 && batches <= s->batches && lanes > 0 && lanes <= s->lanes);
+    assert(!visitor || !visitor->forward || !lane[0].backward);
     struct fm_sweeping r = {.sweep = s,
                             .batch = batch,
                             .batches = batches,
@@ -518,6 +561,11 @@ void fm_sweep_free(struct fm_sweep *s)
 int fm_sweep_slots(const struct fm_sweep *s)
 {
     return s->slots;
+}
+
+int fm_sweep_slots_forward(const struct fm_sweep *s)
+{
+    return s->batches * s->lanes;
 }
 
 void fm_sweep_tap(struct fm_sweep *s, const struct fm_sweep_taps *taps)

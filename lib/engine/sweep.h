@@ -51,6 +51,9 @@ struct fm_lane {
     const struct fm_adapter *adapter; /* NULL: none; merged into the weights on the fly, in float32;
                                          on the device of ops (fm_adapter_place) */
     bool round;                       /* merged weights rounded to the stored dtype */
+    const float *closed;              /* (M, E) 0, or FM_PASS_CLOSED for experts that no token gets,
+                                         as if router and layer had none of them; on the device of
+                                         ops; NULL: all are open */
     bool backward;                    /* gradients wanted */
     int teacher;                      /* lane whose logits the KL compares with, -1: none;
                                          a lower index than this lane's */
@@ -64,8 +67,8 @@ struct fm_measure {
     int64_t n;     /* positions, S (T - 1) */
 };
 
-/* One expert of one lane and micro-batch on the way back; pointers die with the call, and what they
- * point to lies on the device of the sweep's operations. */
+/* One expert of one lane and micro-batch on the way back, or forward; pointers die with the call,
+ * and what they point to lies on the device of the sweep's operations. */
 struct fm_expert_view {
     int layer; /* the m-th of those that have experts */
     int expert, lane, batch;
@@ -80,16 +83,21 @@ struct fm_expert_view {
     struct fm_in dy;            /* (n, H) gradient at the expert's output, router weight in it */
     const float *dh;            /* (n, cap) dy down^T: gradient at the masked h, full width */
     struct fm_in dgu;           /* (n, 2 width) gradient at gate and up of the kept channels */
+    /* On the way forward there are no gradients, h is `width` wide, and there are: */
+    const float *y;      /* (n, H) output of the expert */
+    const float *weight; /* (n) the router's weight of each row */
 };
 
 struct fm_visitor {
     void *self;
+    /* The visitor is called on the way forward instead, with every lane; no lane has `backward`. */
+    bool forward;
     /*
      * All losses of the sweep are known: measure is (batches, lanes).  May set
      * scale (lanes), 1 before, which multiplies that lane's gradient.  NULL: not wanted.
      */
     void (*losses)(void *self, const struct fm_measure *measure, float *scale);
-    /* The backward comes to the m-th layer of experts; the last call before these. */
+    /* The sweep comes to the m-th layer of experts; the last call before these. */
     int (*layer_begin)(void *self, int m, struct fm_err *err);
     /* Called by many threads at once for different experts, batches and lanes; heavy work here.
      * Writes only to what belongs to (view->slot, view->expert). */
@@ -120,8 +128,10 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                  struct fm_err *err);
 void fm_sweep_free(struct fm_sweep *sweep);
 
-/* Slots that visitors need scratch for: constant over the life of the sweep. */
+/* Slots that visitors need scratch for: constant over the life of the sweep.  And those of visitors
+ * on the way forward: one for every micro-batch and lane. */
 int fm_sweep_slots(const struct fm_sweep *sweep);
+int fm_sweep_slots_forward(const struct fm_sweep *sweep);
 
 /*
  * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), where not NULL, receives the

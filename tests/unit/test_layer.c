@@ -148,7 +148,7 @@ static double probe(const struct fm_pass *pass, const float *x, const float *v, 
     float moved[FLOATS], y[FLOATS];
     for (int i = 0; i < FLOATS; i++)
         moved[i] = x[i] + step * v[i];
-    fm_layer_forward(pass, y, moved, NULL);
+    fm_layer_forward(pass, y, moved, NULL, NULL, NULL);
     return dot(r, y);
 }
 
@@ -198,7 +198,7 @@ static void a_width_equals_zeroed_weights(void **state)
     float *x = draw(FLOATS, 1), y[FLOATS], want[FLOATS], dx[FLOATS], dwant[FLOATS];
     struct fm_expert_view where = {0};
     (void)state;
-    fm_layer_forward(&pass, y, x, NULL);
+    fm_layer_forward(&pass, y, x, NULL, NULL, NULL);
     memcpy(dx, y, sizeof dx);
     fm_layer_backward(&pass, dx, true, x, NULL, &where);
     float *some = malloc(2 * E * I * H * sizeof(float));
@@ -209,7 +209,7 @@ static void a_width_equals_zeroed_weights(void **state)
             some[2 * e * I * H + j] = 0;
     pass.layer = &zeroed;
     pass.widths = NULL;
-    fm_layer_forward(&pass, want, x, NULL);
+    fm_layer_forward(&pass, want, x, NULL, NULL, NULL);
     assert_true(worst(y, want) <= 1e-6);
     memcpy(dwant, y, sizeof dwant);
     fm_layer_backward(&pass, dwant, true, x, NULL, &where);
@@ -321,8 +321,8 @@ static void the_fast_table_agrees_with_the_definition(void **state)
         float *x = draw(FLOATS, 1), y[FLOATS], want[FLOATS];
         int64_t counts[E] = {0}, wanted[E] = {0}, sum = 0;
         memcpy(y, x, sizeof y);
-        fm_layer_forward(&fast, y, y, counts); /* in place */
-        fm_layer_forward(&ref, want, x, wanted);
+        fm_layer_forward(&fast, y, y, counts, NULL, NULL); /* in place */
+        fm_layer_forward(&ref, want, x, wanted, NULL, NULL);
         assert_true(worst(y, want) <= 1e-5);
         assert_memory_equal(counts, wanted, sizeof counts);
         for (int e = 0; e < E; e++)

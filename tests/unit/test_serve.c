@@ -106,7 +106,7 @@ static float *forward_engine(const struct fm_servecase *c, int budget)
         pass.S = BATCH;
         pass.T = T;
         pass.parts = 1;
-        fm_layer_forward(&pass, x, x, NULL);
+        fm_layer_forward(&pass, x, x, NULL, NULL, NULL);
     }
     free(widths);
     return x;

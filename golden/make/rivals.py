@@ -1,0 +1,164 @@
+"""What the rules of other pruners give, by a few lines of PyTorch each: golden/rivals/.
+
+A rule looks at what every expert computes for the tokens that the router sends to it, or at the
+gradients of its weights.  Removing experts is done to the checkpoint itself, on disk: fewer expert
+tensors, fewer rows of the router, a smaller number in config.json; what transformers then makes of
+it is what a router with closed experts must give.
+"""
+
+import json
+import re
+import tempfile
+import types
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+import oracle
+
+MODELS = ("odd-mixtral", "odd-qwen2", "odd-phimoe", "odd-dsv3")
+COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")  # as config.json calls E
+ROUTER = re.compile(r"\.(block_sparse_moe|mlp)\.gate\.(weight|e_score_correction_bias)$")
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+
+
+# --- what is watched --------------------------------------------------------------------------------
+
+
+def watched_experts(self, hidden_states, top_k_index, top_k_weights):
+    """MixtralExperts.forward that notes, for every expert, what down is applied to, the output
+    before the router's weight, and that weight."""
+    out = torch.zeros_like(hidden_states)
+    for e in range(self.num_experts):
+        token, slot = torch.where(top_k_index == e)
+        gate, up = F.linear(hidden_states[token], self.gate_up_proj[e]).chunk(2, dim=-1)
+        h = self.act_fn(gate) * up
+        y = F.linear(h, self.down_proj[e])
+        weight = top_k_weights[token, slot]
+        self.seen[e] = tuple(x.detach().double() for x in (h, y, weight))
+        out = out.index_add(0, token, (y * weight[:, None]).to(out.dtype))
+    return out
+
+
+def watch(model):
+    for experts in oracle.experts_of(model):
+        experts.seen = {}
+        experts.forward = types.MethodType(watched_experts, experts)
+
+
+# --- the rules --------------------------------------------------------------------------------------
+
+
+def mean_or_zero(x):
+    return x.mean(0) if len(x) else x.new_zeros(x.shape[1:])
+
+
+def forward_rules(model, batches):
+    """REAP (M, E): mean over an expert's tokens of router weight times the norm of its output.
+    Activation (M, E, I): root of the sum over batches of (mean over the expert's tokens of |h|)^2.
+    Contribution: sum over batches of that mean, times the norm of the column of down.  Energy: sum
+    over tokens of (router weight h)^2 times the squared norm of the column of down."""
+    M, E, I = oracle.shape_of(model)
+    total, count = torch.zeros(M, E).double(), torch.zeros(M, E).double()
+    squares, means, energy = (torch.zeros(M, E, I).double() for _ in range(3))
+    for ids in batches:
+        with torch.no_grad():
+            oracle.logits_of(model, ids)
+        for m, experts in enumerate(oracle.experts_of(model)):
+            for e, (h, y, weight) in experts.seen.items():
+                total[m, e] += (weight * y.norm(dim=-1)).sum()
+                count[m, e] += len(h)
+                squares[m, e] += mean_or_zero(h.abs()).square()
+                means[m, e] += mean_or_zero(h.abs())
+                energy[m, e] += (weight[:, None] * h).square().sum(0)
+    columns = torch.stack([x.down_proj.detach().double().norm(dim=1) for x in oracle.experts_of(model)])
+    return {
+        "reap": total / count.clamp(min=1), "activation": squares.sqrt(),
+        "contribution": means * columns, "energy": energy * columns.square(),
+    }  # fmt: skip
+
+
+def fisher(model, batches):
+    """(M, E, I): mean over batches of the sum over a channel's parameters of (dL/dtheta)^2."""
+    total = 0.0
+    for ids in batches:
+        model.zero_grad(set_to_none=True)
+        oracle.cross_entropy(oracle.logits_of(model, ids), ids).backward()
+        layers = []
+        for experts in oracle.experts_of(model):
+            rows = experts.gate_up_proj.grad.double().square().sum(-1)
+            columns = experts.down_proj.grad.double().square().sum(1)
+            layers.append(sum(rows.chunk(2, dim=1)) + columns)
+        total = total + torch.stack(layers)
+    return total / len(batches)
+
+
+# --- a checkpoint with fewer experts ----------------------------------------------------------------
+
+
+def worst(score, groups):
+    """Of every group of experts the one with the lowest score, as a 0/1 row of what stays."""
+    keep = torch.ones_like(score, dtype=torch.int32)
+    size = len(score) // groups
+    for g in range(groups):
+        keep[g * size + int(score[g * size : (g + 1) * size].argmin())] = 0
+    return keep
+
+
+def without(tensors, layers, keep):
+    """The tensors of a checkpoint whose mixtures have only the experts of keep (M, E)."""
+    out = {}
+    for name, tensor in tensors.items():
+        layer = re.search(r"\.layers\.(\d+)\.", name)
+        m = layers.index(int(layer[1])) if layer and int(layer[1]) in layers else None
+        expert = EXPERT.search(name)
+        if m is not None and expert:
+            e = int(expert[1])
+            if keep[m, e]:
+                place = int(keep[m, :e].sum())
+                out[name[: expert.start()] + f".experts.{place}." + name[expert.end() :]] = tensor
+        elif m is not None and ROUTER.search(name):
+            out[name] = tensor[keep[m].bool()].contiguous()
+        else:
+            out[name] = tensor
+    return out
+
+
+def logprobs_without(folder, layers, keep, ids):
+    tensors = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        tensors |= load_file(path)
+    config = json.loads((folder / "config.json").read_text())
+    key = next(k for k in COUNTS if k in config)
+    config[key] = int(keep[0].sum())
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        save_file(without(tensors, layers, keep), place / "model.safetensors", metadata={"format": "pt"})
+        (place / "config.json").write_text(json.dumps(config))
+        model = oracle.load(place)
+        with torch.no_grad():
+            return oracle.log_probs(oracle.logits_of(model, ids), ids)
+
+
+# --- what is stored ---------------------------------------------------------------------------------
+
+
+def make(folder, out):
+    model = oracle.load(folder)
+    ids = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int64))
+    groups = getattr(model.config, "n_group", 1)
+    gradients = fisher(model, ids.split(1))
+    watch(model)
+    rules = forward_rules(model, ids.split(1))
+    keep = torch.stack([worst(layer, groups) for layer in rules["reap"]])
+    closed = logprobs_without(folder, oracle.moe_layers(model), keep, ids)
+    oracle.save(out, rules | {"fisher": gradients, "keep": keep, "closed.logprob": closed})
+
+
+def make_all(here):
+    (here / "rivals").mkdir(exist_ok=True)
+    for name in MODELS:
+        make(here / name, here / "rivals" / f"{name}.safetensors")

@@ -1,0 +1,87 @@
+/* Experts that are closed, against golden/rivals: checkpoints from which they were removed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/block/pass.h"
+#include "lib/engine/sweep.h"
+#include "tests/unit/rivals.h"
+
+/* (M, E) of the lane: 0, or closed where keep says so. */
+static float *close_experts(const int32_t *keep, size_t count)
+{
+    float *closed = malloc(count * sizeof *closed);
+    for (size_t i = 0; i < count; i++)
+        closed[i] = keep[i] ? 0 : FM_PASS_CLOSED;
+    return closed;
+}
+
+static void assert_closed(const char *model, const struct fm_ops *ops)
+{
+    struct golden g, own;
+    struct fm_err err = {0};
+    struct fm_model *m = NULL;
+    struct fm_sweep *sweep = NULL;
+    struct fm_measure measure;
+    char path[96];
+    size_t experts;
+    rivals_open(&g, model);
+    snprintf(path, sizeof path, "%s/golden.safetensors", rivals_model);
+    golden_open(&own, path);
+    int32_t *ids = golden_read(&own, "ids", FM_I32, NULL);
+    int S = (int)fm_safetensors_find(&own.st, "ids")->shape[0];
+    int T = (int)fm_safetensors_find(&own.st, "ids")->shape[1];
+    int32_t *keep = golden_read(&g, "keep", FM_I32, &experts);
+    float *closed = close_experts(keep, experts);
+    const struct fm_sweep_options options = {.memory = 1 << 30};
+    if (fm_model_open(&m, rivals_model, 1 << 30, &err) ||
+        fm_sweep_new(&sweep, m, ops, 1, S * T, T, 1, &options, &err))
+        fail_msg("%s", err.text);
+    int64_t *counts = calloc(experts, sizeof *counts);
+    struct fm_sweep_taps taps = {.logprob = calloc((size_t)(S * T), sizeof(float))};
+    struct fm_batch batch = {ids, S, T};
+    struct fm_lane lane = {.teacher = -1, .ce = 1, .closed = closed};
+    fm_sweep_tap(sweep, &taps);
+    if (fm_sweep_run(sweep, &batch, 1, &lane, 1, NULL, &measure, counts, &err))
+        fail_msg("%s", err.text);
+    printf("%s, %s: ", model, ops->name);
+    assert_true(golden_near(&g, "closed.logprob", taps.logprob, (size_t)(S * (T - 1)), 1e-4));
+    int64_t sum = 0;
+    for (size_t i = 0; i < experts; i++) {
+        assert_true(keep[i] || counts[i] == 0);
+        sum += counts[i];
+    }
+    const struct fm_config *c = fm_model_config(m);
+    assert_int_equal(sum, (int64_t)c->M * S * T * c->K);
+    fm_sweep_free(sweep);
+    fm_model_close(m);
+    free(taps.logprob);
+    free(counts);
+    free(closed);
+    free(keep);
+    free(ids);
+    golden_close(&own);
+    golden_close(&g);
+}
+
+static void closed_experts_are_as_if_removed(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    const struct fm_ops *cpu = NULL;
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    for (size_t i = 0; i < RIVALS; i++) {
+        assert_closed(rivals_models[i], fm_ops_ref());
+        assert_closed(rivals_models[i], cpu);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_experts_are_as_if_removed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
