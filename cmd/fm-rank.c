@@ -25,7 +25,10 @@ static void describe_experts(FILE *out, const struct fm_rank_report *r)
 static void describe(FILE *out, const void *report)
 {
     const struct fm_rank_report *r = report;
-    fprintf(out, "ranked   %d layers of %d experts of %d channels\n", r->M, r->E, r->I);
+    fprintf(out, "ranked   %d layers of %d experts of %d channels", r->M, r->E, r->I);
+    if (r->criterion != FM_CRITERION_TAYLOR)
+        fprintf(out, " by %s", fm_criterion_name(r->criterion));
+    fputc('\n', out);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
     if (r->resumed)
@@ -37,6 +40,8 @@ static cJSON *describe_json(const void *report)
 {
     const struct fm_rank_report *r = report;
     cJSON *o = fm_report_begin("fm-rank");
+    if (r->criterion != FM_CRITERION_TAYLOR)
+        cJSON_AddStringToObject(o, "criterion", fm_criterion_name(r->criterion));
     fm_report_uint(o, "layers", (uint64_t)r->L);
     cJSON *moe = r->M < r->L ? cJSON_AddArrayToObject(o, "moe_layers") : NULL;
     for (int m = 0; moe && m < r->M; m++)
@@ -81,10 +86,12 @@ static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
 
 int main(int argc, char **argv)
 {
-    int order = FM_ORDER_SCORE;
+    int order = FM_ORDER_SCORE, criterion = FM_CRITERION_TAYLOR;
     struct fm_rank_options options;
     fm_rank_defaults(&options);
     const struct fm_cli_option own[] = {
+        {"criterion", 0, FM_CLI_CHOICE, &criterion, "taylor|energy|activation",
+         "what a score is; the last two need no gradients (default: taylor)", 0, 0, 0},
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or in file order (default: score)", 0, 0, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
@@ -101,6 +108,7 @@ int main(int argc, char **argv)
     struct fm_rank_report report = {0};
     struct fm_err err = {0};
     options.order = (enum fm_rank_order)order;
+    options.criterion = (enum fm_criterion)criterion;
     int rc = work(&cli, &options, &report, &err);
     fm_rank_report_release(&report);
     return fm_cli_end(&cli, rc, &err);

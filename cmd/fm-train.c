@@ -1,6 +1,9 @@
 /* fm-train: learn a family of masks, one for every budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
+
+#include <string.h>
+
 #include "lib/learn/train.h"
 #include "lib/run/report.h"
 
@@ -49,6 +52,17 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
     return fm_options_check(cli, WITH_ACTIONS, "with --method uniform and --actions", err);
 }
 
+/* Neither the method was chosen nor anything that only some methods have. */
+static bool leaves_method_open(const struct fm_cli *cli)
+{
+    for (int i = 0; i < cli->givens; i++) {
+        const struct fm_cli_given *g = &cli->given[i];
+        if (strcmp(g->name, "method") == 0 || (g->modes && !(g->modes & 1 << FM_METHOD_UNIFORM)))
+            return false;
+    }
+    return true;
+}
+
 static int run(const struct fm_run_options *run, const void *options, void *report,
                struct fm_plan *plan, struct fm_err *err)
 {
@@ -74,7 +88,8 @@ int main(int argc, char **argv)
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|best",
-         "how masks are made (default: learned)", 0, 0, 0},
+         "how masks are made (default: learned; of scores that are not taylor's: uniform)", 0, 0,
+         0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "what each width belongs to (default: expert)", 0, 0, CHOOSING},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
@@ -111,6 +126,7 @@ int main(int argc, char **argv)
     if (cli.operands)
         cli.run.input = cli.operand[0];
     options.method = (enum fm_method)method;
+    options.method_open = leaves_method_open(&cli);
     options.granularity = (enum fm_granularity)granularity;
     options.schedule = (enum fm_lambda_schedule)schedule;
     options.width_multiple = (uint32_t)multiple;

@@ -1,7 +1,8 @@
 /*
- * fm-rank: squared first-order scores of every channel (METHOD.md 1), summed batch by batch.  The
- * device scores the experts of a batch into a slot and adds slots to the sums of the layer in order
- * of batch; the host has the sums of all layers, between two groups of batches.
+ * fm-rank: squared first-order scores of every channel (METHOD.md 1), or those of another
+ * criterion, summed batch by batch.  The device scores the experts of a batch into a slot and adds
+ * slots to the sums of the layer in order of batch; the host has the sums of all layers, between
+ * two groups of batches.
  */
 #include "lib/learn/rank.h"
 
@@ -28,11 +29,13 @@
 struct scorer {
     struct fm_task *task;
     struct fm_ranking *ranking; /* scores hold sums until the end */
-    double *slot, *sum;         /* (slots, E, I), (E, I) of the layer at hand: on the device */
-    double *before;             /* (M, E, I) the sums when the group began */
-    int32_t *ids;               /* of the group */
-    double ce;                  /* sum over batches of the mean loss */
-    int64_t next;               /* batch */
+    enum fm_criterion criterion;
+    struct fm_criterion_adder adder;
+    double *slot, *sum; /* (slots, E, I), (E, I) of the layer at hand: on the device */
+    double *before;     /* (M, E, I) the sums when the group began */
+    int32_t *ids;       /* of the group */
+    double ce;          /* sum over batches of the mean loss */
+    int64_t next;       /* batch */
     struct fm_digest params;
     struct fm_journal_clock clock;
 };
@@ -69,9 +72,8 @@ static void score_expert(void *self, const struct fm_expert_view *v)
     struct scorer *s = self;
     int I = s->ranking->I;
     assert(v->width == I && v->cap == I);
-    double *sums = s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I;
-    s->task->ops->channel_scores(sums, v->gate_up, v->down, v->dgu, v->x, v->h, v->dy, v->n, I,
-                                 s->task->config->H);
+    fm_criterion_add(&s->adder,
+                     s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I, v);
 }
 
 static int begin_layer(void *self, int m, struct fm_err *err)
@@ -101,9 +103,10 @@ static int end_layer(void *self, int m, struct fm_err *err)
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(sums[i]))
             return fm_fail(err, FM_EFORMAT,
-                           "layer %d: the weight gradient of expert %d, channel %d is not finite",
-                           s->task->config->moe[m], (int)(i / (size_t)s->ranking->I),
-                           (int)(i % (size_t)s->ranking->I));
+                           "layer %d: the %s of expert %d, channel %d is not finite",
+                           s->task->config->moe[m],
+                           fm_criterion_backward(s->criterion) ? "weight gradient" : "score",
+                           (int)(i / (size_t)s->ranking->I), (int)(i % (size_t)s->ranking->I));
     }
     return FM_OK;
 }
@@ -168,8 +171,10 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     struct fm_measure measure[GROUP_BATCHES];
     for (int i = 0; i < n; i++)
         group[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
-    struct fm_lane lane = {.backward = true, .teacher = -1, .ce = 1};
+    bool backward = fm_criterion_backward(s->criterion);
+    struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
     struct fm_visitor visitor = {.self = s,
+                                 .forward = !backward,
                                  .layer_begin = begin_layer,
                                  .expert = score_expert,
                                  .commit = add_batch,
@@ -206,7 +211,13 @@ static uint64_t sums_bytes(const struct fm_task *task, int group)
 static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_err *err)
 {
     const struct fm_ops *ops = s->task->ops;
-    size_t layer = layer_size(s) * sizeof(double), slots = (size_t)fm_sweep_slots(sweep) * layer;
+    const struct fm_config *c = s->task->config;
+    size_t layer = layer_size(s) * sizeof(double),
+           slots = layer * (size_t)(fm_criterion_backward(s->criterion)
+                                        ? fm_sweep_slots(sweep)
+                                        : fm_sweep_slots_forward(sweep));
+    if (fm_criterion_begin(&s->adder, s->criterion, ops, c->expert->rows, c->I, c->H, err))
+        return err->code;
     s->slot = ops->device->alloc(slots, "scores of batches", err);
     s->sum = s->slot ? ops->device->alloc(layer, "scores", err) : NULL;
     s->before = s->sum ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
@@ -304,9 +315,7 @@ static int list_unreached(struct scorer *s, struct fm_rank_report *report, struc
 static void finish_scores(struct scorer *s, enum fm_rank_order order, int batches)
 {
     struct fm_ranking *r = s->ranking;
-    size_t n = (size_t)r->M * layer_size(s);
-    for (size_t i = 0; i < n; i++)
-        r->scores[i] /= batches;
+    fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * layer_size(s), batches);
     if (order == FM_ORDER_SCORE)
         fm_ranking_sort(r);
     else
@@ -323,6 +332,8 @@ static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, i
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
     }
     bool whole = cJSON_AddStringToObject(options, "order", order_name(order)) &&
+                 (s->criterion == FM_CRITERION_TAYLOR ||
+                  cJSON_AddStringToObject(options, "criterion", fm_criterion_name(s->criterion))) &&
                  fm_json_add_uint(result, "batches", (uint64_t)report->batches) &&
                  fm_json_add_double(result, "ce", report->ce) &&
                  fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->unreached);
@@ -387,8 +398,10 @@ static void plan_carried(struct fm_plan *plan, const struct fm_hfdir *dir)
     }
 }
 
-static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
+static void plan_scores(struct fm_plan *plan, struct fm_task *task, enum fm_criterion criterion,
+                        int batches)
 {
+    bool backward = fm_criterion_backward(criterion);
     const struct fm_config *c = task->config;
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
     struct fm_plan_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
@@ -396,8 +409,8 @@ static void plan_scores(struct fm_plan *plan, struct fm_task *task, int batches)
                                       (uint64_t)group * (uint64_t)batch * (uint64_t)task->calib.T,
                                   .T = task->calib.T,
                                   .lanes = 1,
-                                  .backward = 1,
-                                  .scores = true,
+                                  .backward = backward,
+                                  .scores = backward,
                                   .kept = 1};
     *plan = (struct fm_plan){0};
     plan->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
@@ -419,10 +432,11 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     int rc = count_batches(&batches, task, err);
     if (rc)
         return rc;
-    plan_scores(&plan, task, batches);
+    plan_scores(&plan, task, s->criterion, batches);
     if (fm_plan_check(&plan, task->run, 0, err))
         return err->code;
-    *report = (struct fm_rank_report){.L = c->L,
+    *report = (struct fm_rank_report){.criterion = s->criterion,
+                                      .L = c->L,
                                       .M = c->M,
                                       .E = c->E,
                                       .I = c->I,
@@ -433,6 +447,9 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     char text[64];
     memcpy(report->moe, c->moe, sizeof report->moe);
     snprintf(text, sizeof text, "batch %d", batch);
+    if (s->criterion != FM_CRITERION_TAYLOR)
+        snprintf(text, sizeof text, "batch %d criterion %s", batch,
+                 fm_criterion_name(s->criterion));
     rc = fm_task_params(task, &s->params, text, err);
     if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
@@ -459,7 +476,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
 {
     struct fm_task task;
     struct fm_ranking ranking = {0};
-    struct scorer s = {.task = &task, .ranking = &ranking};
+    struct scorer s = {.task = &task, .ranking = &ranking, .criterion = options->criterion};
     char note[FM_EXTRA_NOTE] = "";
     int rc = fm_task_open(&task, run, NULL, err);
     if (!rc)
@@ -470,6 +487,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
         rc = fm_carry_list(&task.dir, options->carry, err);
     if (!rc)
         rc = run_task(&s, options->order, report, err);
+    fm_criterion_end(&s.adder);
     if (task.ops) {
         task.ops->device->free(s.slot);
         task.ops->device->free(s.sum);
@@ -492,7 +510,7 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
     if (!rc)
         rc = count_batches(&batches, &task, err);
     if (!rc) {
-        plan_scores(plan, &task, batches);
+        plan_scores(plan, &task, options->criterion, batches);
         /* Half of it, in whole sequences. */
         uint64_t T = (uint64_t)task.calib.T, half = (plan->used / T + 1) / 2 * T;
         fm_plan_offer(plan, plan->flops / 2, "--max-tokens %" PRIu64, half);

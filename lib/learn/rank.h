@@ -2,8 +2,9 @@
  * fm-rank: channel scores and the order they give (METHOD.md 1).
  *
  * A score is the mean over calibration batches of the sum over a channel's parameters of
- * (theta dL/dtheta)^2, the square taken per parameter and batch.  Batches are summed in
- * order, in double, so neither threads nor memory nor an interruption changes a byte.
+ * (theta dL/dtheta)^2, the square taken per parameter and batch, or what another criterion says.
+ * Batches are summed in order, in double, so neither threads nor memory nor an interruption changes
+ * a byte.
  */
 #ifndef FM_RANK_H
 #define FM_RANK_H
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include "formats/tensor/carry.h"
+#include "lib/learn/criterion.h"
 #include "lib/learn/plan.h"
 #include "lib/run/run.h"
 
@@ -21,10 +23,12 @@ enum fm_rank_order {
 
 struct fm_rank_options {
     enum fm_rank_order order;
+    enum fm_criterion criterion;                  /* taylor */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL behind the last */
 };
 
 struct fm_rank_report {
+    enum fm_criterion criterion;
     int L, M, E, I, T;
     int16_t moe[FM_LAYERS_MAX]; /* (M) layers of experts among the L */
     int sequences, batches;     /* used: whole batches */

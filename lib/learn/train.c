@@ -15,6 +15,7 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/learn/criterion.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/trainstate.h"
 #include "lib/stage/budgets.h"
@@ -503,12 +504,20 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err)
 {
-    struct fm_trainer t = {
-        .options = options, .learns = learns(options->method), .walks = walks(options->method)};
+    struct fm_train_options own = *options;
+    struct fm_trainer t = {.options = &own};
+    enum fm_criterion criterion = FM_CRITERION_TAYLOR;
     const char *needs = is_shuffle(options->method) ? FM_MEMBER_MASKS : FM_MEMBER_RANKING;
     int rc = check_options(options, &t.step, &t.until, err);
     if (!rc)
         rc = fm_task_open(&t.task, run, needs, err);
+    if (!rc)
+        rc = fm_criterion_settle(&own, &criterion, &t.task.in, err);
+    if (!rc && own.method != options->method)
+        fm_run_note(run, "the channels were ranked by %s: --method uniform",
+                    fm_criterion_name(criterion));
+    t.learns = learns(own.method);
+    t.walks = walks(own.method);
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);

@@ -1,0 +1,178 @@
+/*
+ * Criteria with gradients are one operation of the table: Fisher's is the suite's own score of a
+ * model whose parameters are all 1.  Those without look at h, a small part of what an expert
+ * computes, so plain loops on the host are enough, in double and in order of rows.
+ */
+#include "lib/learn/criterion.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/base/pool.h"
+#include "lib/stage/stage.h"
+
+static const char *const names[FM_CRITERIA] = {"taylor", "energy", "activation", "contribution",
+                                               "fisher"};
+
+const char *fm_criterion_name(enum fm_criterion criterion)
+{
+    assert(criterion < FM_CRITERIA);
+    return names[criterion];
+}
+
+bool fm_criterion_backward(enum fm_criterion criterion)
+{
+    return criterion == FM_CRITERION_TAYLOR || criterion == FM_CRITERION_FISHER;
+}
+
+int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stream,
+                      struct fm_err *err)
+{
+    const cJSON *options =
+        cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(stream, "fm-rank"), "options");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(options, "criterion");
+    *criterion = FM_CRITERION_TAYLOR;
+    if (!name)
+        return FM_OK;
+    for (int c = 0; cJSON_IsString(name) && c <= FM_CRITERION_ACTIVATION; c++)
+        if (strcmp(name->valuestring, names[c]) == 0) {
+            *criterion = (enum fm_criterion)c;
+            return FM_OK;
+        }
+    return fm_fail(err, FM_EFORMAT,
+                   "the history of fm-rank has a criterion '%.64s' that is not known; known: %s, "
+                   "%s, %s",
+                   cJSON_IsString(name) ? name->valuestring : "", names[0], names[1], names[2]);
+}
+
+static bool weighs_experts(const struct fm_train_options *o)
+{
+    return o->method == FM_METHOD_SALIENCY || o->method == FM_METHOD_WALK ||
+           o->method == FM_METHOD_BEST || (o->method == FM_METHOD_LEARNED && o->prior > 0);
+}
+
+int fm_criterion_settle(struct fm_train_options *o, enum fm_criterion *criterion,
+                        const struct fm_bundle *stream, struct fm_err *err)
+{
+    char prior[32] = "";
+    int rc = fm_criterion_read(criterion, stream, err);
+    if (rc || *criterion == FM_CRITERION_TAYLOR)
+        return rc;
+    if (o->method_open)
+        o->method = FM_METHOD_UNIFORM;
+    if (!weighs_experts(o))
+        return FM_OK;
+    if (o->method == FM_METHOD_LEARNED)
+        snprintf(prior, sizeof prior, " with --prior %g", o->prior);
+    return fm_fail(err, FM_ECONFIG,
+                   "the channels were ranked by %s, and --method %s%s needs scores of taylor: run "
+                   "fm-rank with --criterion taylor, or use --method uniform%s",
+                   fm_criterion_name(*criterion), fm_method_name(o->method), prior,
+                   prior[0] ? " or --prior 0" : "");
+}
+
+int fm_criterion_begin(struct fm_criterion_adder *a, enum fm_criterion criterion,
+                       const struct fm_ops *ops, int rows, int I, int H, struct fm_err *err)
+{
+    *a = (struct fm_criterion_adder){.criterion = criterion, .ops = ops, .I = I, .H = H};
+    if (criterion != FM_CRITERION_FISHER)
+        return FM_OK;
+    size_t count = (size_t)rows * (size_t)I * (size_t)H;
+    float *ones = fm_alloc(count, sizeof *ones, "parameters of 1", err);
+    a->ones = ones ? ops->device->alloc(count * sizeof *ones, "parameters of 1", err) : NULL;
+    for (size_t i = 0; a->ones && i < count; i++)
+        ones[i] = 1;
+    if (a->ones)
+        ops->device->copy_in(a->ones, ones, count * sizeof *ones);
+    free(ones);
+    return a->ones ? FM_OK : err->code;
+}
+
+void fm_criterion_end(struct fm_criterion_adder *a)
+{
+    if (a->ones)
+        a->ops->device->free(a->ones);
+    a->ones = NULL;
+}
+
+/* n elements of an array on the device, as floats in the host's scratch. */
+static const float *to_host(const struct fm_ops *ops, struct fm_in x, size_t n)
+{
+    void *raw = fm_scratch(n * (size_t)(fm_dtype_bits(x.dtype) / 8));
+    ops->device->copy_out(raw, x.data, n * (size_t)(fm_dtype_bits(x.dtype) / 8));
+    if (x.dtype == FM_F32)
+        return raw;
+    float *wide = fm_scratch(n * sizeof *wide);
+    fm_dtype_to_f32(wide, raw, x.dtype, n);
+    return wide;
+}
+
+/* |down_j|^2 of every channel, in the host's scratch. */
+static const float *column_squares(const struct fm_criterion_adder *a,
+                                   const struct fm_expert_view *v)
+{
+    float *squares = a->ops->device->scratch((size_t)a->I * sizeof *squares);
+    a->ops->dot_rows(squares, v->down, v->down, a->I, a->H, a->H);
+    return to_host(a->ops, fm_f32(squares), (size_t)a->I);
+}
+
+/* sums[j] += sum over rows of (w h_j)^2, or of |h_j|. */
+static void add_rows(const struct fm_criterion_adder *a, double *sums,
+                     const struct fm_expert_view *v)
+{
+    size_t I = (size_t)a->I;
+    bool energy = a->criterion == FM_CRITERION_ENERGY;
+    const float *h = to_host(a->ops, v->h, (size_t)v->n * I);
+    const float *w = to_host(a->ops, fm_f32(v->weight), (size_t)v->n);
+    for (int r = 0; r < v->n; r++)
+        for (size_t j = 0; j < I; j++) {
+            double x =
+                energy ? (double)w[r] * (double)h[(size_t)r * I + j] : (double)h[(size_t)r * I + j];
+            sums[j] += energy ? x * x : fabs(x);
+        }
+}
+
+static void add_forward(const struct fm_criterion_adder *a, double *sums,
+                        const struct fm_expert_view *v)
+{
+    struct fm_mark host = fm_scratch_mark(), mark = a->ops->device->mark();
+    size_t I = (size_t)a->I;
+    double *own = fm_scratch(I * sizeof *own);
+    memset(own, 0, I * sizeof *own);
+    assert(v->width == a->I);
+    add_rows(a, own, v);
+    const float *squares = a->criterion == FM_CRITERION_ACTIVATION ? NULL : column_squares(a, v);
+    for (size_t j = 0; j < I; j++) {
+        double mean = own[j] / v->n;
+        own[j] = a->criterion == FM_CRITERION_ENERGY         ? own[j] * (double)squares[j]
+                 : a->criterion == FM_CRITERION_CONTRIBUTION ? mean * sqrt((double)squares[j])
+                                                             : mean * mean;
+    }
+    a->ops->device->copy_in(sums, own, I * sizeof *own);
+    a->ops->device->release(mark);
+    fm_scratch_release(host);
+}
+
+void fm_criterion_add(const struct fm_criterion_adder *a, double *sums,
+                      const struct fm_expert_view *v)
+{
+    struct fm_in ones = fm_f32(a->ones);
+    if (!fm_criterion_backward(a->criterion))
+        add_forward(a, sums, v);
+    else
+        a->ops->channel_scores(sums, a->ones ? ones : v->gate_up, a->ones ? ones : v->down, v->dgu,
+                               v->x, v->h, v->dy, v->n, a->I, a->H);
+}
+
+void fm_criterion_finish(enum fm_criterion criterion, double *scores, size_t count, int batches)
+{
+    for (size_t i = 0; i < count; i++)
+        scores[i] = fm_criterion_backward(criterion)       ? scores[i] / batches
+                    : criterion == FM_CRITERION_ACTIVATION ? sqrt(scores[i])
+                                                           : scores[i];
+}

@@ -1,0 +1,167 @@
+/* Other criteria than fm-rank's own, against golden/rivals: what a few lines of PyTorch give; and
+ * what fm-train makes of their scores. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/learn/rank.h"
+#include "lib/learn/train.h"
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/rivals.h"
+#include "tests/unit/runs.h"
+
+static void rank_by(struct runs *r, enum fm_criterion criterion)
+{
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    options.criterion = criterion;
+    if (fm_rank(&r->run, &options, &report, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(report.criterion, criterion);
+    fm_rank_report_release(&report);
+}
+
+static void read_scores(struct fm_ranking *ranking, const char *name)
+{
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
+        fm_ranking_open(ranking, &b, &err))
+        fail_msg("%s", err.text);
+    fm_bundle_close(&b);
+}
+
+static void assert_scores(const char *model, const char *device, enum fm_criterion criterion)
+{
+    struct golden g;
+    struct runs r;
+    struct fm_ranking ranking;
+    size_t n;
+    rivals_open(&g, model);
+    runs_init(&r, NULL, "rival.fm");
+    r.run.model = rivals_model;
+    r.run.tokens = rivals_tokens;
+    r.run.device = device;
+    rank_by(&r, criterion);
+    read_scores(&ranking, "rival.fm");
+    double *want = golden_read(&g, fm_criterion_name(criterion), FM_F64, &n), worst = 0;
+    assert_int_equal(n, ranking.M * ranking.E * ranking.I);
+    for (int x = 0; x < ranking.M * ranking.E; x++) {
+        double most = 0, off = 0;
+        for (int i = x * ranking.I; i < (x + 1) * ranking.I; i++) {
+            double d = fabs(ranking.scores[i] - want[i]);
+            most = want[i] > most ? want[i] : most;
+            off = d > off || isnan(d) ? d : off;
+        }
+        assert_true(most > 0 || off == 0);
+        off = most > 0 ? off / most : 0;
+        worst = off > worst || isnan(off) ? off : worst;
+    }
+    printf("%s, %s: %s off by %.2g\n", model, device, fm_criterion_name(criterion), worst);
+    assert_true(worst <= 1e-4);
+    free(want);
+    fm_ranking_release(&ranking);
+    golden_close(&g);
+}
+
+static void scores_are_those_of_pytorch(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < RIVALS; i++)
+        for (int c = FM_CRITERION_ENERGY; c < FM_CRITERIA; c++) {
+            assert_scores(rivals_models[i], "ref", (enum fm_criterion)c);
+            assert_scores(rivals_models[i], "cpu", (enum fm_criterion)c);
+        }
+}
+
+/* Threads, memory, and a run in two parts. */
+static void the_bytes_depend_on_nothing_else(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    fm_rank_defaults(&options);
+    options.criterion = FM_CRITERION_ENERGY;
+    runs_init(&r, NULL, "one.fm");
+    runs_tokens(&r, 40, 11);
+    r.run.device = "cpu";
+    rank_by(&r, FM_CRITERION_ENERGY);
+    runs_init(&r, NULL, "two.fm");
+    runs_tokens(&r, 40, 11);
+    r.run.device = "cpu";
+    r.run.memory = 64 << 10;
+    r.run.state = runs_path(r.state, "rank.state");
+    r.countdown = 1; /* before the second of three groups */
+    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
+    fm_rank_report_release(&report);
+    r.stop = 0;
+    options.criterion = FM_CRITERION_ACTIVATION; /* another criterion is another run */
+    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
+    fm_rank_report_release(&report);
+    rank_by(&r, FM_CRITERION_ENERGY);
+    fm_pool_stop();
+    assert_true(runs_same("one.fm", "two.fm"));
+}
+
+/* What fm-train makes of a ranking by energy; the code and, where it is not FM_OK, the sentence. */
+static int train_on_energy(enum fm_method method, bool open, double prior, struct fm_err *err)
+{
+    struct runs r;
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    fm_train_defaults(&options);
+    options.method = method;
+    options.method_open = open;
+    options.prior = prior;
+    options.budget_step = "0.25";
+    options.until = "0.25";
+    options.steps = 2;
+    runs_init(&r, "energy.fm", "masks.fm");
+    runs_tokens(&r, 40, 11);
+    *err = (struct fm_err){0};
+    int rc = fm_train(&r.run, &options, &report, err);
+    if (!rc)
+        assert_int_equal(report.family.mask[0].method, open ? FM_METHOD_UNIFORM : options.method);
+    fm_train_report_release(&report);
+    return rc;
+}
+
+static void other_scores_do_not_compare_experts(void **state)
+{
+    (void)state;
+    const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_WALK, FM_METHOD_BEST,
+                                      FM_METHOD_LEARNED};
+    struct runs r;
+    struct fm_err err = {0};
+    runs_init(&r, NULL, "energy.fm");
+    runs_tokens(&r, 40, 11);
+    rank_by(&r, FM_CRITERION_ENERGY);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(train_on_energy(refused[i], false, 4, &err), FM_ECONFIG);
+        assert_non_null(strstr(err.text, "--criterion taylor"));
+        assert_non_null(strstr(err.text, fm_method_name(refused[i])));
+    }
+    assert_non_null(strstr(err.text, "--prior 0"));
+    assert_int_equal(train_on_energy(FM_METHOD_LEARNED, true, 4, &err), FM_OK);
+    assert_int_equal(train_on_energy(FM_METHOD_LEARNED, false, 0, &err), FM_OK);
+    assert_int_equal(train_on_energy(FM_METHOD_UNIFORM, false, 4, &err), FM_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_are_those_of_pytorch),
+        cmocka_unit_test(the_bytes_depend_on_nothing_else),
+        cmocka_unit_test(other_scores_do_not_compare_experts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
