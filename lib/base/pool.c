@@ -1,9 +1,11 @@
 /*
  * The pool is one list of open loops under one mutex.  Tasks are large (a tile, an expert, a
- * batch), so a lock for each costs nothing, and a queue for each thread would buy nothing.  A
- * thread that waits for its own loop has taken all of that loop's tasks first; idle threads take
- * from the newest loop, because an inner loop must end before its outer one can go on.  Nothing
- * here can deadlock: whoever waits does so only for tasks that are running.
+ * batch), so a lock for each costs nothing, and a queue for each thread would buy nothing.  Idle
+ * threads take from the newest loop, because an inner loop must end before its outer one can go on.
+ * A thread that waits for its own loop has taken all of that loop's tasks first, and then takes
+ * from loops that these tasks opened: from no others, which could keep it longer than what it waits
+ * for, wait for a lock that it holds, or want scratch on top of its own.  Nothing here can
+ * deadlock: whoever waits does so only for tasks that are running.
  *
  * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
  * memory once the first few have run.
@@ -33,33 +35,48 @@ struct loop {
     int next;    /* first index nobody has taken */
     int running; /* tasks taken and not finished */
     struct loop *older;
+    const struct loop *parent; /* whose task opened it; NULL: none */
 };
 
 /* Everything below is guarded by `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work_came = PTHREAD_COND_INITIALIZER;
-static pthread_cond_t task_ended = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t task_ended = PTHREAD_COND_INITIALIZER; /* or opened a loop */
 static struct loop *loops; /* newest first: inner loops finish before outer ones go on */
 static pthread_t helpers[FM_THREADS_MAX];
 static int n_helpers;
 static int n_idle;
+static int n_waiting; /* for loops of theirs to end */
 static bool stopping;
+static _Thread_local const struct loop *inside; /* whose task this thread runs */
 
 static void run_one(struct loop *loop)
 {
+    const struct loop *before = inside;
     int i = loop->next++;
     loop->running++;
     pthread_mutex_unlock(&lock);
+    inside = loop;
     loop->task(loop->arg, i);
+    inside = before;
     pthread_mutex_lock(&lock);
     if (--loop->running == 0 && loop->next >= loop->n)
         pthread_cond_broadcast(&task_ended);
 }
 
-static struct loop *open_loop(void)
+static bool descends(const struct loop *loop, const struct loop *from)
+{
+    while (loop && loop != from)
+        loop = loop->parent;
+    return loop == from;
+}
+
+/* The newest with tasks that nobody has taken, among those that tasks of `from` opened, and theirs;
+ * NULL: among all. */
+static struct loop *open_loop(const struct loop *from)
 {
     for (struct loop *l = loops; l; l = l->older)
-        if (l->next < l->n)
+        if (l->next < l->n && descends(l, from))
             return l;
     return NULL;
 }
@@ -69,7 +86,7 @@ static void *help(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        struct loop *l = open_loop();
+        struct loop *l = open_loop(NULL);
         if (l) {
             run_one(l);
             continue;
@@ -121,6 +138,21 @@ int fm_pool_threads(void)
     return n_helpers + 1;
 }
 
+/* Until nobody runs a task of it. */
+static void wait_for(const struct loop *loop)
+{
+    while (loop->running > 0) {
+        struct loop *l = open_loop(loop);
+        if (l) {
+            run_one(l);
+            continue;
+        }
+        n_waiting++;
+        pthread_cond_wait(&task_ended, &lock);
+        n_waiting--;
+    }
+}
+
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 {
     if (n <= 1 || n_helpers == 0) {
@@ -128,16 +160,17 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
             task(arg, i);
         return;
     }
-    struct loop loop = {.task = task, .arg = arg, .n = n};
+    struct loop loop = {.task = task, .arg = arg, .n = n, .parent = inside};
     pthread_mutex_lock(&lock);
     loop.older = loops;
     loops = &loop;
     if (n_idle > 0)
         pthread_cond_broadcast(&work_came);
+    if (n_waiting > 0)
+        pthread_cond_broadcast(&task_ended);
     while (loop.next < loop.n)
         run_one(&loop);
-    while (loop.running > 0)
-        pthread_cond_wait(&task_ended, &lock);
+    wait_for(&loop);
     struct loop **at = &loops;
     while (*at != &loop)
         at = &(*at)->older;

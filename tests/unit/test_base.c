@@ -11,10 +11,12 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
@@ -349,6 +351,57 @@ static void nested_loops_give_the_same_bytes_on_any_threads(void **state)
             assert_int_equal(alone.done[i][j], 1);
 }
 
+/* Two tasks: one ends once the other, of the other thread, has begun, whose inner loop needs both.
+ */
+struct meeting {
+    pthread_barrier_t begun;
+    pthread_mutex_t lock;
+    pthread_cond_t came;
+    pthread_t caller;
+    int there;
+    bool met;
+};
+
+static void meet(void *arg, int i)
+{
+    struct meeting *m = arg;
+    struct timespec end;
+    (void)i;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 10;
+    pthread_mutex_lock(&m->lock);
+    m->there++;
+    pthread_cond_broadcast(&m->came);
+    while (m->there < 2 && pthread_cond_timedwait(&m->came, &m->lock, &end) == 0)
+        ;
+    m->met = m->there == 2;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void begin_together(void *arg, int i)
+{
+    struct meeting *m = arg;
+    (void)i;
+    pthread_barrier_wait(&m->begun);
+    if (!pthread_equal(pthread_self(), m->caller))
+        fm_pool_for(2, meet, m);
+}
+
+static void who_waits_helps_with_loops_inside(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct meeting m = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                        .came = PTHREAD_COND_INITIALIZER,
+                        .caller = pthread_self()};
+    pthread_barrier_init(&m.begun, NULL, 2);
+    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    fm_pool_for(2, begin_together, &m);
+    fm_pool_stop();
+    pthread_barrier_destroy(&m.begun);
+    assert_true(m.met);
+}
+
 struct order {
     int at, next[100];
 };
@@ -521,6 +574,7 @@ int main(void)
         cmocka_unit_test(narrowing_rounds_to_nearest_even),
         cmocka_unit_test(the_first_nonfinite_is_found_anywhere),
         cmocka_unit_test(nested_loops_give_the_same_bytes_on_any_threads),
+        cmocka_unit_test(who_waits_helps_with_loops_inside),
         cmocka_unit_test(one_thread_takes_indices_in_order),
         cmocka_unit_test(thread_counts_are_checked),
         cmocka_unit_test(scratch_is_a_stack),
