@@ -47,7 +47,7 @@ bool fm_cpu_amx(void)
 
 /* ---- operands ---- */
 
-enum { AHEAD = 2 * STEP }; /* rows */
+enum { AHEAD = 2 * STEP, AHEAD_TERMS = 8 * STEP }; /* rows, terms of a row */
 
 /* The first `count` of 32. */
 static inline __mmask32 mask_of(int count)
@@ -77,8 +77,10 @@ TARGET static inline void load_pairs(__m512i v[2][TILE], const uint16_t *x, int6
 TARGET static inline void load_rows(__m512i v[TILE], const uint16_t *x, int64_t ld, int count,
                                     __mmask32 mask)
 {
-    for (int c = 0; c < TILE; c++)
+    for (int c = 0; c < TILE; c++) {
         v[c] = c < count ? _mm512_maskz_loadu_epi16(mask, x + c * ld) : _mm512_setzero_si512();
+        _mm_prefetch(x + c * ld + AHEAD_TERMS, _MM_HINT_T0);
+    }
 }
 
 TARGET static inline void store(uint16_t *to, const __m512i v[TILE])

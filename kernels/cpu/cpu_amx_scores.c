@@ -86,6 +86,16 @@ TARGET static void square(float *lane, const struct amx *x, const float *d, int 
     }
 }
 
+/* Asks memory for the weights that the block at (row, j) will be squared against: rows are too far
+ * apart for the CPU to foresee them. */
+static void fetch_weights(const struct amx *x, int row, int j)
+{
+    size_t step = (size_t)(fm_dtype_bits(x->W.dtype) / 8), line = 64;
+    for (int i = row; i < row + BLOCK && i < x->rows; i++)
+        for (size_t at = 0; at < BLOCK * step; at += line)
+            __builtin_prefetch((const char *)x->W.data + ((size_t)i * x->H + j) * step + at);
+}
+
 /* Columns of dW whose part of b the cache keeps: a multiple of BLOCK. */
 static int find_columns(const struct amx *x)
 {
@@ -109,6 +119,7 @@ TARGET static void score_rows(void *arg, int index)
     for (int from = 0; from < x->H; from += cols)
         for (int r = 0; r < rows; r += BLOCK)
             for (int j = from; j < x->H && j < from + cols; j += BLOCK) {
+                fetch_weights(x, first + r, j);
                 fm_amx_multiply(d, BLOCK, false, a + (size_t)(r / TILE) * x->panel,
                                 x->packed + (size_t)(j / TILE) * x->panel, x->steps);
                 square(lane + r * TILE, x, d, first + r, rows - r < BLOCK ? rows - r : BLOCK, j);
