@@ -17,7 +17,7 @@
 #define TOL_EACH 1e-6
 #define TOL_BF16 2e-2 /* operands have 8 bits */
 
-enum { OUTPUTS_MAX = 8 };
+enum { OUTPUTS_MAX = 12 };
 
 /* What a case computed: arrays of the test, in order. */
 struct outputs {
@@ -238,6 +238,10 @@ static void run_memory(const struct fm_ops *ops, const int *z, struct outputs *o
     ops->convert(fm_to_f32(give(o, floats(count), count, 0)), (int64_t)count,
                  (struct fm_in){narrow.data, dtype, NULL}, NULL, 1, (int64_t)count);
     ops->transpose(narrow, fm_f32(x), NULL, n, H);
+    fm_dtype_to_f32(give(o, floats(count), count, 0), narrow.data, dtype, count);
+    ops->convert(narrow, H, in, rows, n, H);
+    fm_dtype_to_f32(give(o, floats(count), count, 0), narrow.data, dtype, count);
+    ops->transpose(narrow, in, columns, n, H);
     fm_dtype_to_f32(give(o, floats(count), count, 0), narrow.data, dtype, count);
     float *copy = give(o, floats(count), count, 0);
     ops->copy(copy, x, count * sizeof *copy);
