@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "lib/export/runtimes.h"
+#include "lib/stage/stage.h"
 
 /* A text of any length. */
 static void say(struct fm_text *t, const char *text)
@@ -35,12 +37,16 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 /* The figures measured are those of the mask: of this export too, if it is the mask or more. */
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_quality *q = &p->from->budgets.family.mask[p->index].quality;
+    const struct fm_mask *mask = p->from->budgets.family.mask;
+    const struct fm_quality *q = &mask[p->index].quality;
     const struct fm_budget *b = &p->from->budgets.budget[p->index];
     bool more = p->widths.by_layout + p->widths.by_pad > 0;
     bool other = p->options.layout->one_width && b->width_min != b->width_max;
+    if (mask[0].quality.positions)
+        fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n",
+                       mask[0].quality.ce);
     if (q->positions == 0 || other) {
-        fm_text_printf(t, "| quality | not measured at these widths |\n");
+        fm_text_printf(t, "| quality | not measured at these widths (`fm-bench quality` does) |\n");
         return;
     }
     const char *note = more ? ", before widths were rounded up" : "";
@@ -59,6 +65,12 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
         high = p->widths.kept[i] > high ? p->widths.kept[i] : high;
         sum += p->widths.kept[i];
     }
+    uint64_t all = (uint64_t)n * (uint64_t)p->from->config.I, has = (uint64_t)sum;
+    uint64_t channel = fm_opened_channel_weights(p->from);
+    fm_text_printf(t, "| expert channels here | %" PRIu64 " of %" PRIu64 ", %.4f removed |\n", has,
+                   all, 1 - sum / (double)all);
+    fm_text_printf(t, "| bytes of these channels | %" PRIu64 " of %" PRIu64 " |\n", has * channel,
+                   all * channel);
     fm_text_printf(
         t, "| width of an expert, least / mean / most | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
         low, sum / n, high, p->from->config.I);
@@ -97,7 +109,7 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
 static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| | |\n|---|---|\n");
-    fm_text_printf(t, "| expert channels removed | %.4f of all |\n",
+    fm_text_printf(t, "| member of the family | mask %d, budget %.4f |\n", p->index,
                    p->from->budgets.budget[p->index].budget);
     say_widths(t, p);
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
@@ -152,7 +164,7 @@ static void say_sglang(struct fm_text *t, const char *options, const char *why)
     if (why[0])
         fm_text_printf(t, "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang "
                           "\\\n    ");
-    fm_text_printf(t, "    python -m sglang.launch_server --model-path DIR%s\n\n", options);
+    fm_text_printf(t, "    python -m sglang.launch_server --model-path .%s\n\n", options);
 }
 
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
@@ -167,17 +179,47 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
     if (!layout->code && p->from->config.head_bias)
         say_headless(t);
     else
-        fm_text_printf(t, "vLLM:\n\n    vllm serve DIR%s\n\n", layout->vllm_options);
+        fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\n", layout->vllm_options);
     say_sglang(t, layout->sglang_options, why);
 }
 
-static void say_transformers(struct fm_text *t, bool code)
+static bool has_tokenizer(const struct fm_exportplan *p)
 {
-    fm_text_printf(t,
-                   "transformers%s:\n\n    model = AutoModelForCausalLM.from_pretrained(\"DIR\", "
-                   "dtype=\"auto\"%s)\n\n",
-                   code ? ", 5 or newer (modeling_fm.py is code of this directory)" : "",
-                   code ? ", trust_remote_code=True" : "");
+    return fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.json") ||
+           fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
+}
+
+/* A program that runs as it is here.  The tokenizer needs no trust, and asks for it where a config
+ * has classes of its own. */
+static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
+{
+    bool code = p->options.layout->code;
+    const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
+    fm_text_printf(t, "transformers%s:\n\n", code ? ", 5 or newer" : "");
+    if (has_tokenizer(p)) {
+        fm_text_printf(t,
+                       "    from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+                       "    tokenizer = AutoTokenizer.from_pretrained(\".\"%s)\n"
+                       "    model = %s%s)\n"
+                       "    prompt = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n"
+                       "    print(tokenizer.decode(model.generate(**prompt, max_new_tokens=20)[0]))"
+                       "\n\n",
+                       code ? ", trust_remote_code=False" : "", model,
+                       code ? ", trust_remote_code=True" : "");
+    } else {
+        fm_text_printf(t,
+                       "    import torch\n    from transformers import AutoModelForCausalLM\n\n"
+                       "    model = %s%s)\n"
+                       "    print(model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=20))"
+                       "\n\n",
+                       model, code ? ", trust_remote_code=True" : "");
+    }
+    if (code)
+        fm_text_printf(t,
+                       "`trust_remote_code` runs `modeling_fm.py` of this directory, which knows "
+                       "experts of several\nwidths; fm-verify(1) says whose code it is.  Its "
+                       "experts are faster where the loader finds\n`libfm_clip.so.1`, which "
+                       "`make install` of the fm suite puts in place (fm-clip(3)).\n\n");
 }
 
 static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
@@ -186,7 +228,9 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     bool served = layout->split != FM_SPLIT_NONE;
     fm_text_printf(t, "## Running it\n\n");
     if (served) {
-        say_transformers(t, layout->code);
+        fm_text_printf(t, "The lines below are for this directory; elsewhere its path, or its name "
+                          "on a hub, takes the\nplace of `.`.\n\n");
+        say_transformers(t, p);
         say_servers(t, p);
     }
     if (layout->running)
@@ -194,9 +238,44 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     if (served)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
-                       "pretrained=DIR,dtype=auto%s \\\n        --tasks "
+                       "pretrained=.,dtype=auto%s \\\n        --tasks "
                        "arc_challenge,hellaswag,winogrande --batch_size auto\n\n",
                        layout->code ? ",trust_remote_code=True" : "");
+}
+
+/* ---- where it comes from ---- */
+
+/* A source of calibration data, as the tool that read it wrote it down. */
+static void say_source(struct fm_text *t, const char *tool, const cJSON *source)
+{
+    const cJSON *format = cJSON_GetObjectItemCaseSensitive(source, "format");
+    const cJSON *digest = cJSON_GetObjectItemCaseSensitive(source, "digest");
+    int64_t used = 0;
+    struct fm_digest ids;
+    struct fm_err unread = {0};
+    /* Strings of a bundle are somebody else's: only what has the form it must have is repeated. */
+    if (!cJSON_IsString(format) || !cJSON_IsString(digest) ||
+        strspn(format->valuestring, "abcdefghijklmnopqrstuvwxyz0123456789.-") !=
+            strlen(format->valuestring) ||
+        !fm_digest_parse(&ids, digest->valuestring, strlen(digest->valuestring)) ||
+        fm_json_get_int(source, "used", 0, INT64_MAX, &used, &unread))
+        return;
+    fm_text_printf(t, "| %s | %s | %" PRId64 " | `%s` |\n", tool, format->valuestring, used,
+                   digest->valuestring);
+}
+
+static void say_data(struct fm_text *t, const struct fm_exportplan *p)
+{
+    static const char *const tool[] = {"fm-rank", "fm-train", "fm-recover"};
+    fm_text_printf(t, "## Calibration data\n\n"
+                      "| tool | format | tokens used | xxh3 of their ids |\n|---|---|---|---|\n");
+    for (int i = 0; i < 3; i++) {
+        const cJSON *entry = fm_stage_history_of(&p->from->bundle, tool[i]), *source;
+        const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(entry, "tokens");
+        cJSON_ArrayForEach(source, cJSON_GetObjectItemCaseSensitive(tokens, "sources"))
+            say_source(t, tool[i], source);
+    }
+    fm_text_printf(t, "\n");
 }
 
 /* The command, options that shape the result alone: the same everywhere. */
@@ -247,6 +326,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
         say_numbers(&t, p);
     fm_text_printf(&t, "\n");
     say_runtimes(&t, p);
+    say_data(&t, p);
     say_command(&t, p);
     if (p->options.allow_code && p->code.count > 0)
         fm_text_printf(&t,

@@ -24,4 +24,4 @@ find e -name '*.safetensors*' | sort
 grep -h -A 2 '^## Making' c/README.md e/README.md
 fm-pack -q --export j --budget 0.9 family.fm
 echo "status $?"
-fm-pack -q --export k --fit 1000 family.fm 2>&1 | sed 's/takes [0-9]*/takes N/'
+fm-pack -q --export k --fit 1000 family.fm 2>&1 | sed 's/takes [0-9.]* kB ([0-9]* bytes)/takes N/'
