@@ -162,7 +162,7 @@ static const struct fm_cli_scope scope[] = {
 };
 
 /* Options of the other things to measure. */
-static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *err)
+static int check_own(const struct fm_cli *cli, const char *what, bool *known, struct fm_err *err)
 {
     static const struct {
         const char *what;
@@ -176,6 +176,7 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
         if (strcmp(what, modes[i].what) != 0)
             continue;
         char says[16];
+        *known = true;
         snprintf(says, sizeof says, "in %s", what);
         int rc = fm_options_check(cli, modes[i].mode, says, err);
         if (!rc && modes[i].mode == QUALITY && fm_run_evaluates(&cli->run))
@@ -190,8 +191,8 @@ static int check_own(const struct fm_cli *cli, const char *what, struct fm_err *
 static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     const char *what = cli->operands ? cli->operand[0] : "";
-    bool alone = cli->operands < 2;
-    if (*what && check_own(cli, what, err))
+    bool alone = cli->operands < 2, known = false;
+    if (*what && check_own(cli, what, &known, err))
         return err->code;
     if (cli->operands == 2)
         cli->run.input = cli->operand[1];
@@ -205,11 +206,11 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return kernels(cli, o, err);
     if (strcmp(what, "serve") == 0 && alone)
         return serve(cli, o, err);
-    if (!alone)
-        return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
                        "name what to measure: quality BUNDLE, io, engine, kernels or serve");
+    if (known)
+        return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
                    "unknown measurement '%s'; use quality BUNDLE, io, engine, kernels or serve",
                    what);

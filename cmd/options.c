@@ -122,6 +122,14 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
+/* Standard output is the stream's where there is one. */
+static const char *json_help(const struct fm_cli *cli)
+{
+    return cli->groups & FM_CLI_OUTPUT
+               ? "print the result as JSON; on standard error beside a stream"
+               : "print the result as JSON";
+}
+
 /* By what, where the result goes, and what every tool takes. */
 static int add_others(struct shared *rows, struct fm_cli *cli)
 {
@@ -156,9 +164,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          {"state", 0, FM_CLI_JOURNAL, &run->state, "FILE",
           "save progress here; the same command then resumes", 0, 0, 0},
          0},
-        {FM_CLI_ALL,
-         {"json", 0, FM_CLI_FLAG, &cli->json, NULL, "print the result as JSON", 0, 0, 0},
-         0},
+        {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, json_help(cli), 0, 0, 0}, 0},
         {FM_CLI_ALL,
          {"report", 0, FM_CLI_REPORT, &cli->report, "FILE", "write the result as JSON to FILE", 0,
           0, 0},

@@ -97,7 +97,7 @@ def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
 
 # libfm_clip does the same in C (fm-clip(3)), on the CPU and on CUDA devices, in one call that reads
 # widths and budget where they lie.  It is taken where it is found: as libfm_clip.so.1, or where the
-# environment's FM_CLIP_LIBRARY says ("none": nowhere).  No gradient passes through it.
+# environment's FM_CLIP_LIBRARY says ("none": nowhere), and then it must be there.  No gradient passes through it.
 
 CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
 CLIP_TOKENS = 2048  # tokens in one piece; more go in chunks, with the same result
@@ -132,14 +132,19 @@ def clip_say(text, said=set()):
 
 
 def clip_load():
-    name = os.environ.get("FM_CLIP_LIBRARY", "libfm_clip.so.1")
+    asked = os.environ.get("FM_CLIP_LIBRARY")
+    name = asked or "libfm_clip.so.1"
+    if name == "none":
+        return None
     try:
-        library = None if name == "none" else ctypes.CDLL(name)
-    except OSError:
-        library = None
-    if library is None:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        if asked:
+            raise ImportError(f"FM_CLIP_LIBRARY={asked} cannot be loaded: {error}") from error
         return None
     if library.fm_clip_abi() != 1:
+        if asked:
+            raise ImportError(f"FM_CLIP_LIBRARY={asked} has another interface (ABI {library.fm_clip_abi()}, not 1)")
         clip_say(f"{name} has another interface (ABI {library.fm_clip_abi()}, not 1): not used")
         return None
     library.fm_clip_workspace_bytes.restype = ctypes.c_uint64

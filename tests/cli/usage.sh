@@ -48,6 +48,7 @@ try fm-verify --function x
 try fm-verify --batches 0
 try fm-bench
 try fm-bench speed
+try fm-bench qualty family.fm
 try fm-bench io now
 try fm-bench quality x
 
