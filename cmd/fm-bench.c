@@ -26,7 +26,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
 {
     struct fm_bench_quality q;
     struct fm_cli_text text;
-    if (!fm_run_source(&cli->run) && !fm_run_evaluates(&cli->run))
+    if (!fm_run_first_input(&cli->run) && !fm_run_evaluates(&cli->run))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
     int rc = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);

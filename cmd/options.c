@@ -30,7 +30,7 @@ struct table {
 /* Shared options that are not plain fields of struct fm_run_options. */
 static struct {
     int device, precision, token_dtype;
-    const char *tokens[FM_SOURCES_MAX + 1], *texts[FM_SOURCES_MAX + 1];
+    const char *tokens[FM_INPUTS_MAX + 1], *texts[FM_INPUTS_MAX + 1];
     bool help, version;
 } chosen;
 
@@ -448,7 +448,7 @@ static void settle_run(struct fm_run_options *run)
     run->precision = chosen.precision ? FM_PRECISION_BF16 : FM_PRECISION_F32;
     run->token_dtype = token_type[chosen.token_dtype];
     run->tokens = chosen.tokens[0];
-    for (int i = 0; i + 1 < FM_SOURCES_MAX; i++)
+    for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
         run->also_tokens[i] = chosen.tokens[i + 1];
     memcpy(run->texts, chosen.texts, sizeof run->texts);
 }

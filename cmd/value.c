@@ -103,9 +103,9 @@ static bool parse_real(const struct fm_cli_option *o, const char *text)
 static bool append(const char **list, const char *text)
 {
     int n = 0;
-    while (n < FM_SOURCES_MAX && list[n])
+    while (n < FM_INPUTS_MAX && list[n])
         n++;
-    if (n == FM_SOURCES_MAX || !*text)
+    if (n == FM_INPUTS_MAX || !*text)
         return false;
     list[n] = text;
     return true;
@@ -152,7 +152,7 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
     else if (o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_LIST)
-        snprintf(text, size, "use a name, at most %d times", FM_SOURCES_MAX);
+        snprintf(text, size, "use a name, at most %d times", FM_INPUTS_MAX);
     else if (o->min != 0 || o->max != 0)
         snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);
     else

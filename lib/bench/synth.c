@@ -120,15 +120,15 @@ static struct fm_config config_of(const struct fm_synth *s)
 static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype dtype, int l)
 {
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        if (!w->name[FM_SOURCE_STOCK] || (w->part == FM_PART_ENDS) != (l < 0) ||
+        if (!w->name[FM_NAMING_STOCK] || (w->part == FM_PART_ENDS) != (l < 0) ||
             !fm_weights_exists(c, w, l))
             continue;
-        int experts = fm_weights_per_expert(w, FM_SOURCE_STOCK) ? c->E : 1;
+        int experts = fm_weights_per_expert(w, FM_NAMING_STOCK) ? c->E : 1;
         for (int e = 0; e < experts; e++, t->count++) {
             if (!t->name)
                 continue;
             struct fm_tensor *x = &t->tensor[t->count];
-            fm_weights_name(t->name[t->count], w->name[FM_SOURCE_STOCK], l, e);
+            fm_weights_name(t->name[t->count], w->name[FM_NAMING_STOCK], l, e);
             *x = (struct fm_tensor){.name = t->name[t->count], .dtype = dtype};
             x->dims = fm_weights_shape(x->shape, c, w, l, (uint64_t)c->I);
         }

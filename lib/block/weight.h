@@ -9,12 +9,12 @@
 
 #include <stddef.h>
 
-/* Where a model's tensors come from. */
-enum fm_source {
-    FM_SOURCE_STOCK,  /* a checkpoint of the family, as transformers names it */
-    FM_SOURCE_ONLINE, /* a bundle's weights/ members, or a native export */
-    FM_SOURCE_RAGGED, /* a ragged export */
-    FM_SOURCES
+/* The names under which a model's tensors are stored. */
+enum fm_naming {
+    FM_NAMING_STOCK,  /* a checkpoint of the family, as transformers names it */
+    FM_NAMING_ONLINE, /* a bundle's weights/ members, or a native export */
+    FM_NAMING_RAGGED, /* a ragged export */
+    FM_NAMINGS
 };
 
 /* What a tensor becomes in memory: whose it is, and how it is laid out there. */
@@ -53,7 +53,7 @@ enum fm_weight_when {
 };
 
 struct fm_weight {
-    const char *name[FM_SOURCES]; /* {l} and {e} stand for numbers; NULL: not in that source */
+    const char *name[FM_NAMINGS]; /* {l} and {e} stand for numbers; NULL: not under that naming */
     enum fm_weight_part part;
     size_t field;  /* offsetof in struct fm_ends or fm_layer, for the parts that are one */
     char shape[4]; /* letters: V H E I, J = rows of gate_up of I channels, D width of the MLP, S =

@@ -1,5 +1,5 @@
 /*
- * A sequence is a source and a place in it, so shuffling and mixing permute small integers and
+ * A sequence is an input and a place in it, so shuffling and mixing permute small integers and
  * never copy tokens.  All ids are read once at the start, which checks them against the vocabulary
  * and hashes them: the manifest can then say exactly what a result was made from, and a file that
  * changes during the run is noticed.  Sequences that are held out for measuring come from the end.
@@ -19,13 +19,13 @@
 #define SEQ_LEN_DEFAULT 2048
 #define PIECE_TOKENS 65536 /* hashed at a time, or one sequence */
 
-/* Open sources, and where in them each sequence lies. */
+/* Open inputs, and where in them each sequence lies. */
 struct fm_calib_files {
-    struct fm_tokens tokens[FM_SOURCES_MAX];
-    uint64_t stride[FM_SOURCES_MAX]; /* tokens from one sequence to the next */
+    struct fm_tokens tokens[FM_INPUTS_MAX];
+    uint64_t stride[FM_INPUTS_MAX]; /* tokens from one sequence to the next */
     int count;
     uint32_t V;
-    uint8_t *source; /* of sequence i, and which of its sequences it is; NULL: 0 and i */
+    uint8_t *input; /* of sequence i, and which of its sequences it is; NULL: 0 and i */
     uint32_t *place;
 };
 
@@ -36,8 +36,8 @@ struct reading {
     bool eval;
     struct fm_mixture mix;
     struct fm_calib_files *files;
-    struct fm_corpus corpus[FM_SOURCES_MAX];
-    struct fm_hasher *hasher[FM_SOURCES_MAX], *all;
+    struct fm_corpus corpus[FM_INPUTS_MAX];
+    struct fm_hasher *hasher[FM_INPUTS_MAX], *all;
 };
 
 /* The type of raw files does not speak of the others of a mixture. */
@@ -62,14 +62,14 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
 {
     bool stage = run->input && strcmp(run->input, "-") == 0;
     int times = run->eval_text && strcmp(run->eval_text, "-") == 0;
-    for (int i = 0; i < FM_SOURCES_MAX && run->texts[i]; i++)
+    for (int i = 0; i < FM_INPUTS_MAX && run->texts[i]; i++)
         times += strcmp(run->texts[i], "-") == 0 || strncmp(run->texts[i], "-:", 2) == 0;
     if (times > 0 && stage)
         return fm_fail(err, FM_EUSAGE, "--text and the stage stream are both standard input");
     return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
 }
 
-/* Without a shuffle no source gives more than all that is wanted. */
+/* Without a shuffle no input gives more than all that is wanted. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
     int rc = check_standard_input(r->run, err);
@@ -80,12 +80,12 @@ static int open_text(struct reading *r, int s, const char *path, struct fm_err *
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
 {
-    int s = r->mix.sources, rc;
+    int s = r->mix.inputs, rc;
     size_t length = strlen(spec);
-    if (s == FM_SOURCES_MAX)
-        return fm_fail(err, FM_EUSAGE, "more than %d sources of tokens", FM_SOURCES_MAX);
+    if (s == FM_INPUTS_MAX)
+        return fm_fail(err, FM_EUSAGE, "more than %d inputs of tokens", FM_INPUTS_MAX);
     r->mix.weight[s] = FM_WEIGHT_ONE;
-    if (!r->eval && (rc = fm_run_parse_source(spec, &length, &r->mix.weight[s], err)))
+    if (!r->eval && (rc = fm_run_parse_input(spec, &length, &r->mix.weight[s], err)))
         return rc;
     char *path = fm_strdup(spec, err);
     if (!path)
@@ -93,7 +93,7 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     path[length] = '\0';
     rc = text ? open_text(r, s, path, err) : open_tokens(&r->files->tokens[s], path, r, err);
     if (!rc)
-        r->files->count = ++r->mix.sources;
+        r->files->count = ++r->mix.inputs;
     free(path);
     return rc;
 }
@@ -109,9 +109,9 @@ static int open_sources(struct reading *r, struct fm_err *err)
         return add_source(r, run->eval_text ? run->eval_text : run->eval_tokens,
                           run->eval_text != NULL, err);
     int rc = run->tokens ? add_source(r, run->tokens, false, err) : FM_OK;
-    for (int i = 0; !rc && i < FM_SOURCES_MAX && run->also_tokens[i]; i++)
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->also_tokens[i]; i++)
         rc = add_source(r, run->also_tokens[i], false, err);
-    for (int i = 0; !rc && i < FM_SOURCES_MAX && run->texts[i]; i++)
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->texts[i]; i++)
         rc = add_source(r, run->texts[i], true, err);
     return rc;
 }
@@ -121,7 +121,7 @@ static void close_files(struct fm_calib_files *f)
     for (int s = 0; f && s < f->count; s++)
         fm_tokens_close(&f->tokens[s]);
     if (f) {
-        free(f->source);
+        free(f->input);
         free(f->place);
     }
     free(f);
@@ -137,7 +137,7 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
     const char *narrow = t->file.path;
     if (most > (uint64_t)config->T_max)
         most = (uint64_t)config->T_max;
-    for (int s = 0; s < r->mix.sources; s++)
+    for (int s = 0; s < r->mix.inputs; s++)
         if (t[s].rows > 0 && most > t[s].cols) {
             most = t[s].cols;
             narrow = t[s].file.path;
@@ -170,17 +170,17 @@ static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, st
     return FM_OK;
 }
 
-/* A mixture that ends with a source while most of the others is left. */
+/* A mixture that ends with an input while most of the others is left. */
 static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, uint64_t n)
 {
     uint64_t all = 0;
     const char *ended = NULL;
-    for (int s = 0; s < m->sources; s++) {
+    for (int s = 0; s < m->inputs; s++) {
         all += m->all[s];
         if (m->taken[s] == m->all[s])
             ended = r->files->tokens[s].file.path;
     }
-    if (m->sources > 1 && ended && n < all / 2)
+    if (m->inputs > 1 && ended && n < all / 2)
         fm_run_warn(r->run,
                     "the mixture ends with '%s': %" PRIu64 " of %" PRIu64
                     " sequences are used; its weight may be too large",
@@ -207,23 +207,23 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     return FM_OK;
 }
 
-/* A permutation of each source where the user asked for one, and of a mixture the order in which
- * its sources take turns. */
+/* A permutation of each input where the user asked for one, and of a mixture the order in which
+ * its inputs take turns. */
 static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
 {
     struct fm_calib_files *f = r->files;
     bool shuffle = !r->eval && r->run->shuffle;
-    uint32_t *order[FM_SOURCES_MAX] = {NULL};
+    uint32_t *order[FM_INPUTS_MAX] = {NULL};
     size_t n = (size_t)c->count;
     int rc = FM_OK;
-    if (!shuffle && r->mix.sources == 1) {
+    if (!shuffle && r->mix.inputs == 1) {
         r->mix.taken[0] = n;
         return FM_OK;
     }
-    f->source = fm_alloc(n, sizeof *f->source, "the order of sequences", err);
+    f->input = fm_alloc(n, sizeof *f->input, "the order of sequences", err);
     f->place = fm_alloc(n, sizeof *f->place, "the order of sequences", err);
-    rc = f->source && f->place ? FM_OK : FM_ENOMEM;
-    for (int s = 0; !rc && shuffle && s < r->mix.sources; s++) {
+    rc = f->input && f->place ? FM_OK : FM_ENOMEM;
+    for (int s = 0; !rc && shuffle && s < r->mix.inputs; s++) {
         order[s] = fm_alloc((size_t)r->mix.all[s], sizeof **order, "the order of sequences", err);
         rc = order[s] ? FM_OK : FM_ENOMEM;
         if (order[s])
@@ -233,10 +233,10 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
     for (size_t i = 0; !rc && i < n; i++) {
         int s = fm_mixture_next(&r->mix);
         uint64_t at = r->mix.taken[s] - 1;
-        f->source[i] = (uint8_t)s;
+        f->input[i] = (uint8_t)s;
         f->place[i] = order[s] ? order[s][at] : (uint32_t)at;
     }
-    for (int s = 0; s < r->mix.sources; s++)
+    for (int s = 0; s < r->mix.inputs; s++)
         free(order[s]);
     return rc;
 }
@@ -266,14 +266,14 @@ int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, stru
     if (!rc && !f->place && f->stride[0] == T)
         return fm_tokens_read(f->tokens, (uint64_t)first * T, ids, (uint64_t)n * T, f->V, err);
     for (int i = 0; !rc && i < n; i++) {
-        int s = f->place ? f->source[first + i] : 0;
+        int s = f->place ? f->input[first + i] : 0;
         uint64_t place = f->place ? f->place[first + i] : (uint64_t)(first + i);
         rc = fm_tokens_read(&f->tokens[s], place * f->stride[s], ids + (size_t)i * T, T, f->V, err);
     }
     return rc;
 }
 
-/* Read all of it once: every id is checked, `all` and, where r is not NULL, its sources are
+/* Read all of it once: every id is checked, `all` and, where r is not NULL, its inputs are
  * hashed. */
 static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
                           const atomic_int *stop, struct fm_err *err)
@@ -290,7 +290,7 @@ static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struc
         if (!rc)
             fm_hasher_add(all, ids, (size_t)n * T * sizeof *ids);
         for (int i = 0; !rc && r && i < n; i++)
-            fm_hasher_add(r->hasher[c->files->place ? c->files->source[at + i] : 0],
+            fm_hasher_add(r->hasher[c->files->place ? c->files->input[at + i] : 0],
                           ids + (size_t)i * T, T * sizeof *ids);
     }
     free(ids);
@@ -299,15 +299,15 @@ static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struc
 
 static void describe_sources(struct fm_calib *c, const struct reading *r)
 {
-    c->sources = r->mix.sources;
-    for (int s = 0; s < c->sources; s++)
-        c->source[s] = (struct fm_calib_source){.format = r->files->tokens[s].format,
-                                                .rows = r->files->tokens[s].rows > 0,
-                                                .weight = r->mix.weight[s],
-                                                .tokens = r->files->tokens[s].count,
-                                                .corpus = r->corpus[s],
-                                                .sequences = r->mix.taken[s],
-                                                .digest = fm_hasher_done(r->hasher[s])};
+    c->inputs = r->mix.inputs;
+    for (int s = 0; s < c->inputs; s++)
+        c->input[s] = (struct fm_calib_input){.format = r->files->tokens[s].format,
+                                              .rows = r->files->tokens[s].rows > 0,
+                                              .weight = r->mix.weight[s],
+                                              .tokens = r->files->tokens[s].count,
+                                              .corpus = r->corpus[s],
+                                              .sequences = r->mix.taken[s],
+                                              .digest = fm_hasher_done(r->hasher[s])};
 }
 
 static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)
@@ -351,7 +351,7 @@ int fm_calib_open(struct fm_calib *c, const struct fm_run_options *run,
     }
     if (!rc)
         rc = read_all(c, r, err);
-    for (int s = 0; r && s < FM_SOURCES_MAX; s++)
+    for (int s = 0; r && s < FM_INPUTS_MAX; s++)
         fm_hasher_free(r->hasher[s]);
     if (r)
         fm_hasher_free(r->all);

@@ -4,9 +4,9 @@
  * what is computed on them is not known here.  In reading order: calib, mixture, corpus,
  * command, provenance.
  *
- * Calibration sequences, from one source or several.  Sequence i of a 1-D token file is tokens
+ * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
- * order unless shuffled (seeded; each source by itself).  Several sources are interleaved by
+ * order unless shuffled (seeded; each input by itself).  Several inputs are interleaved by
  * are encoded (lib/data/corpus.h) and then one-dimensional token files.
  *
  * The files stay open and sequences are read when they are wanted, so memory does not grow with
@@ -23,8 +23,8 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-/* What the manifest says of a source. */
-struct fm_calib_source {
+/* What the manifest says of an input. */
+struct fm_calib_input {
     const char *format;      /* fm_tokens.format */
     bool rows;               /* a sequence is a row; else documents follow one another */
     uint64_t weight;         /* millionths */
@@ -42,8 +42,8 @@ struct fm_calib {
     int32_t *ids;            /* (count, T) where they are in memory (held out); else NULL */
     struct fm_digest digest; /* of all ids as little-endian int32, in the order asked for */
     struct fm_calib_files *files;
-    int sources;
-    struct fm_calib_source source[FM_SOURCES_MAX];
+    int inputs;
+    struct fm_calib_input input[FM_INPUTS_MAX];
 };
 
 /*

@@ -1,5 +1,5 @@
 /*
- * The next sequence comes from the source that is furthest behind its share.  In integers, so that
+ * The next sequence comes from the input that is furthest behind its share.  In integers, so that
  * the same order comes out everywhere, and online, so that a mixture can be cut anywhere and is
  * still in proportion.
  */
@@ -10,14 +10,14 @@
 int fm_mixture_next(struct fm_mixture *m)
 {
     uint64_t i = 0, sum = 0;
-    assert(m->sources > 0 && m->sources <= FM_SOURCES_MAX);
-    for (int s = 0; s < m->sources; s++) {
+    assert(m->inputs > 0 && m->inputs <= FM_INPUTS_MAX);
+    for (int s = 0; s < m->inputs; s++) {
         i += m->taken[s];
         sum += m->weight[s];
     }
     int best = 0;
     __int128 most = 0;
-    for (int s = 0; s < m->sources; s++) {
+    for (int s = 0; s < m->inputs; s++) {
         __int128 behind = (__int128)m->weight[s] * (i + 1) - (__int128)sum * m->taken[s];
         if (s > 0 && behind <= most)
             continue;

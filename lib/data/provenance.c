@@ -24,7 +24,7 @@ static bool add_corpus(cJSON *o, const struct fm_corpus *c)
                            add_ids(o, "behind_each", c->back, c->backs)));
 }
 
-static bool add_source(cJSON *sources, const struct fm_calib_source *s, int T)
+static bool add_input(cJSON *sources, const struct fm_calib_input *s, int T)
 {
     char hex[FM_DIGEST_HEX];
     cJSON *o = cJSON_CreateObject();
@@ -42,13 +42,13 @@ static bool add_source(cJSON *sources, const struct fm_calib_source *s, int T)
            (s->corpus.documents == 0 || add_corpus(o, &s->corpus));
 }
 
-/* What each source is, and what was taken of it. */
+/* What each input is, and what was taken of it. */
 static bool add_sources(cJSON *tokens, const struct fm_calib *calib)
 {
     cJSON *sources = cJSON_AddArrayToObject(tokens, "sources");
     bool ok = sources != NULL;
-    for (int s = 0; ok && s < calib->sources; s++)
-        ok = add_source(sources, &calib->source[s], calib->T);
+    for (int s = 0; ok && s < calib->inputs; s++)
+        ok = add_input(sources, &calib->input[s], calib->T);
     return ok;
 }
 

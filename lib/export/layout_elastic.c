@@ -40,7 +40,7 @@ static int check_index(const struct fm_exportplan *p, struct fm_err *err)
 static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, &p->from->config, FM_SOURCE_RAGGED, FM_PART_DOWN_T,
+    fm_checkpoint_name(name, &p->from->config, FM_NAMING_RAGGED, FM_PART_DOWN_T,
                        p->from->config.moe[m], 0);
     char *last = strrchr(name, '.');
     assert(last);
@@ -125,7 +125,7 @@ const struct fm_layout fm_layout_elastic = {
     .family = true,
     .capped = "load-cap",
     .multiple = 1,
-    .names = FM_SOURCE_RAGGED,
+    .names = FM_NAMING_RAGGED,
     .experts = plan_experts,
     .sharded = true,
     .files = fm_tensorplan_shards,

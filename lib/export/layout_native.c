@@ -53,7 +53,7 @@ static void say_running(struct fm_text *t, const struct fm_exportplan *p)
 const struct fm_layout fm_layout_native = {
     .name = "native",
     .multiple = 1,
-    .names = FM_SOURCE_ONLINE,
+    .names = FM_NAMING_ONLINE,
     .experts = fm_tensorplan_flat,
     .extra = true,
     .files = plan_files,

@@ -9,7 +9,7 @@
 const struct fm_layout fm_layout_ragged = {
     .name = "ragged",
     .multiple = 1,
-    .names = FM_SOURCE_RAGGED,
+    .names = FM_NAMING_RAGGED,
     .experts = fm_tensorplan_flat,
     .sharded = true,
     .files = fm_tensorplan_shards,

@@ -48,7 +48,7 @@ struct fm_layout {
 
     /* ---- which tensors, in which files ---- */
 
-    enum fm_source names;
+    enum fm_naming names;
     /* Plan the tensors of the experts of the m-th layer of experts. */
     int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
     bool extra;   /* --keep-extra: layers for multi-token prediction are read at the width that they

@@ -190,7 +190,7 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
 {
     const struct fm_config *c = &p->from->config;
     int l, e, by = p->widths.shared - c->shared;
-    const struct fm_weight *w = fm_weights_find(c, FM_SOURCE_STOCK, t->from->t.name, &l, &e);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->from->t.name, &l, &e);
     if (by == 0 || !w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE ||
         w->part > FM_PART_MLP_DOWN)
         return FM_OK;

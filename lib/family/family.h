@@ -81,7 +81,7 @@ uint64_t fm_config_params_active(const struct fm_config *config, const uint32_t 
 /* False at the row that ends a table. */
 static inline bool fm_weights_more(const struct fm_weight *w)
 {
-    return w->name[FM_SOURCE_STOCK] || w->name[FM_SOURCE_ONLINE] || w->name[FM_SOURCE_RAGGED];
+    return w->name[FM_NAMING_STOCK] || w->name[FM_NAMING_ONLINE] || w->name[FM_NAMING_RAGGED];
 }
 
 #define FM_WEIGHT_NAME_BYTES 160
@@ -95,9 +95,9 @@ bool fm_weights_number(int *value, const char **name, int limit);
 /* Does layer l (-1: the ends) of this model have the row's tensor? */
 bool fm_weights_exists(const struct fm_config *config, const struct fm_weight *w, int l);
 
-/* The row that `name` is, in that kind of source, with its layer and expert (-1 where it has
+/* The row that `name` is, under that naming, with its layer and expert (-1 where it has
  * none), both inside the model; NULL: none of this model's tensors. */
-const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_source source,
+const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_naming naming,
                                         const char *name, int *l, int *e);
 
 /* Of a tensor that is in no table: it is of an expert or layer that config.json does not know
@@ -114,8 +114,8 @@ bool fm_weights_is_field(const struct fm_weight *w);
 /* True where the tensor holds channels of experts: of one, or of all of a layer. */
 bool fm_weights_is_expert(const struct fm_weight *w);
 
-/* Has the row a tensor for each expert in that kind of source, where it has any? */
-bool fm_weights_per_expert(const struct fm_weight *w, enum fm_source source);
+/* Has the row a tensor for each expert under that naming, where it has any? */
+bool fm_weights_per_expert(const struct fm_weight *w, enum fm_naming naming);
 
 /* Shape of the row's tensor in layer l, whose experts have `channels` caps together; its number of
  * dimensions. */

@@ -74,11 +74,11 @@ bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int
     return (w->when & ~features(c, l)) == 0;
 }
 
-const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_source source,
+const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_naming naming,
                                         const char *name, int *l, int *e)
 {
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (w->name[source] && match(w->name[source], name, c, l, e) && fm_weights_exists(c, w, *l))
+        if (w->name[naming] && match(w->name[naming], name, c, l, e) && fm_weights_exists(c, w, *l))
             return w;
     return NULL;
 }
@@ -93,9 +93,9 @@ bool fm_weights_is_expert(const struct fm_weight *w)
     return w->part >= FM_PART_GATE;
 }
 
-bool fm_weights_per_expert(const struct fm_weight *w, enum fm_source source)
+bool fm_weights_per_expert(const struct fm_weight *w, enum fm_naming naming)
 {
-    return strstr(w->name[source], "{e}") != NULL;
+    return strstr(w->name[naming], "{e}") != NULL;
 }
 
 bool fm_weights_is_stray(const struct fm_config *c, const char *name)
@@ -114,7 +114,7 @@ bool fm_weights_is_off(const struct fm_config *c, const char *name, int *l)
 {
     int e;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (w->name[FM_SOURCE_STOCK] && match(w->name[FM_SOURCE_STOCK], name, c, l, &e) &&
+        if (w->name[FM_NAMING_STOCK] && match(w->name[FM_NAMING_STOCK], name, c, l, &e) &&
             *l >= 0 && !fm_weights_exists(c, w, *l))
             return true;
     return false;
@@ -208,7 +208,7 @@ static uint64_t params_fixed(const struct fm_config *c)
     uint64_t sum = 0;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
         bool end = w->part == FM_PART_ENDS;
-        if (!w->name[FM_SOURCE_STOCK] || fm_weights_is_expert(w))
+        if (!w->name[FM_NAMING_STOCK] || fm_weights_is_expert(w))
             continue;
         for (int l = end ? -1 : 0; l < (end ? 0 : c->L); l++)
             sum += fm_weights_exists(c, w, l) ? fm_weights_count(c, w, l, 0) : 0;

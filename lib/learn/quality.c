@@ -26,7 +26,7 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
                      "'%s' has too few sequences of %d tokens to train on and to measure on; give "
                      "more tokens, a smaller --seq-len, --eval-tokens or "
                      "--eval-text",
-                     fm_run_source(run), train->T);
+                     fm_run_first_input(run), train->T);
     return rc;
 }
 

@@ -381,7 +381,7 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     *batches = count / batch;
     if (*batches < 1)
         return fm_fail(err, FM_EUSAGE, "--batch %d: '%s' has only %d sequences", batch,
-                       fm_run_source(task->run), count);
+                       fm_run_first_input(task->run), count);
     if (count % batch)
         fm_run_warn(task->run, "%d of %d sequences are not used: the last batch of %d is not full",
                     count % batch, count, batch);
@@ -414,8 +414,8 @@ static void plan_scores(struct fm_plan *plan, struct fm_task *task, enum fm_crit
                                   .kept = 1};
     *plan = (struct fm_plan){0};
     plan->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
-    for (int i = 0; i < task->calib.sources; i++)
-        plan->held += task->calib.source[i].tokens;
+    for (int i = 0; i < task->calib.inputs; i++)
+        plan->held += task->calib.input[i].tokens;
     plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
     uint64_t sums = sums_bytes(task, group);
     fm_plan_add(plan, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);

@@ -298,12 +298,12 @@ int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool globa
     uint32_t *order = fm_alloc(experts_of(f), sizeof *order, "permutation", err);
     int rc = widths && order ? FM_OK : FM_ENOMEM;
     for (int b = 0; !rc && b < from->count; b++) {
-        const uint32_t *source = fm_masks_widths(from, b);
+        const uint32_t *before = fm_masks_widths(from, b);
         uint32_t E = (uint32_t)f->E, M = (uint32_t)f->M;
         if (global)
-            permute(widths, source, order, M * E, seed, (uint32_t)b);
+            permute(widths, before, order, M * E, seed, (uint32_t)b);
         for (uint32_t m = 0; !global && m < M; m++)
-            permute(widths + m * E, source + m * E, order, E, seed, (uint32_t)b * M + m);
+            permute(widths + m * E, before + m * E, order, E, seed, (uint32_t)b * M + m);
         rc = fm_masks_append(f, widths, method, from->mask[b].step, err);
     }
     free(widths);

@@ -31,7 +31,7 @@ uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct 
 
 static bool is_row_of_experts(const struct fm_weight *w)
 {
-    return w->name[FM_SOURCE_STOCK] && fm_weights_is_expert(w);
+    return w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w);
 }
 
 /* Which of an expert's tensors the row is. */
@@ -52,7 +52,7 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     if (rc)
         return rc;
     enum fm_dtype dtype = fm_stored_dtype(&cp->config, t);
-    bool each = fm_weights_per_expert(w, FM_SOURCE_STOCK);
+    bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
     if (cp->experts == 0)
         cp->dtype = dtype;
     if (dtype != cp->dtype)
@@ -72,7 +72,7 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
     int l, e;
     const char *name = at->tensor->name;
     char other[FM_ST_NAME_BYTES_MAX + 1];
-    const struct fm_weight *w = fm_weights_find(&cp->config, FM_SOURCE_STOCK, name, &l, &e);
+    const struct fm_weight *w = fm_weights_find(&cp->config, FM_NAMING_STOCK, name, &l, &e);
     if (!w && fm_extra_refuse(name, err))
         return err->code;
     if (!w && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
@@ -165,22 +165,22 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
 }
 
 void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
-                        enum fm_source source, enum fm_weight_part part, int l, int e)
+                        enum fm_naming naming, enum fm_weight_part part, int l, int e)
 {
     const struct fm_weight *w = config->family->weight;
-    while (fm_weights_more(w) && !(w->part == part && w->name[source]))
+    while (fm_weights_more(w) && !(w->part == part && w->name[naming]))
         w++;
     assert(fm_weights_more(w));
-    fm_weights_name(name, w->name[source], l, e);
+    fm_weights_name(name, w->name[naming], l, e);
 }
 
 void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                          enum fm_source source, const char *stock)
+                          enum fm_naming naming, const char *stock)
 {
     int l, e;
-    const struct fm_weight *w = fm_weights_find(config, FM_SOURCE_STOCK, stock, &l, &e);
-    if (w && w->name[source])
-        fm_weights_name(name, w->name[source], l, e);
+    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, stock, &l, &e);
+    if (w && w->name[naming])
+        fm_weights_name(name, w->name[naming], l, e);
     else
         snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
 }

@@ -58,8 +58,8 @@ uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct 
  * and of a tensor of the checkpoint that is no expert's (its own where the table has none).
  */
 void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
-                        enum fm_source source, enum fm_weight_part part, int l, int e);
+                        enum fm_naming naming, enum fm_weight_part part, int l, int e);
 void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                          enum fm_source source, const char *stock);
+                          enum fm_naming naming, const char *stock);
 
 #endif

@@ -57,14 +57,14 @@ static void fail_piece(struct conversion *v, int i, const struct fm_err *err)
 }
 
 /* Bytes of the host, and what they are: values, or codes with scales that are the host's too. */
-struct source {
+struct raw {
     const void *raw;
     enum fm_dtype dtype;
     const struct fm_scales *scales; /* NULL: values */
 };
 
 /* n elements of it where operations read them; `on_device` is room for what they are scaled by. */
-static struct fm_in stage_in(const struct fm_model *m, const struct source *src, size_t n,
+static struct fm_in stage_in(const struct fm_model *m, const struct raw *src, size_t n,
                              struct fm_scales *on_device)
 {
     const struct fm_device *device = m->ops->device;
@@ -81,7 +81,7 @@ static struct fm_in stage_in(const struct fm_model *m, const struct source *src,
 /* dst (n rows, H) on the device, rows `stride` elements apart, from (rows, H): row j is src's
  * order[j], or j. */
 static void convert_rows(const struct fm_model *m, struct fm_out dst, size_t stride,
-                         const struct source *src, int n, size_t H, const int32_t *order)
+                         const struct raw *src, int n, size_t H, const int32_t *order)
 {
     const struct fm_device *device = m->ops->device;
     struct fm_mark mark = device->mark();
@@ -94,8 +94,8 @@ static void convert_rows(const struct fm_model *m, struct fm_out dst, size_t str
 }
 
 /* dst (I, H) on the device from (H, I): row j is src's column order[j], or j. */
-static void convert_transposed(const struct fm_model *m, struct fm_out dst,
-                               const struct source *src, int H, int I, const int32_t *order)
+static void convert_transposed(const struct fm_model *m, struct fm_out dst, const struct raw *src,
+                               int H, int I, const int32_t *order)
 {
     const struct fm_device *device = m->ops->device;
     struct fm_mark mark = device->mark();
@@ -154,7 +154,7 @@ static void end_task(void *arg, int i)
     struct fm_scales scales = v->scales;
     scales.first = (int64_t)first;
     void *raw = fm_scratch(n * bytes);
-    struct source src = {raw, t->dtype, scales.scale ? &scales : NULL};
+    struct raw src = {raw, t->dtype, scales.scale ? &scales : NULL};
     int rc = fm_file_read(v->end->at.file, t->offset + first * bytes, raw, n * bytes, &err);
     if (!rc && fm_stored_finite(&v->end->at, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
@@ -395,7 +395,7 @@ static const int32_t *order_rows(const int32_t *order, int rows, int cap)
 }
 
 /* The values of an expert's share, cut by cut. */
-static void convert_share(const struct conversion *v, const struct piece *x, struct source src)
+static void convert_share(const struct conversion *v, const struct piece *x, struct raw src)
 {
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     const struct fm_config *c = &v->m->config;
@@ -425,7 +425,7 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     struct fm_scales scales;
     if (widen_scales(&scales, v->m, p, v->m->raw + p->raw_scale, err))
         return err->code;
-    struct source src = {raw, dtype, scales.scale ? &scales : NULL};
+    struct raw src = {raw, dtype, scales.scale ? &scales : NULL};
     if (x->e >= 0) {
         convert_share(v, x, src);
         return FM_OK;

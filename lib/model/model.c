@@ -54,8 +54,8 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
         return err->code;
     for (size_t i = 0; i < n; i++)
         m->caps[i] = (uint32_t)m->config.I;
-    bool ragged = t->source == FM_SOURCE_RAGGED;
-    if (!ragged && !(t->source == FM_SOURCE_ONLINE && t->export))
+    bool ragged = t->naming == FM_NAMING_RAGGED;
+    if (!ragged && !(t->naming == FM_NAMING_ONLINE && t->export))
         return FM_OK;
     cJSON *json = NULL;
     int rc = ragged ? fm_json_tree(&json, t->config, t->config_bytes, err)
@@ -81,7 +81,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
                       int l, int e, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES];
-    fm_weights_name(name, w->name[m->tensors.source], l, e);
+    fm_weights_name(name, w->name[m->tensors.naming], l, e);
     *p = (struct fm_model_tensor){.weight = w, .expert = e};
     p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
     if (!p->at.tensor && fm_weights_is_expert(w) && has_fused(&m->tensors))
@@ -143,9 +143,9 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
     if (!plan->place)
         return err->code;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        if (w->part == FM_PART_ENDS || !w->name[m->tensors.source] || !fm_weights_exists(c, w, l))
+        if (w->part == FM_PART_ENDS || !w->name[m->tensors.naming] || !fm_weights_exists(c, w, l))
             continue;
-        bool each = fm_weights_per_expert(w, m->tensors.source);
+        bool each = fm_weights_per_expert(w, m->tensors.naming);
         plan->fused |= fm_weights_is_expert(w) && !each;
         for (int e = 0; e < (each ? c->E : 1); e++) {
             struct fm_model_tensor *p = &plan->place[plan->places++];
@@ -185,7 +185,7 @@ static bool is_switch(const struct fm_model *m, const char *name)
 {
     static const char end[] = ".experts.budget";
     size_t len = strlen(name), n = sizeof end - 1;
-    return m->tensors.source == FM_SOURCE_RAGGED && len > n && strcmp(name + len - n, end) == 0;
+    return m->tensors.naming == FM_NAMING_RAGGED && len > n && strcmp(name + len - n, end) == 0;
 }
 
 /* Of a tensor that nothing is computed with: fm-pack writes it as values, so that codes need their
@@ -207,7 +207,7 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
     char weight[FM_ST_NAME_BYTES_MAX + 1];
     const char *of = t->name; /* scales belong where their weight does */
     const struct fm_file *file;
-    if (fm_weights_find(&m->config, m->tensors.source, of, &l, &e) || is_switch(m, of))
+    if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of))
         return FM_OK;
     int rc = fm_extra_refuse(of, err);
     if (rc || fm_extra_add(&m->extra, &m->config, t))
@@ -217,7 +217,7 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
         const struct fm_tensor *scaled = fm_source_find(&m->tensors, weight, &file);
         rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
     }
-    if (rc || fm_weights_find(&m->config, m->tensors.source, of, &l, &e))
+    if (rc || fm_weights_find(&m->config, m->tensors.naming, of, &l, &e))
         return rc;
     if (fm_weights_is_stray(&m->config, of))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
@@ -316,11 +316,11 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     m->path = fm_strdup(path, err);
     int rc = m->path ? FM_OK : err->code;
     if (!rc)
-        rc =
-            dir ? fm_source_take(&m->tensors, dir, err) : fm_source_open(&m->tensors, m->path, err);
+        rc = dir ? fm_source_borrow(&m->tensors, dir, err)
+                 : fm_source_open(&m->tensors, m->path, err);
     if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
         rc = fm_within(err, "%s", path);
-    if (m->tensors.source != FM_SOURCE_STOCK)
+    if (m->tensors.naming != FM_NAMING_STOCK)
         m->config.storage = NULL; /* what is carried of the checkpoint says how that was stored */
     if (!rc)
         rc = find_caps(m, err);
@@ -460,7 +460,7 @@ const uint32_t *fm_model_caps(const struct fm_model *m)
 
 void fm_model_rank(struct fm_model *m, const int32_t *order)
 {
-    assert(!order || m->tensors.source == FM_SOURCE_STOCK);
+    assert(!order || m->tensors.naming == FM_NAMING_STOCK);
     if (order == m->order)
         return;
     m->order = order;

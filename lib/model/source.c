@@ -114,7 +114,7 @@ static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err 
         if (!rc && cJSON_GetArraySize(layer) > 0)
             rc = open_own(t, name, err);
     }
-    t->source = FM_SOURCE_ONLINE;
+    t->naming = FM_NAMING_ONLINE;
     return rc ? rc : open_own(t, FM_WEIGHTS_REST, err);
 }
 
@@ -127,7 +127,7 @@ static const cJSON *native_widths(const cJSON *json)
     return native && cJSON_GetArraySize(widths) > 0 ? widths : NULL;
 }
 
-/* FM_SOURCE_RAGGED where config.json has widths; experts of three dimensions are refused. */
+/* FM_NAMING_RAGGED where config.json has widths; experts of three dimensions are refused. */
 static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
     struct fm_err unread = {0}; /* a broken config.json is reported by who parses it whole */
@@ -136,7 +136,7 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
                cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
     bool fused = has && cJSON_GetObjectItemCaseSensitive(json, "fm_layout") != NULL;
     cJSON_Delete(json);
-    t->source = has ? FM_SOURCE_RAGGED : FM_SOURCE_STOCK;
+    t->naming = has ? FM_NAMING_RAGGED : FM_NAMING_STOCK;
     return fused ? fm_fail(err, FM_ECONFIG,
                            "%s: layout layer for vLLM is not read by these tools; export it --for "
                            "any",
@@ -180,7 +180,7 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
     if (stat(path, &st) != 0)
         return fm_fail_errno(err, "cannot open model '%s'", path);
     if (S_ISREG(st.st_mode)) {
-        t->source = FM_SOURCE_ONLINE;
+        t->naming = FM_NAMING_ONLINE;
         rc = open_bundle(t, err);
     } else {
         rc = open_any_directory(t, err);
@@ -190,7 +190,7 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
     return rc;
 }
 
-int fm_source_take(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err)
+int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err)
 {
     *t = (struct fm_tensors){.path = dir->path};
     t->dir.fd = t->bundle.file.fd = -1;

@@ -16,7 +16,7 @@ struct fm_source_file {
 };
 
 struct fm_tensors {
-    enum fm_source source;
+    enum fm_naming naming;
     const char *path; /* borrowed */
     char *config;     /* text of config.json, NUL-terminated */
     size_t config_bytes;
@@ -24,7 +24,7 @@ struct fm_tensors {
     size_t export_bytes;
     struct fm_source_file *file;
     size_t files;
-    /* What of these is open depends on the source. */
+    /* What of these is open depends on which it is. */
     struct fm_hfdir dir; /* its own; empty where the caller's was given */
     struct fm_bundle bundle;
     struct fm_shard *own;
@@ -40,7 +40,7 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);
 
 /* The same of a directory of the Hugging Face kind that is open, and stays so until close. */
-int fm_source_take(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
+int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
 
 /* The tensor of that name and the file that has it, or NULL. */
 const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,

@@ -57,7 +57,7 @@ int fm_weightsum_place(const struct fm_config *config, const char *name)
     char scaled[FM_ST_NAME_BYTES_MAX + 1];
     if (fm_stored_scales(scaled, config, name))
         name = scaled;
-    const struct fm_weight *w = fm_weights_find(config, FM_SOURCE_STOCK, name, &l, &e);
+    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, name, &l, &e);
     return !w || !fm_weights_exists(config, w, l) ? -1 : l < 0 ? config->L : l;
 }
 

@@ -34,7 +34,7 @@ struct spot {
     struct stat home; /* the directory of the name */
 };
 
-void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool source)
+void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted)
 {
     uint64_t weight;
     struct fm_err later = {0}; /* its reader will say what is wrong with a weight */
@@ -43,8 +43,8 @@ void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool
     assert(g->reads < FM_GUARD_READS_MAX);
     struct fm_guard_read *r = &g->read[g->reads++];
     *r = (struct fm_guard_read){what, path, strlen(path)};
-    if (source)
-        fm_run_parse_source(path, &r->length, &weight, &later);
+    if (weighted)
+        fm_run_parse_input(path, &r->length, &weight, &later);
 }
 
 void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,

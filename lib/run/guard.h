@@ -56,9 +56,9 @@ struct fm_guard {
     int writes;
 };
 
-/* A file or directory that the run reads, "-" for standard input; NULL is nothing.  `source`:
+/* A file or directory that the run reads, "-" for standard input; NULL is nothing.  `weighted`:
  * FILE[:WEIGHT]. */
-void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool source);
+void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted);
 
 /* What the run writes; NULL is nothing.  `own` is for FM_GUARD_SIDE. */
 void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,

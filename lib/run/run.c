@@ -34,7 +34,7 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
                    device);
 }
 
-const char *fm_run_source(const struct fm_run_options *run)
+const char *fm_run_first_input(const struct fm_run_options *run)
 {
     return run->tokens ? run->tokens : run->texts[0];
 }
@@ -86,7 +86,7 @@ static bool take_weight(uint64_t *weight, const char *text)
     return v > 0 && v <= (uint64_t)1000000 * FM_WEIGHT_ONE;
 }
 
-int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err)
+int fm_run_parse_input(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err)
 {
     const char *colon = strrchr(spec, ':');
     *length = strlen(spec);

@@ -19,7 +19,7 @@
 #include "kernels/ops/kernels.h"
 #include "lib/base/err.h"
 
-#define FM_SOURCES_MAX 16      /* files of calibration data in one run */
+#define FM_INPUTS_MAX 16       /* files of calibration data in one run */
 #define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
 
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
@@ -33,20 +33,20 @@ struct fm_progress {
 };
 
 struct fm_run_options {
-    const char *model;                       /* --model DIR */
-    const char *tokens;                      /* --tokens FILE[:WEIGHT] */
-    const char *also_tokens[FM_SOURCES_MAX]; /* further ones, NULL behind the last */
-    const char *texts[FM_SOURCES_MAX];       /* --text FILE[:WEIGHT], as above, behind all tokens */
-    const char *text_field;                  /* of JSONL rows; NULL: "text" */
-    bool split_blank_lines;                  /* of plain text: a document ends at a blank line */
-    const char *tokenizer;                   /* tokenizer.json; NULL: the model's own */
-    const char *tokenizer_cmd;               /* a command that encodes instead, or NULL */
-    const char *eval_tokens;                 /* --eval-tokens FILE, or NULL */
-    const char *eval_text;                   /* --eval-text FILE, or NULL */
-    enum fm_token_type token_dtype;          /* of files that are raw */
-    int seq_len;         /* 0: min(2048, max positions, columns of a 2-D file) */
-    int batch;           /* sequences per batch; 0: the tool's default */
-    uint64_t max_tokens; /* 0: all */
+    const char *model;                      /* --model DIR */
+    const char *tokens;                     /* --tokens FILE[:WEIGHT] */
+    const char *also_tokens[FM_INPUTS_MAX]; /* further ones, NULL behind the last */
+    const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], as above, behind all tokens */
+    const char *text_field;                 /* of JSONL rows; NULL: "text" */
+    bool split_blank_lines;                 /* of plain text: a document ends at a blank line */
+    const char *tokenizer;                  /* tokenizer.json; NULL: the model's own */
+    const char *tokenizer_cmd;              /* a command that encodes instead, or NULL */
+    const char *eval_tokens;                /* --eval-tokens FILE, or NULL */
+    const char *eval_text;                  /* --eval-text FILE, or NULL */
+    enum fm_token_type token_dtype;         /* of files that are raw */
+    int seq_len;                            /* 0: min(2048, max positions, columns of a 2-D file) */
+    int batch;                              /* sequences per batch; 0: the tool's default */
+    uint64_t max_tokens;                    /* 0: all */
     bool shuffle;
     uint64_t seed;
     const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
@@ -70,14 +70,14 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
 bool fm_run_evaluates(const struct fm_run_options *run);
 
 /* The first file of calibration data, for messages; NULL: none. */
-const char *fm_run_source(const struct fm_run_options *run);
+const char *fm_run_first_input(const struct fm_run_options *run);
 
 /*
  * "FILE" or "FILE:WEIGHT" as on the command line; *length becomes the length of FILE.  A colon
  * that no number follows belongs to FILE; a weight has at most six decimals and is at most a
  * million.  FM_EUSAGE for another one, and for 0.
  */
-int fm_run_parse_source(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
+int fm_run_parse_input(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 
 /* run->memory, or half of the machine's physical memory. */
 uint64_t fm_run_memory(const struct fm_run_options *run);

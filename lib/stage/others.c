@@ -13,7 +13,7 @@ int fm_others_add(struct fm_others *o, const struct fm_config *c, const struct f
                   struct fm_err *err)
 {
     int l, e;
-    const struct fm_weight *w = fm_weights_find(c, FM_SOURCE_STOCK, t->name, &l, &e);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
     if (w && !fm_weights_is_expert(w)) {
         o->elements[t->dtype] += fm_tensor_count(t);
         return fm_weights_check(c, w, t, l, 0, err);

@@ -247,7 +247,7 @@ static void sources_are_interleaved_by_weight(void **state)
     struct fm_calib c = open_calib(&run);
     /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are over. */
     static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
-    assert_int_equal(c.sources, 2);
+    assert_int_equal(c.inputs, 2);
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
         assert_int_equal(ids_of(&c)[i * 10], first[i]);
     int b = 0;
@@ -256,21 +256,21 @@ static void sources_are_interleaved_by_weight(void **state)
         assert_true(abs(10 * b - 3 * (i + 1)) <= 10);
     }
     assert_int_equal(b, 7);
-    assert_int_equal(c.source[0].sequences + 7, c.count);
-    assert_int_equal(c.source[0].weight, 700000);
-    assert_int_equal(c.source[1].tokens, 70);
+    assert_int_equal(c.input[0].sequences + 7, c.count);
+    assert_int_equal(c.input[0].weight, 700000);
+    assert_int_equal(c.input[1].tokens, 70);
     uint16_t wide[70];
     int32_t ids[70];
     for (int i = 0; i < 70; i++)
         ids[i] = wide[i] = (uint16_t)(500 + i);
     struct fm_digest same = fm_digest_of(ids, sizeof ids);
-    assert_true(fm_digest_equal(&same, &c.source[1].digest));
+    assert_true(fm_digest_equal(&same, &c.input[1].digest));
     fm_calib_close(&c);
     run.max_tokens = 45;
     c = open_calib(&run);
     assert_int_equal(c.count, 4);
     assert_int_equal(ids_of(&c)[30], 20);
-    assert_int_equal(c.source[1].sequences, 1);
+    assert_int_equal(c.input[1].sequences, 1);
     fm_calib_close(&c);
 }
 
@@ -311,14 +311,14 @@ static void weights_are_checked(void **state)
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         size_t length = 0;
         uint64_t weight = 0;
-        assert_int_equal(fm_run_parse_source(good[i].spec, &length, &weight, &err), FM_OK);
+        assert_int_equal(fm_run_parse_input(good[i].spec, &length, &weight, &err), FM_OK);
         assert_int_equal(length, good[i].length);
         assert_int_equal(weight, good[i].weight);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         size_t length = 0;
         uint64_t weight = 0;
-        assert_int_equal(fm_run_parse_source(bad[i], &length, &weight, &err), FM_EUSAGE);
+        assert_int_equal(fm_run_parse_input(bad[i], &length, &weight, &err), FM_EUSAGE);
         assert_non_null(strstr(err.text, bad[i]));
     }
 }

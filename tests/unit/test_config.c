@@ -187,18 +187,18 @@ static void every_tensor_has_a_row_and_nothing_else_has(void **state)
     int l, e;
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        const struct fm_weight *w = fm_weights_find(&c, FM_SOURCE_STOCK, known[i].name, &l, &e);
+        const struct fm_weight *w = fm_weights_find(&c, FM_NAMING_STOCK, known[i].name, &l, &e);
         char name[FM_WEIGHT_NAME_BYTES];
         assert_non_null(w);
         assert_int_equal(l, known[i].l);
         assert_int_equal(e, known[i].e);
-        fm_weights_name(name, w->name[FM_SOURCE_STOCK], l, e);
+        fm_weights_name(name, w->name[FM_NAMING_STOCK], l, e);
         assert_string_equal(name, known[i].name);
     }
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        assert_null(fm_weights_find(&c, FM_SOURCE_STOCK, unknown[i], &l, &e));
+        assert_null(fm_weights_find(&c, FM_NAMING_STOCK, unknown[i], &l, &e));
     c.tied = true;
-    assert_null(fm_weights_find(&c, FM_SOURCE_STOCK, "lm_head.weight", &l, &e));
+    assert_null(fm_weights_find(&c, FM_NAMING_STOCK, "lm_head.weight", &l, &e));
 }
 
 /* As DeepSeek-V3 and MiniMax-M2 have it. */

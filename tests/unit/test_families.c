@@ -161,16 +161,16 @@ static void the_tables_follow_the_config(void **state)
                  {"lm_head.bias", false}};
     int l, e;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!fm_weights_find(&c, FM_SOURCE_STOCK, names[i].name, &l, &e) == names[i].there)
+        if (!fm_weights_find(&c, FM_NAMING_STOCK, names[i].name, &l, &e) == names[i].there)
             fail_msg("'%s' should be %s", names[i].name, names[i].there ? "there" : "absent");
     c = must(SPARSE, "\"qkv_bias\":false");
     assert_null(
-        fm_weights_find(&c, FM_SOURCE_STOCK, "model.layers.2.self_attn.k_proj.bias", &l, &e));
+        fm_weights_find(&c, FM_NAMING_STOCK, "model.layers.2.self_attn.k_proj.bias", &l, &e));
     c = must(QWEN3_30B, "\"num_experts\":128,\"attention_bias\":true");
     assert_non_null(
-        fm_weights_find(&c, FM_SOURCE_STOCK, "model.layers.2.self_attn.o_proj.bias", &l, &e));
+        fm_weights_find(&c, FM_NAMING_STOCK, "model.layers.2.self_attn.o_proj.bias", &l, &e));
     assert_non_null(
-        fm_weights_find(&c, FM_SOURCE_RAGGED, "model.layers.2.mlp.experts.gate_up", &l, &e));
+        fm_weights_find(&c, FM_NAMING_RAGGED, "model.layers.2.mlp.experts.gate_up", &l, &e));
 }
 
 static void what_is_not_computed_is_refused_by_name(void **state)
