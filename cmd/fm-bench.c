@@ -44,7 +44,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
 }
 
 /* --dry-run of what makes its data: how much that would be. */
-static int plan(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
+static int dry_run(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
 {
     char text[32];
     struct fm_cli_text result;
@@ -63,7 +63,7 @@ static int io(const struct fm_cli *cli, const struct options *o, struct fm_err *
     struct fm_bench_io result;
     struct fm_cli_text text;
     if (cli->dry_run)
-        return plan(cli, "io", o->size, err);
+        return dry_run(cli, "io", o->size, err);
     if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat ? o->repeat : 3, &result, err) ||
         fm_cli_text_open(&text, err))
         return err->code;
@@ -80,7 +80,7 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
         return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in engine");
     if (cli->dry_run)
         return !fm_synth_parse(&shape, o->on.shape, o->layers, err)
-                   ? plan(cli, "engine", fm_synth_bytes(&shape), err)
+                   ? dry_run(cli, "engine", fm_synth_bytes(&shape), err)
                    : err->code;
     if (fm_bench_engine(&cli->run, &o->on, &result, err) || fm_cli_text_open(&text, err))
         return err->code;

@@ -31,9 +31,10 @@ static cJSON *describe_json(const void *report)
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_plan *plan, struct fm_err *err)
+               struct fm_estimate *estimate, struct fm_err *err)
 {
-    return plan ? fm_recover_plan(run, options, plan, err) : fm_recover(run, options, report, err);
+    return estimate ? fm_recover_estimate(run, options, estimate, err)
+                    : fm_recover(run, options, report, err);
 }
 
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,

@@ -64,9 +64,10 @@ static bool leaves_method_open(const struct fm_cli *cli)
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_plan *plan, struct fm_err *err)
+               struct fm_estimate *estimate, struct fm_err *err)
 {
-    return plan ? fm_train_plan(run, options, plan, err) : fm_train(run, options, report, err);
+    return estimate ? fm_train_estimate(run, options, estimate, err)
+                    : fm_train(run, options, report, err);
 }
 
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,

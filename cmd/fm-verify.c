@@ -74,8 +74,8 @@ static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, i
 }
 
 /* --dry-run: the stream opens and makes sense as far as its first members go. */
-static int plan(const struct fm_cli *cli, const struct fm_verify_options *options,
-                struct fm_err *err)
+static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *options,
+                   struct fm_err *err)
 {
     struct fm_list list;
     struct fm_cli_text text;
@@ -122,7 +122,7 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options, str
     if (check_function(cli, options, err))
         return err->code;
     if (cli->dry_run)
-        return plan(cli, options, err);
+        return dry_run(cli, options, err);
     if (fm_cli_text_open(&text, err))
         return err->code;
     struct findings findings = {text.out, cJSON_CreateArray()};

@@ -37,14 +37,14 @@ static void row_text(FILE *out, const struct fm_list_row *r)
 }
 
 /* Tensor-parallel degrees of a form: other ones for every member, or the same for all. */
-static bool degrees_vary(const struct fm_list_kind *kind)
+static bool tp_degrees_vary(const struct fm_list_kind *kind)
 {
     return kind->layout->split == FM_SPLIT_EXPERTS && !kind->layout->full;
 }
 
-static bool degrees_fixed(const struct fm_list_kind *kind, enum fm_split split)
+static bool tp_degrees_fixed(const struct fm_list_kind *kind, enum fm_split split)
 {
-    return kind->layout->split == split && !kind->capped && !degrees_vary(kind);
+    return kind->layout->split == split && !kind->capped && !tp_degrees_vary(kind);
 }
 
 /* Degrees of a member in all forms where they vary; the forms' names where r is NULL. */
@@ -52,12 +52,12 @@ static void degree_cells(FILE *out, const struct fm_list *list, const struct fm_
 {
     int used = 12, blanks = 2;
     for (int i = 0; i < list->kinds; i++) {
-        char degrees[FM_DEGREES_TEXT];
-        const char *text = r ? degrees : list->kind[i].name;
-        if (!degrees_vary(&list->kind[i]))
+        char tp_degrees[FM_TP_DEGREES_TEXT];
+        const char *text = r ? tp_degrees : list->kind[i].name;
+        if (!tp_degrees_vary(&list->kind[i]))
             continue;
         if (r)
-            fm_runtimes_print(degrees, r->form[i].degrees, ",");
+            fm_runtimes_print(tp_degrees, r->form[i].tp_degrees, ",");
         fprintf(out, "%*s%s", blanks + (used < 12 ? 12 - used : 0), "", text);
         used = (int)strlen(text);
         blanks = 1;
@@ -78,18 +78,18 @@ static void form_row(FILE *out, const struct fm_list *list, const struct fm_list
 }
 
 /* "ragged, elastic, layer: 1,2": of forms that split in this way, the same for all members. */
-static void fixed_degrees(FILE *out, const struct fm_list *list, enum fm_split split)
+static void fixed_tp_degrees(FILE *out, const struct fm_list *list, enum fm_split split)
 {
-    char degrees[FM_DEGREES_TEXT] = "";
+    char tp_degrees[FM_TP_DEGREES_TEXT] = "";
     const char *separator = "";
     for (int i = 0; i < list->kinds; i++) {
-        if (!degrees_fixed(&list->kind[i], split))
+        if (!tp_degrees_fixed(&list->kind[i], split))
             continue;
         fprintf(out, "%s%s", separator, list->kind[i].name);
-        fm_runtimes_print(degrees, list->row[0].form[i].degrees, ",");
+        fm_runtimes_print(tp_degrees, list->row[0].form[i].tp_degrees, ",");
         separator = ", ";
     }
-    fprintf(out, ": %s", degrees);
+    fprintf(out, ": %s", tp_degrees);
 }
 
 /* What each layout takes of every member, and over how many devices it can be split. */
@@ -99,7 +99,7 @@ static void form_table(FILE *out, const struct fm_list *list)
     fprintf(out, "\nbytes of an export, %s; tensor-parallel degrees of ",
             list->packed ? "all files" : "tensors alone");
     for (int i = 0; i < list->kinds; i++) {
-        if (!degrees_vary(&list->kind[i]))
+        if (!tp_degrees_vary(&list->kind[i]))
             continue;
         fprintf(out, "%s%s", separator, list->kind[i].name);
         separator = " and ";
@@ -111,9 +111,9 @@ static void form_table(FILE *out, const struct fm_list *list)
     for (int i = 0; i < list->rows; i++)
         form_row(out, list, &list->row[i]);
     fprintf(out, "tensor-parallel degrees of ");
-    fixed_degrees(out, list, FM_SPLIT_HEADS);
+    fixed_tp_degrees(out, list, FM_SPLIT_HEADS);
     fprintf(out, "; ");
-    fixed_degrees(out, list, FM_SPLIT_EXPERTS);
+    fixed_tp_degrees(out, list, FM_SPLIT_EXPERTS);
     fputc('\n', out);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Printing that several tools share: the plan of a --dry-run, and a family's held-out loss by
+ * Printing that several tools share: the estimate of a --dry-run, and a family's held-out loss by
  * budget, as text and as JSON.
  */
 #include "cmd/show.h"
@@ -74,7 +74,7 @@ static void forecast_text(FILE *out, const struct fm_forecast *f)
     fprintf(out, "%-9s%12s  with %s\n", "halved", most, f->halved.options);
 }
 
-static void plan_text(FILE *out, const struct fm_plan *p)
+static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
@@ -91,7 +91,7 @@ static void plan_text(FILE *out, const struct fm_plan *p)
     forecast_text(out, &p->forecast);
 }
 
-static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
+static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *p)
 {
     cJSON *o = fm_report_begin(cli->tool);
     cJSON_AddBoolToObject(o, "dry_run", 1);
@@ -127,22 +127,23 @@ static cJSON *plan_json(const struct fm_cli *cli, const struct fm_plan *p)
 }
 
 /* The whole of a --dry-run. */
-static int show_plan(const struct fm_cli *cli, const struct fm_plan *plan, struct fm_err *err)
+static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *estimate,
+                         struct fm_err *err)
 {
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    plan_text(text.out, plan);
-    return fm_cli_result(cli, &text, plan_json(cli, plan), err);
+    estimate_text(text.out, estimate);
+    return fm_cli_result(cli, &text, estimate_json(cli, estimate), err);
 }
 
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
 {
-    struct fm_plan plan = {0};
+    struct fm_estimate estimate = {0};
     struct fm_cli_text text;
     if (cli->dry_run)
-        return !tool->run(&cli->run, tool->options, tool->report, &plan, err)
-                   ? show_plan(cli, &plan, err)
+        return !tool->run(&cli->run, tool->options, tool->report, &estimate, err)
+                   ? show_estimate(cli, &estimate, err)
                    : err->code;
     if (fm_run_check_stream(&cli->run, err) ||
         tool->run(&cli->run, tool->options, tool->report, NULL, err) ||

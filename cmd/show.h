@@ -8,16 +8,16 @@
 
 #include "cmd/cli.h"
 #include "lib/family/extra.h"
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 
 /* What fm-rank, fm-train and fm-recover do with their options and report. */
 struct fm_show_tool {
     const void *options;
     void *report;
-    /* The plan alone where there is one to fill. */
+    /* The estimate alone where there is one to fill. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_plan *plan, struct fm_err *err);
+               struct fm_estimate *estimate, struct fm_err *err);
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
@@ -33,7 +33,7 @@ void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
 
-/* With --dry-run the plan; else the output is checked, the tool runs, its result is printed. */
+/* With --dry-run the estimate; else the output is checked, the tool runs, its result is printed. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
 /* "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to tenths of even number, as a line

@@ -40,7 +40,7 @@ _Static_assert(sizeof(struct ustar) == FM_ARCHIVE_BLOCK, "a tar header is one bl
 /* A walk over one file: our own reading at `at`, libarchive's at `pulled`. */
 struct walk {
     const struct fm_file *file;
-    bool head;
+    bool prefix;
     uint64_t at;
     struct archive *tar;
     uint64_t pulled;
@@ -431,25 +431,27 @@ static int step(struct walk *w, bool *end, struct fm_err *err)
     struct ustar h;
     if (w->file->size - w->at < sizeof h) {
         *end = true;
-        return w->head ? FM_OK
-                       : fm_fail(err, FM_EFORMAT,
-                                 "cut off at byte %" PRIu64 ": the zero blocks that end an archive "
-                                 "are missing",
-                                 w->file->size);
+        return w->prefix
+                   ? FM_OK
+                   : fm_fail(err, FM_EFORMAT,
+                             "cut off at byte %" PRIu64 ": the zero blocks that end an archive "
+                             "are missing",
+                             w->file->size);
     }
     if (fm_file_read(w->file, w->at, &h, sizeof h, err))
         return err->code;
     if (all_zero((const char *)&h, sizeof h)) {
         *end = true;
-        return w->head && w->file->size - w->at < FM_ARCHIVE_END_BYTES ? FM_OK : check_end(w, err);
+        return w->prefix && w->file->size - w->at < FM_ARCHIVE_END_BYTES ? FM_OK
+                                                                         : check_end(w, err);
     }
-    if (w->head && h.type == 'x' && w->file->size - w->at < FM_ARCHIVE_HEADER_MAX) {
+    if (w->prefix && h.type == 'x' && w->file->size - w->at < FM_ARCHIVE_HEADER_MAX) {
         *end = true;
         return FM_OK;
     }
     if (read_header(w, &h, name, &size, err))
         return fm_within(err, "tar header at byte %" PRIu64, header);
-    *end = w->head && w->file->size - w->at < fm_archive_padded(size);
+    *end = w->prefix && w->file->size - w->at < fm_archive_padded(size);
     if (*end)
         return FM_OK;
     if (agree(w, header, name, size, err) || append(w, name, size, err))
@@ -471,13 +473,13 @@ static int check_distinct(const struct walk *w, struct fm_err *err)
 }
 
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
-                    const struct fm_file *file, bool head, struct fm_err *err)
+                    const struct fm_file *file, bool prefix, struct fm_err *err)
 {
     struct walk *w = fm_alloc(1, sizeof *w, "a tar reader", err);
     if (!w)
         return err->code;
     w->file = file;
-    w->head = head;
+    w->prefix = prefix;
     w->limit = limit;
     bool end = false;
     int rc = FM_OK;

@@ -35,10 +35,10 @@ struct fm_archive_member {
 /*
  * List the members of a tar file in stream order, at most `limit`; free with fm_archive_release.
  * Reads headers and padding, not data.  FM_EFORMAT says which member and what about it.  With
- * `head` the file may be cut off anywhere: the members that are there whole are listed.
+ * `prefix` the file may be cut off anywhere: the members that are there whole are listed.
  */
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
-                    const struct fm_file *file, bool head, struct fm_err *err);
+                    const struct fm_file *file, bool prefix, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
 
 /* True for a name that a header of ours may carry: the characters above, at most 100 bytes. */

@@ -80,11 +80,11 @@ const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *na
     return i < 0 ? NULL : &b->member[i];
 }
 
-static int list_members(struct fm_bundle *b, bool head, struct fm_err *err)
+static int list_members(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     struct fm_archive_member *found = NULL;
     size_t n = 0;
-    if (fm_archive_list(&found, &n, FM_BUNDLE_MEMBERS_MAX, &b->file, head, err))
+    if (fm_archive_list(&found, &n, FM_BUNDLE_MEMBERS_MAX, &b->file, prefix, err))
         return err->code;
     b->member = fm_alloc(n, sizeof *b->member, "bundle members", err);
     if (!b->member) {
@@ -154,10 +154,11 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
     return FM_OK;
 }
 
-static int check_ends(const struct fm_bundle *b, bool head, struct fm_err *err)
+static int check_ends(const struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     if (b->members == 0)
-        return fm_fail(err, FM_EFORMAT, head ? "too short to hold a manifest" : "an empty archive");
+        return fm_fail(err, FM_EFORMAT,
+                       prefix ? "too short to hold a manifest" : "an empty archive");
     int at = find_name(b, FM_MEMBER_MANIFEST);
     if (at > 0)
         return fm_fail(err, FM_EFORMAT, "%s is member %d of the stream; it must be the first",
@@ -167,7 +168,7 @@ static int check_ends(const struct fm_bundle *b, bool head, struct fm_err *err)
                        "the first member is '%s', not %s: not a stream of the fm suite",
                        b->member[0].name, FM_MEMBER_MANIFEST);
     const char *last = b->member[b->members - 1].name;
-    if (!head && strcmp(last, FM_MEMBER_CHECKSUMS) != 0)
+    if (!prefix && strcmp(last, FM_MEMBER_CHECKSUMS) != 0)
         return fm_fail(err, FM_EFORMAT, "ends with '%s' and not with %s: the stream was cut off",
                        last, FM_MEMBER_CHECKSUMS);
     return FM_OK;
@@ -278,7 +279,7 @@ static int fail_offset(const struct fm_bundle *b, const struct listing *l, uint6
                    l->name, real, l->offset);
 }
 
-static int match(struct fm_bundle *b, const struct listing *list, size_t n, bool head,
+static int match(struct fm_bundle *b, const struct listing *list, size_t n, bool prefix,
                  struct fm_err *err)
 {
     size_t both = n < b->members ? n : b->members;
@@ -294,12 +295,12 @@ static int match(struct fm_bundle *b, const struct listing *list, size_t n, bool
         m->listed = m->known = list[i].digested;
         m->digest = list[i].digest;
     }
-    if (b->members > n || (b->members < n && !head))
+    if (b->members > n || (b->members < n && !prefix))
         return fail_names(b, list, n, both, err);
     return FM_OK;
 }
 
-static int check_members(struct fm_bundle *b, bool head, struct fm_err *err)
+static int check_members(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
     if (!cJSON_IsArray(array))
@@ -313,7 +314,7 @@ static int check_members(struct fm_bundle *b, bool head, struct fm_err *err)
         if ((rc = read_listing(&list[n], entry, err)))
             fm_within(err, "member %zu", n + 1);
     if (!rc)
-        rc = match(b, list, n, head, err);
+        rc = match(b, list, n, prefix, err);
     free(list);
     return rc;
 }
@@ -387,25 +388,25 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
     return rc;
 }
 
-static int check_manifest(struct fm_bundle *b, char **text, bool head, struct fm_err *err)
+static int check_manifest(struct fm_bundle *b, char **text, bool prefix, struct fm_err *err)
 {
     if (read_text(b, &b->member[0], FM_BUNDLE_MANIFEST_BYTES_MAX, text, err))
         return err->code;
     if (fm_json_tree(&b->manifest, *text, (size_t)b->member[0].size, err) ||
-        check_title(b->manifest, err) || check_members(b, head, err))
+        check_title(b->manifest, err) || check_members(b, prefix, err))
         return fm_within(err, "%s", FM_MEMBER_MANIFEST);
     return FM_OK;
 }
 
 /* Takes b->file as it is. */
-static int check_all(struct fm_bundle *b, bool head, struct fm_err *err)
+static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     char *text = NULL;
-    int rc = list_members(b, head, err);
+    int rc = list_members(b, prefix, err);
     if (!rc)
-        rc = check_ends(b, head, err);
+        rc = check_ends(b, prefix, err);
     if (!rc)
-        rc = check_manifest(b, &text, head, err);
+        rc = check_manifest(b, &text, prefix, err);
     if (!rc)
         rc = check_places(b, err);
     if (!rc)
@@ -424,17 +425,17 @@ int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err)
     return fm_input_open(&b->file, path, err) ? err->code : check_all(b, false, err);
 }
 
-int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err)
+int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     *b = (struct fm_bundle){0};
     return fm_input_open(&b->file, path, err) ? err->code : check_all(b, true, err);
 }
 
-int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool head,
+int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool prefix,
                         struct fm_err *err)
 {
     *b = (struct fm_bundle){0};
-    return fm_file_share(&b->file, file, err) ? err->code : check_all(b, head, err);
+    return fm_file_share(&b->file, file, err) ? err->code : check_all(b, prefix, err);
 }
 
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)

@@ -83,12 +83,12 @@ int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
  * As fm_bundle_open, for a stream that may be cut off: `member` holds the members that are there
  * whole; the manifest itself must be one of them.  Enough to verify an export.
  */
-int fm_bundle_open_head(struct fm_bundle *b, const char *path, struct fm_err *err);
+int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *err);
 /* Either of the above, of a file that is open; it stays the caller's. */
-int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool head,
+int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool prefix,
                         struct fm_err *err);
-/* Behind the members of a head, those that the manifest lists beyond them, at the places it states:
- * nothing of them was looked at. */
+/* Behind the members of a prefix, those that the manifest lists beyond them, at the places it
+ * states: nothing of them was looked at. */
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 

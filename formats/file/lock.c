@@ -82,7 +82,7 @@ static void sign(int fd)
         errno = 0;
 }
 
-int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err)
+int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err)
 {
     *lock = (struct fm_lock){.fd = -1};
     if (!path)

@@ -21,7 +21,7 @@ struct fm_lock {
  * without flock(2) locks nothing: two runs then only waste each other's time, since files appear
  * whole.
  */
-int fm_lock_take(struct fm_lock *lock, const char *path, struct fm_err *err);
+int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err);
 
 /* Remove the lock; a zeroed struct is fine. */
 void fm_lock_drop(struct fm_lock *lock);

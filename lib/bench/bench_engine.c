@@ -3,7 +3,7 @@
  * products and their time (lib/bench/meter.h).  The result is a share of what the matrix library
  * does with large matrices on this machine at that minute, and not a number to be compared between
  * machines: the floating-point operations of a forward and of each gradient once
- * (lib/learn/plan.h), by the time of the whole run, by that speed.
+ * (lib/learn/estimate.h), by the time of the whole run, by that speed.
  */
 #include "lib/bench/bench.h"
 
@@ -48,10 +48,10 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
 {
     struct fm_rank_options options;
     struct fm_rank_report report = {0};
-    struct fm_plan plan = {0};
+    struct fm_estimate estimate = {0};
     fm_rank_defaults(&options);
-    int rc = fm_rank_plan(&run, &options, &plan, err);
-    r->useful = plan.useful;
+    int rc = fm_rank_estimate(&run, &options, &estimate, err);
+    r->useful = estimate.useful;
     if (rc)
         return rc;
     run.ops = fm_meter_begin(ops);
@@ -73,9 +73,9 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     options.steps = steps;
     options.budget_step = "0.10";
     options.until = "0.10";
-    struct fm_plan plan = {0};
-    int rc = fm_train_plan(&run, &options, &plan, err);
-    r->useful = plan.useful;
+    struct fm_estimate estimate = {0};
+    int rc = fm_train_estimate(&run, &options, &estimate, err);
+    r->useful = estimate.useful;
     if (rc)
         return rc;
     run.ops = fm_meter_begin(ops);

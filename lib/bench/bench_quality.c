@@ -182,7 +182,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     return rc;
 }
 
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool plan,
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool dry_run,
                      struct fm_bench_quality *result, struct fm_err *err)
 {
     struct subject s = {0};
@@ -193,7 +193,7 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool
     if (!rc) {
         result->sequences = s.held.count;
         result->T = s.held.T;
-        if (!plan)
+        if (!dry_run)
             rc = measure(result, &s, run, err);
     }
     close_subject(&s);

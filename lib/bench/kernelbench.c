@@ -230,7 +230,7 @@ static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
     return rc;
 }
 
-int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
+int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool dry_run,
                        struct fm_kernelbench *result, struct fm_err *err)
 {
     struct fm_kernelcase c = {0};
@@ -243,7 +243,7 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool plan,
         c.tokens_max = tokens[i] > c.tokens_max ? tokens[i] : c.tokens_max;
     if (!rc)
         describe(result, &c);
-    if (!rc && !plan)
+    if (!rc && !dry_run)
         rc = run_all(result, &c, o, tokens, count, err);
     fm_pytorch_close(c.torch);
     fm_kernelcase_release(&c);

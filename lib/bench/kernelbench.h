@@ -43,9 +43,9 @@ struct fm_kernelbench {
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */
 };
 
-/* With `plan` sizes are found and nothing is measured.  FM_EUSAGE, FM_ENOMEM; what opening a family
- * may say; FM_ENOENT, FM_EIO where PyTorch is needed and not there.  Release in any case. */
-int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool plan,
+/* With `dry_run` sizes are found and nothing is measured.  FM_EUSAGE, FM_ENOMEM; what opening a
+ * family may say; FM_ENOENT, FM_EIO where PyTorch is needed and not there.  Release in any case. */
+int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool dry_run,
                        struct fm_kernelbench *result, struct fm_err *err);
 void fm_kernelbench_release(struct fm_kernelbench *result);
 

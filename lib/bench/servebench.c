@@ -208,7 +208,7 @@ static void describe(struct fm_servebench *s, const struct fm_servecase *c,
 }
 
 int fm_servebench_run(const struct fm_run_options *run, const struct fm_servebench_options *o,
-                      bool plan, struct fm_servebench *result, struct fm_err *err)
+                      bool dry_run, struct fm_servebench *result, struct fm_err *err)
 {
     struct fm_servecase *c = fm_alloc(1, sizeof *c, "the loop", err);
     *result = (struct fm_servebench){.dtype = o->dtype};
@@ -217,9 +217,9 @@ int fm_servebench_run(const struct fm_run_options *run, const struct fm_serveben
     int rc = fm_servecase_shape(c, o, run, err);
     if (!rc)
         describe(result, c, o);
-    if (!rc && !plan)
+    if (!rc && !dry_run)
         rc = fm_servecase_fill(c, err);
-    if (!rc && !plan) {
+    if (!rc && !dry_run) {
         snprintf(result->path, sizeof result->path, "%s",
                  c->gpu ? fm_serve_gpu_path(c->gpu) : fm_clip_name(c->layer[0].clip));
         if (c->gpu)

@@ -37,13 +37,13 @@ struct fm_servebench {
     double switched, held;       /* seconds of `decode` steps, medians: the budget changes at
                                     every step; the same steps with each budget held */
     int budgets;                 /* rows with budget and freed */
-    int rows;                    /* 0 with `plan` */
+    int rows;                    /* 0 with `dry_run` */
     struct fm_servebench_row row[FM_KERNELBENCH_BUDGETS_MAX];
 };
 
-/* With `plan` sizes are found and nothing is measured.  run gives threads, memory, device and
+/* With `dry_run` sizes are found and nothing is measured.  run gives threads, memory, device and
  * seed.  FM_EUSAGE; FM_ENOMEM where not one layer fits; what opening a family may say. */
 int fm_servebench_run(const struct fm_run_options *run, const struct fm_servebench_options *options,
-                      bool plan, struct fm_servebench *result, struct fm_err *err);
+                      bool dry_run, struct fm_servebench *result, struct fm_err *err);
 
 #endif

@@ -115,12 +115,12 @@ static struct fm_config config_of(const struct fm_synth *s)
     return c;
 }
 
-/* The tensors of layer l (-1: the ends) in the table's order; counting alone where there is no
- * room. */
+/* The tensors of layer l (-1: outside the layers) in the table's order; counting alone where there
+ * is no room. */
 static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype dtype, int l)
 {
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        if (!w->name[FM_NAMING_STOCK] || (w->part == FM_PART_ENDS) != (l < 0) ||
+        if (!w->name[FM_NAMING_STOCK] || (w->part == FM_PART_NONLAYER) != (l < 0) ||
             !fm_weights_exists(c, w, l))
             continue;
         int experts = fm_weights_per_expert(w, FM_NAMING_STOCK) ? c->E : 1;

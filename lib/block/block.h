@@ -105,11 +105,11 @@ struct fm_layer {
 };
 
 /* What lies outside the layers. */
-struct fm_ends {
+struct fm_nonlayer {
     float *embed;            /* (V, H) */
     float *norm, *norm_bias; /* (H) */
-    float *head;             /* (V, H); the same block as embed where tied */
-    float *head_bias;        /* (V) */
+    float *lm_head;          /* (V, H); the same block as embed where tied */
+    float *lm_head_bias;     /* (V) */
 };
 
 /* ---- the blocks ---- */
@@ -121,7 +121,7 @@ struct fm_flops {
 };
 
 struct fm_pass;
-struct fm_room;
+struct fm_arena;
 
 /*
  * Attention of a normalised layer input.  `options` is what a family says of its block: a struct of
@@ -143,8 +143,8 @@ struct fm_attention {
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 
     /* Room for the inner values of N tokens of layer l. */
-    void (*take)(struct fm_arrays *inner, const struct fm_config *config, int l, int N,
-                 struct fm_room *room);
+    void (*alloc)(struct fm_arrays *inner, const struct fm_config *config, int l, int N,
+                  struct fm_arena *arena);
     /* y (N, H) += attention of x (N, H). */
     void (*forward)(const struct fm_pass *pass, const struct fm_arrays *inner, float *y,
                     const float *x);
@@ -166,7 +166,7 @@ struct fm_router {
     const char *name;
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
-    bool keeps; /* p (N, E), something of all experts, goes from forward to backward */
+    bool saves; /* p (N, E), something of all experts, goes from forward to backward */
     /* ids, weights (N, K), p from x (N, H). */
     void (*forward)(const struct fm_pass *pass, int32_t *ids, float *weights, float *p,
                     const float *x);

@@ -32,7 +32,7 @@ double fm_cost_expert(const struct fm_config *c)
     return 2.0 * (double)fm_expert_channel_weights(c->expert, c->H) * c->I;
 }
 
-double fm_cost_head(const struct fm_config *c)
+double fm_cost_lm_head(const struct fm_config *c)
 {
     return 2.0 * c->H * c->V;
 }

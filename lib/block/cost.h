@@ -17,7 +17,7 @@ struct fm_flops fm_cost_layer_back(const struct fm_config *config, int l, int T)
 double fm_cost_expert(const struct fm_config *config);
 
 /* One token through lm_head; its gradient takes as much. */
-double fm_cost_head(const struct fm_config *config);
+double fm_cost_lm_head(const struct fm_config *config);
 
 /* Floats that a pass forward and backward has in use at once, in whichever layer needs most: for
  * each token, and for each row of an expert at work. */

@@ -111,7 +111,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_gqa_options *o = options;
     struct fm_gqa *g = (void *)&c->attention_own;
-    static_assert(sizeof *g <= sizeof c->attention_own, "room for what config.json says");
+    static_assert(sizeof *g <= sizeof c->attention_own, "arena for what config.json says");
     int rc = read_heads(c, keys->json, err);
     if (!rc)
         rc = read_qk_norm(g, o, keys->json, err);
@@ -186,24 +186,24 @@ static const struct inner *inner_of(const struct fm_arrays *inner)
 }
 
 static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
-                 struct fm_room *room)
+                 struct fm_arena *arena)
 {
     const struct fm_gqa *g = fm_gqa_of(c);
     size_t n = (size_t)N, qc = n * (size_t)heads_width(c, c->Q);
     size_t gc = n * (size_t)heads_width(c, c->G);
     bool norm = g->qk_norm != FM_QK_NORM_NONE;
-    static_assert(sizeof(struct inner) <= sizeof *inner, "room for the inner values");
+    static_assert(sizeof(struct inner) <= sizeof *inner, "arena for the inner values");
     (void)l;
     *(struct inner *)(void *)inner = (struct inner){
-        .q = fm_room_take(room, qc),
-        .k = fm_room_take(room, gc),
-        .v = fm_room_take(room, gc),
-        .q_raw = fm_room_take_if(norm, room, qc),
-        .k_raw = fm_room_take_if(norm, room, gc),
-        .v_raw = fm_room_take_if(g->clip > 0, room, gc),
-        .q_rstd = fm_room_take_if(norm, room, each_head(c) ? n * (size_t)c->Q : n),
-        .k_rstd = fm_room_take_if(norm, room, each_head(c) ? n * (size_t)c->G : n),
-        .o = fm_room_take(room, qc),
+        .q = fm_arena_alloc(arena, qc),
+        .k = fm_arena_alloc(arena, gc),
+        .v = fm_arena_alloc(arena, gc),
+        .q_raw = fm_arena_alloc_if(norm, arena, qc),
+        .k_raw = fm_arena_alloc_if(norm, arena, gc),
+        .v_raw = fm_arena_alloc_if(g->clip > 0, arena, gc),
+        .q_rstd = fm_arena_alloc_if(norm, arena, each_head(c) ? n * (size_t)c->Q : n),
+        .k_rstd = fm_arena_alloc_if(norm, arena, each_head(c) ? n * (size_t)c->G : n),
+        .o = fm_arena_alloc(arena, qc),
     };
 }
 
@@ -356,7 +356,7 @@ const struct fm_attention fm_gqa = {.name = "gqa",
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
-                                    .take = take,
+                                    .alloc = take,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,

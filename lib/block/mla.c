@@ -72,7 +72,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_mla_options *o = options;
     struct fm_mla *m = own(c);
-    static_assert(sizeof *m <= sizeof c->attention_own, "room for what config.json says");
+    static_assert(sizeof *m <= sizeof c->attention_own, "arena for what config.json says");
     int rc = read_heads(c, keys->json, err);
     if (!rc)
         rc = read_ranks(m, keys->json, err);
@@ -153,21 +153,21 @@ static const struct inner *inner_of(const struct fm_arrays *inner)
 }
 
 static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
-                 struct fm_room *room)
+                 struct fm_arena *arena)
 {
     const struct fm_mla *m = fm_mla_of(c);
     size_t n = (size_t)N, qc = n * (size_t)size_of(c, 'q'), qd = n * (size_t)size_of(c, 'v');
-    static_assert(sizeof(struct inner) <= sizeof *inner, "room for the inner values");
+    static_assert(sizeof(struct inner) <= sizeof *inner, "arena for the inner values");
     (void)l;
     *(struct inner *)(void *)inner = (struct inner){
-        .q = fm_room_take(room, qc),
-        .k = fm_room_take(room, qc),
-        .v = fm_room_take(room, qd),
-        .o = fm_room_take(room, qd),
-        .q_a = fm_room_take_if(m->q_rank > 0, room, n * (size_t)m->q_rank),
-        .q_rstd = fm_room_take_if(m->q_rank > 0, room, n),
-        .c = fm_room_take(room, n * (size_t)m->c_rank),
-        .c_rstd = fm_room_take(room, n),
+        .q = fm_arena_alloc(arena, qc),
+        .k = fm_arena_alloc(arena, qc),
+        .v = fm_arena_alloc(arena, qd),
+        .o = fm_arena_alloc(arena, qd),
+        .q_a = fm_arena_alloc_if(m->q_rank > 0, arena, n * (size_t)m->q_rank),
+        .q_rstd = fm_arena_alloc_if(m->q_rank > 0, arena, n),
+        .c = fm_arena_alloc(arena, n * (size_t)m->c_rank),
+        .c_rstd = fm_arena_alloc(arena, n),
     };
 }
 
@@ -371,7 +371,7 @@ const struct fm_attention fm_mla = {.name = "mla",
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
-                                    .take = take,
+                                    .alloc = take,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,

@@ -27,10 +27,10 @@ struct fm_pass {
     const float *cos, *sin; /* (T, angles): as the attention block filled them */
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */
-    void *kept;             /* inner values, from the forward to the backward; NULL: not kept */
-    int32_t *kept_first;    /* the host's part of them: (E parts + 1); NULL: not kept */
-    bool kept_gu;           /* products of gate_up are among them: the backward needs no other
-                               channels than the widths' */
+    void *stash;            /* inner values, from the forward to the backward; NULL: not kept */
+    int32_t *stash_first;   /* the host's part of them: (E parts + 1); NULL: not kept */
+    bool stash_gu;          /* products of gate_up are among them: the backward needs no other
+                              channels than the widths' */
 };
 
 static inline int fm_pass_rows(const struct fm_pass *pass)
@@ -64,14 +64,14 @@ static inline struct fm_out fm_pass_operand(const struct fm_pass *pass, size_t n
 
 /* Where inner values go: behind each other from `at` on, or to scratch where that is NULL; `bytes`
  * counts them, and counting alone, without a device, takes none. */
-struct fm_room {
+struct fm_arena {
     const struct fm_device *device;
     char *at;
     size_t bytes;
 };
 
 /* Room for n elements of four bytes; and the same where they are wanted, else NULL. */
-void *fm_room_take(struct fm_room *room, size_t n);
-void *fm_room_take_if(bool wanted, struct fm_room *room, size_t n);
+void *fm_arena_alloc(struct fm_arena *arena, size_t n);
+void *fm_arena_alloc_if(bool wanted, struct fm_arena *arena, size_t n);
 
 #endif

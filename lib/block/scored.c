@@ -165,7 +165,7 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
 
 const struct fm_router fm_scored = {.name = "scored",
                                     .read = read,
-                                    .keeps = true,
+                                    .saves = true,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = fm_router_logits_flops};

@@ -70,7 +70,7 @@ const struct fm_router fm_softmax = {.name = "softmax",
                                      .flops = fm_router_logits_flops};
 const struct fm_router fm_softmax_raw = {.name = "softmax-raw",
                                          .read = read,
-                                         .keeps = true,
+                                         .saves = true,
                                          .forward = forward_raw,
                                          .backward = backward_raw,
                                          .flops = fm_router_logits_flops};

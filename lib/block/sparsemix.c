@@ -40,7 +40,7 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
 
 const struct fm_router fm_sparsemix = {.name = "sparsemixer",
                                        .read = read,
-                                       .keeps = true,
+                                       .saves = true,
                                        .forward = forward,
                                        .backward = backward,
                                        .flops = fm_router_logits_flops};

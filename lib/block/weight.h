@@ -19,8 +19,8 @@ enum fm_naming {
 
 /* What a tensor becomes in memory: whose it is, and how it is laid out there. */
 enum fm_weight_part {
-    FM_PART_ENDS, /* a field of struct fm_ends, as it is */
-    FM_PART_NORM, /* a field of struct fm_layer, as it is, and so are the next four */
+    FM_PART_NONLAYER, /* a field of struct fm_nonlayer, as it is */
+    FM_PART_NORM,     /* a field of struct fm_layer, as it is, and so are the next four */
     FM_PART_ATTENTION,
     FM_PART_ROUTER,
     FM_PART_MIX,       /* of the MLP that all tokens go through: its share */
@@ -43,7 +43,7 @@ enum fm_weight_part {
 /* Where a tensor exists: in models and layers that have all of these. */
 enum fm_weight_when {
     FM_ALWAYS = 0,
-    FM_UNTIED = 1 << 0,    /* the head is not the embedding */
+    FM_UNTIED = 1 << 0,    /* the LM head is not the embedding */
     FM_MOE = 1 << 1,       /* a layer of experts */
     FM_DENSE = 1 << 2,     /* a layer without */
     FM_SHARED = 1 << 3,    /* a layer of experts with a shared one */
@@ -55,7 +55,7 @@ enum fm_weight_when {
 struct fm_weight {
     const char *name[FM_NAMINGS]; /* {l} and {e} stand for numbers; NULL: not under that naming */
     enum fm_weight_part part;
-    size_t field;  /* offsetof in struct fm_ends or fm_layer, for the parts that are one */
+    size_t field;  /* offsetof in struct fm_nonlayer or fm_layer, for the parts that are one */
     char shape[4]; /* letters: V H E I, J = rows of gate_up of I channels, D width of the MLP, S =
                       rows of gate_up of all caps, s = sum of caps, 1; small letters but s are the
                       attention block's */

@@ -35,45 +35,45 @@ struct inner {
 
 /* What only a layer of experts has. */
 static void take_choices(struct inner *a, const struct fm_config *c, size_t n, bool gu,
-                         struct fm_room *room)
+                         struct fm_arena *arena)
 {
     size_t e = (size_t)c->E, r = n * (size_t)c->K;
-    a->gu = fm_room_take_if(gu, room, r * (size_t)c->expert->rows * (size_t)c->I);
-    a->ids = fm_room_take(room, r);
-    a->weights = fm_room_take(room, r);
-    a->p = fm_room_take_if(c->router->keeps, room, n * e);
-    a->rows = fm_room_take(room, r);
-    a->scale = fm_room_take(room, r);
-    a->where = fm_room_take(room, r);
+    a->gu = fm_arena_alloc_if(gu, arena, r * (size_t)c->expert->rows * (size_t)c->I);
+    a->ids = fm_arena_alloc(arena, r);
+    a->weights = fm_arena_alloc(arena, r);
+    a->p = fm_arena_alloc_if(c->router->saves, arena, n * e);
+    a->rows = fm_arena_alloc(arena, r);
+    a->scale = fm_arena_alloc(arena, r);
+    a->where = fm_arena_alloc(arena, r);
 }
 
 /* Inner values of layer l for N tokens; gu: with products of gate_up, which is for those that are
  * kept. */
 static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
-                               struct fm_room *room)
+                               struct fm_arena *arena)
 {
     size_t n = (size_t)N, h = (size_t)c->H, mlp = (size_t)fm_config_mlp(c, l);
     struct inner a = {
-        .x1 = fm_room_take(room, n * h),
-        .mlp_gu = fm_room_take_if(gu && mlp > 0, room, n * 2 * mlp),
-        .xn = fm_room_take(room, n * h),
-        .rstd = fm_room_take(room, n),
-        .xm = fm_room_take(room, n * h),
-        .rstd_m = fm_room_take(room, n),
+        .x1 = fm_arena_alloc(arena, n * h),
+        .mlp_gu = fm_arena_alloc_if(gu && mlp > 0, arena, n * 2 * mlp),
+        .xn = fm_arena_alloc(arena, n * h),
+        .rstd = fm_arena_alloc(arena, n),
+        .xm = fm_arena_alloc(arena, n * h),
+        .rstd_m = fm_arena_alloc(arena, n),
     };
-    c->attention->take(&a.attention, c, l, N, room);
+    c->attention->alloc(&a.attention, c, l, N, arena);
     if (fm_config_moe(c, l) >= 0)
-        take_choices(&a, c, n, gu, room);
+        take_choices(&a, c, n, gu, arena);
     return a;
 }
 
-size_t fm_layer_kept_bytes(const struct fm_config *c, int N, bool gu)
+size_t fm_layer_stash_bytes(const struct fm_config *c, int N, bool gu)
 {
     size_t most = 0;
     for (int l = 0; l < c->L; l++) {
-        struct fm_room room = {0};
-        take_inner(c, l, N, gu, &room);
-        most = room.bytes > most ? room.bytes : most;
+        struct fm_arena arena = {0};
+        take_inner(c, l, N, gu, &arena);
+        most = arena.bytes > most ? arena.bytes : most;
     }
     return most;
 }
@@ -81,12 +81,12 @@ size_t fm_layer_kept_bytes(const struct fm_config *c, int N, bool gu)
 /* The pass's inner values: where it keeps them, or in scratch, the host's in the host's. */
 static struct inner inner_of(const struct fm_pass *p)
 {
-    struct fm_room room = {.device = p->ops->device, .at = p->kept};
-    struct inner a = take_inner(p->config, p->l, p->S * p->T, p->kept && p->kept_gu, &room);
+    struct fm_arena arena = {.device = p->ops->device, .at = p->stash};
+    struct inner a = take_inner(p->config, p->l, p->S * p->T, p->stash && p->stash_gu, &arena);
     size_t E = (size_t)p->config->E;
     if (a.ids)
         a.first =
-            p->kept ? p->kept_first : fm_scratch((E * (size_t)p->parts + 1) * sizeof *a.first);
+            p->stash ? p->stash_first : fm_scratch((E * (size_t)p->parts + 1) * sizeof *a.first);
     return a;
 }
 
@@ -178,7 +178,7 @@ struct experts {
 };
 
 /* Expert `e` of the pass: rows, widths and weights; false where it got no rows. */
-static bool look(struct fm_expert_rows *r, const struct experts *x, int e)
+static bool rows_of(struct fm_expert_rows *r, const struct experts *x, int e)
 {
     const struct fm_pass *p = x->pass;
     size_t H = (size_t)p->config->H, row0 = (size_t)p->layer->row0[e];
@@ -198,7 +198,8 @@ static bool look(struct fm_expert_rows *r, const struct experts *x, int e)
     return r->n > 0;
 }
 
-/* Products of gate_up of an expert's rows, (n, r width): kept ones, or room for them in scratch. */
+/* Products of gate_up of an expert's rows, (n, r width): kept ones, or arena for them in scratch.
+ */
 static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, int width)
 {
     const struct fm_config *c = x->pass->config;
@@ -251,7 +252,7 @@ static void forward_expert(void *arg, int i)
     const struct experts *x = arg;
     const struct fm_pass *p = x->pass;
     struct fm_expert_rows r;
-    if (!look(&r, x, x->order[i]))
+    if (!rows_of(&r, x, x->order[i]))
         return;
     size_t H = (size_t)p->config->H, first = (size_t)first_row(p, x->inner, r.e);
     struct fm_mark mark = fm_pass_mark(p);
@@ -296,7 +297,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
         p->ops->copy(y, x, count * sizeof *y);
     attend(p, &a, y);
     enter(p, &a, y);
-    if (p->kept)
+    if (p->stash)
         p->ops->copy(a.x1, y, count * sizeof *y);
     if (a.ids)
         add_experts(p, &a, y, counts, visitor, where);
@@ -334,7 +335,7 @@ static void backward_expert(void *arg, int i)
     const struct fm_config *c = p->config;
     const struct inner *a = x->inner;
     struct fm_expert_rows r;
-    if (!look(&r, x, x->order[i]))
+    if (!rows_of(&r, x, x->order[i]))
         return;
     bool seen = x->visitor && x->visitor->expert;
     int full = seen ? r.cap : r.width, first = first_row(p, a, r.e);
@@ -412,7 +413,7 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
     struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
     struct inner a = inner_of(p);
     float *dxm = fm_pass_floats(p, count);
-    if (!p->kept) {
+    if (!p->stash) {
         p->ops->copy(a.x1, x, count * sizeof *x);
         attend(p, &a, a.x1);
         enter(p, &a, a.x1);

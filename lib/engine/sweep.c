@@ -79,7 +79,7 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
         .T = r->batch[k->first].T,
         .parts = k->count,
     };
-    fm_keep_find(r, block, lane, &pass);
+    fm_stash_find(r, block, lane, &pass);
     return pass;
 }
 
@@ -106,7 +106,7 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
         const struct fm_batch *batch = &r->batch[k->first + i];
         int n = batch->S * batch->T;
         const int32_t *ids = op->device->stage_in(batch->ids, (size_t)n * sizeof *ids);
-        op->embed(x + (size_t)i * one, ids, fm_f32(r->ends->embed), n, r->sweep->config->H);
+        op->embed(x + (size_t)i * one, ids, fm_f32(r->nonlayer->embed), n, r->sweep->config->H);
     }
 }
 
@@ -406,7 +406,7 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
         return FM_OK;
     if (!fm_mul(&bytes, (size_t)s->together * (size_t)s->rows, row))
         return fm_fail(err, FM_ENOMEM, "a boundary of %d tokens is too large", s->rows);
-    fm_keep_release(&s->keep);
+    fm_stash_release(&s->stash);
     fm_store_release(&s->store);
     return fm_store_init(&s->store, s->ops, bytes, want, s->options.memory, err);
 }
@@ -439,13 +439,13 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     if (!rc)
         rc = prepare_store(&r, err);
     if (!rc)
-        fm_keep_prepare(&r);
+        fm_stash_prepare(&r);
     if (!rc)
-        rc = fm_model_ends(s->model, &r.ends, err);
+        rc = fm_model_nonlayer(s->model, &r.nonlayer, err);
     if (!rc)
         rc = run_forward(&r, counts, err);
     if (!rc)
-        rc = fm_head_run(&r, measure, err);
+        rc = fm_lm_head_run(&r, measure, err);
     if (!rc && visitor && visitor->losses)
         visitor->losses(visitor->self, measure, s->scale);
     if (!rc && r.backs > 0)
@@ -553,7 +553,7 @@ void fm_sweep_free(struct fm_sweep *s)
     free(s->block);
     s->ops->device->free(s->cos);
     s->ops->device->free(s->sin);
-    fm_keep_release(&s->keep);
+    fm_stash_release(&s->stash);
     fm_store_release(&s->store);
     free(s);
 }

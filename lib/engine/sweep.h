@@ -1,10 +1,10 @@
 /*
  * This room, lib/engine: forward and backward through a model that need not fit into memory, one
  * layer at a time, for the full model and subnets of it together.  It knows one decoder
- * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with head,
- * keep and merge), and adapters.  What is done with a gradient is the visitor's business, in
- * lib/learn.  In reading order: layer.h, layer.c; then this header, sweep.c, head.c, keep, merge.c,
- * adapter.
+ * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with
+ * lm_head, keep and merge), and adapters.  What is done with a gradient is the visitor's business,
+ * in lib/learn.  In reading order: layer.h, layer.c; then this header, sweep.c, lm_head.c, stash,
+ * merge.c, adapter.
  *
  * The one sweep: micro-batches go through the model one layer at a time, forward,
  * then backward with recomputation from the stored layer boundaries.  Each layer's
@@ -60,7 +60,7 @@ struct fm_lane {
     float ce, kl;                     /* loss = ce * CE + kl * KL, means over the micro-batch */
 };
 
-/* What the head measured for one lane on one micro-batch; sums over its positions. */
+/* What the LM head measured for one lane on one micro-batch; sums over its positions. */
 struct fm_measure {
     double ce, kl; /* sums; divide by n */
     int64_t agree; /* positions whose most probable token is the teacher's */

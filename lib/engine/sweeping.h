@@ -1,6 +1,6 @@
 /*
- * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/keep.c,
- * lib/engine/head.c and lib/engine/merge.c.
+ * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/stash.c,
+ * lib/engine/lm_head.c and lib/engine/merge.c.
  *
  * A block is a few consecutive micro-batches of one shape that go through a layer together,
  * because products with more rows run faster.  How many depends on sizes alone.
@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-#include "lib/engine/keep.h"
+#include "lib/engine/stash.h"
 #include "lib/engine/layer.h"
 #include "lib/run/store.h"
 
@@ -36,7 +36,7 @@ struct fm_sweep {
     int together;     /* micro-batches of a block at most */
     float *cos, *sin; /* on the device */
     struct fm_store store;
-    struct fm_keep keep;
+    struct fm_stash stash;
     struct fm_block *block;     /* (batches) */
     int *block_of;              /* (batches) */
     int64_t *routed;            /* (blocks, lanes, E) of one layer */
@@ -55,7 +55,7 @@ struct fm_sweeping {
     const struct fm_lane *lane;
     int lanes;
     const struct fm_visitor *visitor;
-    const struct fm_ends *ends;
+    const struct fm_nonlayer *nonlayer;
     const struct fm_layer *layer;
     int l, m;   /* the layer at hand, its place among those with experts or -1 */
     int lowest; /* the backward ends with this layer: below it nobody reads gradients */
@@ -73,7 +73,7 @@ struct fm_sweeping {
     struct fm_err err;
 };
 
-/* Rows of one head task: fixed, so that results depend on nothing else. */
+/* Rows of one task of the LM head: fixed, so that results depend on nothing else. */
 #define FM_HEAD_ROWS 128
 
 /* Keep the error of the lowest task; afterwards, it or FM_OK. */
@@ -81,7 +81,7 @@ void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
 
 /*
- * Record of boundary l (the input of layer l; L: of the head) of a block and lane, rows of its
+ * Record of boundary l (the input of layer l; L: of the LM head) of a block and lane, rows of its
  * micro-batches one after another.  Lanes without a gradient need the newest alone.  The gradient
  * of the others takes the place of boundary L.
  */
@@ -89,15 +89,15 @@ size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int 
 
 /* Memory for inner values of this run, in what the boundaries leave; and the place of those of a
  * block and lane in the layer at hand, for a pass that has none where they are not kept. */
-void fm_keep_prepare(struct fm_sweeping *r);
-void fm_keep_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
+void fm_stash_prepare(struct fm_sweeping *r);
+void fm_stash_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
 /* Does this lane keep gate and up of its experts?  Only where the backward reads no channels that
  * the forward did not compute. */
-bool fm_keep_gu(const struct fm_sweeping *r, int lane);
+bool fm_stash_gu(const struct fm_sweeping *r, int lane);
 
 /* Final norm, logits and losses of every batch and lane; gradients at boundary L in its place. */
-int fm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
+int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
 
 /* Memory for one merged copy per adapter and rounding that the lanes name; it stays for the next
  * run.  Then the copies of the resident layer; and the layer that a lane computes with. */

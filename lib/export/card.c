@@ -87,8 +87,9 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
 static void say_degrees(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    char text[FM_DEGREES_TEXT];
-    fm_runtimes_print(text, fm_runtimes_degrees(&p->from->config, layout, p->widths.stored), ", ");
+    char text[FM_TP_DEGREES_TEXT];
+    fm_runtimes_print(text, fm_runtimes_tp_degrees(&p->from->config, layout, p->widths.stored),
+                      ", ");
     if (layout->split != FM_SPLIT_NONE)
         fm_text_printf(t, "| tensor-parallel degrees | %s |\n", text);
 }

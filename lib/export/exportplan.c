@@ -61,19 +61,19 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
     return FM_OK;
 }
 
-int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head,
-                           uint64_t head_bytes, uint64_t bytes, bool weights, struct fm_err *err)
+int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
+                           uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err)
 {
     int rc = grow((void **)&p->file, p->files, 32, sizeof *p->file, "the files of an export", err);
     if (!rc && strlen(name) >= sizeof p->file->name)
         rc = fm_fail(err, FM_ECONFIG, "file name '%s' is too long", name);
     if (rc) {
-        free(head);
+        free(header);
         return rc;
     }
     struct fm_planned_file *f = &p->file[p->files++];
     *f = (struct fm_planned_file){
-        .head = head, .head_bytes = head_bytes, .bytes = bytes, .weights = weights};
+        .header = header, .header_bytes = header_bytes, .bytes = bytes, .weights = weights};
     memcpy(f->name, name, strlen(name) + 1);
     return FM_OK;
 }
@@ -96,7 +96,7 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
 void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
 {
     for (size_t i = files; i < p->files; i++)
-        free(p->file[i].head);
+        free(p->file[i].header);
     p->files = p->files < files ? p->files : files;
     if (files > 0)
         return;
@@ -149,15 +149,15 @@ uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct f
     return fm_exportplan_stored(p, b) * fm_opened_channel_bytes(p->from, b->part);
 }
 
-int fm_exportplan_head(const struct fm_exportplan *p, size_t i, const char **head, char **owned,
-                       struct fm_err *err)
+int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
+                         struct fm_err *err)
 {
     const struct fm_planned_file *f = &p->file[i];
     void *data = NULL;
     size_t size = 0;
-    int rc = f->head ? FM_OK : fm_bundle_read(&p->from->bundle, f->carried, &data, &size, err);
+    int rc = f->header ? FM_OK : fm_bundle_read(&p->from->bundle, f->carried, &data, &size, err);
     *owned = data;
-    *head = f->head ? f->head : data;
+    *header = f->header ? f->header : data;
     return rc;
 }
 

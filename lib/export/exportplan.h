@@ -47,8 +47,8 @@ struct fm_planned_tensor {
 
 struct fm_planned_file {
     char name[128];
-    char *head; /* the whole file, or the header of a weight file; owned; NULL: it is carried */
-    uint64_t head_bytes, bytes;
+    char *header; /* the whole file, or the header of a weight file; owned; NULL: it is carried */
+    uint64_t header_bytes, bytes;
     const struct fm_member *carried; /* what it is a copy of */
     bool weights;
     size_t tensor, tensors; /* the first of its tensors, how many */
@@ -114,10 +114,10 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
 /* org/name of the original, by the options or the checkpoint; "": unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 
-/* The bytes of file i before its tensors, file[i].head_bytes of them: *head.  Those of a carried
- * file are read from the bundle and checked; free(*owned), NULL for all others. */
-int fm_exportplan_head(const struct fm_exportplan *p, size_t i, const char **head, char **owned,
-                       struct fm_err *err);
+/* The bytes of file i before its tensors, file[i].header_bytes of them: *header.  Those of a
+ * carried file are read from the bundle and checked; free(*owned), NULL for all others. */
+int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
+                         struct fm_err *err);
 
 /* ---- for who plans ---- */
 
@@ -127,9 +127,9 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
 /* Add a block behind those of the tensor added last. */
 int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
                             struct fm_err *err);
-/* Add a file; takes head over, in failure too. */
-int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head,
-                           uint64_t head_bytes, uint64_t bytes, bool weights, struct fm_err *err);
+/* Add a file; takes header over, in failure too. */
+int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
+                           uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);
 /* The tensor of that name is in file `file` at `offset`; tensors are in order of name. */
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 

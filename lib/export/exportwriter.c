@@ -1,7 +1,7 @@
 /*
  * Writing an export that is planned.  A file is cut into pieces that threads fill from the bundle
  * side by side: into a directory each is written where it belongs, into a stream they go in order,
- * a wave of as many as there are threads after the other.
+ * a round of as many as there are threads after the other.
  */
 #include "lib/export/exportwriter.h"
 
@@ -13,13 +13,13 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
-#include "lib/run/crew.h"
+#include "lib/run/parallel.h"
 #include "lib/run/replaced.h"
 
 struct writer {
     const struct fm_exportplan *plan;
     const struct fm_run_options *run;
-    struct fm_crew crew;
+    struct fm_parallel parallel;
     struct fm_outdir dir; /* of a directory */
     struct fm_output out; /* of a stream */
     struct fm_hasher *hasher;
@@ -97,7 +97,7 @@ static int write_part(struct filework *f, const struct piece *p, struct fm_hashe
             fm_output_write_at(&f->out, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
     fm_scratch_release(mark);
     if (!rc)
-        fm_crew_add(&f->w->crew, p->size);
+        fm_parallel_add(&f->w->parallel, p->size);
     return rc;
 }
 
@@ -107,11 +107,12 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     const struct fm_planned_tensor *t = p->tensor;
     struct fm_hasher *hasher = fm_hasher_new();
     int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    for (uint64_t at = 0, next; at < t->t.size && !rc && fm_crew_going(&f->w->crew); at = next) {
+    for (uint64_t at = 0, next; at < t->t.size && !rc && fm_parallel_going(&f->w->parallel);
+         at = next) {
         next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
         rc = write_part(f, &(struct piece){t, at, next - at}, hasher, err);
     }
-    if (!rc && fm_crew_going(&f->w->crew)) {
+    if (!rc && fm_parallel_going(&f->w->parallel)) {
         struct fm_digest digest = fm_hasher_done(hasher);
         rc = fm_fill_check(f->w->plan, t, &digest, err);
     }
@@ -124,22 +125,22 @@ static void write_piece(void *arg, int i)
     struct filework *f = arg;
     const struct piece *p = &f->piece[i];
     struct fm_err err = {0};
-    if (!fm_crew_going(&f->w->crew))
+    if (!fm_parallel_going(&f->w->parallel))
         return;
     int rc =
         p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err) : write_part(f, p, NULL, &err);
     if (rc)
-        fm_crew_fail(&f->w->crew, &err);
+        fm_parallel_fail(&f->w->parallel, &err);
 }
 
 /* What comes before the tensors: of texts, all of it. */
 static int write_head(const struct writer *w, size_t i, struct fm_output *out, struct fm_err *err)
 {
-    const char *head = NULL;
+    const char *header = NULL;
     char *owned = NULL;
-    int rc = fm_exportplan_head(w->plan, i, &head, &owned, err);
+    int rc = fm_exportplan_header(w->plan, i, &header, &owned, err);
     if (!rc)
-        rc = fm_output_write_at(out, 0, head, (size_t)w->plan->file[i].head_bytes, err);
+        rc = fm_output_write_at(out, 0, header, (size_t)w->plan->file[i].header_bytes, err);
     free(owned);
     return rc;
 }
@@ -151,7 +152,7 @@ static void write_file(void *arg, int i)
     struct filework f = {.w = w};
     struct fm_err err = {0};
     int pieces = 0;
-    if (!fm_crew_going(&w->crew))
+    if (!fm_parallel_going(&w->parallel))
         return;
     int rc = fm_outdir_file(&w->dir, &f.out, planned->name, &err);
     bool open = !rc;
@@ -163,14 +164,14 @@ static void write_file(void *arg, int i)
         rc = write_head(w, (size_t)i, &f.out, &err);
     if (!rc) {
         fm_pool_for(pieces, write_piece, &f);
-        if (fm_crew_going(&w->crew))
+        if (fm_parallel_going(&w->parallel))
             rc = fm_output_commit(&f.out, &err);
     }
     if (open)
         fm_output_abandon(&f.out);
     free(f.piece);
     if (rc)
-        fm_crew_fail(&w->crew, &err);
+        fm_parallel_fail(&w->parallel, &err);
 }
 
 static int write_directory(struct writer *w, struct fm_err *err)
@@ -183,9 +184,9 @@ static int write_directory(struct writer *w, struct fm_err *err)
         fm_replaced_close(&old);
         return rc;
     }
-    fm_crew_init(&w->crew, w->run, "export", fm_exportplan_weight_bytes(w->plan));
+    fm_parallel_init(&w->parallel, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     fm_pool_for((int)w->plan->files, write_file, w);
-    rc = fm_crew_end(&w->crew, err);
+    rc = fm_parallel_end(&w->parallel, err);
     if (!rc)
         rc = fm_file_unchanged(&w->plan->from->bundle.file, err);
     if (!rc)
@@ -197,7 +198,7 @@ static int write_directory(struct writer *w, struct fm_err *err)
 
 /* ---- a tar stream ---- */
 
-struct wave {
+struct round {
     struct writer *w;
     const struct piece *piece;
     char **bytes;
@@ -205,13 +206,13 @@ struct wave {
 
 static void fill_piece(void *arg, int i)
 {
-    struct wave *v = arg;
+    struct round *v = arg;
     const struct piece *p = &v->piece[i];
     struct fm_err err = {0};
-    if (!fm_crew_going(&v->w->crew))
+    if (!fm_parallel_going(&v->w->parallel))
         return;
     if (fm_fill_bytes(v->w->plan, p->tensor, p->from, p->size, v->bytes[i], &err))
-        fm_crew_fail(&v->w->crew, &err);
+        fm_parallel_fail(&v->w->parallel, &err);
 }
 
 /* A piece that is filled; with the last one of a tensor that is no expert's, that one is checked.
@@ -232,7 +233,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
     }
     if (!rc)
         rc = fm_output_write(&w->out, bytes, (size_t)p->size, err);
-    fm_crew_add(&w->crew, p->size);
+    fm_parallel_add(&w->parallel, p->size);
     return rc;
 }
 
@@ -243,14 +244,14 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
     int most = fm_pool_threads(), rc = FM_OK;
     struct fm_mark mark = fm_scratch_mark();
     char **bytes = fm_scratch((size_t)most * sizeof *bytes);
-    for (int first = 0; first < pieces && !rc && fm_crew_going(&w->crew); first += most) {
+    for (int first = 0; first < pieces && !rc && fm_parallel_going(&w->parallel); first += most) {
         int n = pieces - first < most ? pieces - first : most;
         struct fm_mark inner = fm_scratch_mark();
         for (int i = 0; i < n; i++)
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
-        struct wave v = {w, piece + first, bytes};
+        struct round v = {w, piece + first, bytes};
         fm_pool_for(n, fill_piece, &v);
-        for (int i = 0; i < n && !rc && fm_crew_going(&w->crew); i++)
+        for (int i = 0; i < n && !rc && fm_parallel_going(&w->parallel); i++)
             rc = stream_piece(w, &piece[first + i], bytes[i], err);
         fm_scratch_release(inner);
     }
@@ -259,19 +260,19 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
 }
 
 /* The member's header, and what comes before the tensors. */
-static int stream_head(struct writer *w, size_t i, struct fm_err *err)
+static int stream_header(struct writer *w, size_t i, struct fm_err *err)
 {
     const struct fm_planned_file *f = &w->plan->file[i];
-    char header[FM_ARCHIVE_HEADER_MAX], *owned = NULL;
-    const char *head = NULL;
-    size_t header_bytes = 0;
-    int rc = fm_archive_header(header, &header_bytes, f->name, f->bytes, err);
+    char member[FM_ARCHIVE_HEADER_MAX], *owned = NULL;
+    const char *header = NULL;
+    size_t member_bytes = 0;
+    int rc = fm_archive_header(member, &member_bytes, f->name, f->bytes, err);
     if (!rc)
-        rc = fm_output_write(&w->out, header, header_bytes, err);
+        rc = fm_output_write(&w->out, member, member_bytes, err);
     if (!rc)
-        rc = fm_exportplan_head(w->plan, i, &head, &owned, err);
+        rc = fm_exportplan_header(w->plan, i, &header, &owned, err);
     if (!rc)
-        rc = fm_output_write(&w->out, head, (size_t)f->head_bytes, err);
+        rc = fm_output_write(&w->out, header, (size_t)f->header_bytes, err);
     free(owned);
     return rc;
 }
@@ -287,7 +288,7 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
                        f->name);
     int rc = cut(&piece, &pieces, w->plan, f, false, err);
     if (!rc)
-        rc = stream_head(w, i, err);
+        rc = stream_header(w, i, err);
     if (!rc)
         rc = stream_pieces(w, piece, pieces, err);
     if (!rc)
@@ -305,14 +306,14 @@ static int write_stream(struct writer *w, struct fm_err *err)
     w->hasher = fm_hasher_new();
     if (!w->hasher)
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    fm_crew_init(&w->crew, w->run, "export", fm_exportplan_weight_bytes(w->plan));
+    fm_parallel_init(&w->parallel, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     /* What is small and says what the rest is comes first. */
     for (int weights = 0; weights < 2; weights++)
-        for (size_t i = 0; i < w->plan->files && !rc && fm_crew_going(&w->crew); i++)
+        for (size_t i = 0; i < w->plan->files && !rc && fm_parallel_going(&w->parallel); i++)
             if (w->plan->file[i].weights == (weights == 1))
                 rc = stream_file(w, i, err);
-    int crew = fm_crew_end(&w->crew, !rc ? err : &(struct fm_err){0});
-    rc = rc ? rc : crew;
+    int parallel = fm_parallel_end(&w->parallel, !rc ? err : &(struct fm_err){0});
+    rc = rc ? rc : parallel;
     if (!rc)
         rc = fm_output_write(&w->out, zeros, sizeof zeros, err);
     if (!rc)

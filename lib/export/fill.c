@@ -12,7 +12,7 @@
 
 #include "lib/base/dtype.h"
 #include "lib/base/pool.h"
-#include "lib/model/layout.h"
+#include "lib/model/interleave.h"
 
 /* Bytes of a channel in a block. */
 static uint64_t unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
@@ -142,8 +142,8 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
     char *all = range ? dst : fm_scratch((size_t)(kept * channel) + 1);
     int rc = kept ? read_channels(p, b, cut->of, first, kept, all, err) : FM_OK;
     if (!rc && !range)
-        fm_layout_deinterleave(dst, all, cut->first, (int)kept, p->from->config.H,
-                               fm_dtype_bits(p->from->dtype) / 8);
+        fm_interleave_undo(dst, all, cut->first, (int)kept, p->from->config.H,
+                           fm_dtype_bits(p->from->dtype) / 8);
     if (!rc)
         memset(dst + kept * unit, 0, (size_t)((n - kept) * unit));
     fm_scratch_release(mark);
@@ -160,8 +160,8 @@ static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_b
     char *ranked = fm_scratch((size_t)k * (size_t)unit_bytes(p, b));
     int rc = read_channels(p, b, cut->of, 0, k, ranked, err);
     if (!rc)
-        fm_layout_scatter(dst, ranked, rows * (int)k, rows * (int)stored, p->from->config.H,
-                          element);
+        fm_interleave_scatter(dst, ranked, rows * (int)k, rows * (int)stored, p->from->config.H,
+                              element);
     fm_scratch_release(mark);
     return rc;
 }

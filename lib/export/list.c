@@ -78,7 +78,7 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
 {
     fm_planner_widths(p, index);
     f->tensors = tensor_bytes(p);
-    f->degrees = fm_runtimes_degrees(&p->from->config, p->options.layout, p->widths.stored);
+    f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored);
     int rc = packed ? fm_planner_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
@@ -249,10 +249,10 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
         fm_json_add_uint(form, "tensors", row->form[i].tensors);
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
-        cJSON *degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
-        for (int d = 1; d <= FM_DEGREES_MAX; d++)
-            if (row->form[i].degrees >> (d - 1) & 1)
-                fm_json_add_uint(degrees, NULL, (uint64_t)d);
+        cJSON *tp_degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
+        for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
+            if (row->form[i].tp_degrees >> (d - 1) & 1)
+                fm_json_add_uint(tp_degrees, NULL, (uint64_t)d);
     }
 }
 

@@ -27,10 +27,10 @@ struct fm_list_kind {
 int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX]);
 
 struct fm_list_form {
-    uint64_t tensors; /* bytes of all tensors: what the weights take in memory */
-    uint64_t files;   /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
-                         and where the layout cannot count so many members */
-    uint64_t degrees; /* of tensor parallelism: lib/export/runtimes.h */
+    uint64_t tensors;    /* bytes of all tensors: what the weights take in memory */
+    uint64_t files;      /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
+                            and where the layout cannot count so many members */
+    uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
 };
 
 struct fm_list_row {

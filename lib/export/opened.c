@@ -145,7 +145,7 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
 {
     *o = (struct fm_opened){0};
     int rc = needs & FM_OPENED_WEIGHTS ? fm_stage_open(&o->bundle, path, FM_MEMBER_SEGMENTS, err)
-                                       : fm_bundle_open_head(&o->bundle, path, err);
+                                       : fm_bundle_open_prefix(&o->bundle, path, err);
     if (!rc && !(needs & FM_OPENED_WEIGHTS))
         rc = fm_stage_config_check(&o->bundle, err);
     return rc ? rc : fm_opened_read(o, needs, err);

@@ -21,28 +21,29 @@ static bool splits_experts(const struct fm_config *c, const uint32_t *stored, in
     return true;
 }
 
-uint64_t fm_runtimes_degrees(const struct fm_config *c, const struct fm_layout *layout,
-                             const uint32_t *stored)
+uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layout *layout,
+                                const uint32_t *stored)
 {
     bool stock = !layout->code;
     int shared = fm_layouts_shared(layout, c, stored[0]);
-    uint64_t degrees = 0;
+    uint64_t tp_degrees = 0;
     if (layout->split == FM_SPLIT_NONE)
         return 0;
-    for (int d = 1; d <= FM_DEGREES_MAX; d++)
+    for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
         if (c->attention->divides(c, d, stock) && c->dense % d == 0 && shared % d == 0 &&
             (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, d)))
-            degrees |= (uint64_t)1 << (d - 1);
-    return degrees;
+            tp_degrees |= (uint64_t)1 << (d - 1);
+    return tp_degrees;
 }
 
-void fm_runtimes_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char *separator)
+void fm_runtimes_print(char text[FM_TP_DEGREES_TEXT], uint64_t tp_degrees, const char *separator)
 {
     size_t at = 0;
-    snprintf(text, FM_DEGREES_TEXT, "none");
-    for (int d = 1; d <= FM_DEGREES_MAX; d++)
-        if (degrees >> (d - 1) & 1)
-            at += (size_t)snprintf(text + at, FM_DEGREES_TEXT - at, "%s%d", at ? separator : "", d);
+    snprintf(text, FM_TP_DEGREES_TEXT, "none");
+    for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
+        if (tp_degrees >> (d - 1) & 1)
+            at += (size_t)snprintf(text + at, FM_TP_DEGREES_TEXT - at, "%s%d", at ? separator : "",
+                                   d);
 }
 
 /* ---- llama.cpp ---- */

@@ -35,16 +35,16 @@
 #include "lib/export/layouts.h"
 #include "lib/model/model.h"
 
-#define FM_DEGREES_MAX 64
+#define FM_TP_DEGREES_MAX 64
 
-/* Bit d - 1 is set where degree d, up to FM_DEGREES_MAX, is possible; stored (M, E) is how many
+/* Bit d - 1 is set where degree d, up to FM_TP_DEGREES_MAX, is possible; stored (M, E) is how many
  * channels of each expert the files have. */
-uint64_t fm_runtimes_degrees(const struct fm_config *config, const struct fm_layout *layout,
-                             const uint32_t *stored);
+uint64_t fm_runtimes_tp_degrees(const struct fm_config *config, const struct fm_layout *layout,
+                                const uint32_t *stored);
 
 /* "1, 2, 4" with that separator, "none" without any. */
-#define FM_DEGREES_TEXT 320
-void fm_runtimes_print(char text[FM_DEGREES_TEXT], uint64_t degrees, const char *separator);
+#define FM_TP_DEGREES_TEXT 320
+void fm_runtimes_print(char text[FM_TP_DEGREES_TEXT], uint64_t tp_degrees, const char *separator);
 
 /* Does llama.cpp compute the same function from a checkpoint under stock names? */
 bool fm_runtimes_llama(const struct fm_config *config);

@@ -10,9 +10,9 @@
 #define FM_ATTENTION "model.layers.{l}.self_attn."
 #define FM_MLP "model.layers.{l}.mlp."
 
-#define FM_END(n, f, shape, when)                                                                  \
+#define FM_NONLAYER(n, f, shape, when)                                                             \
     {                                                                                              \
-        FM_SAME(n), FM_PART_ENDS, offsetof(struct fm_ends, f), shape, when                         \
+        FM_SAME(n), FM_PART_NONLAYER, offsetof(struct fm_nonlayer, f), shape, when                 \
     }
 #define FM_NORM(n, f, when)                                                                        \
     {                                                                                              \
@@ -20,11 +20,11 @@
     }
 
 #define FM_DECODER_WEIGHTS                                                                         \
-    FM_END("model.embed_tokens.weight", embed, "VH", FM_ALWAYS),                                   \
-        FM_END("model.norm.weight", norm, "H", FM_ALWAYS),                                         \
-        FM_END("model.norm.bias", norm_bias, "H", FM_NORM_BIAS),                                   \
-        FM_END("lm_head.weight", head, "VH", FM_UNTIED),                                           \
-        FM_END("lm_head.bias", head_bias, "V", FM_HEAD_BIAS),                                      \
+    FM_NONLAYER("model.embed_tokens.weight", embed, "VH", FM_ALWAYS),                              \
+        FM_NONLAYER("model.norm.weight", norm, "H", FM_ALWAYS),                                    \
+        FM_NONLAYER("model.norm.bias", norm_bias, "H", FM_NORM_BIAS),                              \
+        FM_NONLAYER("lm_head.weight", lm_head, "VH", FM_UNTIED),                                   \
+        FM_NONLAYER("lm_head.bias", lm_head_bias, "V", FM_HEAD_BIAS),                              \
         FM_NORM("model.layers.{l}.input_layernorm.weight", input_norm, FM_ALWAYS),                 \
         FM_NORM("model.layers.{l}.input_layernorm.bias", input_norm_bias, FM_NORM_BIAS),           \
         FM_NORM("model.layers.{l}.post_attention_layernorm.weight", post_norm, FM_ALWAYS),         \
@@ -33,7 +33,7 @@
 /* The row that ends a table. */
 #define FM_WEIGHTS_END                                                                             \
     {                                                                                              \
-        {NULL}, FM_PART_ENDS, 0, "", FM_ALWAYS                                                     \
+        {NULL}, FM_PART_NONLAYER, 0, "", FM_ALWAYS                                                 \
     }
 
 #endif

@@ -207,7 +207,7 @@ static uint64_t params_fixed(const struct fm_config *c)
 {
     uint64_t sum = 0;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        bool end = w->part == FM_PART_ENDS;
+        bool end = w->part == FM_PART_NONLAYER;
         if (!w->name[FM_NAMING_STOCK] || fm_weights_is_expert(w))
             continue;
         for (int l = end ? -1 : 0; l < (end ? 0 : c->L); l++)

@@ -1,7 +1,8 @@
 /*
  * The probe is a product that fits the cache, on all threads at once, in slices: a shared machine
  * gives each slice another rate, and the slowest and fastest bound what is said.  What would halve
- * the time is tried in the plan's order: another precision of the same work first, then less work.
+ * the time is tried in the estimate's order: another precision of the same work first, then less
+ * work.
  */
 #include "lib/learn/forecast.h"
 
@@ -61,7 +62,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
     ops->device->copy_in(a, host, 2 * n * sizeof *a);
     free(host);
     struct probe probe = {ops, a, a + n, a + 2 * n};
-    /* The first product makes the library's plan. */
+    /* The first product makes the library's estimate. */
     multiply(&probe, 0);
     int rc = ops->device->sync(err);
     *least = INFINITY;
@@ -77,7 +78,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
 }
 
 /* The same work in bfloat16, where this machine multiplies it that much faster. */
-static int try_precision(struct fm_forecast *f, const struct fm_plan *plan,
+static int try_precision(struct fm_forecast *f, const struct fm_estimate *estimate,
                          const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_run_options other = *run;
@@ -91,36 +92,37 @@ static int try_precision(struct fm_forecast *f, const struct fm_plan *plan,
     int rc = probe_rate(&least, &most, ops, err);
     if (rc || f->rate_most > HALF * most)
         return rc;
-    f->halved = (struct fm_plan_change){.options = "--precision bf16", .flops = plan->flops};
-    f->halved_seconds = plan->flops / least * OTHERS;
+    f->halved =
+        (struct fm_estimate_change){.options = "--precision bf16", .flops = estimate->flops};
+    f->halved_seconds = estimate->flops / least * OTHERS;
     return FM_OK;
 }
 
-static void try_changes(struct fm_forecast *f, const struct fm_plan *plan)
+static void try_changes(struct fm_forecast *f, const struct fm_estimate *estimate)
 {
-    for (int i = 0; i < plan->changes && !f->halved.options[0]; i++) {
-        double seconds = plan->change[i].flops / f->rate_least * OTHERS;
+    for (int i = 0; i < estimate->changes && !f->halved.options[0]; i++) {
+        double seconds = estimate->change[i].flops / f->rate_least * OTHERS;
         if (seconds > HALF * f->seconds_most)
             continue;
-        f->halved = plan->change[i];
+        f->halved = estimate->change[i];
         f->halved_seconds = seconds;
     }
 }
 
-int fm_forecast_make(struct fm_plan *plan, const struct fm_run_options *run,
+int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err)
 {
-    struct fm_forecast *f = &plan->forecast;
+    struct fm_forecast *f = &estimate->forecast;
     *f = (struct fm_forecast){.assumed = run->assume_rate > 0, .threads = fm_pool_threads()};
     f->rate_least = f->rate_most = run->assume_rate * 1e9;
     int rc = f->assumed ? FM_OK : probe_rate(&f->rate_least, &f->rate_most, ops, err);
     if (rc)
         return rc;
-    f->seconds_least = plan->flops / f->rate_most * OTHERS;
-    f->seconds_most = plan->flops / f->rate_least * OTHERS;
-    rc = try_precision(f, plan, run, err);
+    f->seconds_least = estimate->flops / f->rate_most * OTHERS;
+    f->seconds_most = estimate->flops / f->rate_least * OTHERS;
+    rc = try_precision(f, estimate, run, err);
     if (!rc)
-        try_changes(f, plan);
+        try_changes(f, estimate);
     return rc;
 }
 

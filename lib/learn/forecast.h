@@ -7,13 +7,13 @@
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H
 
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 
 /*
- * Fill plan->forecast.  The probe of bfloat16 products decides whether --precision bf16 is offered
- * as a change.  Codes of run->ops' device.
+ * Fill estimate->forecast.  The probe of bfloat16 products decides whether --precision bf16 is
+ * offered as a change.  Codes of run->ops' device.
  */
-int fm_forecast_make(struct fm_plan *plan, const struct fm_run_options *run,
+int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err);
 
 /* Seconds on a machine with `cores` cores of the probe's kind. */

@@ -11,7 +11,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/engine/sweep.h"
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
                     const struct fm_config *config, struct fm_err *err)
@@ -103,7 +103,7 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
 {
     const struct fm_config *config = fm_model_config(model);
     int S = fm_sweep_micro(held->count, held->T), batches = held->count / S;
-    uint64_t memory = fm_plan_room(model, S * held->T, fm_run_memory(run));
+    uint64_t memory = fm_estimate_boundaries(model, S * held->T, fm_run_memory(run));
     int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
     size_t experts = (size_t)config->M * (size_t)config->E;
     struct fm_sweep_options options = {.memory = memory, .stop = run->stop};

@@ -389,37 +389,37 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
 }
 
 /* The files that will travel along, by name. */
-static void plan_carried(struct fm_plan *plan, const struct fm_hfdir *dir)
+static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir *dir)
 {
     for (size_t i = 0; i < dir->carried_count; i++) {
-        struct fm_plan_file *file = &plan->carried[plan->carried_count++];
+        struct fm_estimate_file *file = &estimate->carried[estimate->carried_count++];
         snprintf(file->name, sizeof file->name, "%s", dir->carried[i].name);
         file->bytes = dir->carried[i].size;
     }
 }
 
-static void plan_scores(struct fm_plan *plan, struct fm_task *task, enum fm_criterion criterion,
-                        int batches)
+static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
+                            enum fm_criterion criterion, int batches)
 {
     bool backward = fm_criterion_backward(criterion);
     const struct fm_config *c = task->config;
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
-    struct fm_plan_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
-                                  .rows =
-                                      (uint64_t)group * (uint64_t)batch * (uint64_t)task->calib.T,
-                                  .T = task->calib.T,
-                                  .lanes = 1,
-                                  .backward = backward,
-                                  .scores = backward,
-                                  .kept = 1};
-    *plan = (struct fm_plan){0};
-    plan->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
+    struct fm_estimate_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
+                                      .rows = (uint64_t)group * (uint64_t)batch *
+                                              (uint64_t)task->calib.T,
+                                      .T = task->calib.T,
+                                      .lanes = 1,
+                                      .backward = backward,
+                                      .scores = backward,
+                                      .kept = 1};
+    *estimate = (struct fm_estimate){0};
+    estimate->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
     for (int i = 0; i < task->calib.inputs; i++)
-        plan->held += task->calib.input[i].tokens;
-    plan->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
+        estimate->held += task->calib.input[i].tokens;
+    estimate->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
     uint64_t sums = sums_bytes(task, group);
-    fm_plan_add(plan, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
-    plan->memory += sums;
+    fm_estimate_add(estimate, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
+    estimate->memory += sums;
 }
 
 static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,
@@ -427,13 +427,13 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
 {
     struct fm_task *task = s->task;
     const struct fm_config *c = task->config;
-    struct fm_plan plan;
+    struct fm_estimate estimate;
     int batch = batch_of(task->run), batches;
     int rc = count_batches(&batches, task, err);
     if (rc)
         return rc;
-    plan_scores(&plan, task, s->criterion, batches);
-    if (fm_plan_check(&plan, task->run, 0, err))
+    estimate_scores(&estimate, task, s->criterion, batches);
+    if (fm_estimate_check(&estimate, task->run, 0, err))
         return err->code;
     *report = (struct fm_rank_report){.criterion = s->criterion,
                                       .L = c->L,
@@ -499,8 +499,8 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     return rc;
 }
 
-int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options *options,
-                 struct fm_plan *plan, struct fm_err *err)
+int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,
+                     struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_task task;
     int batches = 0;
@@ -510,12 +510,12 @@ int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options 
     if (!rc)
         rc = count_batches(&batches, &task, err);
     if (!rc) {
-        plan_scores(plan, &task, options->criterion, batches);
+        estimate_scores(estimate, &task, options->criterion, batches);
         /* Half of it, in whole sequences. */
-        uint64_t T = (uint64_t)task.calib.T, half = (plan->used / T + 1) / 2 * T;
-        fm_plan_offer(plan, plan->flops / 2, "--max-tokens %" PRIu64, half);
-        plan_carried(plan, &task.dir);
-        rc = fm_task_plan_end(&task, plan, err);
+        uint64_t T = (uint64_t)task.calib.T, half = (estimate->used / T + 1) / 2 * T;
+        fm_estimate_offer(estimate, estimate->flops / 2, "--max-tokens %" PRIu64, half);
+        estimate_carried(estimate, &task.dir);
+        rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);
     return rc;

@@ -13,7 +13,7 @@
 
 #include "formats/tensor/carry.h"
 #include "lib/learn/criterion.h"
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 #include "lib/run/run.h"
 
 enum fm_rank_order {
@@ -55,7 +55,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
             struct fm_rank_report *report, struct fm_err *err);
 
 /* --dry-run. */
-int fm_rank_plan(const struct fm_run_options *run, const struct fm_rank_options *options,
-                 struct fm_plan *plan, struct fm_err *err);
+int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,
+                     struct fm_estimate *estimate, struct fm_err *err);
 
 #endif

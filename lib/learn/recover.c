@@ -401,10 +401,10 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
-                       struct fm_task *task, const struct fm_decimal *budget)
+static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover_options *o,
+                           struct fm_task *task, const struct fm_decimal *budget)
 {
-    *plan = (struct fm_plan){0};
+    *estimate = (struct fm_estimate){0};
     const struct fm_config *c = task->config;
     bool cross = o->strategy == FM_RECOVER_CROSS;
     double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
@@ -412,36 +412,37 @@ static void plan_steps(struct fm_plan *plan, const struct fm_recover_options *o,
     uint64_t memory = task->memory, masks = 81;
     int group = fm_quality_group(c, &task->held, task->memory);
     group = (uint64_t)group < masks ? group : (int)masks;
-    struct fm_plan_sweep sweep = {.count = (uint64_t)o->steps,
-                                  .rows = (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
-                                  .T = task->calib.T,
-                                  .lanes = cross ? 2 + o->middle : 2,
-                                  .backward = cross ? 2 + o->middle : 1,
-                                  .merged = 1,
-                                  .kept = cross ? 0.6 : kept};
-    fm_plan_add(plan, task->model, &sweep, memory);
+    struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
+                                      .rows =
+                                          (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
+                                      .T = task->calib.T,
+                                      .lanes = cross ? 2 + o->middle : 2,
+                                      .backward = cross ? 2 + o->middle : 1,
+                                      .merged = 1,
+                                      .kept = cross ? 0.6 : kept};
+    fm_estimate_add(estimate, task->model, &sweep, memory);
     /* The family is in the stream; one of the default steps has 81 masks. */
     sweep.count = (masks + (uint64_t)group - 1) / (uint64_t)group;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = group + 1;
     sweep.backward = 0;
     sweep.kept = 0.6;
-    fm_plan_add(plan, task->model, &sweep, memory);
-    plan->disk = (uint64_t)(floats * sizeof(float));
-    plan->memory += (uint64_t)(4 * floats * sizeof(float));
+    fm_estimate_add(estimate, task->model, &sweep, memory);
+    estimate->disk = (uint64_t)(floats * sizeof(float));
+    estimate->memory += (uint64_t)(4 * floats * sizeof(float));
 }
 
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err)
 {
     struct recovery r = {.options = options};
-    struct fm_plan plan;
+    struct fm_estimate estimate;
     int rc = check_options(options, &r.budget, err);
     if (!rc)
         rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
     if (!rc) {
-        plan_steps(&plan, options, &r.task, &r.budget);
-        rc = fm_plan_check(&plan, run, r.task.in.file.size, err);
+        estimate_steps(&estimate, options, &r.task, &r.budget);
+        rc = fm_estimate_check(&estimate, run, r.task.in.file.size, err);
     }
     if (!rc)
         rc = prepare(&r, err);
@@ -461,8 +462,8 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     return rc;
 }
 
-int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_options *options,
-                    struct fm_plan *plan, struct fm_err *err)
+int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
+                        struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_decimal budget;
@@ -470,13 +471,13 @@ int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_op
     if (!rc)
         rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc) {
-        plan_steps(plan, options, &task, &budget);
+        estimate_steps(estimate, options, &task, &budget);
         struct fm_recover_options half = *options;
-        struct fm_plan changed;
+        struct fm_estimate changed;
         half.steps = (options->steps + 1) / 2;
-        plan_steps(&changed, &half, &task, &budget);
-        fm_plan_offer(plan, changed.flops, "--steps %d", half.steps);
-        rc = fm_task_plan_end(&task, plan, err);
+        estimate_steps(&changed, &half, &task, &budget);
+        fm_estimate_offer(estimate, changed.flops, "--steps %d", half.steps);
+        rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);
     return rc;

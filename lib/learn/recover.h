@@ -6,7 +6,7 @@
 #define FM_RECOVER_H
 
 #include "lib/learn/options.h"
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
@@ -31,7 +31,7 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
                struct fm_recover_report *report, struct fm_err *err);
 
 /* --dry-run; does not read run->input. */
-int fm_recover_plan(const struct fm_run_options *run, const struct fm_recover_options *options,
-                    struct fm_plan *plan, struct fm_err *err);
+int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
+                        struct fm_estimate *estimate, struct fm_err *err);
 
 #endif

@@ -112,7 +112,7 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
 {
     struct fm_lock lock;
     *task = (struct fm_task){0};
-    if (fm_lock_take(&lock, run->state, err))
+    if (fm_lock_acquire(&lock, run->state, err))
         return fm_within(err, "state file");
     int rc = fm_task_open_inputs(task, run, needs != NULL, err);
     task->lock = lock;
@@ -123,15 +123,16 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     return rc;
 }
 
-int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err)
+int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
+                         struct fm_err *err)
 {
     const char *output = task->run->output;
     bool file = output && strcmp(output, "-") != 0;
-    if (file && fm_plan_check(plan, task->run, 0, err))
+    if (file && fm_estimate_check(estimate, task->run, 0, err))
         return err->code;
     if (!file)
-        fm_plan_advise(plan, task->run);
-    return fm_forecast_make(plan, task->run, task->ops, err);
+        fm_estimate_advise(estimate, task->run);
+    return fm_forecast_make(estimate, task->run, task->ops, err);
 }
 
 void fm_task_forget(const struct fm_task *task, const char *tool)
@@ -159,8 +160,8 @@ void fm_task_close(struct fm_task *task)
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err)
 {
-    struct fm_sweep_options options = {.memory = fm_plan_room(task->model, rows, task->memory),
-                                       .stop = task->run->stop};
+    struct fm_sweep_options options = {
+        .memory = fm_estimate_boundaries(task->model, rows, task->memory), .stop = task->run->stop};
     return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
                         &options, err);
 }

@@ -3,7 +3,7 @@
  * (recover).  Each is a visitor of the sweep of lib/engine and a loop around it that can be saved
  * and resumed.  It does not know how a layer is computed or how a member lies in a file.  In
  * reading order: this header, rank; maskgrad, learn, walk, quality, train with trainstate;
- * loragrad, tune, recover; plan (what a run will cost).
+ * loragrad, tune, recover; estimate (what a run will cost).
  *
  * What rank, train and recover have in common: everything a run works on, opened and
  * checked against each other, in one place; how sequences are drawn; and the options
@@ -19,7 +19,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/data/calib.h"
 #include "lib/engine/sweep.h"
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 #include "lib/stage/ranking.h"
@@ -60,9 +60,10 @@ void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
 
-/* The end of a --dry-run: an output that is named could be written, *plan is affordable, and how
- * long it would take. */
-int fm_task_plan_end(const struct fm_task *task, struct fm_plan *plan, struct fm_err *err);
+/* The end of a --dry-run: an output that is named could be written, *estimate is affordable, and
+ * how long it would take. */
+int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
+                         struct fm_err *err);
 
 /* A sweep in what the layers leave of the task's memory, with its stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,

@@ -428,28 +428,29 @@ static double mean_kept(const struct fm_decimal *until)
     return 1 - (double)until->num / (double)until->den / 2;
 }
 
-static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, struct fm_task *task,
-                       const struct fm_decimal *step, const struct fm_decimal *until)
+static void estimate_masks(struct fm_estimate *estimate, const struct fm_train_options *o,
+                           struct fm_task *task, const struct fm_decimal *step,
+                           const struct fm_decimal *until)
 {
-    *plan = (struct fm_plan){0};
+    *estimate = (struct fm_estimate){0};
     uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
     uint64_t masks = targets + 1, memory = task->memory;
     uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
     int walk = o->walk_sequences < task->calib.count ? o->walk_sequences : task->calib.count;
-    struct fm_plan_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
+    struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
     if (learns(o->method)) {
         sweep.count = (uint64_t)o->steps;
         sweep.rows = (uint64_t)batch_of(task->run) * T;
         sweep.lanes = 1 + o->samples;
         sweep.backward = o->samples;
-        fm_plan_add(plan, task->model, &sweep, memory);
+        fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     if (walks(o->method)) {
         sweep.count = targets;
         sweep.rows = (uint64_t)walk * T;
         sweep.lanes = 2;
         sweep.backward = 1;
-        fm_plan_add(plan, task->model, &sweep, memory);
+        fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     group = group < masks ? group : masks;
     sweep.count =
@@ -457,36 +458,36 @@ static void plan_masks(struct fm_plan *plan, const struct fm_train_options *o, s
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
-    fm_plan_add(plan, task->model, &sweep, memory);
+    fm_estimate_add(estimate, task->model, &sweep, memory);
     /* Widths compress well, so this is what they are at the most. */
-    plan->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
+    estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
 }
 
 /* Fewer steps, or a method that takes none. */
-static void plan_changes(struct fm_plan *plan, const struct fm_train_options *o,
+static void plan_changes(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct fm_decimal *step,
                          const struct fm_decimal *until)
 {
     static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
     struct fm_train_options other = *o;
-    struct fm_plan changed;
+    struct fm_estimate changed;
     if (learns(o->method) && o->steps > 1) {
         other.steps = o->steps / 2;
-        plan_masks(&changed, &other, task, step, until);
-        fm_plan_offer(plan, changed.flops, "--steps %d", other.steps);
+        estimate_masks(&changed, &other, task, step, until);
+        fm_estimate_offer(estimate, changed.flops, "--steps %d", other.steps);
     }
     for (int i = 0; i < 2; i++) {
         other.method = method[i];
-        plan_masks(&changed, &other, task, step, until);
-        fm_plan_offer(plan, changed.flops, "--method %s", fm_method_name(method[i]));
+        estimate_masks(&changed, &other, task, step, until);
+        fm_estimate_offer(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
     }
 }
 
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
-    struct fm_plan plan;
-    plan_masks(&plan, t->options, &t->task, &t->step, &t->until);
-    int rc = fm_plan_check(&plan, t->task.run, t->task.in.file.size, err);
+    struct fm_estimate estimate;
+    estimate_masks(&estimate, t->options, &t->task, &t->step, &t->until);
+    int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
     if (!rc)
         rc = prepare(t, err);
     if (!rc)
@@ -527,8 +528,8 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
     return rc;
 }
 
-int fm_train_plan(const struct fm_run_options *run, const struct fm_train_options *options,
-                  struct fm_plan *plan, struct fm_err *err)
+int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
+                      struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_decimal step, until;
@@ -536,9 +537,9 @@ int fm_train_plan(const struct fm_run_options *run, const struct fm_train_option
     if (!rc)
         rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc) {
-        plan_masks(plan, options, &task, &step, &until);
-        plan_changes(plan, options, &task, &step, &until);
-        rc = fm_task_plan_end(&task, plan, err);
+        estimate_masks(estimate, options, &task, &step, &until);
+        plan_changes(estimate, options, &task, &step, &until);
+        rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);
     return rc;

@@ -10,7 +10,7 @@
 #define FM_TRAIN_H
 
 #include "lib/learn/options.h"
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
@@ -37,7 +37,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
              struct fm_train_report *report, struct fm_err *err);
 
 /* --dry-run; does not read run->input. */
-int fm_train_plan(const struct fm_run_options *run, const struct fm_train_options *options,
-                  struct fm_plan *plan, struct fm_err *err);
+int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
+                      struct fm_estimate *estimate, struct fm_err *err);
 
 #endif

@@ -34,13 +34,13 @@ void fm_loading_join(struct fm_model *m)
 /* Work shared by the tasks that convert: the first bad task's error wins. */
 struct conversion {
     struct fm_model *m;
-    struct fm_layer_plan *plan;
+    struct fm_layer_tensors *layer;
     struct fm_layer_slot *slot;
     int l, pieces; /* tasks of a tensor: E where one holds all experts of a layer */
     pthread_mutex_t lock;
     int failed; /* lowest task that failed, INT_MAX: none */
     struct fm_err err;
-    const struct fm_model_tensor *end; /* for the ends: one tensor, cut into pieces */
+    const struct fm_model_tensor *whole; /* outside the layers: one tensor, cut into pieces */
     float *dst;
     struct fm_scales scales; /* scale NULL: its tensor holds values */
     struct fm_digest sum;    /* of the pieces */
@@ -145,7 +145,7 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
-    const struct fm_tensor *t = v->end->at.tensor;
+    const struct fm_tensor *t = v->whole->at.tensor;
     size_t bytes = (size_t)(fm_dtype_bits(t->dtype) / 8), most = FM_WEIGHTSUM_PIECE / bytes;
     size_t all = (size_t)fm_tensor_count(t), first = (size_t)i * most;
     size_t n = all - first < most ? all - first : most;
@@ -155,8 +155,8 @@ static void end_task(void *arg, int i)
     scales.first = (int64_t)first;
     void *raw = fm_scratch(n * bytes);
     struct raw src = {raw, t->dtype, scales.scale ? &scales : NULL};
-    int rc = fm_file_read(v->end->at.file, t->offset + first * bytes, raw, n * bytes, &err);
-    if (!rc && fm_stored_finite(&v->end->at, raw, first, n, &err))
+    int rc = fm_file_read(v->whole->at.file, t->offset + first * bytes, raw, n * bytes, &err);
+    if (!rc && fm_stored_finite(&v->whole->at, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
         convert_rows(v->m, fm_to_f32(v->dst + first), n, &src, 1, n, NULL);
@@ -172,7 +172,7 @@ static void end_task(void *arg, int i)
 /* The scales of an end, into scratch; adds their digest to *sum. */
 static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct fm_err *err)
 {
-    const struct fm_stored *at = &v->end->at;
+    const struct fm_stored *at = &v->whole->at;
     if (!at->scale)
         return FM_OK;
     void *raw = fm_scratch(at->scale->size);
@@ -181,7 +181,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
         return fm_within(err, "tensor '%s'", at->scale->name);
     struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
     fm_weightsum_add(sum, &digest);
-    return widen_scales(&v->scales, v->m, v->end, raw, err);
+    return widen_scales(&v->scales, v->m, v->whole, raw, err);
 }
 
 /* Adds the tensor's digest to *sum. */
@@ -191,12 +191,12 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     const struct fm_tensor *t = p->at.tensor;
     size_t n = (size_t)fm_tensor_count(t);
     size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
-    float **field = (float **)((char *)&m->ends + p->weight->field);
+    float **field = (float **)((char *)&m->nonlayer + p->weight->field);
     *field = m->ops->device->alloc(n * sizeof **field, t->name, err);
     if (!*field)
         return err->code;
     struct conversion v = {
-        .m = m, .end = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
+        .m = m, .whole = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct fm_mark mark = fm_scratch_mark();
     if (!read_end_scales(&v, sum, &v.err))
         fm_pool_for((int)pieces, end_task, &v);
@@ -213,14 +213,14 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     return err->code;
 }
 
-int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err *err)
+int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, struct fm_err *err)
 {
     struct fm_digest sum = {{0}};
-    bool all = true; /* of the ends are read by this call */
-    *ends = &m->ends;
-    for (int i = 0; i < m->ends_count; i++) {
-        const float *have = *(float **)((char *)&m->ends + m->end[i].weight->field);
-        int rc = have ? FM_OK : read_end(m, &m->end[i], &sum, err);
+    bool all = true; /* are read by this call */
+    *nonlayer = &m->nonlayer;
+    for (int i = 0; i < m->nonlayer_count; i++) {
+        const float *have = *(float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
+        int rc = have ? FM_OK : read_end(m, &m->nonlayer_tensor[i], &sum, err);
         if (rc)
             return rc;
         all &= !have;
@@ -228,7 +228,7 @@ int fm_model_ends(struct fm_model *m, const struct fm_ends **ends, struct fm_err
     if (all && note_sum(m, m->config.L, &sum, err))
         return err->code;
     if (m->config.tied)
-        m->ends.head = m->ends.embed;
+        m->nonlayer.lm_head = m->nonlayer.embed;
     return FM_OK;
 }
 
@@ -254,11 +254,11 @@ static int read_tensor(struct fm_model *m, int l, const struct fm_tensor *t,
 
 static int read_raw(struct fm_model *m, int l, struct fm_err *err)
 {
-    const struct fm_layer_plan *plan = &m->plan[l];
+    const struct fm_layer_tensors *layer = &m->layer[l];
     int rc = FM_OK;
     m->raw_sum = (struct fm_digest){{0}};
-    for (size_t i = 0; i < plan->places && !rc; i++) {
-        const struct fm_model_tensor *p = &plan->place[i];
+    for (size_t i = 0; i < layer->places && !rc; i++) {
+        const struct fm_model_tensor *p = &layer->place[i];
         size_t shares = is_fused(p) ? (size_t)m->config.E : 0;
         rc = read_tensor(m, l, p->at.tensor, p->at.file, shares, m->raw + p->raw, err);
         if (!rc && p->at.scale)
@@ -281,7 +281,7 @@ static int need_raw(struct fm_model *m, int l, struct fm_err *err)
     if (!m->raw) {
         size_t most = 0;
         for (int i = 0; i < m->config.L; i++)
-            most = m->plan[i].raw_bytes > most ? m->plan[i].raw_bytes : most;
+            most = m->layer[i].raw_bytes > most ? m->layer[i].raw_bytes : most;
         m->raw = fm_alloc(most, 1, "a layer's bytes", err);
         if (!m->raw)
             return err->code;
@@ -320,7 +320,7 @@ struct target {
 static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
-    const struct fm_model_tensor *p = &v->plan->place[i / v->pieces];
+    const struct fm_model_tensor *p = &v->layer->place[i / v->pieces];
     *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_tensor_count(p->at.tensor)};
     if (!is_fused(p))
         return i % v->pieces == 0;
@@ -420,7 +420,7 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     const struct fm_model_tensor *p = x->tensor;
     enum fm_dtype dtype = p->at.tensor->dtype;
     const char *raw = v->m->raw + p->raw + x->first * (size_t)(fm_dtype_bits(dtype) / 8);
-    if (!v->plan->checked && fm_stored_finite(&p->at, raw, x->first, x->n, err))
+    if (!v->layer->checked && fm_stored_finite(&p->at, raw, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     struct fm_scales scales;
     if (widen_scales(&scales, v->m, p, v->m->raw + p->raw_scale, err))
@@ -465,12 +465,12 @@ static void drop_raw(struct fm_model *m)
 }
 
 /* No file that the layer was read from was changed meanwhile. */
-static int check_unchanged(const struct fm_layer_plan *plan, struct fm_err *err)
+static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *err)
 {
     const struct fm_file *last = NULL, *last_scale = NULL;
     int rc = FM_OK;
-    for (size_t i = 0; i < plan->places && !rc; i++) {
-        const struct fm_stored *at = &plan->place[i].at;
+    for (size_t i = 0; i < layer->places && !rc; i++) {
+        const struct fm_stored *at = &layer->place[i].at;
         if (at->file != last)
             rc = fm_file_unchanged(at->file, err);
         if (!rc && at->scale && at->scale_file != last_scale)
@@ -491,15 +491,15 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         rc = fm_slots_shape(m, s, l, err);
     if (rc)
         return rc;
-    struct fm_layer_plan *plan = &m->plan[l];
+    struct fm_layer_tensors *layer = &m->layer[l];
     struct conversion v = {.m = m,
-                           .plan = plan,
+                           .layer = layer,
                            .slot = s,
                            .l = l,
-                           .pieces = plan->fused ? m->config.E : 1,
+                           .pieces = layer->fused ? m->config.E : 1,
                            .failed = INT_MAX,
                            .lock = PTHREAD_MUTEX_INITIALIZER};
-    fm_pool_for((int)plan->places * v.pieces, convert_task, &v);
+    fm_pool_for((int)layer->places * v.pieces, convert_task, &v);
     pthread_mutex_destroy(&v.lock);
     if (v.failed != INT_MAX) {
         *err = v.err;
@@ -507,9 +507,9 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     }
     if ((rc = m->ops->device->sync(err)))
         return rc;
-    if ((rc = check_unchanged(plan, err)))
+    if ((rc = check_unchanged(layer, err)))
         return rc;
-    plan->checked = true;
+    layer->checked = true;
     s->l = l;
     drop_raw(m);
     return FM_OK;
@@ -543,8 +543,8 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
 int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, struct fm_err *err)
 {
     const struct fm_layer *layer;
-    const struct fm_ends *ends;
-    int rc = m->summed[m->config.L] ? FM_OK : fm_model_ends(m, &ends, err);
+    const struct fm_nonlayer *nonlayer;
+    int rc = m->summed[m->config.L] ? FM_OK : fm_model_nonlayer(m, &nonlayer, err);
     for (int l = 0; l < m->config.L && !rc; l++)
         rc = m->summed[l] ? FM_OK : fm_model_layer(m, l, -1, &layer, err);
     *sums = m->sums;

@@ -22,7 +22,7 @@ struct fm_model_tensor {
 };
 
 /* What one layer needs: its tensors in file order. */
-struct fm_layer_plan {
+struct fm_layer_tensors {
     struct fm_model_tensor *place;
     size_t places;
     size_t raw_bytes;
@@ -56,10 +56,10 @@ struct fm_model {
     enum fm_dtype dtype;
     uint32_t *caps; /* (M, E) */
     const int32_t *order;
-    struct fm_layer_plan *plan; /* (L) */
-    struct fm_model_tensor end[8];
-    int ends_count;
-    struct fm_ends ends;
+    struct fm_layer_tensors *layer; /* (L) */
+    struct fm_model_tensor nonlayer_tensor[8];
+    int nonlayer_count;
+    struct fm_nonlayer nonlayer;
     uint64_t memory;
     int pinned;                 /* layers [0, pinned) stay; the others take turns in one slot */
     struct fm_layer_slot *slot; /* (L + 1), of which pinned + 1 are used */

@@ -134,21 +134,22 @@ static size_t raw_room(const struct fm_tensor *t)
 
 static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
 {
-    struct fm_layer_plan *plan = &m->plan[l];
+    struct fm_layer_tensors *layer = &m->layer[l];
     const struct fm_config *c = &m->config;
     size_t rows = 0, E = (size_t)c->E;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         rows++;
-    plan->place = fm_alloc(rows * E, sizeof *plan->place, "a list of tensors", err);
-    if (!plan->place)
+    layer->place = fm_alloc(rows * E, sizeof *layer->place, "a list of tensors", err);
+    if (!layer->place)
         return err->code;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-        if (w->part == FM_PART_ENDS || !w->name[m->tensors.naming] || !fm_weights_exists(c, w, l))
+        if (w->part == FM_PART_NONLAYER || !w->name[m->tensors.naming] ||
+            !fm_weights_exists(c, w, l))
             continue;
         bool each = fm_weights_per_expert(w, m->tensors.naming);
-        plan->fused |= fm_weights_is_expert(w) && !each;
+        layer->fused |= fm_weights_is_expert(w) && !each;
         for (int e = 0; e < (each ? c->E : 1); e++) {
-            struct fm_model_tensor *p = &plan->place[plan->places++];
+            struct fm_model_tensor *p = &layer->place[layer->places++];
             int rc = find_place(m, p, w, l, each ? e : -1, err);
             if (!rc && fm_weights_is_expert(w))
                 rc = check_dtype(m, p, l == c->moe[0] && !m->dtype, err);
@@ -156,24 +157,24 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
                 return rc;
         }
     }
-    qsort(plan->place, plan->places, sizeof *plan->place, compare_places);
-    for (size_t i = 0; i < plan->places; i++) {
-        struct fm_model_tensor *p = &plan->place[i];
-        p->raw = plan->raw_bytes;
-        plan->raw_bytes += raw_room(p->at.tensor);
-        p->raw_scale = plan->raw_bytes;
-        plan->raw_bytes += p->at.scale ? raw_room(p->at.scale) : 0;
+    qsort(layer->place, layer->places, sizeof *layer->place, compare_places);
+    for (size_t i = 0; i < layer->places; i++) {
+        struct fm_model_tensor *p = &layer->place[i];
+        p->raw = layer->raw_bytes;
+        layer->raw_bytes += raw_room(p->at.tensor);
+        p->raw_scale = layer->raw_bytes;
+        layer->raw_bytes += p->at.scale ? raw_room(p->at.scale) : 0;
     }
     return FM_OK;
 }
 
-static int plan_ends(struct fm_model *m, struct fm_err *err)
+static int find_nonlayer(struct fm_model *m, struct fm_err *err)
 {
     for (const struct fm_weight *w = m->config.family->weight; fm_weights_more(w); w++) {
-        if (w->part != FM_PART_ENDS || !fm_weights_exists(&m->config, w, -1))
+        if (w->part != FM_PART_NONLAYER || !fm_weights_exists(&m->config, w, -1))
             continue;
-        assert(m->ends_count < (int)(sizeof m->end / sizeof *m->end));
-        int rc = find_place(m, &m->end[m->ends_count++], w, -1, -1, err);
+        assert(m->nonlayer_count < (int)(sizeof m->nonlayer_tensor / sizeof *m->nonlayer_tensor));
+        int rc = find_place(m, &m->nonlayer_tensor[m->nonlayer_count++], w, -1, -1, err);
         if (rc)
             return rc;
     }
@@ -243,11 +244,11 @@ static int refuse_strays(struct fm_model *m, struct fm_err *err)
     return !rc ? rc : fm_within(err, "%s", m->path);
 }
 
-static size_t ends_bytes(const struct fm_model *m)
+static size_t nonlayer_bytes(const struct fm_model *m)
 {
     size_t floats = 0;
-    for (int i = 0; i < m->ends_count; i++)
-        floats += (size_t)fm_tensor_count(m->end[i].at.tensor);
+    for (int i = 0; i < m->nonlayer_count; i++)
+        floats += (size_t)fm_tensor_count(m->nonlayer_tensor[i].at.tensor);
     return floats * sizeof(float);
 }
 
@@ -265,7 +266,7 @@ static uint64_t raw_bytes_max(const struct fm_model *m)
 {
     uint64_t raw = 0;
     for (int l = 0; l < m->config.L; l++)
-        raw = m->plan[l].raw_bytes > raw ? m->plan[l].raw_bytes : raw;
+        raw = m->layer[l].raw_bytes > raw ? m->layer[l].raw_bytes : raw;
     return raw;
 }
 
@@ -274,16 +275,16 @@ uint64_t fm_model_resident_bytes(const struct fm_model *m)
     uint64_t layers = (uint64_t)m->pinned * fm_model_layer_bytes(m);
     if (m->pinned < m->config.L)
         layers += fm_model_layer_bytes(m) + raw_bytes_max(m);
-    return ends_bytes(m) + layers;
+    return nonlayer_bytes(m) + layers;
 }
 
-/* How many layers stay: all, if they fit beside the ends, else what fits beside a slot for the
- * others and the bytes that are read ahead. */
+/* How many layers stay: all, if they fit beside the other weights, else what fits beside a slot for
+ * the others and the bytes that are read ahead. */
 static void count_pinned(struct fm_model *m)
 {
-    uint64_t layer = fm_model_layer_bytes(m), ends = ends_bytes(m), raw = raw_bytes_max(m);
+    uint64_t layer = fm_model_layer_bytes(m), nonlayer = nonlayer_bytes(m), raw = raw_bytes_max(m);
     int L = m->config.L;
-    uint64_t left = m->memory > ends ? m->memory - ends : 0;
+    uint64_t left = m->memory > nonlayer ? m->memory - nonlayer : 0;
     if (left / layer >= (uint64_t)L)
         m->pinned = L;
     else
@@ -325,8 +326,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (!rc)
         rc = find_caps(m, err);
     if (!rc) {
-        m->plan = fm_alloc((size_t)m->config.L, sizeof *m->plan, "layer plans", err);
-        rc = m->plan ? plan_ends(m, err) : err->code;
+        m->layer = fm_alloc((size_t)m->config.L, sizeof *m->layer, "layer plans", err);
+        rc = m->layer ? find_nonlayer(m, err) : err->code;
     }
     m->sums.L = m->config.L;
     for (int l = 0; !rc && l < m->config.L; l++)
@@ -352,9 +353,9 @@ static void drop_weights(struct fm_model *m)
         free(m->slot[i].cap);
         m->slot[i] = (struct fm_layer_slot){.l = -1};
     }
-    for (int i = 0; i < m->ends_count; i++)
-        device->free(*(float **)((char *)&m->ends + m->end[i].weight->field));
-    m->ends = (struct fm_ends){0};
+    for (int i = 0; i < m->nonlayer_count; i++)
+        device->free(*(float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field));
+    m->nonlayer = (struct fm_nonlayer){0};
 }
 
 void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
@@ -374,9 +375,9 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
     m->rounding = rounding;
     for (int i = 0; m->config.storage && i <= m->pinned; i++)
         m->slot[i].l = -1;
-    for (int i = 0; i < m->ends_count; i++) {
-        float **end = (float **)((char *)&m->ends + m->end[i].weight->field);
-        if (!m->end[i].at.scale)
+    for (int i = 0; i < m->nonlayer_count; i++) {
+        float **end = (float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
+        if (!m->nonlayer_tensor[i].at.scale)
             continue;
         m->ops->device->free(*end);
         *end = NULL;
@@ -404,11 +405,11 @@ void fm_model_close(struct fm_model *m)
     if (!m)
         return;
     fm_loading_join(m);
-    for (int l = 0; m->plan && l < m->config.L; l++)
-        free(m->plan[l].place);
+    for (int l = 0; m->layer && l < m->config.L; l++)
+        free(m->layer[l].place);
     drop_weights(m);
     free(m->slot);
-    free(m->plan);
+    free(m->layer);
     free(m->raw);
     free(m->caps);
     fm_source_close(&m->tensors);
@@ -436,14 +437,14 @@ static uint64_t place_bytes(const struct fm_stored *at)
     return at->tensor->size + (at->scale ? at->scale->size : 0);
 }
 
-void fm_model_read_bytes(const struct fm_model *m, uint64_t *layers, uint64_t *ends)
+void fm_model_read_bytes(const struct fm_model *m, uint64_t *layers, uint64_t *nonlayer)
 {
-    *layers = *ends = 0;
+    *layers = *nonlayer = 0;
     for (int l = 0; l < m->config.L; l++)
-        for (size_t i = 0; i < m->plan[l].places; i++)
-            *layers += place_bytes(&m->plan[l].place[i].at);
-    for (int i = 0; i < m->ends_count; i++)
-        *ends += place_bytes(&m->end[i].at);
+        for (size_t i = 0; i < m->layer[l].places; i++)
+            *layers += place_bytes(&m->layer[l].place[i].at);
+    for (int i = 0; i < m->nonlayer_count; i++)
+        *nonlayer += place_bytes(&m->nonlayer_tensor[i].at);
 }
 
 void fm_model_bytes(const struct fm_model *m, uint64_t *stored, uint64_t *written)

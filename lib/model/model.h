@@ -55,8 +55,9 @@ const struct fm_extra *fm_model_extra(const struct fm_model *model);
  * what their values are written as. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
 
-/* Bytes that one direction of one sweep reads where no layer stays, and those of the ends. */
-void fm_model_read_bytes(const struct fm_model *model, uint64_t *layers, uint64_t *ends);
+/* Bytes that one direction of one sweep reads where no layer stays, and those outside the layers.
+ */
+void fm_model_read_bytes(const struct fm_model *model, uint64_t *layers, uint64_t *nonlayer);
 
 /* Bytes of all tensors as they are stored, and as bundles and exports have them. */
 void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *written);
@@ -74,8 +75,9 @@ void fm_model_rank(struct fm_model *model, const int32_t *order);
  * Borrows ops.  Before the first call that is the host's memory. */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
-/* Embedding, last norm, head: read at the first call, resident until close. */
-int fm_model_ends(struct fm_model *model, const struct fm_ends **ends, struct fm_err *err);
+/* Embedding, last norm, LM head: read at the first call, resident until close. */
+int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlayer,
+                      struct fm_err *err);
 
 /*
  * Layer l, resident until the next call of fm_model_layer; `next` (or -1) is read ahead by a
@@ -88,20 +90,20 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32; a
  * bundle keeps them in fm_model_dtype.  From now on they are read as they will be there: all of
  * them, or all but the experts', for who merges an adapter into those and rounds afterwards.  Plain
- * weights are the same in any case.  What a caller has of layers and ends is gone.
+ * weights are the same in any case.  What a caller has of weights is gone.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
 
-/* Every layer and the ends, as they are read, must have these sums (lib/model/weightsum.h), else
- * reading ends with FM_ECONFIG.  Borrows wanted. */
+/* Every layer and the nonlayer, as they are read, must have these sums (lib/model/weightsum.h),
+ * else reading ends with FM_ECONFIG.  Borrows wanted. */
 void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 
 /* The sums of the checkpoint; what was not read so far is read. */
 int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, struct fm_err *err);
 
 /* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
- * ends, the layers that stay, the slot of the others and what is read ahead for it. */
+ * nonlayer, the layers that stay, the slot of the others and what is read ahead for it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
 

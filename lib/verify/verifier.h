@@ -13,7 +13,7 @@
 #include "formats/bundle/bundle.h"
 #include "formats/file/file.h"
 #include "formats/file/spool.h"
-#include "lib/run/crew.h"
+#include "lib/run/parallel.h"
 #include "lib/stage/segments.h"
 #include "lib/verify/verify.h"
 
@@ -27,7 +27,7 @@ struct fm_verifier {
     const struct fm_run_options *run;
     const struct fm_verify_options *options;
     struct fm_verify_report *report;
-    struct fm_crew crew;
+    struct fm_parallel parallel;
     pthread_mutex_t lock; /* of everything below, while tasks run */
     struct fm_finding *finding;
     size_t findings, capacity;

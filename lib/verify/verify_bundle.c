@@ -217,7 +217,7 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
     rc = fm_verifier_scan(j->v, &header, err);
     if (st.count > 0)
         qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
-    for (size_t t = 0; t < st.count && !rc && fm_crew_going(&j->v->crew); t++)
+    for (size_t t = 0; t < st.count && !rc && fm_parallel_going(&j->v->parallel); t++)
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
     size_t expected = tensors_of(j, &p);
     if ((p.layer >= 0 ? (size_t)p.parts : st.count) != expected)
@@ -236,7 +236,7 @@ static void check_member(struct fm_bundle_job *j, size_t i)
 {
     const struct fm_member *m = &j->bundle.member[i];
     struct fm_err err = {0};
-    if (!has_digest(m->name) || !fm_crew_going(&j->v->crew))
+    if (!has_digest(m->name) || !fm_parallel_going(&j->v->parallel))
         return;
     struct fm_hasher *whole = fm_hasher_new();
     int rc = whole ? FM_OK : fm_fail(&err, FM_ENOMEM, "no memory for a digest");
@@ -248,15 +248,15 @@ static void check_member(struct fm_bundle_job *j, size_t i)
         rc = check_weights(j, i, whole, &err);
     else if (!rc)
         rc = fm_verifier_scan(j->v, &all, &err);
-    if (!rc && fm_crew_going(&j->v->crew)) {
+    if (!rc && fm_parallel_going(&j->v->parallel)) {
         j->have[i] = fm_hasher_done(whole);
         compare_member(j, i);
     } else if (rc) {
-        fm_crew_fail(&j->v->crew, &err);
+        fm_parallel_fail(&j->v->parallel, &err);
     }
     fm_hasher_free(whole);
     fm_verifier_count(j->v, 1, m->size);
-    fm_crew_add(&j->v->crew, m->size);
+    fm_parallel_add(&j->v->parallel, m->size);
 }
 
 /* One round of members, the small ones or the weights, side by side. */
@@ -275,9 +275,9 @@ static void check_one(void *arg, int i)
 static void pass_members(struct fm_bundle_job *j, const size_t *member, int n)
 {
     struct fm_err err = {0};
-    for (int i = 0; i < n && fm_crew_going(&j->v->crew); i++) {
+    for (int i = 0; i < n && fm_parallel_going(&j->v->parallel); i++) {
         if (fm_spool_keep(j->v->spool, j->bundle.member[member[i]].offset, &err))
-            fm_crew_fail(&j->v->crew, &err);
+            fm_parallel_fail(&j->v->parallel, &err);
         check_member(j, member[i]);
     }
 }
@@ -297,13 +297,13 @@ static int check_members(struct fm_bundle_job *j, bool weights, struct fm_err *e
         r.member[n++] = i;
         bytes += m->size;
     }
-    fm_crew_init(&j->v->crew, j->v->run, weights ? "weights" : "members", bytes);
+    fm_parallel_init(&j->v->parallel, j->v->run, weights ? "weights" : "members", bytes);
     if (weights && j->v->spool)
         pass_members(j, r.member, n);
     else
         fm_pool_for(n, check_one, &r);
     free(r.member);
-    return fm_crew_end(&j->v->crew, err);
+    return fm_parallel_end(&j->v->parallel, err);
 }
 
 /* ---- a stream, in one pass ---- */

@@ -163,7 +163,7 @@ static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
 {
     const char *want = NULL;
     char *owned = NULL;
-    int rc = fm_exportplan_head(&j->plan, i, &want, &owned, err);
+    int rc = fm_exportplan_header(&j->plan, i, &want, &owned, err);
     if (!rc)
         rc = compare_text(j, i, want, err);
     free(owned);

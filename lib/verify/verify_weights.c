@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
-#include "lib/model/layout.h"
+#include "lib/model/interleave.h"
 
 /* Segments that end at or before a width. */
 static size_t segments_below(const struct fm_segments *seg, uint32_t width)
@@ -220,8 +220,8 @@ static int check_columns(struct place *p, const struct fm_expert_cut *cut, struc
     if (rc)
         return rc;
     char *rows = fm_scratch(size);
-    fm_layout_gather(rows, columns, NULL, cut->rows * (int)fm_exportplan_stored(&j->plan, p->b),
-                     j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
+    fm_interleave_gather(rows, columns, NULL, cut->rows * (int)fm_exportplan_stored(&j->plan, p->b),
+                         j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
     return check_rebuilt(p, rows, err);
 }
 
@@ -237,8 +237,8 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     if (rc)
         return rc;
     char *rows = fm_scratch(2 * size);
-    fm_layout_interleave(rows, gate, up, NULL, (int)fm_exportplan_stored(&j->plan, p->b),
-                         j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
+    fm_interleave_rows(rows, gate, up, NULL, (int)fm_exportplan_stored(&j->plan, p->b),
+                       j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
     return check_rebuilt(p, rows, err);
 }
 
@@ -310,7 +310,7 @@ static void check_unit(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     int rc = FM_OK;
     uint64_t bytes = have->size;
-    if (!fm_crew_going(&j->v->crew))
+    if (!fm_parallel_going(&j->v->parallel))
         return;
     if (p.b)
         rc = check_block(&p, &bytes, &err);
@@ -320,9 +320,9 @@ static void check_unit(void *arg, int i)
         rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
     fm_scratch_release(mark);
     if (rc)
-        fm_crew_fail(&j->v->crew, &err);
+        fm_parallel_fail(&j->v->parallel, &err);
     fm_verifier_count(j->v, 1, bytes);
-    fm_crew_add(&j->v->crew, bytes);
+    fm_parallel_add(&j->v->parallel, bytes);
 }
 
 /* Up rows are looked at with their gate rows, where both are there. */
@@ -372,9 +372,10 @@ int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err)
     if (!rc)
         rc = plan_units(j, err);
     if (!rc) {
-        fm_crew_init(&j->v->crew, j->v->run, "verify", fm_exportplan_weight_bytes(&j->plan));
+        fm_parallel_init(&j->v->parallel, j->v->run, "verify",
+                         fm_exportplan_weight_bytes(&j->plan));
         fm_pool_for(j->units, check_unit, j);
-        rc = fm_crew_end(&j->v->crew, err);
+        rc = fm_parallel_end(&j->v->parallel, err);
     }
     fm_volumes_close(&j->weights);
     return rc;

@@ -136,7 +136,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!file || fseek(file, 0, SEEK_SET) || fwrite(data, 1, size, file) != size || fflush(file) ||
         ftruncate(fileno(file), (off_t)size))
         abort();
-    int code = fm_bundle_open_head(&b, path, &err);
+    int code = fm_bundle_open_prefix(&b, path, &err);
     check(code, &err);
     if (code == FM_OK)
         read_typed(&b);

@@ -78,14 +78,14 @@ static FILE *spill(const struct tar *t, struct fm_file *file)
     return f;
 }
 
-static int list(const struct tar *t, bool head, size_t limit, struct fm_archive_member **member,
+static int list(const struct tar *t, bool prefix, size_t limit, struct fm_archive_member **member,
                 size_t *members, struct fm_err *err)
 {
     struct fm_file file;
     FILE *f = spill(t, &file);
     *member = NULL;
     *members = 0;
-    int code = fm_archive_list(member, members, limit, &file, head, err);
+    int code = fm_archive_list(member, members, limit, &file, prefix, err);
     fclose(f);
     return code;
 }

@@ -302,7 +302,7 @@ static void every_truncation_is_refused_and_the_head_reads(void **unused)
         assert_int_equal(truncate(path_a, (off_t)cut), 0);
         if (fm_bundle_open(&b, path_a, &err) != FM_EFORMAT)
             fail_msg("cut at %zu: %d %s", cut, err.code, err.text);
-        int code = fm_bundle_open_head(&b, path_a, &err);
+        int code = fm_bundle_open_prefix(&b, path_a, &err);
         if (code == FM_OK)
             manifest_end = fm_archive_padded(b.member[0].size) + 512;
         if (code != (cut >= manifest_end ? FM_OK : FM_EFORMAT))
@@ -438,7 +438,7 @@ static void streams_in_the_wrong_order_are_refused(void **unused)
     assert_int_equal(fm_bundle_open(&b, path_a, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "manifest.json is member 2"));
     spew(path_a, bytes, 512);
-    assert_int_equal(fm_bundle_open_head(&b, path_a, &err), FM_EFORMAT);
+    assert_int_equal(fm_bundle_open_prefix(&b, path_a, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "not manifest.json"));
     free(bytes);
 }

@@ -21,7 +21,7 @@ static const struct fm_cuda_shape tiny = {{64, 128}, {128, 256}, 3, 1};
 
 /* A plan as the device makes it: active groups in order, with begins of both products. */
 struct plan {
-    struct fm_cuda_plan_head head;
+    struct fm_cuda_plan_totals totals;
     struct fm_cuda_group groups[GROUPS_MAX];
     int32_t begin[2][GROUPS_MAX + 1];
     int32_t small[2];
@@ -46,9 +46,9 @@ static struct plan make_plan(const struct fm_cuda_shape *shape, const int32_t *r
         g->rows = rows[e];
         g->large = large;
         g->splits = fm_cuda_splits(widths[e], large);
-        plan.head.groups++;
+        plan.totals.groups++;
     }
-    for (int32_t a = 0; a < plan.head.groups; a++) {
+    for (int32_t a = 0; a < plan.totals.groups; a++) {
         struct fm_cuda_group *g = &plan.groups[a];
         g->row = row;
         g->y = y;
@@ -60,10 +60,10 @@ static struct plan make_plan(const struct fm_cuda_shape *shape, const int32_t *r
             plan.small[p] += g->large ? 0 : n;
         }
     }
-    plan.head.rows = row;
+    plan.totals.rows = row;
     for (int p = 0; p < 2; p++) {
-        plan.head.tiles[p] = plan.begin[p][plan.head.groups];
-        plan.head.halved[p] = fm_cuda_halved(shape, plan.head.tiles[p], plan.small[p]);
+        plan.totals.tiles[p] = plan.begin[p][plan.totals.groups];
+        plan.totals.halved[p] = fm_cuda_halved(shape, plan.totals.tiles[p], plan.small[p]);
     }
     return plan;
 }
@@ -71,7 +71,7 @@ static struct plan make_plan(const struct fm_cuda_shape *shape, const int32_t *r
 static struct fm_cuda_tile take(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                                 int32_t item, int32_t H)
 {
-    return fm_cuda_take(shape, p, &plan->head, plan->groups, plan->begin[p - 1], item, H);
+    return fm_cuda_take(shape, p, &plan->totals, plan->groups, plan->begin[p - 1], item, H);
 }
 
 /* Every block walks its rounds; `seen` counts how often each item is taken. */
@@ -96,7 +96,7 @@ static void check_group(const struct fm_cuda_shape *shape, const struct plan *pl
 {
     const struct fm_cuda_group *g = &plan->groups[a];
     int32_t columns = fm_cuda_columns(p, g->width, H), splits = p == 1 ? 1 : g->splits;
-    int32_t items = fm_cuda_items(plan->head.tiles[p - 1], plan->head.halved[p - 1]);
+    int32_t items = fm_cuda_items(plan->totals.tiles[p - 1], plan->totals.halved[p - 1]);
     size_t cells = (size_t)g->rows * (size_t)columns * (size_t)splits;
     uint8_t *made = calloc(cells, 1);
     int32_t *summed = calloc((size_t)splits + 1, sizeof *summed);
@@ -131,9 +131,9 @@ static void check_plan(const struct fm_cuda_shape *shape, const int32_t *rows,
 {
     struct plan plan = make_plan(shape, rows, widths, E, H);
     for (int p = 1; p <= 2; p++) {
-        blocks_take_every_item_once(shape,
-                                    fm_cuda_items(plan.head.tiles[p - 1], plan.head.halved[p - 1]));
-        for (int32_t a = 0; a < plan.head.groups; a++)
+        blocks_take_every_item_once(
+            shape, fm_cuda_items(plan.totals.tiles[p - 1], plan.totals.halved[p - 1]));
+        for (int32_t a = 0; a < plan.totals.groups; a++)
             check_group(shape, &plan, p, a, H);
     }
 }
@@ -170,8 +170,8 @@ static void no_rows_or_no_width_gives_no_tiles(void **state)
     (void)state;
     static const int32_t rows[] = {0, 7}, widths[] = {64, 0};
     struct plan plan = make_plan(&hopper, rows, widths, 2, 64);
-    assert_int_equal(plan.head.groups, 0);
-    assert_int_equal(plan.head.tiles[0] + plan.head.tiles[1], 0);
+    assert_int_equal(plan.totals.groups, 0);
+    assert_int_equal(plan.totals.tiles[0] + plan.totals.tiles[1], 0);
 }
 
 static void long_sums_come_first(void **state)
@@ -181,7 +181,7 @@ static void long_sums_come_first(void **state)
     static const int32_t widths[] = {1434, 14336, 5735, 5735, 1434, 14336, 5735, 10036};
     struct plan plan = make_plan(&hopper, rows, widths, 8, 4096);
     int32_t before = INT32_MAX, form = 1;
-    for (int32_t a = 0; a < plan.head.groups; a++) {
+    for (int32_t a = 0; a < plan.totals.groups; a++) {
         const struct fm_cuda_group *g = &plan.groups[a];
         if (g->large != form)
             before = INT32_MAX;
@@ -218,7 +218,7 @@ static void splits_are_whole_steps_and_no_longer_than_the_bound(void **state)
 static double imbalance(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                         int32_t H)
 {
-    int32_t items = fm_cuda_items(plan->head.tiles[p - 1], plan->head.halved[p - 1]);
+    int32_t items = fm_cuda_items(plan->totals.tiles[p - 1], plan->totals.halved[p - 1]);
     double most = 0, sum = 0;
     for (int32_t cta = 0; cta < shape->ctas; cta++) {
         double work = 0;

@@ -87,7 +87,7 @@ static void a_channel_is_what_a_width_changes(void **state)
     }
 }
 
-/* Room that is counted is the room that is taken: values lie behind each other inside it. */
+/* Room that is counted is the arena that is taken: values lie behind each other inside it. */
 static void inner_values_take_the_room_that_was_counted(void **state)
 {
     (void)state;
@@ -97,14 +97,14 @@ static void inner_values_take_the_room_that_was_counted(void **state)
         must(fm_model_open(&m, model_path(odd_models[i]), 0, &err), &err);
         const struct fm_config *c = fm_model_config(m);
         for (int l = 0; l < c->L; l++) {
-            struct fm_room count = {0};
+            struct fm_arena count = {0};
             struct fm_arrays inner;
-            c->attention->take(&inner, c, l, N, &count);
+            c->attention->alloc(&inner, c, l, N, &count);
             char *block = malloc(count.bytes), *last = block;
-            struct fm_room room = {.device = &fm_device_host, .at = block};
+            struct fm_arena arena = {.device = &fm_device_host, .at = block};
             inner = (struct fm_arrays){0};
-            c->attention->take(&inner, c, l, N, &room);
-            assert_int_equal(room.bytes, count.bytes);
+            c->attention->alloc(&inner, c, l, N, &arena);
+            assert_int_equal(arena.bytes, count.bytes);
             for (int a = 0; a < FM_ARRAYS_MAX; a++)
                 last = inner.at[a] && (char *)inner.at[a] > last ? (char *)inner.at[a] : last;
             assert_true(last > block && last < block + count.bytes);
@@ -182,7 +182,7 @@ static void a_forward_takes_the_products_that_blocks_say(void **state)
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;
         open_run(&r, odd_models[i]);
-        double want = all_layers(r.c, fm_cost_layer) + all_experts(r.c) + N * fm_cost_head(r.c);
+        double want = all_layers(r.c, fm_cost_layer) + all_experts(r.c) + N * fm_cost_lm_head(r.c);
         double have = count_products(&r, false, NULL);
         if (have != want)
             fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have, want);
@@ -198,7 +198,7 @@ static void a_backward_takes_the_products_that_blocks_say(void **state)
         open_run(&r, odd_models[i]);
         double forward = count_products(&r, false, NULL);
         double want =
-            all_layers(r.c, fm_cost_layer_back) + all_experts(r.c) + N * fm_cost_head(r.c);
+            all_layers(r.c, fm_cost_layer_back) + all_experts(r.c) + N * fm_cost_lm_head(r.c);
         double have = count_products(&r, true, NULL) - forward;
         if (have != want)
             fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have, want);

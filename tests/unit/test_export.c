@@ -146,7 +146,7 @@ static void the_list_says_what_every_layout_takes(void **unused)
             GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
             assert_int_equal(f->files, r.bytes_out);
             assert_int_equal(f->tensors, stage.row[m].form[i].tensors);
-            assert_true((f->degrees != 0) == (o.layout != &fm_layout_native));
+            assert_true((f->tp_degrees != 0) == (o.layout != &fm_layout_native));
         }
         export_as(scratch("list"), form(i));
         assert_int_equal(list.row[5].form[i].tensors, tensor_bytes(scratch("list")));

@@ -69,7 +69,7 @@ static void every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors(voi
         for (size_t t = 0; t < p.tensors; t++)
             check_tensor(&p, t);
         for (size_t f = 0; f < p.files; f++) {
-            uint64_t end = p.file[f].head_bytes;
+            uint64_t end = p.file[f].header_bytes;
             assert_true(p.file[f].weights == (p.file[f].tensors > 0));
             assert_true(p.file[f].tensors == 0 || p.file[f].tensor == next);
             for (; next < p.file[f].tensor + p.file[f].tensors; next++) {
@@ -95,9 +95,9 @@ static void expect_same(const struct fm_exportplan *a, const struct fm_exportpla
     for (size_t f = 0; f < a->files; f++) {
         assert_string_equal(a->file[f].name, b->file[f].name);
         assert_int_equal(a->file[f].bytes, b->file[f].bytes);
-        assert_true((a->file[f].head == NULL) == (b->file[f].head == NULL));
-        if (a->file[f].head)
-            assert_memory_equal(a->file[f].head, b->file[f].head, a->file[f].head_bytes);
+        assert_true((a->file[f].header == NULL) == (b->file[f].header == NULL));
+        if (a->file[f].header)
+            assert_memory_equal(a->file[f].header, b->file[f].header, a->file[f].header_bytes);
     }
     assert_memory_equal(a->widths.kept, b->widths.kept, GIVEN_L * GIVEN_E * sizeof(uint32_t));
     assert_memory_equal(a->widths.stored, b->widths.stored, GIVEN_L * GIVEN_E * sizeof(uint32_t));
@@ -150,14 +150,14 @@ static void pieces_are_parts_of_the_whole(void **unused)
 static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
 {
     (void)unused;
-    struct fm_opened head;
+    struct fm_opened header;
     write_head();
-    GIVEN_TRY(fm_opened_open(&head, scratch("head.fm"), FM_OPENED_CHECKSUMS, &given_err));
-    assert_int_equal(head.rests, opened.rests);
+    GIVEN_TRY(fm_opened_open(&header, scratch("head.fm"), FM_OPENED_CHECKSUMS, &given_err));
+    assert_int_equal(header.rests, opened.rests);
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan whole = plan_of(i, 5), p;
         struct fm_export_options o = form(i);
-        GIVEN_TRY(fm_planner_begin(&p, &head, &o, &given_err));
+        GIVEN_TRY(fm_planner_begin(&p, &header, &o, &given_err));
         GIVEN_TRY(fm_planner_member(&p, 5, &given_err));
         expect_same(&p, &whole);
         for (size_t t = 0; t < p.tensors; t++)
@@ -167,7 +167,7 @@ static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
         fm_exportplan_release(&whole);
         fm_exportplan_release(&p);
     }
-    fm_opened_release(&head);
+    fm_opened_release(&header);
 }
 
 int main(void)

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "lib/model/layout.h"
+#include "lib/model/interleave.h"
 
 /* Whole tiles, a rest in one direction, in both, and less than a tile. */
 static const int sizes[][2] = {{128, 64}, {130, 64}, {64, 67}, {200, 133}, {37, 48}, {1, 1}};
@@ -61,14 +61,14 @@ static void rows_interleave_in_rank_order_and_come_apart_again(void **unused)
         struct expert x = make(s, 2);
         size_t row = (size_t)x.H * 2;
         unsigned char *both = malloc(2 * (size_t)x.I * row), *apart = malloc((size_t)x.I * row);
-        fm_layout_interleave(both, x.gate, x.up, x.order, x.I, x.H, 2);
+        fm_interleave_rows(both, x.gate, x.up, x.order, x.I, x.H, 2);
         for (int j = 0; j < x.I; j++) {
             size_t from = (size_t)x.order[j] * row;
             assert_memory_equal(both + 2 * (size_t)j * row, x.gate + from, row);
             assert_memory_equal(both + (2 * (size_t)j + 1) * row, x.up + from, row);
         }
-        fm_layout_interleave(both, x.gate, x.up, NULL, x.I, x.H, 2);
-        fm_layout_deinterleave(apart, both, 1, x.I, x.H, 2);
+        fm_interleave_rows(both, x.gate, x.up, NULL, x.I, x.H, 2);
+        fm_interleave_undo(apart, both, 1, x.I, x.H, 2);
         assert_memory_equal(apart, x.up, (size_t)x.I * row);
         free(both);
         free(apart);
@@ -85,18 +85,18 @@ static void columns_become_rows_in_rank_order_and_columns_again(void **unused)
             size_t e = (size_t)element, H = (size_t)x.H, I = (size_t)x.I;
             size_t columns = I + 9, k = I - I / 3;
             unsigned char *rows = malloc(I * H * e), *back = malloc(columns * H * e), zero[4] = {0};
-            fm_layout_gather(rows, x.down, x.order, x.I, x.H, element);
+            fm_interleave_gather(rows, x.down, x.order, x.I, x.H, element);
             for (size_t j = 0; j < I; j++)
                 for (size_t h = 0; h < H; h++)
                     assert_memory_equal(rows + (j * H + h) * e,
                                         x.down + (h * I + (size_t)x.order[j]) * e, e);
-            fm_layout_scatter(back, rows, (int)k, (int)columns, x.H, element);
+            fm_interleave_scatter(back, rows, (int)k, (int)columns, x.H, element);
             for (size_t h = 0; h < H; h++)
                 for (size_t j = 0; j < columns; j++)
                     assert_memory_equal(back + (h * columns + j) * e,
                                         j < k ? rows + (j * H + h) * e : zero, e);
-            fm_layout_gather(rows, x.down, NULL, x.I, x.H, element);
-            fm_layout_scatter(back, rows, x.I, x.I, x.H, element);
+            fm_interleave_gather(rows, x.down, NULL, x.I, x.H, element);
+            fm_interleave_scatter(back, rows, x.I, x.I, x.H, element);
             assert_memory_equal(back, x.down, I * H * e);
             free(rows);
             free(back);

@@ -192,10 +192,10 @@ static void compute(struct block *b, const struct fm_ops *ops, float *y, const f
                            .S = S,
                            .T = T,
                            .parts = 1};
-    struct fm_room room = {.device = ops->device};
+    struct fm_arena arena = {.device = ops->device};
     struct fm_arrays inner;
     struct fm_mark mark = fm_pass_mark(&pass);
-    fm_mla.take(&inner, &b->c, 0, N, &room);
+    fm_mla.alloc(&inner, &b->c, 0, N, &arena);
     memcpy(y, x, FLOATS * sizeof *y);
     fm_mla.forward(&pass, &inner, y, x);
     if (dy)
@@ -299,7 +299,7 @@ static void latents_have_an_eps_of_their_own(void **state)
                            .S = S,
                            .T = T,
                            .parts = 1};
-    struct fm_room room = {.device = pass.ops->device};
+    struct fm_arena arena = {.device = pass.ops->device};
     struct fm_arrays inner = {{NULL}};
     int found = 0;
     b.c.eps = 0.25f;
@@ -307,7 +307,7 @@ static void latents_have_an_eps_of_their_own(void **state)
     memset(b.w.kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
     float *x = draw(FLOATS, 1), y[FLOATS];
     struct fm_mark mark = fm_pass_mark(&pass);
-    fm_mla.take(&inner, &b.c, 0, N, &room);
+    fm_mla.alloc(&inner, &b.c, 0, N, &arena);
     memcpy(y, x, sizeof y);
     fm_mla.forward(&pass, &inner, y, x);
     for (int i = 0; i < FM_ARRAYS_MAX; i++)

@@ -158,7 +158,7 @@ static void expect_same(const float *got, size_t n, const char *format, int l)
 
 static void a_checkpoint_is_read_into_the_online_layout(void **state)
 {
-    const struct fm_ends *ends;
+    const struct fm_nonlayer *nonlayer;
     (void)state;
     /* Room for all layers, for one of three beside the others' slot, for none. */
     struct fm_model *probe = open_model(ODD, 0);
@@ -186,10 +186,10 @@ static void a_checkpoint_is_read_into_the_online_layout(void **state)
             expect_same(layer->input_norm, H, "model.layers.%d.input_layernorm.weight", l);
             expect_same(layer->post_norm, H, "model.layers.%d.post_attention_layernorm.weight", l);
         }
-        check(fm_model_ends(m, &ends, &err));
-        expect_same(ends->embed, V * H, "model.embed_tokens.weight", 0);
-        expect_same(ends->norm, H, "model.norm.weight", 0);
-        assert_ptr_equal(ends->head, ends->embed);
+        check(fm_model_nonlayer(m, &nonlayer, &err));
+        expect_same(nonlayer->embed, V * H, "model.embed_tokens.weight", 0);
+        expect_same(nonlayer->norm, H, "model.norm.weight", 0);
+        assert_ptr_equal(nonlayer->lm_head, nonlayer->embed);
         assert_int_equal(fm_model_dtype(m), FM_F16);
         fm_model_close(m);
     }
@@ -214,7 +214,7 @@ static void a_ranking_permutes_what_is_read(void **state)
     golden_close(&g);
 }
 
-/* Everything of a layer but its experts, and the ends, under their stock names. */
+/* Everything of a layer but its experts, and the nonlayer, under their stock names. */
 static size_t add_rest(struct piece *p, const struct fm_layer *y, int l, const char *router)
 {
     p[0] = piece(y->input_norm, H, 0, "model.layers.%d.input_layernorm.weight", l, 0);
@@ -280,14 +280,14 @@ static void expect_clipped(const char *path)
     fm_model_close(m);
 }
 
-static void write_native(struct fm_model *m, const struct fm_ends *ends)
+static void write_native(struct fm_model *m, const struct fm_nonlayer *nonlayer)
 {
     struct piece rest[32];
     size_t n = 2, size = 0;
     char *config = config_text(&size), text[256];
     scratch_mkdir("native");
-    rest[0] = piece(ends->embed, V, H, "model.embed_tokens.weight", 0, 0);
-    rest[1] = piece(ends->norm, H, 0, "model.norm.weight", 0, 0);
+    rest[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    rest[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
         const struct fm_layer *y = layer_of(m, l, -1);
         float *gate_up, *down;
@@ -309,15 +309,15 @@ static void write_native(struct fm_model *m, const struct fm_ends *ends)
     free(config);
 }
 
-static void write_ragged(struct fm_model *m, const struct fm_ends *ends)
+static void write_ragged(struct fm_model *m, const struct fm_nonlayer *nonlayer)
 {
     struct piece p[64];
     float *gate_up[L], *down[L];
     size_t n = 2, size = 0;
     char *config = config_text(&size), text[4096];
     scratch_mkdir("ragged");
-    p[0] = piece(ends->embed, V, H, "model.embed_tokens.weight", 0, 0);
-    p[1] = piece(ends->norm, H, 0, "model.norm.weight", 0, 0);
+    p[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    p[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
         const struct fm_layer *y = layer_of(m, l, -1);
         size_t rows = clip(y, l, &gate_up[l], &down[l]);
@@ -337,12 +337,12 @@ static void write_ragged(struct fm_model *m, const struct fm_ends *ends)
 
 static void exports_are_read_as_they_are_clipped(void **state)
 {
-    const struct fm_ends *ends;
+    const struct fm_nonlayer *nonlayer;
     (void)state;
     struct fm_model *m = open_model(ODD, 1 << 30);
-    check(fm_model_ends(m, &ends, &err));
-    write_native(m, ends);
-    write_ragged(m, ends);
+    check(fm_model_nonlayer(m, &nonlayer, &err));
+    write_native(m, nonlayer);
+    write_ragged(m, nonlayer);
     fm_model_close(m);
     expect_clipped(scratch("native"));
     expect_clipped(scratch("ragged"));
@@ -350,16 +350,16 @@ static void exports_are_read_as_they_are_clipped(void **state)
 
 static void a_bundle_is_read_like_its_checkpoint(void **state)
 {
-    const struct fm_ends *ends;
+    const struct fm_nonlayer *nonlayer;
     struct piece rest[32];
     struct fm_part part[L + 2];
     size_t n = 2, size = 0;
     char *bytes[L + 1], *config = config_text(&size), names[L][48];
     (void)state;
     struct fm_model *m = open_model(ODD, 1 << 30);
-    check(fm_model_ends(m, &ends, &err));
-    rest[0] = piece(ends->embed, V, H, "model.embed_tokens.weight", 0, 0);
-    rest[1] = piece(ends->norm, H, 0, "model.norm.weight", 0, 0);
+    check(fm_model_nonlayer(m, &nonlayer, &err));
+    rest[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    rest[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     part[0] = (struct fm_part){.name = "carried/config.json", .size = size, .data = config};
     for (int l = 0; l < L; l++) {
         const struct fm_layer *y = layer_of(m, l, -1);
@@ -387,8 +387,8 @@ static void a_bundle_is_read_like_its_checkpoint(void **state)
     for (int l = 0; l < L; l++)
         for (int e = 0; e < E; e++)
             expect_expert(layer_of(packed, l, -1), l, e, NULL);
-    check(fm_model_ends(packed, &ends, &err));
-    expect_same(ends->embed, V * H, "model.embed_tokens.weight", 0);
+    check(fm_model_nonlayer(packed, &nonlayer, &err));
+    expect_same(nonlayer->embed, V * H, "model.embed_tokens.weight", 0);
     fm_model_close(packed);
     fm_model_close(m);
     for (int i = 0; i <= L; i++)
@@ -406,14 +406,14 @@ struct spoiled {
 static void take_stock(struct spoiled *s)
 {
     struct fm_model *m = open_model(ODD, 1 << 30);
-    const struct fm_ends *ends;
+    const struct fm_nonlayer *nonlayer;
     const char *experts[3] = {"model.layers.%d.block_sparse_moe.experts.%d.w1.weight",
                               "model.layers.%d.block_sparse_moe.experts.%d.w3.weight",
                               "model.layers.%d.block_sparse_moe.experts.%d.w2.weight"};
     s->n = 2;
-    check(fm_model_ends(m, &ends, &err));
-    s->p[0] = piece(ends->embed, V, H, "model.embed_tokens.weight", 0, 0);
-    s->p[1] = piece(ends->norm, H, 0, "model.norm.weight", 0, 0);
+    check(fm_model_nonlayer(m, &nonlayer, &err));
+    s->p[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    s->p[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
         s->n += add_rest(s->p + s->n, layer_of(m, l, -1), l, router_of(false));
         for (int e = 0; e < E; e++)
@@ -456,7 +456,7 @@ static int open_spoiled(const struct spoiled *s, const char *name, struct fm_mod
     size_t size = 0;
     char *config = config_text(&size), path[64];
     const struct fm_layer *layer;
-    const struct fm_ends *ends;
+    const struct fm_nonlayer *nonlayer;
     scratch_mkdir(name);
     write_file(name, "model.safetensors", s->p, s->n);
     snprintf(path, sizeof path, "%s/config.json", name);
@@ -466,7 +466,7 @@ static int open_spoiled(const struct spoiled *s, const char *name, struct fm_mod
     int rc = fm_model_open(m, scratch(name), 0, &err);
     for (int l = 0; !rc && l < L; l++)
         rc = fm_model_layer(*m, l, l + 1 < L ? l + 1 : -1, &layer, &err);
-    return rc ? rc : fm_model_ends(*m, &ends, &err);
+    return rc ? rc : fm_model_nonlayer(*m, &nonlayer, &err);
 }
 
 static void spoiled_checkpoints_are_refused_by_name(void **state)

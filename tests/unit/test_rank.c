@@ -377,10 +377,10 @@ static void a_plan_counts_sweeps_and_products(void **state)
     struct runs r;
     struct fm_err err = {0};
     struct fm_rank_options options;
-    struct fm_plan plan;
+    struct fm_estimate plan;
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "plan.fm");
-    assert_int_equal(fm_rank_plan(&r.run, &options, &plan, &err), FM_OK);
+    assert_int_equal(fm_rank_estimate(&r.run, &options, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 1);
     assert_int_equal(plan.tokens, 6 * 23);
     assert_true(plan.flops > 1e6 && plan.forecast.rate_least > 0 &&

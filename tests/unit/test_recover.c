@@ -435,8 +435,8 @@ static void recovery_options_that_make_no_sense_are_refused(void **state)
     r.run.input = scratch("ranked.fm");
     assert_int_equal(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "fm-train"));
-    struct fm_plan plan;
-    assert_int_equal(fm_recover_plan(&r.run, &good, &plan, &err), FM_OK);
+    struct fm_estimate plan;
+    assert_int_equal(fm_recover_estimate(&r.run, &good, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 6 + 1);
 }
 
@@ -446,14 +446,15 @@ static void a_plan_counts_the_merged_copy(void **unused)
     (void)unused;
     struct fm_model *model;
     struct fm_err err = {0};
-    struct fm_plan plan[2] = {{0}};
+    struct fm_estimate plan[2] = {{0}};
     assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
     const struct fm_config *c = fm_model_config(model);
     for (int merged = 0; merged < 2; merged++)
-        fm_plan_add(&plan[merged], model,
-                    &(struct fm_plan_sweep){
-                        .count = 1, .rows = 24, .T = 12, .lanes = 2, .merged = merged, .kept = 1},
-                    1 << 26);
+        fm_estimate_add(
+            &plan[merged], model,
+            &(struct fm_estimate_sweep){
+                .count = 1, .rows = 24, .T = 12, .lanes = 2, .merged = merged, .kept = 1},
+            1 << 26);
     assert_int_equal(plan[1].memory - plan[0].memory, 12 * c->E * c->I * c->H);
     fm_model_close(model);
 }

@@ -13,8 +13,8 @@ struct outcome {
     struct fm_measure measure[12];
     double *c;
     float *grad, *dx;
-    size_t kept;           /* records of inner values */
-    uint64_t bounds, keep; /* bytes of all boundaries, of one such record */
+    size_t kept;            /* records of inner values */
+    uint64_t bounds, stash; /* bytes of all boundaries, of one such record */
 };
 
 static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tapped, bool adapted)
@@ -50,9 +50,9 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
     o->c = seen.c_sum;
     o->grad = seen.grad;
     o->dx = taps.dx;
-    o->kept = u.sweep->keep.count;
+    o->kept = u.sweep->stash.count;
     o->bounds = (uint64_t)u.sweep->store.record * u.sweep->store.count;
-    o->keep = u.sweep->keep.record;
+    o->stash = u.sweep->stash.record;
     seen.c_sum = NULL;
     seen.grad = NULL;
     sweeps_seen_release(&seen);
@@ -96,9 +96,9 @@ static void compare_runs(bool adapted)
             free(o.dx);
         } else {
             first = o;
-            memory[4] = o.bounds + o.keep;
-            memory[5] = o.bounds + all * o.keep - 1;
-            memory[6] = o.bounds + all * o.keep;
+            memory[4] = o.bounds + o.stash;
+            memory[5] = o.bounds + all * o.stash - 1;
+            memory[6] = o.bounds + all * o.stash;
         }
     }
     free(first.c);

@@ -334,8 +334,8 @@ static void options_shape_the_run(void **state)
     assert_true(r.warnings >= 1);
     assert_family(&report, 3);
     fm_train_report_release(&report);
-    struct fm_plan plan;
-    assert_int_equal(fm_train_plan(&r.run, &options, &plan, &err), FM_OK);
+    struct fm_estimate plan;
+    assert_int_equal(fm_train_estimate(&r.run, &options, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 30 + 1);
 }
 

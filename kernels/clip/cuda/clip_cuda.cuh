@@ -85,7 +85,7 @@ __device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
 __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
                                           struct fm_cuda_tile *tile, struct fm_cuda_group *group)
 {
-    int32_t items = fm_cuda_items(job.head->tiles[product - 1], job.head->halved[product - 1]);
+    int32_t items = fm_cuda_items(job.totals->tiles[product - 1], job.totals->halved[product - 1]);
     int32_t ctas = job.shape.ctas;
     if (round * ctas >= items)
         return false;
@@ -94,7 +94,7 @@ __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int pro
         tile->cols = 0;
         return true;
     }
-    *tile = fm_cuda_take(&job.shape, product, job.head, job.groups, job.begin[product - 1], item,
+    *tile = fm_cuda_take(&job.shape, product, job.totals, job.groups, job.begin[product - 1], item,
                          job.H);
     *group = job.groups[tile->group];
     return true;

@@ -103,7 +103,7 @@ template <typename T>
 static __global__ void scatter_rows(const __grid_constant__ fm_cuda_job job, float *sums,
                                     const T *y)
 {
-    for (int64_t r = blockIdx.x; r < job.head->rows; r += gridDim.x) {
+    for (int64_t r = blockIdx.x; r < job.totals->rows; r += gridDim.x) {
         int32_t slot = job.row_slot[r];
         float weight = job.weights[slot];
         for (int32_t c = (int32_t)threadIdx.x; c < job.H; c += (int32_t)blockDim.x)
@@ -124,14 +124,14 @@ static __global__ void round_rows(const __grid_constant__ fm_cuda_job job, const
 static cudaError_t fetch_parts(std::vector<part> &parts, const struct fm_cuda_job *job, bool naive,
                                const int32_t *cap, cudaStream_t stream)
 {
-    struct fm_cuda_plan_head head;
+    struct fm_cuda_plan_totals totals;
     cudaError_t code =
-        cudaMemcpyAsync(&head, job->head, sizeof head, cudaMemcpyDeviceToHost, stream);
+        cudaMemcpyAsync(&totals, job->totals, sizeof totals, cudaMemcpyDeviceToHost, stream);
     if (code == cudaSuccess)
         code = cudaStreamSynchronize(stream);
     if (code != cudaSuccess)
         return code;
-    std::vector<struct fm_cuda_group> groups((size_t)head.groups);
+    std::vector<struct fm_cuda_group> groups((size_t)totals.groups);
     code = cudaMemcpyAsync(groups.data(), job->groups, groups.size() * sizeof groups[0],
                            cudaMemcpyDeviceToHost, stream);
     if (code == cudaSuccess)

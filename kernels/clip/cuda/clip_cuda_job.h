@@ -31,7 +31,7 @@ struct fm_cuda_job {
     int64_t hidden_stride, out_stride;
     int32_t ids_type, n, K, slots; /* slots = n K */
     /* the workspace */
-    struct fm_cuda_plan_head *head;
+    struct fm_cuda_plan_totals *totals;
     int32_t *counts_call, *counts; /* (E) rows of each expert in the call, in the chunk */
     int32_t *offsets;              /* (E + 1) first sorted row of each expert */
     int32_t *group_counts;         /* (E) groups of each expert */
@@ -81,7 +81,7 @@ static inline uint64_t fm_cuda_job_carve(struct fm_cuda_job *job, void *base, in
         void **at;
         uint64_t bytes;
     } parts[] = {
-        {(void **)&job->head, sizeof *job->head},
+        {(void **)&job->totals, sizeof *job->totals},
         {(void **)&job->counts_call, E * word},
         {(void **)&job->counts, E * word},
         {(void **)&job->offsets, (E + 1) * word},

@@ -70,7 +70,7 @@ template <typename U>
 static __global__ void __launch_bounds__(256)
     gather_rows(const __grid_constant__ fm_cuda_job job, int64_t units, int64_t stride)
 {
-    for (int64_t r = blockIdx.x; r < job.head->rows; r += gridDim.x) {
+    for (int64_t r = blockIdx.x; r < job.totals->rows; r += gridDim.x) {
         const U *from = (const U *)job.hidden + (int64_t)(job.row_slot[r] / job.K) * stride;
         U *to = (U *)job.x + r * units;
         for (int64_t i = threadIdx.x; i < units; i += blockDim.x)

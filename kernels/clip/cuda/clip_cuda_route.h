@@ -328,7 +328,7 @@ FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cud
         job->group_counts[e] = groups;
 }
 
-/* Tiles before each group of a product, by one warp; its totals to the plan's head. */
+/* Tiles before each group of a product, by one warp; its totals to the plan. */
 FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t groups,
                           struct fm_cuda_team team)
 {
@@ -346,8 +346,8 @@ FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t gr
     }
     if (team.lane == 0) {
         begin[groups] = carry;
-        job->head->tiles[product - 1] = carry;
-        job->head->halved[product - 1] = fm_cuda_halved(&job->shape, carry, carry - large);
+        job->totals->tiles[product - 1] = carry;
+        job->totals->halved[product - 1] = fm_cuda_halved(&job->shape, carry, carry - large);
     }
 }
 
@@ -401,8 +401,8 @@ FM_HD void fm_cuda_plan(const struct fm_cuda_job *job, struct fm_cuda_team team)
     if (warp == 2 % warps)
         fm_cuda_begins(job, 2, groups, team);
     if (team.thread == 0) {
-        job->head->groups = groups;
-        job->head->rows = job->offsets[job->E];
+        job->totals->groups = groups;
+        job->totals->rows = job->offsets[job->E];
     }
 }
 

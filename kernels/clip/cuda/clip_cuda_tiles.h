@@ -201,7 +201,7 @@ FM_HD struct fm_cuda_tile fm_cuda_half(struct fm_cuda_tile tile, int32_t breadth
 }
 
 /* The plan of one chunk, as the device keeps it; arrays of `groups` (begin: + 1) entries. */
-struct fm_cuda_plan_head {
+struct fm_cuda_plan_totals {
     int32_t groups;    /* active ones */
     int32_t rows;      /* sorted rows, all groups */
     int32_t tiles[2];  /* of product 1 and 2 */
@@ -211,14 +211,14 @@ struct fm_cuda_plan_head {
 
 /* Work item `item` of a product (1 or 2): begin[] is that product's. */
 FM_HD struct fm_cuda_tile fm_cuda_take(const struct fm_cuda_shape *shape, int product,
-                                       const struct fm_cuda_plan_head *head,
+                                       const struct fm_cuda_plan_totals *totals,
                                        const struct fm_cuda_group *groups, const int32_t *begin,
                                        int32_t item, int32_t H)
 {
-    int32_t whole = head->tiles[product - 1] - head->halved[product - 1];
+    int32_t whole = totals->tiles[product - 1] - totals->halved[product - 1];
     int32_t over = item - whole;
     int32_t t = over < 0 ? item : whole + over / 2;
-    int32_t a = fm_cuda_find(begin, head->groups, t);
+    int32_t a = fm_cuda_find(begin, totals->groups, t);
     struct fm_cuda_tile tile = fm_cuda_tile_of(shape, product, &groups[a], a, t - begin[a], H);
     return over < 0 ? tile : fm_cuda_half(tile, shape->cols[0], over & 1);
 }

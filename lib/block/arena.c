@@ -5,7 +5,7 @@
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
-void *fm_room_take(struct fm_room *r, size_t n)
+void *fm_arena_alloc(struct fm_arena *r, size_t n)
 {
     size_t bytes = (n * sizeof(float) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
     char *p = !r->device ? NULL : r->at ? r->at + r->bytes : r->device->scratch(bytes);
@@ -13,7 +13,7 @@ void *fm_room_take(struct fm_room *r, size_t n)
     return p;
 }
 
-void *fm_room_take_if(bool wanted, struct fm_room *r, size_t n)
+void *fm_arena_alloc_if(bool wanted, struct fm_arena *r, size_t n)
 {
-    return wanted ? fm_room_take(r, n) : NULL;
+    return wanted ? fm_arena_alloc(r, n) : NULL;
 }

@@ -15,8 +15,8 @@ enum { E = 2 };
 static void expect(const struct fm_config *c, const struct fm_layout *layout,
                    const uint32_t *stored, const char *want)
 {
-    char text[FM_DEGREES_TEXT];
-    fm_runtimes_print(text, fm_runtimes_degrees(c, layout, stored), " ");
+    char text[FM_TP_DEGREES_TEXT];
+    fm_runtimes_print(text, fm_runtimes_tp_degrees(c, layout, stored), " ");
     assert_string_equal(text, want);
 }
 

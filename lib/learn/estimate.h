@@ -2,8 +2,8 @@
  * What a run will cost, for --dry-run: bytes, sweeps, floating-point operations.  Nothing of the
  * weights is read and nothing is written.  How long it takes: forecast.h.
  */
-#ifndef FM_PLAN_H
-#define FM_PLAN_H
+#ifndef FM_ESTIMATE_H
+#define FM_ESTIMATE_H
 
 #include <stdint.h>
 
@@ -12,14 +12,14 @@
 #include "lib/run/run.h"
 
 /* A file of the checkpoint that travels along. */
-struct fm_plan_file {
+struct fm_estimate_file {
     char name[FM_CARRIED_NAME_MAX + 1];
     uint64_t bytes;
 };
 
 /* A run with other options, and what its matrix products take. */
-#define FM_PLAN_CHANGES 4
-struct fm_plan_change {
+#define FM_ESTIMATE_CHANGES 4
+struct fm_estimate_change {
     char options[48]; /* "--steps 250" */
     double flops;
 };
@@ -30,11 +30,11 @@ struct fm_forecast {
     int threads;                  /* of the probe */
     double rate_least, rate_most; /* FLOP/s of all threads: slices of the probe differ */
     double seconds_least, seconds_most;
-    struct fm_plan_change halved; /* the first change that halves the time; options[0] is 0 */
-    double halved_seconds;        /* and the most that it takes */
+    struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 */
+    double halved_seconds;            /* and the most that it takes */
 };
 
-struct fm_plan {
+struct fm_estimate {
     uint64_t disk;       /* bytes of the output */
     uint64_t memory;     /* bytes resident at the most */
     uint64_t spill;      /* bytes of temporary files beyond --memory */
@@ -46,15 +46,16 @@ struct fm_plan {
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
     double flops;        /* of the matrix products */
     double useful;       /* of these, what is not made again: a forward, and each gradient once */
-    struct fm_plan_change change[FM_PLAN_CHANGES]; /* of the options, the least harmful first */
+    struct fm_estimate_change
+        change[FM_ESTIMATE_CHANGES]; /* of the options, the least harmful first */
     int changes;
-    struct fm_forecast forecast;                 /* of a --dry-run */
-    struct fm_plan_file carried[FM_CARRIED_MAX]; /* of the first stage */
+    struct fm_forecast forecast;                     /* of a --dry-run */
+    struct fm_estimate_file carried[FM_CARRIED_MAX]; /* of the first stage */
     int carried_count;
 };
 
 /* One kind of sweep of a run: how often, with what. */
-struct fm_plan_sweep {
+struct fm_estimate_sweep {
     uint64_t count; /* sweeps of this kind */
     uint64_t rows;  /* tokens in one sweep, over its micro-batches */
     int T;          /* tokens of a sequence */
@@ -69,23 +70,24 @@ struct fm_plan_sweep {
  * Bytes of `memory` that are left for the boundaries of a sweep, once the layers that stay and
  * the threads' scratch have theirs; rows: tokens of a micro-batch.  0: everything is spilled.
  */
-uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory);
+uint64_t fm_estimate_boundaries(const struct fm_model *model, int rows, uint64_t memory);
 
 /* One more way to a shorter run. */
-void fm_plan_offer(struct fm_plan *plan, double flops, const char *fmt, ...) FM_PRINTF(3, 4);
+void fm_estimate_offer(struct fm_estimate *estimate, double flops, const char *fmt, ...)
+    FM_PRINTF(3, 4);
 
-/* Add one kind of sweep to *plan. */
-void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
-                 const struct fm_plan_sweep *sweep, uint64_t memory);
+/* Add one kind of sweep to *estimate. */
+void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
+                     const struct fm_estimate_sweep *sweep, uint64_t memory);
 
 /*
  * Before the run: room for the output (FM_ECREATE), `copied` bytes of its input included, and for
  * what is spilled (FM_EIO).  Gives the advice below.
  */
-int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
-                  struct fm_err *err);
+int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
+                      uint64_t copied, struct fm_err *err);
 
 /* A warning where --memory is below what the run needs at the least, with what it needs. */
-void fm_plan_advise(const struct fm_plan *plan, const struct fm_run_options *run);
+void fm_estimate_advise(const struct fm_estimate *estimate, const struct fm_run_options *run);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * --dry-run answers from shapes alone: bytes of the checkpoint that will be read, sweeps, FLOPs by
  * what masks can change and what they cannot, memory and temporary disk.  Only the guess of the
- * time touches the machine (forecast.c).  A run makes the same plan first, and refuses what does
- * not fit on the disk before it begins.
+ * time touches the machine (forecast.c).  A run makes the same estimate first, and refuses what
+ * does not fit on the disk before it begins.
  */
-#include "lib/learn/plan.h"
+#include "lib/learn/estimate.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -31,7 +31,7 @@ static uint64_t scratch_bytes(const struct fm_config *c, int rows)
     return (block * fm_cost_token_floats(c) + share * fm_cost_row_floats(c)) * sizeof(float);
 }
 
-uint64_t fm_plan_room(const struct fm_model *model, int rows, uint64_t memory)
+uint64_t fm_estimate_boundaries(const struct fm_model *model, int rows, uint64_t memory)
 {
     uint64_t scratch = scratch_bytes(fm_model_config(model), rows);
     uint64_t taken =
@@ -60,9 +60,9 @@ static double expert_flops(const struct fm_config *c)
  * A lane forward costs one pass.  Backward makes the activation gradients, of the experts at full
  * width: another; scores need the weight gradients too.  `again`: and it recomputes the forward.
  */
-static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep *s, bool again)
+static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool again)
 {
-    double fixed = fixed_flops(c, s->T), expert = expert_flops(c), head = fm_cost_head(c);
+    double fixed = fixed_flops(c, s->T), expert = expert_flops(c), head = fm_cost_lm_head(c);
     double passes = again ? 2 : 1;
     double forward = s->lanes * (fixed + head) + expert * (1 + (s->lanes - 1) * s->kept);
     if (s->lanes == 1)
@@ -73,24 +73,24 @@ static double lanes_flops(const struct fm_config *c, const struct fm_plan_sweep 
 }
 
 /* Bytes of inner values of all lanes that go back, in blocks of `rows` tokens. */
-static uint64_t inner_bytes(const struct fm_config *c, const struct fm_plan_sweep *s, int rows)
+static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_sweep *s, int rows)
 {
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
     return blocks * (uint64_t)s->backward * (uint64_t)c->L *
-           fm_layer_kept_bytes(c, rows, s->scores);
+           fm_layer_stash_bytes(c, rows, s->scores);
 }
 
 /* Work that keeping all inner values saves: what no mask changes, and the rows of gate_up of full
  * experts. */
-static double kept_flops(const struct fm_config *c, const struct fm_plan_sweep *s)
+static double kept_flops(const struct fm_config *c, const struct fm_estimate_sweep *s)
 {
     double rows = c->expert->rows, gate_up = expert_flops(c) * rows / (rows + 1);
     double token = fixed_flops(c, s->T) + (s->scores ? gate_up : 0);
     return s->backward * token * (double)s->rows;
 }
 
-void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
-                 const struct fm_plan_sweep *sweep, uint64_t memory)
+void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
+                     const struct fm_estimate_sweep *sweep, uint64_t memory)
 {
     const struct fm_config *c = fm_model_config(model);
     uint64_t boundary = sweep->rows * (uint64_t)c->H * sizeof(float);
@@ -98,7 +98,7 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
                                       (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
     int rows = sweep->rows > INT_MAX ? INT_MAX : (int)sweep->rows;
     rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
-    uint64_t room = fm_plan_room(model, rows, memory);
+    uint64_t room = fm_estimate_boundaries(model, rows, memory);
     uint64_t spill = boundaries > room ? boundaries - room : 0;
     bool stay = fm_model_resident_bytes(model) >= fm_model_layer_bytes(model) * (uint64_t)c->L;
     uint64_t merged =
@@ -108,27 +108,28 @@ void fm_plan_add(struct fm_plan *plan, const struct fm_model *model,
     uint64_t resident = PROCESS_BYTES + boundaries - spill + kept + fm_model_resident_bytes(model) +
                         (uint64_t)sweep->merged * merged +
                         scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
-    plan->memory = resident > plan->memory ? resident : plan->memory;
-    plan->spill = spill > plan->spill ? spill : plan->spill;
-    plan->sweeps += sweep->count;
-    plan->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
-    plan->flops += (double)sweep->count * lanes_flops(c, sweep, true);
-    plan->useful += (double)sweep->count * lanes_flops(c, sweep, false);
+    estimate->memory = resident > estimate->memory ? resident : estimate->memory;
+    estimate->spill = spill > estimate->spill ? spill : estimate->spill;
+    estimate->sweeps += sweep->count;
+    estimate->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
+    estimate->flops += (double)sweep->count * lanes_flops(c, sweep, true);
+    estimate->useful += (double)sweep->count * lanes_flops(c, sweep, false);
     if (inner > 0)
-        plan->flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
+        estimate->flops -=
+            (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
     uint64_t pass_bytes, once;
     fm_model_read_bytes(model, &pass_bytes, &once);
     uint64_t read = (uint64_t)(passes * (double)pass_bytes) + once;
-    plan->read = stay && plan->read > read ? plan->read : plan->read + read;
-    plan->storage = c->storage ? c->storage->method : NULL;
-    fm_model_bytes(model, &plan->stored, &plan->written);
+    estimate->read = stay && estimate->read > read ? estimate->read : estimate->read + read;
+    estimate->storage = c->storage ? c->storage->method : NULL;
+    fm_model_bytes(model, &estimate->stored, &estimate->written);
 }
 
-void fm_plan_offer(struct fm_plan *plan, double flops, const char *fmt, ...)
+void fm_estimate_offer(struct fm_estimate *estimate, double flops, const char *fmt, ...)
 {
-    assert(plan->changes < FM_PLAN_CHANGES);
-    struct fm_plan_change *to = &plan->change[plan->changes++];
+    assert(estimate->changes < FM_ESTIMATE_CHANGES);
+    struct fm_estimate_change *to = &estimate->change[estimate->changes++];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(to->options, sizeof to->options, fmt, ap);
@@ -136,27 +137,27 @@ void fm_plan_offer(struct fm_plan *plan, double flops, const char *fmt, ...)
     to->flops = flops;
 }
 
-void fm_plan_advise(const struct fm_plan *plan, const struct fm_run_options *run)
+void fm_estimate_advise(const struct fm_estimate *estimate, const struct fm_run_options *run)
 {
     char given[32], needed[32];
-    if (run->memory == 0 || plan->memory <= run->memory)
+    if (run->memory == 0 || estimate->memory <= run->memory)
         return;
     fm_units_bytes(given, run->memory);
-    fm_units_bytes(needed, plan->memory);
+    fm_units_bytes(needed, estimate->memory);
     fm_run_warn(run, "--memory of %s is less than this run may need: up to %s", given, needed);
 }
 
-int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, uint64_t copied,
-                  struct fm_err *err)
+int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
+                      uint64_t copied, struct fm_err *err)
 {
     const char *temp = fm_file_temp_directory();
     char needed[32], has[32];
     uint64_t room = 0;
-    int rc = fm_run_room(run->output, "output", plan->disk + copied, &room, err);
-    if (!rc && plan->spill > 0)
+    int rc = fm_run_room(run->output, "output", estimate->disk + copied, &room, err);
+    if (!rc && estimate->spill > 0)
         rc = fm_file_free_space(temp, &room, err);
-    if (!rc && plan->spill > 0 && room < plan->spill) {
-        fm_units_bytes(needed, plan->spill);
+    if (!rc && estimate->spill > 0 && room < estimate->spill) {
+        fm_units_bytes(needed, estimate->spill);
         fm_units_bytes(has, room);
         return fm_fail(err, FM_EIO,
                        "temporary files take %s, %s are free in '%s'; give more --memory, or point "
@@ -164,6 +165,6 @@ int fm_plan_check(const struct fm_plan *plan, const struct fm_run_options *run, 
                        needed, has, temp);
     }
     if (!rc)
-        fm_plan_advise(plan, run);
+        fm_estimate_advise(estimate, run);
     return rc;
 }

@@ -20,18 +20,18 @@ void fm_layout_spread(void *to, size_t step, const void *from, const int32_t *or
                       size_t size);
 
 /* gate and up rows in order, interleaved: gate_up (2 I, H). */
-void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const int32_t *order,
-                          int I, int H, int element);
+void fm_interleave_rows(void *gate_up, const void *gate, const void *up, const int32_t *order,
+                        int I, int H, int element);
 
 /* Every second row of gate_up (2 n, H), from `which` (0: gate, 1: up): rows (n, H). */
-void fm_layout_deinterleave(void *rows, const void *gate_up, int which, int n, int H, int element);
+void fm_interleave_undo(void *rows, const void *gate_up, int which, int n, int H, int element);
 
 /* Columns of down (H, I) in order, as rows: ranked (I, H). */
-void fm_layout_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
-                      int element);
+void fm_interleave_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
+                          int element);
 
 /* The first k channels back into a matrix of `columns` columns: down (H, columns), the columns
  * from k on zero. */
-void fm_layout_scatter(void *down, const void *ranked, int k, int columns, int H, int element);
+void fm_interleave_scatter(void *down, const void *ranked, int k, int columns, int H, int element);
 
 #endif

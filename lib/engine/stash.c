@@ -3,7 +3,7 @@
  * boundaries leave is cut into records; the last layers of the model, whose backward comes first,
  * get theirs first.  No record: the backward computes the values again, to the same bytes.
  */
-#include "lib/engine/keep.h"
+#include "lib/engine/stash.h"
 
 #include <stdlib.h>
 
@@ -11,15 +11,15 @@
 #include "lib/engine/layer.h"
 #include "lib/engine/sweeping.h"
 
-void fm_keep_release(struct fm_keep *keep)
+void fm_stash_release(struct fm_stash *stash)
 {
-    if (keep->device)
-        keep->device->free(keep->block);
-    free(keep->first);
-    *keep = (struct fm_keep){0};
+    if (stash->device)
+        stash->device->free(stash->block);
+    free(stash->first);
+    *stash = (struct fm_stash){0};
 }
 
-bool fm_keep_gu(const struct fm_sweeping *r, int lane)
+bool fm_stash_gu(const struct fm_sweeping *r, int lane)
 {
     return !r->lane[lane].widths || !r->visitor || !r->visitor->expert;
 }
@@ -30,13 +30,13 @@ static size_t record_bytes(const struct fm_sweeping *r)
     const struct fm_sweep *s = r->sweep;
     bool gu = false;
     for (int i = 0; i < r->backs; i++)
-        gu = gu || fm_keep_gu(r, r->back[i]);
-    size_t bytes = fm_layer_kept_bytes(s->config, s->together * s->rows, gu);
+        gu = gu || fm_stash_gu(r, r->back[i]);
+    size_t bytes = fm_layer_stash_bytes(s->config, s->together * s->rows, gu);
     return (bytes + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
 
 /* Room for `count` records; without it they are computed again. */
-static void take_block(struct fm_keep *k, size_t count)
+static void take_block(struct fm_stash *k, size_t count)
 {
     struct fm_err unused = {0};
     k->block = k->device->alloc(count * k->record, "inner values", &unused);
@@ -45,9 +45,9 @@ static void take_block(struct fm_keep *k, size_t count)
         k->held = count;
 }
 
-void fm_keep_prepare(struct fm_sweeping *r)
+void fm_stash_prepare(struct fm_sweeping *r)
 {
-    struct fm_keep *k = &r->sweep->keep;
+    struct fm_stash *k = &r->sweep->stash;
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
     /* With an adapter that memory has its merged copies, gradients and moments. */
@@ -57,27 +57,27 @@ void fm_keep_prepare(struct fm_sweeping *r)
     uint64_t fit = memory > taken ? (memory - taken) / record : 0;
     size_t count = fit < want ? (size_t)fit : want;
     if (k->record != record || k->held < count || k->held > fit) {
-        fm_keep_release(k);
+        fm_stash_release(k);
         const struct fm_sweep *s = r->sweep;
-        *k = (struct fm_keep){.record = record,
-                              .device = s->ops->device,
-                              .firsts = (size_t)s->config->E * (size_t)s->together + 1};
+        *k = (struct fm_stash){.record = record,
+                               .device = s->ops->device,
+                               .firsts = (size_t)s->config->E * (size_t)s->together + 1};
         if (count > 0)
             take_block(k, count);
     }
     k->count = count < k->held ? count : k->held;
 }
 
-void fm_keep_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass)
+void fm_stash_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass)
 {
-    const struct fm_keep *k = &r->sweep->keep;
+    const struct fm_stash *k = &r->sweep->stash;
     if (r->nth[lane] < 0)
         return;
     size_t above = (size_t)(r->sweep->config->L - 1 - r->l) * (size_t)r->blocks + (size_t)block;
     size_t i = above * (size_t)r->backs + (size_t)r->nth[lane];
     if (i >= k->count)
         return;
-    pass->kept = k->block + i * k->record;
-    pass->kept_first = k->first + i * k->firsts;
-    pass->kept_gu = fm_keep_gu(r, lane);
+    pass->stash = k->block + i * k->record;
+    pass->stash_first = k->first + i * k->firsts;
+    pass->stash_gu = fm_stash_gu(r, lane);
 }

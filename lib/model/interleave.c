@@ -3,7 +3,7 @@
  * back are the checkpoint's own elements, so nothing here knows a number, only its size.
  * Transposition is by tiles in vector registers; it is what packing spends its time on.
  */
-#include "lib/model/layout.h"
+#include "lib/model/interleave.h"
 
 #include <assert.h>
 #include <string.h>
@@ -21,15 +21,15 @@ void fm_layout_spread(void *to, size_t step, const void *from, const int32_t *or
                (const char *)from + (size_t)(order ? order[j] : j) * size, size);
 }
 
-void fm_layout_interleave(void *gate_up, const void *gate, const void *up, const int32_t *order,
-                          int I, int H, int element)
+void fm_interleave_rows(void *gate_up, const void *gate, const void *up, const int32_t *order,
+                        int I, int H, int element)
 {
     size_t row = (size_t)H * (size_t)element;
     fm_layout_spread(gate_up, 2 * row, gate, order, I, row);
     fm_layout_spread((char *)gate_up + row, 2 * row, up, order, I, row);
 }
 
-void fm_layout_deinterleave(void *rows, const void *gate_up, int which, int n, int H, int element)
+void fm_interleave_undo(void *rows, const void *gate_up, int which, int n, int H, int element)
 {
     size_t row = (size_t)H * (size_t)element;
     const char *from = (const char *)gate_up + (size_t)which * row;
@@ -128,8 +128,8 @@ static void transpose(char *to, size_t to_row, const int32_t *place, const char 
                    from_row, rows, columns);
 }
 
-void fm_layout_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
-                      int element)
+void fm_interleave_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
+                          int element)
 {
     struct fm_mark mark = fm_scratch_mark();
     int32_t *rank = fm_scratch((size_t)I * sizeof *rank);
@@ -144,7 +144,7 @@ void fm_layout_gather(void *ranked, const void *down, const int32_t *order, int 
     fm_scratch_release(mark);
 }
 
-void fm_layout_scatter(void *down, const void *ranked, int k, int columns, int H, int element)
+void fm_interleave_scatter(void *down, const void *ranked, int k, int columns, int H, int element)
 {
     size_t e = (size_t)element;
     for (int i = 0; i < H; i += TILE) {

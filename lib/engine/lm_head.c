@@ -10,11 +10,11 @@
 
 #include "lib/base/pool.h"
 
-/* What the head keeps of the lanes of one chunk of rows: on the host, */
+/* What the LM head saves of the lanes of one chunk of rows: on the host, */
 struct chunk {
     int b, first, n; /* batch, first row, rows */
     int32_t *target; /* (n) */
-    float **kept;    /* (lanes): logits of a teacher, on the device */
+    float **saved;   /* (lanes): logits of a teacher, on the device */
     int32_t **top;   /* (lanes): its most probable tokens */
     double *ce, *kl; /* (n) */
     /* and on the device. */
@@ -31,7 +31,7 @@ static void take_host(struct chunk *k, const struct fm_sweeping *r)
     int T = r->batch[k->b].T;
     size_t n = (size_t)k->n, lanes = (size_t)r->lanes;
     k->target = fm_scratch(n * sizeof *k->target);
-    k->kept = fm_scratch(lanes * sizeof *k->kept);
+    k->saved = fm_scratch(lanes * sizeof *k->saved);
     k->top = fm_scratch(lanes * sizeof *k->top);
     for (size_t lane = 0; lane < lanes; lane++)
         k->top[lane] = fm_scratch(n * sizeof(int32_t));
@@ -55,7 +55,7 @@ static void take_device(struct chunk *k, const struct fm_sweeping *r)
     k->kl_d = device->scratch(n * sizeof(double));
     k->logits = device->scratch(v);
     for (int lane = 0; lane < r->lanes; lane++)
-        k->kept[lane] = r->teaches[lane] ? device->scratch(v) : NULL;
+        k->saved[lane] = r->teaches[lane] ? device->scratch(v) : NULL;
     k->x = device->scratch(h);
     k->xn = device->scratch(h);
     k->dx = device->scratch(h);
@@ -103,7 +103,7 @@ static void find_losses(const struct fm_sweeping *r, struct chunk *k, int lane, 
     const struct fm_ops *op = r->sweep->ops;
     int teacher = r->lane[lane].teacher;
     size_t n = (size_t)k->n;
-    op->loss(k->ce_d, k->kl_d, k->top_d, logits, teacher >= 0 ? k->kept[teacher] : NULL,
+    op->loss(k->ce_d, k->kl_d, k->top_d, logits, teacher >= 0 ? k->saved[teacher] : NULL,
              k->target_d, k->n, r->sweep->config->V, weights);
     op->device->copy_out(k->ce, k->ce_d, n * sizeof *k->ce);
     op->device->copy_out(k->kl, k->kl_d, n * sizeof *k->kl);
@@ -128,15 +128,15 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     int rc = fm_store_get(&s->store, record, offset, size, &x, k->x, err);
     if (rc)
         return rc;
-    float *logits = k->kept[lane] ? k->kept[lane] : k->logits;
-    c->norm->forward(s->ops, k->xn, k->rstd, x, r->ends->norm, r->ends->norm_bias, k->n, c->H,
-                     c->eps);
-    s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H, fm_f32(r->ends->head), c->H,
-                 0, logits, c->V);
-    if (r->ends->head_bias)
-        s->ops->add_rows(logits, r->ends->head_bias, k->n, c->V);
-    if (who->backward && k->kept[lane]) /* the gradient may not overwrite what others learn from */
-        s->ops->copy(logits = k->logits, k->kept[lane],
+    float *logits = k->saved[lane] ? k->saved[lane] : k->logits;
+    c->norm->forward(s->ops, k->xn, k->rstd, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->n,
+                     c->H, c->eps);
+    s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H,
+                 fm_f32(r->nonlayer->lm_head), c->H, 0, logits, c->V);
+    if (r->nonlayer->lm_head_bias)
+        s->ops->add_rows(logits, r->nonlayer->lm_head_bias, k->n, c->V);
+    if (who->backward && k->saved[lane]) /* the gradient may not overwrite what others learn from */
+        s->ops->copy(logits = k->logits, k->saved[lane],
                      (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)
         tap_logits(r, k, logits);
@@ -150,10 +150,10 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (!who->backward)
         return FM_OK;
     s->ops->zero(k->dx, size);
-    s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V, fm_f32(r->ends->head),
-                 c->H, 0, k->dxn, c->H);
-    c->norm->backward(s->ops, k->dx, k->dxn, x, r->ends->norm, r->ends->norm_bias, k->rstd, k->n,
-                      c->H);
+    s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V,
+                 fm_f32(r->nonlayer->lm_head), c->H, 0, k->dxn, c->H);
+    c->norm->backward(s->ops, k->dx, k->dxn, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->rstd,
+                      k->n, c->H);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);
 }
 
@@ -180,7 +180,7 @@ static void head_task(void *arg, int i)
 }
 
 /* Losses of every batch and lane, the chunks' sums added in order. */
-int fm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err)
+int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
     size_t lanes = (size_t)r->lanes, chunks = (size_t)r->chunks;
