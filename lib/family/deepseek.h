@@ -18,6 +18,14 @@ struct fm_deepseek_layers {
 int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *defaults,
                        const struct fm_keys *keys, struct fm_err *err);
 
+/* V3's rule: experts chosen by sigmoid and a bias, from the best groups where there are groups;
+ * their weights divided by their sum, times `by` where config.json has no routed_scaling_factor. */
+#define FM_DEEPSEEK_V3_ROUTER(by)                                                                  \
+    {                                                                                              \
+        .sigmoid = true, .groups = FM_GROUPS_NOAUX, .renormalised = true, .norm_key = true,        \
+        .eps = 1e-20, .scale = by                                                                  \
+    }
+
 /* The MLPs, the router and the experts of a layer; and the bias, where the family has it. */
 #define FM_DEEPSEEK_MOE_WEIGHTS                                                                    \
     FM_MLP_WEIGHTS(FM_MLP, FM_DENSE), FM_MLP_WEIGHTS(FM_MLP "shared_experts.", FM_SHARED),         \

@@ -38,12 +38,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
 static const struct fm_mla_options attention = {.interleave_key = true,
                                                 .rope = {.theta = 1e4, .yarn = true}};
 
-static const struct fm_scored_options router = {.sigmoid = true,
-                                                .groups = FM_GROUPS_NOAUX,
-                                                .renormalised = true,
-                                                .norm_key = true,
-                                                .eps = 1e-20,
-                                                .scale = 2.5};
+static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
 
 const struct fm_model_family fm_deepseek_v3 = {
     .name = "deepseek_v3",

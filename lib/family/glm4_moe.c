@@ -27,12 +27,7 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
                                                 .qk_norm_key = "use_qk_norm",
                                                 .rope = {.theta = 1e4, .partial = 0.5}};
 
-static const struct fm_scored_options router = {.sigmoid = true,
-                                                .groups = FM_GROUPS_NOAUX,
-                                                .renormalised = true,
-                                                .norm_key = true,
-                                                .eps = 1e-20,
-                                                .scale = 1};
+static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1);
 
 const struct fm_model_family fm_glm4_moe = {
     .name = "glm4_moe",

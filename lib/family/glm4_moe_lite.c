@@ -72,12 +72,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
 static const struct fm_mla_options attention = {.interleave_key = true,
                                                 .rope = {.theta = 1e4, .yarn = true}};
 
-static const struct fm_scored_options router = {.sigmoid = true,
-                                                .groups = FM_GROUPS_NOAUX,
-                                                .renormalised = true,
-                                                .norm_key = true,
-                                                .eps = 1e-20,
-                                                .scale = 1.8};
+static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1.8);
 
 const struct fm_model_family fm_glm4_moe_lite = {
     .name = "glm4_moe_lite",
