@@ -20,31 +20,31 @@ struct product {
     float *y;
     const float *x;
     const uint16_t *w;
-    int N, M, H, rows;
+    int M, N, K, rows;
     float beta;
 };
 
 static void multiply_rows(void *arg, int i)
 {
     const struct product *p = arg;
-    int first = i * p->rows, n = p->M - first < p->rows ? p->M - first : p->rows;
-    size_t count = (size_t)n * (size_t)p->H;
+    int first = i * p->rows, n = p->N - first < p->rows ? p->N - first : p->rows;
+    size_t count = (size_t)n * (size_t)p->K;
     struct fm_mark mark = fm_scratch_mark();
     float *wide = fm_scratch(count * sizeof *wide);
-    fm_dtype_to_f32(wide, p->w + (size_t)first * (size_t)p->H, FM_BF16, count);
-    p->ops->gemm(false, true, p->N, n, p->H, 1, fm_f32(p->x), p->H, fm_f32(wide), p->H, p->beta,
-                 p->y + first, p->M);
+    fm_dtype_to_f32(wide, p->w + (size_t)first * (size_t)p->K, FM_BF16, count);
+    p->ops->gemm(false, true, p->M, n, p->K, 1, fm_f32(p->x), p->K, fm_f32(wide), p->K, p->beta,
+                 p->y + first, p->N);
     fm_scratch_release(mark);
 }
 
 void fm_serve_product(const struct fm_ops *ops, float *y, const float *x, const void *w,
-                      enum fm_dtype dtype, int N, int M, int H, float beta)
+                      enum fm_dtype dtype, int M, int N, int K, float beta)
 {
-    struct product p = {ops, y, x, w, N, M, H, N < MANY ? ROWS_FEW : ROWS_MANY, beta};
+    struct product p = {ops, y, x, w, M, N, K, M < MANY ? ROWS_FEW : ROWS_MANY, beta};
     if (dtype == FM_F32)
-        ops->gemm(false, true, N, M, H, 1, fm_f32(x), H, fm_f32(w), H, beta, y, M);
+        ops->gemm(false, true, M, N, K, 1, fm_f32(x), K, fm_f32(w), K, beta, y, N);
     else
-        fm_pool_for((M + p.rows - 1) / p.rows, multiply_rows, &p);
+        fm_pool_for((N + p.rows - 1) / p.rows, multiply_rows, &p);
 }
 
 static size_t bytes_of(const struct fm_serve_cache *c)

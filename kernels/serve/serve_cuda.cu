@@ -241,14 +241,14 @@ static struct fm_serve_piece piece_of(const struct fm_serve_gpu *g, int s0, int 
     return {s0, S, n, s->prompt + s->decode, s->H, s->Q, s->G, s->C, s->E, s->K, s->eps, g->at};
 }
 
-/* y (rows, M) = x (rows, n) w^T + beta y. */
-static bool multiply(struct fm_serve_gpu *g, float *y, const void *x, const void *w, int rows,
-                     int M, int n, float beta)
+/* y (M, N) = x (M, K) w^T + beta y, the product's own sizes. */
+static bool multiply(struct fm_serve_gpu *g, float *y, const void *x, const void *w, int M, int N,
+                     int K, float beta)
 {
     const float one = 1;
     cudaDataType type = g->s.type == FM_CLIP_F32 ? CUDA_R_32F : CUDA_R_16BF;
-    return g->gemm(g->blas, CUBLAS_OP_T, CUBLAS_OP_N, M, rows, n, &one, w, type, n, x, type, n,
-                   &beta, y, CUDA_R_32F, M, CUBLAS_COMPUTE_32F,
+    return g->gemm(g->blas, CUBLAS_OP_T, CUBLAS_OP_N, N, M, K, &one, w, type, K, x, type, K, &beta,
+                   y, CUDA_R_32F, N, CUBLAS_COMPUTE_32F,
                    CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS;
 }
 

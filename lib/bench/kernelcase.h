@@ -1,4 +1,4 @@
-/* Private to lib/kernelbench*.c and lib/serve*.c: the data of a measurement, and how one case
+/* Private to lib/bench/kernel*.c and serve*.c: the data of a measurement, and how one case
  * runs. */
 #ifndef FM_KERNELCASE_H
 #define FM_KERNELCASE_H

@@ -5,6 +5,7 @@
  */
 #include "lib/bench/servecase.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,8 +150,11 @@ static int choose_device(struct fm_servecase *c, const struct fm_run_options *ru
 {
     struct fm_clip_error error = {0};
     c->on_gpu = run->device && strcmp(run->device, "cuda") == 0;
-    if (!c->on_gpu)
-        return fm_run_ops(&c->ops, run, err);
+    if (!c->on_gpu) {
+        int rc = fm_run_ops(&c->ops, run, err);
+        assert(rc || c->ops->device == &fm_device_host); /* kernels/serve/serve.h */
+        return rc;
+    }
     if (fm_clip_available(FM_CLIP_CUDA, &error) != FM_CLIP_OK)
         return fm_fail(err, error.code, "--device cuda: %s", error.text);
     return FM_OK;

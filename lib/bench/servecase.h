@@ -1,5 +1,6 @@
 /*
- * Private to lib/serve*.c: a decoder with random weights that serves a batch of sequences.
+ * Private to lib/bench/servecase.c, serveloop.c and servebench.c: a decoder with random weights
+ * that serves a batch of sequences.
  *
  *     x = x + attention(norm(x)),  x = x + experts(norm(x)),     layer by layer
  *
