@@ -50,8 +50,9 @@ ROOMS = {
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip kernels/serve {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
+    "lib/rival": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",
     "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
-           " lib/verify lib/bench",
+           " lib/verify lib/bench lib/rival",
     "tests/unit": "*",
     "tests/fuzz": "*",
     "tests/judge": "*",
@@ -70,6 +71,7 @@ lib/model/loading.h
 lib/learn/learn.h lib/learn/trainstate.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/texts.h lib/export/tensorplan.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
+lib/rival/contest.h lib/rival/methods.h lib/rival/spent.h
 lib/bench/kernelcase.h lib/bench/servecase.h lib/bench/servemask.h lib/bench/pytorch.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/cpu/cpu.h": "kernels/serve",
@@ -80,6 +82,7 @@ MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
 formats/text/tokenindex.h lib/engine/sweeping.h lib/model/loading.h
 lib/pack/packing.h lib/verify/verifier.h
+lib/rival/contest.h
 """.split())
 
 FILES_MAX = 20  # .c files in a folder of sources, tests/unit apart

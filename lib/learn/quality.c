@@ -69,22 +69,32 @@ static void average(struct fm_quality *q, const struct fm_measure *measure, int 
     *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered};
 }
 
+/* What lanes compute with: widths, closed experts (masks, M, E), on the device, or NULL, and an
+ * adapter or NULL. */
+struct subnets {
+    const uint32_t *widths;
+    const float *closed;
+    const struct fm_adapter *adapter;
+};
+
 /* One sweep: the teacher in lane 0, masks behind it. */
 static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
-                         const struct fm_batch *batch, int batches, const uint32_t *widths,
-                         size_t experts, int masks, const struct fm_adapter *adapter,
-                         struct fm_err *err)
+                         const struct fm_batch *batch, int batches, const struct subnets *subnets,
+                         int first, size_t experts, int masks, struct fm_err *err)
 {
+    const struct fm_adapter *adapter = subnets->adapter;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
     int lanes = masks + 1;
     assert(lanes <= FM_LANES_MAX);
     for (int i = 1; i < lanes; i++)
-        lane[i] = (struct fm_lane){.widths = widths + (size_t)(i - 1) * experts,
-                                   .adapter = adapter,
-                                   .round = adapter != NULL,
-                                   .teacher = 0,
-                                   .ce = 1,
-                                   .kl = 1};
+        lane[i] = (struct fm_lane){
+            .widths = subnets->widths + (size_t)(first + i - 1) * experts,
+            .closed = subnets->closed ? subnets->closed + (size_t)(first + i - 1) * experts : NULL,
+            .adapter = adapter,
+            .round = adapter != NULL,
+            .teacher = 0,
+            .ce = 1,
+            .kl = 1};
     struct fm_measure *measure =
         fm_alloc((size_t)batches * (size_t)lanes, sizeof *measure, "measures", err);
     if (!measure)
@@ -96,10 +106,9 @@ static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
     return rc;
 }
 
-int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const uint32_t *widths, int masks,
-                       const struct fm_adapter *adapter, const struct fm_run_options *run,
-                       struct fm_err *err)
+static int measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
+                   const struct fm_calib *held, const struct subnets *subnets, int masks,
+                   const struct fm_run_options *run, struct fm_err *err)
 {
     const struct fm_config *config = fm_model_config(model);
     int S = fm_sweep_micro(held->count, held->T), batches = held->count / S;
@@ -113,7 +122,7 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
     if (!batch)
         goto out;
     /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
-    fm_model_round(model, adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
+    fm_model_round(model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     group = group < masks ? group : masks;
     rc = fm_calib_read(held, 0, held->count, ids, err);
     if (!rc)
@@ -121,13 +130,38 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                           err);
     for (int at = 0; !rc && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
-        rc = measure_group(quality + at, sweep, batch, batches, widths + (size_t)at * experts,
-                           experts, n, adapter, err);
+        rc = measure_group(quality + at, sweep, batch, batches, subnets, at, experts, n, err);
     }
 out:
     fm_model_round(model, FM_MODEL_EXACT);
     fm_sweep_free(sweep);
     free(batch);
     free(ids);
+    return rc;
+}
+
+int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
+                       const struct fm_calib *held, const uint32_t *widths, int masks,
+                       const struct fm_adapter *adapter, const struct fm_run_options *run,
+                       struct fm_err *err)
+{
+    const struct subnets subnets = {.widths = widths, .adapter = adapter};
+    return measure(quality, model, ops, held, &subnets, masks, run, err);
+}
+
+int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
+                              const struct fm_ops *ops, const struct fm_calib *held,
+                              const uint32_t *widths, const float *closed, int masks,
+                              const struct fm_run_options *run, struct fm_err *err)
+{
+    const struct fm_config *c = fm_model_config(model);
+    size_t bytes = (size_t)masks * (size_t)c->M * (size_t)c->E * sizeof *closed;
+    float *placed = ops->device->alloc(bytes, "closed experts", err);
+    if (!placed)
+        return err->code;
+    ops->device->copy_in(placed, closed, bytes);
+    const struct subnets subnets = {.widths = widths, .closed = placed};
+    int rc = measure(quality, model, ops, held, &subnets, masks, run, err);
+    ops->device->free(placed);
     return rc;
 }

@@ -24,6 +24,15 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        const struct fm_adapter *adapter, const struct fm_run_options *run,
                        struct fm_err *err);
 
+/*
+ * The same, without an adapter, of subnets some experts of which no token gets: closed (masks, M,
+ * E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h), on the host.
+ */
+int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
+                              const struct fm_ops *ops, const struct fm_calib *held,
+                              const uint32_t *widths, const float *closed, int masks,
+                              const struct fm_run_options *run, struct fm_err *err);
+
 /* Masks that one sweep measures within `memory` bytes: a long list is best given in pieces of
  * this many, so that state can be saved between. */
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);

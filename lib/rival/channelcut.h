@@ -1,0 +1,24 @@
+/*
+ * How scores of channels become a width for every expert: whole experts are compared or not.
+ *
+ *   expert  every expert keeps as many (Minitron; mode E of Fisher-MoE, arXiv 2606.05538)
+ *   layer   every layer keeps as many, the best of all its experts together (CAMERA-P, arXiv
+ *           2508.02322; mode L of Fisher-MoE)
+ *   global  the best of the model (mode G of Fisher-MoE)
+ */
+#ifndef FM_CHANNELCUT_H
+#define FM_CHANNELCUT_H
+
+#include "lib/stage/ranking.h"
+
+enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL };
+
+/*
+ * widths (M, E) without `count` of the E I channels of a layer, mean over the layers; one width for
+ * all is rounded down.  Ties go to the lower expert and channel, so a width is a prefix of the
+ * ranking.
+ */
+int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *ranking,
+                         enum fm_channelcut scope, uint64_t count, struct fm_err *err);
+
+#endif

@@ -1,0 +1,442 @@
+/*
+ * The two halves of a comparison.  Calibrations run one after another with nothing else in memory,
+ * so that the time and the peak of each is its own.  Then one model is open, and every rival's
+ * masks are measured on the same tokens beside the same full model: channels in the rival's own
+ * order, experts by closing them to the router.
+ */
+#include "lib/rival/contest.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/learn/quality.h"
+#include "lib/rival/channelcut.h"
+#include "lib/rival/expertdrop.h"
+#include "lib/rival/methods.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/lorafile.h"
+#include "lib/stage/stage.h"
+
+const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival)
+{
+    static const struct fm_contest_rule rule[FM_RIVALS] = {
+        {.name = "reap"},
+        {.name = "frequency"},
+        {.name = "random"},
+        {FM_CONTEST_CHANNELS, "activation", FM_CRITERION_ACTIVATION, FM_CUT_EXPERT, 0},
+        {FM_CONTEST_CHANNELS, "contribution", FM_CRITERION_CONTRIBUTION, FM_CUT_EXPERT, 0},
+        {FM_CONTEST_CHANNELS, "energy", FM_CRITERION_ENERGY, FM_CUT_LAYER, 0},
+        {FM_CONTEST_CHANNELS, "fisher-expert", FM_CRITERION_FISHER, FM_CUT_EXPERT, 0},
+        {FM_CONTEST_CHANNELS, "fisher-layer", FM_CRITERION_FISHER, FM_CUT_LAYER, 0},
+        {FM_CONTEST_CHANNELS, "fisher-global", FM_CRITERION_FISHER, FM_CUT_GLOBAL, 0},
+        {.kind = FM_CONTEST_METHOD, .name = "uniform", .method = FM_METHOD_UNIFORM},
+        {.kind = FM_CONTEST_METHOD, .name = "saliency", .method = FM_METHOD_SALIENCY},
+        {.kind = FM_CONTEST_METHOD, .name = "walk", .method = FM_METHOD_WALK},
+        {.kind = FM_CONTEST_METHOD, .name = "learned", .method = FM_METHOD_LEARNED},
+        {.kind = FM_CONTEST_BUNDLE, .name = "bundle"},
+    };
+    return &rule[rival];
+}
+
+const char *fm_contest_ranking(const struct fm_contest *c, enum fm_criterion criterion, char *path)
+{
+    return fm_workdir_at(&c->work, fm_criterion_name(criterion), path);
+}
+
+const char *fm_contest_masks(const struct fm_contest *c, enum fm_method method, bool recovered,
+                             char *path)
+{
+    char name[64];
+    snprintf(name, sizeof name, "masks-%s%s", fm_method_name(method),
+             recovered ? "-recovered" : "");
+    return fm_workdir_at(&c->work, name, path);
+}
+
+/* --- calibration --- */
+
+static const struct fm_run_options *run_of(struct fm_contest *c)
+{
+    const struct fm_run_options *run = c->quiet.model ? &c->quiet : c->run;
+    if (run == c->run) {
+        c->quiet = *c->run;
+        c->quiet.progress.warn = NULL;
+        c->quiet.progress.note = NULL;
+    }
+    return run;
+}
+
+/* The stream by a criterion is there; and its ranking in memory, for rivals that cut by it. */
+static int rank_by(struct fm_contest *c, enum fm_criterion criterion, struct fm_err *err)
+{
+    char path[4096];
+    struct fm_bundle b = {0};
+    fm_contest_ranking(c, criterion, path);
+    if (c->ranked[criterion].seconds > 0)
+        return FM_OK;
+    int rc = fm_methods_rank(run_of(c), path, criterion, &c->ranked[criterion], err);
+    if (!rc)
+        rc = fm_bundle_open(&b, path, err);
+    if (!rc)
+        rc = fm_ranking_open(&c->ranking[criterion], &b, err);
+    fm_bundle_close(&b);
+    return rc;
+}
+
+static int train_by(struct fm_contest *c, enum fm_method method, struct fm_err *err)
+{
+    char from[4096], to[4096];
+    if (c->trained[method].seconds > 0)
+        return FM_OK;
+    int rc = rank_by(c, FM_CRITERION_TAYLOR, err);
+    if (!rc)
+        rc = fm_methods_train(run_of(c), fm_contest_ranking(c, FM_CRITERION_TAYLOR, from),
+                              fm_contest_masks(c, method, false, to), method, c->until,
+                              c->options->steps, &c->trained[method], err);
+    fm_spent_add(&c->trained[method], &c->ranked[FM_CRITERION_TAYLOR]);
+    return rc;
+}
+
+static int recover_by(struct fm_contest *c, enum fm_method method, struct fm_err *err)
+{
+    char from[4096], to[4096];
+    int rc = train_by(c, method, err);
+    if (!rc)
+        rc = fm_methods_recover(run_of(c), fm_contest_masks(c, method, false, from),
+                                fm_contest_masks(c, method, true, to), c->options->steps,
+                                &c->recovered[method], err);
+    fm_spent_add(&c->recovered[method], &c->trained[method]);
+    return rc;
+}
+
+static int score_experts(struct fm_contest *c, enum fm_rival rival, struct fm_spent *spent,
+                         struct fm_err *err)
+{
+    size_t X = (size_t)c->config.M * (size_t)c->config.E;
+    c->score[rival] = fm_alloc(X, sizeof *c->score[rival], "scores of experts", err);
+    if (!c->score[rival])
+        return FM_ENOMEM;
+    fm_spent_begin(spent);
+    int rc = fm_expertdrop_score(c->score[rival], run_of(c), rival == FM_RIVAL_REAP, err);
+    fm_spent_end(spent);
+    return rc;
+}
+
+static int calibrate_row(struct fm_contest *c, struct fm_rival_row *row, struct fm_err *err)
+{
+    const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
+    struct fm_spent spent = {0};
+    int rc = FM_OK;
+    row->measured = row->rival != FM_RIVAL_RANDOM && row->rival != FM_RIVAL_BUNDLE;
+    if (!row->measured)
+        return FM_OK;
+    if (rule->kind == FM_CONTEST_EXPERTS) {
+        rc = score_experts(c, row->rival, &spent, err);
+    } else if (rule->kind == FM_CONTEST_CHANNELS) {
+        rc = rank_by(c, rule->criterion, err);
+        spent = c->ranked[rule->criterion];
+    } else if (row->recovered) {
+        rc = recover_by(c, rule->method, err);
+        spent = c->recovered[rule->method];
+    } else {
+        rc = train_by(c, rule->method, err);
+        spent = c->trained[rule->method];
+    }
+    row->seconds = spent.seconds;
+    row->memory = spent.memory;
+    return rc;
+}
+
+int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int i = 0; !rc && i < c->table->rows; i++) {
+        rc = calibrate_row(c, &c->table->row[i], err);
+        if (rc)
+            fm_within(err, "%s", fm_rival_name(c->table->row[i].rival));
+    }
+    return rc;
+}
+
+/* --- figures --- */
+
+/* What is measured with: the model at hand, and masks of one row that wait for it. */
+struct stand {
+    struct fm_contest *contest;
+    struct fm_model *model;
+    const struct fm_ops *ops;
+    struct fm_calib held;
+    int masks;        /* of the row at hand */
+    int *cell;        /* (budgets FM_RIVAL_DRAWS) whose each is */
+    uint32_t *widths; /* (as many, M, E) */
+    float *closed;    /* as many */
+    struct fm_quality *quality;
+};
+
+static size_t experts_of(const struct stand *s)
+{
+    return (size_t)s->contest->config.M * (size_t)s->contest->config.E;
+}
+
+/* Channels that a layer of k dropped experts lacks, and all of them. */
+static uint64_t layer_channels(const struct stand *s, int cell)
+{
+    return (uint64_t)s->contest->table->dropped[cell] * (uint64_t)s->contest->config.I;
+}
+
+/* The next mask of the row, at full width; its place. */
+static uint32_t *add_mask(struct stand *s, int cell)
+{
+    uint32_t *w = s->widths + (size_t)s->masks * experts_of(s);
+    for (size_t x = 0; x < experts_of(s); x++)
+        w[x] = (uint32_t)s->contest->config.I;
+    s->cell[s->masks++] = cell;
+    return w;
+}
+
+static double budget_of(const struct stand *s, const uint32_t *widths)
+{
+    uint64_t kept = 0;
+    for (size_t x = 0; x < experts_of(s); x++)
+        kept += widths[x];
+    return 1 - (double)kept / ((double)experts_of(s) * s->contest->config.I);
+}
+
+/* Means over the masks of each cell. */
+static void settle(struct stand *s, struct fm_rival_row *row, bool experts)
+{
+    const struct fm_rival_table *t = s->contest->table;
+    for (int i = 0; i < s->masks; i++) {
+        struct fm_rival_cell *cell = &row->cell[s->cell[i]];
+        const struct fm_quality *q = &s->quality[i];
+        double share = row->rival == FM_RIVAL_RANDOM ? 1.0 / FM_RIVAL_DRAWS : 1;
+        cell->budget = experts ? (double)t->dropped[s->cell[i]] / t->experts
+                               : budget_of(s, s->widths + (size_t)i * experts_of(s));
+        cell->quality.ce += share * q->ce;
+        cell->quality.kl += share * q->kl;
+        cell->quality.agree += share * q->agree;
+        cell->quality.positions = q->positions;
+        cell->quality.recovered = q->recovered;
+    }
+}
+
+/* Measure the masks that were added, in this order of channels (NULL: the file's). */
+static int measure_row(struct stand *s, struct fm_rival_row *row, const int32_t *order,
+                       const struct fm_adapter *adapter, struct fm_err *err)
+{
+    const struct fm_run_options *run = s->contest->run;
+    bool experts = fm_contest_rule(row->rival)->kind == FM_CONTEST_EXPERTS;
+    if (s->masks == 0)
+        return FM_OK;
+    if (order)
+        fm_model_rank(s->model, order);
+    int rc = experts ? fm_quality_measure_closed(s->quality, s->model, s->ops, &s->held, s->widths,
+                                                 s->closed, s->masks, run, err)
+                     : fm_quality_measure(s->quality, s->model, s->ops, &s->held, s->widths,
+                                          s->masks, adapter, run, err);
+    if (order)
+        fm_model_rank(s->model, NULL);
+    if (!rc)
+        settle(s, row, experts);
+    return rc;
+}
+
+static int measure_experts(struct stand *s, struct fm_rival_row *row, struct fm_err *err)
+{
+    const struct fm_contest *c = s->contest;
+    bool random = row->rival == FM_RIVAL_RANDOM;
+    double *drawn = fm_alloc(experts_of(s), sizeof *drawn, "scores of experts", err);
+    if (!drawn)
+        return FM_ENOMEM;
+    for (int b = 0; b < c->table->budgets; b++)
+        for (int n = 0; n < (random ? FM_RIVAL_DRAWS : 1); n++) {
+            if (random)
+                fm_expertdrop_draw(drawn, &c->config, c->run->seed, n);
+            fm_expertdrop_close(s->closed + (size_t)s->masks * experts_of(s),
+                                random ? drawn : c->score[row->rival], &c->config,
+                                c->table->dropped[b]);
+            add_mask(s, b);
+        }
+    free(drawn);
+    return measure_row(s, row, NULL, NULL, err);
+}
+
+static int measure_channels(struct stand *s, struct fm_rival_row *row, struct fm_err *err)
+{
+    const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
+    const struct fm_ranking *ranking = &s->contest->ranking[rule->criterion];
+    int rc = FM_OK;
+    for (int b = 0; !rc && b < s->contest->table->budgets; b++)
+        rc = fm_channelcut_widths(add_mask(s, b), ranking, (enum fm_channelcut)rule->scope,
+                                  layer_channels(s, b), err);
+    return rc ? rc : measure_row(s, row, ranking->order, NULL, err);
+}
+
+/* Of a family the first mask that removes at least as much, where it has one. */
+static void add_family(struct stand *s, const struct fm_masks *f)
+{
+    for (int b = 0; b < s->contest->table->budgets; b++) {
+        uint64_t removed = layer_channels(s, b) * (uint64_t)f->M;
+        for (int i = 0; i < f->count; i++) {
+            if (f->mask[i].removed < removed)
+                continue;
+            memcpy(add_mask(s, b), fm_masks_widths(f, i), experts_of(s) * sizeof(uint32_t));
+            break;
+        }
+    }
+}
+
+static int check_family(const struct fm_contest *contest, const struct fm_masks *f,
+                        const char *path, struct fm_err *err)
+{
+    const struct fm_config *c = &contest->config;
+    return f->M == c->M && f->E == c->E && f->I == c->I
+               ? FM_OK
+               : fm_fail(err, FM_ECONFIG,
+                         "'%s' has masks for %d layers of %d experts of %d channels, the model "
+                         "'%s' has %d, %d and %d",
+                         path, f->M, f->E, f->I, contest->run->model, c->M, c->E, c->I);
+}
+
+/* A stream with masks: in its ranking's order, with its adapter if it has one. */
+static int measure_stream(struct stand *s, struct fm_rival_row *row, const struct fm_bundle *b,
+                          const struct fm_masks *family, struct fm_err *err)
+{
+    struct fm_ranking ranking = {0};
+    struct fm_adapter adapter = {0};
+    bool adapted = fm_bundle_find(b, FM_MEMBER_ADAPTER) != NULL;
+    add_family(s, family);
+    int rc = fm_ranking_open(&ranking, b, err);
+    if (!rc && adapted)
+        rc = fm_lorafile_open(&adapter, b, err);
+    if (!rc && adapted)
+        rc = fm_adapter_place(&adapter, s->ops->device, err);
+    if (!rc)
+        rc = measure_row(s, row, ranking.order, adapted ? &adapter : NULL, err);
+    if (adapted)
+        fm_adapter_release(&adapter);
+    fm_ranking_release(&ranking);
+    return rc;
+}
+
+/* A bundle has weights of its own, in order, with the adapter in them. */
+static int measure_packed(struct stand *s, struct fm_rival_row *row, const char *path,
+                          const struct fm_masks *family, struct fm_err *err)
+{
+    struct fm_model *checkpoint = s->model;
+    int rc = fm_model_open(&s->model, path, fm_run_memory(s->contest->run) / 2, err);
+    add_family(s, family);
+    if (!rc)
+        rc = measure_row(s, row, NULL, NULL, err);
+    fm_model_close(s->model);
+    s->model = checkpoint;
+    return rc;
+}
+
+/* Masks of the model at hand, from a file; the caller releases both, in failure too. */
+static int open_file(struct fm_bundle *b, struct fm_budgets *budgets, const struct fm_contest *c,
+                     const char *path, struct fm_err *err)
+{
+    struct fm_hfdir dir = {0};
+    int rc = fm_stage_open(b, path, FM_MEMBER_MASKS, err);
+    if (!rc)
+        rc = fm_hfdir_open(&dir, c->run->model, err);
+    if (!rc)
+        rc = fm_stage_model_check(b, &dir, err);
+    if (!rc)
+        rc = fm_budgets_open(budgets, b, err);
+    if (!rc)
+        rc = check_family(c, &budgets->family, path, err);
+    fm_hfdir_close(&dir);
+    return rc;
+}
+
+int fm_contest_check(const struct fm_contest *c, struct fm_err *err)
+{
+    struct fm_bundle b = {0};
+    struct fm_budgets budgets = {0};
+    if (!c->run->input)
+        return FM_OK;
+    if (strcmp(c->run->input, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "rivals reads the bundle more than once; name a file");
+    int rc = open_file(&b, &budgets, c, c->run->input, err);
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+    return rc;
+}
+
+static int measure_file(struct stand *s, struct fm_rival_row *row, const char *path,
+                        struct fm_err *err)
+{
+    struct fm_bundle b = {0};
+    struct fm_budgets budgets = {0};
+    int rc = open_file(&b, &budgets, s->contest, path, err);
+    const cJSON *stage = cJSON_GetObjectItemCaseSensitive(b.manifest, "stage");
+    bool packed = cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0;
+    if (!rc)
+        rc = packed ? measure_packed(s, row, path, &budgets.family, err)
+                    : measure_stream(s, row, &b, &budgets.family, err);
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+    return rc;
+}
+
+static int measure_any(struct stand *s, struct fm_rival_row *row, struct fm_err *err)
+{
+    const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
+    char path[4096];
+    s->masks = 0;
+    switch (rule->kind) {
+    case FM_CONTEST_EXPERTS:
+        return measure_experts(s, row, err);
+    case FM_CONTEST_CHANNELS:
+        return measure_channels(s, row, err);
+    case FM_CONTEST_METHOD:
+        return measure_file(s, row,
+                            fm_contest_masks(s->contest, rule->method, row->recovered, path), err);
+    default:
+        return measure_file(s, row, s->contest->run->input, err);
+    }
+}
+
+static int open_stand(struct stand *s, struct fm_err *err)
+{
+    struct fm_contest *c = s->contest;
+    size_t masks = (size_t)c->table->budgets * FM_RIVAL_DRAWS, X = experts_of(s);
+    s->cell = fm_alloc(masks, sizeof *s->cell, "masks", err);
+    s->widths = fm_alloc(masks * X, sizeof *s->widths, "widths", err);
+    s->closed = fm_alloc(masks * X, sizeof *s->closed, "closed experts", err);
+    s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
+    if (!s->cell || !s->widths || !s->closed || !s->quality)
+        return FM_ENOMEM;
+    int rc = fm_run_ops(&s->ops, c->run, err);
+    if (!rc)
+        rc = fm_model_open(&s->model, c->run->model, fm_run_memory(c->run) / 2, err);
+    return rc ? rc : fm_calib_open(&s->held, c->run, &c->config, true, err);
+}
+
+int fm_contest_measure(struct fm_contest *c, struct fm_err *err)
+{
+    struct stand s = {.contest = c};
+    int rc = open_stand(&s, err);
+    if (!rc) {
+        uint32_t *full = add_mask(&s, 0);
+        rc = fm_quality_measure(&c->table->full, s.model, s.ops, &s.held, full, 1, NULL, c->run,
+                                err);
+    }
+    for (int i = 0; !rc && i < c->table->rows; i++) {
+        fm_run_report(c->run, "measure", (uint64_t)i, (uint64_t)c->table->rows, "rows");
+        rc = measure_any(&s, &c->table->row[i], err);
+        if (rc)
+            fm_within(err, "%s", fm_rival_name(c->table->row[i].rival));
+    }
+    fm_run_report(c->run, "measure", (uint64_t)c->table->rows, (uint64_t)c->table->rows, "rows");
+    fm_calib_close(&s.held);
+    fm_model_close(s.model);
+    free(s.cell);
+    free(s.widths);
+    free(s.closed);
+    free(s.quality);
+    return rc;
+}

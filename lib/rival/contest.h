@@ -1,0 +1,58 @@
+/* What the parts of a comparison share; private to lib/rival. */
+#ifndef FM_CONTEST_H
+#define FM_CONTEST_H
+
+#include "lib/bench/workdir.h"
+#include "lib/block/block.h"
+#include "lib/data/calib.h"
+#include "lib/learn/criterion.h"
+#include "lib/model/model.h"
+#include "lib/rival/rival.h"
+#include "lib/rival/spent.h"
+#include "lib/stage/ranking.h"
+
+/* Where a rival's cuts come from; methods of fm-train and bundles have none. */
+struct fm_contest_rule {
+    enum fm_contest_kind {
+        FM_CONTEST_EXPERTS,
+        FM_CONTEST_CHANNELS,
+        FM_CONTEST_METHOD,
+        FM_CONTEST_BUNDLE
+    } kind;
+    const char *name;
+    enum fm_criterion criterion; /* of channels */
+    int scope;                   /* enum fm_channelcut */
+    enum fm_method method;
+};
+const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival);
+
+struct fm_contest {
+    const struct fm_run_options *run;
+    struct fm_run_options quiet; /* of calibrations after the first: warnings were given */
+    const struct fm_rival_options *options;
+    struct fm_rival_table *table;
+    struct fm_config config; /* of the checkpoint */
+    struct fm_workdir work;
+    char until[16]; /* highest budget of families */
+    /* What calibrations gave. */
+    double *score[FM_RIVAL_RANDOM]; /* (M, E) of reap and frequency */
+    struct fm_ranking ranking[FM_CRITERIA];
+    struct fm_spent ranked[FM_CRITERIA]; /* seconds 0: not yet */
+    struct fm_spent trained[FM_METHODS], recovered[FM_METHODS];
+};
+
+/* A stream in the working directory, into path (4096 bytes), which is returned: the ranking, or
+ * masks of a method, recovered or not. */
+const char *fm_contest_ranking(const struct fm_contest *contest, enum fm_criterion criterion,
+                               char *path);
+const char *fm_contest_masks(const struct fm_contest *contest, enum fm_method method,
+                             bool recovered, char *path);
+
+/* run->input, where there is one, has masks of this model: before anything long begins. */
+int fm_contest_check(const struct fm_contest *contest, struct fm_err *err);
+
+/* All rows of the table: first what they are made of, with its cost; then their figures. */
+int fm_contest_calibrate(struct fm_contest *contest, struct fm_err *err);
+int fm_contest_measure(struct fm_contest *contest, struct fm_err *err);
+
+#endif

@@ -1,0 +1,25 @@
+/*
+ * The suite's own rows: what a user would do, by the functions behind the tools, from stream to
+ * stream in a working directory.  None of them sees the tokens that quality is measured on.
+ */
+#ifndef FM_METHODS_H
+#define FM_METHODS_H
+
+#include "lib/learn/criterion.h"
+#include "lib/masks/masks.h"
+#include "lib/rival/spent.h"
+#include "lib/run/run.h"
+
+/* Each writes the stream `to`, which is replaced; *spent is what it took.  steps 0: the default. */
+int fm_methods_rank(const struct fm_run_options *run, const char *to, enum fm_criterion criterion,
+                    struct fm_spent *spent, struct fm_err *err);
+int fm_methods_train(const struct fm_run_options *run, const char *from, const char *to,
+                     enum fm_method method, const char *until, int steps, struct fm_spent *spent,
+                     struct fm_err *err);
+int fm_methods_recover(const struct fm_run_options *run, const char *from, const char *to,
+                       int steps, struct fm_spent *spent, struct fm_err *err);
+
+/* What fm-train does unless told otherwise. */
+enum fm_method fm_methods_usual(void);
+
+#endif

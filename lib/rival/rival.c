@@ -1,0 +1,191 @@
+/*
+ * From options to the table: which rows, at which budgets, and what a budget is here.  The work is
+ * contest.c's.
+ */
+#include "lib/rival/rival.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/masks/decimal.h"
+#include "lib/rival/contest.h"
+#include "lib/rival/expertdrop.h"
+#include "lib/rival/methods.h"
+
+#define BUDGETS "0.125,0.25,0.375,0.5,0.625"
+#define RECOVERED "+recover"
+
+const char *fm_rival_name(enum fm_rival rival)
+{
+    return fm_contest_rule(rival)->name;
+}
+
+/* --- rows --- */
+
+static void add_row(struct fm_rival_table *t, enum fm_rival rival, bool recovered)
+{
+    const struct fm_contest_rule *rule = fm_contest_rule(rival);
+    t->row[t->rows++] =
+        (struct fm_rival_row){.rival = rival,
+                              .recovered = recovered,
+                              .usual = rule->kind == FM_CONTEST_METHOD && !recovered &&
+                                       rule->method == fm_methods_usual()};
+}
+
+/* What a word of --only names; false where that is nothing. */
+static bool find_row(const char *word, size_t len, enum fm_rival *rival, bool *recovered)
+{
+    size_t tail = strlen(RECOVERED);
+    *recovered = len > tail && memcmp(word + len - tail, RECOVERED, tail) == 0;
+    len -= *recovered ? tail : 0;
+    for (int i = 0; i < FM_RIVALS; i++) {
+        const struct fm_contest_rule *rule = fm_contest_rule((enum fm_rival)i);
+        *rival = (enum fm_rival)i;
+        if (strlen(rule->name) == len && memcmp(word, rule->name, len) == 0)
+            return !*recovered || rule->kind == FM_CONTEST_METHOD;
+    }
+    return false;
+}
+
+static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *run, const char *only,
+                       struct fm_err *err)
+{
+    bool wanted[FM_RIVALS][2] = {{false}};
+    for (const char *at = only; at && *at;) {
+        size_t len = strcspn(at, ",");
+        enum fm_rival rival;
+        bool recovered;
+        if (!find_row(at, len, &rival, &recovered))
+            return fm_fail(err, FM_EUSAGE,
+                           "--only: '%.*s' is no rival; use reap, frequency, random, activation, "
+                           "contribution, energy, fisher-expert, fisher-layer, fisher-global, "
+                           "bundle, or uniform, saliency, walk, learned, also with +recover",
+                           (int)(len < 64 ? len : 64), at);
+        if (rival == FM_RIVAL_BUNDLE && !run->input)
+            return fm_fail(err, FM_EUSAGE, "--only bundle: name the bundle");
+        wanted[rival][recovered] = true;
+        at += len + (at[len] == ',');
+    }
+    for (int i = 0; i < FM_RIVALS; i++)
+        for (int recovered = 0; recovered < 2; recovered++) {
+            bool own = fm_contest_rule((enum fm_rival)i)->kind == FM_CONTEST_METHOD;
+            bool there = (own || !recovered) && (i != FM_RIVAL_BUNDLE || run->input);
+            if (there && (!only || wanted[i][recovered]))
+                add_row(t, (enum fm_rival)i, recovered);
+        }
+    return t->rows > 0 ? FM_OK : fm_fail(err, FM_EUSAGE, "--only names no rival");
+}
+
+/* --- budgets --- */
+
+/* Append the number of experts nearest to a budget, once; out of reach: an error, or, where nobody
+ * asked for it, nothing. */
+static int add_budget(struct fm_rival_table *t, const struct fm_config *c, const char *text,
+                      size_t len, bool asked, struct fm_err *err)
+{
+    struct fm_decimal d;
+    int step, most = fm_expertdrop_most(c, &step);
+    int rc = fm_decimal_span(&d, text, len, "--budgets", err);
+    if (rc)
+        return rc;
+    int units = c->E / step;
+    int count = step * (int)((2 * d.num * (uint64_t)units + d.den) / (2 * d.den));
+    if ((count < 1 || count > most) && asked)
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--budgets %.*s: of %d experts rules that remove whole ones can remove %d to "
+            "%d in steps of %d, for the router chooses %d; give %.4f to %.4f",
+            (int)len, text, c->E, step, most, step, c->K, (double)step / c->E, (double)most / c->E);
+    if (count < 1 || count > most || (t->budgets && t->dropped[t->budgets - 1] == count))
+        return FM_OK;
+    if (t->budgets && t->dropped[t->budgets - 1] > count)
+        return fm_fail(err, FM_EUSAGE, "--budgets: %.*s is below the one before it", (int)len,
+                       text);
+    if (t->budgets == FM_RIVAL_BUDGETS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--budgets: more than %d", FM_RIVAL_BUDGETS_MAX);
+    t->dropped[t->budgets++] = count;
+    return FM_OK;
+}
+
+static int choose_budgets(struct fm_rival_table *t, const struct fm_config *c, const char *budgets,
+                          struct fm_err *err)
+{
+    int step, most = fm_expertdrop_most(c, &step);
+    t->experts = c->E;
+    if (most < step)
+        return fm_fail(err, FM_ECONFIG,
+                       "the router chooses %d of %d experts: rules that remove whole experts can "
+                       "remove none",
+                       c->K, c->E);
+    for (const char *at = budgets ? budgets : BUDGETS; *at;) {
+        size_t len = strcspn(at, ",");
+        int rc = add_budget(t, c, at, len, budgets != NULL, err);
+        if (rc)
+            return rc;
+        at += len + (at[len] == ',');
+    }
+    if (t->budgets == 0 && !budgets) /* few experts: all that can be removed */
+        for (int count = step; count <= most && t->budgets < FM_RIVAL_BUDGETS_MAX; count += step)
+            t->dropped[t->budgets++] = count;
+    return t->budgets ? FM_OK : fm_fail(err, FM_EUSAGE, "--budgets names none");
+}
+
+/* --- the run --- */
+
+static int open_config(struct fm_contest *c, struct fm_err *err)
+{
+    struct fm_model *model = NULL;
+    struct fm_calib held = {0};
+    int rc = fm_model_open(&model, c->run->model, fm_run_memory(c->run) / 2, err);
+    if (!rc) {
+        c->config = *fm_model_config(model);
+        rc = fm_calib_open(&held, c->run, &c->config, true, err);
+        c->table->sequences = held.count;
+        c->table->T = held.T;
+    }
+    fm_calib_close(&held);
+    fm_model_close(model);
+    return rc;
+}
+
+static void release(struct fm_contest *c)
+{
+    for (int i = 0; i < FM_CRITERIA; i++)
+        fm_ranking_release(&c->ranking[i]);
+    for (int i = 0; i < FM_RIVAL_RANDOM; i++)
+        free(c->score[i]);
+}
+
+/* Families end where their masks are wanted, and where fm-train's own do if that is further. */
+static void choose_until(struct fm_contest *c)
+{
+    double last = (double)c->table->dropped[c->table->budgets - 1] / c->table->experts + 0.01;
+    snprintf(c->until, sizeof c->until, "%.2f", last < 0.8 ? 0.8 : last > 0.99 ? 0.99 : last);
+}
+
+int fm_rival_run(const struct fm_run_options *run, const struct fm_rival_options *options,
+                 bool plan, struct fm_rival_table *table, struct fm_err *err)
+{
+    struct fm_contest c = {.run = run, .options = options, .table = table};
+    *table = (struct fm_rival_table){0};
+    int rc = choose_rows(table, run, options->only, err);
+    if (!rc)
+        rc = open_config(&c, err);
+    if (!rc)
+        rc = choose_budgets(table, &c.config, options->budgets, err);
+    if (!rc)
+        rc = fm_contest_check(&c, err);
+    if (rc || plan)
+        return rc;
+    choose_until(&c);
+    rc = fm_workdir_open(&c.work, options->dir, err);
+    if (rc)
+        return rc;
+    rc = fm_contest_calibrate(&c, err);
+    if (!rc)
+        rc = fm_contest_measure(&c, err);
+    fm_workdir_close(&c.work);
+    release(&c);
+    return rc;
+}

@@ -1,0 +1,88 @@
+/*
+ * This room, lib/rival: the suite's masks beside what other pruners do, on the same model, tokens
+ * and bytes.  It may include all other rooms of lib, and only cmd includes it.  In reading order:
+ * this header; expertdrop (rules that remove whole experts), channelcut (how a score becomes
+ * widths), methods (the suite's own, by its own tools), spent (time and memory), contest
+ * (everything measured side by side), rival.c (from options to the table).
+ *
+ * A budget is a number of experts of every layer, k of E: what a rule that removes experts can
+ * reach.  Everybody else removes at least as many channels, so nobody keeps more bytes of expert
+ * weights than the rule that removed the experts.
+ */
+#ifndef FM_RIVAL_H
+#define FM_RIVAL_H
+
+#include <stdint.h>
+
+#include "lib/masks/masks.h"
+#include "lib/run/run.h"
+
+enum fm_rival {
+    /* Whole experts, the same number in every layer; the router chooses among the others. */
+    FM_RIVAL_REAP,      /* lowest mean of router weight times norm of the output */
+    FM_RIVAL_FREQUENCY, /* fewest tokens */
+    FM_RIVAL_RANDOM,    /* mean of FM_RIVAL_DRAWS draws */
+    /* Channels, by the criteria of lib/learn/criterion.h: one width for all, the best of each
+     * layer, or the best of the model (lib/rival/channelcut.h). */
+    FM_RIVAL_ACTIVATION,
+    FM_RIVAL_CONTRIBUTION,
+    FM_RIVAL_ENERGY, /* of each layer */
+    FM_RIVAL_FISHER_EXPERT,
+    FM_RIVAL_FISHER_LAYER,
+    FM_RIVAL_FISHER_GLOBAL,
+    /* The suite's own, by methods of fm-train. */
+    FM_RIVAL_UNIFORM,
+    FM_RIVAL_SALIENCY,
+    FM_RIVAL_WALK,
+    FM_RIVAL_LEARNED,
+    FM_RIVAL_BUNDLE, /* the family that was given */
+    FM_RIVALS
+};
+
+#define FM_RIVAL_DRAWS 5
+#define FM_RIVAL_BUDGETS_MAX 64
+
+/* "reap", "fisher-layer", "learned", ... */
+const char *fm_rival_name(enum fm_rival rival);
+
+struct fm_rival_cell {
+    double budget;             /* channels really removed; experts: their channels */
+    struct fm_quality quality; /* positions 0: the rival has nothing that small */
+};
+
+struct fm_rival_row {
+    enum fm_rival rival;
+    bool recovered;  /* with an adapter of fm-recover */
+    bool usual;      /* what fm-train does unless told otherwise */
+    bool measured;   /* the next two are known: not of random, nor of a bundle */
+    double seconds;  /* of calibration: rank, train, recover */
+    uint64_t memory; /* bytes of the process at the most meanwhile; 0: unknown */
+    struct fm_rival_cell cell[FM_RIVAL_BUDGETS_MAX];
+};
+
+struct fm_rival_table {
+    int budgets, rows, sequences, T;
+    int experts;                       /* E */
+    int dropped[FM_RIVAL_BUDGETS_MAX]; /* (budgets) experts of every layer, increasing */
+    struct fm_quality full;            /* positions 0: a plan, nothing was measured */
+    struct fm_rival_row row[2 * FM_RIVALS];
+};
+
+struct fm_rival_options {
+    const char *budgets; /* "0.25,0.5": to the nearest number of experts; NULL: five, as far as the
+                            router allows */
+    const char *only;    /* "reap,learned,learned+recover": these rows; NULL: all */
+    int steps;           /* of learned and of recovery; 0: theirs */
+    const char *dir;     /* for streams meanwhile; NULL: TMPDIR or /var/tmp */
+};
+
+/*
+ * Calibrate every rival on run->tokens and measure all on run->eval_tokens or eval_text, which no
+ * rival has seen.  run->input: a bundle or a stage stream with masks to compare with, or NULL.
+ * With `plan` budgets and rows are chosen and nothing is computed.  FM_EUSAGE for budgets that a
+ * router cannot do with, or names that are none.  Same figures for any threads and memory.
+ */
+int fm_rival_run(const struct fm_run_options *run, const struct fm_rival_options *options,
+                 bool plan, struct fm_rival_table *table, struct fm_err *err);
+
+#endif

@@ -1,0 +1,244 @@
+/* Rules that remove experts or channels, against golden/rivals and by hand; and a whole comparison.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/block/pass.h"
+#include "lib/rival/channelcut.h"
+#include "lib/rival/expertdrop.h"
+#include "lib/rival/rival.h"
+#include "lib/model/model.h"
+#include "tests/unit/rivals.h"
+#include "tests/unit/runs.h"
+
+/* Of the model that was opened last. */
+static struct fm_config config_of_rivals(void)
+{
+    struct fm_err err = {0};
+    struct fm_model *model = NULL;
+    if (fm_model_open(&model, rivals_model, 1 << 26, &err))
+        fail_msg("%s", err.text);
+    struct fm_config config = *fm_model_config(model);
+    fm_model_close(model);
+    return config;
+}
+
+static void init_run(struct runs *r, const char *device)
+{
+    runs_init(r, NULL, "none");
+    r->run.model = rivals_model;
+    r->run.tokens = rivals_tokens;
+    r->run.device = device;
+}
+
+static void assert_scores(const char *model, const char *device)
+{
+    struct golden g, own;
+    struct runs r;
+    struct fm_err err = {0};
+    char path[96];
+    size_t X;
+    rivals_open(&g, model);
+    snprintf(path, sizeof path, "%s/golden.safetensors", rivals_model);
+    golden_open(&own, path);
+    double *reap = golden_read(&g, "reap", FM_F64, &X), score[256];
+    int64_t *tokens = golden_read(&own, "rank.tokens", FM_I64, NULL);
+    assert_true(X <= 256);
+    init_run(&r, device);
+    if (fm_expertdrop_score(score, &r.run, true, &err))
+        fail_msg("%s", err.text);
+    for (size_t x = 0; x < X; x++)
+        assert_true(fabs(score[x] - reap[x]) <= 1e-4 * reap[x]);
+    if (fm_expertdrop_score(score, &r.run, false, &err))
+        fail_msg("%s", err.text);
+    for (size_t x = 0; x < X; x++)
+        assert_true(score[x] == (double)tokens[x]);
+    free(reap);
+    free(tokens);
+    golden_close(&own);
+    golden_close(&g);
+}
+
+static void experts_are_scored_as_by_pytorch(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < RIVALS; i++) {
+        assert_scores(rivals_models[i], "ref");
+        assert_scores(rivals_models[i], "cpu");
+    }
+}
+
+/* One expert of every layer, or of every group of experts. */
+static void the_lowest_are_closed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < RIVALS; i++) {
+        struct golden g;
+        size_t X;
+        int step;
+        rivals_open(&g, rivals_models[i]);
+        struct fm_config c = config_of_rivals();
+        double *reap = golden_read(&g, "reap", FM_F64, &X);
+        int32_t *keep = golden_read(&g, "keep", FM_I32, NULL);
+        float closed[256];
+        assert_true(fm_expertdrop_most(&c, &step) >= step && X <= 256);
+        assert_int_equal(step, strcmp(rivals_models[i], "odd-dsv3") == 0 ? 4 : 1);
+        fm_expertdrop_close(closed, reap, &c, step);
+        for (size_t x = 0; x < X; x++)
+            assert_true(closed[x] == (keep[x] ? 0 : FM_PASS_CLOSED));
+        free(reap);
+        free(keep);
+        golden_close(&g);
+    }
+}
+
+static void as_many_stay_as_the_router_needs(void **state)
+{
+    (void)state;
+    const int most[] = {3, 2, 4, 4}; /* 2 of 5; 4 of 6; 2 of 6; 3 of 12 in 2 of 4 groups, by 2 */
+    for (size_t i = 0; i < RIVALS; i++) {
+        struct golden g;
+        int step;
+        rivals_open(&g, rivals_models[i]);
+        struct fm_config c = config_of_rivals();
+        assert_int_equal(fm_expertdrop_most(&c, &step), most[i]);
+        golden_close(&g);
+    }
+}
+
+static void draws_are_seeded_and_differ(void **state)
+{
+    (void)state;
+    struct fm_config *c = calloc(1, sizeof *c);
+    double a[12], b[12];
+    c->M = 3;
+    c->E = 4;
+    fm_expertdrop_draw(a, c, 7, 1);
+    fm_expertdrop_draw(b, c, 7, 1);
+    assert_memory_equal(a, b, sizeof a);
+    fm_expertdrop_draw(b, c, 7, 2);
+    assert_memory_not_equal(a, b, sizeof a);
+    fm_expertdrop_draw(b, c, 8, 1);
+    assert_memory_not_equal(a, b, sizeof a);
+    free(c);
+}
+
+/* Two layers of two experts of four channels. */
+static void channels_are_compared_as_far_as_the_scope_says(void **state)
+{
+    (void)state;
+    double scores[16] = {9, 8, 7, 6, 1, 2, 3, 4, 50, 50, 50, 50, 5, 5, 5, 0};
+    struct fm_ranking r = {.M = 2, .E = 2, .I = 4, .scores = scores};
+    struct fm_err err = {0};
+    uint32_t w[4];
+    /* three channels of eight: one width for all is rounded down */
+    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_EXPERT, 3, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){2, 2, 2, 2}), sizeof w);
+    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 3, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){4, 1, 4, 1}), sizeof w);
+    /* of the model six: 0 1 2 3 4 5; of the three fives two stay, the lower channels */
+    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_GLOBAL, 3, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){4, 0, 4, 2}), sizeof w);
+    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 0, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){4, 4, 4, 4}), sizeof w);
+}
+
+/* Loss of the checkpoint without the experts, by transformers. */
+static double golden_loss(const struct golden *g)
+{
+    size_t n;
+    double sum = 0;
+    float *logprob = golden_read(g, "closed.logprob", FM_F32, &n);
+    for (size_t i = 0; i < n; i++)
+        sum -= (double)logprob[i];
+    free(logprob);
+    return sum / (double)n;
+}
+
+static struct fm_rival_table *compare(struct runs *r, const char *only, const char *budgets)
+{
+    struct fm_err err = {0};
+    struct fm_rival_table *t = calloc(1, sizeof *t);
+    const struct fm_rival_options options = {.budgets = budgets, .only = only, .steps = 2};
+    r->run.eval_tokens = rivals_tokens;
+    if (fm_rival_run(&r->run, &options, false, t, &err))
+        fail_msg("%s", err.text);
+    return t;
+}
+
+static void a_comparison_is_at_equal_bytes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < RIVALS; i++) {
+        struct golden g;
+        struct runs r;
+        rivals_open(&g, rivals_models[i]);
+        init_run(&r, "cpu");
+        struct fm_rival_table *t =
+            compare(&r, "fisher-layer,reap,random,energy,uniform,uniform+recover", NULL);
+        assert_int_equal(t->rows, 6);
+        assert_int_equal(t->row[0].rival, FM_RIVAL_REAP);
+        double want = golden_loss(&g);
+        printf("%s: without experts %.6f, golden %.6f\n", rivals_models[i],
+               t->row[0].cell[0].quality.ce, want);
+        assert_true(fabs(t->row[0].cell[0].quality.ce - want) <= 1e-5 * want);
+        for (int row = 0; row < t->rows; row++) {
+            const struct fm_rival_row *x = &t->row[row];
+            assert_int_equal(x->measured, x->rival != FM_RIVAL_RANDOM);
+            assert_true(!x->measured || x->seconds > 0);
+            for (int b = 0; b < t->budgets; b++) {
+                assert_true(x->cell[b].quality.positions > 0);
+                assert_true(x->cell[b].budget > (double)t->dropped[b] / t->experts - 1e-9);
+                assert_true(x->cell[b].budget < (double)t->dropped[b] / t->experts + 0.1);
+                assert_int_equal(x->cell[b].quality.recovered, x->recovered);
+            }
+        }
+        free(t);
+        golden_close(&g);
+    }
+}
+
+static void the_figures_depend_on_nothing_else(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct runs r;
+    struct fm_err err = {0};
+    const char *only = "reap,random,fisher-global,saliency,learned+recover";
+    rivals_open(&g, "odd-mixtral");
+    init_run(&r, "cpu");
+    struct fm_rival_table *one = compare(&r, only, "0.2,0.6");
+    init_run(&r, "cpu");
+    r.run.memory = 64 << 10;
+    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    struct fm_rival_table *two = compare(&r, only, "0.2,0.6");
+    fm_pool_stop();
+    assert_int_equal(one->rows, two->rows);
+    for (int row = 0; row < one->rows; row++)
+        for (int b = 0; b < one->budgets; b++) {
+            const struct fm_quality *x = &one->row[row].cell[b].quality,
+                                    *y = &two->row[row].cell[b].quality;
+            assert_true(x->ce == y->ce && x->kl == y->kl && x->agree == y->agree);
+        }
+    free(one);
+    free(two);
+    golden_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_are_scored_as_by_pytorch),
+        cmocka_unit_test(the_lowest_are_closed),
+        cmocka_unit_test(as_many_stay_as_the_router_needs),
+        cmocka_unit_test(draws_are_seeded_and_differ),
+        cmocka_unit_test(channels_are_compared_as_far_as_the_scope_says),
+        cmocka_unit_test(a_comparison_is_at_equal_bytes),
+        cmocka_unit_test(the_figures_depend_on_nothing_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
