@@ -9,6 +9,7 @@
 #include "lib/bench/bench.h"
 #include "lib/bench/kernelbench.h"
 #include "lib/bench/servebench.h"
+#include "lib/rival/rival.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
@@ -28,6 +29,12 @@ void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b);
 int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
                             struct fm_err *err);
+
+/* Losses of rivals at equal bytes, and what finding their cuts took. */
+void fm_figures_rivals(FILE *out, const struct fm_rival_table *t);
+cJSON *fm_figures_rivals_json(const struct fm_rival_table *t);
+int fm_figures_rivals_plot(const struct fm_rival_table *t, const char *path, bool force,
+                           struct fm_err *err);
 
 /* The same for a serving loop. */
 void fm_figures_serve(FILE *out, const struct fm_servebench *s);

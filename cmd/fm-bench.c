@@ -1,6 +1,7 @@
 /* fm-bench: measure what a family is worth, what the files cost, how fast the engine is. */
 #include "cmd/cli.h"
 #include "cmd/figures.h"
+#include "cmd/rivalling.h"
 #include "cmd/serving.h"
 #include "lib/base/units.h"
 
@@ -20,6 +21,7 @@ struct options {
     struct fm_bench_engine_options on;  /* engine; dir is io's too */
     int dtype;
     struct fm_serving serve; /* what is serve's alone */
+    struct fm_rival_options rivals;
 };
 
 static int quality(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
@@ -134,6 +136,13 @@ static int serve(const struct fm_cli *cli, struct options *o, struct fm_err *err
     return fm_serving_run(cli, &o->serve, err);
 }
 
+static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *err)
+{
+    o->rivals.budgets = o->budgets;
+    o->rivals.dir = o->on.dir;
+    return fm_rivalling_run(cli, &o->rivals, o->plot, err);
+}
+
 /* What to measure, and, as another option says, how. */
 enum {
     QUALITY = 1,
@@ -143,21 +152,23 @@ enum {
     KERNELS = 16,
     SERVE = 32,
     ON_GPU = 64, /* serve --device cuda */
+    RIVALS = 128,
+    MEASURES = QUALITY | HELD | RIVALS, /* losses of a model on tokens */
     QUALITIES = QUALITY | HELD,
     SERVES = SERVE | ON_GPU
 };
 
 static const struct fm_cli_scope scope[] = {
-    {"model", 0, QUALITIES, "shape", ENGINE | KERNELS | SERVES},
-    {"tokens", 0, QUALITY, "rows", KERNELS},
+    {"model", 0, MEASURES, "shape", ENGINE | KERNELS | SERVES},
+    {"tokens", 0, QUALITY | RIVALS, "rows", KERNELS},
     {"batch", 0, ENGINE, "sequences", SERVES},
-    {.name = "text", .modes = QUALITY},
-    {.name = "shuffle", .modes = QUALITY | ENGINE},
-    {.name = "max-tokens", .modes = QUALITIES | ENGINE},
-    {.name = "device", .modes = QUALITIES | ENGINE | SERVES},
-    {.name = "precision", .modes = QUALITIES | ENGINE | SERVE},
-    {.name = "memory", .modes = QUALITIES | ENGINE | SERVE},
-    {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = QUALITIES},
+    {.name = "text", .modes = QUALITY | RIVALS},
+    {.name = "shuffle", .modes = QUALITY | RIVALS | ENGINE},
+    {.name = "max-tokens", .modes = MEASURES | ENGINE},
+    {.name = "device", .modes = MEASURES | ENGINE | SERVES},
+    {.name = "precision", .modes = MEASURES | ENGINE | SERVE},
+    {.name = "memory", .modes = MEASURES | ENGINE | SERVE},
+    {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = MEASURES},
     {0},
 };
 
@@ -167,11 +178,8 @@ static int check_own(const struct fm_cli *cli, const char *what, bool *known, st
     static const struct {
         const char *what;
         int mode;
-    } modes[] = {{"quality", QUALITY},
-                 {"io", IO},
-                 {"engine", ENGINE},
-                 {"kernels", KERNELS},
-                 {"serve", SERVE}};
+    } modes[] = {{"quality", QUALITY}, {"io", IO},       {"engine", ENGINE},
+                 {"kernels", KERNELS}, {"serve", SERVE}, {"rivals", RIVALS}};
     for (int i = 0; i < FM_CLI_COUNT(modes); i++) {
         if (strcmp(what, modes[i].what) != 0)
             continue;
@@ -198,6 +206,8 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         cli->run.input = cli->operand[1];
     if (strcmp(what, "quality") == 0)
         return quality(cli, o, err);
+    if (strcmp(what, "rivals") == 0)
+        return rivals(cli, o, err);
     if (strcmp(what, "io") == 0 && alone)
         return io(cli, o, err);
     if (strcmp(what, "engine") == 0 && alone)
@@ -208,11 +218,13 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return serve(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "name what to measure: quality BUNDLE, io, engine, kernels or serve");
+                       "name what to measure: quality BUNDLE, rivals [BUNDLE], io, engine, kernels "
+                       "or serve");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
-                   "unknown measurement '%s'; use quality BUNDLE, io, engine, kernels or serve",
+                   "unknown measurement '%s'; use quality BUNDLE, rivals [BUNDLE], io, engine, "
+                   "kernels or serve",
                    what);
 }
 
@@ -223,23 +235,37 @@ static void settle(struct options *o)
     o->on.shape = o->shape ? o->shape : "256,896,8,2,4,1024,256";
     o->on.sequences = o->sequences ? o->sequences : 8;
     o->on.layers = o->layers;
+    o->rivals.steps = o->on.steps > 0 ? o->on.steps : 0;
+    o->on.steps = o->on.steps < 0 ? 2 : o->on.steps;
     o->serve.layers = o->layers;
 }
+
+#define SYNOPSIS                                                                                   \
+    "quality [--eval-tokens FILE] [options] BUNDLE\n"                                              \
+    "       fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE [options] [BUNDLE]\n"     \
+    "       fm-bench io [--size SIZE]\n"                                                           \
+    "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
+    "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
+    "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] [--prompt N] "             \
+    "[--decode N]"
 
 int main(int argc, char **argv)
 {
     struct options o = {
         .size = 256u << 20,
-        .on = {.steps = 2},
+        .on = {.steps = -1},
         .serve = {.prompt = 64, .decode = 32},
     };
     const struct fm_cli_option own[] = {
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
-         "quality: the nearest masks, or all (default: tenths); kernels, serve: shares removed", 0,
-         0, QUALITIES | KERNELS | SERVES},
+         "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
+         "experts; kernels, serve: shares removed",
+         0, 0, MEASURES | KERNELS | SERVES},
         {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
-         "quality, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
-         QUALITIES | KERNELS | SERVES},
+         "quality, rivals, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
+         MEASURES | KERNELS | SERVES},
+        {"only", 0, FM_CLI_TEXT, &o.rivals.only, "NAME,...", "rivals: these rows (default: all)", 0,
+         0, RIVALS},
         {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
          IO},
         {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
@@ -252,7 +278,8 @@ int main(int argc, char **argv)
         {"rows", 0, FM_CLI_TEXT, &o.rows, "N,N,...",
          "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
         {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
-         "io, engine: where to write data (default: TMPDIR or /var/tmp)", 0, 0, IO | ENGINE},
+         "io, engine, rivals: where to write data (default: TMPDIR or /var/tmp)", 0, 0,
+         IO | ENGINE | RIVALS},
         {"shape", 0, FM_CLI_TEXT, &o.shape, "SHAPE",
          "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, "
          "serve: or H,I,E,K (default: 1024,3584,8,2)",
@@ -262,8 +289,9 @@ int main(int argc, char **argv)
          ENGINE | KERNELS | SERVES},
         {"sequences", 0, FM_CLI_INT, &o.sequences, "N",
          "engine: to rank; serve: at once (default: 8)", 1, 1 << 20, ENGINE | SERVES},
-        {"steps", 0, FM_CLI_INT, &o.on.steps, "N", "engine: training steps, 0: none (default: 2)",
-         0, 1 << 20, ENGINE},
+        {"steps", 0, FM_CLI_INT, &o.on.steps, "N",
+         "engine: training steps, 0: none (default: 2); rivals: of learned and recovery, 0: theirs",
+         0, 1 << 20, ENGINE | RIVALS},
         {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
          ENGINE},
         {"layers", 0, FM_CLI_INT, &o.layers, "N",
@@ -276,13 +304,7 @@ int main(int argc, char **argv)
     };
     struct fm_cli cli = {
         .tool = "fm-bench",
-        .synopsis =
-            "quality [--eval-tokens FILE] [options] BUNDLE\n"
-            "       fm-bench io [--size SIZE]\n"
-            "       fm-bench engine [--shape SHAPE] [--layers N]\n"
-            "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"
-            "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] [--prompt N] "
-            "[--decode N]",
+        .synopsis = SYNOPSIS,
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_CUDA,

@@ -1,0 +1,185 @@
+/*
+ * The rivals' table: a block for each figure, a row for each rival, a column for each budget; the
+ * lowest loss of a column is marked, whoever has it.
+ */
+#include "cmd/figures.h"
+
+#include <stdlib.h>
+
+#include "cmd/show.h"
+#include "lib/base/units.h"
+#include "lib/bench/plot.h"
+#include "lib/run/report.h"
+
+static double budget_of(const struct fm_rival_table *t, int b)
+{
+    return (double)t->dropped[b] / t->experts;
+}
+
+static void write_name(char text[48], const struct fm_rival_row *row)
+{
+    snprintf(text, 48, "%s%s%s", fm_rival_name(row->rival), row->recovered ? "+recover" : "",
+             row->usual ? " (default)" : "");
+}
+
+static double ce_of(const struct fm_quality *q)
+{
+    return q->ce;
+}
+
+static double kl_of(const struct fm_quality *q)
+{
+    return q->kl;
+}
+
+static double agree_of(const struct fm_quality *q)
+{
+    return 100 * q->agree;
+}
+
+/* The best of a column: the lowest, or the highest. */
+static int best_of(const struct fm_rival_table *t, int b,
+                   double (*figure)(const struct fm_quality *), bool highest)
+{
+    int best = -1;
+    for (int i = 0; i < t->rows; i++) {
+        const struct fm_quality *q = &t->row[i].cell[b].quality;
+        double value = figure(q);
+        if (q->positions > 0 &&
+            (best < 0 || (highest ? value > figure(&t->row[best].cell[b].quality)
+                                  : value < figure(&t->row[best].cell[b].quality))))
+            best = i;
+    }
+    return best;
+}
+
+static void block(FILE *out, const struct fm_rival_table *t, const char *title,
+                  double (*figure)(const struct fm_quality *), bool highest)
+{
+    fprintf(out, "\n%-20s", title);
+    for (int b = 0; b < t->budgets; b++)
+        fprintf(out, "  %7.4f ", budget_of(t, b));
+    fputc('\n', out);
+    for (int i = 0; i < t->rows; i++) {
+        char name[48];
+        write_name(name, &t->row[i]);
+        fprintf(out, "%-20s", name);
+        for (int b = 0; b < t->budgets; b++) {
+            const struct fm_quality *q = &t->row[i].cell[b].quality;
+            if (q->positions > 0)
+                fprintf(out, "  %7.*f%c", highest ? 2 : 4, figure(q),
+                        best_of(t, b, figure, highest) == i ? '*' : ' ');
+            else
+                fprintf(out, "  %7s ", "-");
+        }
+        fputc('\n', out);
+    }
+}
+
+static void costs(FILE *out, const struct fm_rival_table *t)
+{
+    int measured = 0;
+    for (int i = 0; i < t->rows; i++)
+        measured += t->row[i].measured;
+    if (measured == 0)
+        return;
+    fprintf(out, "\n%-20s  %9s  %s\n", "calibration", "seconds", "peak memory");
+    for (int i = 0; i < t->rows; i++) {
+        char name[48], bytes[32] = "-";
+        const struct fm_rival_row *row = &t->row[i];
+        write_name(name, row);
+        if (!row->measured)
+            continue;
+        if (row->memory)
+            fm_units_bytes(bytes, row->memory);
+        fprintf(out, "%-20s  %9.2f  %s\n", name, row->seconds, bytes);
+    }
+}
+
+void fm_figures_rivals(FILE *out, const struct fm_rival_table *t)
+{
+    fprintf(out, "held out: %d sequences of %d tokens; without", t->sequences, t->T);
+    for (int b = 0; b < t->budgets; b++)
+        fprintf(out, "%s %d", b ? "," : "", t->dropped[b]);
+    fprintf(out, " of %d experts, or as many channels\n", t->experts);
+    if (t->full.positions == 0) {
+        for (int i = 0; i < t->rows; i++) {
+            char name[48];
+            write_name(name, &t->row[i]);
+            fprintf(out, "%s\n", name);
+        }
+        return;
+    }
+    fprintf(out, "full model: CE %.4f; * the best of a column\n", t->full.ce);
+    block(out, t, "CE", ce_of, false);
+    block(out, t, "KL", kl_of, false);
+    block(out, t, "top-1 agreement, %", agree_of, true);
+    costs(out, t);
+}
+
+static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row *row)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "rival", fm_rival_name(row->rival));
+    cJSON_AddBoolToObject(o, "recovered", row->recovered);
+    cJSON_AddBoolToObject(o, "default", row->usual);
+    if (row->measured && t->full.positions > 0)
+        fm_report_double(o, "seconds", row->seconds);
+    if (row->measured && row->memory)
+        fm_report_uint(o, "peak_bytes", row->memory);
+    cJSON *cells = cJSON_AddArrayToObject(o, "cells");
+    for (int b = 0; b < t->budgets; b++) {
+        const struct fm_rival_cell *cell = &row->cell[b];
+        cJSON *c = fm_show_quality(&cell->quality);
+        if (cell->quality.positions > 0)
+            fm_report_double(c, "budget", cell->budget);
+        cJSON_AddItemToArray(cells, c);
+    }
+    return o;
+}
+
+cJSON *fm_figures_rivals_json(const struct fm_rival_table *t)
+{
+    cJSON *o = fm_report_begin("fm-bench rivals");
+    fm_report_uint(o, "sequences", (uint64_t)t->sequences);
+    fm_report_uint(o, "seq_len", (uint64_t)t->T);
+    fm_report_uint(o, "experts", (uint64_t)t->experts);
+    cJSON_AddItemToObject(o, "dropped", cJSON_CreateIntArray(t->dropped, t->budgets));
+    cJSON_AddItemToObject(o, "full", fm_show_quality(&t->full));
+    cJSON *rows = cJSON_AddArrayToObject(o, "rows");
+    for (int i = 0; i < t->rows; i++)
+        cJSON_AddItemToArray(rows, row_json(t, &t->row[i]));
+    return o;
+}
+
+/* Losses grow so fast for some that a chart to the worst would show nothing of the others: points
+ * above twice the full model's loss are left out. */
+int fm_figures_rivals_plot(const struct fm_rival_table *t, const char *path, bool force,
+                           struct fm_err *err)
+{
+    struct fm_plot plot = {.title = "Held-out cross-entropy at equal bytes of expert weights",
+                           .x_label = "share of expert weights removed",
+                           .y_label = "cross-entropy (nats per token)"};
+    char(*name)[48] = calloc((size_t)t->rows, sizeof *name);
+    double *v = calloc(2 * (size_t)t->rows * (size_t)t->budgets + 1, sizeof *v);
+    int rc = name && v ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the plot");
+    for (int i = 0; !rc && i < t->rows && plot.count < FM_PLOT_SERIES_MAX; i++) {
+        double *x = v + 2 * (size_t)i * (size_t)t->budgets, *y = x + t->budgets;
+        int n = 0;
+        for (int b = 0; b < t->budgets; b++) {
+            const struct fm_quality *q = &t->row[i].cell[b].quality;
+            if (q->positions == 0 || q->ce > 2 * t->full.ce)
+                continue;
+            x[n] = budget_of(t, b);
+            y[n++] = q->ce;
+        }
+        write_name(name[i], &t->row[i]);
+        if (n > 0)
+            plot.series[plot.count++] = (struct fm_plot_series){name[i], x, y, n};
+    }
+    if (!rc)
+        rc = fm_plot_write(&plot, path, force, err);
+    free(name);
+    free(v);
+    return rc;
+}

@@ -1,0 +1,45 @@
+/* fm-bench rivals: from its options to the comparison, and from its figures to table, JSON, plot.
+ */
+#include "cmd/rivalling.h"
+
+#include <stdlib.h>
+
+#include "cmd/figures.h"
+#include "lib/base/mem.h"
+
+static int check(const struct fm_run_options *run, struct fm_err *err)
+{
+    if (!run->model)
+        return fm_fail(err, FM_EUSAGE, "rivals needs --model DIR, the whole checkpoint");
+    if (!fm_run_first_input(run))
+        return fm_fail(err, FM_EUSAGE, "rivals needs --tokens or --text FILE to calibrate on");
+    if (!fm_run_evaluates(run))
+        return fm_fail(
+            err, FM_EUSAGE,
+            "rivals needs --eval-tokens or --eval-text FILE: figures on what rivals were "
+            "calibrated on would compare how well they fit it");
+    return FM_OK;
+}
+
+int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *options,
+                     const char *plot, struct fm_err *err)
+{
+    struct fm_run_options run = cli->run;
+    struct fm_cli_text text;
+    if (check(&run, err))
+        return err->code;
+    run.input = cli->operands == 2 ? cli->operand[1] : NULL;
+    struct fm_rival_table *table = fm_alloc(1, sizeof *table, "a table", err);
+    int rc = table ? fm_rival_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
+    if (!rc && plot && !cli->dry_run)
+        rc = fm_cli_settle_side(cli, "--plot", plot,
+                                fm_figures_rivals_plot(table, plot, cli->run.force, err), err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
+        fm_figures_rivals(text.out, table);
+        rc = fm_cli_result(cli, &text, fm_figures_rivals_json(table), err);
+    }
+    free(table);
+    return rc;
+}
