@@ -59,8 +59,8 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
         {FM_CLI_MODEL,
-         {"model", 'm', FM_CLI_READ, &run->model, "DIR", "checkpoint: config.json and safetensors",
-          0, 0, 0},
+         {"model", 'm', FM_CLI_READ, &run->model, "DIR",
+          "checkpoint directory, or ORG/NAME in the Hugging Face cache", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
          {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
@@ -501,12 +501,23 @@ static void collect(struct fm_cli *cli, const struct table *t)
     fm_guard_reads(g, "standard input", "-", false);
 }
 
+/* A model by its name on the hub is where the cache on this machine has it. */
+static void find_model(struct fm_cli *cli)
+{
+    struct fm_err err = {0};
+    if (fm_run_find_model(&cli->run, &err)) {
+        fprintf(stderr, "%s: --model: %s\n", cli->tool, err.text);
+        exit(err.code);
+    }
+}
+
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count)
 {
     struct table t;
     build_table(&t, cli, own, count);
     parse_words(cli, &t, argc, argv);
+    find_model(cli);
     collect(cli, &t);
     if (chosen.help)
         print_help(cli, &t);

@@ -402,7 +402,9 @@ static int check_manifest(struct fm_bundle *b, char **text, bool prefix, struct 
 static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     char *text = NULL;
-    int rc = list_members(b, prefix, err);
+    int rc = b->file.size ? list_members(b, prefix, err)
+                          : fm_fail(err, FM_EFORMAT,
+                                    "is empty; it should be what another tool of the suite wrote");
     if (!rc)
         rc = check_ends(b, prefix, err);
     if (!rc)

@@ -37,6 +37,9 @@ int fm_input_open(struct fm_file *f, const char *path, struct fm_err *err)
     if (isatty(STDIN_FILENO))
         return fm_fail(err, FM_EUSAGE,
                        "standard input is a terminal; name an input file or use a pipe");
+    if (S_ISCHR(st.st_mode))
+        return fm_fail(err, FM_EUSAGE,
+                       "standard input is a device; name an input file or use a pipe");
     if (fm_spool_needed(path))
         return open_spooled(f, err);
     return fm_file_adopt(f, fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1),

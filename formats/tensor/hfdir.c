@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/tensor/hfcache.h"
 #include "formats/tensor/hfindex.h"
 #include "lib/base/mem.h"
 
@@ -121,9 +122,7 @@ static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
     if (is_there(dir, INDEX))
         return open_index(dir, err);
     if (!is_there(dir, SINGLE))
-        return fm_fail(err, FM_ENOENT,
-                       "neither " SINGLE " nor " INDEX
-                       " was found; convert the model to safetensors");
+        return fm_hfcache_explain_weights(dir->fd, err);
     int rc = alloc_shards(dir, 1, err);
     return rc ? rc : open_shard(dir, 0, SINGLE, err);
 }
@@ -157,6 +156,8 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     if (rc || (rc = fm_file_open_directory(&dir->fd, path, err)))
         goto out;
     rc = read_config(dir, err);
+    if (rc == FM_ENOENT)
+        rc = fm_hfcache_explain_directory(dir->fd, rc, err);
     if (!rc)
         rc = open_weights(dir, err);
     if (!rc)

@@ -232,6 +232,15 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     return check_length(t, err);
 }
 
+/* Printable from the first byte on: people give .jsonl and .txt for tokens. */
+static bool looks_like_text(const unsigned char *begin, size_t n)
+{
+    size_t i = 0;
+    while (i < n && ((begin[i] >= ' ' && begin[i] != 0x7f) || strchr("\t\r\n", begin[i])))
+        i++;
+    return n > 1 && i == n && !memchr(begin, 0, n);
+}
+
 /* Tell the format by the first bytes. */
 static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
 {
@@ -258,9 +267,12 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
         return fm_fail(err, FM_EFORMAT, "%zu bytes are too few for a %s file", n,
                        npy ? ".npy" : "llm.c token");
     if (raw == FM_TOKEN_AUTO)
-        return fm_fail(err, FM_EUSAGE,
-                       "neither .npy nor an llm.c token file, and no .idx or .index is beside "
-                       "it; for raw tokens give --token-dtype u16 or u32");
+        return fm_fail(
+            err, FM_EUSAGE,
+            looks_like_text(begin, n)
+                ? "it is text, not tokens; give it with --text"
+                : "neither .npy nor an llm.c token file, and no .idx or .index is beside "
+                  "it; for raw tokens give --token-dtype u16 or u32");
     return open_raw(t, raw, err);
 }
 

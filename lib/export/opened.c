@@ -11,19 +11,12 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "formats/tensor/hfcache.h"
 #include "lib/base/mem.h"
 #include "lib/export/frontmatter.h"
 #include "lib/stage/stage.h"
 
 /* ---- where the model comes from ---- */
-
-bool fm_opened_is_hub_name(const char *name)
-{
-    const char *slash = strchr(name, '/');
-    size_t n = strspn(name, FM_FRONTMATTER_LETTERS);
-    return slash && slash > name && slash[1] && !strchr(slash + 1, '/') && name[n] == '\0' &&
-           name[0] != '.';
-}
 
 /* The license of the checkpoint's card, as lines of front matter. */
 static int read_license(struct fm_opened *o, struct fm_err *err)
@@ -46,7 +39,7 @@ static int read_origin(struct fm_opened *o, struct fm_err *err)
     if (!rc)
         rc = fm_json_tree(&config, o->config_text, o->config_bytes, err);
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(config, "_name_or_path");
-    if (cJSON_IsString(name) && fm_opened_is_hub_name(name->valuestring) &&
+    if (cJSON_IsString(name) && fm_hfcache_is_name(name->valuestring) &&
         strlen(name->valuestring) < sizeof o->name)
         snprintf(o->name, sizeof o->name, "%s", name->valuestring);
     cJSON_Delete(config);

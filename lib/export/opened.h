@@ -60,7 +60,4 @@ uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part 
 /* Bytes of a channel of an expert: its rows of gate, up and down, and their biases. */
 uint64_t fm_opened_channel_weights(const struct fm_opened *o);
 
-/* "org/name" as the hub spells it: no path. */
-bool fm_opened_is_hub_name(const char *name);
-
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/tensor/hfcache.h"
 #include "lib/base/mem.h"
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
@@ -77,7 +78,7 @@ static int keep_members(struct fm_exportplan *p, struct fm_err *err)
 static int check_values(const struct fm_exportplan *p, struct fm_err *err)
 {
     const char *given = p->options.base_model;
-    if (given && (!fm_opened_is_hub_name(given) || strlen(given) >= sizeof p->from->name))
+    if (given && (!fm_hfcache_is_name(given) || strlen(given) >= sizeof p->from->name))
         return fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is no name of the form org/name",
                        given);
     return FM_OK;

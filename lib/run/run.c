@@ -4,6 +4,7 @@
  */
 #include "lib/run/run.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "formats/file/file.h"
+#include "formats/tensor/hfcache.h"
 #include "lib/base/units.h"
 
 #define DECIMALS 6 /* of a weight */
@@ -37,6 +39,17 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
 const char *fm_run_first_input(const struct fm_run_options *run)
 {
     return run->tokens ? run->tokens : run->texts[0];
+}
+
+int fm_run_find_model(struct fm_run_options *run, struct fm_err *err)
+{
+    static char path[PATH_MAX];
+    if (!run->model || access(run->model, F_OK) == 0 || !fm_hfcache_is_name(run->model))
+        return FM_OK;
+    int rc = fm_hfcache_find(path, sizeof path, run->model, err);
+    if (!rc)
+        run->model = path;
+    return rc;
 }
 
 bool fm_run_evaluates(const struct fm_run_options *run)

@@ -63,6 +63,12 @@ struct fm_run_options {
     const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
 };
 
+/*
+ * run->model may be ORG/NAME, where nothing on disk has that name: it becomes the directory of that
+ * checkpoint in the cache of Hugging Face's programs, which stays valid.  FM_ENOENT.
+ */
+int fm_run_find_model(struct fm_run_options *run, struct fm_err *err);
+
 /* The table for run->device and precision. */
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err);
 

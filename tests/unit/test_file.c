@@ -180,7 +180,7 @@ static void standard_input_may_be_a_pipe_or_a_file(void **state)
     assert_int_equal(in_child(read_stdin, fd, -2), FM_EFORMAT);
     close(fd);
     fd = open("/dev/zero", O_RDONLY);
-    assert_int_equal(in_child(read_stdin, fd, -2), FM_EFORMAT);
+    assert_int_equal(in_child(read_stdin, fd, -2), FM_EUSAGE);
     close(fd);
 }
 

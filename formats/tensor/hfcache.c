@@ -1,0 +1,148 @@
+/*
+ * People know a model by its name on the hub, and have its files where `hf download` put them:
+ *
+ *     ROOT/models--ORG--NAME/refs/main            the revision that is current, as text
+ *     ROOT/models--ORG--NAME/snapshots/REVISION   links to the files, a checkpoint directory
+ *
+ * Nothing is fetched here.  What people give instead of a checkpoint directory (the cache itself, a
+ * download that was cut off, weights of another format) gets a sentence with the next step.
+ */
+#include "formats/tensor/hfcache.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+#define REVISION_BYTES 128
+
+bool fm_hfcache_is_name(const char *name)
+{
+    const char *slash = strchr(name, '/');
+    size_t n = strspn(name, LETTERS "/");
+    return slash && slash > name && slash[1] && !strchr(slash + 1, '/') && name[n] == '\0' &&
+           name[0] != '.';
+}
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* Where the cache is, in the order in which huggingface_hub looks; "" where there is no home. */
+static void find_root(char root[PATH_MAX])
+{
+    const char *at;
+    root[0] = '\0';
+    if ((at = variable("HF_HUB_CACHE")))
+        snprintf(root, PATH_MAX, "%s", at);
+    else if ((at = variable("HF_HOME")))
+        snprintf(root, PATH_MAX, "%s/hub", at);
+    else if ((at = variable("XDG_CACHE_HOME")))
+        snprintf(root, PATH_MAX, "%s/huggingface/hub", at);
+    else if ((at = variable("HOME")))
+        snprintf(root, PATH_MAX, "%s/.cache/huggingface/hub", at);
+}
+
+/* The revision that refs/main names: one component of a path. */
+static bool read_revision(char revision[REVISION_BYTES], const char *repository)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/refs/main", repository);
+    int fd = n < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    ssize_t got = read(fd, revision, REVISION_BYTES - 1);
+    close(fd);
+    revision[got > 0 ? got : 0] = '\0';
+    revision[strcspn(revision, "\r\n")] = '\0';
+    return revision[0] && revision[0] != '.' && strspn(revision, LETTERS) == strlen(revision);
+}
+
+int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err)
+{
+    char root[PATH_MAX], repository[PATH_MAX], revision[REVISION_BYTES];
+    struct stat st;
+    int slash = (int)strcspn(name, "/");
+    find_root(root);
+    int n = snprintf(repository, sizeof repository, "%s/models--%.*s--%s", root, slash, name,
+                     name + slash + 1);
+    bool found = n < (int)sizeof repository && read_revision(revision, repository);
+    if (found) {
+        n = snprintf(path, size, "%s/snapshots/%s", repository, revision);
+        found = n > 0 && (size_t)n < size && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    }
+    if (found)
+        return FM_OK;
+    return fm_fail(err, FM_ENOENT,
+                   "'%s' is neither a directory nor in the Hugging Face cache '%s'; fetch it with: "
+                   "hf download %s",
+                   name, root, name);
+}
+
+/* Is there an entry whose name begins so? */
+static bool has_entry(int dir, const char *begin, const char *end)
+{
+    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *e;
+    bool found = false;
+    if (!d && fd >= 0)
+        close(fd);
+    while (d && !found && (e = readdir(d))) {
+        size_t n = strlen(e->d_name), tail = strlen(end);
+        found = strncmp(e->d_name, begin, strlen(begin)) == 0 && n >= tail &&
+                strcmp(e->d_name + n - tail, end) == 0;
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
+static bool is_there(int dir, const char *name)
+{
+    struct stat st;
+    return fstatat(dir, name, &st, 0) == 0;
+}
+
+int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err)
+{
+    if (is_there(dir, "snapshots"))
+        return fm_fail(err, FM_ENOENT,
+                       "is a repository in a Hugging Face cache; give its ORG/NAME, or the "
+                       "directory snapshots/REVISION in it");
+    if (has_entry(dir, "models--", ""))
+        return fm_fail(err, FM_ENOENT,
+                       "is a Hugging Face cache; give a model's ORG/NAME, with HF_HUB_CACHE set to "
+                       "this directory");
+    if (is_there(dir, "hub") && has_entry(dir, "hub", ""))
+        return fm_fail(err, FM_ENOENT,
+                       "is a home of Hugging Face's programs; give a model's ORG/NAME, with "
+                       "HF_HOME set to this directory");
+    return rc;
+}
+
+int fm_hfcache_explain_weights(int dir, struct fm_err *err)
+{
+    if (has_entry(dir, "model-", ".safetensors"))
+        return fm_fail(err, FM_ENOENT,
+                       "has shards and no model.safetensors.index.json, which says what belongs "
+                       "together; hf download fetches what is missing");
+    if (has_entry(dir, "", ".bin") || has_entry(dir, "", ".pth") || has_entry(dir, "", ".pt"))
+        return fm_fail(err, FM_ENOENT,
+                       "has weights of PyTorch's own format and no safetensors; load it in "
+                       "transformers and save_pretrained() it");
+    if (has_entry(dir, "", ".gguf"))
+        return fm_fail(err, FM_ENOENT,
+                       "has GGUF files and no safetensors; give the checkpoint they were made "
+                       "from");
+    return fm_fail(err, FM_ENOENT,
+                   "neither model.safetensors nor model.safetensors.index.json was found; "
+                   "hf download fetches them");
+}

@@ -1,0 +1,52 @@
+# What people give where a checkpoint, tokens or a stage stream should be: each with the next step;
+# and a model by the name it has on the hub.
+odd=$GOLDEN/odd-mixtral
+unset HF_HOME XDG_CACHE_HOME
+export HF_HUB_CACHE=$PWD/cache HOME=$PWD
+snapshot=cache/models--some--model/snapshots/0123abc
+mkdir -p $snapshot cache/models--some--model/blobs cache/models--some--model/refs cache/models--other--model unindexed torch gguf empty
+printf 0123abc >cache/models--some--model/refs/main
+for file in "$odd"/*; do # as the hub's programs keep it
+    cp "$file" cache/models--some--model/blobs
+    ln -s "../../blobs/${file##*/}" $snapshot
+done
+cp "$odd"/* unindexed && rm -f unindexed/*.index.json
+cp "$odd/config.json" torch && touch torch/pytorch_model.bin
+cp "$odd/config.json" gguf && touch gguf/model-q4.gguf
+cp "$odd/config.json" empty
+plan() { # plan MODEL [TOKENS]: the sentence, or that it is planned
+    fm-rank -n --model "$1" --tokens "${2:-$odd/tokens.npy}" >said 2>&1
+    local status=$?
+    if [ $status = 0 ]; then
+        echo "$1: planned"
+    else
+        sed "s|$PWD|HERE|; s|$odd|ODD|" said
+    fi
+    echo "status $status"
+}
+for model in nothing some/model some/other cache cache/models--some--model unindexed torch gguf empty; do
+    plan $model
+done
+printf '../../..' >cache/models--some--model/refs/main
+plan some/model
+rm -r cache/models--some--model/refs
+plan some/model
+(
+    unset HF_HUB_CACHE
+    HF_HOME=$PWD/home plan some/model
+    XDG_CACHE_HOME=$PWD/xdg plan some/model
+    plan some/model
+)
+echo '{"text": "once"}' >rows.jsonl
+plan "$odd" rows.jsonl
+printf '\001\000\002\000\003\000' >raw
+plan "$odd" raw
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null
+echo "-- no stream"
+for give in "cat /dev/null |" "cat rows.jsonl |" "</dev/null"; do
+    case $give in
+    '<'*) bash -c "fm-pack --model $odd -o family.fm $give" 2>&1 ;;
+    *) bash -c "$give fm-pack --model $odd -o family.fm" 2>&1 ;;
+    esac
+    echo "status $?"
+done
