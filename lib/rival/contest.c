@@ -35,9 +35,15 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival)
         {.kind = FM_CONTEST_METHOD, .name = "saliency", .method = FM_METHOD_SALIENCY},
         {.kind = FM_CONTEST_METHOD, .name = "walk", .method = FM_METHOD_WALK},
         {.kind = FM_CONTEST_METHOD, .name = "learned", .method = FM_METHOD_LEARNED},
+        {.kind = FM_CONTEST_METHOD, .name = "default", .method = FM_METHODS},
         {.kind = FM_CONTEST_BUNDLE, .name = "bundle"},
     };
     return &rule[rival];
+}
+
+enum fm_method fm_contest_method(const struct fm_contest_rule *rule)
+{
+    return rule->method == FM_METHODS ? fm_methods_usual() : rule->method;
 }
 
 const char *fm_contest_ranking(const struct fm_contest *c, enum fm_criterion criterion, char *path)
@@ -137,11 +143,11 @@ static int calibrate_row(struct fm_contest *c, struct fm_rival_row *row, struct 
         rc = rank_by(c, rule->criterion, err);
         spent = c->ranked[rule->criterion];
     } else if (row->recovered) {
-        rc = recover_by(c, rule->method, err);
-        spent = c->recovered[rule->method];
+        rc = recover_by(c, fm_contest_method(rule), err);
+        spent = c->recovered[fm_contest_method(rule)];
     } else {
-        rc = train_by(c, rule->method, err);
-        spent = c->trained[rule->method];
+        rc = train_by(c, fm_contest_method(rule), err);
+        spent = c->trained[fm_contest_method(rule)];
     }
     row->seconds = spent.seconds;
     row->memory = spent.memory;
@@ -393,8 +399,9 @@ static int measure_any(struct stand *s, struct fm_rival_row *row, struct fm_err 
     case FM_CONTEST_CHANNELS:
         return measure_channels(s, row, err);
     case FM_CONTEST_METHOD:
-        return measure_file(s, row,
-                            fm_contest_masks(s->contest, rule->method, row->recovered, path), err);
+        return measure_file(
+            s, row, fm_contest_masks(s->contest, fm_contest_method(rule), row->recovered, path),
+            err);
     default:
         return measure_file(s, row, s->contest->run->input, err);
     }

@@ -22,9 +22,11 @@ struct fm_contest_rule {
     const char *name;
     enum fm_criterion criterion; /* of channels */
     int scope;                   /* enum fm_channelcut */
-    enum fm_method method;
+    enum fm_method method;       /* FM_METHODS: the default */
 };
 const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival);
+/* The method of a rule that has one. */
+enum fm_method fm_contest_method(const struct fm_contest_rule *rule);
 
 struct fm_contest {
     const struct fm_run_options *run;

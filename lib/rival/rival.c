@@ -33,6 +33,15 @@ static void add_row(struct fm_rival_table *t, enum fm_rival rival, bool recovere
                                        rule->method == fm_methods_usual()};
 }
 
+/* The row of the default: one of the methods that have a row, or its own. */
+static enum fm_rival usual_row(void)
+{
+    int i = FM_RIVAL_UNIFORM;
+    while (i < FM_RIVAL_DEFAULT && fm_contest_rule((enum fm_rival)i)->method != fm_methods_usual())
+        i++;
+    return (enum fm_rival)i;
+}
+
 /* What a word of --only names; false where that is nothing. */
 static bool find_row(const char *word, size_t len, enum fm_rival *rival, bool *recovered)
 {
@@ -57,20 +66,22 @@ static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *ru
         enum fm_rival rival;
         bool recovered;
         if (!find_row(at, len, &rival, &recovered))
-            return fm_fail(err, FM_EUSAGE,
-                           "--only: '%.*s' is no rival; use reap, frequency, random, activation, "
-                           "contribution, energy, fisher-expert, fisher-layer, fisher-global, "
-                           "bundle, or uniform, saliency, walk, learned, also with +recover",
-                           (int)(len < 64 ? len : 64), at);
+            return fm_fail(
+                err, FM_EUSAGE,
+                "--only: '%.*s' is no rival; use reap, frequency, random, activation, "
+                "contribution, energy, fisher-expert, fisher-layer, fisher-global, "
+                "bundle, or uniform, saliency, walk, learned, default, also with +recover",
+                (int)(len < 64 ? len : 64), at);
         if (rival == FM_RIVAL_BUNDLE && !run->input)
             return fm_fail(err, FM_EUSAGE, "--only bundle: name the bundle");
-        wanted[rival][recovered] = true;
+        wanted[rival == FM_RIVAL_DEFAULT ? usual_row() : rival][recovered] = true;
         at += len + (at[len] == ',');
     }
     for (int i = 0; i < FM_RIVALS; i++)
         for (int recovered = 0; recovered < 2; recovered++) {
             bool own = fm_contest_rule((enum fm_rival)i)->kind == FM_CONTEST_METHOD;
-            bool there = (own || !recovered) && (i != FM_RIVAL_BUNDLE || run->input);
+            bool there = (own || !recovered) && (i != FM_RIVAL_BUNDLE || run->input) &&
+                         (i != FM_RIVAL_DEFAULT || usual_row() == FM_RIVAL_DEFAULT);
             if (there && (!only || wanted[i][recovered]))
                 add_row(t, (enum fm_rival)i, recovered);
         }

@@ -35,7 +35,8 @@ enum fm_rival {
     FM_RIVAL_SALIENCY,
     FM_RIVAL_WALK,
     FM_RIVAL_LEARNED,
-    FM_RIVAL_BUNDLE, /* the family that was given */
+    FM_RIVAL_DEFAULT, /* what fm-train does unless told otherwise, where that is none of these */
+    FM_RIVAL_BUNDLE,  /* the family that was given */
     FM_RIVALS
 };
 

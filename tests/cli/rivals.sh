@@ -25,6 +25,7 @@ rivals "${both[@]}" --only ,
 rivals "${both[@]}" --only bundle
 rivals "${both[@]}" --only reap missing.fm extra.fm
 rivals "${both[@]}" --dry-run
+rivals "${both[@]}" --dry-run --only default+recover,default
 qwen=$GOLDEN/odd-qwen2
 rivals -n --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy"
 rivals "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,saliency,walk+recover --steps 2 \
