@@ -24,7 +24,7 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_report_uint(o, "bytes_layout", r->bytes_layout);
     fm_report_uint(o, "channels_pad", r->channels_pad);
     fm_report_uint(o, "bytes_pad", r->bytes_pad);
-    if (r->layout->family) {
+    if (r->layout->all_members) {
         fm_report_uint(o, "members", (uint64_t)r->members);
         fm_report_uint(o, "channels_freed", r->channels_freed);
         fm_report_uint(o, "bytes_freed", r->bytes_freed);

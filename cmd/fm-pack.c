@@ -47,7 +47,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
 static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
 {
     int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);
-    if (given > 1 || (given == 0 && !o->layout->family))
+    if (given > 1 || (given == 0 && !o->layout->all_members))
         return fm_fail(err, FM_EUSAGE,
                        "--export needs one of --budget R, --fit SIZE and --mask INDEX");
     if (o->exact && o->budget < 0)

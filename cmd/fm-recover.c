@@ -9,9 +9,9 @@ static void describe(FILE *out, const void *report)
 {
     const struct fm_recover_report *r = report;
     fprintf(out, "adapter  on mask %d, budget %.4f\n", r->mask,
-            fm_masks_budget(&r->family, r->mask));
+            fm_masks_budget(&r->masks, r->mask));
     fprintf(out, "steps    %d, loss %.4f -> %.4f\n", r->steps, r->loss_first, r->loss_last);
-    fm_show_losses(out, &r->family, r->after);
+    fm_show_losses(out, &r->masks, r->after);
 }
 
 static cJSON *describe_json(const void *report)
@@ -19,12 +19,12 @@ static cJSON *describe_json(const void *report)
     const struct fm_recover_report *r = report;
     cJSON *o = fm_report_begin("fm-recover");
     fm_report_uint(o, "mask", (uint64_t)r->mask);
-    fm_report_double(o, "budget", fm_masks_budget(&r->family, r->mask));
+    fm_report_double(o, "budget", fm_masks_budget(&r->masks, r->mask));
     fm_report_uint(o, "steps", (uint64_t)r->steps);
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);
     fm_report_double(o, "loss_first", r->loss_first);
     fm_report_double(o, "loss_last", r->loss_last);
-    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->family, r->after));
+    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->masks, r->after));
     fm_report_double(o, "seconds", r->seconds);
     fm_report_double(o, "seconds_per_step", r->seconds_step);
     return o;

@@ -10,7 +10,7 @@
 static void describe(FILE *out, const void *report)
 {
     const struct fm_train_report *r = report;
-    const struct fm_masks *f = &r->family;
+    const struct fm_masks *f = &r->masks;
     fprintf(out, "masks    %d, budgets 0 to %.4f\n", f->count, fm_masks_budget(f, f->count - 1));
     if (r->steps)
         fprintf(out, "steps    %d, %d of them resumed\n", r->steps, r->resumed);
@@ -24,7 +24,7 @@ static cJSON *describe_json(const void *report)
     fm_report_uint(o, "steps", (uint64_t)r->steps);
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);
     cJSON_AddBoolToObject(o, "reached", r->reached);
-    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->family, NULL));
+    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->masks, NULL));
     fm_report_double(o, "seconds", r->seconds);
     fm_report_double(o, "seconds_per_step", r->seconds_step);
     return o;

@@ -153,19 +153,19 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     return fm_cli_result(cli, &text, tool->json(tool->report), err);
 }
 
-void fm_show_losses(FILE *out, const struct fm_masks *family, const struct fm_quality *after)
+void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)
 {
     int last = -1;
     const char *begin = "held out CE ";
     for (uint64_t tenth = 0; tenth <= 8; tenth += 2) {
         struct fm_decimal at = {tenth, 10};
-        int b = fm_masks_nearest(family, &at);
-        if (b <= last || family->mask[b].quality.positions == 0)
+        int b = fm_masks_nearest(masks, &at);
+        if (b <= last || masks->mask[b].quality.positions == 0)
             continue;
-        fprintf(out, "%s%.4f", begin, family->mask[b].quality.ce);
+        fprintf(out, "%s%.4f", begin, masks->mask[b].quality.ce);
         if (after)
             fprintf(out, " -> %.4f", after[b].ce);
-        fprintf(out, " at %.3f", fm_masks_budget(family, b));
+        fprintf(out, " at %.3f", fm_masks_budget(masks, b));
         begin = ", ";
         last = b;
     }
@@ -186,15 +186,15 @@ cJSON *fm_show_quality(const struct fm_quality *q)
     return o;
 }
 
-cJSON *fm_show_family(const struct fm_masks *family, const struct fm_quality *after)
+cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *after)
 {
     cJSON *list = cJSON_CreateArray();
-    for (int b = 0; b < family->count; b++) {
-        const struct fm_mask *mask = &family->mask[b];
+    for (int b = 0; b < masks->count; b++) {
+        const struct fm_mask *mask = &masks->mask[b];
         cJSON *o = cJSON_CreateObject();
         fm_report_uint(o, "index", (uint64_t)b);
         fm_report_uint(o, "removed", mask->removed);
-        fm_report_double(o, "budget", fm_masks_budget(family, b));
+        fm_report_double(o, "budget", fm_masks_budget(masks, b));
         cJSON_AddStringToObject(o, "method", fm_method_name(mask->method));
         fm_report_uint(o, "step", (uint64_t)mask->step);
         cJSON_AddItemToObject(o, "quality", fm_show_quality(&mask->quality));

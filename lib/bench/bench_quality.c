@@ -66,7 +66,7 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
         fm_budgets_open(&s->budgets, &s->bundle, err) || open_model(s, run, err))
         return err->code;
     const struct fm_config *config = fm_model_config(s->model);
-    const struct fm_masks *f = &s->budgets.family;
+    const struct fm_masks *f = &s->budgets.masks;
     if (config->M != f->M || config->E != f->E || config->I != f->I)
         return fm_fail(err, FM_ECONFIG,
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
@@ -134,7 +134,7 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, con
 static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
                        uint64_t seed, struct fm_err *err)
 {
-    const struct fm_masks *f = &s->budgets.family;
+    const struct fm_masks *f = &s->budgets.masks;
     struct fm_masks layer, global;
     size_t experts = (size_t)f->M * (size_t)f->E;
     fm_masks_init(&layer, f->M, f->E, f->I);
@@ -161,7 +161,7 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
 static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_run_options *run,
                    struct fm_err *err)
 {
-    const struct fm_masks *f = &s->budgets.family;
+    const struct fm_masks *f = &s->budgets.masks;
     const struct fm_ops *ops;
     int masks = q->rows * FM_BENCH_KINDS;
     size_t experts = (size_t)f->M * (size_t)f->E;
@@ -189,7 +189,7 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool
     *result = (struct fm_bench_quality){0};
     int rc = open_subject(&s, run, err);
     if (!rc)
-        rc = choose_rows(result, &s.budgets.family, budgets, err);
+        rc = choose_rows(result, &s.budgets.masks, budgets, err);
     if (!rc) {
         result->sequences = s.held.count;
         result->T = s.held.T;

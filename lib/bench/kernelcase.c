@@ -156,7 +156,7 @@ static int open_family(struct fm_kernelcase *c, const struct fm_kernelbench_opti
         c->I = model.I;
         c->layer.E = model.E;
         c->K = model.K;
-        rc = set_masks(c, &masks.family, o->budgets, err);
+        rc = set_masks(c, &masks.masks, o->budgets, err);
     }
     fm_budgets_release(&masks);
     fm_bundle_close(&bundle);

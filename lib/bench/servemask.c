@@ -39,7 +39,7 @@ static int open_drawn(struct fm_servemask *m, struct fm_config *config, struct f
 static int choose_masks(struct fm_servemask *m, struct fm_err *err)
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
-    const struct fm_masks *f = &m->family.family;
+    const struct fm_masks *f = &m->budgets.masks;
     int count;
     if (fm_kernelcase_budgets(budget, &count, m->options->budgets, err))
         return err->code;
@@ -63,7 +63,7 @@ static int open_family(struct fm_servemask *m, struct fm_config *config, struct 
     if (!rc)
         rc = fm_stage_model_read(&model, &bundle, err);
     if (!rc)
-        rc = fm_budgets_open(&m->family, &bundle, err);
+        rc = fm_budgets_open(&m->budgets, &bundle, err);
     if (!rc)
         rc = choose_masks(m, err);
     if (!rc) {
@@ -88,13 +88,13 @@ int fm_servemask_open(struct fm_servemask *m, const struct fm_servebench_options
 
 void fm_servemask_close(struct fm_servemask *m)
 {
-    fm_budgets_release(&m->family);
+    fm_budgets_release(&m->budgets);
 }
 
 int fm_servemask_draw(const struct fm_servemask *m, int l, int32_t *widths, struct fm_err *err)
 {
     struct fm_kernelcase k = {0};
-    const struct fm_masks *f = &m->family.family;
+    const struct fm_masks *f = &m->budgets.masks;
     if (!m->layers) {
         if (!draw(&k, m, l, err))
             memcpy(widths, k.widths, (size_t)k.layer.B * (size_t)k.layer.E * sizeof *widths);

@@ -12,7 +12,7 @@ struct fm_servemask {
     int model_layers; /* of the family's model, those without experts too */
     const struct fm_servebench_options *options;
     uint64_t seed;
-    struct fm_budgets family;
+    struct fm_budgets budgets;
     int mask[FM_KERNELBENCH_BUDGETS_MAX]; /* the family's nearest to each budget */
 };
 

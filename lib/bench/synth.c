@@ -303,7 +303,7 @@ struct stage {
     struct fm_config config;
     struct fm_ranking ranking;
     struct fm_actions actions;
-    struct fm_masks family;
+    struct fm_masks masks;
     cJSON *manifest;
     void *data[2]; /* ranking, masks */
     size_t size[2];
@@ -316,9 +316,9 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     int rc = draw_ranking(&g->ranking, c, seed, err);
     if (!rc)
         rc = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
-    fm_masks_init(&g->family, c->M, c->E, c->I);
+    fm_masks_init(&g->masks, c->M, c->E, c->I);
     if (!rc)
-        rc = fm_masks_saliency(&g->family, &g->actions, g->ranking.scores, g->ranking.order, &step,
+        rc = fm_masks_saliency(&g->masks, &g->actions, g->ranking.scores, g->ranking.order, &step,
                                &until, FM_PER_EXPERT, err);
     return rc;
 }
@@ -337,7 +337,7 @@ static int make_manifest(struct stage *g, struct fm_err *err)
     if (!rc)
         rc = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
     if (!rc)
-        rc = fm_budgets_pack(&g->family, &g->actions, &g->config,
+        rc = fm_budgets_pack(&g->masks, &g->actions, &g->config,
                              fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
                              &g->data[1], &g->size[1], err);
     if (!rc)
@@ -369,7 +369,7 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
     cJSON_Delete(g.manifest);
     free(g.data[0]);
     free(g.data[1]);
-    fm_masks_release(&g.family);
+    fm_masks_release(&g.masks);
     fm_ranking_release(&g.ranking);
     fm_hfdir_close(&g.dir);
     return rc;

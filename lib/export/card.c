@@ -37,7 +37,7 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 /* The figures measured are those of the mask: of this export too, if it is the mask or more. */
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_mask *mask = p->from->budgets.family.mask;
+    const struct fm_mask *mask = p->from->budgets.masks.mask;
     const struct fm_quality *q = &mask[p->index].quality;
     const struct fm_budget *b = &p->from->budgets.budget[p->index];
     bool more = p->widths.by_layout + p->widths.by_pad > 0;
@@ -135,7 +135,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
                       "divergence | same token |\n|---|---|---|---|---|---|\n");
     for (int b = p->first; b <= p->last; b++) {
-        const struct fm_quality *q = &p->from->budgets.family.mask[b].quality;
+        const struct fm_quality *q = &p->from->budgets.masks.mask[b].quality;
         const struct fm_budget *s = &p->from->budgets.budget[b];
         fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
                        s->params_active);
@@ -311,7 +311,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_budget *b = p->from->budgets.budget;
     struct fm_text t = {0};
     say_front_matter(&t, p);
-    if (layout->family)
+    if (layout->all_members)
         fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
                        b[p->first].budget, b[p->last].budget);
     else
@@ -321,7 +321,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
                    "The channels of every expert are ranked, and the least important ones\n"
                    "removed; a mask says how many each expert keeps.\n\n%s\n\n",
                    p->options.load_cap ? layout->about_capped : layout->about);
-    if (layout->family)
+    if (layout->all_members)
         say_family(&t, p);
     else
         say_numbers(&t, p);

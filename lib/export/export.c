@@ -20,17 +20,17 @@
 static int choose_budget(const struct fm_exportplan *p, const struct fm_run_options *run,
                          int *index, struct fm_err *err)
 {
-    const struct fm_masks *family = &p->from->budgets.family;
+    const struct fm_masks *masks = &p->from->budgets.masks;
     const struct fm_masks_wish wish = {.budget = p->options.budget,
                                        .step = fm_stage_budget_step(&p->from->bundle),
                                        .exact = p->options.exact};
     if (!fm_planner_keeps(&p->options, wish.budget))
         return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", wish.budget,
                        p->options.load_low, p->options.load_high);
-    int rc = fm_masks_choose(index, family, p->first, p->last, &wish, err);
-    if (!rc && !fm_masks_is_near(family, *index, wish.budget))
+    int rc = fm_masks_choose(index, masks, p->first, p->last, &wish, err);
+    if (!rc && !fm_masks_is_near(masks, *index, wish.budget))
         fm_run_note(run, "--budget %g: the nearest member is mask %d, budget %.4f", wish.budget,
-                    *index, fm_masks_budget(family, *index));
+                    *index, fm_masks_budget(masks, *index));
     return rc;
 }
 
@@ -45,7 +45,7 @@ static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run,
                       struct fm_err *err)
 {
     uint64_t least = UINT64_MAX;
-    for (*index = 0; *index < p->from->budgets.family.count; ++*index) {
+    for (*index = 0; *index < p->from->budgets.masks.count; ++*index) {
         int rc = fm_planner_member(p, *index, err);
         if (rc)
             return rc;
@@ -65,7 +65,7 @@ static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run,
 
 static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err *err)
 {
-    int n = p->from->budgets.family.count;
+    int n = p->from->budgets.masks.count;
     *index = p->options.mask;
     if (*index < 0 || *index >= n)
         return fm_fail(err, FM_EUSAGE, "no mask %d: the family has masks 0 to %d", *index, n - 1);
@@ -103,7 +103,7 @@ static void report_channels(struct fm_export_report *r, const struct fm_exportpl
     r->bytes_layout = p->widths.by_layout * channel;
     r->channels_pad = p->widths.by_pad;
     r->bytes_pad = fm_exportplan_full(p) ? 0 : p->widths.by_pad * channel;
-    if (!r->layout->family)
+    if (!r->layout->all_members)
         return;
     r->members = p->last - p->first + 1;
     r->channels_freed = fm_exportplan_freed(p);

@@ -196,7 +196,7 @@ uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
 
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
 {
-    uint64_t freed = fm_masks_channels(&p->from->budgets.family);
+    uint64_t freed = fm_masks_channels(&p->from->budgets.masks);
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         freed -= p->widths.kept[i];
     return freed;
@@ -205,7 +205,7 @@ uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
 bool fm_exportplan_full(const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    return layout->full || (layout->family && !p->options.load_cap);
+    return layout->full || (layout->all_members && !p->options.load_cap);
 }
 
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)

@@ -68,7 +68,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
     t->failed = t->failed || !widths;
     fm_text_printf(t, "[");
     for (int b = p->first; b <= p->last && widths; b++) {
-        const uint32_t *mask = fm_masks_widths(&p->from->budgets.family, b);
+        const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, b);
         for (size_t i = 0; i < n; i++)
             widths[i] = fm_exportplan_round(p, mask[i]);
         fm_text_printf(t, "%s\n    ", b > p->first ? "," : "");
@@ -122,7 +122,7 @@ static void say_switch(struct fm_text *t, const struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_elastic = {
     .name = "elastic",
-    .family = true,
+    .all_members = true,
     .capped = "load-cap",
     .multiple = 1,
     .names = FM_NAMING_RAGGED,

@@ -12,7 +12,7 @@
 static void level_model(struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
-    uint32_t k = fm_actions_uniform_export(p->from->budgets.family.mask[p->index].removed, c->M,
+    uint32_t k = fm_actions_uniform_export(p->from->budgets.masks.mask[p->index].removed, c->M,
                                            c->E, c->I, p->from->budgets.actions.multiple);
     for (int i = 0; i < c->M * c->E; i++)
         p->widths.kept[i] = k;

@@ -36,9 +36,9 @@ struct fm_layout {
 
     /* ---- which widths ---- */
 
-    bool family;        /* all members, or those that --load-cap keeps: --budget says which one it
+    bool all_members;   /* all members, or those that --load-cap keeps: --budget says which one it
                            starts with, --fit has nothing to choose */
-    const char *capped; /* family: what lists call it with a load cap; NULL: it takes none */
+    const char *capped; /* all_members: what lists call it with a load cap; NULL: it takes none */
     bool one_width;     /* of all experts of the model, whatever the mask gives each of them */
     bool full;          /* files have room for all channels of every expert, zero where removed */
     uint32_t multiple;  /* its kernels need widths that are multiples of it; 1: any */

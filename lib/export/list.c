@@ -23,7 +23,7 @@
 
 static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
 {
-    const struct fm_mask *m = &b->family.mask[i];
+    const struct fm_mask *m = &b->masks.mask[i];
     const struct fm_budget *s = &b->budget[i];
     *row = (struct fm_list_row){.index = i,
                                 .budget = s->budget,
@@ -62,14 +62,14 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
-    const struct fm_mask *mask = &o->budgets.family.mask[p->index];
+    const struct fm_mask *mask = &o->budgets.masks.mask[p->index];
     uint64_t channel = fm_opened_channel_weights(o);
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
-    if (p->options.layout->family)
+    if (p->options.layout->all_members)
         full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
     full += (uint64_t)o->config.M * fm_mlp_channel_params(o->config.H) *
             (uint64_t)(p->widths.shared - o->config.shared) * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-    return full - (fm_masks_channels(&o->budgets.family) - fm_exportplan_channels_all(p)) * channel;
+    return full - (fm_masks_channels(&o->budgets.masks) - fm_exportplan_channels_all(p)) * channel;
 }
 
 /* A form of one member; of all files where there are weights. */
@@ -112,7 +112,7 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
 static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms,
                      struct fm_err *err)
 {
-    int n = o->budgets.family.count, rc = FM_OK;
+    int n = o->budgets.masks.count, rc = FM_OK;
     list->row = fm_alloc((size_t)n, sizeof *list->row, "the list of budgets", err);
     if (!list->row)
         return err->code;

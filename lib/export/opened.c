@@ -127,8 +127,8 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
         o->dtype = model.dtype;
         rc = read_tensors(o, needs, err);
     }
-    if (!rc && (o->budgets.family.M != o->config.M || o->budgets.family.E != o->config.E ||
-                o->budgets.family.I != o->config.I))
+    if (!rc && (o->budgets.masks.M != o->config.M || o->budgets.masks.E != o->config.E ||
+                o->budgets.masks.I != o->config.I))
         rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
                      o->bundle.file.path);
     return rc ? rc : read_origin(o, err);

@@ -16,7 +16,7 @@
 
 int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
 {
-    if (o->by == FM_BY_FIT && o->layout->family)
+    if (o->by == FM_BY_FIT && o->layout->all_members)
         return fm_fail(err, FM_EUSAGE,
                        "--fit chooses a member, and layout %s holds all of them; use "
                        "--budget R, the one to start with",
@@ -62,7 +62,7 @@ static int keep_members(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_export_options *o = &p->options;
     const struct fm_budget *b = p->from->budgets.budget;
-    int n = p->from->budgets.family.count;
+    int n = p->from->budgets.masks.count;
     p->last = n - 1;
     while (p->first < n && !fm_planner_keeps(o, b[p->first].budget))
         p->first++;
@@ -149,7 +149,7 @@ static void cover_members(struct fm_exportplan *p)
     uint32_t *kept = p->widths.kept;
     memset(kept, 0, n * sizeof *kept);
     for (int b = p->first; b <= p->last; b++) {
-        const uint32_t *mask = fm_masks_widths(&p->from->budgets.family, b);
+        const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, b);
         for (size_t i = 0; i < n; i++)
             kept[i] = mask[i] > kept[i] ? mask[i] : kept[i];
     }
@@ -164,7 +164,7 @@ void fm_planner_widths(struct fm_exportplan *p, int index)
     if (p->options.load_cap)
         cover_members(p);
     else
-        memcpy(kept, fm_masks_widths(&p->from->budgets.family, index), n * sizeof *kept);
+        memcpy(kept, fm_masks_widths(&p->from->budgets.masks, index), n * sizeof *kept);
     uint64_t before = sum_of(kept, n);
     if (layout->level)
         layout->level(p);
@@ -174,7 +174,7 @@ void fm_planner_widths(struct fm_exportplan *p, int index)
         kept[i] = fm_exportplan_round(p, kept[i]);
     p->widths.by_pad = sum_of(kept, n) - before;
     /* The full model is a member of every family. */
-    bool whole = layout->family && !p->options.load_cap;
+    bool whole = layout->all_members && !p->options.load_cap;
     for (size_t i = 0; i < n; i++) {
         kept[i] = whole ? I : kept[i];
         p->widths.stored[i] = fm_exportplan_full(p) ? I : kept[i];

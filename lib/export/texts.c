@@ -277,7 +277,7 @@ static int say_files(struct fm_text *t, const struct fm_exportplan *p, struct fm
 /* The last text: it names the others. */
 static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
-    const struct fm_mask *mask = &p->from->budgets.family.mask[p->index];
+    const struct fm_mask *mask = &p->from->budgets.masks.mask[p->index];
     const struct fm_export_options *o = &p->options;
     struct fm_text t = {0};
     fm_text_printf(&t, "{\n  \"schema\": %d,\n  \"suite\": \"fm\",\n  \"layout\": \"%s\",\n",

@@ -2,7 +2,7 @@
  * A step: draw widths for every student from the logits, run them with the teacher through one
  * sweep, turn what the visitor summed into gradients of the logits, take a step of Adam, and move
  * lambda so that the expected budget stays on its line.  Widths that the most probable actions
- * give are offered to the family, one change of an expert at a time, so that no budget is jumped
+ * give are offered to the masks, one change of an expert at a time, so that no budget is jumped
  * over.  Draws are a function of (seed, step, student, expert), so nothing random needs to be
  * saved.
  */
@@ -204,10 +204,10 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
  * experts flip in one step, the family still has a mask at every budget step.  What grows wider
  * goes first, then what is decided most clearly.  `from` becomes `to`.
  */
-static int offer_flips(struct fm_learn *n, struct fm_masks *family, uint32_t *from,
+static int offer_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
                        const uint32_t *to, struct fm_err *err)
 {
-    uint64_t channels = fm_masks_channels(family);
+    uint64_t channels = fm_masks_channels(masks);
     uint64_t grown = fm_decimal_ceil(&n->step, channels);
     uint64_t until = fm_decimal_ceil(&n->until, channels);
     struct flip *flip = fm_alloc((size_t)n->logits.X, sizeof *flip, "flips", err);
@@ -218,8 +218,8 @@ static int offer_flips(struct fm_learn *n, struct fm_masks *family, uint32_t *fr
     for (int i = 0; !rc && i < flips; i++) {
         for (int e = 0; e < n->size; e++)
             from[flip[i].x * n->size + e] = flip[i].to;
-        bool arrived = fm_masks_removed(family, from) >= until;
-        rc = fm_masks_offer(family, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
+        bool arrived = fm_masks_removed(masks, from) >= until;
+        rc = fm_masks_offer(masks, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
                             err);
         if (arrived)
             break;
@@ -228,17 +228,17 @@ static int offer_flips(struct fm_learn *n, struct fm_masks *family, uint32_t *fr
     return rc;
 }
 
-int fm_learn_step(struct fm_learn *n, struct fm_masks *family, bool *done, struct fm_err *err)
+int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
     size_t X = experts_of(n);
-    uint64_t until = fm_decimal_ceil(&n->until, fm_masks_channels(family));
+    uint64_t until = fm_decimal_ceil(&n->until, fm_masks_channels(masks));
     uint32_t *before = n->widths + (size_t)n->options->samples * X, *hard = before + X;
     harden(n, before);
-    bool arrived = family->mask[family->count - 1].removed >= until;
+    bool arrived = masks->mask[masks->count - 1].removed >= until;
     *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
     if (*done)
         return arrived ? FM_OK
-                       : fm_masks_offer(family, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
+                       : fm_masks_offer(masks, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
                                         NULL, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
     if (!rc)
@@ -247,5 +247,5 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *family, bool *done, struc
         return rc;
     update_logits(n);
     harden(n, hard);
-    return offer_flips(n, family, before, hard, err);
+    return offer_flips(n, masks, before, hard, err);
 }

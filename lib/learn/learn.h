@@ -45,6 +45,6 @@ void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
  * the family has arrived at `until`, or steps have run out: options->steps and as many again for
  * the hardened budget to catch up.  The last mask is in the family then.
  */
-int fm_learn_step(struct fm_learn *learn, struct fm_masks *family, bool *done, struct fm_err *err);
+int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 
 #endif

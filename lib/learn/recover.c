@@ -55,7 +55,7 @@ void fm_recover_defaults(struct fm_recover_options *options)
 
 void fm_recover_report_release(struct fm_recover_report *report)
 {
-    fm_masks_release(&report->family);
+    fm_masks_release(&report->masks);
     free(report->after);
     *report = (struct fm_recover_report){0};
 }
@@ -125,7 +125,7 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
     item[n++] = array("loss", FM_F64, 1, &t->loss);
     item[n] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
     item[n++].device = a->device;
-    item[n++] = array("after", FM_F64, (uint64_t)r->budgets.family.count * QUALITIES, r->after);
+    item[n++] = array("after", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->after);
     item[n++] = (struct fm_journal_item){.name = "moments",
                                          .dtype = FM_F32,
                                          .count = t->moments.count * t->moments.record / 4,
@@ -162,19 +162,19 @@ static int resume(struct recovery *r, struct fm_err *err)
 /* The mask to recover at. */
 static int choose(int *mask, const struct recovery *r, struct fm_err *err)
 {
-    const struct fm_masks *family = &r->budgets.family;
+    const struct fm_masks *masks = &r->budgets.masks;
     const struct fm_recover_options *o = r->options;
     const struct fm_masks_wish wish = {.budget = (double)r->budget.num / (double)r->budget.den,
                                        .step = fm_stage_budget_step(&r->task.in),
                                        .exact = o->exact};
-    *mask = fm_masks_nearest(family, &r->budget);
-    int rc = FM_OK, last = family->count - 1;
+    *mask = fm_masks_nearest(masks, &r->budget);
+    int rc = FM_OK, last = masks->count - 1;
     if (o->budget && o->strategy == FM_RECOVER_SINGLE)
-        rc = fm_masks_choose(mask, family, 0, last, &wish, err);
-    if (!rc && o->strategy == FM_RECOVER_SINGLE && !fm_masks_is_near(family, *mask, wish.budget))
+        rc = fm_masks_choose(mask, masks, 0, last, &wish, err);
+    if (!rc && o->strategy == FM_RECOVER_SINGLE && !fm_masks_is_near(masks, *mask, wish.budget))
         fm_run_note(r->task.run, "%s %g: the nearest member is mask %d, budget %.4f",
                     o->budget ? "--budget" : "recovery at", wish.budget, *mask,
-                    fm_masks_budget(family, *mask));
+                    fm_masks_budget(masks, *mask));
     return rc;
 }
 
@@ -184,22 +184,22 @@ static int prepare(struct recovery *r, struct fm_err *err)
     int rc = fm_budgets_open(&r->budgets, &task->in, err);
     if (rc)
         return rc;
-    const struct fm_masks *family = &r->budgets.family;
+    const struct fm_masks *masks = &r->budgets.masks;
     int mask = 0;
     rc = choose(&mask, r, err);
     if (rc)
         return rc;
     r->tune = (struct fm_tune){.task = task,
                                .options = r->options,
-                               .family = family,
+                               .masks = masks,
                                .mask = mask,
                                .batch = batch_of(task->run)};
-    if (r->options->strategy == FM_RECOVER_CROSS && family->count < 2)
+    if (r->options->strategy == FM_RECOVER_CROSS && masks->count < 2)
         return fm_fail(err, FM_ECONFIG,
                        "--strategy cross needs masks to distil into, and '%s' has "
                        "only the full one",
                        task->run->input);
-    r->after = fm_alloc((size_t)family->count, QUALITIES * sizeof *r->after, "quality", err);
+    r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
     rc = r->after ? digest_params(r, err) : FM_ENOMEM;
     if (!rc)
         rc = fm_tune_init(&r->tune, err);
@@ -239,7 +239,7 @@ static int measure_group(struct recovery *r, struct fm_quality *quality, int b, 
 {
     struct fm_task *task = &r->task;
     int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
-                                fm_masks_widths(&r->budgets.family, b), n, &r->tune.adapter,
+                                fm_masks_widths(&r->budgets.masks, b), n, &r->tune.adapter,
                                 task->run, err);
     if (rc == FM_EFORMAT)
         return fm_within(err, "training diverged, use a smaller --lr");
@@ -257,7 +257,7 @@ static int measure_group(struct recovery *r, struct fm_quality *quality, int b, 
 static int run_measure(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int count = r->budgets.family.count, rc = FM_OK, b = 0;
+    int count = r->budgets.masks.count, rc = FM_OK, b = 0;
     int group = fm_quality_group(task->config, &task->held, task->memory);
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     if (!quality)
@@ -299,15 +299,15 @@ static void set_quality(struct fm_quality *q, const double *from)
 
 static int fill_report(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_masks *f = &r->budgets.family;
-    fm_masks_init(&report->family, f->M, f->E, f->I);
+    const struct fm_masks *f = &r->budgets.masks;
+    fm_masks_init(&report->masks, f->M, f->E, f->I);
     report->after = fm_alloc((size_t)f->count, sizeof *report->after, "quality", err);
     int rc = report->after ? FM_OK : FM_ENOMEM;
     for (int b = 0; !rc && b < f->count; b++) {
-        rc = fm_masks_append(&report->family, fm_masks_widths(f, b), f->mask[b].method,
+        rc = fm_masks_append(&report->masks, fm_masks_widths(f, b), f->mask[b].method,
                              f->mask[b].step, err);
         if (!rc)
-            report->family.mask[b].quality = f->mask[b].quality;
+            report->masks.mask[b].quality = f->mask[b].quality;
         set_quality(&report->after[b], r->after + (size_t)b * QUALITIES);
     }
     report->mask = r->tune.mask;
@@ -360,7 +360,7 @@ static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_me
                          struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    struct fm_masks *f = &r->budgets.family;
+    struct fm_masks *f = &r->budgets.masks;
     void *frame = NULL;
     for (int b = 0; b < f->count; b++)
         set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);

@@ -11,7 +11,7 @@
 #include "lib/run/run.h"
 
 struct fm_recover_report {
-    struct fm_masks family;   /* quality before, as the stream had it */
+    struct fm_masks masks;    /* quality before, as the stream had it */
     struct fm_quality *after; /* (family.count) on merged, rounded weights */
     int mask;                 /* the one recovered at */
     int steps, resumed;

@@ -1,7 +1,7 @@
 /*
  * Methods differ in how a family comes about: at once from scores, step by step by gradients
  * (learn, walk), or as the best of several.  Around them everything is the same: check the
- * options, take up the state, make the family, measure every mask, write the stream.  `best` is
+ * options, take up the state, make the masks, measure every mask, write the stream.  `best` is
  * the others run one after another, and a choice by held-out loss for every budget.
  */
 #include "lib/learn/train.h"
@@ -47,7 +47,7 @@ void fm_train_defaults(struct fm_train_options *options)
 
 void fm_train_report_release(struct fm_train_report *report)
 {
-    fm_masks_release(&report->family);
+    fm_masks_release(&report->masks);
     *report = (struct fm_train_report){0};
 }
 
@@ -163,7 +163,7 @@ static int make_saliency(struct fm_trainer *t, struct fm_masks *f, struct fm_err
 /* The families that need no gradient: whole at once. */
 static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
 {
-    struct fm_masks *f = &t->family[0];
+    struct fm_masks *f = &t->masks[0];
     switch (t->options->method) {
     case FM_METHOD_SALIENCY:
         return make_saliency(t, f, err);
@@ -171,7 +171,7 @@ static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, str
         return fm_masks_uniform(f, &t->actions, &t->until, err);
     default:
         assert(is_shuffle(t->options->method));
-        return fm_masks_shuffle(f, &from->family, t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
+        return fm_masks_shuffle(f, &from->masks, t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
                                 t->task.run->seed, err);
     }
 }
@@ -185,7 +185,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
                                  .until = t->until,
                                  .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
-    return rc ? rc : fm_masks_full(&t->family[0], FM_METHOD_LEARNED, err);
+    return rc ? rc : fm_masks_full(&t->masks[0], FM_METHOD_LEARNED, err);
 }
 
 static int prepare(struct fm_trainer *t, struct fm_err *err)
@@ -194,7 +194,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     struct fm_budgets from = {0};
     int rc = FM_OK, count = t->task.calib.count, want = t->options->walk_sequences;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_masks_init(&t->family[i], c->M, c->E, c->I);
+        fm_masks_init(&t->masks[i], c->M, c->E, c->I);
     t->walk = (struct fm_walk){.task = &t->task,
                                .actions = &t->actions,
                                .step = &t->step,
@@ -212,9 +212,9 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     if (!rc && t->learns)
         rc = prepare_learn(t, err);
     if (!rc && t->walks)
-        rc = fm_masks_full(&t->family[1], FM_METHOD_WALK, err);
+        rc = fm_masks_full(&t->masks[1], FM_METHOD_WALK, err);
     if (!rc && t->learns && t->walks)
-        rc = make_saliency(t, &t->family[2], err);
+        rc = make_saliency(t, &t->masks[2], err);
     if (!rc && !t->learns && !t->walks)
         rc = make_at_once(t, &from, err);
     fm_budgets_release(&from);
@@ -243,7 +243,7 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
         fm_run_report(run, "learn", taken, taken < steps ? steps : taken, "steps");
         rc = check_stop(t, err);
         if (!rc)
-            rc = fm_learn_step(&t->learn, &t->family[0], &done, err);
+            rc = fm_learn_step(&t->learn, &t->masks[0], &done, err);
         if (!rc)
             rc = save_if_due(t, err);
     }
@@ -252,7 +252,7 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
 
 static int run_walk(struct fm_trainer *t, struct fm_err *err)
 {
-    struct fm_masks *f = &t->family[1];
+    struct fm_masks *f = &t->masks[1];
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
     bool done = false;
     int rc = FM_OK;
@@ -301,10 +301,10 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
     int rc = t->learns ? run_learn(t, err) : FM_OK;
     if (!rc && t->walks)
         rc = run_walk(t, err);
-    int steps = (int)t->learn.taken + (t->walks ? t->family[1].count - 1 : 0) - t->resumed;
+    int steps = (int)t->learn.taken + (t->walks ? t->masks[1].count - 1 : 0) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
-        rc = t->family[i].count ? run_measure(t, &t->family[i], err) : FM_OK;
+        rc = t->masks[i].count ? run_measure(t, &t->masks[i], err) : FM_OK;
     if (rc != FM_ESAVED || !t->task.run->state)
         return rc;
     int saved = fm_trainstate_save(t, err);
@@ -317,16 +317,16 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     const struct fm_config *c = t->task.config;
     int rc = FM_OK;
     if (t->learns && t->walks) {
-        fm_masks_init(&report->family, c->M, c->E, c->I);
-        rc = fm_masks_best(&report->family, t->family, FM_TRAIN_FAMILIES, &t->step, err);
+        fm_masks_init(&report->masks, c->M, c->E, c->I);
+        rc = fm_masks_best(&report->masks, t->masks, FM_TRAIN_FAMILIES, &t->step, err);
     } else {
-        struct fm_masks *f = &t->family[t->walks ? 1 : 0];
-        report->family = *f;
+        struct fm_masks *f = &t->masks[t->walks ? 1 : 0];
+        report->masks = *f;
         *f = (struct fm_masks){0};
     }
     if (rc)
         return rc;
-    const struct fm_masks *f = &report->family;
+    const struct fm_masks *f = &report->masks;
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
     report->resumed = t->resumed;
@@ -387,7 +387,7 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
     }
     bool whole = record_options(options, t) &&
-                 fm_json_add_uint(result, "masks", (uint64_t)report->family.count) &&
+                 fm_json_add_uint(result, "masks", (uint64_t)report->masks.count) &&
                  fm_json_add_uint(result, "steps", (uint64_t)report->steps);
     if (t->options->method == FM_METHOD_BEST)
         whole = whole && record_choice(result, &t->task.held);
@@ -408,7 +408,7 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
     if (!rc)
         rc = record(manifest, t, report, err);
     if (!rc)
-        rc = fm_budgets_pack(&report->family, &report->actions, task->config,
+        rc = fm_budgets_pack(&report->masks, &report->actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
                              fm_model_dtype(task->model), manifest, &frame, &size, err);
     if (!rc) {
@@ -523,7 +523,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_masks_release(&t.family[i]);
+        fm_masks_release(&t.masks[i]);
     fm_task_close(&t.task);
     return rc;
 }

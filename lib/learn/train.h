@@ -16,12 +16,12 @@
 
 struct fm_train_report {
     struct fm_actions actions;
-    struct fm_masks family; /* with quality; what the stream now has */
-    int steps;              /* taken by learned, also those after the last planned one */
-    int resumed;            /* steps that came from the state file */
-    bool reached;           /* the last mask is less than a step from `until` */
-    double seconds;         /* all of it */
-    double seconds_step;    /* mean of a training step or walk budget; 0: there were none */
+    struct fm_masks masks; /* with quality; what the stream now has */
+    int steps;             /* taken by learned, also those after the last planned one */
+    int resumed;           /* steps that came from the state file */
+    bool reached;          /* the last mask is less than a step from `until` */
+    double seconds;        /* all of it */
+    double seconds_step;   /* mean of a training step or walk budget; 0: there were none */
 };
 
 void fm_train_defaults(struct fm_train_options *options);

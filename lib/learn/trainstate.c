@@ -76,10 +76,10 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
         add_item(item, &items, "q", FM_F64, X, n->q);
     }
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        uint64_t count = (uint64_t)t->family[i].count;
+        uint64_t count = (uint64_t)t->masks[i].count;
         if (count == 0)
             continue;
-        add_item(item, &items, widths[i], FM_U32, count * X, t->family[i].widths);
+        add_item(item, &items, widths[i], FM_U32, count * X, t->masks[i].widths);
         add_item(item, &items, steps[i], FM_I64, count, packed[i].steps);
         add_item(item, &items, quality[i], FM_F64, count * QUALITIES, packed[i].quality);
     }
@@ -93,7 +93,7 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
     double began = fm_clock_now();
     int rc = FM_OK;
     for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
-        rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
+        rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
     if (!rc)
         rc = fm_journal_save(t->task.run->state, TOOL, &t->params, item,
                              list_state(item, t, packed), err);
@@ -111,7 +111,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
     const char *const names[] = {"learned.steps", "walk.steps", "saliency.steps"};
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        struct fm_masks *f = &t->family[i];
+        struct fm_masks *f = &t->masks[i];
         uint64_t count = fm_journal_count(j, names[i]);
         if ((count > 0) != (f->count > 0) || count > FM_BUDGETS_MAX)
             return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks", t->task.run->state,
@@ -136,11 +136,11 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
 {
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        for (size_t x = 0; x < X * (size_t)t->family[i].count; x++) {
-            if (fm_actions_find(&t->actions, t->family[i].widths[x]) < 0)
+        for (size_t x = 0; x < X * (size_t)t->masks[i].count; x++) {
+            if (fm_actions_find(&t->actions, t->masks[i].widths[x]) < 0)
                 return fm_fail(err, FM_EFORMAT,
                                "state file '%s': width %u is not in the action set",
-                               t->task.run->state, t->family[i].widths[x]);
+                               t->task.run->state, t->masks[i].widths[x]);
         }
     }
     return FM_OK;
@@ -152,14 +152,14 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
     int rc = size_families(t, j, err);
     for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
-        rc = t->family[i].count ? pack_family(&packed[i], &t->family[i], err) : FM_OK;
+        rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
     if (!rc)
         rc = fm_journal_read(j, item, list_state(item, t, packed), err);
     if (!rc)
         rc = check_widths(t, err);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         if (!rc)
-            unpack_family(&t->family[i], &packed[i]);
+            unpack_family(&t->masks[i], &packed[i]);
         free(packed[i].steps);
         free(packed[i].quality);
     }
@@ -167,7 +167,7 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
         return rc;
     if (t->learns)
         fm_logits_refresh(&t->learn.logits);
-    t->resumed = (int)t->learn.taken + (t->family[1].count ? t->family[1].count - 1 : 0);
+    t->resumed = (int)t->learn.taken + (t->masks[1].count ? t->masks[1].count - 1 : 0);
     return FM_OK;
 }
 

@@ -21,7 +21,7 @@ struct fm_trainer {
     struct fm_walk walk;
     bool learns, walks;
     /* By learning, by walking; of best by the scores too.  What is made at once is the first. */
-    struct fm_masks family[FM_TRAIN_FAMILIES];
+    struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed; /* steps and budgets that came from the state file */

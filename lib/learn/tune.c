@@ -32,7 +32,7 @@ static size_t layer_floats(const struct fm_adapter *a, int m)
 static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
-    const uint32_t *widths = fm_masks_widths(t->family, is_cross(t) ? 0 : t->mask);
+    const uint32_t *widths = fm_masks_widths(t->masks, is_cross(t) ? 0 : t->mask);
     int rc = fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
                              (float)t->options->alpha, widths, err);
     if (rc)
@@ -71,7 +71,7 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
 {
     int T = t->task->calib.T, micro = fm_sweep_micro(t->batch, T);
     /* Masks between the smallest and the full one, for cross; the full one is the teacher. */
-    int between = t->family->count - 2, middle = t->options->middle;
+    int between = t->masks->count - 2, middle = t->options->middle;
     t->lanes = is_cross(t) ? 2 + (between > 0 ? middle : 0) : 2;
     assert(t->lanes <= FM_LANES_MAX);
     int rc = start_adapter(t, err);
@@ -182,7 +182,7 @@ static void weigh_lanes(void *self, const struct fm_measure *measure, float *sca
 static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
 {
     const struct fm_recover_options *o = t->options;
-    const struct fm_masks *f = t->family;
+    const struct fm_masks *f = t->masks;
     float ce = (float)o->w_task, kl = (float)o->w_kl;
     if (!is_cross(t)) {
         lane[0] = (struct fm_lane){.teacher = -1, .ce = 1};

@@ -15,7 +15,7 @@
 struct fm_tune {
     struct fm_task *task; /* borrowed, as options and family */
     const struct fm_recover_options *options;
-    const struct fm_masks *family;
+    const struct fm_masks *masks;
     int mask;  /* the one to recover */
     int batch; /* sequences in a step */
     /* State; all floats lie on the device of the task's operations. */

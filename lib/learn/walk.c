@@ -108,9 +108,9 @@ out:
 
 /* Groups of tied experts are lowered as one expert with the sum of their costs. */
 static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
-                        const struct fm_masks *family, uint64_t target, struct fm_err *err)
+                        const struct fm_masks *masks, uint64_t target, struct fm_err *err)
 {
-    int size = fm_granularity_size(w->granularity, family->M, family->E), X = family->M * family->E;
+    int size = fm_granularity_size(w->granularity, masks->M, masks->E), X = masks->M * masks->E;
     fm_granularity_gather(widths, (size_t)X, size);
     fm_granularity_sum(squares, squares, (size_t)X, size, w->actions->count);
     int rc = fm_walk_lower(widths, squares, w->actions, X / size,
@@ -119,11 +119,11 @@ static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squar
     return rc;
 }
 
-int fm_walk_step(const struct fm_walk *w, struct fm_masks *family, bool *done, struct fm_err *err)
+int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
-    uint64_t n = fm_masks_channels(family), removed = family->mask[family->count - 1].removed;
+    uint64_t n = fm_masks_channels(masks), removed = masks->mask[masks->count - 1].removed;
     uint64_t targets = fm_decimal_targets(w->step, w->until), i = 1;
-    int X = family->M * family->E, rc = FM_OK;
+    int X = masks->M * masks->E, rc = FM_OK;
     while (i <= targets && removed >= fm_decimal_target(w->step, w->until, i, n))
         i++;
     *done = i > targets || removed == (uint64_t)X * (w->actions->width[w->actions->count - 1] -
@@ -134,13 +134,13 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *family, bool *done, s
     uint32_t *widths = fm_alloc((size_t)X, sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
-    memcpy(widths, fm_masks_widths(family, family->count - 1), (size_t)X * sizeof *widths);
+    memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
     rc = measure_squares(w, &grad, widths, (i - 1) * (uint64_t)w->sequences, err);
     if (!rc)
-        rc = lower_groups(w, widths, grad.total, family, fm_decimal_target(w->step, w->until, i, n),
+        rc = lower_groups(w, widths, grad.total, masks, fm_decimal_target(w->step, w->until, i, n),
                           err);
     if (!rc)
-        rc = fm_masks_append(family, widths, FM_METHOD_WALK, (int)i, err);
+        rc = fm_masks_append(masks, widths, FM_METHOD_WALK, (int)i, err);
     fm_maskgrad_release(&grad);
     free(widths);
     return rc;

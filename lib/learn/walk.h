@@ -22,7 +22,7 @@ struct fm_walk {
  * Take the family, which has at least the full mask, one budget further: one sweep, one mask.
  * *done is set instead where `until` is met or every expert is as narrow as it can be.
  */
-int fm_walk_step(const struct fm_walk *walk, struct fm_masks *family, bool *done,
+int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
                  struct fm_err *err);
 
 /*

@@ -24,7 +24,7 @@
 static int check_sizes(const struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
-    const struct fm_masks *f = &p->budgets.family;
+    const struct fm_masks *f = &p->budgets.masks;
     if (p->ranking.M != c->M || p->ranking.E != c->E || p->ranking.I != c->I || f->M != c->M ||
         f->E != c->E || f->I != c->I)
         return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
@@ -67,7 +67,7 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
         rc = check_sizes(p, err);
     if (!rc)
         tell_extra(p);
-    return !rc && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.family, err) : rc;
+    return !rc && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err) : rc;
 }
 
 /* A tensor that is no expert's, as the bundle has it. */
@@ -83,7 +83,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
     const struct fm_actions *a = &p->budgets.actions;
-    const struct fm_masks *f = &p->budgets.family;
+    const struct fm_masks *f = &p->budgets.masks;
     size_t n = 0;
     uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
     size_t rests = p->cp.rests + p->cp.extras;
@@ -262,7 +262,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     cJSON *manifest = NULL;
     r->layers = p->cp.config.M;
     r->experts = p->cp.config.E;
-    r->budgets = p->budgets.family.count;
+    r->budgets = p->budgets.masks.count;
     r->segments = p->seg.S;
     r->adapter = p->ops != NULL;
     r->merged = count_merged(p);

@@ -353,7 +353,7 @@ static int open_file(struct fm_bundle *b, struct fm_budgets *budgets, const stru
     if (!rc)
         rc = fm_budgets_open(budgets, b, err);
     if (!rc)
-        rc = check_family(c, &budgets->family, path, err);
+        rc = check_family(c, &budgets->masks, path, err);
     fm_hfdir_close(&dir);
     return rc;
 }
@@ -381,8 +381,8 @@ static int measure_file(struct stand *s, struct fm_rival_row *row, const char *p
     const cJSON *stage = cJSON_GetObjectItemCaseSensitive(b.manifest, "stage");
     bool packed = cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0;
     if (!rc)
-        rc = packed ? measure_packed(s, row, path, &budgets.family, err)
-                    : measure_stream(s, row, &b, &budgets.family, err);
+        rc = packed ? measure_packed(s, row, path, &budgets.masks, err)
+                    : measure_stream(s, row, &b, &budgets.masks, err);
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);
     return rc;

@@ -116,7 +116,7 @@ static cJSON *make_budget(int index, const struct fm_mask *mask, const struct fm
     return NULL;
 }
 
-int fm_budgets_pack(const struct fm_masks *family, const struct fm_actions *actions,
+int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
 {
@@ -124,15 +124,15 @@ int fm_budgets_pack(const struct fm_masks *family, const struct fm_actions *acti
     bool ok = budgets;
     uint64_t channel_bytes =
         fm_expert_channel_params(config->expert, config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
-    int experts = family->M * family->E;
-    for (int b = 0; b < family->count && ok; b++) {
-        const uint32_t *widths = fm_masks_widths(family, b);
-        struct fm_budget s = {.budget = fm_masks_budget(family, b),
-                              .bytes = full_bytes - family->mask[b].removed * channel_bytes,
+    int experts = masks->M * masks->E;
+    for (int b = 0; b < masks->count && ok; b++) {
+        const uint32_t *widths = fm_masks_widths(masks, b);
+        struct fm_budget s = {.budget = fm_masks_budget(masks, b),
+                              .bytes = full_bytes - masks->mask[b].removed * channel_bytes,
                               .params = fm_config_params(config, widths),
                               .params_active = fm_config_params_active(config, widths)};
         measure_widths(&s, widths, experts);
-        cJSON *budget = make_budget(b, &family->mask[b], &s);
+        cJSON *budget = make_budget(b, &masks->mask[b], &s);
         ok = budget && cJSON_AddItemToArray(budgets, budget);
     }
     ok = ok && set_item(manifest, "actions", make_actions(actions));
@@ -140,8 +140,7 @@ int fm_budgets_pack(const struct fm_masks *family, const struct fm_actions *acti
         cJSON_Delete(budgets);
     if (!ok || !set_item(manifest, "budgets", budgets))
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest's budgets");
-    return fm_maskset_pack(family->widths, (size_t)family->count * (size_t)experts, frame, size,
-                           err);
+    return fm_maskset_pack(masks->widths, (size_t)masks->count * (size_t)experts, frame, size, err);
 }
 
 /* Ratios as one text, as the command line takes them.  Where widths were rounded, ratios up to 1
@@ -334,7 +333,7 @@ static int check_summary(const struct fm_budgets *f, struct reading *r, const st
                          const struct fm_budget *s, const uint32_t *widths, struct fm_err *err)
 {
     struct fm_budget real = {0};
-    uint64_t channels = fm_masks_channels(&f->family);
+    uint64_t channels = fm_masks_channels(&f->masks);
     measure_widths(&real, widths, r->model->M * r->model->E);
     if (s->budget != (double)mask->removed / (double)channels)
         return fm_fail(err, FM_EFORMAT,
@@ -349,26 +348,26 @@ static int check_summary(const struct fm_budgets *f, struct reading *r, const st
 static int check_widths(const struct fm_budgets *f, const int16_t *moe, const uint32_t *widths,
                         struct fm_err *err)
 {
-    const struct fm_masks *family = &f->family;
+    const struct fm_masks *masks = &f->masks;
     int first = -1, bad = 0;
-    for (int i = 0; i < family->M * family->E; i++)
+    for (int i = 0; i < masks->M * masks->E; i++)
         if (fm_actions_find(&f->actions, widths[i]) < 0) {
             first = bad++ ? first : i;
         }
     if (!bad)
         return FM_OK;
     fm_fail(err, FM_EFORMAT, "layer %d, expert %d: width %u is not in the action set",
-            moe[first / family->E], first % family->E, widths[first]);
+            moe[first / masks->E], first % masks->E, widths[first]);
     return bad > 1 ? fm_within(err, "%d experts, the first", bad) : err->code;
 }
 
-static int check_removed(const struct fm_masks *family, const struct fm_mask *mask,
+static int check_removed(const struct fm_masks *masks, const struct fm_mask *mask,
                          const uint32_t *widths, struct fm_err *err)
 {
-    for (int i = 0; i < family->M * family->E; i++)
-        if (widths[i] > (uint32_t)family->I)
+    for (int i = 0; i < masks->M * masks->E; i++)
+        if (widths[i] > (uint32_t)masks->I)
             return FM_OK; /* that was reported, and the sum means nothing */
-    uint64_t removed = fm_masks_removed(family, widths);
+    uint64_t removed = fm_masks_removed(masks, widths);
     if (removed != mask->removed)
         return fm_fail(err, FM_EFORMAT,
                        "the widths remove %" PRIu64 " channels, the manifest says %" PRIu64,
@@ -401,27 +400,27 @@ static int note_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_e
 static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *budget,
                        struct fm_err *err)
 {
-    struct fm_masks *family = &f->family;
+    struct fm_masks *masks = &f->masks;
     struct fm_mask mask = {0};
     struct fm_budget *s = &f->budget[r->b];
     int b = r->b++, known = r->notes ? r->notes->count : 0;
-    const uint32_t *widths = r->widths + (size_t)b * (size_t)family->M * (size_t)family->E;
-    int rc = read_mask(&mask, s, budget, b, fm_masks_channels(family), err);
+    const uint32_t *widths = r->widths + (size_t)b * (size_t)masks->M * (size_t)masks->E;
+    int rc = read_mask(&mask, s, budget, b, fm_masks_channels(masks), err);
     if (rc)
         return note_fault(r->notes, b, rc, err);
     rc = note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
     if (!rc)
-        rc = note_fault(r->notes, b, check_removed(family, &mask, widths, err), err);
+        rc = note_fault(r->notes, b, check_removed(masks, &mask, widths, err), err);
     if (!rc)
         rc = note_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err);
     if (!rc)
         rc = note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
     r->before = mask.removed;
-    if (rc || (r->notes && (r->notes->count > known || family->count < b)))
+    if (rc || (r->notes && (r->notes->count > known || masks->count < b)))
         return rc; /* a family must have all its masks */
-    if (fm_masks_append(family, widths, mask.method, mask.step, err))
+    if (fm_masks_append(masks, widths, mask.method, mask.step, err))
         return err->code;
-    family->mask[b].quality = mask.quality;
+    masks->mask[b].quality = mask.quality;
     return FM_OK;
 }
 
@@ -459,7 +458,7 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     if (read_actions(&f->actions, b->manifest, model->I, err) ||
         read_widths(widths, b, (size_t)count * experts, err))
         return err->code;
-    fm_masks_init(&f->family, model->M, model->E, model->I);
+    fm_masks_init(&f->masks, model->M, model->E, model->I);
     f->budget = fm_alloc((size_t)count, sizeof *f->budget, "budgets", err);
     if (!f->budget)
         return err->code;
@@ -550,7 +549,7 @@ int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_e
 
 void fm_budgets_release(struct fm_budgets *f)
 {
-    fm_masks_release(&f->family);
+    fm_masks_release(&f->masks);
     free(f->budget);
     *f = (struct fm_budgets){0};
 }

@@ -29,7 +29,7 @@ struct fm_budget {
 
 struct fm_budgets {
     struct fm_actions actions;
-    struct fm_masks family;   /* masks with removed, method, step, quality; widths (B, L, E) */
+    struct fm_masks masks;    /* masks with removed, method, step, quality; widths (B, L, E) */
     struct fm_budget *budget; /* (B), as the manifest says, checked where it follows from widths */
 };
 
@@ -38,7 +38,7 @@ struct fm_budgets {
  * masks.zst; free() *frame.  full_bytes: of the model's tensors (fm_stage_tensor_bytes);
  * `dtype` is that of its experts.  A quality with positions == 0 becomes null.
  */
-int fm_budgets_pack(const struct fm_masks *family, const struct fm_actions *actions,
+int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err);
 

@@ -216,14 +216,14 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
 }
 
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
-                      const struct fm_masks *family, struct fm_err *err)
+                      const struct fm_masks *masks, struct fm_err *err)
 {
     const cJSON *note = cJSON_GetObjectItemCaseSensitive(b->manifest, "adapter");
     struct fm_stage_model model;
-    assert(a->M == family->M && a->E == family->E);
+    assert(a->M == masks->M && a->E == masks->E);
     int rc = fm_stage_model_read(&model, b, err);
     if (!rc)
-        rc = note ? check_note(a, model.moe, note, family, err)
+        rc = note ? check_note(a, model.moe, note, masks, err)
                   : fm_fail(err, FM_EFORMAT, "the manifest has no 'adapter'");
     return !rc ? rc : fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
 }

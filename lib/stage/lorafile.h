@@ -27,6 +27,6 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
  * mask that it names (strategy single) or of the full one (cross).  The family is the stream's.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
-                      const struct fm_masks *family, struct fm_err *err);
+                      const struct fm_masks *masks, struct fm_err *err);
 
 #endif

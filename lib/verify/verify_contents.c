@@ -98,8 +98,8 @@ static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
                              "width %" PRIu32 " of the actions is not a boundary",
                              b->actions.width[i]);
-    for (int i = 0; i < b->family.count; i++) {
-        uint32_t k = fm_actions_uniform_export(b->family.mask[i].removed, c->M, c->E, c->I,
+    for (int i = 0; i < b->masks.count; i++) {
+        uint32_t k = fm_actions_uniform_export(b->masks.mask[i].removed, c->M, c->E, c->I,
                                                b->actions.multiple);
         if (fm_segments_at(&j->seg, k) < 0)
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
@@ -121,7 +121,7 @@ static int check_masks(struct fm_bundle_job *j, struct fm_err *err)
     j->masks = !rc;
     if (j->masks && j->segments)
         check_boundaries(j, &j->budgets);
-    fm_verifier_count(j->v, (uint64_t)j->budgets.family.count, 0);
+    fm_verifier_count(j->v, (uint64_t)j->budgets.masks.count, 0);
     return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, notes.count && rc == FM_EFORMAT ? FM_OK : rc,
                 err);
 }
@@ -131,7 +131,7 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
     struct fm_adapter a = {0};
     int rc = fm_lorafile_open(&a, &j->bundle, err);
     if (!rc && j->masks)
-        rc = fm_lorafile_check(&a, &j->bundle, &j->budgets.family, err);
+        rc = fm_lorafile_check(&a, &j->bundle, &j->budgets.masks, err);
     fm_adapter_release(&a);
     fm_verifier_count(j->v, 1, 0);
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);

@@ -259,12 +259,12 @@ static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
 static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 {
     size_t n = fm_opened_experts(&j->opened);
-    const uint32_t *mask = fm_masks_widths(&j->opened.budgets.family, j->plan.index);
+    const uint32_t *mask = fm_masks_widths(&j->opened.budgets.masks, j->plan.index);
     uint32_t *served = fm_alloc(n, sizeof *served, "widths", err);
     if (!served)
         return err->code;
     j->v->served = served;
-    j->v->all_resident = j->options.layout->family;
+    j->v->all_resident = j->options.layout->all_members;
     for (size_t i = 0; i < n; i++)
         served[i] =
             j->v->all_resident ? fm_exportplan_round(&j->plan, mask[i]) : j->plan.widths.kept[i];

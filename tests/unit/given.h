@@ -103,7 +103,7 @@ static inline void given_train(const char *to, const char *from, const struct fm
 {
     char dropped[FM_STAGE_DROPPED_BYTES] = "";
     struct fm_bundle in = {0};
-    struct fm_masks family;
+    struct fm_masks masks;
     struct fm_actions actions;
     cJSON *manifest = NULL;
     void *data;
@@ -111,20 +111,20 @@ static inline void given_train(const char *to, const char *from, const struct fm
     const uint32_t *widths = given_widths();
     GIVEN_TRY(fm_stage_open(&in, from, FM_MEMBER_RANKING, &given_err));
     GIVEN_TRY(fm_actions_parse(&actions, FM_ACTIONS_PAPER, GIVEN_I, 1, &given_err));
-    fm_masks_init(&family, GIVEN_L, GIVEN_E, GIVEN_I);
-    GIVEN_TRY(fm_masks_full(&family, FM_METHOD_LEARNED, &given_err));
+    fm_masks_init(&masks, GIVEN_L, GIVEN_E, GIVEN_I);
+    GIVEN_TRY(fm_masks_full(&masks, FM_METHOD_LEARNED, &given_err));
     for (int b = 1; b < GIVEN_BUDGETS; b++)
-        GIVEN_TRY(fm_masks_append(&family, widths + b * GIVEN_L * GIVEN_E, FM_METHOD_LEARNED, b,
+        GIVEN_TRY(fm_masks_append(&masks, widths + b * GIVEN_L * GIVEN_E, FM_METHOD_LEARNED, b,
                                   &given_err));
     GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &given_err));
     GIVEN_TRY(fm_stage_history(manifest, "fm-train", given_options("budget_step", "0.03"), NULL,
                                NULL, &given_err));
-    GIVEN_TRY(fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(dir, config), FM_F16,
+    GIVEN_TRY(fm_budgets_pack(&masks, &actions, config, fm_stage_tensor_bytes(dir, config), FM_F16,
                               manifest, &data, &size, &given_err));
     struct fm_stage_member m = {FM_MEMBER_MASKS, data, size};
     GIVEN_TRY(fm_stage_write(to, true, FM_STAGE_TRAIN, manifest, &in, NULL, &m, 1, &given_err));
     free(data);
-    fm_masks_release(&family);
+    fm_masks_release(&masks);
     fm_bundle_close(&in);
 }
 

@@ -19,17 +19,17 @@ static void a_family_reads_back(void **unused)
     struct fm_masks f = stages_family(&actions, 4);
     struct fm_budgets back;
     stages_must(fm_budgets_open(&back, &b, &err), &err);
-    assert_int_equal(back.family.count, 4);
+    assert_int_equal(back.masks.count, 4);
     assert_int_equal(back.actions.count, actions.count);
     assert_memory_equal(back.actions.width, actions.width, 4 * sizeof *actions.width);
-    assert_memory_equal(back.family.widths, f.widths,
+    assert_memory_equal(back.masks.widths, f.widths,
                         (size_t)(4 * stages_config.M * stages_config.E) * sizeof *f.widths);
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(back.family.mask[i].removed, f.mask[i].removed);
-        assert_int_equal(back.family.mask[i].method, f.mask[i].method);
-        assert_true(back.family.mask[i].quality.ce == f.mask[i].quality.ce);
-        assert_true(back.family.mask[i].quality.agree == f.mask[i].quality.agree);
-        assert_int_equal(back.family.mask[i].quality.recovered, f.mask[i].quality.recovered);
+        assert_int_equal(back.masks.mask[i].removed, f.mask[i].removed);
+        assert_int_equal(back.masks.mask[i].method, f.mask[i].method);
+        assert_true(back.masks.mask[i].quality.ce == f.mask[i].quality.ce);
+        assert_true(back.masks.mask[i].quality.agree == f.mask[i].quality.agree);
+        assert_int_equal(back.masks.mask[i].quality.recovered, f.mask[i].quality.recovered);
         assert_true(back.budget[i].params ==
                     fm_config_params(&stages_config, fm_masks_widths(&f, i)));
     }

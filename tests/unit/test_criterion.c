@@ -130,7 +130,7 @@ static int train_on_energy(enum fm_method method, bool open, double prior, struc
     *err = (struct fm_err){0};
     int rc = fm_train(&r.run, &options, &report, err);
     if (!rc)
-        assert_int_equal(report.family.mask[0].method, open ? FM_METHOD_UNIFORM : options.method);
+        assert_int_equal(report.masks.mask[0].method, open ? FM_METHOD_UNIFORM : options.method);
     fm_train_report_release(&report);
     return rc;
 }

@@ -93,9 +93,9 @@ static void every_method_keeps_tied_experts_together(void **unused)
             training_init(&r, &o, "ranked.fm", "tied.fm", methods[i]);
             o.granularity = (enum fm_granularity)g;
             training_must(&r, &o, &report);
-            assert_true(report.family.count >= 4 && report.reached);
-            for (int b = 0; b < report.family.count; b++) {
-                const uint32_t *k = fm_masks_widths(&report.family, b);
+            assert_true(report.masks.count >= 4 && report.reached);
+            for (int b = 0; b < report.masks.count; b++) {
+                const uint32_t *k = fm_masks_widths(&report.masks, b);
                 for (size_t x = 0; x < X; x++) {
                     assert_int_equal(k[x], k[x / size * size]);
                     layers_differ |= g == FM_PER_LAYER && k[x] != k[0];

@@ -146,7 +146,7 @@ static void sum_bundle(const char *path)
             strcmp(name, FM_MEMBER_CHECKSUMS) == 0 || strncmp(name, FM_MEMBER_PAD, 5) == 0)
             continue;
         if (strcmp(name, FM_MEMBER_MASKS) == 0) {
-            add_sum("bundle", "masks", budgets.family.widths,
+            add_sum("bundle", "masks", budgets.masks.widths,
                     sizeof(uint32_t) * GIVEN_BUDGETS * GIVEN_L * GIVEN_E);
             continue;
         }

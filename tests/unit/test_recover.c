@@ -22,7 +22,7 @@ struct fixture {
     struct golden golden;
     struct fm_run_options run;
     struct fm_task task;
-    struct fm_masks family;
+    struct fm_masks masks;
     struct fm_recover_options options;
     int32_t *order, *ids, *widths;
 };
@@ -43,9 +43,9 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
     assert_int_equal(fm_model_open(&f->task.model, RUNS_MODEL, 1 << 26, &err), FM_OK);
     f->task.config = fm_model_config(f->task.model);
     fm_model_rank(f->task.model, f->order);
-    fm_masks_init(&f->family, L, E, I);
-    assert_int_equal(fm_masks_full(&f->family, FM_METHOD_LEARNED, &err), FM_OK);
-    assert_int_equal(fm_masks_append(&f->family, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err),
+    fm_masks_init(&f->masks, L, E, I);
+    assert_int_equal(fm_masks_full(&f->masks, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_int_equal(fm_masks_append(&f->masks, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err),
                      FM_OK);
     fm_recover_defaults(&f->options);
 }
@@ -53,7 +53,7 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
 static void close_fixture(struct fixture *f)
 {
     fm_model_close(f->task.model);
-    fm_masks_release(&f->family);
+    fm_masks_release(&f->masks);
     free(f->task.epoch);
     free(f->order);
     free(f->ids);
@@ -65,7 +65,7 @@ static void start_tune(struct fm_tune *tune, struct fixture *f)
 {
     struct fm_err err = {0};
     *tune = (struct fm_tune){
-        .task = &f->task, .options = &f->options, .family = &f->family, .mask = 1, .batch = 2};
+        .task = &f->task, .options = &f->options, .masks = &f->masks, .mask = 1, .batch = 2};
     assert_int_equal(fm_tune_init(tune, &err), FM_OK);
 }
 
@@ -317,23 +317,23 @@ static void the_stream_gets_the_adapter_and_new_figures(void **state)
         options.steps = 16;
         options.lr = 1e-2;
         must_recover(&r, &options, &report);
-        double budget = fm_masks_budget(&report.family, report.mask);
+        double budget = fm_masks_budget(&report.masks, report.mask);
         assert_true(fabs(budget - 0.4) < 0.05);
         printf("%s: loss %g to %g; held-out at the mask %g to %g\n", s ? "cross" : "single",
-               report.loss_first, report.loss_last, report.family.mask[report.mask].quality.ce,
+               report.loss_first, report.loss_last, report.masks.mask[report.mask].quality.ce,
                report.after[report.mask].ce);
         /* One small batch is too noisy to compare training losses of two steps. */
         assert_true(report.loss_first > 0 && report.loss_last > 0);
-        assert_true(report.after[report.mask].ce < report.family.mask[report.mask].quality.ce);
+        assert_true(report.after[report.mask].ce < report.masks.mask[report.mask].quality.ce);
         if (fm_stage_open(&b, r.run.output, FM_MEMBER_ADAPTER, &err) ||
             fm_budgets_open(&budgets, &b, &err) || fm_lorafile_open(&adapter, &b, &err))
             fail_msg("%s", err.text);
-        for (int m = 0; m < report.family.count; m++) {
-            assert_true(budgets.family.mask[m].quality.recovered);
-            assert_true(budgets.family.mask[m].quality.ce == report.after[m].ce);
+        for (int m = 0; m < report.masks.count; m++) {
+            assert_true(budgets.masks.mask[m].quality.recovered);
+            assert_true(budgets.masks.mask[m].quality.ce == report.after[m].ce);
         }
         int mask = s == FM_RECOVER_CROSS ? 0 : report.mask;
-        assert_memory_equal(adapter.widths, fm_masks_widths(&report.family, mask),
+        assert_memory_equal(adapter.widths, fm_masks_widths(&report.masks, mask),
                             sizeof(uint32_t) * X);
         fm_adapter_release(&adapter);
         fm_budgets_release(&budgets);

@@ -259,8 +259,8 @@ static void masks_of_a_family_are_taken_layer_by_layer(void **state)
     assert_true(c->config.L == 2 && c->model_layers == 3 && c->B == 3);
     assert_true(fabs(c->share[1] - 0.4) < 0.1 && fabs(c->share[2] - 0.6) < 0.1);
     for (int b = 0; b < 3; b++) {
-        int mask = fm_masks_nearest(&masks.family, &(struct fm_decimal){b ? 2 + 2 * b : 0, 10});
-        const uint32_t *widths = fm_masks_widths(&masks.family, mask);
+        int mask = fm_masks_nearest(&masks.masks, &(struct fm_decimal){b ? 2 + 2 * b : 0, 10});
+        const uint32_t *widths = fm_masks_widths(&masks.masks, mask);
         for (int i = 0; i < 2 * 4; i++)
             assert_int_equal(c->layer[i / 4].widths[b * 4 + i % 4], widths[i]);
     }

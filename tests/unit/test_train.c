@@ -120,7 +120,7 @@ static void must_train(const char *in, const char *out, enum fm_method method,
 }
 
 /* The stream reads back, with what the report says. */
-static void assert_stream(const char *name, const struct fm_masks *family)
+static void assert_stream(const char *name, const struct fm_masks *masks)
 {
     struct fm_bundle b;
     struct fm_budgets budgets;
@@ -128,12 +128,12 @@ static void assert_stream(const char *name, const struct fm_masks *family)
     if (fm_stage_open(&b, scratch(name), FM_MEMBER_MASKS, &err) ||
         fm_budgets_open(&budgets, &b, &err))
         fail_msg("%s", err.text);
-    assert_int_equal(budgets.family.count, family->count);
-    assert_memory_equal(budgets.family.widths, family->widths,
-                        sizeof(uint32_t) * X * (size_t)family->count);
-    for (int m = 0; m < family->count; m++) {
-        assert_int_equal(budgets.family.mask[m].method, family->mask[m].method);
-        assert_true(budgets.family.mask[m].quality.ce == family->mask[m].quality.ce);
+    assert_int_equal(budgets.masks.count, masks->count);
+    assert_memory_equal(budgets.masks.widths, masks->widths,
+                        sizeof(uint32_t) * X * (size_t)masks->count);
+    for (int m = 0; m < masks->count; m++) {
+        assert_int_equal(budgets.masks.mask[m].method, masks->mask[m].method);
+        assert_true(budgets.masks.mask[m].quality.ce == masks->mask[m].quality.ce);
     }
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);
@@ -141,7 +141,7 @@ static void assert_stream(const char *name, const struct fm_masks *family)
 
 static void assert_family(const struct fm_train_report *report, int masks)
 {
-    const struct fm_masks *f = &report->family;
+    const struct fm_masks *f = &report->masks;
     assert_true(f->count >= masks);
     assert_int_equal(f->mask[0].removed, 0);
     for (int b = 0; b < f->count; b++) {
@@ -165,11 +165,11 @@ static void every_method_makes_a_family(void **state)
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct fm_train_report report = {0};
         must_train("ranked.fm", "family.fm", methods[i], &report);
-        printf("%s: %d masks to %.3f, %d steps\n", fm_method_name(methods[i]), report.family.count,
-               fm_masks_budget(&report.family, report.family.count - 1), report.steps);
+        printf("%s: %d masks to %.3f, %d steps\n", fm_method_name(methods[i]), report.masks.count,
+               fm_masks_budget(&report.masks, report.masks.count - 1), report.steps);
         assert_family(&report, 5);
         assert_true(report.reached);
-        assert_stream("family.fm", &report.family);
+        assert_stream("family.fm", &report.masks);
         fm_train_report_release(&report);
     }
 }
@@ -191,12 +191,12 @@ static void the_best_is_nowhere_worse_and_says_what_it_was_chosen_on(void **stat
     must_train("ranked.fm", "best.fm", FM_METHOD_BEST, &best);
     for (int i = 0; i < 3; i++) {
         must_train("ranked.fm", "other.fm", methods[i], &other);
-        for (int m = 1; m < other.family.count; m++) {
+        for (int m = 1; m < other.masks.count; m++) {
             int k = 1;
-            while (k < best.family.count && bin_of(&best.family, k) != bin_of(&other.family, m))
+            while (k < best.masks.count && bin_of(&best.masks, k) != bin_of(&other.masks, m))
                 k++;
-            assert_true(k < best.family.count);
-            assert_true(best.family.mask[k].quality.ce <= other.family.mask[m].quality.ce);
+            assert_true(k < best.masks.count);
+            assert_true(best.masks.mask[k].quality.ce <= other.masks.mask[m].quality.ce);
         }
         fm_train_report_release(&other);
     }
@@ -223,10 +223,10 @@ static void shuffles_follow_the_family_of_the_stream(void **state)
     for (int m = FM_METHOD_SHUFFLE_LAYER; m <= FM_METHOD_SHUFFLE_GLOBAL; m++) {
         must_train("learned.fm", "shuffled.fm", (enum fm_method)m, &shuffled);
         assert_family(&shuffled, 5);
-        assert_stream("shuffled.fm", &shuffled.family);
-        assert_int_equal(shuffled.family.count, learned.family.count);
-        for (int b = 0; b < learned.family.count; b++)
-            assert_int_equal(shuffled.family.mask[b].removed, learned.family.mask[b].removed);
+        assert_stream("shuffled.fm", &shuffled.masks);
+        assert_int_equal(shuffled.masks.count, learned.masks.count);
+        for (int b = 0; b < learned.masks.count; b++)
+            assert_int_equal(shuffled.masks.mask[b].removed, learned.masks.mask[b].removed);
         fm_train_report_release(&shuffled);
     }
     fm_train_report_release(&learned);
