@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/learn/task.h"
 #include "lib/masks/decimal.h"
 #include "lib/rival/contest.h"
 #include "lib/rival/expertdrop.h"
@@ -144,19 +145,20 @@ static int choose_budgets(struct fm_rival_table *t, const struct fm_config *c, c
 
 /* --- the run --- */
 
+/* The model, which must be whole, and all tokens are opened once before anything long begins. */
 static int open_config(struct fm_contest *c, struct fm_err *err)
 {
-    struct fm_model *model = NULL;
+    struct fm_task task = {0};
     struct fm_calib held = {0};
-    int rc = fm_model_open(&model, c->run->model, fm_run_memory(c->run) / 2, err);
+    int rc = fm_task_open_inputs(&task, c->run, false, err);
     if (!rc) {
-        c->config = *fm_model_config(model);
+        c->config = *task.config;
         rc = fm_calib_open(&held, c->run, &c->config, true, err);
         c->table->sequences = held.count;
         c->table->T = held.T;
     }
     fm_calib_close(&held);
-    fm_model_close(model);
+    fm_task_close(&task);
     return rc;
 }
 

@@ -46,4 +46,7 @@ rivals "${both[@]}" --only bundle cut.fm
 rivals --model missing --tokens "$tokens" --eval-tokens "$tokens"
 rivals --model "$odd" --tokens "$tokens" --eval-tokens missing.npy
 rivals "${both[@]}" --dir missing --only reap
+fm-pack -q --export out --budget 0.4 --layout ragged family.fm >/dev/null 2>&1
+rivals --model out --tokens "$tokens" --eval-tokens "$tokens" --only random
+rivals --model family.fm --tokens "$tokens" --eval-tokens "$tokens" --only random
 ls
