@@ -35,7 +35,7 @@ static struct {
 } chosen;
 
 /* What a shared option needs beside it to mean something. */
-enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8 };
+enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8, NEEDS_EVAL = 16 };
 
 struct shared {
     int groups;
@@ -110,6 +110,10 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          {"max-tokens", 0, FM_CLI_COUNT64, &run->max_tokens, "N",
           "use the first N tokens (default: all)", 0, 0, 0},
          0},
+        {FM_CLI_EVAL,
+         {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->max_eval_tokens, "N",
+          "measure on the first N of them (default: 65536)", 0, 0, 0},
+         NEEDS_EVAL},
         {FM_CLI_TOKENS,
          {"shuffle", 0, FM_CLI_FLAG, &run->shuffle, NULL, "shuffle the sequences", 0, 0, 0},
          0},
@@ -418,6 +422,8 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);
+        if (g->needs == NEEDS_EVAL && !fm_run_evaluates(&cli->run))
+            return refuse_idle(g, "without --eval-tokens or --eval-text", err);
         if (g->needs == NEEDS_DRY && !cli->dry_run)
             return refuse_idle(g, "without --dry-run", err);
         if (g->needs == NEEDS_TEXT && !text)

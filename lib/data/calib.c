@@ -69,13 +69,22 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
     return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
 }
 
+/* The most tokens to take, and the option that says so; 0: all. */
+static uint64_t limit_of(const struct reading *r, const char **option)
+{
+    uint64_t asked = r->eval ? r->run->max_eval_tokens : r->run->max_tokens;
+    *option = r->eval ? "--max-eval-tokens" : "--max-tokens";
+    return asked || !r->eval ? asked : FM_EVAL_TOKENS;
+}
+
 /* Without a shuffle no input gives more than all that is wanted. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
+    const char *option;
     int rc = check_standard_input(r->run, err);
     return rc ? rc
               : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
-                                 r->run->shuffle || r->eval ? 0 : r->run->max_tokens, err);
+                                 r->run->shuffle && !r->eval ? 0 : limit_of(r, &option), err);
 }
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
@@ -187,16 +196,19 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
                     ended, n, all);
 }
 
-/* Sequences of the whole mixture, which --max-tokens may cut. */
+/* Sequences of the whole mixture, which --max-tokens or --max-eval-tokens may cut. */
 static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_err *err)
 {
     struct fm_mixture dry = r->mix;
-    uint64_t most = INT_MAX, n = 0;
-    if (!r->eval && r->run->max_tokens > 0) {
-        most = r->run->max_tokens / (uint64_t)c->T;
+    const char *option;
+    uint64_t most = INT_MAX, n = 0, limit = limit_of(r, &option);
+    if (limit > 0) {
+        bool asked = !r->eval || r->run->max_eval_tokens;
+        most = limit / (uint64_t)c->T;
+        most += most == 0 && !asked; /* a sequence may be longer than the default */
         if (most == 0)
-            return fm_fail(err, FM_EUSAGE, "--max-tokens %" PRIu64 " is less than a sequence of %d",
-                           r->run->max_tokens, c->T);
+            return fm_fail(err, FM_EUSAGE, "%s %" PRIu64 " is less than a sequence of %d", option,
+                           limit, c->T);
         most = most < INT_MAX ? most : INT_MAX;
     }
     while (n < most && fm_mixture_next(&dry) >= 0)

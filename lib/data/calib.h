@@ -50,7 +50,8 @@ struct fm_calib {
  * Open run->tokens, run->also_tokens and run->texts (eval: run->eval_tokens or
  * eval_text) for a model.  T =
  * run->seq_len or its default.  run->shuffle permutes all sequences of each file, then
- * run->max_tokens keeps the first whole ones of the mixture; neither touches evaluation tokens.
+ * run->max_tokens keeps the first whole ones of the mixture; neither touches evaluation tokens, of
+ * which run->max_eval_tokens keeps the first.
  * FM_EFORMAT where a file has not one whole sequence; FM_EUSAGE where seq_len is under 2 or over
  * the model's positions, a weight is invalid, or max_tokens is less than a sequence.
  */

@@ -106,6 +106,19 @@ static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
     return rc;
 }
 
+/* How far the measuring is: layers of all groups of masks. */
+struct watch {
+    const struct fm_run_options *run;
+    int group, groups;
+};
+
+static void watch_layers(void *self, int done, int total)
+{
+    const struct watch *w = self;
+    fm_run_report(w->run, "measure", (uint64_t)w->group * (uint64_t)total + (uint64_t)done,
+                  (uint64_t)w->groups * (uint64_t)total, "layers");
+}
+
 static int measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                    const struct fm_calib *held, const struct subnets *subnets, int masks,
                    const struct fm_run_options *run, struct fm_err *err)
@@ -115,7 +128,9 @@ static int measure(struct fm_quality *quality, struct fm_model *model, const str
     uint64_t memory = fm_estimate_boundaries(model, S * held->T, fm_run_memory(run));
     int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
     size_t experts = (size_t)config->M * (size_t)config->E;
-    struct fm_sweep_options options = {.memory = memory, .stop = run->stop};
+    struct watch watch = {.run = run};
+    struct fm_sweep_options options = {
+        .memory = memory, .progress = watch_layers, .progress_self = &watch, .stop = run->stop};
     struct fm_sweep *sweep = NULL;
     int32_t *ids = fm_alloc((size_t)held->count, (size_t)held->T * sizeof *ids, "tokens", err);
     struct fm_batch *batch = ids ? make_batches(held, ids, S, err) : NULL;
@@ -124,12 +139,14 @@ static int measure(struct fm_quality *quality, struct fm_model *model, const str
     /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
     fm_model_round(model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     group = group < masks ? group : masks;
+    watch.groups = (masks + group - 1) / group;
     rc = fm_calib_read(held, 0, held->count, ids, err);
     if (!rc)
         rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options,
                           err);
     for (int at = 0; !rc && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
+        watch.group = at / group;
         rc = measure_group(quality + at, sweep, batch, batches, subnets, at, experts, n, err);
     }
 out:

@@ -266,14 +266,12 @@ static int run_measure(struct recovery *r, struct fm_err *err)
         b++;
     for (int n; !rc && b < count; b += n) {
         n = count - b < group ? count - b : group;
-        fm_run_report(task->run, "measure", (uint64_t)b, (uint64_t)count, "masks");
         rc = check_stop(r, err);
         if (!rc)
             rc = measure_group(r, quality, b, n, err);
         if (!rc)
             rc = save_if_due(r, err);
     }
-    fm_run_report(task->run, "measure", (uint64_t)count, (uint64_t)count, "masks");
     free(quality);
     return rc;
 }

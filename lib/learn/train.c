@@ -279,7 +279,6 @@ static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *
         b++;
     for (int n; !rc && b < f->count; b += n) {
         n = f->count - b < group ? f->count - b : group;
-        fm_run_report(task->run, "measure", (uint64_t)b, (uint64_t)f->count, "masks");
         rc = check_stop(t, err);
         if (!rc)
             rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
@@ -289,7 +288,6 @@ static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *
         if (!rc)
             rc = save_if_due(t, err);
     }
-    fm_run_report(task->run, "measure", (uint64_t)f->count, (uint64_t)f->count, "masks");
     free(quality);
     return rc;
 }

@@ -22,6 +22,9 @@
 #define FM_INPUTS_MAX 16       /* files of calibration data in one run */
 #define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
 
+/* Tokens that quality is measured on, where nothing else is asked for. */
+#define FM_EVAL_TOKENS 65536
+
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
@@ -47,6 +50,7 @@ struct fm_run_options {
     int seq_len;                            /* 0: min(2048, max positions, columns of a 2-D file) */
     int batch;                              /* sequences per batch; 0: the tool's default */
     uint64_t max_tokens;                    /* 0: all */
+    uint64_t max_eval_tokens;               /* 0: FM_EVAL_TOKENS */
     bool shuffle;
     uint64_t seed;
     const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
