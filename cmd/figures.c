@@ -205,6 +205,7 @@ cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
     fm_report_uint(o, "bytes", e->bytes);
     fm_report_uint(o, "threads", (uint64_t)e->threads);
     cJSON_AddStringToObject(o, "cpu", e->cpu);
+    cJSON_AddStringToObject(o, "precision", e->precision);
     cJSON_AddStringToObject(o, "dnnl", e->dnnl);
     fm_report_double(o, "peak_flops", e->peak);
     cJSON_AddItemToObject(o, "rank", engine_json(e, &e->rank));

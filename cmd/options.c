@@ -145,7 +145,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
           "where to compute (default: auto)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE,
-         {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16",
+         {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16|auto",
           "precision of matrix products (default: f32)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE,
@@ -451,7 +451,8 @@ static void settle_run(struct fm_run_options *run)
     static const char *const device[] = {"auto", "ref", "cpu", "cuda"};
     static const enum fm_token_type token_type[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
     run->device = device[chosen.device];
-    run->precision = chosen.precision ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    run->precision = chosen.precision == 1 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    run->precision_auto = chosen.precision == 2;
     run->token_dtype = token_type[chosen.token_dtype];
     run->tokens = chosen.tokens[0];
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)

@@ -87,7 +87,7 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     for (int i = 0; i < p->carried_count; i++)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
-    fprintf(out, "%-9s%12.3g  in matrix products\n", "flops", p->flops);
+    fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
     forecast_text(out, &p->forecast);
 }
 
@@ -114,6 +114,7 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     }
     fm_report_uint(o, "tokens", p->tokens);
     fm_report_double(o, "flops", p->flops);
+    cJSON_AddStringToObject(o, "precision", p->precision);
     fm_report_double(o, "rate", p->forecast.rate_least);
     fm_report_double(o, "rate_most", p->forecast.rate_most);
     fm_report_double(o, "seconds", p->forecast.seconds_most);

@@ -78,7 +78,8 @@ struct fm_bench_engine {
     char kept[4096]; /* the directory that was left; "" without `keep` */
     int threads;
     char cpu[96], dnnl[64];
-    double peak; /* flop/s of large products, of the run's precision */
+    const char *precision; /* "f32", "bf16" */
+    double peak;           /* flop/s of large products, of the run's precision */
     struct fm_bench_engine_run rank, train;
 };
 

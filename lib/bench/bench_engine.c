@@ -73,16 +73,16 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     options.steps = steps;
     options.budget_step = "0.10";
     options.until = "0.10";
-    struct fm_estimate estimate = {0};
-    int rc = fm_train_estimate(&run, &options, &estimate, err);
-    r->useful = estimate.useful;
-    if (rc)
-        return rc;
     run.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    rc = fm_train(&run, &options, &report, err);
+    int rc = fm_train(&run, &options, &report, err);
     if (!rc)
         settle(r, fm_clock_now() - begin, 0);
+    struct fm_estimate estimate = {0};
+    options.steps = report.steps; /* also those behind the last planned one */
+    if (!rc)
+        rc = fm_train_estimate(&run, &options, &estimate, err);
+    r->useful = estimate.useful;
     if (!rc && report.seconds_step > 0)
         r->tokens_second = (double)(run.batch ? run.batch : 8) * run.seq_len / report.seconds_step;
     fm_train_report_release(&report);
@@ -90,12 +90,10 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
 }
 
 static int measure(struct fm_bench_engine *result, const struct place *p, int T,
-                   const struct fm_run_options *base, int steps, struct fm_err *err)
+                   const struct fm_run_options *base, const struct fm_ops *ops, int steps,
+                   struct fm_err *err)
 {
     struct fm_run_options run = *base;
-    const struct fm_ops *ops;
-    if (fm_run_ops(&ops, base, err))
-        return err->code;
     run.model = p->model;
     run.tokens = p->tokens;
     run.seq_len = T;
@@ -121,12 +119,16 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     s.dtype = strcmp(options->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
     s.seed = run->seed;
     result->bytes = fm_synth_bytes(&s);
+    const struct fm_ops *ops;
+    if (fm_run_ops(&ops, run, s.dtype, err))
+        return err->code;
+    result->precision = fm_run_precision(ops);
     int rc = fm_workdir_open(&p.work, options->dir, err);
     if (!rc)
         rc = make_data(&p, &s, options->sequences, run, err);
     if (!rc)
-        rc = measure(result, &p, s.T, run, options->steps, err);
-    result->peak = fm_machine_peak(run->precision == FM_PRECISION_BF16);
+        rc = measure(result, &p, s.T, run, ops, options->steps, err);
+    result->peak = fm_machine_peak(ops->operand == FM_BF16);
     if (options->keep)
         memcpy(result->kept, p.work.path, sizeof result->kept);
     else

@@ -167,7 +167,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     size_t experts = (size_t)f->M * (size_t)f->E;
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
-    int rc = widths && quality ? fm_run_ops(&ops, run, err) : err->code;
+    int rc = widths && quality ? fm_run_ops(&ops, run, fm_model_dtype(s->model), err) : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->seed, err);
     if (!rc && s->adapted)

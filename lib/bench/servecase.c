@@ -151,7 +151,7 @@ static int choose_device(struct fm_servecase *c, const struct fm_run_options *ru
     struct fm_clip_error error = {0};
     c->on_gpu = run->device && strcmp(run->device, "cuda") == 0;
     if (!c->on_gpu) {
-        int rc = fm_run_ops(&c->ops, run, err);
+        int rc = fm_run_ops(&c->ops, run, c->dtype, err);
         assert(rc || c->ops->device == &fm_device_host); /* kernels/serve/serve.h */
         return rc;
     }

@@ -44,8 +44,9 @@ struct fm_estimate {
     uint64_t sweeps;          /* passes over the model */
     uint64_t tokens;          /* token positions computed, over all lanes */
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
-    double flops;        /* of the matrix products */
-    double useful;       /* of these, what is not made again: a forward, and each gradient once */
+    const char *precision; /* of products: "f32", "bf16" */
+    double flops;          /* of the matrix products */
+    double useful;         /* of these, what is not made again: a forward, and each gradient once */
     struct fm_estimate_change
         change[FM_ESTIMATE_CHANGES]; /* of the options, the least harmful first */
     int changes;

@@ -79,7 +79,8 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
 
 /* The same work in bfloat16, where this machine multiplies it that much faster. */
 static int try_precision(struct fm_forecast *f, const struct fm_estimate *estimate,
-                         const struct fm_run_options *run, struct fm_err *err)
+                         const struct fm_run_options *run, const struct fm_ops *now,
+                         struct fm_err *err)
 {
     struct fm_run_options other = *run;
     const struct fm_ops *ops;
@@ -87,7 +88,7 @@ static int try_precision(struct fm_forecast *f, const struct fm_estimate *estima
     other.precision = FM_PRECISION_BF16;
     other.ops = NULL;
     struct fm_err none = {0};
-    if (f->assumed || run->precision == FM_PRECISION_BF16 || fm_run_ops(&ops, &other, &none))
+    if (f->assumed || now->operand == FM_BF16 || fm_run_ops(&ops, &other, FM_F32, &none))
         return FM_OK;
     int rc = probe_rate(&least, &most, ops, err);
     if (rc || f->rate_most > HALF * most)
@@ -120,7 +121,7 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
         return rc;
     f->seconds_least = estimate->flops / f->rate_most * OTHERS;
     f->seconds_most = estimate->flops / f->rate_least * OTHERS;
-    rc = try_precision(f, estimate, run, err);
+    rc = try_precision(f, estimate, run, ops, err);
     if (!rc)
         try_changes(f, estimate);
     return rc;

@@ -66,11 +66,13 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 {
     *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
     task->memory = fm_run_memory(run);
-    int rc = fm_run_ops(&task->ops, run, err);
+    int rc = fm_run_ops(&task->ops, run, FM_F32, err); /* before anything is opened */
     if (!rc)
         rc = fm_hfdir_open(&task->dir, run->model, err);
     if (!rc)
         rc = fm_model_take(&task->model, &task->dir, task->memory / 2, err);
+    if (!rc)
+        rc = fm_run_ops(&task->ops, run, fm_model_dtype(task->model), err);
     if (rc)
         return rc;
     fm_model_use(task->model, task->ops);
@@ -128,6 +130,7 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
 {
     const char *output = task->run->output;
     bool file = output && strcmp(output, "-") != 0;
+    estimate->precision = fm_run_precision(task->ops);
     if (file && fm_estimate_check(estimate, task->run, 0, err))
         return err->code;
     if (!file)
@@ -188,11 +191,6 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
     return FM_OK;
 }
 
-static const char *precision_name(enum fm_precision precision)
-{
-    return precision == FM_PRECISION_BF16 ? "bf16" : "f32";
-}
-
 cJSON *fm_task_options(const struct fm_task *task, int batch)
 {
     cJSON *o = cJSON_CreateObject();
@@ -202,7 +200,7 @@ cJSON *fm_task_options(const struct fm_task *task, int batch)
         cJSON_AddBoolToObject(o, "shuffle", task->run->shuffle) &&
         fm_json_add_uint(o, "seed", task->run->seed) &&
         cJSON_AddStringToObject(o, "device", task->ops->name) &&
-        cJSON_AddStringToObject(o, "precision", precision_name(task->run->precision)))
+        cJSON_AddStringToObject(o, "precision", fm_run_precision(task->ops)))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -227,7 +225,7 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                              FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T, hex[2],
                              task->held.count, task->held.T, hex[3], hex[4],
                              (unsigned long long)task->run->seed, task->run->shuffle,
-                             task->ops->name, precision_name(task->run->precision), text);
+                             task->ops->name, fm_run_precision(task->ops), text);
 }
 
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,

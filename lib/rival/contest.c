@@ -417,9 +417,9 @@ static int open_stand(struct stand *s, struct fm_err *err)
     s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
     if (!s->cell || !s->widths || !s->closed || !s->quality)
         return FM_ENOMEM;
-    int rc = fm_run_ops(&s->ops, c->run, err);
+    int rc = fm_model_open(&s->model, c->run->model, fm_run_memory(c->run) / 2, err);
     if (!rc)
-        rc = fm_model_open(&s->model, c->run->model, fm_run_memory(c->run) / 2, err);
+        rc = fm_run_ops(&s->ops, c->run, fm_model_dtype(s->model), err);
     return rc ? rc : fm_calib_open(&s->held, c->run, &c->config, true, err);
 }
 

@@ -17,7 +17,17 @@
 
 #define DECIMALS 6 /* of a weight */
 
-int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err)
+/* What --precision auto means here. */
+static enum fm_precision find_precision(const struct fm_run_options *run, enum fm_dtype stored)
+{
+    const struct fm_ops *ops;
+    struct fm_err none = {0};
+    bool may = run->precision_auto && (stored == FM_BF16 || stored == FM_F16);
+    return may && !fm_ops_cpu(&ops, FM_PRECISION_BF16, &none) ? FM_PRECISION_BF16 : run->precision;
+}
+
+int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, enum fm_dtype stored,
+               struct fm_err *err)
 {
     const char *device = run->device ? run->device : "auto";
     if (run->ops) {
@@ -31,9 +41,14 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, stru
         return FM_OK;
     }
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
-        return fm_ops_cpu(ops, run->precision, err);
+        return fm_ops_cpu(ops, find_precision(run, stored), err);
     return fm_fail(err, FM_EUSAGE, "--device %s is for fm-bench serve; use auto, ref or cpu",
                    device);
+}
+
+const char *fm_run_precision(const struct fm_ops *ops)
+{
+    return ops->operand == FM_BF16 ? "bf16" : "f32";
 }
 
 const char *fm_run_first_input(const struct fm_run_options *run)

@@ -55,6 +55,7 @@ struct fm_run_options {
     uint64_t seed;
     const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
     enum fm_precision precision;
+    bool precision_auto; /* instead: bfloat16 where the CPU has it and weights are of 16 bits */
     const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */
     double assume_rate;       /* GFLOP/s that --dry-run takes for its forecast; 0: a probe's */
     uint64_t memory;          /* bytes; 0: half of the machine's */
@@ -73,8 +74,12 @@ struct fm_run_options {
  */
 int fm_run_find_model(struct fm_run_options *run, struct fm_err *err);
 
-/* The table for run->device and precision. */
-int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, struct fm_err *err);
+/* The table for run->device and precision, for weights that are `stored` so. */
+int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, enum fm_dtype stored,
+               struct fm_err *err);
+
+/* What products of a table round their operands to, as --precision names it: "f32", "bf16". */
+const char *fm_run_precision(const struct fm_ops *ops);
 
 /* There are tokens or a text to measure on, apart from the calibration data. */
 bool fm_run_evaluates(const struct fm_run_options *run);

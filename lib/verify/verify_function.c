@@ -180,7 +180,7 @@ int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
     const char *bundle = export ? v->options->against : v->options->target;
     if (strcmp(bundle, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "--function reads the bundle twice: give it as a file");
-    int rc = fm_run_ops(&j.ops, v->run, err);
+    int rc = fm_run_ops(&j.ops, v->run, FM_F32, err);
     if (!rc)
         rc = export ? check_export(&j, err) : check_bundle(&j, err);
     fm_calib_close(&j.calib);

@@ -47,7 +47,7 @@ static int write_all(const struct fm_run_options *run, struct fm_err *err)
     int32_t *ids = NULL;
     const struct fm_sweep_options options = {.memory = fm_run_memory(run)};
 
-    int rc = fm_run_ops(&ops, run, err);
+    int rc = fm_run_ops(&ops, run, FM_F32, err);
     if (rc == FM_OK)
         rc = fm_model_open(&model, run->model, fm_run_memory(run), err);
     if (rc == FM_OK)

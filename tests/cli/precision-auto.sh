@@ -1,0 +1,19 @@
+# --precision auto: bfloat16 for weights of 16 bits where the CPU has it, else float32; what it was
+# is said by the dry run and kept in the stage and the state.
+tiny=$GOLDEN/tiny-mixtral
+tokens=(--tokens "$tiny/calib.npy" --seq-len 64 --max-tokens 256)
+has=f32
+fm-rank -n --model "$tiny" "${tokens[@]}" --precision bf16 >/dev/null 2>&1 && has=bf16
+planned() { fm-rank -n --json --assume-rate 100 "$@" | sed -n 's/.*"precision": "\(.*\)".*/\1/p'; }
+same() { [ "$2" = "$3" ] && echo "$1: as it should be" || echo "$1: $2, not $3"; }
+
+same "bfloat16 weights" "$(planned --model "$tiny" "${tokens[@]}" --precision auto)" $has
+same "nothing said" "$(planned --model "$tiny" "${tokens[@]}")" f32
+odd=$GOLDEN/odd-olmoe
+same "float32 weights" "$(planned --model "$odd" --tokens "$odd/tokens.npy" --precision auto)" f32
+same "the definition" "$(planned --model "$tiny" "${tokens[@]}" --precision auto --device ref)" f32
+
+fm-rank -q --model "$tiny" "${tokens[@]}" --precision auto -o auto.rank >/dev/null
+fm-rank -q --model "$tiny" "${tokens[@]}" --precision $has -o named.rank >/dev/null
+same "the manifest" "$(tar xOf auto.rank manifest.json | sed -n 's/.*"precision": *"\([a-z0-9]*\)".*/\1/p')" $has
+tar xOf auto.rank ranking.safetensors | cmp - <(tar xOf named.rank ranking.safetensors) && echo "the same scores"
