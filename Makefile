@@ -13,7 +13,7 @@
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
-#   bench-kernels  fm-bench kernels on a quiet machine, into README.md and tests/measure/kernels.*
+#   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
 #   install, uninstall, clean
 #
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR, V=1 (show commands),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make bench-kernels`: measure clipped layers on this machine, which should do nothing else, and
-# put the result where it is shown: tests/measure/kernels.json and .svg, and the table of README.md between
-# the two lines that name it.  tests/unit/test_readme.c holds the table to the JSON.
+# put the result where it is shown: tests/measure/kernels.json and .svg, and the table of fm-bench(1) between
+# the two lines that name it.  tests/unit/test_benchpage.c holds the table to the JSON.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -13,9 +13,9 @@ venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, 
     --rows "${FM_BENCH_ROWS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
     --report tests/measure/kernels.json --plot tests/measure/kernels.svg --force >"$table"
 awk -v table="$table" '
-    /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
-    /^<!-- end of kernels -->$/ { skip = 0 }
-    !skip && !/^<!-- kernels -->$/
-' README.md >"$table.md"
-cat "$table.md" >README.md
+    /^\.\\" kernels$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
+    /^\.\\" end of kernels$/ { skip = 0 }
+    !skip && !/^\.\\" kernels$/
+' man/fm-bench.1 >"$table.md"
+cat "$table.md" >man/fm-bench.1
 cat "$table"

@@ -1,4 +1,4 @@
-/* README's table of clipped layers is that of tests/measure/kernels.json, line by line. */
+/* fm-bench(1)'s table of clipped layers is that of tests/measure/kernels.json, line by line. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,7 +43,7 @@ static void expect_line(const char *table, const char *line)
 {
     const char *at = strstr(table, line);
     if (!at || at[-1] != '\n' || at[strlen(line)] != '\n')
-        fail_msg("README.md has no line '%s': run make bench-kernels", line);
+        fail_msg("man/fm-bench.1 has no line '%s': run make bench-kernels", line);
 }
 
 /* As cmd/figures_kernels.c prints it. */
@@ -61,14 +61,14 @@ static void expect_row(const char *table, const cJSON *r)
     expect_line(table, line);
 }
 
-static void the_table_in_readme_is_that_of_the_json(void **state)
+static void the_table_in_the_page_is_that_of_the_json(void **state)
 {
     (void)state;
-    char *readme = read_text("README.md"), *json = read_text("tests/measure/kernels.json"),
+    char *page = read_text("man/fm-bench.1"), *json = read_text("tests/measure/kernels.json"),
          line[256];
-    char *table = strstr(readme, "<!-- kernels -->\n");
+    char *table = strstr(page, ".\\\" kernels\n");
     assert_non_null(table);
-    char *end = strstr(table, "\n<!-- end of kernels -->\n");
+    char *end = strstr(table, "\n.\\\" end of kernels\n");
     assert_non_null(end);
     end[1] = 0;
     cJSON *o = cJSON_Parse(json);
@@ -88,14 +88,14 @@ static void the_table_in_readme_is_that_of_the_json(void **state)
     assert_int_equal(lines, cJSON_GetArraySize(rows) + 2); /* a head of two lines */
     cJSON_ArrayForEach(row, rows) expect_row(table, row);
     cJSON_Delete(o);
-    free(readme);
+    free(page);
     free(json);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_table_in_readme_is_that_of_the_json),
+        cmocka_unit_test(the_table_in_the_page_is_that_of_the_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
