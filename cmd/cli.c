@@ -49,6 +49,8 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
         exit(fm_cli_end(cli, FM_OK, &err));
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
+    if (cli->log_time)
+        fm_progress_log();
     if (fm_signals_take(fm_run_abandon, &err) || fm_guard_check(&cli->guard, &err) ||
         fm_pool_start(cli->run.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
@@ -143,8 +145,9 @@ int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err)
         fm_run_abandon();
         fm_signals_end(stop);
     }
+    char stamp[32];
     if (code && code != FM_EPIPE && err->text[0])
-        fprintf(stderr, "%s: %s\n", cli->tool, err->text);
+        fprintf(stderr, "%s%s: %s\n", fm_progress_stamp(stamp), cli->tool, err->text);
     code = flush_stdout(cli, code);
     if (code == FM_EPIPE) {
         fm_run_abandon();

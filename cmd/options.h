@@ -54,7 +54,7 @@ struct fm_cli {
     const char *about;    /* one sentence for --help */
     int groups;
     struct fm_run_options run;
-    bool json, dry_run, quiet;
+    bool json, dry_run, quiet, log_time;
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;

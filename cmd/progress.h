@@ -11,6 +11,11 @@
 
 /* Fill *progress; quiet: with nothing.  `tool` is borrowed. */
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
+/* From now on every line begins with the time, and there is no line that is updated. */
+void fm_progress_log(void);
+/* "2026-11-22T10:22:00Z ", or "" where that is not asked for: what a line on standard error begins
+ * with. */
+const char *fm_progress_stamp(char text[32]);
 
 /* Take an unfinished line off the terminal. */
 void fm_progress_end(void);
