@@ -14,10 +14,12 @@
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
 #   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
+#   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin
 #   install, uninstall, clean
 #
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR, V=1 (show commands),
-# SAN=address,undefined, CUDA=auto|0|1, CC, CFLAGS, NVCC, and one PKG_CONFIG.  Each SAN/CUDA choice has its own folder.
+# SAN=address,undefined, CUDA=auto|0|1, MPI=0|1 (MPI_PKG: its pkg-config name), CC, CFLAGS, NVCC, and
+# one PKG_CONFIG.  Each SAN/CUDA/MPI choice has its own folder.
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \
 #     DNNL_LIBS="-L... -Wl,-rpath,... -ldnnl -lgomp"
 
@@ -31,6 +33,7 @@ INSTALL ?= install
 PKG_CONFIG ?= pkg-config
 CLANG_FORMAT ?= clang-format
 CUDA ?= auto
+MPI ?= 0
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 SAN ?=
 V ?= 0
@@ -72,11 +75,11 @@ CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -lcudart_static -lrt -ldl -Wl$(comma)-Bstatic -lstdc++ -Wl$(comma)-Bdynamic)
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
-LIB_C := $(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c)
+LIB_C := $(filter-out lib/run/wire_mpi.c,$(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
-BINS := $(TOOLS:%=$(BUILD)/bin/%)
+BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
 SCRIPTS := cmd/fm-chat2text
 TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
@@ -87,6 +90,14 @@ CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete
+
+# Tools of many processes are the same objects and one file more, in a folder of their own: `make
+# MPI=1` builds (and installs) those, `make check` tests them as well where there is an MPI.
+ifndef MPI_PKG
+MPI_PKG := $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
+endif
+MPI_BUILD := $(BUILD)/mpi
+MPI_TOOLS := fm-rank fm-train fm-recover
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 
@@ -107,6 +118,17 @@ $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
+$(MPI_BUILD)/lib/run/wire_mpi.c.o: DEFINES += $(shell $(PKG_CONFIG) --cflags $(MPI_PKG))
+$(MPI_BUILD)/%.c.o: %.c | deps-build
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) -o $@ $<
+$(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(MPI_BUILD)/lib/run/wire_mpi.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
+$(MPI_BUILD)/bin/%: $(BUILD)/bin/%
+	@mkdir -p $(@D)
+	$(Q)ln -sf ../../bin/$* $@
+mpi: $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%)
 $(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS)
@@ -143,7 +165,7 @@ $(BUILD)/tests/unit/faults.so: tests/unit/faults.c | deps-check
 	$(Q)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
 $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
--include $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
+-include $(wildcard $(MPI_BUILD)/lib/run/*.d) $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
 DEPS = CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
@@ -160,7 +182,7 @@ demo: all
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
 # Lint comes last and counts: a misplaced space must not keep the tests from running.
-check: deps-check all $(TESTS)
+check: deps-check all $(TESTS) $(if $(MPI_PKG),mpi)
 	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
@@ -215,5 +237,5 @@ uninstall:
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels install uninstall clean \
+.PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels mpi install uninstall clean \
 	deps-build deps-check

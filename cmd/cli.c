@@ -18,6 +18,7 @@
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
+#include "lib/run/ranks.h"
 #include "lib/run/report.h"
 
 /* A closed descriptor 0, 1 or 2 would be given to the next file opened, and results printed
@@ -40,6 +41,24 @@ int fm_cli_settle_side(const struct fm_cli *cli, const char *option, const char 
     return FM_OK;
 }
 
+/* Ranks where there are any.  Rank 0 speaks, and looks at what is in the way of outputs: it is the
+ * one to write them, maybe where no other machine sees them. */
+static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
+{
+    struct fm_run_options *run = &cli->run;
+    const char *warning = NULL;
+    if ((cli->groups & FM_CLI_RANKS) &&
+        fm_comm_open(&run->comm, fm_wire_linked, cli->alone, &warning, err))
+        return err->code;
+    bool speaks = fm_comm_rank(run->comm) == 0;
+    if (warning)
+        fm_run_warn(run, "%s", warning);
+    if (!speaks)
+        run->progress = (struct fm_progress){0};
+    int rc = fm_comm_agree(run->comm, speaks ? fm_guard_check(&cli->guard, err) : FM_OK, err);
+    return rc ? rc : fm_ranks_begin(run, fm_ranks_streams(run, !cli->dry_run), err);
+}
+
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count)
 {
@@ -51,7 +70,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)
         fm_progress_log();
-    if (fm_signals_take(fm_run_abandon, &err) || fm_guard_check(&cli->guard, &err) ||
+    if (fm_signals_take(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
         fm_pool_start(cli->run.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
 }
@@ -134,19 +153,32 @@ static int flush_stdout(const struct fm_cli *cli, int code)
     return code ? code : FM_EIO;
 }
 
-int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err)
+/* All ranks end alike: with one code, and by one signal if by any. */
+static int end_ranks(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
+{
+    struct fm_comm *comm = cli->run.comm;
+    int least = -*stop;
+    code = fm_comm_agree(comm, code, err);
+    if (comm && code == FM_ESAVED && !fm_comm_least(comm, &least, err))
+        *stop = -least;
+    return fm_comm_close(comm, code, err);
+}
+
+int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
 {
     int stop = *fm_signals_stop();
-    bool saved = code == FM_ESAVED && cli->run.state;
+    bool speaks = fm_comm_rank(cli->run.comm) == 0;
     fm_signals_settle();
     fm_progress_end();
     fm_pool_stop();
+    code = end_ranks(cli, code, err, &stop);
+    bool saved = code == FM_ESAVED && cli->run.state;
     if (code == FM_ESAVED && !saved && stop) {
         fm_run_abandon();
         fm_signals_end(stop);
     }
     char stamp[32];
-    if (code && code != FM_EPIPE && err->text[0])
+    if (code && code != FM_EPIPE && err->text[0] && speaks)
         fprintf(stderr, "%s%s: %s\n", fm_progress_stamp(stamp), cli->tool, err->text);
     code = flush_stdout(cli, code);
     if (code == FM_EPIPE) {

@@ -64,7 +64,8 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
 
 /* The sentence of a failed run, the last flush of standard output (a lost write is 74), and the
  * status for main to return.  After a signal without --state, or EPIPE, the process ends by that
- * signal instead, so that a shell sees 130, 143 or 141. */
-int fm_cli_end(const struct fm_cli *cli, int code, const struct fm_err *err);
+ * signal instead, so that a shell sees 130, 143 or 141.  Ranks end together, with the sentence and
+ * status of the lowest that failed. */
+int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err);
 
 #endif

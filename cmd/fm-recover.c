@@ -78,7 +78,7 @@ int main(int argc, char **argv)
         .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
         .about = "Train low-rank adapters on one mask; merged, they serve every budget.",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE,
+                  FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
     };

@@ -47,7 +47,7 @@ struct shared {
 static const char *heading_of(int group)
 {
     return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL) ? "Model and tokens"
-           : group & FM_CLI_MACHINE                             ? "Machine"
+           : group & (FM_CLI_MACHINE | FM_CLI_RANKS)            ? "Machine"
            : group & (FM_CLI_OUTPUT | FM_CLI_STATE)             ? "Output"
                                                                 : "Every tool";
 }
@@ -155,6 +155,10 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->threads, "N", "threads (default: one per CPU)", 0,
           FM_THREADS_MAX, 0},
+         0},
+        {FM_CLI_RANKS,
+         {"alone", 0, FM_CLI_FLAG, &cli->alone, NULL,
+          "no rank of many, whatever the launcher says (fm-mpi(7))", 0, 0, 0},
          0},
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->output, "FILE",

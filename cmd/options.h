@@ -45,7 +45,8 @@ enum fm_cli_group {
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
     FM_CLI_STATE = 1 << 6,    /* --state */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
-    FM_CLI_CUDA = 1 << 8      /* --device may be cuda */
+    FM_CLI_CUDA = 1 << 8,     /* --device may be cuda */
+    FM_CLI_RANKS = 1 << 9     /* --alone: else the run may be that of many ranks */
 };
 
 struct fm_cli {
@@ -54,7 +55,7 @@ struct fm_cli {
     const char *about;    /* one sentence for --help */
     int groups;
     struct fm_run_options run;
-    bool json, dry_run, quiet, log_time;
+    bool json, dry_run, quiet, log_time, alone;
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/learn/forecast.h"
 #include "lib/run/report.h"
 
@@ -64,7 +65,7 @@ static void forecast_text(FILE *out, const struct fm_forecast *f)
         fprintf(out, ", as assumed\n");
     else
         fprintf(out, " in a short probe, %d thread%s\n", f->threads, f->threads == 1 ? "" : "s");
-    for (int i = 0; !f->assumed && i < 3; i++) {
+    for (int i = 0; !f->assumed && f->ranks == 1 && i < 3; i++) {
         fm_units_time(most, fm_forecast_cores(f, cores[i]));
         fprintf(out, "%-9s%12s  on %d such cores\n", "machine", most, cores[i]);
     }
@@ -72,6 +73,15 @@ static void forecast_text(FILE *out, const struct fm_forecast *f)
         return;
     fm_units_time(most, f->halved_seconds);
     fprintf(out, "%-9s%12s  with %s\n", "halved", most, f->halved.options);
+}
+
+/* Of the sweeps that cost most. */
+static int leaves_of(const struct fm_estimate *p)
+{
+    int most = 0;
+    for (int i = 1; i < p->kinds; i++)
+        most = p->kind[i].flops > p->kind[most].flops ? i : most;
+    return p->kind[most].leaves;
 }
 
 static void estimate_text(FILE *out, const struct fm_estimate *p)
@@ -88,6 +98,14 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
+    if (p->kinds)
+        fprintf(out, "%-9s%12d  in a sweep, which as many ranks can share (fm-mpi(7))\n", "leaves",
+                leaves_of(p));
+    if (p->forecast.ranks > 1)
+        fprintf(out, "%-9s%12d  of %d have work in every sweep%s\n", "ranks", p->forecast.working,
+                p->forecast.ranks,
+                p->forecast.working < p->forecast.ranks ? "; give more --batch, or fewer ranks"
+                                                        : "");
     forecast_text(out, &p->forecast);
 }
 
@@ -111,6 +129,12 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     if (p->held) {
         fm_report_uint(o, "tokens_held", p->held);
         fm_report_uint(o, "tokens_used", p->used);
+    }
+    if (p->kinds)
+        fm_report_uint(o, "leaves", (uint64_t)leaves_of(p));
+    if (p->forecast.ranks > 1) {
+        fm_report_uint(o, "ranks", (uint64_t)p->forecast.ranks);
+        fm_report_uint(o, "ranks_working", (uint64_t)p->forecast.working);
     }
     fm_report_uint(o, "tokens", p->tokens);
     fm_report_double(o, "flops", p->flops);
@@ -138,20 +162,51 @@ static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *est
     return fm_cli_result(cli, &text, estimate_json(cli, estimate), err);
 }
 
+/* What each rank did; none where the process is alone. */
+static int show_ranks(cJSON **list, struct fm_comm *comm, struct fm_err *err)
+{
+    int ranks = fm_comm_size(comm);
+    if (!comm)
+        return FM_OK;
+    struct fm_tally *all = fm_alloc((size_t)ranks, sizeof *all, "what ranks did", err);
+    int rc = all ? fm_comm_collect(comm, all, fm_comm_tally(comm), sizeof *all, err) : FM_ENOMEM;
+    *list = !rc ? cJSON_CreateArray() : NULL;
+    for (int r = 0; !rc && r < ranks; r++) {
+        cJSON *o = cJSON_CreateObject();
+        fm_report_uint(o, "rank", (uint64_t)r);
+        cJSON_AddStringToObject(o, "host", fm_comm_host(comm, r));
+        fm_report_uint(o, "leaves", all[r].leaves);
+        fm_report_double(o, "seconds_computing", all[r].computing);
+        fm_report_double(o, "seconds_waiting", all[r].waiting);
+        fm_report_double(o, "seconds_reading", all[r].reading);
+        cJSON_AddItemToArray(*list, o);
+    }
+    free(all);
+    return rc;
+}
+
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
 {
     struct fm_estimate estimate = {0};
     struct fm_cli_text text;
+    bool speaks = fm_comm_rank(cli->run.comm) == 0;
     if (cli->dry_run)
-        return !tool->run(&cli->run, tool->options, tool->report, &estimate, err)
+        return !tool->run(&cli->run, tool->options, tool->report, &estimate, err) && speaks
                    ? show_estimate(cli, &estimate, err)
                    : err->code;
-    if (fm_run_check_stream(&cli->run, err) ||
-        tool->run(&cli->run, tool->options, tool->report, NULL, err) ||
-        fm_cli_text_open(&text, err))
+    if ((speaks && fm_run_check_stream(&cli->run, err)) ||
+        tool->run(&cli->run, tool->options, tool->report, NULL, err))
         return err->code;
+    cJSON *ranks = NULL;
+    if (show_ranks(&ranks, cli->run.comm, err) || !speaks || fm_cli_text_open(&text, err)) {
+        cJSON_Delete(ranks);
+        return err->code;
+    }
     tool->text(text.out, tool->report);
-    return fm_cli_result(cli, &text, tool->json(tool->report), err);
+    cJSON *json = tool->json(tool->report);
+    if (ranks)
+        cJSON_AddItemToObject(json, "ranks", ranks);
+    return fm_cli_result(cli, &text, json, err);
 }
 
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)

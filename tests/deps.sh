@@ -1,7 +1,8 @@
 #!/bin/sh
 # What a fresh Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check` for
-# the tests as well.  Where something is missing, the one line to run is printed and the status is 1;
-# `deps.sh install build|check` installs it, as root with apt-get.  Nothing is touched where everything
+# the tests as well, `deps.sh ci` for those that are left out where nothing of theirs is there.  Where
+# something is missing, the one line to run is printed and the status is 1; `deps.sh install
+# build|check|ci` installs it, as root with apt-get.  Nothing is touched where everything
 # is there, whoever installed it: headers are looked for with the compiler, so a library in another
 # place is found through CPPFLAGS and DNNL_CPPFLAGS.
 set -u
@@ -55,7 +56,8 @@ if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/
     need libdnnl-dev header dnnl.h
     need librandom123-dev header Random123/philox.h
 fi
-if [ "${1:-build}" = check ]; then
+case ${1:-build} in
+check | ci)
     need libcmocka-dev header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
     need g++ runs_cxx
     need clang-format have "${CLANG_FORMAT:-clang-format}"
@@ -65,6 +67,10 @@ if [ "${1:-build}" = check ]; then
     need xxhash have xxhsum
     need python3 have python3
     need bsdutils have script
+    ;;
+esac
+if [ "${1:-build}" = ci ]; then
+    need "openmpi-bin libopenmpi-dev" have mpirun
 fi
 
 [ -z "$missing" ] && exit 0

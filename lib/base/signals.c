@@ -14,7 +14,7 @@
 
 enum { STACK_BYTES = 256 << 10 };
 
-static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+static const int stopping[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 static const int ignored[] = {
     SIGPIPE, /* a lost reader is an error of write, cleaned up after */
     SIGXFSZ, /* so is a file larger than ulimit -f allows */
@@ -43,10 +43,18 @@ void fm_signals_settle(void)
         pause();
 }
 
+/* A batch system's warning asks and never insists: it may come from several of its parts, and the
+ * signal that does insist may follow while the state is being saved. */
+static bool is_second(int sig)
+{
+    int none = 0, warned = SIGUSR1;
+    return !atomic_compare_exchange_strong(&stop_signal, &none, sig) && sig != SIGUSR1 &&
+           !atomic_compare_exchange_strong(&stop_signal, &warned, sig);
+}
+
 static void on_signal(int sig)
 {
-    int none = 0;
-    if (!atomic_compare_exchange_strong(&stop_signal, &none, sig)) { /* the second one: now */
+    if (is_second(sig)) { /* now */
         atomic_store(&ending, true);
         before_end();
         fm_signals_end(sig);

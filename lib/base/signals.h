@@ -24,9 +24,10 @@
 #include "lib/base/err.h"
 
 /*
- * From now on SIGINT, SIGTERM and SIGHUP (unless it is ignored, as nohup(1) does) ask the process
- * to stop; the second one calls `abandon`, on another thread than the caller's, and ends the
- * process.  Once per process; the caller is the only thread there is.  FM_ENOMEM.
+ * From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as nohup(1) does) ask the
+ * process to stop; the second one calls `abandon`, on another thread than the caller's, and ends
+ * the process, where neither is SIGUSR1, the warning of a batch system.  Once per process; the
+ * caller is the only thread there is.  FM_ENOMEM.
  */
 int fm_signals_take(void (*abandon)(void), struct fm_err *err);
 

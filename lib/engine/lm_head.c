@@ -144,7 +144,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     find_losses(r, k, lane, logits, who->backward ? &weights : NULL);
     sum_chunk(sum, k, lane, who->teacher);
     if (!isfinite(sum->ce) || !isfinite(sum->kl))
-        return fm_fail(err, FM_EFORMAT, "the loss of lane %d, batch %d is not finite", lane, k->b);
+        return fm_fail(err, FM_EFORMAT, "the loss of lane %d, batch %d is not finite", lane,
+                       r->base + k->b);
     if (tapped)
         tap_logprob(r, k);
     if (!who->backward)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/engine/layer.h"
@@ -93,7 +94,7 @@ static int check_finite(const struct fm_sweeping *r, const float *x, int block, 
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "layer %d: %s of lane %d, batch %d, token %zu is not finite; check the weights",
-                   r->l, what, lane, k->first + (int)(bad / one),
+                   r->l, what, lane, r->base + k->first + (int)(bad / one),
                    bad % one / (size_t)r->sweep->config->H);
 }
 
@@ -118,7 +119,7 @@ static void place_forward(const struct fm_sweeping *r, int block, int lane,
     for (int i = 0; i < k->count; i++)
         where[i] = (struct fm_expert_view){.layer = r->m,
                                            .lane = lane,
-                                           .batch = k->first + i,
+                                           .batch = r->base + k->first + i,
                                            .slot = (k->first + i) * r->lanes + lane};
 }
 
@@ -205,7 +206,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
         where[i] =
             (struct fm_expert_view){.layer = r->m,
                                     .lane = lane,
-                                    .batch = k->first + i,
+                                    .batch = r->base + k->first + i,
                                     .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
     float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
     if (r->l == s->config->L - 1) {
@@ -253,7 +254,7 @@ static void commit_ready(struct fm_sweeping *r, const struct fm_block *k, int nt
         bool call = v && v->commit && r->m >= 0 && r->failed == INT_MAX;
         pthread_mutex_unlock(&r->lock);
         if (call)
-            v->commit(v->self, r->m, i / r->backs, r->back[i % r->backs], i % s->slots);
+            v->commit(v->self, r->m, r->base + i / r->backs, r->back[i % r->backs], i % s->slots);
         pthread_mutex_lock(&r->lock);
         r->commits++;
         pthread_cond_broadcast(&r->committed);
@@ -284,15 +285,18 @@ static void backward_task(void *arg, int i)
 static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    if (s->options.stop && *s->options.stop)
-        return fm_fail(err, FM_ESAVED, "interrupted before layer %d", l);
-    int rc = fm_model_layer(s->model, l, next, &r->layer, err);
-    if (rc)
-        return rc;
     r->l = l;
     r->m = fm_config_moe(s->config, l);
-    fm_merge_layer(r);
-    return FM_OK;
+    if (r->blocks == 0)
+        return FM_OK;
+    if (s->options.stop && *s->options.stop)
+        return fm_fail(err, FM_ESAVED, "interrupted before layer %d", l);
+    double began = fm_clock_now();
+    int rc = fm_model_layer(s->model, l, next, &r->layer, err);
+    fm_comm_tally(s->options.comm)->reading += fm_clock_now() - began;
+    if (!rc)
+        fm_merge_layer(r);
+    return rc;
 }
 
 static void leave_layer(struct fm_sweeping *r)
@@ -308,7 +312,7 @@ static int commit_forward(struct fm_sweeping *r, const struct fm_visitor *v, str
 {
     for (int b = 0; v->commit && b < r->batches; b++)
         for (int lane = 0; lane < r->lanes; lane++)
-            v->commit(v->self, r->m, b, lane, b * r->lanes + lane);
+            v->commit(v->self, r->m, r->base + b, lane, b * r->lanes + lane);
     return v->layer_end ? v->layer_end(v->self, r->m, err) : FM_OK;
 }
 
@@ -360,7 +364,7 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
             return rc;
         leave_layer(r);
     }
-    return FM_OK;
+    return v && v->end ? v->end(v->self, err) : FM_OK;
 }
 
 /* Which lanes go back, which teach. */
@@ -375,24 +379,6 @@ static void sort_lanes(struct fm_sweeping *r)
             r->back[r->backs++] = i;
         if (teacher >= 0)
             r->teaches[teacher] = true;
-    }
-}
-
-/* Consecutive micro-batches of one shape, `together` at most, make a block. */
-static void sort_batches(struct fm_sweeping *r)
-{
-    struct fm_sweep *s = r->sweep;
-    for (int b = 0; b < r->batches; b++) {
-        const struct fm_batch *batch = &r->batch[b];
-        int rows = batch->S * batch->T, chunks = (rows + FM_HEAD_ROWS - 1) / FM_HEAD_ROWS;
-        assert(batch->S > 0 && batch->T > 1 && batch->T <= s->T && rows <= s->rows);
-        r->chunks = chunks > r->chunks ? chunks : r->chunks;
-        const struct fm_block *last = r->blocks > 0 ? &s->block[r->blocks - 1] : NULL;
-        if (r->blocks == 0 || last->count == s->together || r->batch[last->first].S != batch->S ||
-            r->batch[last->first].T != batch->T)
-            s->block[r->blocks++] = (struct fm_block){b, 0};
-        s->block[r->blocks - 1].count++;
-        s->block_of[b] = r->blocks - 1;
     }
 }
 
@@ -411,10 +397,41 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
     return fm_store_init(&s->store, s->ops, bytes, want, s->options.memory, err);
 }
 
+/* This rank's blocks forward, and their losses. */
+static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_t *counts,
+                       struct fm_err *err)
+{
+    struct fm_comm *comm = r->sweep->options.comm;
+    if (r->blocks == 0) /* nothing but what a visitor does with the other ranks */
+        return r->visitor && r->visitor->forward ? run_forward(r, counts, err) : FM_OK;
+    int rc = fm_merge_prepare(r, err);
+    if (!rc)
+        rc = prepare_store(r, err);
+    if (rc)
+        return rc;
+    fm_stash_prepare(r);
+    double began = fm_clock_now();
+    rc = fm_model_nonlayer(r->sweep->model, &r->nonlayer, err);
+    fm_comm_tally(comm)->reading += fm_clock_now() - began;
+    if (!rc)
+        rc = run_forward(r, counts, err);
+    return rc ? rc : fm_lm_head_run(r, measure, err);
+}
+
+/* Computing is what is left of a run besides waiting for ranks and weights. */
+static void tally(const struct fm_sweeping *r, double seconds, const struct fm_tally *before)
+{
+    struct fm_tally *t = fm_comm_tally(r->sweep->options.comm);
+    t->leaves += (uint64_t)r->blocks;
+    t->computing += seconds - (t->waiting - before->waiting) - (t->reading - before->reading);
+}
+
 int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,
                  struct fm_measure *measure, int64_t *counts, struct fm_err *err)
 {
+    const struct fm_tally before = *fm_comm_tally(s->options.comm);
+    double began = fm_clock_now();
     const struct fm_config *c = s->config;
     assert(batches > 0 && batches <= s->batches && lanes > 0 && lanes <= s->lanes);
     assert(!visitor || !visitor->forward || !lane[0].backward);
@@ -428,28 +445,22 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
                             .lock = PTHREAD_MUTEX_INITIALIZER,
                             .committed = PTHREAD_COND_INITIALIZER};
     sort_lanes(&r);
-    sort_batches(&r);
+    fm_sweeping_share(&r);
     r.lowest = s->taps.dx ? 0 : c->moe[0];
     r.total = r.backs > 0 ? 2 * c->L - r.lowest : c->L;
     if (counts)
         memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
-    int rc = fm_merge_prepare(&r, err);
+    int rc = measure_own(&r, measure + (size_t)r.base * (size_t)lanes, counts, err);
     if (!rc)
-        rc = prepare_store(&r, err);
-    if (!rc)
-        fm_stash_prepare(&r);
-    if (!rc)
-        rc = fm_model_nonlayer(s->model, &r.nonlayer, err);
-    if (!rc)
-        rc = run_forward(&r, counts, err);
-    if (!rc)
-        rc = fm_lm_head_run(&r, measure, err);
+        rc = fm_sweeping_collect(&r, measure, counts, err);
     if (!rc && visitor && visitor->losses)
         visitor->losses(visitor->self, measure, s->scale);
     if (!rc && r.backs > 0)
         rc = run_backward(&r, err);
+    rc = fm_comm_agree(s->options.comm, rc, err);
+    tally(&r, fm_clock_now() - began, &before);
     pthread_mutex_destroy(&r.lock);
     pthread_cond_destroy(&r.committed);
     return rc;
@@ -470,6 +481,8 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
     const struct fm_config *c = s->config;
     size_t pairs = (size_t)s->batches * (size_t)s->lanes;
     size_t chunks = (size_t)s->rows / FM_HEAD_ROWS + 1;
+    size_t ranks = (size_t)fm_comm_size(s->options.comm);
+    s->share = fm_alloc(ranks + 1, sizeof *s->share, "shares of ranks", err);
     s->block = fm_alloc((size_t)s->batches, sizeof *s->block, "blocks of batches", err);
     s->block_of = fm_alloc((size_t)s->batches, sizeof *s->block_of, "blocks of batches", err);
     s->routed = fm_alloc(pairs * (size_t)c->E, sizeof *s->routed, "token counts", err);
@@ -477,8 +490,8 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
     s->scale = fm_alloc((size_t)s->lanes, sizeof *s->scale, "loss factors", err);
     s->computed = fm_alloc(pairs, sizeof *s->computed, "a commit list", err);
     s->merged = fm_alloc((size_t)s->lanes, sizeof *s->merged, "merged weights", err);
-    bool all =
-        s->block && s->block_of && s->routed && s->partial && s->scale && s->computed && s->merged;
+    bool all = s->share && s->block && s->block_of && s->routed && s->partial && s->scale &&
+               s->computed && s->merged;
     return all ? FM_OK : err->code;
 }
 
@@ -523,10 +536,7 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                            .rows = rows,
                            .T = T,
                            .lanes = lanes,
-                           .together =
-                               rows < FM_SWEEP_BLOCK_TOKENS ? FM_SWEEP_BLOCK_TOKENS / rows : 1};
-    if (s->together > batches)
-        s->together = batches;
+                           .together = fm_sweeping_together(batches, rows, options->cut)};
     s->slots = count_slots(s);
     int rc = take_buffers(s, err);
     if (!rc)
@@ -551,6 +561,7 @@ void fm_sweep_free(struct fm_sweep *s)
     free(s->routed);
     free(s->block_of);
     free(s->block);
+    free(s->share);
     s->ops->device->free(s->cos);
     s->ops->device->free(s->sin);
     fm_stash_release(&s->stash);

@@ -24,6 +24,11 @@
  * Same bytes for any thread count and memory: what goes through a layer together depends
  * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
  * Callers therefore cut their data into sweeps by sizes, never by memory or threads.
+ *
+ * Ranks (lib/run/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
+ * layer together are a leaf, and stay together: a rank computes some leaves and nothing else, and
+ * a rank without any reads no weights.  All get all measures and counts; what visitors sum goes
+ * through lib/engine/fold.h.
  */
 #ifndef FM_SWEEP_H
 #define FM_SWEEP_H
@@ -32,6 +37,7 @@
 
 #include "lib/engine/adapter.h"
 #include "lib/model/model.h"
+#include "lib/run/comm.h"
 
 #define FM_LANES_MAX 128
 
@@ -106,6 +112,9 @@ struct fm_visitor {
      * fold the slot into the total and clear the slot. */
     void (*commit)(void *self, int m, int batch, int lane, int slot);
     int (*layer_end)(void *self, int m, struct fm_err *err);
+    /* All layers have been gone back through.  Of ranks, all call layer_begin, layer_end and this,
+     * and only those with a leaf the others; so folds end here or in layer_end. */
+    int (*end)(void *self, struct fm_err *err);
 };
 
 /* Sequences in one micro-batch when `batch` are in a step: the largest divisor of batch that keeps
@@ -117,6 +126,8 @@ struct fm_sweep_options {
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
     const atomic_int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */
+    struct fm_comm *comm;   /* NULL: alone */
+    int cut;                /* not 0: no leaf goes across a multiple of so many micro-batches */
 };
 
 struct fm_sweep;
@@ -133,12 +144,21 @@ void fm_sweep_free(struct fm_sweep *sweep);
 int fm_sweep_slots(const struct fm_sweep *sweep);
 int fm_sweep_slots_forward(const struct fm_sweep *sweep);
 
+/* For folds: its communicator; micro-batches of a rank in the run at hand; the most that one may
+ * have in any run, where all have one shape. */
+struct fm_comm *fm_sweep_comm(const struct fm_sweep *sweep);
+int fm_sweep_own(const struct fm_sweep *sweep, int rank);
+int fm_sweep_own_most(const struct fm_sweep *sweep);
+
+/* Leaves of a run of so many micro-batches of so many tokens. */
+int fm_sweep_leaves(int batches, int rows, int cut);
+
 /*
  * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), where not NULL, receives the
  * token slots routed to each expert, summed over batches.  Without a lane that has `backward`
  * only the forward runs.  visitor may be NULL.
  * FM_EFORMAT where an activation or loss is not finite: the sentence names layer and lane.
- * FM_EDEVICE where the device failed.
+ * FM_EDEVICE where the device failed.  Ranks end with the same code.
  */
 int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,

@@ -1,6 +1,6 @@
 /*
- * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/stash.c,
- * lib/engine/lm_head.c and lib/engine/merge.c.
+ * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/share.c,
+ * lib/engine/stash.c, lib/engine/lm_head.c and lib/engine/merge.c.
  *
  * A block is a few consecutive micro-batches of one shape that go through a layer together,
  * because products with more rows run faster.  How many depends on sizes alone.
@@ -37,6 +37,7 @@ struct fm_sweep {
     float *cos, *sin; /* on the device */
     struct fm_store store;
     struct fm_stash stash;
+    int *share;                 /* (ranks + 1): first micro-batch of each rank */
     struct fm_block *block;     /* (batches) */
     int *block_of;              /* (batches) */
     int64_t *routed;            /* (blocks, lanes, E) of one layer */
@@ -50,8 +51,9 @@ struct fm_sweep {
 /* One fm_sweep_run, shared by all its tasks. */
 struct fm_sweeping {
     struct fm_sweep *sweep;
-    const struct fm_batch *batch;
+    const struct fm_batch *batch; /* this rank's, and how many blocks they are */
     int batches, blocks;
+    int base; /* micro-batches of lower ranks, before these */
     const struct fm_lane *lane;
     int lanes;
     const struct fm_visitor *visitor;
@@ -75,6 +77,20 @@ struct fm_sweeping {
 
 /* Rows of one task of the LM head: fixed, so that results depend on nothing else. */
 #define FM_HEAD_ROWS 128
+
+/* Micro-batches of a block at most, of so many that a sweep has, of so many rows. */
+int fm_sweeping_together(int batches, int rows, int cut);
+
+/*
+ * Cut r->batch into blocks, consecutive micro-batches of one shape, and leave of all that only what
+ * is this rank's; then its micro-batches have numbers from 0, for all but the visitor.
+ */
+void fm_sweeping_share(struct fm_sweeping *r);
+
+/* Everyone gets the measures (all micro-batches, lanes) of all ranks, and the sum of their counts
+ * (may be NULL). */
+int fm_sweeping_collect(struct fm_sweeping *r, struct fm_measure *measure, int64_t *counts,
+                        struct fm_err *err);
 
 /* Keep the error of the lowest task; afterwards, it or FM_OK. */
 void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err);

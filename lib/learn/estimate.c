@@ -89,6 +89,18 @@ static double kept_flops(const struct fm_config *c, const struct fm_estimate_swe
     return s->backward * token * (double)s->rows;
 }
 
+static void add_kind(struct fm_estimate *estimate, double flops,
+                     const struct fm_estimate_sweep *sweep)
+{
+    int sequences = (int)(sweep->rows / (uint64_t)sweep->T), leaves = sweep->leaves;
+    int micro = fm_sweep_micro(sequences, sweep->T);
+    assert(estimate->kinds < FM_ESTIMATE_KINDS);
+    estimate->flops += flops;
+    estimate->kind[estimate->kinds].flops = flops;
+    estimate->kind[estimate->kinds++].leaves =
+        leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
+}
+
 void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory)
 {
@@ -112,11 +124,11 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     estimate->spill = spill > estimate->spill ? spill : estimate->spill;
     estimate->sweeps += sweep->count;
     estimate->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
-    estimate->flops += (double)sweep->count * lanes_flops(c, sweep, true);
+    double flops = (double)sweep->count * lanes_flops(c, sweep, true);
     estimate->useful += (double)sweep->count * lanes_flops(c, sweep, false);
     if (inner > 0)
-        estimate->flops -=
-            (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
+        flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
+    add_kind(estimate, flops, sweep);
     double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
     uint64_t pass_bytes, once;
     fm_model_read_bytes(model, &pass_bytes, &once);
@@ -153,7 +165,9 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
     const char *temp = fm_file_temp_directory();
     char needed[32], has[32];
     uint64_t room = 0;
-    int rc = fm_run_room(run->output, "output", estimate->disk + copied, &room, err);
+    bool writes = fm_comm_rank(run->comm) == 0;
+    int rc =
+        writes ? fm_run_room(run->output, "output", estimate->disk + copied, &room, err) : FM_OK;
     if (!rc && estimate->spill > 0)
         rc = fm_file_free_space(temp, &room, err);
     if (!rc && estimate->spill > 0 && room < estimate->spill) {

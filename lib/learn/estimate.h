@@ -17,6 +17,8 @@ struct fm_estimate_file {
     uint64_t bytes;
 };
 
+#define FM_ESTIMATE_KINDS 4
+
 /* A run with other options, and what its matrix products take. */
 #define FM_ESTIMATE_CHANGES 4
 struct fm_estimate_change {
@@ -30,6 +32,8 @@ struct fm_forecast {
     int threads;                  /* of the probe */
     double rate_least, rate_most; /* FLOP/s of all threads: slices of the probe differ */
     double seconds_least, seconds_most;
+    int ranks; /* that share the work; of the most expensive kind of sweep some may have none */
+    int working;
     struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 */
     double halved_seconds;            /* and the most that it takes */
 };
@@ -47,6 +51,11 @@ struct fm_estimate {
     const char *precision; /* of products: "f32", "bf16" */
     double flops;          /* of the matrix products */
     double useful;         /* of these, what is not made again: a forward, and each gradient once */
+    struct {
+        double flops;
+        int leaves;
+    } kind[FM_ESTIMATE_KINDS]; /* of sweeps: which ranks can share them */
+    int kinds;
     struct fm_estimate_change
         change[FM_ESTIMATE_CHANGES]; /* of the options, the least harmful first */
     int changes;
@@ -65,6 +74,7 @@ struct fm_estimate_sweep {
     bool scores;    /* weight gradients as well: fm-rank */
     int merged;     /* copies of a layer's experts with an adapter merged */
     double kept;    /* mean share of the channels that students keep, 1: all */
+    int leaves;     /* that ranks can share; 0: those of a step's micro-batches */
 };
 
 /*

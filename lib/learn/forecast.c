@@ -88,7 +88,8 @@ static int try_precision(struct fm_forecast *f, const struct fm_estimate *estima
     other.precision = FM_PRECISION_BF16;
     other.ops = NULL;
     struct fm_err none = {0};
-    if (f->assumed || now->operand == FM_BF16 || fm_run_ops(&ops, &other, FM_F32, &none))
+    if (f->assumed || f->ranks > 1 || now->operand == FM_BF16 ||
+        fm_run_ops(&ops, &other, FM_F32, &none))
         return FM_OK;
     int rc = probe_rate(&least, &most, ops, err);
     if (rc || f->rate_most > HALF * most)
@@ -110,6 +111,23 @@ static void try_changes(struct fm_forecast *f, const struct fm_estimate *estimat
     }
 }
 
+/* The share of the work that the busiest rank has, and how many have some in the sweeps that cost
+ * most. */
+static double busiest(struct fm_forecast *f, const struct fm_estimate *estimate)
+{
+    double part = 0, most = 0;
+    f->working = f->ranks;
+    for (int i = 0; i < estimate->kinds; i++) {
+        int leaves = estimate->kind[i].leaves;
+        double flops = estimate->kind[i].flops;
+        part += flops * ((leaves + f->ranks - 1) / f->ranks) / leaves;
+        if (flops > most)
+            f->working = leaves < f->ranks ? leaves : f->ranks;
+        most = fmax(most, flops);
+    }
+    return estimate->flops > 0 ? part / estimate->flops : 1;
+}
+
 int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err)
 {
@@ -119,6 +137,10 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
     int rc = f->assumed ? FM_OK : probe_rate(&f->rate_least, &f->rate_most, ops, err);
     if (rc)
         return rc;
+    f->ranks = fm_comm_size(run->comm);
+    double part = busiest(f, estimate);
+    f->rate_least /= part;
+    f->rate_most /= part;
     f->seconds_least = estimate->flops / f->rate_most * OTHERS;
     f->seconds_most = estimate->flops / f->rate_least * OTHERS;
     rc = try_precision(f, estimate, run, ops, err);

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "lib/engine/sweep.h"
+#include "lib/engine/fold.h"
 #include "lib/masks/actions.h"
 
 struct fm_maskgrad {
@@ -17,22 +17,21 @@ struct fm_maskgrad {
     const struct fm_actions *actions;
     int M, E;
     bool squares; /* the walk's sums instead of dz */
-    double share; /* of one micro-batch in the total: 1 / micro-batches */
     int students;
-    double *total; /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
+    double *total;       /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
+    struct fm_fold fold; /* of the total */
     /* On the device of ops. */
     int32_t *width; /* (A) of the actions */
     double *slot;   /* (slots, E, A) */
-    double *sum;    /* (students, E, A) of the layer at hand */
 };
 
-/* For sweeps with a teacher in lane 0 and `students` lanes behind it. */
+/* For runs of this sweep with a teacher in lane 0 and `students` lanes behind it. */
 int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                      const struct fm_actions *actions, const struct fm_config *config, int students,
-                     int slots, struct fm_err *err);
+                     const struct fm_sweep *sweep, struct fm_err *err);
 void fm_maskgrad_release(struct fm_maskgrad *g); /* zeroed struct is fine */
 
-/* A run of `batches` micro-batches follows; it fills the total. */
+/* A run of `batches` micro-batches follows; it fills the total, on every rank. */
 void fm_maskgrad_begin(struct fm_maskgrad *g, int batches);
 
 /* The visitor; it borrows g. */

@@ -129,8 +129,11 @@ static int measure(struct fm_quality *quality, struct fm_model *model, const str
     int group = fm_quality_group(config, held, memory), rc = FM_ENOMEM;
     size_t experts = (size_t)config->M * (size_t)config->E;
     struct watch watch = {.run = run};
-    struct fm_sweep_options options = {
-        .memory = memory, .progress = watch_layers, .progress_self = &watch, .stop = run->stop};
+    struct fm_sweep_options options = {.memory = memory,
+                                       .progress = watch_layers,
+                                       .progress_self = &watch,
+                                       .stop = run->stop,
+                                       .comm = run->comm};
     struct fm_sweep *sweep = NULL;
     int32_t *ids = fm_alloc((size_t)held->count, (size_t)held->T * sizeof *ids, "tokens", err);
     struct fm_batch *batch = ids ? make_batches(held, ids, S, err) : NULL;
@@ -139,8 +142,10 @@ static int measure(struct fm_quality *quality, struct fm_model *model, const str
     /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
     fm_model_round(model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     group = group < masks ? group : masks;
+    rc = fm_comm_least(run->comm, &group, err);
     watch.groups = (masks + group - 1) / group;
-    rc = fm_calib_read(held, 0, held->count, ids, err);
+    if (!rc)
+        rc = fm_calib_read(held, 0, held->count, ids, err);
     if (!rc)
         rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options,
                           err);

@@ -1,8 +1,9 @@
 /*
  * fm-rank: squared first-order scores of every channel (METHOD.md 1), or those of another
- * criterion, summed batch by batch.  The device scores the experts of a batch into a slot and adds
- * slots to the sums of the layer in order of batch; the host has the sums of all layers, between
- * two groups of batches.
+ * criterion, summed batch by batch.  The device scores the experts of a batch into a slot, and
+ * slots are folded into the sums of the layer in order of batch; the host has the sums of all
+ * layers, between two groups of batches.  Of ranks, each has those of its slice of every layer,
+ * until they are saved or the run ends.
  */
 #include "lib/learn/rank.h"
 
@@ -16,6 +17,7 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/engine/fold.h"
 #include "lib/learn/task.h"
 #include "lib/run/journal.h"
 #include "lib/stage/stage.h"
@@ -31,11 +33,14 @@ struct scorer {
     struct fm_ranking *ranking; /* scores hold sums until the end */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
-    double *slot, *sum; /* (slots, E, I), (E, I) of the layer at hand: on the device */
-    double *before;     /* (M, E, I) the sums when the group began */
-    int32_t *ids;       /* of the group */
-    double ce;          /* sum over batches of the mean loss */
-    int64_t next;       /* batch */
+    double *slot;               /* (slots, E, I) on the device */
+    struct fm_fold fold;        /* of the layer at hand */
+    double *before;             /* (M, E, I) the sums when the group began */
+    int32_t *ids;               /* of the group */
+    struct fm_batch *batch;     /* of the group */
+    struct fm_measure *measure; /* of the group */
+    double ce;                  /* sum over batches of the mean loss */
+    int64_t next;               /* batch */
     struct fm_digest params;
     struct fm_journal_clock clock;
 };
@@ -81,7 +86,9 @@ static int begin_layer(void *self, int m, struct fm_err *err)
     (void)err;
     struct scorer *s = self;
     size_t n = layer_size(s);
-    s->task->ops->device->copy_in(s->sum, s->ranking->scores + (size_t)m * n, n * sizeof *s->sum);
+    double *sums = s->ranking->scores + (size_t)m * n;
+    s->task->ops->device->copy_in(s->fold.sum, sums, n * sizeof *sums);
+    fm_fold_layer(&s->fold);
     return FM_OK;
 }
 
@@ -90,8 +97,7 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     (void)m, (void)batch, (void)lane;
     struct scorer *s = self;
     size_t n = layer_size(s);
-    s->task->ops->fold((struct fm_out){s->sum, FM_F64},
-                       (struct fm_out){s->slot + (size_t)slot * n, FM_F64}, 1, (int64_t)n);
+    fm_fold_add(&s->fold, s->slot + (size_t)slot * n, 0, n);
 }
 
 static int end_layer(void *self, int m, struct fm_err *err)
@@ -99,7 +105,10 @@ static int end_layer(void *self, int m, struct fm_err *err)
     struct scorer *s = self;
     size_t n = layer_size(s);
     double *sums = s->ranking->scores + (size_t)m * n;
-    s->task->ops->device->copy_out(sums, s->sum, n * sizeof *sums);
+    int rc = fm_fold_end(&s->fold, n, err);
+    if (rc)
+        return rc;
+    s->task->ops->device->copy_out(sums, s->fold.sum, n * sizeof *sums);
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(sums[i]))
             return fm_fail(err, FM_EFORMAT,
@@ -126,11 +135,24 @@ static size_t list_state(struct fm_journal_item *item, struct scorer *s)
     return 4;
 }
 
+/* The sums of all slices to rank 0. */
+static int gather(struct scorer *s, struct fm_err *err)
+{
+    size_t n = layer_size(s);
+    int rc = FM_OK;
+    for (size_t m = 0; !rc && m < (size_t)s->ranking->M; m++)
+        rc = fm_comm_gather(s->task->run->comm, s->ranking->scores + m * n, sizeof(double), n, err);
+    return rc;
+}
+
 static int save(struct scorer *s, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     double began = fm_clock_now();
-    int rc = fm_journal_save(s->task->run->state, TOOL, &s->params, item, list_state(item, s), err);
+    int rc = gather(s, err);
+    if (!rc)
+        rc = fm_journal_save(s->task->run->comm, s->task->run->state, TOOL, &s->params, item,
+                             list_state(item, s), err);
     fm_journal_saved(&s->clock, began);
     return rc;
 }
@@ -139,7 +161,8 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
 {
     struct fm_journal j;
     bool found;
-    int rc = fm_journal_open(&j, s->task->run->state, TOOL, &s->params, &found, err);
+    int rc =
+        fm_journal_open(&j, s->task->run->comm, s->task->run->state, TOOL, &s->params, &found, err);
     if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
@@ -151,7 +174,7 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
     return rc;
 }
 
-/* Batches that share one reading of the weights. */
+/* Batches that share one reading of the weights in one process. */
 static int group_of(const struct fm_task *task, int batch, int batches)
 {
     uint64_t one = ((uint64_t)task->config->L + 1) * (uint64_t)batch * (uint64_t)task->calib.T *
@@ -161,16 +184,24 @@ static int group_of(const struct fm_task *task, int batch, int batches)
     return group > (uint64_t)batches ? batches : (int)group;
 }
 
+/* Those that ranks take together: whole groups of one process, cut into leaves as there, and as
+ * many that half a group's leaves are each rank's. */
+static int groups_of(const struct fm_task *task, int batch, int batches)
+{
+    int group = group_of(task, batch, batches), ranks = fm_comm_size(task->run->comm);
+    int64_t leaves = fm_sweep_leaves(group, batch * task->calib.T, 0), each = (leaves + 1) / 2;
+    int64_t groups = ranks > 1 ? (each * ranks + leaves - 1) / leaves : 1;
+    return groups * group > batches ? batches : (int)(groups * group);
+}
+
 static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int n,
                        struct fm_err *err)
 {
     const struct fm_calib *calib = &s->task->calib;
     size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E,
            ids = (size_t)batch * (size_t)calib->T;
-    struct fm_batch group[GROUP_BATCHES];
-    struct fm_measure measure[GROUP_BATCHES];
     for (int i = 0; i < n; i++)
-        group[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
+        s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
     bool backward = fm_criterion_backward(s->criterion);
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
     struct fm_visitor visitor = {.self = s,
@@ -186,12 +217,13 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         free(counts);
         return rc;
     }
+    fm_fold_begin(&s->fold, 1);
     memcpy(s->before, s->ranking->scores, X * (size_t)s->ranking->I * sizeof *s->before);
-    rc = fm_sweep_run(sweep, group, n, &lane, 1, &visitor, measure, counts, err);
+    rc = fm_sweep_run(sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
     if (rc)
         memcpy(s->ranking->scores, s->before, X * (size_t)s->ranking->I * sizeof *s->before);
     for (int i = 0; !rc && i < n; i++)
-        s->ce += measure[i].ce / (double)measure[i].n;
+        s->ce += s->measure[i].ce / (double)s->measure[i].n;
     for (size_t x = 0; !rc && x < X; x++)
         s->ranking->tokens[x] += counts[x];
     s->next += !rc ? n : 0;
@@ -219,37 +251,59 @@ static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_e
     if (fm_criterion_begin(&s->adder, s->criterion, ops, c->expert->rows, c->I, c->H, err))
         return err->code;
     s->slot = ops->device->alloc(slots, "scores of batches", err);
-    s->sum = s->slot ? ops->device->alloc(layer, "scores", err) : NULL;
-    s->before = s->sum ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
+    s->before = s->slot ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
     if (s->slot)
         ops->zero(s->slot, slots);
-    return s->before ? FM_OK : err->code;
+    return s->before ? fm_fold_init(&s->fold, sweep, ops, FM_F64, 1, layer_size(s), 1, err)
+                     : err->code;
+}
+
+static int take_group(struct scorer *s, int batch, int group, struct fm_err *err)
+{
+    size_t n = (size_t)group, T = (size_t)s->task->calib.T;
+    s->ids = fm_alloc(n * (size_t)batch, T * sizeof *s->ids, "tokens of a group", err);
+    s->batch = fm_alloc(n, sizeof *s->batch, "batches", err);
+    s->measure = fm_alloc(n, sizeof *s->measure, "measures", err);
+    return s->ids && s->batch && s->measure ? FM_OK : FM_ENOMEM;
+}
+
+static int score_groups(struct scorer *s, struct fm_sweep *sweep, int batch, int group, int batches,
+                        struct fm_err *err)
+{
+    int rc = FM_OK;
+    s->clock.saved = fm_clock_now();
+    while (!rc && s->next < batches) {
+        int n = batches - (int)s->next < group ? batches - (int)s->next : group;
+        bool due = false;
+        fm_run_report(s->task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
+        rc = score_group(s, sweep, batch, n, err);
+        if (!rc)
+            rc = fm_task_due(s->task, &s->clock, &due, err);
+        if (!rc && due)
+            rc = save(s, err);
+        if (!rc && s->next < batches)
+            rc = fm_task_stopped(s->task, err);
+    }
+    return rc;
 }
 
 static int score_all(struct scorer *s, int batch, int batches, struct fm_err *err)
 {
     struct fm_task *task = s->task;
-    int group = group_of(task, batch, batches);
+    int group = groups_of(task, batch, batches);
     struct fm_sweep *sweep = NULL;
     uint64_t sums = sums_bytes(task, group);
     task->memory = task->memory > sums ? task->memory - sums : 0;
+    task->cut = group_of(task, batch, batches);
     int rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
     if (rc)
         return rc;
     rc = take_sums(s, sweep, err);
     if (!rc)
-        s->ids = fm_alloc((size_t)group * (size_t)batch, (size_t)task->calib.T * sizeof *s->ids,
-                          "tokens of a group", err);
-    if (!rc && !s->ids)
-        rc = FM_ENOMEM;
-    s->clock.saved = fm_clock_now();
-    while (!rc && s->next < batches) {
-        int n = batches - (int)s->next < group ? batches - (int)s->next : group;
-        fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
-        rc = score_group(s, sweep, batch, n, err);
-        if (!rc && task->run->state && fm_journal_due(&s->clock))
-            rc = save(s, err);
-    }
+        rc = take_group(s, batch, group, err);
+    rc = fm_comm_agree(task->run->comm, rc, err);
+    if (!rc)
+        rc = score_groups(s, sweep, batch, group, batches, err);
     if (rc == FM_ESAVED && task->run->state) {
         int saved = save(s, err);
         rc = saved ? saved : FM_ESAVED;
@@ -404,14 +458,15 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
     bool backward = fm_criterion_backward(criterion);
     const struct fm_config *c = task->config;
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
-    struct fm_estimate_sweep sweep = {.count = (uint64_t)((batches + group - 1) / group),
-                                      .rows = (uint64_t)group * (uint64_t)batch *
-                                              (uint64_t)task->calib.T,
-                                      .T = task->calib.T,
-                                      .lanes = 1,
-                                      .backward = backward,
-                                      .scores = backward,
-                                      .kept = 1};
+    struct fm_estimate_sweep sweep = {
+        .count = (uint64_t)((batches + group - 1) / group),
+        .rows = (uint64_t)group * (uint64_t)batch * (uint64_t)task->calib.T,
+        .T = task->calib.T,
+        .lanes = 1,
+        .backward = backward,
+        .scores = backward,
+        .kept = 1,
+        .leaves = fm_sweep_leaves(groups_of(task, batch, batches), batch * task->calib.T, group)};
     *estimate = (struct fm_estimate){0};
     estimate->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
     for (int i = 0; i < task->calib.inputs; i++)
@@ -420,6 +475,15 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
     uint64_t sums = sums_bytes(task, group);
     fm_estimate_add(estimate, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
     estimate->memory += sums;
+}
+
+/* The result, from all sums. */
+static int finish(struct scorer *s, enum fm_rank_order order, int batch,
+                  struct fm_rank_report *report, struct fm_err *err)
+{
+    finish_scores(s, order, report->batches);
+    int rc = list_unreached(s, report, err);
+    return rc ? rc : write_stream(s, order, batch, report, err);
 }
 
 static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,
@@ -461,11 +525,13 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     if (rc)
         return rc;
     report->ce = s->ce / batches;
-    finish_scores(s, order, batches);
-    rc = list_unreached(s, report, err);
+    rc = gather(s, err);
     if (!rc)
-        rc = write_stream(s, order, batch, report, err);
+        rc = fm_task_same_weights(task, err);
+    if (!rc && fm_comm_rank(task->run->comm) == 0)
+        rc = finish(s, order, batch, report, err);
     report->seconds = fm_clock_now() - task->began;
+    rc = fm_comm_agree(task->run->comm, rc, err);
     if (!rc)
         fm_task_forget(task, TOOL);
     return rc;
@@ -490,10 +556,12 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     fm_criterion_end(&s.adder);
     if (task.ops) {
         task.ops->device->free(s.slot);
-        task.ops->device->free(s.sum);
     }
+    fm_fold_release(&s.fold);
     free(s.before);
     free(s.ids);
+    free(s.batch);
+    free(s.measure);
     fm_ranking_release(&ranking);
     fm_task_close(&task);
     return rc;

@@ -137,7 +137,10 @@ static int save(struct recovery *r, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     double began = fm_clock_now();
-    int rc = fm_journal_save(r->task.run->state, TOOL, &r->params, item, list_state(item, r), err);
+    int rc = fm_tune_gather(&r->tune, err);
+    if (!rc)
+        rc = fm_journal_save(r->task.run->comm, r->task.run->state, TOOL, &r->params, item,
+                             list_state(item, r), err);
     fm_journal_saved(&r->clock, began);
     return rc;
 }
@@ -146,7 +149,8 @@ static int resume(struct recovery *r, struct fm_err *err)
 {
     struct fm_journal j;
     bool found;
-    int rc = fm_journal_open(&j, r->task.run->state, TOOL, &r->params, &found, err);
+    const struct fm_run_options *run = r->task.run;
+    int rc = fm_journal_open(&j, run->comm, run->state, TOOL, &r->params, &found, err);
     if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
@@ -206,15 +210,11 @@ static int prepare(struct recovery *r, struct fm_err *err)
     return rc ? rc : resume(r, err);
 }
 
-static int check_stop(const struct recovery *r, struct fm_err *err)
-{
-    const atomic_int *stop = r->task.run->stop;
-    return stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
-}
-
 static int save_if_due(struct recovery *r, struct fm_err *err)
 {
-    return r->task.run->state && fm_journal_due(&r->clock) ? save(r, err) : FM_OK;
+    bool due = false;
+    int rc = fm_task_due(&r->task, &r->clock, &due, err);
+    return !rc && due ? save(r, err) : rc;
 }
 
 static int run_steps(struct recovery *r, struct fm_err *err)
@@ -224,7 +224,7 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     int rc = FM_OK;
     while (!rc && (uint64_t)r->tune.taken < steps) {
         fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
-        rc = check_stop(r, err);
+        rc = fm_task_stopped(&r->task, err);
         if (!rc)
             rc = fm_tune_step(&r->tune, err);
         if (!rc)
@@ -257,8 +257,9 @@ static int measure_group(struct recovery *r, struct fm_quality *quality, int b, 
 static int run_measure(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int count = r->budgets.masks.count, rc = FM_OK, b = 0;
+    int count = r->budgets.masks.count, b = 0;
     int group = fm_quality_group(task->config, &task->held, task->memory);
+    int rc = fm_comm_least(task->run->comm, &group, err);
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     if (!quality)
         return FM_ENOMEM;
@@ -266,7 +267,7 @@ static int run_measure(struct recovery *r, struct fm_err *err)
         b++;
     for (int n; !rc && b < count; b += n) {
         n = count - b < group ? count - b : group;
-        rc = check_stop(r, err);
+        rc = fm_task_stopped(&r->task, err);
         if (!rc)
             rc = measure_group(r, quality, b, n, err);
         if (!rc)
@@ -449,8 +450,9 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     if (!rc)
         rc = fill_report(&r, report, err);
     if (!rc)
-        rc = write_stream(&r, err);
+        rc = fm_comm_rank(run->comm) == 0 ? write_stream(&r, err) : FM_OK;
     report->seconds = fm_clock_now() - r.task.began;
+    rc = fm_comm_agree(run->comm, rc, err);
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
     free(r.after);

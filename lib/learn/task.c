@@ -7,6 +7,7 @@
 #include "lib/learn/task.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,17 +113,18 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err)
 {
+    bool writes = fm_comm_rank(run->comm) == 0;
     struct fm_lock lock;
     *task = (struct fm_task){0};
-    if (fm_lock_acquire(&lock, run->state, err))
+    if (fm_lock_acquire(&lock, writes ? run->state : NULL, err))
         return fm_within(err, "state file");
     int rc = fm_task_open_inputs(task, run, needs != NULL, err);
     task->lock = lock;
     if (!rc && needs)
         rc = open_stream(task, needs, err);
-    if (!rc)
+    if (!rc && writes)
         rc = try_output(run, err);
-    return rc;
+    return fm_comm_agree(run->comm, rc, err);
 }
 
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
@@ -141,7 +143,7 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
 void fm_task_forget(const struct fm_task *task, const char *tool)
 {
     struct fm_err err = {0};
-    if (fm_journal_remove(task->run->state, tool, &err))
+    if (fm_comm_rank(task->run->comm) == 0 && fm_journal_remove(task->run->state, tool, &err))
         fm_run_warn(task->run, "%s; the run itself is complete", err.text);
 }
 
@@ -163,8 +165,11 @@ void fm_task_close(struct fm_task *task)
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err)
 {
-    struct fm_sweep_options options = {
-        .memory = fm_estimate_boundaries(task->model, rows, task->memory), .stop = task->run->stop};
+    struct fm_sweep_options options = {.memory =
+                                           fm_estimate_boundaries(task->model, rows, task->memory),
+                                       .stop = task->run->stop,
+                                       .comm = task->run->comm,
+                                       .cut = task->cut};
     return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
                         &options, err);
 }
@@ -206,6 +211,69 @@ cJSON *fm_task_options(const struct fm_task *task, int batch)
     return NULL;
 }
 
+int fm_task_stopped(const struct fm_task *task, struct fm_err *err)
+{
+    const atomic_int *stop = task->run->stop;
+    int rc = stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
+    return fm_comm_agree(task->run->comm, rc, err);
+}
+
+int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
+                struct fm_err *err)
+{
+    *due = task->run->state && fm_journal_due(clock);
+    return task->run->state ? fm_comm_tell(task->run->comm, due, sizeof *due, err) : FM_OK;
+}
+
+int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
+{
+    struct fm_comm *comm = task->run->comm;
+    struct fm_weightsum sums;
+    struct fm_digest first, own = {{0}};
+    bool read = fm_comm_tally(comm)->leaves > 0; /* else there is nothing that it computed with */
+    if (!comm)
+        return FM_OK;
+    int rc = read ? fm_model_sums(task->model, &sums, err) : FM_OK;
+    if (!rc && read)
+        own = fm_digest_of(sums.sum, ((size_t)sums.L + 1) * sizeof *sums.sum);
+    first = own;
+    rc = fm_comm_agree(comm, rc, err);
+    if (!rc)
+        rc = fm_comm_tell(comm, &first, sizeof first, err);
+    if (!rc && read && !fm_digest_equal(&first, &own))
+        rc = fm_fail(err, FM_ECONFIG,
+                     "the weights in '%s' are not those that rank 0 on %s has there",
+                     task->run->model, fm_comm_host(comm, 0));
+    return fm_comm_agree(comm, rc, err);
+}
+
+/* What shapes the result, and what can change its last bits; in the order in which people look for
+ * a difference. */
+static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX], const char *text,
+                          struct fm_err *err)
+{
+    char onednn[64], seed[64], options[FM_DIGEST_HEX];
+    struct fm_digest digest = fm_digest_of(text, strlen(text));
+    fm_digest_hex(options, &digest);
+    fm_ops_dnnl_version(onednn, sizeof onednn);
+    snprintf(seed, sizeof seed, "%llu %s", (unsigned long long)task->run->seed,
+             task->run->shuffle ? "shuffled" : "in order");
+    const struct fm_comm_fact fact[] = {
+        {"the version", FM_VERSION},
+        {"oneDNN with its instruction set", onednn},
+        {"--device", task->ops->name},
+        {"--precision", fm_run_precision(task->ops)},
+        {"--seed", seed},
+        {"the digest of the model's config and tensors", hex[0]},
+        {"the digest of the tokens", hex[1]},
+        {"the digest of the tokens to measure on", hex[2]},
+        {"the digest of the stream's ranking", hex[3]},
+        {"the digest of the stream's masks", hex[4]},
+        {"the digest of the other options", options},
+    };
+    return fm_comm_same(task->run->comm, fact, sizeof fact / sizeof *fact, err);
+}
+
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
                    struct fm_err *err)
 {
@@ -219,13 +287,15 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
         if (m)
             fm_digest_hex(hex[3 + i], &m->digest);
     }
-    return fm_journal_params(params, err,
-                             "%s model %s tokens %s %d %d held %s %d %d ranking %s masks %s "
-                             "seed %llu shuffle %d device %s %s; %s",
-                             FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T, hex[2],
-                             task->held.count, task->held.T, hex[3], hex[4],
-                             (unsigned long long)task->run->seed, task->run->shuffle,
-                             task->ops->name, fm_run_precision(task->ops), text);
+    int rc = same_for_ranks(task, hex, text, err);
+    return rc ? rc
+              : fm_journal_params(params, err,
+                                  "%s model %s tokens %s %d %d held %s %d %d ranking %s masks %s "
+                                  "seed %llu shuffle %d device %s %s; %s",
+                                  FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T,
+                                  hex[2], task->held.count, task->held.T, hex[3], hex[4],
+                                  (unsigned long long)task->run->seed, task->run->shuffle,
+                                  task->ops->name, fm_run_precision(task->ops), text);
 }
 
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,

@@ -21,6 +21,7 @@
 #include "lib/engine/sweep.h"
 #include "lib/learn/estimate.h"
 #include "lib/model/model.h"
+#include "lib/run/journal.h"
 #include "lib/run/run.h"
 #include "lib/stage/ranking.h"
 
@@ -37,6 +38,7 @@ struct fm_task {
     struct fm_weightsum wanted;  /* the weights that the stream was made from */
     struct fm_lock lock;         /* on run->state */
     uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
+    int cut;                     /* of its sweeps (struct fm_sweep_options) */
     double began;                /* fm_clock_now() at open */
     /* The epoch whose order is at hand. */
     uint32_t *epoch;
@@ -83,7 +85,19 @@ cJSON *fm_task_options(const struct fm_task *task, int batch);
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,
                     cJSON *result, bool whole, struct fm_err *err);
 
-/* Digest of what every tool's result hangs on, with a text of the tool's own. */
+/*
+ * Between two steps, of ranks by all of them: FM_ESAVED where one was asked to stop; and whether it
+ * is time to save, which rank 0's clock says, and never where there is no state.
+ */
+int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
+int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
+                struct fm_err *err);
+
+/* FM_ECONFIG where a rank computed with other weights than rank 0 did. */
+int fm_task_same_weights(const struct fm_task *task, struct fm_err *err);
+
+/* Digest of what every tool's result hangs on, with a text of the tool's own.  FM_ECONFIG where
+ * ranks differ in any of that, or in what they compute with. */
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
                    struct fm_err *err);
 

@@ -221,15 +221,11 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     return rc ? rc : fm_trainstate_resume(t, err);
 }
 
-static int check_stop(const struct fm_trainer *t, struct fm_err *err)
-{
-    const atomic_int *stop = t->task.run->stop;
-    return stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
-}
-
 static int save_if_due(struct fm_trainer *t, struct fm_err *err)
 {
-    return t->task.run->state && fm_journal_due(&t->clock) ? fm_trainstate_save(t, err) : FM_OK;
+    bool due = false;
+    int rc = fm_task_due(&t->task, &t->clock, &due, err);
+    return !rc && due ? fm_trainstate_save(t, err) : rc;
 }
 
 static int run_learn(struct fm_trainer *t, struct fm_err *err)
@@ -241,7 +237,7 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
     while (!rc && !done) {
         uint64_t taken = (uint64_t)t->learn.taken;
         fm_run_report(run, "learn", taken, taken < steps ? steps : taken, "steps");
-        rc = check_stop(t, err);
+        rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_learn_step(&t->learn, &t->masks[0], &done, err);
         if (!rc)
@@ -258,7 +254,7 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
     int rc = FM_OK;
     while (!rc && !done) {
         fm_run_report(t->task.run, "walk", f->mask[f->count - 1].removed, until, "channels");
-        rc = check_stop(t, err);
+        rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_walk_step(&t->walk, f, &done, err);
         if (!rc)
@@ -271,7 +267,8 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
 static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     struct fm_task *task = &t->task;
-    int group = fm_quality_group(task->config, &task->held, task->memory), rc = FM_OK, b = 0;
+    int group = fm_quality_group(task->config, &task->held, task->memory), b = 0;
+    int rc = fm_comm_least(task->run->comm, &group, err);
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     if (!quality)
         return FM_ENOMEM;
@@ -279,7 +276,7 @@ static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *
         b++;
     for (int n; !rc && b < f->count; b += n) {
         n = f->count - b < group ? f->count - b : group;
-        rc = check_stop(t, err);
+        rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
                                     fm_masks_widths(f, b), n, NULL, task->run, err);
@@ -493,8 +490,9 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     if (!rc)
         rc = choose_family(t, report, err);
     if (!rc)
-        rc = write_stream(t, report, err);
+        rc = fm_comm_rank(t->task.run->comm) == 0 ? write_stream(t, report, err) : FM_OK;
     report->seconds = fm_clock_now() - t->task.began;
+    rc = fm_comm_agree(t->task.run->comm, rc, err);
     if (!rc)
         fm_task_forget(&t->task, TOOL);
     return rc;

@@ -95,7 +95,7 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
     for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
         rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
     if (!rc)
-        rc = fm_journal_save(t->task.run->state, TOOL, &t->params, item,
+        rc = fm_journal_save(t->task.run->comm, t->task.run->state, TOOL, &t->params, item,
                              list_state(item, t, packed), err);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         free(packed[i].steps);
@@ -175,7 +175,8 @@ int fm_trainstate_resume(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal j;
     bool found;
-    int rc = fm_journal_open(&j, t->task.run->state, TOOL, &t->params, &found, err);
+    const struct fm_run_options *run = t->task.run;
+    int rc = fm_journal_open(&j, run->comm, run->state, TOOL, &t->params, &found, err);
     if (!rc && found) {
         rc = read_state(t, &j, err);
         fm_journal_close(&j);

@@ -56,8 +56,7 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
         return rc;
     const struct fm_ops *ops = t->task->ops;
     t->spare = ops->device->alloc(t->moments.record, "moments", err);
-    t->current = ops->device->alloc(t->gradients.record, "gradients", err);
-    if (!t->spare || !t->current)
+    if (!t->spare)
         return FM_ENOMEM;
     for (size_t m = 0; !rc && m < M; m++) {
         void *place = fm_store_place(&t->moments, m, t->spare);
@@ -86,7 +85,9 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
     if (t->slot)
         t->task->ops->zero(t->slot, slots);
     t->ids = fm_alloc((size_t)t->batch * (size_t)T, sizeof *t->ids, "sequences", err);
-    return t->slot && t->ids ? FM_OK : FM_ENOMEM;
+    return t->slot && t->ids ? fm_fold_init(&t->fold, t->sweep, t->task->ops, FM_F32, 1, t->floats,
+                                            is_cross(t) ? t->lanes : 1, err)
+                             : FM_ENOMEM;
 }
 
 void fm_tune_release(struct fm_tune *t)
@@ -97,10 +98,10 @@ void fm_tune_release(struct fm_tune *t)
     fm_adapter_release(&t->adapter);
     if (t->task) {
         const struct fm_device *device = t->task->ops->device;
-        device->free(t->current);
         device->free(t->spare);
         device->free(t->slot);
     }
+    fm_fold_release(&t->fold);
     free(t->ids);
     *t = (struct fm_tune){0};
 }
@@ -109,7 +110,8 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)m, (void)err;
     struct fm_tune *t = self;
-    t->task->ops->zero(t->current, t->gradients.record);
+    t->task->ops->zero(t->fold.sum, t->floats * sizeof(float));
+    fm_fold_layer(&t->fold);
     return FM_OK;
 }
 
@@ -127,18 +129,20 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     (void)batch, (void)lane;
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, m);
-    t->task->ops->fold(fm_to_f32(t->current), fm_to_f32(t->slot + (size_t)slot * t->floats),
-                       t->share, (int64_t)n);
+    fm_fold_add(&t->fold, t->slot + (size_t)slot * t->floats, 0, n);
 }
 
 static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, m);
-    if (fm_ops_nonfinite(t->task->ops, fm_f32(t->current), (int64_t)n) != (int64_t)n)
+    int rc = fm_fold_end(&t->fold, n, err);
+    if (rc)
+        return rc;
+    if (fm_ops_nonfinite(t->task->ops, fm_f32(t->fold.sum), (int64_t)n) != (int64_t)n)
         return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
                        t->task->config->moe[m]);
-    return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->current, err);
+    return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->fold.sum, err);
 }
 
 /* Mean losses of a lane. */
@@ -224,7 +228,7 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
         fm_alloc((size_t)batches * (size_t)t->lanes, sizeof *measure, "measures", err);
     int rc = batch && measure ? FM_OK : FM_ENOMEM;
     choose_lanes(t, lane);
-    t->share = 1.0 / batches;
+    fm_fold_begin(&t->fold, 1.0 / batches);
     for (int b = 0; !rc && b < batches; b++)
         batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
     if (!rc)
@@ -234,20 +238,60 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
     return rc;
 }
 
+static int spread_values(struct fm_tune *t, float *values, size_t n, struct fm_err *err)
+{
+    const struct fm_device *device = t->task->ops->device;
+    float *host = fm_alloc(n, sizeof *host, "an adapter's layer", err);
+    if (!host)
+        return FM_ENOMEM;
+    device->copy_out(host, values, n * sizeof *host);
+    int rc = fm_comm_spread(t->task->run->comm, host, sizeof *host, n, err);
+    device->copy_in(values, host, n * sizeof *host);
+    free(host);
+    return rc;
+}
+
+/* A step of our slice of a layer; then all have the others'. */
 static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
 {
     const struct fm_recover_options *o = t->options;
-    size_t n = layer_floats(&t->adapter, m), bytes = n * sizeof(float);
+    struct fm_comm *comm = t->task->run->comm;
+    size_t n = layer_floats(&t->adapter, m), bytes = n * sizeof(float), at, own;
+    float *values = t->adapter.values + layer_at(&t->adapter, m);
     void *moments = NULL, *g = NULL;
-    int rc = fm_store_get(&t->gradients, (size_t)m, 0, bytes, &g, t->current, err);
+    int rc = fm_store_get(&t->gradients, (size_t)m, 0, bytes, &g, t->fold.sum, err);
     if (!rc)
         rc = fm_store_get(&t->moments, (size_t)m, 0, 2 * bytes, &moments, t->spare, err);
     if (rc)
         return rc;
-    t->task->ops->adamw(t->adapter.values + layer_at(&t->adapter, m), moments, (float *)moments + n,
-                        g, (int64_t)n, (float)o->lr, (float)o->beta1, (float)o->beta2,
-                        (float)o->eps, (float)o->decay, (int)t->taken);
-    return fm_store_put(&t->moments, (size_t)m, 0, 2 * bytes, moments, err);
+    fm_comm_slice(comm, fm_comm_rank(comm), n, &at, &own);
+    float *m1 = (float *)moments + at, *m2 = m1 + n;
+    t->task->ops->adamw(values + at, m1, m2, (const float *)g + at, (int64_t)own, (float)o->lr,
+                        (float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->decay,
+                        (int)t->taken);
+    rc = fm_store_put(&t->moments, (size_t)m, 0, 2 * bytes, moments, err);
+    return rc || !comm ? rc : spread_values(t, values, n, err);
+}
+
+int fm_tune_gather(struct fm_tune *t, struct fm_err *err)
+{
+    struct fm_comm *comm = t->task->run->comm;
+    if (!comm)
+        return FM_OK;
+    float *host = fm_alloc(1, t->moments.record, "moments", err);
+    int rc = host ? FM_OK : FM_ENOMEM;
+    for (int m = 0; !rc && m < t->task->config->M; m++) {
+        size_t n = layer_floats(&t->adapter, m);
+        rc = fm_store_read(&t->moments, (size_t)m, host, err);
+        if (!rc)
+            rc = fm_comm_gather(comm, host, sizeof *host, n, err);
+        if (!rc)
+            rc = fm_comm_gather(comm, host + n, sizeof *host, n, err);
+        if (!rc)
+            rc = fm_store_write(&t->moments, (size_t)m, host, err);
+    }
+    free(host);
+    return rc;
 }
 
 int fm_tune_step(struct fm_tune *t, struct fm_err *err)
@@ -268,5 +312,5 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         t->loss_first = t->loss;
     for (int m = 0; !rc && m < t->task->config->M; m++)
         rc = update_layer(t, m, err);
-    return rc;
+    return fm_comm_agree(t->task->run->comm, rc, err);
 }

@@ -2,11 +2,14 @@
  * Training of adapters, step by step (METHOD.md 4): lanes of one sweep, gradients of the
  * adapter from its expert views, AdamW.  Gradients and moments of layers are records of
  * stores, so that beyond --memory they lie in a temporary file; the adapter itself stays.
+ * Of ranks, all have the adapter; each keeps the gradients and moments of its slice of every layer,
+ * moves that, and gets the others' from their owners.
  */
 #ifndef FM_TUNE_H
 #define FM_TUNE_H
 
 #include "lib/engine/adapter.h"
+#include "lib/engine/fold.h"
 #include "lib/learn/options.h"
 #include "lib/learn/task.h"
 #include "lib/masks/masks.h"
@@ -25,11 +28,10 @@ struct fm_tune {
     double loss_first, loss; /* of the first step and the last one */
     /* Scratch. */
     struct fm_store gradients; /* (L) records */
-    float *current;            /* gradient of the layer at hand */
+    struct fm_fold fold;       /* of the gradient of the layer at hand */
     float *spare;              /* record of moments */
     float *slot;               /* (slots, floats of the largest layer) */
     size_t floats;             /* of the largest layer's adapter */
-    double share;              /* of a micro-batch */
     struct fm_sweep *sweep;
     int lanes;
     int32_t *ids;
@@ -41,5 +43,8 @@ void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
 
 /* One step.  After FM_ESAVED the state is that before it. */
 int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
+
+/* Between steps: rank 0 has the moments of all, to save them. */
+int fm_tune_gather(struct fm_tune *tune, struct fm_err *err);
 
 #endif

@@ -90,8 +90,7 @@ static int measure_squares(const struct fm_walk *w, struct fm_maskgrad *grad,
     if (!rc)
         rc = fm_task_sweep(&sweep, task, W, T, 2, err);
     if (!rc)
-        rc = fm_maskgrad_init(grad, task->ops, w->actions, task->config, 1, fm_sweep_slots(sweep),
-                              err);
+        rc = fm_maskgrad_init(grad, task->ops, w->actions, task->config, 1, sweep, err);
     if (!rc) {
         grad->squares = true;
         fm_maskgrad_begin(grad, W);

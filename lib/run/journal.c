@@ -172,8 +172,8 @@ static int open_state(struct fm_output *out, const char *path, const char *tool,
     return fm_output_open(out, path, true, own, err);
 }
 
-int fm_journal_save(const char *path, const char *tool, const struct fm_digest *params,
-                    const struct fm_journal_item *item, size_t items, struct fm_err *err)
+static int save(const char *path, const char *tool, const struct fm_digest *params,
+                const struct fm_journal_item *item, size_t items, struct fm_err *err)
 {
     assert(items <= FM_JOURNAL_ITEMS_MAX);
     char params_hex[FM_DIGEST_HEX], data_hex[FM_DIGEST_HEX];
@@ -188,6 +188,14 @@ int fm_journal_save(const char *path, const char *tool, const struct fm_digest *
         return fm_within(err, "state file");
     rc = fm_output_end(&out, write_items(&out, item, items, metadata, err), err);
     return !rc ? FM_OK : fm_within(err, "state file '%s'", path);
+}
+
+int fm_journal_save(struct fm_comm *comm, const char *path, const char *tool,
+                    const struct fm_digest *params, const struct fm_journal_item *item,
+                    size_t items, struct fm_err *err)
+{
+    int rc = fm_comm_rank(comm) == 0 ? save(path, tool, params, item, items, err) : FM_OK;
+    return fm_comm_agree(comm, rc, err);
 }
 
 static int check_metadata(const struct fm_journal *j, const char *path, const char *tool,
@@ -210,13 +218,21 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
     return FM_OK;
 }
 
-int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
-                    const struct fm_digest *params, bool *found, struct fm_err *err)
+/* Lengths of the arrays, of as many as we ever write. */
+static void list_counts(struct fm_journal *j)
 {
-    *j = (struct fm_journal){.file.fd = -1};
-    *found = false;
-    if (!path)
-        return FM_OK;
+    for (size_t i = 0; i < j->st.count && i < FM_JOURNAL_ITEMS_MAX; i++) {
+        const struct fm_tensor *t = &j->st.tensor[i];
+        if (strlen(t->name) > FM_JOURNAL_NAME)
+            continue;
+        strcpy(j->has[i].name, t->name);
+        j->has[i].count = fm_tensor_count(t);
+    }
+}
+
+static int open_file(struct fm_journal *j, const char *path, const char *tool,
+                     const struct fm_digest *params, bool *found, struct fm_err *err)
+{
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return FM_OK;
     int rc = fm_file_open(&j->file, path, err);
@@ -233,13 +249,33 @@ int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
         *j = (struct fm_journal){.file.fd = -1};
         return rc;
     }
+    list_counts(j);
     *found = true;
     return FM_OK;
 }
 
+int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,
+                    const struct fm_digest *params, bool *found, struct fm_err *err)
+{
+    int rc = FM_OK;
+    *j = (struct fm_journal){.file.fd = -1};
+    *found = false;
+    if (!path)
+        return FM_OK;
+    if (fm_comm_rank(comm) == 0)
+        rc = open_file(j, path, tool, params, found, err);
+    rc = fm_comm_agree(comm, rc, err);
+    if (!rc)
+        rc = fm_comm_tell(comm, found, sizeof *found, err);
+    if (!rc && *found)
+        rc = fm_comm_tell(comm, j->has, sizeof j->has, err);
+    j->comm = comm;
+    return rc;
+}
+
 void fm_journal_close(struct fm_journal *j)
 {
-    if (!j->file.path)
+    if (!j->file.path) /* none was opened, or by another rank */
         return;
     fm_safetensors_close(&j->st);
     fm_file_close(&j->file);
@@ -248,8 +284,10 @@ void fm_journal_close(struct fm_journal *j)
 
 uint64_t fm_journal_count(const struct fm_journal *j, const char *name)
 {
-    const struct fm_tensor *t = fm_safetensors_find(&j->st, name);
-    return t ? fm_tensor_count(t) : 0;
+    for (size_t i = 0; i < FM_JOURNAL_ITEMS_MAX; i++)
+        if (strcmp(j->has[i].name, name) == 0)
+            return j->has[i].count;
+    return 0;
 }
 
 static int read_store(const struct fm_journal *j, const struct fm_tensor *t,
@@ -283,8 +321,8 @@ static int read_pieces(const struct fm_journal *j, const struct fm_tensor *t,
     return rc;
 }
 
-int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
-                    struct fm_err *err)
+static int read_file(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
+                     struct fm_err *err)
 {
     if (j->st.count != items)
         return fm_fail(err, FM_EFORMAT, "state file '%s' has %zu arrays, not %zu", j->file.path,
@@ -310,6 +348,62 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
         rc = fm_fail(err, FM_EFORMAT, "state file '%s' is damaged; remove it to start anew",
                      j->file.path);
     return rc;
+}
+
+/* What rank 0 has in an item becomes everyone's. */
+static int tell_store(struct fm_comm *comm, const struct fm_store *store, struct fm_err *err)
+{
+    char *spare = fm_alloc(store->record, 1, "a record of state", err);
+    int rc = spare ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; !rc && i < store->count; i++) {
+        rc = fm_store_read(store, i, spare, err);
+        if (!rc)
+            rc = fm_comm_tell(comm, spare, store->record, err);
+        if (!rc)
+            rc = fm_store_write(store, i, spare, err);
+    }
+    free(spare);
+    return rc;
+}
+
+static int tell_pieces(struct fm_comm *comm, const struct fm_journal_item *item, struct fm_err *err)
+{
+    size_t bytes = (size_t)bytes_of(item);
+    int rc = FM_OK;
+    for (size_t at = 0, n; !rc && at < bytes; at += n) {
+        struct fm_mark mark = fm_scratch_mark();
+        char *data = (char *)item->data + at;
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        void *piece = fm_scratch(n);
+        item->device->copy_out(piece, data, n);
+        rc = fm_comm_tell(comm, piece, n, err);
+        item->device->copy_in(data, piece, n);
+        fm_scratch_release(mark);
+    }
+    return rc;
+}
+
+static int tell_items(struct fm_comm *comm, const struct fm_journal_item *item, size_t items,
+                      struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; comm && !rc && i < items; i++) {
+        if (!item[i].data)
+            rc = tell_store(comm, item[i].store, err);
+        else if (item[i].device)
+            rc = tell_pieces(comm, &item[i], err);
+        else
+            rc = fm_comm_tell(comm, item[i].data, (size_t)bytes_of(&item[i]), err);
+    }
+    return rc;
+}
+
+int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
+                    struct fm_err *err)
+{
+    int rc = fm_comm_rank(j->comm) == 0 ? read_file(j, item, items, err) : FM_OK;
+    rc = fm_comm_agree(j->comm, rc, err);
+    return rc ? rc : tell_items(j->comm, item, items, err);
 }
 
 int fm_journal_remove(const char *path, const char *tool, struct fm_err *err)

@@ -15,9 +15,11 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/run/comm.h"
 #include "lib/run/store.h"
 
 #define FM_JOURNAL_ITEMS_MAX 16
+#define FM_JOURNAL_NAME 31 /* bytes of an array's name, at most */
 
 /* One array.  With a device, data lies there; without data it is all records of a store, one after
  * another. */
@@ -38,21 +40,28 @@ int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *
 bool fm_journal_is_own(const char *path, const char *tool);
 
 /* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE where another file
- * came to have that name. */
-int fm_journal_save(const char *path, const char *tool, const struct fm_digest *params,
-                    const struct fm_journal_item *item, size_t items, struct fm_err *err);
+ * came to have that name.  Of ranks all call it, and rank 0 writes what it has. */
+int fm_journal_save(struct fm_comm *comm, const char *path, const char *tool,
+                    const struct fm_digest *params, const struct fm_journal_item *item,
+                    size_t items, struct fm_err *err);
 
-/* A state file, open for reading. */
+/* A state file, open for reading; at rank 0, which tells the others what it reads. */
 struct fm_journal {
+    struct fm_comm *comm;
     struct fm_file file;
     struct fm_safetensors st;
+    struct {
+        char name[FM_JOURNAL_NAME + 1];
+        uint64_t count;
+    } has[FM_JOURNAL_ITEMS_MAX];
 };
 
 /*
- * *found is false, with FM_OK, where there is no file, or path is NULL.  FM_ECONFIG where it
- * belongs to another tool or to other parameters; FM_EFORMAT where it is not a state file.
+ * Of ranks all make these calls, to the same effect.  *found is false, with FM_OK, where there is
+ * no file, or path is NULL.  FM_ECONFIG where it belongs to another tool or to other parameters;
+ * FM_EFORMAT where it is not a state file.
  */
-int fm_journal_open(struct fm_journal *j, const char *path, const char *tool,
+int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, bool *found, struct fm_err *err);
 void fm_journal_close(struct fm_journal *j); /* zeroed struct is fine */
 

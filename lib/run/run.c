@@ -76,8 +76,11 @@ uint64_t fm_run_memory(const struct fm_run_options *run)
 {
     if (run->memory)
         return run->memory;
+    int nth;
+    uint64_t ranks = (uint64_t)fm_comm_beside(run->comm, &nth);
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 * (uint64_t)bytes : (uint64_t)4 << 30;
+    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 / ranks * (uint64_t)bytes
+                                  : (uint64_t)4 << 30;
 }
 
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)

@@ -2,7 +2,7 @@
  * This room, lib/run: what every long computation has, whatever it computes: its options and
  * limits, a guard over what it writes, threads that work and may be stopped, values that need not
  * fit into memory, a state file to resume from, a report.  It knows no model and no stream.  In
- * reading order: run, guard, parallel, store, journal, report.
+ * reading order: run, comm with wire (many processes), guard, parallel, store, journal, report.
  *
  * What every tool that computes gets: model, tokens, machine, limits.  The
  * command line fills it (cmd/cli.c), the library reads it.  Options that shape a result
@@ -18,6 +18,7 @@
 #include "formats/text/tokens.h"
 #include "kernels/ops/kernels.h"
 #include "lib/base/err.h"
+#include "lib/run/comm.h"
 
 #define FM_INPUTS_MAX 16       /* files of calibration data in one run */
 #define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
@@ -66,6 +67,7 @@ struct fm_run_options {
     const char *state;        /* --state FILE, or NULL */
     struct fm_progress progress;
     const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
+    struct fm_comm *comm;   /* the ranks that make this run together; NULL: alone */
 };
 
 /*
@@ -94,7 +96,7 @@ const char *fm_run_first_input(const struct fm_run_options *run);
  */
 int fm_run_parse_input(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 
-/* run->memory, or half of the machine's physical memory. */
+/* run->memory, or half of the machine's physical memory; of that a rank has its part. */
 uint64_t fm_run_memory(const struct fm_run_options *run);
 
 /* Before hours of work: FM_EUSAGE where the result would go to a terminal.  Files: lib/run/guard.h.

@@ -61,7 +61,7 @@ static const char *save_state(const char *name, int value)
     struct fm_digest d = params(1);
     const char *path = scratch(name);
     init_arrays(&x, value);
-    assert_int_equal(fm_journal_save(path, "fm-test", &d, item, list(item, &x), &err), FM_OK);
+    assert_int_equal(fm_journal_save(NULL, path, "fm-test", &d, item, list(item, &x), &err), FM_OK);
     fm_store_release(&x.store);
     return path;
 }
@@ -79,7 +79,7 @@ static void what_was_saved_comes_back(void **state)
     bool found;
     init_arrays(&x, 0);
     init_arrays(&want, 4);
-    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_OK);
+    assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_OK);
     assert_true(found);
     assert_int_equal(fm_journal_count(&j, "a"), N);
     assert_int_equal(fm_journal_count(&j, "none"), 0);
@@ -105,10 +105,11 @@ static void no_file_is_no_state(void **state)
     struct fm_err err = {0};
     struct fm_digest d = params(1);
     bool found = true;
-    assert_int_equal(fm_journal_open(&j, scratch("none"), "fm-test", &d, &found, &err), FM_OK);
+    assert_int_equal(fm_journal_open(&j, NULL, scratch("none"), "fm-test", &d, &found, &err),
+                     FM_OK);
     assert_false(found);
     found = true;
-    assert_int_equal(fm_journal_open(&j, NULL, "fm-test", &d, &found, &err), FM_OK);
+    assert_int_equal(fm_journal_open(&j, NULL, NULL, "fm-test", &d, &found, &err), FM_OK);
     assert_false(found);
     fm_journal_close(&j);
     assert_int_equal(fm_journal_remove(scratch("none"), "fm-test", &err), FM_OK);
@@ -128,7 +129,7 @@ static void another_file_is_never_replaced(void **state)
     const char *path = scratch_write("foreign", "notes\n", 6);
     init_arrays(&x, 1);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(fm_journal_save(path, "fm-test", &d, item, list(item, &x), &err),
+        assert_int_equal(fm_journal_save(NULL, path, "fm-test", &d, item, list(item, &x), &err),
                          FM_ECREATE);
         assert_int_equal(fm_journal_remove(path, "fm-test", &err), FM_OK);
     }
@@ -139,7 +140,8 @@ static void another_file_is_never_replaced(void **state)
     free(text);
     path = save_state("theirs", 1);
     assert_true(fm_journal_is_own(path, "fm-test"));
-    assert_int_equal(fm_journal_save(path, "fm-other", &d, item, list(item, &x), &err), FM_ECREATE);
+    assert_int_equal(fm_journal_save(NULL, path, "fm-other", &d, item, list(item, &x), &err),
+                     FM_ECREATE);
     assert_int_equal(fm_journal_remove(path, "fm-other", &err), FM_OK);
     assert_true(fm_journal_is_own(path, "fm-test"));
     fm_store_release(&x.store);
@@ -153,13 +155,13 @@ static void the_state_of_another_run_is_refused(void **state)
     struct fm_digest d = params(2);
     struct fm_err err = {0};
     bool found;
-    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_ECONFIG);
+    assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "other inputs or options"));
     d = params(1);
-    assert_int_equal(fm_journal_open(&j, path, "fm-other", &d, &found, &err), FM_ECONFIG);
+    assert_int_equal(fm_journal_open(&j, NULL, path, "fm-other", &d, &found, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "fm-test"));
     path = scratch_write("c.state", "no header at all", 16);
-    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_EFORMAT);
+    assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_EFORMAT);
 }
 
 static void a_flipped_bit_is_found(void **state)
@@ -180,7 +182,7 @@ static void a_flipped_bit_is_found(void **state)
     fputc(c ^ 1, f);
     assert_int_equal(fclose(f), 0);
     init_arrays(&x, 0);
-    assert_int_equal(fm_journal_open(&j, path, "fm-test", &d, &found, &err), FM_OK);
+    assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_OK);
     assert_int_equal(fm_journal_read(&j, item, list(item, &x), &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "damaged"));
     /* Another shape than the file's is refused too. */

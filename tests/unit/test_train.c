@@ -39,8 +39,7 @@ static void assert_golden_dz(const struct fm_ops *ops)
     fm_model_rank(model, order);
     struct fm_sweep_options options = {.memory = 1 << 24};
     assert_int_equal(fm_sweep_new(&sweep, model, ops, 1, S * T, T, 2, &options, &err), FM_OK);
-    assert_int_equal(fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1,
-                                      fm_sweep_slots(sweep), &err),
+    assert_int_equal(fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1, sweep, &err),
                      FM_OK);
     struct fm_lane lane[2] = {
         {.teacher = -1, .ce = 1},

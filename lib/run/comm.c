@@ -1,0 +1,348 @@
+/*
+ * Ranks in step.  Whatever is sent, a word of four bytes from everyone goes ahead of it: has any of
+ * us failed?  That costs one small message per rank and call, a few calls per layer, and nobody
+ * ever waits for one that has given up.
+ */
+#include "lib/run/comm.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
+
+#define HOST_BYTES 64
+#define VALUE_BYTES 192
+#define GRAIN 16 /* values: slices end where vectors do */
+
+struct fm_comm {
+    const struct fm_wire *wire;
+    int rank, size;
+    char (*host)[HOST_BYTES];
+    int *codes;                       /* (size) of an agreement */
+    struct fm_wire_part *send, *recv; /* (size) */
+    int agreed;                       /* what the last agreement was */
+    struct fm_err over;               /* the error that ended all talk */
+    struct fm_tally tally;
+};
+
+/* ---- the launcher ---- */
+
+/* A variable that says how many processes there are, and is above 1. */
+static bool is_many(const char *name)
+{
+    const char *value = getenv(name);
+    return value && atol(value) > 1;
+}
+
+static int refuse_many(const char *name, const struct fm_wire *wire, struct fm_err *err)
+{
+    bool slurm = strncmp(name, "SLURM", 5) == 0;
+    if (!wire)
+        return fm_fail(err, FM_EUSAGE,
+                       "%s=%s says that this is one of many processes, and this build knows no "
+                       "MPI: each would do the whole run; build with 'make MPI=1', start one "
+                       "process, or give --alone if each has a run of its own",
+                       name, getenv(name));
+    return fm_fail(err, FM_EUSAGE,
+                   "%s=%s says that this is one of many processes, MPI says that it is alone: each "
+                   "would do the whole run; %s, or give --alone if each has a run of its own",
+                   name, getenv(name),
+                   slurm
+                       ? "start with 'srun --mpi=pmix', or by the mpirun of the MPI that this was "
+                         "built with"
+                       : "start by the mpirun of the MPI that this was built with");
+}
+
+static int check_launcher(const struct fm_wire *wire, const char **warning, struct fm_err *err)
+{
+    static const char *const says[] = {"SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (is_many(says[i]))
+            return refuse_many(says[i], wire, err);
+    if (warning && is_many("WORLD_SIZE"))
+        *warning = "WORLD_SIZE says that this is one of many processes, but this one is alone and "
+                   "does the whole run (ranks are started by mpirun or srun); --alone says that "
+                   "this is meant";
+    return FM_OK;
+}
+
+/* ---- begin and end ---- */
+
+static void drop(struct fm_comm *c)
+{
+    free(c->host);
+    free(c->codes);
+    free(c->send);
+    free(c->recv);
+    free(c);
+}
+
+static int fill(struct fm_comm *c, struct fm_err *err)
+{
+    char host[HOST_BYTES] = "";
+    size_t size = (size_t)c->size;
+    c->host = fm_alloc(size, sizeof *c->host, "names of machines", err);
+    c->codes = fm_alloc(size, sizeof *c->codes, "codes of ranks", err);
+    c->send = fm_alloc(size, sizeof *c->send, "messages", err);
+    c->recv = fm_alloc(size, sizeof *c->recv, "messages", err);
+    if (!c->host || !c->codes || !c->send || !c->recv)
+        return FM_ENOMEM;
+    if (gethostname(host, sizeof host - 1) != 0 || !host[0])
+        strcpy(host, "?");
+    c->wire->collect(c->host, host, sizeof host);
+    return FM_OK;
+}
+
+int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
+                 const char **warning, struct fm_err *err)
+{
+    int rank = 0, size = 1;
+    *comm = NULL;
+    if (alone)
+        return FM_OK;
+    if (wire && wire->open(&rank, &size, err))
+        return err->code;
+    if (size == 1) {
+        int rc = check_launcher(wire, warning, err);
+        if (wire)
+            wire->close();
+        return rc;
+    }
+    struct fm_comm *c = fm_alloc(1, sizeof *c, "a communicator", err);
+    if (!c)
+        return err->code;
+    c->wire = wire;
+    c->rank = rank;
+    c->size = size;
+    if (fill(c, err)) {
+        drop(c);
+        return err->code;
+    }
+    *comm = c;
+    return FM_OK;
+}
+
+int fm_comm_close(struct fm_comm *c, int code, struct fm_err *err)
+{
+    if (!c)
+        return code;
+    code = fm_comm_agree(c, code, err);
+    c->wire->close();
+    drop(c);
+    return code;
+}
+
+/* ---- who and where ---- */
+
+int fm_comm_rank(const struct fm_comm *c)
+{
+    return c ? c->rank : 0;
+}
+
+int fm_comm_size(const struct fm_comm *c)
+{
+    return c ? c->size : 1;
+}
+
+const char *fm_comm_host(const struct fm_comm *c, int rank)
+{
+    return c->host[rank];
+}
+
+int fm_comm_beside(const struct fm_comm *c, int *nth)
+{
+    int beside = 0;
+    *nth = 0;
+    for (int r = 0; c && r < c->size; r++) {
+        if (strcmp(c->host[r], c->host[c->rank]) != 0)
+            continue;
+        *nth += r < c->rank;
+        beside++;
+    }
+    return c ? beside : 1;
+}
+
+struct fm_tally *fm_comm_tally(struct fm_comm *c)
+{
+    static struct fm_tally nobody;
+    return c ? &c->tally : &nobody;
+}
+
+/* ceil(n rank / size), without an overflow. */
+static size_t begin_of(size_t n, int rank, int size)
+{
+    size_t r = (size_t)rank, s = (size_t)size;
+    return n / s * r + (n % s * r + s - 1) / s;
+}
+
+void fm_comm_share(const struct fm_comm *c, int rank, int n, int *first, int *count)
+{
+    int size = fm_comm_size(c);
+    *first = (int)begin_of((size_t)n, rank, size);
+    *count = (int)begin_of((size_t)n, rank + 1, size) - *first;
+}
+
+void fm_comm_slice(const struct fm_comm *c, int rank, size_t n, size_t *first, size_t *count)
+{
+    int size = fm_comm_size(c);
+    size_t grains = (n + GRAIN - 1) / GRAIN;
+    size_t a = begin_of(grains, rank, size) * GRAIN, b = begin_of(grains, rank + 1, size) * GRAIN;
+    *first = a < n ? a : n;
+    *count = (b < n ? b : n) - *first;
+}
+
+/* ---- agreement ---- */
+
+/* The lowest rank with an error, else the lowest that wants to stop; -1: nobody. */
+static int worst_of(const struct fm_comm *c)
+{
+    int worst = -1;
+    for (int r = 0; r < c->size; r++) {
+        if (c->codes[r] && c->codes[r] != FM_ESAVED)
+            return r;
+        worst = worst < 0 && c->codes[r] ? r : worst;
+    }
+    return worst;
+}
+
+/* Sentences of all, of which one is meant: it is no time to save on messages. */
+static int take_error(struct fm_comm *c, int from, struct fm_err *err)
+{
+    struct fm_err *all = malloc((size_t)c->size * sizeof *all);
+    if (!all)
+        abort(); /* the others wait for our sentence: nothing but the job's end is left */
+    c->wire->collect(all, err, sizeof *err);
+    struct fm_err said = all[from];
+    free(all);
+    said.code = c->codes[from];
+    *err = said;
+    if (from > 0 && said.code != FM_ESAVED)
+        fm_within(err, "rank %d on %s", from, c->host[from]);
+    c->agreed = err->code;
+    if (err->code != FM_ESAVED)
+        c->over = *err;
+    return err->code;
+}
+
+int fm_comm_agree(struct fm_comm *c, int rc, struct fm_err *err)
+{
+    if (!c || (rc && rc == c->agreed))
+        return rc;
+    if (c->over.code) {
+        *err = c->over;
+        return err->code;
+    }
+    double began = fm_clock_now();
+    c->wire->collect(c->codes, &rc, sizeof rc);
+    int from = worst_of(c);
+    c->agreed = FM_OK;
+    if (from >= 0)
+        take_error(c, from, err);
+    c->tally.waiting += fm_clock_now() - began;
+    return c->agreed;
+}
+
+int fm_comm_least(struct fm_comm *c, int *value, struct fm_err *err)
+{
+    if (!c)
+        return FM_OK;
+    int rc = fm_comm_agree(c, FM_OK, err), mine = *value;
+    if (rc)
+        return rc;
+    c->wire->collect(c->codes, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++)
+        *value = c->codes[r] < *value ? c->codes[r] : *value;
+    return FM_OK;
+}
+
+/* ---- bytes ---- */
+
+int fm_comm_tell(struct fm_comm *c, void *data, size_t bytes, struct fm_err *err)
+{
+    int rc = fm_comm_agree(c, FM_OK, err);
+    if (!c || rc)
+        return rc;
+    double began = fm_clock_now();
+    c->wire->tell(data, bytes);
+    c->tally.waiting += fm_clock_now() - began;
+    return FM_OK;
+}
+
+int fm_comm_collect(struct fm_comm *c, void *all, const void *mine, size_t bytes,
+                    struct fm_err *err)
+{
+    if (!c) {
+        memcpy(all, mine, bytes);
+        return FM_OK;
+    }
+    int rc = fm_comm_agree(c, FM_OK, err);
+    if (rc)
+        return rc;
+    double began = fm_clock_now();
+    c->wire->collect(all, mine, bytes);
+    c->tally.waiting += fm_clock_now() - began;
+    return FM_OK;
+}
+
+int fm_comm_exchange(struct fm_comm *c, const struct fm_wire_part *send,
+                     const struct fm_wire_part *recv, struct fm_err *err)
+{
+    int rc = fm_comm_agree(c, FM_OK, err);
+    if (!c || rc)
+        return rc;
+    double began = fm_clock_now();
+    c->wire->exchange(send, recv);
+    c->tally.waiting += fm_clock_now() - began;
+    return FM_OK;
+}
+
+/* Own slices go to rank 0, or to all. */
+static int send_slices(struct fm_comm *c, char *data, size_t value, size_t n, bool all,
+                       struct fm_err *err)
+{
+    if (!c)
+        return FM_OK;
+    for (int r = 0; r < c->size; r++) {
+        size_t first, count, mine, own;
+        fm_comm_slice(c, r, n, &first, &count);
+        fm_comm_slice(c, c->rank, n, &mine, &own);
+        bool to = (all || r == 0) && r != c->rank, from = (all || c->rank == 0) && r != c->rank;
+        c->send[r] = (struct fm_wire_part){data + mine * value, to ? own * value : 0};
+        c->recv[r] = (struct fm_wire_part){data + first * value, from ? count * value : 0};
+    }
+    return fm_comm_exchange(c, c->send, c->recv, err);
+}
+
+int fm_comm_gather(struct fm_comm *c, void *data, size_t value, size_t n, struct fm_err *err)
+{
+    return send_slices(c, data, value, n, false, err);
+}
+
+int fm_comm_spread(struct fm_comm *c, void *data, size_t value, size_t n, struct fm_err *err)
+{
+    return send_slices(c, data, value, n, true, err);
+}
+
+/* ---- the same on all ---- */
+
+int fm_comm_same(struct fm_comm *c, const struct fm_comm_fact *fact, int facts, struct fm_err *err)
+{
+    char mine[FM_COMM_FACTS_MAX][VALUE_BYTES] = {""}, first[FM_COMM_FACTS_MAX][VALUE_BYTES];
+    if (!c)
+        return FM_OK;
+    assert(facts <= FM_COMM_FACTS_MAX);
+    for (int i = 0; i < facts; i++)
+        snprintf(mine[i], VALUE_BYTES, "%s", fact[i].value);
+    memcpy(first, mine, sizeof mine);
+    int rc = fm_comm_tell(c, first, sizeof first, err);
+    for (int i = 0; !rc && i < facts; i++)
+        if (memcmp(mine[i], first[i], VALUE_BYTES) != 0)
+            rc = fm_fail(err, FM_ECONFIG,
+                         "%s is %s, that of rank 0 on %s is %s; all ranks must have the same",
+                         fact[i].what, mine[i], c->host[0], first[i]);
+    return fm_comm_agree(c, rc, err);
+}

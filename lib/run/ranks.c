@@ -1,0 +1,167 @@
+/*
+ * Launchers give standard input to one rank and bind the others as they see fit, and a machine may
+ * have an older program under the same name; what every rank needs is made equal here, before
+ * anything is opened.
+ */
+#include "lib/run/ranks.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/file/digest.h"
+#include "formats/file/file.h"
+#include "formats/file/spool.h"
+#include "lib/base/mem.h"
+
+#define PIECE ((size_t)1 << 20)
+
+/* ---- the program ---- */
+
+static int digest_program(char hex[FM_DIGEST_HEX], struct fm_err *err)
+{
+    struct fm_file f;
+    struct fm_hasher *hasher = fm_hasher_new();
+    char *piece = fm_alloc(1, PIECE, "a piece of the program", err);
+    int rc = hasher && piece ? fm_file_open(&f, "/proc/self/exe", err) : FM_ENOMEM;
+    if (!rc) {
+        fm_hasher_reset(hasher);
+        for (uint64_t at = 0, n; !rc && at < f.size; at += n) {
+            n = f.size - at < PIECE ? f.size - at : PIECE;
+            rc = fm_file_read(&f, at, piece, (size_t)n, err);
+            fm_hasher_add(hasher, piece, (size_t)n);
+        }
+        struct fm_digest digest = fm_hasher_done(hasher);
+        fm_digest_hex(hex, &digest);
+        fm_file_close(&f);
+    }
+    fm_hasher_free(hasher);
+    free(piece);
+    return rc;
+}
+
+static int same_program(struct fm_comm *comm, struct fm_err *err)
+{
+    char hex[FM_DIGEST_HEX];
+    int rc = fm_comm_agree(comm, digest_program(hex, err), err);
+    const struct fm_comm_fact fact[] = {{"the version", FM_VERSION},
+                                        {"the digest of the program", hex}};
+    return rc ? rc : fm_comm_same(comm, fact, 2, err);
+}
+
+/* ---- standard input ---- */
+
+/* Standard input becomes this file, from its beginning. */
+static int put_at_0(int fd, struct fm_err *err)
+{
+    return dup2(fd, STDIN_FILENO) < 0 || lseek(STDIN_FILENO, 0, SEEK_SET) != 0
+               ? fm_fail_errno(err, "cannot put a file at standard input")
+               : FM_OK;
+}
+
+static int tell_file(struct fm_comm *comm, int fd, uint64_t size, struct fm_err *err)
+{
+    char *piece = fm_alloc(1, PIECE, "a piece of standard input", err);
+    bool reads = fm_comm_rank(comm) == 0;
+    int rc = fm_comm_agree(comm, piece ? FM_OK : FM_ENOMEM, err);
+    for (uint64_t at = 0, n; !rc && at < size; at += n) {
+        n = size - at < PIECE ? size - at : PIECE;
+        if (reads)
+            rc = fm_file_temp_read(fd, at, piece, (size_t)n, err);
+        if (!rc)
+            rc = fm_comm_tell(comm, piece, (size_t)n, err);
+        if (!rc && !reads)
+            rc = fm_file_temp_write(fd, at, piece, (size_t)n, err);
+    }
+    free(piece);
+    return fm_comm_agree(comm, rc, err);
+}
+
+static int share_input(struct fm_comm *comm, struct fm_err *err)
+{
+    struct fm_spool spool;
+    int rc = fm_spool_begin(&spool, err);
+    if (rc)
+        return fm_comm_agree(comm, rc, err);
+    if (fm_comm_rank(comm) == 0)
+        rc = fm_spool_keep(&spool, UINT64_MAX, err);
+    uint64_t size = spool.file.size;
+    rc = fm_comm_agree(comm, rc, err);
+    if (!rc)
+        rc = fm_comm_tell(comm, &size, sizeof size, err);
+    if (!rc)
+        rc = tell_file(comm, spool.file.fd, size, err);
+    if (!rc)
+        rc = put_at_0(spool.file.fd, err);
+    fm_spool_end(&spool);
+    return fm_comm_agree(comm, rc, err);
+}
+
+bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
+{
+    bool streams = stage && run->input && strcmp(run->input, "-") == 0;
+    streams = streams || (run->eval_text && strcmp(run->eval_text, "-") == 0);
+    for (int i = 0; i < FM_INPUTS_MAX && run->texts[i]; i++)
+        streams = streams || strcmp(run->texts[i], "-") == 0 || !strncmp(run->texts[i], "-:", 2);
+    return streams;
+}
+
+/* ---- CPUs ---- */
+
+/* Our part of the CPUs that all ranks of this machine may use: as even as can be. */
+static void take_part(const cpu_set_t *all, int nth, int beside)
+{
+    cpu_set_t own;
+    int cpus = CPU_COUNT(all), seen = 0;
+    int first = cpus < beside ? nth % cpus : cpus * nth / beside;
+    int end = cpus < beside ? first + 1 : cpus * (nth + 1) / beside;
+    CPU_ZERO(&own);
+    for (size_t i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET(i, all))
+            continue;
+        if (seen >= first && seen < end)
+            CPU_SET(i, &own);
+        seen++;
+    }
+    sched_setaffinity(0, sizeof own, &own); /* if it fails, ranks share them */
+}
+
+static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_comm *comm = run->comm;
+    int nth, beside = fm_comm_beside(comm, &nth), ranks = fm_comm_size(comm);
+    cpu_set_t own, *all = fm_alloc((size_t)ranks, sizeof *all, "CPUs of ranks", err);
+    bool same = true;
+    CPU_ZERO(&own);
+    int rc = fm_comm_agree(comm, all ? FM_OK : FM_ENOMEM, err);
+    if (!rc && sched_getaffinity(0, sizeof own, &own) != 0)
+        CPU_ZERO(&own); /* more CPUs than the set has: leave them */
+    if (!rc)
+        rc = fm_comm_collect(comm, all, &own, sizeof own, err);
+    for (int r = 0; !rc && r < ranks; r++)
+        if (strcmp(fm_comm_host(comm, r), fm_comm_host(comm, fm_comm_rank(comm))) == 0)
+            same = same && CPU_EQUAL(&all[r], &own);
+    free(all);
+    if (rc || CPU_COUNT(&own) == 0 || run->threads > 0)
+        return rc;
+    if (same && beside > 1)
+        take_part(&own, nth, beside);
+    else if ((long)CPU_COUNT(&own) * beside < sysconf(_SC_NPROCESSORS_ONLN))
+        fm_run_warn(run,
+                    "the launcher binds this rank to %d of the %ld CPUs of %s; to use all, give "
+                    "mpirun --bind-to none, or srun --cpus-per-task",
+                    CPU_COUNT(&own), sysconf(_SC_NPROCESSORS_ONLN),
+                    fm_comm_host(comm, fm_comm_rank(comm)));
+    return FM_OK;
+}
+
+int fm_ranks_begin(const struct fm_run_options *run, bool streams, struct fm_err *err)
+{
+    if (!run->comm)
+        return FM_OK;
+    int rc = same_program(run->comm, err);
+    if (!rc)
+        rc = divide_cpus(run, err);
+    return rc || !streams ? rc : share_input(run->comm, err);
+}

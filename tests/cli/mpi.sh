@@ -1,0 +1,98 @@
+# Ranks: the bytes of one process without MPI, for two and three of them; a run that is stopped on
+# three goes on with two; and what must not be done by many.
+mpi=$(dirname "$(command -v fm-rank)")/../mpi/bin
+if [ ! -x "$mpi/fm-rank" ] || ! command -v mpirun >/dev/null; then
+    echo "no MPI here: 'make check' tests ranks once 'apt-get install openmpi-bin libopenmpi-dev' was run" >&2
+    exit 77
+fi
+# Of Open MPI; others do not look at them.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none
+odd=$GOLDEN/odd-qwen2
+# Leaves of 32 sequences of 64 tokens: five in a training step, one a batch to rank.
+python3 -c "import sys
+sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 176)))" >tokens
+common=(-q --model "$odd" --tokens tokens --token-dtype u16 --seq-len 64 --precision f32 --threads 1)
+rank=(fm-rank "${common[@]}" --batch 32)
+train=(fm-train "${common[@]}" --batch 160 --method best --budget-step 0.3 --until 0.6 --steps 3)
+recover=(fm-recover "${common[@]}" --batch 160 --lora-rank 4 --steps 2 --strategy cross)
+said() { grep '^fm-' | sed "s/ on $(hostname)/ on HOST/g; s/[0-9a-f]\{32\}/DIGEST/g"; }
+ranks() { # ranks N TOOL OPTION...: what the tool says, and the status
+    local n=$1 tool=$2 status
+    shift 2
+    mpirun -n "$n" "$mpi/$tool" "$@" >out 2>err
+    status=$?
+    said <err
+    [ $status = 0 ] || echo "$tool: status $status"
+}
+members() { # members STREAM OTHER: all but build.json is the same
+    local list member
+    list=$(tar tf "$1") && [ "$list" = "$(tar tf "$2")" ] || return
+    for member in $list; do
+        [ "$member" = build.json ] || cmp <(tar xOf "$1" "$member") <(tar xOf "$2" "$member") || return
+    done
+    echo "$2: same"
+}
+
+"${rank[@]}" -o ranked >/dev/null
+"${train[@]}" -o trained ranked >/dev/null
+"${recover[@]}" -o recovered trained >/dev/null
+for n in 2 3; do
+    ranks $n "${rank[@]}" -o ranked$n --report report$n
+    members ranked ranked$n
+    ranks $n "${train[@]}" -o trained$n ranked
+    members trained trained$n
+    ranks $n "${recover[@]}" -o recovered$n trained
+    members recovered recovered$n
+done
+python3 -c "import json
+for r in json.load(open('report3'))['ranks']:
+    print(r['rank'], r['leaves'], r['seconds_computing'] > 0, r['seconds_waiting'] > 0, sorted(r))"
+
+echo "# a pipe"
+"${rank[@]}" 2>/dev/null | ranks 2 "${train[@]}" -o piped
+members trained piped
+
+echo "# a warning of the batch system, then fewer ranks"
+long=(fm-train "${common[@]}" --batch 96 --until 0.2)
+began=${EPOCHREALTIME/./}
+"${long[@]}" --steps 6 -o trial ranked >/dev/null
+# Some four seconds of this machine: states are saved every second.
+long+=(--steps $((6 * 4000000 / (${EPOCHREALTIME/./} - began) + 6)))
+"${long[@]}" -o straight ranked >/dev/null
+mpirun -n 3 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
+while kill -0 $! && [ ! -e state ]; do sleep 0.1; done 2>/dev/null
+kill -USR1 $!
+wait $!
+echo "status $?"
+echo state* stopped*
+ranks 2 "${long[@]}" --state state -o stopped ranked
+members straight stopped
+echo "# a rank is killed, and one process goes on"
+mpirun -n 3 "$mpi/fm-train" "${long[@]:1}" --state state -o killed ranked >out 2>err &
+while kill -0 $! && [ ! -e state ]; do sleep 0.1; done 2>/dev/null
+kill -9 "$(pgrep -P $! | tail -n 1)"
+wait $! || echo "the job ends"
+echo state killed*
+"${long[@]}" --state state -o killed ranked >/dev/null
+members straight killed
+
+echo "# what ranks must have in common"
+mpirun -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked : \
+    -n 1 "$mpi/fm-train" "${train[@]:1}" --seed 1 -o other ranked 2>err >out
+echo "status $?"
+said <err
+echo "# the failure of one"
+mpirun -n 1 "$mpi/fm-rank" "${rank[@]:1}" -o other : \
+    -n 1 "$mpi/fm-rank" "${rank[@]:1}" --tokens missing -o other 2>err >out
+echo "status $?"
+said <err
+
+echo "# many that are alone"
+SLURM_STEP_NUM_TASKS=2 "${rank[@]}" -o other
+echo "status $?"
+SLURM_STEP_NUM_TASKS=2 "$mpi/fm-rank" "${rank[@]:1}" -o other
+echo "status $?"
+PMI_SIZE=2 "${rank[@]}" --alone -o other 2>&1 | said
+WORLD_SIZE=2 fm-rank "${rank[@]:2}" -f -o other 2>&1 | said
+echo .[!.]*
