@@ -128,12 +128,9 @@ static bool take_memory(struct fm_serve_gpu *g)
 
 static int32_t open_blas(struct fm_serve_gpu *g, struct fm_clip_error *error)
 {
-    void *library = nullptr;
-    for (const char *name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"})
-        if (!library)
-            library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *library = fm_clip_cuda_cublas();
     if (!library)
-        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: %s", dlerror());
+        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: %s", FM_CLIP_NO_CUBLAS);
     auto create = (decltype(&cublasCreate_v2))dlsym(library, "cublasCreate_v2");
     auto set_stream = (decltype(&cublasSetStream_v2))dlsym(library, "cublasSetStream_v2");
     auto set_workspace = (decltype(&cublasSetWorkspace_v2))dlsym(library, "cublasSetWorkspace_v2");

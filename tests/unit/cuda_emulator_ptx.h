@@ -187,7 +187,7 @@ inline void barrier_expect(uint32_t barrier, uint32_t bytes)
     b.left--;
     emu_settle(b);
 }
-inline void barrier_wait(uint32_t barrier, uint32_t parity)
+inline void barrier_wait(uint32_t barrier, uint32_t parity, const char *, uint32_t, uint32_t)
 {
     while ((emu_barrier_at(barrier).phase & 1) == parity)
         emu_yield();
@@ -292,6 +292,10 @@ template <int LEFT> inline void products_wait()
             emu_multiply(p);
         queue.erase(queue.begin());
     }
+}
+
+template <int N> inline void products_fence(float (&)[N])
+{
 }
 
 /* A map as copy_box wants it. */

@@ -133,19 +133,34 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
                         g->path, g->type, g->H, (long long)g->channels, major, minor);
 }
 
+/* The baselines ask the device for sizes. */
+static bool waits(const struct fm_clip_cuda_layer *layer)
+{
+    return layer->path == FM_CLIP_NAIVE || layer->path == FM_CLIP_BUCKET;
+}
+
+static bool is_capturing(cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return stream && cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
+}
+
 static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     int type = layer->given.type;
     cudaError_t code = fm_clip_cuda_route_prepare(type);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "the routing kernels");
-    switch (layer->path) {
-    case FM_CLIP_HOPPER:
-        return fm_clip_cuda_hopper_prepare(layer, error);
-    case FM_CLIP_NAIVE:
-    case FM_CLIP_BUCKET:
+    if (waits(layer)) {
         layer->shape = {{64, 64}, {128, 128}, 1, 0};
         return fm_clip_cuda_blas_prepare(layer, error);
+    }
+    if (layer->path == FM_CLIP_HOPPER) {
+        int32_t failed = fm_clip_cuda_hopper_prepare(layer, error);
+        if (failed != FM_CLIP_EDEVICE || layer->given.path != FM_CLIP_BEST)
+            return failed;
+        layer->path = FM_CLIP_MMA; /* a driver without tensor maps serves all the same */
     }
     code = fm_clip_cuda_mma_prepare(type, layer->path == FM_CLIP_PORTABLE, layer->processors,
                                     &layer->shape);
@@ -184,6 +199,19 @@ static void cuda_release(struct fm_clip *clip)
     free(layer);
 }
 
+/* Zeros but for `given`; tensor maps want more than malloc's alignment. */
+static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
+{
+    size_t bytes = sizeof(struct fm_clip_cuda_layer); /* a multiple of the alignment */
+    struct fm_clip_cuda_layer *layer =
+        (struct fm_clip_cuda_layer *)aligned_alloc(alignof(struct fm_clip_cuda_layer), bytes);
+    if (layer) {
+        memset((void *)layer, 0, bytes);
+        layer->given = *given;
+    }
+    return layer;
+}
+
 static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *given,
                             struct fm_clip_error *error)
 {
@@ -191,11 +219,9 @@ static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *g
     on_device device(given->ordinal);
     if (device.code != cudaSuccess)
         return fm_clip_cuda_fail(error, device.code, "CUDA device of the layer");
-    struct fm_clip_cuda_layer *layer =
-        (struct fm_clip_cuda_layer *)calloc(1, sizeof(struct fm_clip_cuda_layer));
+    struct fm_clip_cuda_layer *layer = new_layer(given);
     if (!layer)
         return fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for a layer");
-    layer->given = *given;
     int major = 0, minor = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, given->ordinal);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, given->ordinal);
@@ -267,7 +293,7 @@ static int32_t run_chunk(struct fm_clip_cuda_layer *layer, const struct fm_cuda_
     cudaError_t code = fm_clip_cuda_route(job, whole, stream);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "launch of the routing");
-    if (layer->path == FM_CLIP_NAIVE || layer->path == FM_CLIP_BUCKET)
+    if (waits(layer))
         return fm_clip_cuda_blas(layer, job, stream, error);
     code = fm_clip_cuda_gather(job, stream);
     if (code != cudaSuccess)
@@ -294,6 +320,10 @@ static int32_t cuda_forward(struct fm_clip *clip, const struct fm_clip_call *cal
     on_device device(layer->given.ordinal);
     if (device.code != cudaSuccess)
         return fm_clip_cuda_fail(error, device.code, "CUDA device of the layer");
+    if (waits(layer) && is_capturing(stream))
+        return fm_clip_fail(error, FM_CLIP_EUSAGE,
+                            "path %s waits for the device, so that no graph can capture it",
+                            path_name(layer->path));
     int64_t chunk = fm_clip_chunk(&layer->given, call->N, call->K, call->workspace_bytes);
     if (chunk > FM_CUDA_ROWS_MAX / call->K)
         chunk = FM_CUDA_ROWS_MAX / call->K;

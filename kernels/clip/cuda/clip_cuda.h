@@ -51,10 +51,26 @@ cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
                                      struct fm_cuda_shape *shape);
 cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream);
 
+/* A map over `rows` packed rows of `columns` 16-bit elements, boxes of box_rows x 64, swizzled;
+ * false where the driver makes none. */
+bool fm_clip_cuda_map(CUtensorMap *map, int type, const void *base, int64_t rows, int64_t columns,
+                      unsigned box_rows);
+
 /* The Hopper path.  maps: of gate_up and down, made once. */
 int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);
 int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
                             cudaStream_t stream, struct fm_clip_error *error);
+
+/* Empty the L2 cache of what it holds, leaving nothing in it that is still to be written. */
+#define FM_CLIP_FLUSH_BYTES ((size_t)512 << 20)
+cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream);
+
+/* cuBLAS, loaded once and for good from the loader's path, CUDA's folders or PyTorch's; NULL where
+ * it is in none of them. */
+void *fm_clip_cuda_cublas(void);
+#define FM_CLIP_NO_CUBLAS                                                                          \
+    "no libcublas.so.13, .12 or .so on the loader's path, in CUDA's folders or in Python's "       \
+    "packages"
 
 /* The baselines of the bench: sizes on the host, cuBLAS loaded at run time. */
 int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);

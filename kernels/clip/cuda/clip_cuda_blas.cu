@@ -8,8 +8,8 @@
  *
  * cuBLAS is found at run time, so the library does not depend on it.
  */
-#include "kernels/clip/cuda/clip_cuda.cuh"
 #include "kernels/clip/cuda/clip_cuda.h"
+#include "kernels/clip/cuda/clip_cuda_blas.cuh"
 
 #include <cublas_v2.h>
 #include <dlfcn.h>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #define WIDTH_MULTIPLE 128
+#define ELEMENTS 8 /* rows begin on 16 bytes: cuBLAS's grouped kernels load so many at a time */
 
 struct fm_clip_blas {
     void *library;
@@ -38,7 +39,8 @@ enum buffer { GATE_UP, SUMS, COPY, POINTERS };
 /* One expert's part of a call. */
 struct part {
     int expert, width, aligned, row, rows;
-    size_t gu; /* first element of its gate/up products */
+    int stride; /* of a row of h; a row of gate/up products takes twice that */
+    size_t gu;  /* first element of its gate/up products */
     size_t h;
 };
 
@@ -46,11 +48,9 @@ int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_cl
 {
     struct fm_clip_blas *blas = new fm_clip_blas();
     layer->blas = blas;
-    for (const char *name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"})
-        if (!blas->library)
-            blas->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    blas->library = fm_clip_cuda_cublas();
     if (!blas->library)
-        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: %s", dlerror());
+        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: %s", FM_CLIP_NO_CUBLAS);
     auto create = (decltype(&cublasCreate_v2))dlsym(blas->library, "cublasCreate_v2");
     blas->destroy = (decltype(blas->destroy))dlsym(blas->library, "cublasDestroy_v2");
     blas->set_stream = (decltype(blas->set_stream))dlsym(blas->library, "cublasSetStream_v2");
@@ -88,38 +88,6 @@ static cudaError_t grow(struct fm_clip_blas *blas, enum buffer which, size_t byt
     return code;
 }
 
-/* h = silu(g) u of interleaved gate/up products, zero from `width` on. */
-template <typename T>
-static __global__ void gate_rows(T *h, const T *gu, int rows, int width, int aligned)
-{
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (int64_t)rows * aligned;
-         i += (int64_t)gridDim.x * blockDim.x)
-        h[i] = from_float<T>(
-            i % aligned < width ? gated_fast(to_float(gu[2 * i]), to_float(gu[2 * i + 1])) : 0.0f);
-}
-
-/* sums[token] += weight * y[row], in whatever order. */
-template <typename T>
-static __global__ void scatter_rows(const __grid_constant__ fm_cuda_job job, float *sums,
-                                    const T *y)
-{
-    for (int64_t r = blockIdx.x; r < job.totals->rows; r += gridDim.x) {
-        int32_t slot = job.row_slot[r];
-        float weight = job.weights[slot];
-        for (int32_t c = (int32_t)threadIdx.x; c < job.H; c += (int32_t)blockDim.x)
-            atomicAdd(&sums[(int64_t)(slot / job.K) * job.H + c],
-                      weight * to_float(y[r * job.H + c]));
-    }
-}
-
-template <typename T>
-static __global__ void round_rows(const __grid_constant__ fm_cuda_job job, const float *sums)
-{
-    for (int64_t t = blockIdx.x; t < job.n; t += gridDim.x)
-        for (int32_t c = (int32_t)threadIdx.x; c < job.H; c += (int32_t)blockDim.x)
-            ((T *)job.out)[t * job.out_stride + c] = from_float<T>(sums[t * job.H + c]);
-}
-
 /* The groups of the chunk, on the host. */
 static cudaError_t fetch_parts(std::vector<part> &parts, const struct fm_cuda_job *job, bool naive,
                                const int32_t *cap, cudaStream_t stream)
@@ -140,8 +108,9 @@ static cudaError_t fetch_parts(std::vector<part> &parts, const struct fm_cuda_jo
     for (const struct fm_cuda_group &g : groups) {
         int up = fm_cuda_ceil(g.width, WIDTH_MULTIPLE) * WIDTH_MULTIPLE;
         int aligned = naive ? g.width : std::min(up, cap[g.expert]);
-        parts.push_back({g.expert, g.width, aligned, g.row, g.rows, 2 * h, h});
-        h += (size_t)g.rows * (size_t)aligned;
+        int stride = fm_cuda_ceil(aligned, ELEMENTS) * ELEMENTS;
+        parts.push_back({g.expert, g.width, aligned, g.row, g.rows, stride, 2 * h, h});
+        h += (size_t)g.rows * (size_t)stride;
     }
     std::stable_sort(parts.begin(), parts.end(),
                      [](const part &a, const part &b) { return a.aligned > b.aligned; });
@@ -176,15 +145,15 @@ static cublasStatus_t run_naive(const struct fm_clip_cuda_layer *layer,
                         cudaMemcpyDeviceToDevice, stream);
         status = blas->gemm(blas->handle, CUBLAS_OP_T, CUBLAS_OP_N, 2 * p.width, p.rows, job->H,
                             &one, copy, type_of<T>(), job->H, (const T *)job->x + p.row * H,
-                            type_of<T>(), job->H, &zero, gu + p.gu, type_of<T>(), 2 * p.width,
+                            type_of<T>(), job->H, &zero, gu + p.gu, type_of<T>(), 2 * p.stride,
                             CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
-        gate_rows<T><<<512, 256, 0, stream>>>(h + p.h, gu + p.gu, p.rows, p.width, p.aligned);
+        gate_rows<T><<<512, 256, 0, stream>>>(h + p.h, gu + p.gu, p.rows, p.width, p.stride);
         cudaMemcpyAsync(copy, (const T *)job->down + first * H, k * H * sizeof(T),
                         cudaMemcpyDeviceToDevice, stream);
         status = blas->gemm(blas->handle, CUBLAS_OP_N, CUBLAS_OP_N, job->H, p.rows, p.width, &one,
-                            copy, type_of<T>(), job->H, h + p.h, type_of<T>(), p.aligned, &zero,
+                            copy, type_of<T>(), job->H, h + p.h, type_of<T>(), p.stride, &zero,
                             (T *)job->y + p.row * H, type_of<T>(), job->H, CUBLAS_COMPUTE_32F,
                             CUBLAS_GEMM_DEFAULT);
         if (status != CUBLAS_STATUS_SUCCESS)
@@ -201,6 +170,12 @@ struct grouped {
     std::vector<float> alpha, beta;
 };
 
+/* Pointers that an array of n takes: the next one begins as aligned. */
+static size_t pointers_of(size_t n)
+{
+    return (n + ELEMENTS - 1) / ELEMENTS * ELEMENTS;
+}
+
 template <typename T>
 static cublasStatus_t run_grouped(const struct fm_clip_blas *blas, struct grouped &g,
                                   cublasOperation_t op, const std::vector<const void *> &A,
@@ -213,18 +188,20 @@ static cublasStatus_t run_grouped(const struct fm_clip_blas *blas, struct groupe
     g.ones.assign(n, 1);
     g.alpha.assign(n, one);
     g.beta.assign(n, zero);
-    g.pointers = A;
-    g.pointers.insert(g.pointers.end(), B.begin(), B.end());
-    g.pointers.insert(g.pointers.end(), C.begin(), C.end());
+    size_t each = pointers_of(n);
+    g.pointers.assign(3 * each, nullptr);
+    std::copy(A.begin(), A.end(), g.pointers.begin());
+    std::copy(B.begin(), B.end(), g.pointers.begin() + (ptrdiff_t)each);
+    std::copy(C.begin(), C.end(), g.pointers.begin() + (ptrdiff_t)(2 * each));
     void **device = (void **)blas->buffer[POINTERS];
     /* pageable host memory: the copy has taken it when the call returns */
-    if (cudaMemcpyAsync(device, g.pointers.data(), 3 * n * sizeof(void *), cudaMemcpyHostToDevice,
-                        stream) != cudaSuccess)
+    if (cudaMemcpyAsync(device, g.pointers.data(), 3 * each * sizeof(void *),
+                        cudaMemcpyHostToDevice, stream) != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;
     return blas->gemm_grouped(blas->handle, g.across.data(), g.along.data(), g.m.data(), g.n.data(),
                               g.k.data(), g.alpha.data(), (const void *const *)device, type_of<T>(),
-                              g.lda.data(), (const void *const *)(device + n), type_of<T>(),
-                              g.ldb.data(), g.beta.data(), device + 2 * n, type_of<T>(),
+                              g.lda.data(), (const void *const *)(device + each), type_of<T>(),
+                              g.ldb.data(), g.beta.data(), device + 2 * each, type_of<T>(),
                               g.ldc.data(), (int)n, g.ones.data(), CUBLAS_COMPUTE_32F);
 }
 
@@ -252,8 +229,8 @@ static cublasStatus_t run_bucket(const struct fm_clip_cuda_layer *layer,
             g->n.push_back(p.rows);
             g->k.push_back(g == &first ? job->H : p.aligned);
             g->lda.push_back(job->H);
-            g->ldb.push_back(g == &first ? job->H : p.aligned);
-            g->ldc.push_back(g == &first ? 2 * p.aligned : job->H);
+            g->ldb.push_back(g == &first ? job->H : p.stride);
+            g->ldc.push_back(g == &first ? 2 * p.stride : job->H);
         }
     }
     cublasStatus_t status = run_grouped<T>(blas, first, CUBLAS_OP_T, w1, x, p1, stream);
@@ -261,7 +238,7 @@ static cublasStatus_t run_bucket(const struct fm_clip_cuda_layer *layer,
         return status;
     for (size_t i = 0; i < count; i++)
         gate_rows<T><<<512, 256, 0, stream>>>(h + parts[i].h, gu + parts[i].gu, parts[i].rows,
-                                              parts[i].width, parts[i].aligned);
+                                              parts[i].width, parts[i].stride);
     return run_grouped<T>(blas, second, CUBLAS_OP_N, w2, hs, p2, stream);
 }
 
@@ -275,7 +252,7 @@ static int32_t run_as(struct fm_clip_cuda_layer *layer, const struct fm_cuda_job
     cudaError_t code = fetch_parts(parts, job, naive, layer->host_cap, stream);
     size_t h = 0, widest = 0, H = (size_t)job->H;
     for (const part &p : parts) {
-        h += (size_t)p.rows * (size_t)p.aligned;
+        h += (size_t)p.rows * (size_t)p.stride;
         widest = std::max(widest, (size_t)p.width);
     }
     size_t sums = (size_t)job->n * H * sizeof(float);
@@ -286,7 +263,7 @@ static int32_t run_as(struct fm_clip_cuda_layer *layer, const struct fm_cuda_job
     if (code == cudaSuccess && naive)
         code = grow(blas, COPY, 2 * widest * H * sizeof(T));
     if (code == cudaSuccess)
-        code = grow(blas, POINTERS, 3 * (parts.size() + 1) * sizeof(void *));
+        code = grow(blas, POINTERS, 3 * pointers_of(parts.size() + 1) * sizeof(void *));
     if (code == cudaSuccess)
         code = cudaMemsetAsync(blas->buffer[SUMS], 0, sums, stream);
     if (code == cudaSuccess)

@@ -31,9 +31,8 @@ static encode_function encoder()
     return found;
 }
 
-/* A map over `rows` packed rows of `columns` 16-bit elements, boxes of box_rows x 64, swizzled. */
-static bool encode(CUtensorMap *map, int type, const void *base, int64_t rows, int64_t columns,
-                   unsigned box_rows)
+bool fm_clip_cuda_map(CUtensorMap *map, int type, const void *base, int64_t rows, int64_t columns,
+                      unsigned box_rows)
 {
     cuuint64_t sizes[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
     cuuint64_t strides[1] = {(cuuint64_t)columns * 2};
@@ -57,8 +56,9 @@ int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_
         if (code != cudaSuccess)
             return fm_clip_cuda_fail(error, code, "the hopper kernels");
     }
-    if (!encode(&layer->gate_up, given->type, given->gate_up, 2 * given->channels, given->H, 64) ||
-        !encode(&layer->down, given->type, given->down, given->channels, given->H, 64))
+    if (!fm_clip_cuda_map(&layer->gate_up, given->type, given->gate_up, 2 * given->channels,
+                          given->H, 64) ||
+        !fm_clip_cuda_map(&layer->down, given->type, given->down, given->channels, given->H, 64))
         return fm_clip_fail(error, FM_CLIP_EDEVICE,
                             "the driver made no tensor map of %lld channels of %d",
                             (long long)given->channels, given->H);
@@ -74,7 +74,7 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
     int32_t columns[2] = {job->H, job->channels_padded};
     for (int p = 0; p < 2; p++) {
         CUtensorMap rows;
-        if (!encode(&rows, job->type, base[p], job->slots, columns[p], ROW_BOX))
+        if (!fm_clip_cuda_map(&rows, job->type, base[p], job->slots, columns[p], ROW_BOX))
             return fm_clip_fail(error, FM_CLIP_EDEVICE,
                                 "the driver made no tensor map of %d rows of %d", job->slots,
                                 columns[p]);

@@ -81,7 +81,8 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
             uint32_t stage = fm_map_stage(it, HOPPER_STAGES),
                      at = ring + stage * HOPPER_STAGE_BYTES;
             uint32_t full = full_barrier(ring, stage);
-            barrier_wait(empty_barrier(ring, stage), fm_map_parity(it, HOPPER_STAGES) ^ 1);
+            barrier_wait(empty_barrier(ring, stage), fm_map_parity(it, HOPPER_STAGES) ^ 1,
+                         "producer", stage, it);
             barrier_expect(full,
                            (uint32_t)(w.boxes * FM_MAP_BLOCK_BYTES + w.row_boxes * ROW_BOX_BYTES));
             for (int32_t b = 0; b < w.boxes; b++) {
@@ -128,10 +129,12 @@ static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring
     for (int32_t s = 0; s < w.steps; s++, ++*it) {
         uint32_t stage = fm_map_stage(*it, HOPPER_STAGES), at = ring + stage * HOPPER_STAGE_BYTES;
         int32_t there = tile.to - tile.from - s * FM_CUDA_STEP;
-        barrier_wait(full_barrier(ring, stage), fm_map_parity(*it, HOPPER_STAGES));
+        barrier_wait(full_barrier(ring, stage), fm_map_parity(*it, HOPPER_STAGES), "consumer",
+                     stage, *it);
         if (PRODUCT == 2 && there < FM_CUDA_STEP)
             clear_tail(at + HOPPER_ROWS_BYTES, there, w.boxes);
         if (active) {
+            products_fence(d);
             products_begin();
 #pragma unroll
             for (uint32_t k = 0; k < FM_CUDA_STEP / 16; k++) {
@@ -151,6 +154,7 @@ static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring
             barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
     }
     products_wait<0>();
+    products_fence(d);
     if (w.steps > 0 && leader)
         barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
 }

@@ -203,6 +203,18 @@ static __global__ void __launch_bounds__(MMA_THREADS)
 
 #define PLAIN_THREADS 256
 #define PLAIN_STEP 16
+#define PLAIN_BLOCK 64 /* terms are summed by so many, then the sums: errors grow far slower */
+
+static __device__ __forceinline__ void add_part(float (&d)[4][8], float (&part)[4][8])
+{
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            d[r][c] += part[r][c];
+            part[r][c] = 0;
+        }
+}
 
 /* 256 threads, each 4 rows x 8 columns (4 channels of product 1). */
 template <typename T, int PRODUCT>
@@ -217,7 +229,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
         if (tile.cols == 0)
             continue;
         sources<T> s = sources_of<T, PRODUCT>(job, tile, g);
-        float d[4][8] = {};
+        float d[4][8] = {}, part[4][8] = {};
         for (int32_t k = s.from; k < s.to; k += PLAIN_STEP) {
             for (int32_t i = (int32_t)threadIdx.x; i < MMA_ROWS * PLAIN_STEP; i += PLAIN_THREADS) {
                 int32_t r = i / PLAIN_STEP, j = i % PLAIN_STEP;
@@ -240,7 +252,9 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
                 for (int r = 0; r < 4; r++)
 #pragma unroll
                     for (int c = 0; c < 8; c++)
-                        d[r][c] = fmaf(rows[j][row + r], weights[j][column + c], d[r][c]);
+                        part[r][c] = fmaf(rows[j][row + r], weights[j][column + c], part[r][c]);
+            if ((k - s.from) % PLAIN_BLOCK == PLAIN_BLOCK - PLAIN_STEP || k + PLAIN_STEP >= s.to)
+                add_part(d, part);
             __syncthreads();
         }
 #pragma unroll

@@ -105,19 +105,51 @@ static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t
         : "memory");
 }
 
-/* Wait until the phase of that parity has ended. */
-static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
+static __device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity)
 {
+    uint32_t done;
     asm volatile("{\n"
                  ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra end;\n"
-                 "bra again;\n"
-                 "end:\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
+                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
                  : "memory");
+    return done;
+}
+
+#ifdef FM_CLIP_WATCH
+#include <stdio.h>
+#define BARRIER_NANOSECONDS_MAX 2000000000ull
+
+static __device__ __forceinline__ uint64_t nanoseconds()
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+#endif
+
+/* Wait until the phase of that parity has ended.  In builds for the check (FM_CLIP_WATCH) a wait of
+ * two seconds says who waited for what and ends the kernel; elsewhere role, stage and step are not
+ * used. */
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity,
+                                                    const char *role, uint32_t stage, uint32_t step)
+{
+#ifdef FM_CLIP_WATCH
+    uint64_t began = nanoseconds();
+    while (!barrier_try(barrier, parity))
+        if (nanoseconds() - began > BARRIER_NANOSECONDS_MAX) {
+            printf("hopper: block %u thread %u, %s: waits for stage %u, step %u, parity %u\n",
+                   blockIdx.x, threadIdx.x, role, stage, step, parity);
+            __trap();
+        }
+#else
+    (void)role, (void)stage, (void)step;
+    while (!barrier_try(barrier, parity))
+        continue;
+#endif
 }
 
 /* One box of a two-dimensional map, from element (c0 of the row, row c1); counts on the barrier. */
@@ -170,6 +202,15 @@ static __device__ __forceinline__ void products_end()
 template <int LEFT> static __device__ __forceinline__ void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+/* The compiler does not know that products write their registers until they are waited for: no
+ * read of d may move up past this, and no write down. */
+template <int N> static __device__ __forceinline__ void products_fence(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
 }
 
 /*
