@@ -6,7 +6,8 @@
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
 #              (as root, both say and install what is missing first)
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
-#   gpu-check  all that needs a GPU: correctness, sanitizers, times (status 77 where there is none)
+#   gpu-check  all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 where there is
+#              none); gpu-build makes what it runs; both need nvcc, gcc and make alone
 #   judge-clip tokens per second with libfm_clip and without, in transformers and vLLM, on a quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
 #   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS)
@@ -55,11 +56,13 @@ WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-pro
 # Golden numbers match across compilers only where neither contracts a*b+c by itself.
 FLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -pthread $(SANFLAGS)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-PKGS := libarchive libxxhash libcjson libzstd
+# A bare machine with a GPU has nvcc, gcc and make: its goals ask for no more.
+GPU_ALONE := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(if $(filter-out gpu-%,$(MAKECMDGOALS)),,1))
+PKGS := $(if $(GPU_ALONE),,libarchive libxxhash libcjson libzstd)
 DNNL_CPPFLAGS ?=
 DNNL_LIBS ?= -ldnnl -lgomp
 # Asked once, at first use: on a fresh machine that is after the packages were installed.
-PKG_CFLAGS = $(eval PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PKGS)))$(PKG_CFLAGS)
+PKG_CFLAGS = $(eval PKG_CFLAGS := $(if $(PKGS),$(shell $(PKG_CONFIG) --cflags $(PKGS))))$(PKG_CFLAGS)
 PKG_LIBS = $(eval PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS)))$(PKG_LIBS)
 DEFINES := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DFM_VERSION='"$(VERSION)"'
 COMPILE = $(CC) -I. $(DEFINES) $(DNNL_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(FLAGS) -MMD -MP -c
@@ -159,6 +162,38 @@ $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
+# The check of the GPU side (tests/gpu): one program for a GPU, with the objects that ship, and the
+# same on the host, linked against strict doubles of the driver, the runtime and cuBLAS.
+GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O) \
+	$(BUILD)/kernels/serve/serve_gpu.c.o $(BUILD)/kernels/serve/serve_cuda.cu.o
+DOUBLE_O = $(patsubst %.cc,$(BUILD)/%.cc.o,$(filter-out %_cublas.cc %_test.cc,$(wildcard tests/gpu/double_*.cc)))
+DOUBLES := $(addprefix $(BUILD)/tests/gpu/,gpu_check_double double_test libcublas.so.13)
+$(BUILD)/tests/gpu/%.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
+$(BUILD)/tests/gpu/gpu_probe.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
+$(BUILD)/tests/gpu/%.cc.o: tests/gpu/%.cc
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++17 -I. -I$(CUDA_HOME)/include -Wall -Wextra -O2 -g -fPIC -fno-strict-aliasing -Wno-unknown-pragmas \
+		-Wno-psabi -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(BUILD)/tests/gpu/gpu_check: $(GPU_O)
+	$(Q)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
+# The same with waits that end after two seconds and say who waited for what.
+WATCHED := kernels/clip/cuda/clip_cuda_hopper.cu.o
+$(BUILD)/watch/$(WATCHED): NVFLAGS += -DFM_CLIP_WATCH
+$(BUILD)/watch/$(WATCHED): GENCODE = -gencode arch=compute_90a,code=sm_90a
+$(BUILD)/watch/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -c -o $@ $<
+$(BUILD)/tests/gpu/gpu_check_watch: $(GPU_O:$(BUILD)/$(WATCHED)=$(BUILD)/watch/$(WATCHED))
+	$(Q)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
+$(BUILD)/tests/gpu/gpu_check_double: $(GPU_O) $(DOUBLE_O)
+	$(Q)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
+$(BUILD)/tests/gpu/double_test: $(BUILD)/tests/gpu/double_test.cc.o $(filter-out $(BUILD)/tests/%,$(GPU_O)) $(DOUBLE_O)
+	$(Q)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
+$(BUILD)/tests/gpu/libcublas.so.13: $(BUILD)/tests/gpu/double_cublas.cc.o
+	$(Q)$(CXX) -shared -Wl,-soname,$(@F) -o $@ $<
+gpu-build: $(addprefix $(BUILD)/tests/gpu/,gpu_check gpu_check_watch) $(DOUBLES) $(BUILD)/libfm_clip.so
+-include $(wildcard $(BUILD)/tests/gpu/*.d)
+
 # What test_faults loads before the tools, so that their calls fail.
 $(BUILD)/tests/unit/faults.so: tests/unit/faults.c | deps-check
 	@mkdir -p $(@D)
@@ -174,7 +209,7 @@ DEPS_INSTALL := $(if $(filter demo check,$(MAKECMDGOALS)),install)
 deps:
 	@$(DEPS) install check
 deps-build: $(if $(filter check,$(MAKECMDGOALS)),deps-check)
-	@$(DEPS) $(DEPS_INSTALL) build
+	$(if $(GPU_ALONE),,@$(DEPS) $(DEPS_INSTALL) build)
 deps-check:
 	@$(DEPS) $(DEPS_INSTALL) check
 
@@ -182,7 +217,7 @@ demo: all
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
 # Lint comes last and counts: a misplaced space must not keep the tests from running.
-check: deps-check all $(TESTS) $(if $(MPI_PKG),mpi)
+check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi)
 	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
@@ -197,7 +232,7 @@ golden:
 fuzz:
 	@bash tests/fuzz/fuzz.sh
 gpu-check:
-	@CC="$(CC)" CXX="$(CXX)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
+	@BUILD="$(BUILD)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
 bench: all
 	@$(BUILD)/bin/fm-bench io && $(BUILD)/bin/fm-bench engine
 
@@ -206,7 +241,7 @@ bench-kernels: all
 
 # clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
-	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc)
+	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
 lint: deps-check
 	@python3 tests/rooms.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
@@ -238,4 +273,4 @@ clean:
 	rm -rf build
 
 .PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels mpi install uninstall clean \
-	deps-build deps-check
+	deps-build deps-check gpu-build

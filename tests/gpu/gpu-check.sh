@@ -1,23 +1,48 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command: `make gpu-check`, or this script by itself from a bare
-# copy of the sources.  It needs nvcc and gcc; cuBLAS for the baselines, PyTorch to compare errors,
-# compute-sanitizer, cuobjdump: each is used where it is there, and said where it is not.
+# Everything that needs a GPU, in one command of ten minutes: `make gpu-check`, or this script by
+# itself from a bare copy of the sources.  It needs nvcc, gcc and make; cuBLAS for the baselines,
+# PyTorch to compare errors and speed, compute-sanitizer, ncu: each is used where it is there, and
+# said where it is not.
 #
-#   tests/gpu/gpu-check.sh [PART...]      parts: host small torch sanitize real bench quick
+#   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-# Without a part: all but `quick` (a short bench).  Each part prints its seconds.  Where a command may
-# last ten minutes only, give the parts in turn: `small torch`, `sanitize`, `real`, `bench`.  JSON and logs go to $OUT (or build/gpu-check).  Status 0; 1 where something is
-# wrong; 77 where there is no GPU: then the parts that need none have run, and nothing is proven
-# about the others.
+#   host       what needs no GPU: the same program on strict doubles of driver, runtime and cuBLAS
+#   probes     copies, products, tails and maps one by one, seconds
+#   small      tiny and small cases of the fused paths
+#   replays    2,000 graph replays over random ids and widths, two streams on one layer
+#   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
+#   model      the modelling file of exports on CUDA tensors
+#   serve      the serving loop
+#   torch      errors beside PyTorch's own
+#   quick      a bench of minutes, with the shares that are wanted, beside PyTorch and Triton
+#   profile    two shapes under ncu
+#   baselines  the bench's baselines at odd sizes, last of what may fail on cuBLAS
+#   memcheck   tiny and small under compute-sanitizer
+#   real bench (only where named) real sizes against the definition; the whole bench
+#
+# Each part runs under a time limit of its own, in a process of its own, and its result is kept in
+# $OUT (or build/gpu-check) as it comes: a part that hangs ends, and the next one begins.  A part of
+# the Hopper path that hangs is run once more with waits that say who waited for what and stop.
+#
+# No part begins after FM_GPU_SECONDS (580), and none goes on for longer.
+#
+# FM_GPU_DOUBLE=1: every part that a host can run, on the doubles (what `make check` does).
+#
+# Status 0; 1 where something is wrong; 77 where there is no GPU: then `host` has run, and nothing is
+# proven about the rest.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-work=${GPU_CHECK_BUILD:-build/gpu-check}
-out=${OUT:-$work}
-CC=${CC:-gcc}
-NVCC=${NVCC:-$(command -v nvcc /usr/local/cuda/bin/nvcc | head -n 1)}
-mkdir -p "$work" "$out" || exit 1
+BUILD=${BUILD:-build}
+out=${OUT:-$BUILD/gpu-check}
+double=${FM_GPU_DOUBLE:-}
+mkdir -p "$out" || exit 1
 bad=0
-parts=${*:-host small torch sanitize real bench}
+began_all=$SECONDS
+seconds_max=${FM_GPU_SECONDS:-580} # of all parts and the build
+[ -z "$double" ] || seconds_max=100000
+all="host probes small replays edges model serve torch quick profile baselines memcheck"
+parts=${*:-$all}
+: >"$out/summary.txt"
 
 say() {
     echo "== $*"
@@ -25,106 +50,131 @@ say() {
 wants() {
     [[ " $parts " == *" $1 "* ]]
 }
-# run PART COMMAND...: its output to the terminal and a log, its status counted (77 is a skip)
+
+# run PART SECONDS COMMAND...: output to the terminal and a log, under a limit; the status is counted
+# (77 is a skip), and the summary has it before the next part begins.
 run() {
-    local part=$1 began=$SECONDS status
-    shift
-    say "$part: $*"
-    "$@" 2>&1 | tee "$out/$part.log"
-    status=${PIPESTATUS[0]}
-    say "$part: status $status, $((SECONDS - began)) s"
+    local part=$1 limit=$2 began=$SECONDS status word left
+    shift 2
+    [ -z "$double" ] || limit=$((10 * limit)) # a host is slow, and does other things
+    left=$((seconds_max - (SECONDS - began_all)))
+    if [ $left -lt 5 ]; then
+        echo "$part: left out, the time is over" | tee -a "$out/summary.txt"
+        return 77
+    fi
+    [ "$limit" -le $left ] || limit=$left
+    say "$part (at most $limit s): $*"
+    timeout -k 5 "$limit" "$@" >"$out/$part.log" 2>&1 </dev/null
+    status=$?
+    cat "$out/$part.log"
+    case $status in
+    0) word=ok ;;
+    77) word="left out" ;;
+    124 | 137) word="HUNG, ended after $limit s" ;;
+    *) word="FAILED, status $status" ;;
+    esac
+    echo "$part: $word, $((SECONDS - began)) s" | tee -a "$out/summary.txt"
     case $status in 0 | 77) ;; *) bad=1 ;; esac
     return "$status"
 }
 
-# --- build: the library and the checker, nothing but sources of kernels/, lib/base and tests/
+# checker PART SECONDS WORDS...: a part of gpu_check; what hangs is asked where.
+checker() {
+    local part=$1 limit=$2 status
+    shift 2
+    run "$part" "$limit" "$BUILD/tests/gpu/$program" "$@"
+    status=$?
+    [ $status = 124 ] && [ -z "$double" ] && run "$part-watched" 60 "$BUILD/tests/gpu/gpu_check_watch" "$@"
+    return 0
+}
 
-if [ -z "$NVCC" ]; then
+# --- build: the objects that ship, and the checker
+
+if ! command -v "${NVCC:-nvcc}" >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     echo "gpu-check: no nvcc here: nothing of the GPU side can be built"
     exit 77
 fi
-version=$(sed -n 's/^VERSION := //p' Makefile)
-flags="-std=c11 -O3 -ffp-contract=off -fno-math-errno -fPIC -pthread -I. -D_GNU_SOURCE"
-arch=80
-sm=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-[ -n "$sm" ] && [ "$sm" -ge 80 ] 2>/dev/null && arch=$sm
-portable="-gencode arch=compute_$arch,code=sm_$arch -gencode arch=compute_80,code=compute_80"
-hopper="-gencode arch=compute_90a,code=sm_90a"
-
-build() {
-    local source object objects=() checker=() jobs=()
-    for source in kernels/clip/*.c kernels/serve/serve_gpu.c lib/base/dtype.c; do
-        object=$work/$(basename "$source").o
-        objects+=("$object")
-        # shellcheck disable=SC2086 # flags are words
-        $CC $flags -DFM_CUDA -DFM_VERSION="\"$version\"" -c -o "$object" "$source" &
-        jobs+=($!)
-    done
-    for source in kernels/clip/cuda/*.cu kernels/serve/serve_cuda.cu tests/gpu/*.cu; do
-        object=$work/$(basename "$source").o
-        local code=$portable
-        [ "$source" = kernels/clip/cuda/clip_cuda_hopper.cu ] && code=$hopper
-        # shellcheck disable=SC2086
-        "$NVCC" -I. -O3 -std=c++17 $code -lineinfo -Xcompiler -Wall,-Wextra,-fPIC -c -o "$object" "$source" &
-        jobs+=($!)
-        if [[ $source == tests/* || $source == kernels/serve/* ]]; then checker+=("$object"); else objects+=("$object"); fi
-    done
-    for job in "${jobs[@]}"; do
-        wait "$job" || return 1
-    done
-    "$NVCC" -cudart static -shared -o "$work/libfm_clip.so" "${objects[@]}" -lpthread -ldl &&
-        "$NVCC" -cudart static -o "$work/gpu_check" "${checker[@]}" "${objects[@]}" -lpthread -ldl
-}
-began=$SECONDS
-build || {
-    echo "gpu-check: the build failed"
-    exit 1
-}
-say "built in $((SECONDS - began)) s"
+if [ -z "$double" ]; then
+    began=$SECONDS
+    make --no-print-directory gpu-build || {
+        echo "gpu-check: the build failed"
+        exit 1
+    }
+    say "built in $((SECONDS - began)) s"
+fi
 
 # --- what needs no GPU
 
-if wants host; then
-    run host "$work/gpu_check" host
-    if CXX=${CXX:-g++} && command -v "$CXX" >/dev/null; then
-        $CXX -std=c++17 -I. -O2 -fno-strict-aliasing -w -Wno-psabi -o "$work/emulated" tests/unit/test_clip_cuda_emulated.cc &&
-            run emulated "$work/emulated" || bad=1
-        $CXX -std=c++17 -I. -O2 -fno-strict-aliasing -w -Wno-psabi -o "$work/emulated_serve" tests/unit/test_serve_cuda_emulated.cc &&
-            run emulated_serve "$work/emulated_serve" || bad=1
-    fi
+if wants host && [ -z "$double" ]; then
+    run host 30 "$BUILD/tests/gpu/gpu_check_double" host
+    run ideal 120 env LD_LIBRARY_PATH="$BUILD/tests/gpu" "$BUILD/tests/gpu/gpu_check_double" small
 fi
-"$work/gpu_check" probe >"$work/probe.log" 2>&1
+program=gpu_check
+if [ -n "$double" ]; then
+    program=gpu_check_double
+    export LD_LIBRARY_PATH="$BUILD/tests/gpu"
+fi
+"$BUILD/tests/gpu/$program" there >"$out/there.log" 2>&1
 if [ $? = 77 ]; then
-    cat "$work/probe.log"
+    cat "$out/there.log"
     echo "gpu-check: NO GPU HERE. The code was built; what runs on a GPU is unproven by this run."
     [ $bad = 0 ] && exit 77
     exit 1
 fi
 
-# --- what does
+# --- what does, in the order in which a fault is cheapest to find
 
-command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total --format=csv
-! wants small || run small "$work/gpu_check" small
+[ -n "$double" ] || ! command -v nvidia-smi >/dev/null ||
+    nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total --format=csv
+replays=2000 amount=quick
+[ -z "$double" ] || replays=15 amount=tiny
 python=$(command -v python3)
-if wants torch; then
-    if [ -n "$python" ]; then
-        run torch "$python" tests/gpu/gpu_check.py "$work/libfm_clip.so" "$out/errors.json"
+
+python_part() { # python_part PART SECONDS SCRIPT ARGUMENTS...
+    if [ -n "$double" ]; then
+        return # PyTorch has no double
+    elif [ -n "$python" ]; then
+        run "$1" "$2" "$python" "${@:3}"
     else
-        say "torch: no python3 here: errors are not compared with PyTorch's"
+        echo "$1: left out, no python3 here" | tee -a "$out/summary.txt"
+    fi
+}
+
+! wants probes || checker probes 20 probes
+! wants small || checker tiny 20 tiny
+! wants small || checker small 60 small
+! wants replays || checker replays 60 replays $replays
+! wants edges || checker edges 40 edges
+! wants model || python_part model 60 tests/gpu/gpu_model.py "$BUILD/libfm_clip.so"
+! wants serve || checker serve 30 serve
+! wants torch || python_part torch 60 tests/gpu/gpu_check.py "$BUILD/libfm_clip.so" "$out/errors.json"
+[ -z "$double" ] || export FM_DOUBLE="memory=8589934592"
+! wants quick || checker quick 60 bench "$out/quick.json" $amount
+! wants quick || python_part rivals 60 tests/gpu/gpu_rivals.py "$out/quick.json" "$out/rivals.json"
+if wants profile; then
+    ncu=$(command -v ncu /usr/local/cuda/bin/ncu | head -n 1)
+    if [ -n "$ncu" ] && [ -z "$double" ]; then
+        run profile 60 "$ncu" --set full -k regex:product -c 8 -f -o "$out/profile" \
+            "$BUILD/tests/gpu/$program" profile
+    elif [ -z "$double" ]; then
+        echo "profile: left out, no ncu here" | tee -a "$out/summary.txt"
     fi
 fi
-if wants sanitize; then
+! wants baselines || checker baselines 60 baselines
+if wants memcheck && [ -z "$double" ]; then
     sanitizer=$(command -v compute-sanitizer /usr/local/cuda/bin/compute-sanitizer | head -n 1)
     if [ -n "$sanitizer" ]; then
-        run memcheck timeout 300 "$sanitizer" --tool memcheck --error-exitcode 9 "$work/gpu_check" small
-        run racecheck timeout 300 "$sanitizer" --tool racecheck --error-exitcode 9 "$work/gpu_check" tiny
-        run synccheck timeout 300 "$sanitizer" --tool synccheck --error-exitcode 9 "$work/gpu_check" tiny
+        run memcheck 120 "$sanitizer" --tool memcheck --error-exitcode 9 "$BUILD/tests/gpu/$program" small
+        run racecheck 60 "$sanitizer" --tool racecheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
+        run synccheck 60 "$sanitizer" --tool synccheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
     else
-        say "sanitize: no compute-sanitizer here"
+        echo "memcheck: left out, no compute-sanitizer here" | tee -a "$out/summary.txt"
     fi
 fi
-! wants real || run real "$work/gpu_check" real
-! wants bench || run bench "$work/gpu_check" bench "$out/bench.json"
-! wants quick || run quick "$work/gpu_check" bench "$out/quick.json" quick
-case $bad in 0) say "all good" ;; *) say "SOMETHING IS WRONG: see FAIL above" ;; esac
+! wants real || checker real 300 real
+! wants bench || checker bench 600 bench "$out/bench.json" all
+
+say "$((SECONDS - began_all)) s in all"
+cat "$out/summary.txt"
+case $bad in 0) say "all good" ;; *) say "SOMETHING IS WRONG: see FAIL and HUNG above" ;; esac
 exit $bad

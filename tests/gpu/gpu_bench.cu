@@ -1,12 +1,13 @@
 /*
  * Times of the clipped FFN on a GPU beside the machine's own limits, measured in the same run: read
- * bandwidth by a kernel that only reads, peak by cuBLAS on random numbers.  Between two runs other
- * memory is written, so that no weight is found in the L2 cache.  Fused paths run as captured
+ * bandwidth by a kernel that only reads, peak by cuBLAS on random numbers.  Between two runs
+ * the L2 cache is emptied.  Fused paths run as captured
  * graphs, as a server would; the baselines need the host and run as they are.
  */
 #include "tests/gpu/gpu_check.h"
 
 #include "kernels/clip/clip_gpu.h"
+#include "kernels/clip/cuda/clip_cuda.h"
 
 static const path_name kernels[] = {{FM_CLIP_NAIVE, "naive"},
                                     {FM_CLIP_BUCKET, "bucket"},
@@ -22,6 +23,29 @@ static const shape shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                                {"qwen2-57b-a14b", 3584, 2560, 64, 8},
                                {"qwen3-30b-a3b", 2048, 768, 128, 8},
                                {"phi-3.5-moe", 4096, 6400, 16, 2}};
+static const shape tiny = {"tiny", 136, 200, 8, 2};
+
+/* What is measured: all of it, a quick look, or as little as says that the bench itself works. */
+struct plan {
+    std::vector<shape> shapes;
+    std::vector<int> tokens, budgets; /* budgets: rows of `shares` */
+    std::vector<int> paths;
+    int rounds;
+};
+
+static plan plan_of(const std::string &which)
+{
+    const std::vector<int> every = {FM_CLIP_NAIVE, FM_CLIP_BUCKET, FM_CLIP_MMA, FM_CLIP_HOPPER};
+    if (which == "tiny")
+        return {{tiny}, {3, 70}, {0, 3}, every, 2};
+    if (which == "quick")
+        return {{shapes[0]}, {16, 64, 256, 4096}, {0, 2, 3}, {FM_CLIP_HOPPER, FM_CLIP_MMA}, 9};
+    return {{shapes, shapes + sizeof shapes / sizeof *shapes},
+            {1, 16, 64, 256, 1024, 4096},
+            {0, 1, 2, 3},
+            every,
+            15};
+}
 
 /* Widths of the budgets 0, 0.2, 0.4, 0.6: shares of eight experts, mixed as learned masks are. */
 static const double shares[4][8] = {{1, 1, 1, 1, 1, 1, 1, 1},
@@ -31,7 +55,6 @@ static const double shares[4][8] = {{1, 1, 1, 1, 1, 1, 1, 1},
 
 static cudaStream_t stream;
 static uint8_t *flushed;
-static const size_t flush_bytes = (size_t)256 << 20;
 
 static double median(std::vector<double> v)
 {
@@ -48,7 +71,7 @@ template <typename F> static double seconds_of(F work, int rounds)
     MUST(cudaEventCreate(&end));
     for (int i = -2; i < rounds; i++) {
         float ms = 0;
-        MUST(cudaMemsetAsync(flushed, i & 255, flush_bytes, stream));
+        MUST(fm_clip_cuda_flush(flushed, stream));
         MUST(cudaEventRecord(begin, stream));
         work();
         MUST(cudaEventRecord(end, stream));
@@ -96,7 +119,8 @@ static measured costs(const test_layer &l, const test_call &c, int32_t b)
 }
 
 /* Median seconds of one implementation, or 0 and why it did not run. */
-static double time_of(const test_layer &l, const test_call &c, int path, std::string *why)
+static double time_of(const test_layer &l, const test_call &c, int path, int rounds,
+                      std::string *why)
 {
     struct fm_clip_layer given = l.given(path);
     struct fm_clip *clip = nullptr;
@@ -114,7 +138,7 @@ static double time_of(const test_layer &l, const test_call &c, int path, std::st
     if (code != FM_CLIP_OK) {
         *why = error.text;
     } else if (path == FM_CLIP_NAIVE || path == FM_CLIP_BUCKET) {
-        seconds = seconds_of([&]() { fm_clip_forward(clip, &call, &error); }, 9);
+        seconds = seconds_of([&]() { fm_clip_forward(clip, &call, &error); }, rounds);
     } else {
         cudaGraph_t graph;
         cudaGraphExec_t run;
@@ -122,7 +146,7 @@ static double time_of(const test_layer &l, const test_call &c, int path, std::st
         fm_clip_forward(clip, &call, &error);
         MUST(cudaStreamEndCapture(stream, &graph));
         MUST(cudaGraphInstantiate(&run, graph, 0));
-        seconds = seconds_of([&]() { MUST(cudaGraphLaunch(run, stream)); }, 15);
+        seconds = seconds_of([&]() { MUST(cudaGraphLaunch(run, stream)); }, rounds);
         cudaGraphExecDestroy(run);
         cudaGraphDestroy(graph);
     }
@@ -130,8 +154,7 @@ static double time_of(const test_layer &l, const test_call &c, int path, std::st
     return seconds;
 }
 
-static std::vector<measured> measure(const shape &m, const std::vector<int> &tokens,
-                                     const limits &lim)
+static std::vector<measured> measure(const shape &m, const plan &todo, const limits &lim)
 {
     std::vector<int32_t> cap((size_t)m.E, m.I), widths;
     std::vector<measured> rows;
@@ -141,10 +164,12 @@ static std::vector<measured> measure(const shape &m, const std::vector<int> &tok
             widths.push_back(std::min(m.I, ((int32_t)ceil(share[e * 5 % 8] * m.I) + multiple - 1) /
                                                multiple * multiple));
     test_layer l(FM_CLIP_BF16, m.H, m.I, m.E, cap, widths, 0);
-    for (int N : tokens) {
+    for (int N : todo.tokens) {
         test_call c(l, N, m.K, 0);
         for (const path_name &kernel : kernels)
-            for (int32_t b = 0; b < 4; b++) {
+            for (int32_t b : todo.budgets) {
+                if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path))
+                    continue;
                 std::string why;
                 l.set_budget(b);
                 measured row = costs(l, c, b);
@@ -152,7 +177,7 @@ static std::vector<measured> measure(const shape &m, const std::vector<int> &tok
                 row.kernel = kernel.name;
                 row.ideal =
                     std::max(row.bytes / lim.bandwidth, lim.peak > 0 ? row.flops / lim.peak : 0);
-                row.seconds = time_of(l, c, kernel.path, &why);
+                row.seconds = time_of(l, c, kernel.path, todo.rounds, &why);
                 if (row.seconds > 0)
                     rows.push_back(row);
                 else
@@ -191,7 +216,23 @@ static void show(const std::vector<measured> &rows, FILE *json)
     }
 }
 
-int run_bench(const char *json_file, bool quick)
+/* What is wanted of the best path: up to 256 tokens 0.9 of the bandwidth that a kernel reads with,
+ * at 4096 tokens 0.76 of cuBLAS. */
+static void show_goals(const std::vector<measured> &rows, const limits &lim)
+{
+    for (const measured &r : rows) {
+        bool few = r.tokens <= 256, many = r.tokens >= 4096 && lim.peak > 0;
+        if (strcmp(r.kernel, "hopper") || (!few && !many))
+            continue;
+        double share = few ? r.bytes / r.seconds / lim.bandwidth : r.flops / r.seconds / lim.peak;
+        double goal = few ? 0.9 : 0.76;
+        printf("%s, %d tokens, budget %.2f: %.2f of %s, wanted %.2f: %s\n", r.model, r.tokens,
+               r.budget, share, few ? "bandwidth" : "cuBLAS", goal,
+               share >= goal ? "reached" : "NOT reached");
+    }
+}
+
+int run_bench(const char *json_file, const char *which)
 {
     FILE *json = fopen(json_file, "w");
     if (!json) {
@@ -199,30 +240,42 @@ int run_bench(const char *json_file, bool quick)
         return 1;
     }
     MUST(cudaStreamCreate(&stream));
-    MUST(cudaMalloc((void **)&flushed, flush_bytes));
+    MUST(cudaMalloc((void **)&flushed, FM_CLIP_FLUSH_BYTES));
     cudaDeviceProp device;
     MUST(cudaGetDeviceProperties(&device, 0));
     limits lim = {fm_clip_gpu_bandwidth(), fm_clip_gpu_peak()};
     printf("%s, %d processors; reads %.2f TB/s, cuBLAS bf16 8192^3 %.0f TFLOP/s\n", device.name,
            device.multiProcessorCount, lim.bandwidth / 1e12, lim.peak / 1e12);
     std::vector<measured> rows;
-    for (const shape &m : shapes) {
-        std::vector<int> tokens = {1, 16, 64, 256, 1024, 4096};
-        if (quick)
-            tokens = {64, 1024};
-        std::vector<measured> more = measure(m, tokens, lim);
+    plan todo = plan_of(which);
+    for (const shape &m : todo.shapes) {
+        std::vector<measured> more = measure(m, todo, lim);
         rows.insert(rows.end(), more.begin(), more.end());
-        if (quick)
-            break;
     }
     fprintf(json,
             "{\n  \"device\": \"%s\",\n  \"bandwidth\": %.0f,\n  \"peak\": %.0f,\n  \"rows\": [\n",
             device.name, lim.bandwidth, lim.peak);
     show(rows, json);
     fprintf(json, "  ]\n}\n");
+    show_goals(rows, lim);
     bool bad = ferror(json) != 0;
     bad |= fclose(json) != 0;
     cudaFree(flushed);
     cudaStreamDestroy(stream);
     return bad || rows.empty();
+}
+
+int run_profile()
+{
+    const shape &m = shapes[0];
+    test_layer l(FM_CLIP_BF16, m.H, m.I, m.E, std::vector<int32_t>((size_t)m.E, m.I),
+                 std::vector<int32_t>((size_t)m.E, m.I), 0);
+    prepared p(l, FM_CLIP_BEST);
+    for (int N : {64, 4096}) {
+        test_call c(l, N, m.K, 0);
+        for (int i = 0; i < 3; i++)
+            if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N))
+                return 1;
+    }
+    return 0;
 }

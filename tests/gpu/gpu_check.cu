@@ -3,19 +3,33 @@
  * (gpu_define.cu), which in turn is held against fm_clip_reference on the host.
  *
  *   gpu_check host            what needs no GPU: the CPU path against the definition
- *   gpu_check probe           only says whether there is a GPU
- *   gpu_check small           small and odd cases
- *   gpu_check tiny            a few of them, for the slow tools of compute-sanitizer
+ *   gpu_check there           only says whether there is a GPU
+ *   gpu_check probes          seconds: copies, products and maps one by one
+ *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
+ *   gpu_check small           small and odd cases of the fused paths
+ *   gpu_check replays N       N replays of a graph, over random ids and widths
+ *   gpu_check edges           canaries, one token, one slot, a layer of more than 2^31 numbers
+ *   gpu_check serve           the serving loop
+ *   gpu_check baselines       the same small cases on the bench's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
- *   gpu_check bench FILE [quick]   times and limits to FILE as JSON, and a table
+ *   gpu_check bench FILE all|quick|tiny   times and limits to FILE as JSON, and a table
+ *   gpu_check profile         a few runs of two shapes, for a profiler
  *
  * Status 0, 1 (something is wrong), or 77: no GPU.
  */
 #include "tests/gpu/gpu_check.h"
 
-static int failures, checks;
+#include "kernels/clip/cuda/clip_cuda.h"
 
-static void report(bool good, const std::string &what, const char *detail)
+static int failures, checks, served[5];
+
+const path_name paths[5] = {{FM_CLIP_PORTABLE, "plain"},
+                            {FM_CLIP_MMA, "mma"},
+                            {FM_CLIP_HOPPER, "hopper"},
+                            {FM_CLIP_NAIVE, "naive"},
+                            {FM_CLIP_BUCKET, "bucket"}};
+
+void report(bool good, const std::string &what, const char *detail)
 {
     checks++;
     failures += !good;
@@ -33,67 +47,79 @@ static std::vector<int> some_tokens(int N, int most)
 
 /* --- running */
 
-class prepared
+static bool is_hopper()
 {
-  public:
-    struct fm_clip *clip = nullptr;
-    struct fm_clip_error error = {};
-    int32_t code;
-    prepared(const test_layer &l, int path)
-    {
-        struct fm_clip_layer given = l.given(path);
-        code = fm_clip_prepare(&clip, &given, &error);
-    }
-    ~prepared()
-    {
-        fm_clip_release(clip);
-    }
-};
+    int major = 0, minor = 0;
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+    return major == 9 && minor == 0;
+}
 
-/* Enqueue and wait; false and a sentence where it was refused or failed. */
-static bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace,
-                    std::string *why)
+/* Whether a path must serve a layer here: a refusal would make its checks vanish. */
+static bool must_serve(const test_layer &l, int path)
+{
+    bool aligned = l.type != FM_CLIP_F32 && l.H % 8 == 0;
+    if (path == FM_CLIP_PORTABLE || path == FM_CLIP_BEST)
+        return true;
+    if (path == FM_CLIP_HOPPER)
+        return aligned && is_hopper() && l.H >= FM_CUDA_STEP && l.channels >= FM_CUDA_STEP;
+    return aligned && (path == FM_CLIP_MMA || fm_clip_cuda_cublas());
+}
+
+prepared::prepared(const test_layer &l, int path, const std::string &what)
+{
+    struct fm_clip_layer given = l.given(path);
+    code = fm_clip_prepare(&clip, &given, &error);
+    if (code != FM_CLIP_OK && (code != FM_CLIP_EDEVICE || must_serve(l, path)))
+        report(false, what + ", path " + std::to_string(path), error.text);
+}
+
+prepared::~prepared()
+{
+    fm_clip_release(clip);
+}
+
+/* Whether all from byte `from` on is still 0xff. */
+static bool untouched(const device_array<uint8_t> &array, size_t from)
+{
+    std::vector<uint8_t> tail(array.n - from);
+    MUST(cudaMemcpy(tail.data(), array.p + from, tail.size(), cudaMemcpyDeviceToHost));
+    return std::all_of(tail.begin(), tail.end(), [](uint8_t v) { return v == 0xff; });
+}
+
+bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace)
 {
     struct fm_clip_layer given = l.given(0);
     uint64_t bytes = fm_clip_workspace_bytes(&given, tokens_of_workspace, c.K);
-    device_array<uint8_t> workspace(bytes);
-    MUST(cudaMemset(workspace.p, 0xff, bytes));
+    device_array<uint8_t> workspace(bytes + CANARY);
+    MUST(cudaMemset(workspace.p, 0xff, workspace.n));
     MUST(cudaMemset(c.out.p, 0xff, c.out.n));
     struct fm_clip_call call = c.given(l, workspace.p, bytes, nullptr);
     if (fm_clip_forward(p.clip, &call, &p.error) != FM_CLIP_OK) {
-        *why = p.error.text;
+        report(false, "forward", p.error.text);
         return false;
     }
     MUST(cudaDeviceSynchronize());
-    return true;
+    bool kept = untouched(workspace, bytes) && untouched(c.out, c.out.n - CANARY);
+    if (!kept)
+        report(false, "forward", "bytes behind the workspace or out were written");
+    return kept;
 }
 
-static const path_name paths[] = {{FM_CLIP_PORTABLE, "plain"},
-                                  {FM_CLIP_MMA, "mma"},
-                                  {FM_CLIP_HOPPER, "hopper"},
-                                  {FM_CLIP_NAIVE, "naive"},
-                                  {FM_CLIP_BUCKET, "bucket"}};
-
-static bool baseline(int path)
-{
-    return path == FM_CLIP_NAIVE || path == FM_CLIP_BUCKET;
-}
-
-/* One case on one path.  Paths that the machine or shape lacks are not failures here; which paths
- * must be there is asked in paths_are_there(). */
-static void check(const char *what, const path_name &path, test_layer &l, test_call &c,
-                  int32_t budget, int sample)
+void check(const char *what, const path_name &path, test_layer &l, test_call &c, int32_t budget,
+           int sample)
 {
     static const char *const types[] = {"f32", "f16", "bf16"};
-    std::string name = std::string(path.name) + " " + types[l.type] + ", " + what, why;
+    std::string name = std::string(path.name) + " " + types[l.type] + ", " + what;
     l.set_budget(budget);
-    prepared p(l, path.path);
-    if (p.code == FM_CLIP_EDEVICE)
+    prepared p(l, path.path, name);
+    if (p.code != FM_CLIP_OK)
         return;
-    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N, &why)) {
-        report(false, name, p.error.text);
+    if (!forward(p, l, c, c.N)) {
+        report(false, name, "see above");
         return;
     }
+    served[&path - paths]++;
     bool good = false;
     std::string detail =
         compare(l, c, define(l, c, some_tokens(c.N, sample), budget), path.path, &good);
@@ -101,18 +127,18 @@ static void check(const char *what, const path_name &path, test_layer &l, test_c
     int32_t faults = fm_clip_status(p.clip, &p.error);
     if (faults != 0)
         report(false, name + ": faults", p.error.text);
-    if (baseline(path.path))
+    if (is_baseline(path.path))
         return; /* atomic sums: no promise of bits, and no budgets in chunks */
     std::vector<uint8_t> first = c.out.read();
-    if (forward(p, l, c, c.N, &why) && c.out.read() != first)
+    if (!forward(p, l, c, c.N) || c.out.read() != first)
         report(false, name, "the same call gave other bits");
-    if (c.N > 2 && forward(p, l, c, (c.N + 2) / 3, &why) && c.out.read() != first)
+    if (c.N > 2 && (!forward(p, l, c, (c.N + 2) / 3) || c.out.read() != first))
         report(false, name, "in chunks, other bits");
 }
 
 /* --- small cases */
 
-static test_layer odd_layer(int type, int H)
+test_layer odd_layer(int type, int H)
 {
     return test_layer(type, H, 200, 5, {70, 33, 1, 64, 200},
                       {70, 0, 1, 63, 199, 17, 33, 1, 64, 65, 70, 33, 1, 64, 200}, 3);
@@ -130,7 +156,7 @@ static std::vector<int32_t> used_of(const test_layer &l, const std::vector<int> 
 static void odd_sizes(const path_name &path, int type, int H)
 {
     test_layer l = odd_layer(type, H);
-    bool clean = baseline(path.path); /* its aligned widths multiply dropped channels by zero */
+    bool clean = is_baseline(path.path); /* its aligned widths multiply dropped channels by zero */
     if (!clean)
         l.spoil(used_of(l, {1}));
     for (int N : {1, 9, 40, 150}) {
@@ -172,13 +198,12 @@ static void nan_stays_in_its_row(const path_name &path, int type, int H)
     l.set_budget(2);
     test_call c(l, 30, 2, 0.4);
     prepared p(l, path.path);
-    std::string why;
-    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N, &why))
+    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N))
         return;
     std::vector<uint8_t> clean = c.out.read();
     size_t row = (size_t)H * (size_t)type_bytes(type);
     MUST(cudaMemset(c.hidden.p + 11 * row, 0xff, row));
-    forward(p, l, c, c.N, &why);
+    forward(p, l, c, c.N);
     std::vector<uint8_t> out = c.out.read();
     bool same = !memcmp(out.data(), clean.data(), 11 * row) &&
                 !memcmp(out.data() + 12 * row, clean.data() + 12 * row, out.size() - 12 * row);
@@ -209,13 +234,12 @@ static void freed_tails(const path_name &path, int type, int H)
     test_call c(whole, 45, 2, 0.3);
     whole.set_budget(1);
     prepared a(whole, path.path), b(freed, path.path);
-    std::string why;
-    if (a.code != FM_CLIP_OK || b.code != FM_CLIP_OK || !forward(a, whole, c, c.N, &why))
+    if (a.code != FM_CLIP_OK || b.code != FM_CLIP_OK || !forward(a, whole, c, c.N))
         return;
     std::vector<uint8_t> first = c.out.read();
-    bool ran = forward(b, freed, c, c.N, &why);
+    bool ran = forward(b, freed, c, c.N);
     report(ran && c.out.read() == first,
-           std::string(path.name) + ", freed tails give the same bits", why.c_str());
+           std::string(path.name) + ", freed tails give the same bits", "");
 }
 
 /* A graph captured once is replayed with another budget, other widths, other ids. */
@@ -223,7 +247,7 @@ static void graph_replay(const path_name &path, int type, int H)
 {
     test_layer l = odd_layer(type, H);
     test_call c(l, 40, 2, 0.3);
-    std::string name = std::string(path.name) + ", a captured graph", why;
+    std::string name = std::string(path.name) + ", a captured graph";
     prepared p(l, path.path);
     if (p.code != FM_CLIP_OK)
         return;
@@ -276,8 +300,7 @@ static void faults_are_told(const path_name &path, int type, int H)
     l.d_widths.write({70, 0, 1, 63, 199, 17, 33, 1, 64, 65, 70, 33, 1, 64, 201});
     test_call c(l, 12, 2, 0);
     prepared p(l, path.path);
-    std::string why;
-    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N, &why))
+    if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N))
         return;
     bool good = false;
     std::string detail = compare(l, c, define(l, c, some_tokens(c.N, 1000), 2), path.path, &good);
@@ -319,22 +342,23 @@ static void definitions_agree()
 static void paths_are_there()
 {
     test_layer l(FM_CLIP_BF16, 128, 128, 2, {128, 128}, {128, 128}, 0);
-    int major = 0, minor = 0;
-    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
     for (const path_name &path : paths) {
         prepared p(l, path.path);
-        bool wanted = path.path != FM_CLIP_HOPPER || (major == 9 && minor == 0);
+        bool wanted = must_serve(l, path.path);
         report(p.code == (wanted ? FM_CLIP_OK : FM_CLIP_EDEVICE),
                std::string("path ") + path.name + (wanted ? " is there" : " is refused"),
                p.error.text);
     }
+    prepared best(l, FM_CLIP_BEST);
+    report(best.code == FM_CLIP_OK &&
+               strstr(fm_clip_name(best.clip), is_hopper() ? "hopper" : "mma"),
+           "the best path is the fastest", best.clip ? fm_clip_name(best.clip) : best.error.text);
 }
 
 static void tiny_cases()
 {
     for (const path_name &path : paths) {
-        if (baseline(path.path))
+        if (is_baseline(path.path))
             continue;
         test_layer l = odd_layer(FM_CLIP_BF16, 72);
         test_call few(l, 5, 2, 0), many(l, 70, 2, 1);
@@ -343,18 +367,21 @@ static void tiny_cases()
     }
 }
 
-static void small_cases()
+static void small_cases(bool baselines)
 {
-    paths_are_there();
-    definitions_agree();
+    if (!baselines) {
+        paths_are_there();
+        definitions_agree();
+    }
     for (const path_name &path : paths)
         for (int type : {FM_CLIP_BF16, FM_CLIP_F16, FM_CLIP_F32}) {
-            if (type == FM_CLIP_F32 && path.path != FM_CLIP_PORTABLE)
+            if (is_baseline(path.path) != baselines ||
+                (type == FM_CLIP_F32 && path.path != FM_CLIP_PORTABLE))
                 continue;
             int H = path.path == FM_CLIP_PORTABLE ? 41 : 136;
             odd_sizes(path, type, H);
             absent_ids(path, type, H);
-            if (type == FM_CLIP_F16 || baseline(path.path))
+            if (type == FM_CLIP_F16 || baselines)
                 continue;
             nan_stays_in_its_row(path, type, H);
             freed_tails(path, type, H);
@@ -454,6 +481,33 @@ static void host_part()
     free(c.workspace);
 }
 
+static int run_part(const std::string &mode, const char *word)
+{
+    if (mode == "probes")
+        check_probes();
+    else if (mode == "tiny")
+        tiny_cases();
+    else if (mode == "small" || mode == "baselines")
+        small_cases(mode == "baselines");
+    else if (mode == "replays" && word)
+        check_replays(atoi(word));
+    else if (mode == "edges")
+        check_edges();
+    else if (mode == "serve")
+        check_serve();
+    else if (mode == "real")
+        real_sizes();
+    else {
+        fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|serve|"
+                        "baselines|real|bench FILE all|quick|tiny|profile\n");
+        return 2;
+    }
+    printf("%d checks, %d failures; cases per path:", checks, failures);
+    for (int i = 0; i < 5; i++)
+        printf(" %s %d%s", paths[i].name, served[i], i < 4 ? "," : "\n");
+    return failures != 0 || checks == 0;
+}
+
 int main(int count, char **words)
 {
     std::string mode = count > 1 ? words[1] : "";
@@ -466,21 +520,11 @@ int main(int count, char **words)
         printf("gpu_check: no GPU here (%s): nothing was checked on one\n", error.text);
         return 77;
     }
-    if (mode == "probe")
+    if (mode == "there")
         return 0;
-    if (mode == "bench" && count > 2)
-        return run_bench(words[2], count > 3);
-    if (mode == "small") {
-        small_cases();
-        failures += check_serve(&checks);
-    } else if (mode == "tiny")
-        tiny_cases();
-    else if (mode == "real")
-        real_sizes();
-    else {
-        fprintf(stderr, "usage: gpu_check host|probe|small|tiny|real|bench FILE [quick]\n");
-        return 2;
-    }
-    printf("%d checks, %d failures\n", checks, failures);
-    return failures != 0 || checks == 0;
+    if (mode == "bench" && count > 3)
+        return run_bench(words[2], words[3]);
+    if (mode == "profile")
+        return run_profile();
+    return run_part(mode, count > 2 ? words[2] : nullptr);
 }

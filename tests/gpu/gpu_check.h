@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/clip/clip.h"
+#include "tests/gpu/gpu_kernels.cuh"
 
 /* A CUDA call that fails ends the program: nothing after it would mean anything. */
 #define MUST(call)                                                                                 \
@@ -85,42 +86,6 @@ template <typename T> class device_array
 inline int type_bytes(int type)
 {
     return type == FM_CLIP_F32 ? 4 : 2;
-}
-
-static __device__ __host__ inline double number_at(const void *base, int type, int64_t i)
-{
-    if (type == FM_CLIP_F32)
-        return ((const float *)base)[i];
-    if (type == FM_CLIP_F16)
-        return __half2float(((const __half *)base)[i]);
-    return __bfloat162float(((const __nv_bfloat16 *)base)[i]);
-}
-
-static __device__ inline uint64_t mixed(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-/* Normal-like numbers (a sum of four uniforms). */
-static __global__ void fill_numbers(void *to, int type, int64_t n, uint64_t seed, float scale)
-{
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x) {
-        uint64_t bits = mixed(seed * 0x100000001b3u + (uint64_t)i);
-        float sum = 0;
-        for (int j = 0; j < 4; j++)
-            sum += (float)(bits >> 16 * j & 0xffff) / 65536.0f - 0.5f;
-        float v = sum * 1.7320508f * scale;
-        if (type == FM_CLIP_F32)
-            ((float *)to)[i] = v;
-        else if (type == FM_CLIP_F16)
-            ((__half *)to)[i] = __float2half_rn(v);
-        else
-            ((__nv_bfloat16 *)to)[i] = __float2bfloat16_rn(v);
-    }
 }
 
 static inline void fill(void *to, int type, int64_t n, double scale)
@@ -200,6 +165,9 @@ struct test_layer {
     }
 };
 
+/* Bytes behind what a call may write, filled with 0xff and looked at afterwards. */
+enum { CANARY = 4096 };
+
 struct test_call {
     int N, K;
     std::vector<int32_t> ids, budgets; /* budgets may be empty */
@@ -225,7 +193,7 @@ struct test_call {
             }
         }
         hidden = device_array<uint8_t>((size_t)N * (size_t)l.H * (size_t)type_bytes(l.type));
-        out = device_array<uint8_t>(hidden.n);
+        out = device_array<uint8_t>(hidden.n + CANARY);
         fill(hidden.p, l.type, (int64_t)N * l.H, 1);
         MUST(cudaMemset(out.p, 0xff, out.n));
         upload();
@@ -275,23 +243,64 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
 
 /*
  * Largest error over what its roundings allow: h is rounded once (u times the sum of absolute
- * terms) and so is out (u |out|); sums in float32 and the fast exponential are far below.  The
- * baselines round gate and up products and each expert's result as well.  Also the relative root
- * mean square, which a wrong number among many right ones cannot hide in.
+ * terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11 for f16; sums
+ * in float32 and the fast exponential are far below.  The baselines round gate and up products and
+ * each expert's result as well.  Also the relative root mean square, at most u, which a wrong
+ * number among many right ones cannot hide in.  The ideal implementation of double_kernels.cc,
+ * exact sums rounded these two times, holds both, and needs more than half of them.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
 
-/* One of the implementations, by path. */
+/* One of the implementations, by path; all five. */
 struct path_name {
     int path;
     const char *name;
 };
+extern const path_name paths[5];
 
-/* gpu_serve.cu.  The failures; adds to *checks. */
-int check_serve(int *checks);
+inline bool is_baseline(int path)
+{
+    return path == FM_CLIP_NAIVE || path == FM_CLIP_BUCKET;
+}
 
-/* gpu_bench.cu.  Returns 0, or 1 where something did not run. */
-int run_bench(const char *json_file, bool quick);
+/* --- gpu_check.cu */
+
+/* Count a check and print its line. */
+void report(bool good, const std::string &what, const char *detail);
+
+/* A layer prepared for a path; `code` says whether.  A path that serves this layer on this device
+ * by all that is documented and is refused all the same counts as a failed check. */
+class prepared
+{
+  public:
+    struct fm_clip *clip = nullptr;
+    struct fm_clip_error error = {};
+    int32_t code;
+    prepared(const test_layer &l, int path, const std::string &what = "prepare");
+    ~prepared();
+};
+
+/* Five experts of odd widths with gaps of NaN: three budgets. */
+test_layer odd_layer(int type, int H);
+
+/* Enqueue and wait, with a workspace for so many tokens; false, and a failed check, where it was
+ * refused or wrote behind the workspace or out. */
+bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace);
+
+/* One case on one path, `sample` tokens of it against the definition. */
+void check(const char *what, const path_name &path, test_layer &l, test_call &c, int32_t budget,
+           int sample);
+
+/* --- the parts in files of their own; each returns nothing and reports */
+void check_probes();             /* gpu_probe.cu */
+void check_edges();              /* gpu_edges.cu */
+void check_replays(int replays); /* gpu_edges.cu */
+void check_serve();              /* gpu_serve.cu */
+
+/* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick" or "tiny". */
+int run_bench(const char *json_file, const char *which);
+/* A few runs of two shapes, for a profiler. */
+int run_profile();
 
 #endif

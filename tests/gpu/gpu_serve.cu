@@ -42,8 +42,8 @@ static struct fm_serve_gpu *open_model(const serve_model &m, struct fm_clip_erro
     return code == FM_CLIP_OK ? gpu : nullptr;
 }
 
-static bool same(const char *what, const serve_model &m, const std::vector<float> &last,
-                 const std::vector<double> &want, int t, int budget)
+static void compare_last(const char *what, const serve_model &m, const std::vector<float> &last,
+                         const std::vector<double> &want, int t, int budget)
 {
     double worst = 0, size = 0;
     for (int s = 0; s < m.batch; s++)
@@ -53,21 +53,22 @@ static bool same(const char *what, const serve_model &m, const std::vector<float
             worst = off > worst || off != off ? off : worst;
             size = std::max(size, fabs(v));
         }
-    bool good = worst <= (m.bf16 ? 2e-2 : 1e-4) * size;
-    printf("%s serve %s, budget %d, position %d: %.2g of the largest number\n",
-           good ? "ok  " : "FAIL", what, budget, t, worst / size);
-    return good;
+    char detail[60];
+    snprintf(detail, sizeof detail, "%.2g of the largest number", worst / size);
+    report(worst <= (m.bf16 ? 2e-2 : 1e-4) * size,
+           std::string("serve ") + what + ", budget " + std::to_string(budget) + ", position " +
+               std::to_string(t),
+           detail);
 }
 
-static int check_model(const char *what, const serve_model &m, int *checks)
+static void check_model(const char *what, const serve_model &m)
 {
     struct fm_clip_error error = {};
     struct fm_serve_gpu *gpu = open_model(m, &error);
     std::vector<float> last((size_t)(m.batch * m.H)), first;
-    int failures = 0;
     if (!gpu) {
-        printf("FAIL serve %s: %s\n", what, error.text);
-        return 1;
+        report(false, std::string("serve ") + what, error.text);
+        return;
     }
     for (int round = 0; round < 3; round++) { /* budgets 0, 1 and 0 again */
         int budget = round % 2;
@@ -77,26 +78,21 @@ static int check_model(const char *what, const serve_model &m, int *checks)
                                       : fm_serve_gpu_step(gpu, t, budget, &error);
             if (code == FM_CLIP_OK)
                 code = fm_serve_gpu_last(gpu, last.data(), &error);
-            *checks += 1;
-            if (code != FM_CLIP_OK)
-                printf("FAIL serve %s: %s\n", what, error.text);
-            failures += code != FM_CLIP_OK || !same(what, m, last, want, t, budget);
+            if (code == FM_CLIP_OK)
+                compare_last(what, m, last, want, t, budget);
+            else
+                report(false, std::string("serve ") + what, error.text);
         }
         first = round == 0 ? last : first;
     }
-    *checks += 1;
-    if (memcmp(first.data(), last.data(), last.size() * sizeof last[0]) != 0) {
-        printf("FAIL serve %s: other bits when the budget comes back\n", what);
-        failures++;
-    }
+    report(memcmp(first.data(), last.data(), last.size() * sizeof last[0]) == 0,
+           std::string("serve ") + what, "the same bits when the budget comes back");
     fm_serve_gpu_close(gpu);
-    return failures;
 }
 
-int check_serve(int *checks)
+void check_serve()
 {
     const int T = PROMPT + DECODE;
-    int failures = check_model("f32", serve_make(false, BATCH, T, 45, 20, 9, 3, 6, 2, 10), checks);
-    failures += check_model("bf16", serve_make(true, BATCH, T, 128, 72, 4, 4, 8, 2, 32), checks);
-    return failures;
+    check_model("f32", serve_make(false, BATCH, T, 45, 20, 9, 3, 6, 2, 10));
+    check_model("bf16", serve_make(true, BATCH, T, 128, 72, 4, 4, 8, 2, 32));
 }

@@ -110,18 +110,18 @@ inline void serve_round(const serve_model &m, std::vector<double> &v)
 /* Adds attention to x (T, H) of one sequence. */
 inline void serve_attend_sequence(const serve_model &m, const serve_layer &w, double *x)
 {
-    size_t C = (size_t)m.C, heads = (size_t)(m.Q + 2 * m.G), half = C / 2;
+    size_t C = (size_t)m.C, heads = (size_t)(m.Q + 2 * m.G), turns = C / 2;
     std::vector<std::vector<double>> qkv;
     for (int t = 0; t < m.T; t++) {
         std::vector<double> xn = serve_norm(m, x + t * m.H, w.input_norm.data());
         serve_round(m, xn);
         std::vector<double> row = serve_multiply(w.qkv.data(), heads * C, xn);
         for (size_t h = 0; h < (size_t)(m.Q + m.G); h++)
-            for (size_t i = 0; i < half; i++) {
-                double c = m.cos[(size_t)t * half + i], s = m.sin[(size_t)t * half + i];
-                double a = row[h * C + i], b = row[h * C + half + i];
+            for (size_t i = 0; i < turns; i++) {
+                double c = m.cos[(size_t)t * turns + i], s = m.sin[(size_t)t * turns + i];
+                double a = row[h * C + i], b = row[h * C + turns + i];
                 row[h * C + i] = a * c - b * s;
-                row[h * C + half + i] = b * c + a * s;
+                row[h * C + turns + i] = b * c + a * s;
             }
         for (size_t i = (size_t)m.Q * C; i < row.size(); i++)
             row[i] = m.bf16 ? serve_rounded(true, row[i]) : row[i];

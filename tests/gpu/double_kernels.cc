@@ -1,0 +1,312 @@
+/*
+ * What kernels do in the strict doubles: as they are, thread by thread in the emulator; but for the
+ * two products, which by default are the ideal implementation: exact sums, h and y rounded once.
+ */
+#include "tests/gpu/double.h"
+#include "tests/unit/cuda_emulator_ptx.h"
+
+#include <tuple>
+
+#include "kernels/clip/cuda/clip_cuda_blas.cuh"
+#define read_all __attribute__((unused)) read_all
+#include "kernels/clip/cuda/clip_cuda_gpu.cuh"
+#undef read_all
+#include "kernels/clip/cuda/clip_cuda_hopper.cuh"
+#include "kernels/clip/cuda/clip_cuda_mma.cuh"
+#include "kernels/clip/cuda/clip_cuda_route.cuh"
+#include "kernels/serve/serve_cuda.cuh"
+#include "tests/gpu/gpu_probe.cuh"
+#define define_h __attribute__((unused)) define_h
+#include "tests/gpu/gpu_kernels.cuh"
+#undef define_h
+
+/* Threads that meet are coroutines; those of kernels whose loops step by the grid may as well be
+ * few: the numbers are the same. */
+enum manner { TOGETHER, APART, FEW_APART };
+
+struct launched {
+    emu_dim grid;
+    unsigned threads;
+    size_t shared;
+};
+
+static void run_as(enum manner manner, const launched &l, const std::function<void()> &kernel)
+{
+    switch (manner) {
+    case TOGETHER:
+        emu_launch(l.grid, l.threads, l.shared, kernel);
+        break;
+    case APART:
+        emu_launch_apart(l.grid, l.threads, kernel);
+        break;
+    case FEW_APART:
+        emu_launch_apart({1, 1, 1}, 1, kernel);
+        break;
+    }
+}
+
+/* --- what a job points to is the device's, and as large as it must be */
+
+static void demand(const void *p, size_t bytes, const char *what)
+{
+    if (!double_is_device(p, bytes))
+        double_die("%s of a job, %zu bytes at %p, is not in the device's memory", what, bytes, p);
+}
+
+static void check_job(const fm_cuda_job &j)
+{
+    size_t E = (size_t)j.E, S = (size_t)j.slots, H = (size_t)j.H, n = (size_t)j.n;
+    size_t size = j.type == FM_CLIP_F32 ? 4 : 2;
+    demand(j.row0, E * 8, "row0");
+    demand(j.cap, E * 4, "cap");
+    demand(j.widths, (size_t)j.B * E * 4, "widths");
+    demand(j.faults, 4, "faults");
+    demand(j.ids, S * (j.ids_type == FM_CLIP_I64 ? 8 : 4), "ids");
+    demand(j.weights, S * 4, "weights");
+    demand(j.totals, sizeof *j.totals, "totals");
+    if (n > 0)
+        demand(j.hidden, ((n - 1) * (size_t)j.hidden_stride + H) * size, "hidden");
+    if (n > 0)
+        demand(j.out, ((n - 1) * (size_t)j.out_stride + H) * size, "out");
+    if (j.budgets)
+        demand(j.budgets, n * 4, "budgets");
+    else
+        demand(j.budget, j.budget_type == FM_CLIP_I64 ? 8 : 4, "budget");
+}
+
+template <typename P> static void check_argument(const P &)
+{
+}
+template <> void check_argument(const fm_cuda_job &job)
+{
+    check_job(job);
+}
+
+template <typename... P, size_t... I>
+static std::tuple<P...> read_arguments(void **arguments, std::index_sequence<I...>)
+{
+    return std::tuple<P...>(*(const P *)arguments[I]...);
+}
+
+template <auto KERNEL> struct binding;
+template <typename... P, void (*KERNEL)(P...)> struct binding<KERNEL> {
+    template <enum manner MANNER>
+    static double_work bind(const unsigned grid[3], unsigned threads, size_t shared,
+                            void **arguments)
+    {
+        launched l = {{grid[0], grid[1], grid[2]}, threads, shared};
+        auto given = read_arguments<P...>(arguments, std::index_sequence_for<P...>());
+        return [=]() {
+            std::apply([](const P &...p) { (check_argument(p), ...); }, given);
+            run_as(MANNER, l, [&]() { std::apply(KERNEL, given); });
+        };
+    }
+};
+
+/* --- the ideal products */
+
+template <typename T> static double exact(const void *base, int64_t i)
+{
+    return to_float(((const T *)base)[i]);
+}
+
+template <typename T> static void ideal_h(const fm_cuda_job &j, const fm_cuda_group &g)
+{
+    size_t H = (size_t)j.H;
+    std::vector<double> x(H);
+    for (int32_t r = g.row; r < g.row + g.rows; r++) {
+        for (size_t i = 0; i < H; i++)
+            x[i] = exact<T>(j.x, r * (int64_t)H + (int64_t)i);
+        for (int32_t c = 0; c < fm_cuda_padded(g.width); c++) {
+            double gate = 0, up = 0;
+            const T *w = (const T *)j.gate_up + 2 * (j.row0[g.expert] + c) * (int64_t)H;
+            for (size_t i = 0; c < g.width && i < H; i++) {
+                gate += x[i] * (double)to_float(w[i]);
+                up += x[i] * (double)to_float(w[H + i]);
+            }
+            double h = gate / (1 + exp(-gate)) * up;
+            ((T *)j.h)[(int64_t)r * j.channels_padded + c] = from_float<T>((float)h);
+        }
+    }
+}
+
+template <typename T> static void ideal_y(const fm_cuda_job &j, const fm_cuda_group &g)
+{
+    size_t H = (size_t)j.H;
+    int32_t part = fm_cuda_split_channels(g.width, g.large);
+    std::vector<double> sum(H);
+    for (int32_t s = 0; s < g.splits; s++)
+        for (int32_t r = 0; r < g.rows; r++) {
+            std::fill(sum.begin(), sum.end(), 0);
+            for (int32_t c = s * part; c < std::min(s * part + part, g.width); c++) {
+                double h = exact<T>(j.h, (int64_t)(g.row + r) * j.channels_padded + c);
+                const T *w = (const T *)j.down + (j.row0[g.expert] + c) * (int64_t)H;
+                for (size_t i = 0; i < H; i++)
+                    sum[i] += h * (double)to_float(w[i]);
+            }
+            float *y = j.y + ((int64_t)g.y + s * g.rows + r) * (int64_t)H;
+            for (size_t i = 0; i < H; i++)
+                y[i] = (float)sum[i];
+        }
+}
+
+template <typename T, int PRODUCT> static void ideal(const fm_cuda_job &j)
+{
+    for (int32_t a = 0; a < j.totals->groups; a++)
+        if (PRODUCT == 1)
+            ideal_h<T>(j, j.groups[a]);
+        else
+            ideal_y<T>(j, j.groups[a]);
+}
+
+/* A product of any path: the job is the first argument of all. */
+template <auto KERNEL, typename T, int PRODUCT>
+static double_work bind_product(const unsigned grid[3], unsigned threads, size_t shared,
+                                void **arguments)
+{
+    fm_cuda_job job = *(const fm_cuda_job *)arguments[0];
+    if (double_word("emulated"))
+        return binding<KERNEL>::template bind<TOGETHER>(grid, threads, shared, arguments);
+    return [=]() {
+        size_t rows = (size_t)job.slots * sizeof(T);
+        check_job(job);
+        demand(job.x, rows * (size_t)job.H, "x");
+        demand(job.h, rows * (size_t)job.channels_padded, "h");
+        ideal<T, PRODUCT>(job);
+    };
+}
+
+/* fill_bits, of as much as anybody looks at. */
+static double_work bind_fill(const unsigned grid[3], unsigned threads, size_t shared,
+                             void **arguments)
+{
+    int64_t n = std::min<int64_t>(*(int64_t *)arguments[1], 1 << 16);
+    void *fewer[] = {arguments[0], &n};
+    return binding<fill_bits>::bind<FEW_APART>(grid, threads, shared, fewer);
+}
+
+/* read_all reads, and nobody wants what it found. */
+static double_work bind_read(const unsigned[3], unsigned, size_t, void **arguments)
+{
+    int64_t n = *(int64_t *)arguments[1];
+    return [=]() { double_read((size_t)n * sizeof(uint4)); };
+}
+
+/* define_h without its warps, whose many sums would be most of the time. */
+static void define_h_alone(double *h, const void *hidden, const void *gate_up, int type, int H,
+                           int I, const int64_t *row0, const int32_t *expert, const int32_t *width,
+                           const int32_t *token, int slots)
+{
+    for (int64_t at = 0; at < (int64_t)slots * I; at++) {
+        int64_t i = at / I, c = at % I, row = 2 * (row0[expert[i]] + c) * H;
+        double g = 0, u = 0;
+        for (int64_t j = 0; c < width[i] && j < H; j++) {
+            double x = number_at(hidden, type, (int64_t)token[i] * H + j);
+            g += x * number_at(gate_up, type, row + j);
+            u += x * number_at(gate_up, type, row + H + j);
+        }
+        h[at] = c < width[i] ? g / (1 + exp(-g)) * u : 0;
+    }
+}
+
+/* --- all of them */
+
+#define TEXT(...) #__VA_ARGS__
+#define KERNEL(threads, manner, ...)                                                               \
+    {                                                                                              \
+        TEXT(__VA_ARGS__), threads, false, 0, binding<__VA_ARGS__>::bind<manner>                   \
+    }
+#define OF_TYPES(row) row(float), row(__half), row(__nv_bfloat16)
+#define PLAIN(T, P)                                                                                \
+    {                                                                                              \
+        "plain_product<" #T ", " #P ">", PLAIN_THREADS, false, 12800,                              \
+            bind_product<plain_product<T, P>, T, P>                                                \
+    }
+#define MMA(T, P)                                                                                  \
+    {                                                                                              \
+        "mma_product<" #T ", " #P ">", MMA_THREADS, false, 0,                                      \
+            bind_product<mma_product<T, P>, T, P>                                                  \
+    }
+#define HOPPER(T, P)                                                                               \
+    {                                                                                              \
+        "hopper_product<" #T ", " #P ">", HOPPER_THREADS, true, 0,                                 \
+            bind_product<hopper_product<T, P>, T, P>                                               \
+    }
+#define COMBINE(T) KERNEL(256, APART, combine_rows<T, 4>), KERNEL(256, APART, combine_rows<T, 1>)
+#define PROBE(T, N, A, B)                                                                          \
+    {                                                                                              \
+        "probe_product<" #T ", " #N ", " #A ", " #B ">", PROBE_THREADS, true, 0,                   \
+            binding<probe_product<T, N, A, B>>::template bind<TOGETHER>                            \
+    }
+#define PROBES(T)                                                                                  \
+    PROBE(T, 16, 0, 0), PROBE(T, 16, 1, 0), PROBE(T, 64, 0, 0), PROBE(T, 64, 1, 0),                \
+        PROBE(T, 256, 0, 0), PROBE(T, 256, 0, 1)
+#define SERVE(T)                                                                                   \
+    KERNEL(SERVE_THREADS, TOGETHER, norm_rows<T>), KERNEL(SERVE_THREADS, APART, turn_rows<T>),     \
+        KERNEL(ATTEND_THREADS, TOGETHER, attend_rows<T>),                                          \
+        KERNEL(ATTEND_THREADS, APART, merge_rows<T>), KERNEL(SERVE_THREADS, APART, add_numbers<T>)
+
+static const double_kernel all[] = {
+    KERNEL(ROUTE_BLOCK, TOGETHER, route_one),
+    KERNEL(256, FEW_APART, route_count),
+    KERNEL(32, TOGETHER, route_offsets),
+    KERNEL(256, TOGETHER, route_place),
+    KERNEL(ROUTE_BLOCK, TOGETHER, route_plan),
+    KERNEL(256, FEW_APART, gather_rows<uint4>),
+    KERNEL(256, FEW_APART, gather_rows<uint32_t>),
+    KERNEL(256, FEW_APART, gather_rows<uint16_t>),
+    OF_TYPES(COMBINE),
+    PLAIN(float, 1),
+    PLAIN(float, 2),
+    PLAIN(__half, 1),
+    PLAIN(__half, 2),
+    PLAIN(__nv_bfloat16, 1),
+    PLAIN(__nv_bfloat16, 2),
+    MMA(__half, 1),
+    MMA(__half, 2),
+    MMA(__nv_bfloat16, 1),
+    MMA(__nv_bfloat16, 2),
+    HOPPER(__half, 1),
+    HOPPER(__half, 2),
+    HOPPER(__nv_bfloat16, 1),
+    HOPPER(__nv_bfloat16, 2),
+    KERNEL(1024, FEW_APART, gate_rows<__half>),
+    KERNEL(1024, FEW_APART, gate_rows<__nv_bfloat16>),
+    KERNEL(1024, FEW_APART, scatter_rows<__half>),
+    KERNEL(1024, FEW_APART, scatter_rows<__nv_bfloat16>),
+    KERNEL(1024, FEW_APART, round_rows<__half>),
+    KERNEL(1024, FEW_APART, round_rows<__nv_bfloat16>),
+    {"fill_bits", 1024, false, 0, bind_fill},
+    {"read_all", 1024, false, 0, bind_read},
+    KERNEL(1, APART, set_numbers),
+    KERNEL(SERVE_THREADS, APART, embed_rows),
+    KERNEL(SERVE_THREADS, TOGETHER, choose_rows),
+    KERNEL(SERVE_THREADS, APART, take_last),
+    SERVE(float),
+    SERVE(__nv_bfloat16),
+    KERNEL(1024, FEW_APART, fill_numbers),
+    {"probe_box", PROBE_THREADS, true, 0, binding<probe_box>::bind<TOGETHER>},
+    PROBES(__half),
+    PROBES(__nv_bfloat16),
+    {"define_h", 1024, false, 0, binding<define_h_alone>::bind<FEW_APART>},
+    KERNEL(1024, APART, define_out),
+};
+
+/* A name of the table against one of the demangler's, which knows uint4 and uint32_t by others. */
+static std::string usual(std::string name)
+{
+    static const char *const pairs[][2] = {{"unsigned int", "uint32_t"},
+                                           {"unsigned short", "uint16_t"}};
+    for (const auto &pair : pairs)
+        if (name.find(pair[0]) != std::string::npos)
+            name.replace(name.find(pair[0]), strlen(pair[0]), pair[1]);
+    return name;
+}
+
+const double_kernel *double_find_kernel(const std::string &name)
+{
+    for (const double_kernel &k : all)
+        if (usual(name) == k.name)
+            return &k;
+    return nullptr;
+}

@@ -1,0 +1,389 @@
+/*
+ * The library's host side and the serving loop's under the strict doubles: what is refused and how,
+ * and every call of the runtime, the driver and cuBLAS failing in turn: an error comes back,
+ * nothing leaks, and the next call works.  First the doubles themselves: that they are strict.
+ */
+#include "tests/gpu/double.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/clip/clip_gpu.h"
+#include "kernels/clip/cuda/clip_cuda.h"
+#include "kernels/serve/serve_gpu.h"
+#include "tests/unit/serve_define.h"
+
+static int failures;
+
+static void report(bool good, const std::string &what, const char *detail = "")
+{
+    failures += !good;
+    printf("%s %s%s%s\n", good ? "ok  " : "FAIL", what.c_str(), detail[0] ? ": " : "", detail);
+}
+
+/* --- the doubles */
+
+/* What ends the program with the sentence of double_die, in a child. */
+template <typename F> static void dies(const char *what, F wrong)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        wrong();
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    report(WIFEXITED(status) && WEXITSTATUS(status) == 70, what);
+}
+
+static void *device(size_t bytes)
+{
+    void *p = nullptr;
+    if (cudaMalloc(&p, bytes) != cudaSuccess)
+        abort();
+    return p;
+}
+
+static void memory_is_strict()
+{
+    char *p = (char *)device(1000);
+    dies("the host reads device memory", [=]() { printf("%d", *(volatile char *)p); });
+    dies("a copy past the end", [=]() {
+        std::vector<char> host(1100);
+        cudaMemcpy(p, host.data(), 1100, cudaMemcpyHostToDevice);
+    });
+    dies("memory is freed twice", [=]() { cudaFree(p), cudaFree(p); });
+    dies("work on freed memory", [=]() {
+        char *copy = (char *)device(1000);
+        cudaStream_t stream;
+        cudaGraph_t graph;
+        cudaGraphExec_t run;
+        cudaStreamCreate(&stream);
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+        cudaMemsetAsync(copy, 1, 1000, stream);
+        cudaStreamEndCapture(stream, &graph);
+        cudaGraphInstantiate(&run, graph, 0);
+        cudaFree(copy);
+        cudaGraphLaunch(run, stream);
+        cudaDeviceSynchronize();
+    });
+    dies("a stream is used after its end", [=]() {
+        cudaStream_t stream;
+        cudaStreamCreate(&stream);
+        cudaStreamDestroy(stream);
+        cudaStreamSynchronize(stream);
+    });
+    char byte = 0;
+    report(cudaMemcpy(&byte, p, 1, cudaMemcpyHostToDevice) == cudaErrorInvalidValue,
+           "a copy in the wrong direction is refused");
+    cudaFree(p);
+}
+
+static void captures_are_strict()
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    void *p = nullptr;
+    cudaStreamCreate(&stream);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    bool refused = cudaMalloc(&p, 10) == cudaErrorStreamCaptureUnsupported;
+    bool broken = cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated;
+    report(refused && broken && !graph, "an allocation breaks a capture");
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    refused = cudaStreamSynchronize(stream) == cudaErrorStreamCaptureUnsupported;
+    broken = cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated;
+    report(refused && broken, "so does a wait");
+    report(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) ==
+               cudaErrorStreamCaptureUnsupported,
+           "the default stream is not captured");
+    cudaStreamDestroy(stream);
+    cudaGetLastError();
+}
+
+/* --- a layer and a call */
+
+enum { H = 136, E = 3, N = 70, K = 2, CAP = 70 };
+
+struct inputs {
+    std::vector<void *> blocks;
+    struct fm_clip_layer layer = {};
+    struct fm_clip_call call = {};
+    template <typename T> T *put(const std::vector<T> &v)
+    {
+        T *p = (T *)device(v.size() * sizeof(T));
+        cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice);
+        blocks.push_back(p);
+        return p;
+    }
+    explicit inputs(int shift = 0)
+    {
+        std::vector<int32_t> ids;
+        for (int i = 0; i < N * K; i++)
+            ids.push_back(i * 7 % E);
+        layer.size = sizeof layer;
+        layer.device = FM_CLIP_CUDA;
+        layer.type = FM_CLIP_BF16;
+        layer.H = H;
+        layer.E = E;
+        layer.B = 1;
+        layer.cap_max = CAP;
+        layer.channels = E * CAP;
+        layer.gate_up = put(std::vector<uint16_t>(2 * E * CAP * H + 8, 0x3c00)) + shift;
+        layer.down = put(std::vector<uint16_t>(E * CAP * H, 0x3c00));
+        layer.row0 = put(std::vector<int64_t>{0, CAP, 2 * CAP});
+        layer.cap = put(std::vector<int32_t>(E, CAP));
+        layer.widths = put(std::vector<int32_t>{CAP, 33, 1});
+        layer.budget = put(std::vector<int32_t>{0});
+        layer.budget_type = FM_CLIP_I32;
+        call.size = sizeof call;
+        call.N = N;
+        call.K = K;
+        call.ids_type = FM_CLIP_I32;
+        call.hidden = put(std::vector<uint16_t>(N * H, 0x3f00));
+        call.hidden_stride = call.out_stride = H;
+        call.ids = put(ids);
+        call.weights = put(std::vector<float>(N * K, 0.5f));
+        call.out = put(std::vector<uint16_t>(N * H));
+        call.workspace_bytes = fm_clip_workspace_bytes(&layer, N, K);
+        call.workspace = put(std::vector<uint8_t>(call.workspace_bytes));
+    }
+    ~inputs()
+    {
+        for (void *p : blocks)
+            cudaFree(p);
+    }
+};
+
+static const struct {
+    int path;
+    const char *name;
+} paths[] = {{FM_CLIP_PORTABLE, "plain"},
+             {FM_CLIP_MMA, "mma"},
+             {FM_CLIP_HOPPER, "hopper"},
+             {FM_CLIP_NAIVE, "naive"},
+             {FM_CLIP_BUCKET, "bucket"}};
+
+/* --- what is refused, and what serves in its place */
+
+static void maps_want_alignment()
+{
+    inputs in;
+    CUtensorMap maps[2];
+    bool lawful = fm_clip_cuda_map(&maps[0], FM_CLIP_BF16, in.layer.down, E * CAP, H, 64);
+    bool shifted = fm_clip_cuda_map((CUtensorMap *)((char *)maps + 16), FM_CLIP_BF16, in.layer.down,
+                                    E * CAP, H, 64);
+    report(lawful && !shifted, "a map on 16 bytes is refused");
+    std::vector<void *> between;
+    bool good = true;
+    for (size_t i = 0; i < 24; i++) { /* malloc moves on by 16 */
+        struct fm_clip *clip = nullptr;
+        between.push_back(malloc(24 + 16 * (i % 9)));
+        in.layer.path = FM_CLIP_HOPPER;
+        good = good && fm_clip_prepare(&clip, &in.layer, nullptr) == FM_CLIP_OK;
+        fm_clip_release(clip);
+    }
+    for (void *p : between)
+        free(p);
+    report(good, "layers are prepared wherever the heap puts them");
+}
+
+/* fm_clip_name of the best path under a FM_DOUBLE, or the refusal; in a process of its own, since
+ * what was found of a driver is kept. */
+static std::string best(const char *words, int shift)
+{
+    int ends[2];
+    char name[200] = "";
+    fflush(stdout);
+    if (pipe(ends))
+        return "no pipe";
+    if (fork() == 0) {
+        setenv("FM_DOUBLE", words, 1);
+        inputs in(shift);
+        struct fm_clip *clip = nullptr;
+        struct fm_clip_error error = {};
+        int32_t code = fm_clip_prepare(&clip, &in.layer, &error);
+        snprintf(name, sizeof name, "%.150s", code == FM_CLIP_OK ? fm_clip_name(clip) : error.text);
+        _exit(write(ends[1], name, sizeof name) != sizeof name);
+    }
+    close(ends[1]);
+    ssize_t got = read(ends[0], name, sizeof name);
+    close(ends[0]);
+    wait(nullptr);
+    return got == sizeof name ? name : "no answer";
+}
+
+static void the_best_path_that_serves_is_taken()
+{
+    static const struct {
+        const char *words, *name;
+        int shift;
+    } rows[] = {{"", "cuda hopper bf16", 0},
+                {"notensormap", "cuda mma bf16", 0},
+                {"cc=8.0", "cuda mma bf16", 0},
+                {"cc=10.0", "cuda mma bf16", 0},
+                {"", "cuda plain bf16", 1}};
+    for (const auto &row : rows) {
+        std::string name = best(row.words, row.shift);
+        report(name == row.name,
+               std::string("best with \"") + row.words + "\"" + (row.shift ? ", shifted" : ""),
+               name.c_str());
+    }
+    std::string old = best("cc=7.5", 0);
+    report(old.find("7.5") != std::string::npos, "an old device is refused", old.c_str());
+    setenv("FM_DOUBLE", "none", 1);
+    struct fm_clip_error error = {};
+    report(fm_clip_available(FM_CLIP_CUDA, &error) == FM_CLIP_EDEVICE, "so is an old driver",
+           error.text);
+    unsetenv("FM_DOUBLE");
+}
+
+/* The baselines wait and allocate: a capture of them is refused by a sentence and stays whole. */
+static void baselines_are_not_captured()
+{
+    inputs in;
+    cudaStream_t stream;
+    cudaStreamCreate(&stream);
+    for (int path : {FM_CLIP_NAIVE, FM_CLIP_BUCKET}) {
+        struct fm_clip *clip = nullptr;
+        struct fm_clip_error error = {};
+        cudaGraph_t graph = nullptr;
+        in.layer.path = path;
+        in.call.stream = stream;
+        fm_clip_prepare(&clip, &in.layer, &error);
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+        int32_t code = fm_clip_forward(clip, &in.call, &error);
+        bool whole = cudaStreamEndCapture(stream, &graph) == cudaSuccess;
+        report(code == FM_CLIP_EUSAGE && whole, "a baseline in a capture", error.text);
+        if (graph)
+            cudaGraphDestroy(graph);
+        fm_clip_release(clip);
+    }
+    cudaStreamDestroy(stream);
+}
+
+/* --- failures in turn */
+
+/* Run `work`, which says whether all went well, with its n-th call failing, for every n. */
+template <typename F> static void fails_well(const std::string &what, F work)
+{
+    int before = double_calls(), held = double_live_allocations() + double_live_handles();
+    bool good = work();
+    int calls = double_calls() - before, leaks = 0, unseen = 0;
+    for (int n = 1; n <= calls; n++) {
+        double_fail_after(n);
+        unseen += work();
+        double_fail_after(0);
+        cudaDeviceSynchronize();
+        leaks += double_live_allocations() + double_live_handles() != held;
+        cudaGetLastError();
+    }
+    good = good && work();
+    char detail[120];
+    snprintf(detail, sizeof detail, "%d calls, %d failures not seen, %d leaks", calls, unseen,
+             leaks);
+    report(good && !unseen && !leaks, what, detail);
+}
+
+static bool run_clip(const inputs &in, int path)
+{
+    struct fm_clip_layer layer = in.layer;
+    struct fm_clip *clip = nullptr;
+    layer.path = path;
+    if (fm_clip_prepare(&clip, &layer, nullptr) != FM_CLIP_OK)
+        return false;
+    bool good = fm_clip_forward(clip, &in.call, nullptr) == FM_CLIP_OK &&
+                fm_clip_status(clip, nullptr) == 0;
+    fm_clip_release(clip);
+    return good;
+}
+
+static bool run_measured(int path)
+{
+    std::vector<uint16_t> matrix(2 * E * CAP * H, 0x3c00), rows(N * H, 0x3c00);
+    std::vector<int64_t> row0 = {0, CAP, 2 * CAP};
+    std::vector<int32_t> cap(E, CAP), widths = {CAP, 33, 1}, ids(N * K, 1);
+    std::vector<float> weights(N * K, 1);
+    struct fm_clip_layer layer = {};
+    struct fm_clip_call call = {};
+    struct fm_clip_gpu *gpu = nullptr;
+    layer.size = sizeof layer;
+    layer.type = FM_CLIP_BF16;
+    layer.H = H, layer.E = E, layer.B = 1, layer.cap_max = CAP, layer.channels = E * CAP;
+    layer.gate_up = matrix.data(), layer.down = matrix.data();
+    layer.row0 = row0.data(), layer.cap = cap.data(), layer.widths = widths.data();
+    call.size = sizeof call;
+    call.N = N, call.K = K, call.hidden_stride = call.out_stride = H;
+    call.ids_type = FM_CLIP_I32;
+    call.hidden = rows.data(), call.out = rows.data();
+    call.ids = ids.data(), call.weights = weights.data();
+    if (fm_clip_gpu_open(&gpu, &layer, nullptr) != FM_CLIP_OK)
+        return false;
+    double seconds = fm_clip_gpu_run(gpu, path, &call, 0);
+    fm_clip_gpu_close(gpu);
+    return seconds > 0;
+}
+
+static bool run_serve()
+{
+    serve_model m = serve_make(false, 2, 4, 12, 6, 3, 2, 4, 2, 2);
+    struct fm_serve_gpu_shape s = {};
+    struct fm_serve_gpu *gpu = nullptr;
+    s.type = FM_CLIP_F32;
+    s.L = m.L, s.H = m.H, s.I = m.I, s.E = m.E, s.K = m.K, s.Q = m.Q, s.G = m.G, s.C = m.C;
+    s.B = m.B, s.V = m.V, s.batch = m.batch, s.prompt = 2, s.decode = 2, s.rows = 4;
+    s.eps = m.eps, s.table = m.table.data(), s.tokens = m.tokens.data();
+    s.cos = m.cos.data(), s.sin = m.sin.data();
+    if (fm_serve_gpu_open(&gpu, &s, nullptr) != FM_CLIP_OK)
+        return false;
+    bool good = true;
+    for (int l = 0; l < m.L && good; l++) {
+        const serve_layer &w = m.layer[(size_t)l];
+        struct fm_serve_gpu_weights from = {
+            w.input_norm.data(), w.post_norm.data(), w.qkv.data(),  w.o.data(),
+            w.router.data(),     w.gate_up.data(),   w.down.data(), w.widths.data()};
+        good = fm_serve_gpu_layer(gpu, l, &from, nullptr) == FM_CLIP_OK;
+    }
+    std::vector<float> last((size_t)(m.batch * m.H));
+    good = good && fm_serve_gpu_prefill(gpu, 0, nullptr) == FM_CLIP_OK &&
+           fm_serve_gpu_step(gpu, 2, 1, nullptr) == FM_CLIP_OK &&
+           fm_serve_gpu_last(gpu, last.data(), nullptr) == FM_CLIP_OK;
+    fm_serve_gpu_close(gpu);
+    return good;
+}
+
+static void failures_are_seen()
+{
+    {
+        inputs in;
+        for (const auto &path : paths)
+            fails_well(std::string("a call by ") + path.name,
+                       [&]() { return run_clip(in, path.path); });
+    }
+    for (int path : {FM_CLIP_MMA, FM_CLIP_BUCKET})
+        fails_well(std::string("a measured run of path ") + std::to_string(path),
+                   [=]() { return run_measured(path); });
+    report(double_dirty_at_clock() == 0, "no clock starts on a cache with other work's writes",
+           (std::to_string(double_dirty_at_clock()) + " bytes").c_str());
+    fails_well("the serving loop", run_serve);
+}
+
+int main(void)
+{
+    memory_is_strict();
+    captures_are_strict();
+    the_best_path_that_serves_is_taken();
+    maps_want_alignment();
+    baselines_are_not_captured();
+    failures_are_seen();
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
