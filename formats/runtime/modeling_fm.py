@@ -41,7 +41,7 @@ from importlib import import_module
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import ConversionOps, WeightConverter
@@ -95,12 +95,21 @@ def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
     return out.to(hidden.dtype)
 
 
+def captures(tensor):
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def by_torch(hidden, *arguments):
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or captures(hidden)
+    return (every_expert if traced else each_expert)(hidden, *arguments)
+
+
 # libfm_clip does the same in C (fm-clip(3)), on the CPU and on CUDA devices, in one call that reads
 # widths and budget where they lie.  It is taken where it is found: as libfm_clip.so.1, or where the
 # environment's FM_CLIP_LIBRARY says ("none": nowhere), and then it must be there.  No gradient passes through it.
 
 CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
-CLIP_TOKENS = 2048  # tokens in one piece; more go in chunks, with the same result
+CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # in one piece; more go in chunks, with the same result
 
 
 def clip_struct(name, fields):
@@ -153,6 +162,7 @@ def clip_load():
 
 
 CLIP = clip_load()
+clip_kinds = {}  # kinds of device: does the library serve them here
 clip_layers = {}  # prepared, by where their arrays lie; entries keep the tables, which are small
 clip_rooms = threading.local()  # the workspace of a thread that computes on the CPU
 
@@ -162,21 +172,40 @@ def clip_check(code, error):
         raise RuntimeError(f"libfm_clip: {error.text.decode()}")
 
 
+def clip_here(kind):
+    """It may be built without CUDA, or driver or GPU be too old.  Asked late: servers fork first."""
+    if kind not in clip_kinds:
+        error = ClipError()
+        clip_kinds[kind] = CLIP.fm_clip_available(int(kind == "cuda"), ctypes.byref(error)) == 0
+        if not clip_kinds[kind]:
+            clip_say(f"experts by PyTorch on {kind}: libfm_clip: {error.text.decode()}")
+    return clip_kinds[kind]
+
+
 def clip_prepare(gate_up, down, row0, cap, widths):
+    """The layer's handle and descriptor; None where the library does not serve it."""
+    if not clip_here(down.device.type):
+        return None
     threads = 0 if down.is_cuda else torch.get_num_threads()
     key = tuple(t.data_ptr() for t in (gate_up, down, row0, cap, widths)) + (down.dtype, down.shape, threads)
     if key not in clip_layers:
+        if captures(down):
+            raise RuntimeError("libfm_clip: a layer's first call allocates: call the model before capturing it")
         error, handle = ClipError(), ctypes.c_void_p()
         layer = ClipLayer(ctypes.sizeof(ClipLayer), int(down.is_cuda), down.device.index or 0)
         layer.type, layer.H, layer.E, layer.B = CLIP_TYPES[down.dtype], down.shape[1], len(row0), len(widths)
         layer.cap_max, layer.channels = int(cap.max()), len(down)
         layer.gate_up, layer.down, layer.row0, layer.cap, layer.widths = key[:5]
         layer.budget, layer.budget_type, layer.threads = row0.data_ptr(), CLIP_TYPES[torch.int64], threads
-        clip_check(CLIP.fm_clip_prepare(ctypes.byref(handle), ctypes.byref(layer), ctypes.byref(error)), error)
+        code = CLIP.fm_clip_prepare(ctypes.byref(handle), ctypes.byref(layer), ctypes.byref(error))
+        if code == 69:  # FM_CLIP_EDEVICE: this library or machine cannot serve that device or shape
+            clip_say(f"experts by PyTorch: libfm_clip: {error.text.decode()}")
+            return clip_layers.setdefault(key)
+        clip_check(code, error)
         version, name = CLIP.fm_clip_version().decode(), CLIP.fm_clip_name(handle).decode()
         clip_say(f"experts by libfm_clip {version}: {name}")
         clip_layers[key] = handle, layer, (row0, cap, widths)
-    return clip_layers[key][:2]
+    return clip_layers[key] and clip_layers[key][:2]
 
 
 def clip_room(size, device):
@@ -198,20 +227,16 @@ def clip_operator(name="clip_experts"):
 
 @torch.library.custom_op(clip_operator(), mutates_args=())
 def clip_experts(
-    hidden: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-    row0: torch.Tensor,
-    cap: torch.Tensor,
-    widths: torch.Tensor,
-    index: torch.Tensor,
-) -> torch.Tensor:
-    handle, layer = clip_prepare(gate_up, down, row0, cap, widths)
+    hidden: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, row0: Tensor,
+    cap: Tensor, widths: Tensor, index: Tensor,
+) -> Tensor:
+    prepared = clip_prepare(gate_up, down, row0, cap, widths)
+    if prepared is None:
+        return by_torch(hidden, ids, weights, gate_up, down, row0, cap, widths, index)
+    handle, layer = prepared
     hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.float().contiguous()
     out, (N, K) = torch.empty_like(hidden), ids.shape
-    size = CLIP.fm_clip_workspace_bytes(ctypes.byref(layer), ctypes.c_int64(min(N, CLIP_TOKENS)), K)
+    size = CLIP.fm_clip_workspace_bytes(ctypes.byref(layer), ctypes.c_int64(min(N, CLIP_TOKENS[hidden.device.type])), K)
     room, error = clip_room(size, hidden.device), ClipError()
     call = ClipCall(ctypes.sizeof(ClipCall), CLIP_TYPES[ids.dtype], N, K)
     call.hidden, call.ids, call.weights, call.out = (t.data_ptr() for t in (hidden, ids, weights, out))
@@ -240,10 +265,7 @@ def experts_forward(hidden, *arguments):
     """The one place that chooses how the experts are computed."""
     if clip_serves(hidden, arguments[1], arguments[2]):
         return clip_experts(hidden, *arguments)
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if traced or hidden.is_cuda and torch.cuda.is_current_stream_capturing():
-        return every_expert(hidden, *arguments)
-    return each_expert(hidden, *arguments)
+    return by_torch(hidden, *arguments)
 
 
 class FmExperts(nn.Module):
@@ -567,17 +589,11 @@ def family(directory, name, width_key="moe_intermediate_size"):
 
 
 FAMILIES = {
-    "mixtral": ("Mixtral", "intermediate_size"),
-    "phimoe": ("Phimoe", "intermediate_size"),
-    "olmoe": ("Olmoe", "intermediate_size"),
-    "qwen2_moe": ("Qwen2Moe",),
-    "qwen3_moe": ("Qwen3Moe",),
-    "glm4_moe": ("Glm4Moe",),
-    "minimax_m2": ("MiniMaxM2", "intermediate_size"),
-    "ernie4_5_moe": ("Ernie4_5_Moe",),
-    "deepseek_v2": ("DeepseekV2",),
-    "deepseek_v3": ("DeepseekV3",),
-    "glm4_moe_lite": ("Glm4MoeLite",),
+    "mixtral": ("Mixtral", "intermediate_size"), "phimoe": ("Phimoe", "intermediate_size"),
+    "olmoe": ("Olmoe", "intermediate_size"), "minimax_m2": ("MiniMaxM2", "intermediate_size"),
+    "qwen2_moe": ("Qwen2Moe",), "qwen3_moe": ("Qwen3Moe",), "ernie4_5_moe": ("Ernie4_5_Moe",),
+    "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",),
+    "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

@@ -2,7 +2,8 @@
 
 The example of fm-clip(3), word for word; PyTorch's rows of `fm-bench kernels`, whose results
 must be right; then an elastic export in transformers, the experts by PyTorch and by libfm_clip,
-eager and compiled, switched while it runs: the same loss at every budget; and, in one process, that
+eager and compiled, switched while it runs: the same loss at every budget; a library that refuses
+the machine, whose experts PyTorch then computes; and, in one process, that
 export and one with a load cap: the same loss to the bit.  Their speeds on a model large enough to
 matter: `make judge-clip`.
 
@@ -121,8 +122,27 @@ def measure(folder, how):
     print(json.dumps(rows))
 
 
+def refuse(folder, function):
+    """In a process of its own: losses where the library's `function` says that this machine cannot,
+    as it does on a GPU without CUDA in the library, with an old driver, or too old."""
+    import torch
+
+    model, ids = load(folder), some_ids()
+    code = sys.modules[type(model.model.layers[0].mlp.experts).__module__]
+
+    class Refusing:
+        def __getattr__(self, name):
+            return (lambda *_: 69) if name == function else getattr(library, name)
+
+    library, code.CLIP = code.CLIP, Refusing()
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits
+    print(json.dumps([mean_loss(logits, ids)]))
+
+
 def run(clip, task, *arguments):
-    environment = os.environ | {"FM_CLIP_LIBRARY": str(library()) if clip else "none"}
+    found = clip or task == "refuse"
+    environment = os.environ | {"FM_CLIP_LIBRARY": str(library()) if found else "none"}
     command = [sys.executable, __file__, task, *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if line.startswith("modeling_fm:")]
@@ -146,6 +166,10 @@ def main():
             worst = max(abs(a - b) for a, b in zip(plain, rows))
             print(f"{said}; {how}: losses off by {worst:.1e}")
             ok = ok and worst <= TOLERANCE
+        for function in ("fm_clip_available", "fm_clip_prepare"):
+            said, rows = run(False, "refuse", folder, function)
+            print(f"{function} refuses: {said}; losses off by {abs(rows[0] - plain[0]):.1e}")
+            ok = ok and rows[0] == plain[0]
         said, rows = run(True, "compare", folder, capped)
         print(f"{said}; load cap: losses {' '.join(f'{a:.6f}' for _, a in rows)}")
         ok = ok and len(rows) > 1 and all(a == b for a, b in rows)
@@ -155,6 +179,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        {"measure": measure, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+        {"measure": measure, "compare": compare, "refuse": refuse}[sys.argv[1]](*sys.argv[2:])
     else:
         sys.exit(main())
