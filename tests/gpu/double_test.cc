@@ -183,14 +183,17 @@ static void maps_want_alignment()
                                     E * CAP, H, 64);
     report(lawful && !shifted, "a map on 16 bytes is refused");
     std::vector<void *> between;
+    std::vector<struct fm_clip *> held; /* freed ones would give their places again */
     bool good = true;
     for (size_t i = 0; i < 24; i++) { /* malloc moves on by 16 */
         struct fm_clip *clip = nullptr;
         between.push_back(malloc(24 + 16 * (i % 9)));
         in.layer.path = FM_CLIP_HOPPER;
         good = good && fm_clip_prepare(&clip, &in.layer, nullptr) == FM_CLIP_OK;
-        fm_clip_release(clip);
+        held.push_back(clip);
     }
+    for (struct fm_clip *clip : held)
+        fm_clip_release(clip);
     for (void *p : between)
         free(p);
     report(good, "layers are prepared wherever the heap puts them");
