@@ -1,0 +1,57 @@
+# The examples in fm(7), taken out of the page: the Makefile, the job of GitHub Actions and the job of
+# Slurm, on a small model.  The hub, GitHub and Slurm are not here: the commands are, word for word.
+example() { # example HEADING: the literal text below it
+    sed -n "/^\.Ss $1\$/,/^\.Ed/p" "$GOLDEN/../man/fm.7" | sed -n '/^\.Bd/,/^\.Ed/p' |
+        sed '1d;$d;s/\\e$/\\/;s/^\\&//'
+}
+unset MAKEFLAGS MFLAGS MAKELEVEL # of `make check`
+ln -s "$GOLDEN/odd-mixtral" model
+for dir in made action queued; do
+    mkdir $dir
+    cp model/tokens.npy $dir/calib.npy && cp model/tokens.npy $dir/heldout.npy
+    example 'A Makefile' >$dir/Makefile
+done
+quiet() { # quiet COMMAND...: what it prints in a file, its status
+    "$@" >>../said 2>&1
+    echo "status $?"
+}
+
+echo "-- the Makefile"
+cd made || exit 99
+quiet make MODEL=../model
+make MODEL=../model | sed "s/^make[^:]*: //"
+ls . out40
+
+echo "-- a damaged family is not kept"
+touch masks.fm
+mkdir ../bin && printf '#!/bin/sh\nexit 1\n' >../bin/fm-verify && chmod +x ../bin/fm-verify
+PATH=$PWD/../bin:$PATH quiet make MODEL=../model
+ls
+
+echo "-- the job of GitHub Actions"
+cd ../action || exit 99
+example 'A job of GitHub Actions' | sed -n 's/^ *- run: //p' >steps
+wc -l <steps
+export MODEL=../model
+while read -r step; do quiet bash -ec "$step"; done <steps
+cmp out40/model.safetensors ../made/out40/model.safetensors
+grep '"ok"' verified.json
+
+echo "-- the job of Slurm"
+cd ../queued || exit 99
+# What Slurm does, as far as the script sees it: srun runs a step; the first ends as one that was told
+# to stop.
+cat >../bin/srun <<'SCRIPT'
+#!/bin/sh
+[ -e stopped ] || { touch stopped; exit 75; }
+exec "$@"
+SCRIPT
+printf '#!/bin/sh\necho scontrol "$@"\n' >../bin/scontrol
+rm ../bin/fm-verify && chmod +x ../bin/*
+example 'A job of Slurm' >job
+export PATH=$PWD/../bin:$PATH SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=2
+bash job
+echo "status $?"
+quiet bash job
+cmp out40/model.safetensors ../made/out40/model.safetensors
+ls
