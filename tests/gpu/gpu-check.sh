@@ -143,6 +143,7 @@ python_part() { # python_part PART SECONDS SCRIPT ARGUMENTS...
 ! wants probes || checker probes 20 probes
 ! wants small || checker tiny 20 tiny
 ! wants small || checker small 60 small
+! wants small || FM_CLIP_CUDA_SIMPLE=1 checker simple 20 tiny
 ! wants replays || checker replays 60 replays $replays
 ! wants edges || checker edges 40 edges
 ! wants model || python_part model 60 tests/gpu/gpu_model.py "$BUILD/libfm_clip.so"

@@ -382,6 +382,16 @@ inline unsigned __ballot_sync(unsigned, int yes)
         return mask;
     });
 }
+inline unsigned __match_any_sync(unsigned, int value)
+{
+    uint64_t mine = (uint32_t)value;
+    return emu_collective(&mine, 1, [&](const emu_meeting &m) {
+        unsigned mask = 0;
+        for (int i = 0; i < 32; i++)
+            mask |= (unsigned)(m.taken[i][0] == mine) << i;
+        return mask;
+    });
+}
 template <typename T> inline T emu_shuffle(T value, int from)
 {
     uint64_t mine = 0;

@@ -166,6 +166,15 @@ static void run_route(fm_cuda_job job, bool one)
         return;
     }
     memset(job.counts, 0, (size_t)job.E * sizeof(int32_t));
+    if (job.parts > 0) {
+        emu_dim parts = {(unsigned)(job.parts + 7) / 8, 1, 1};
+        emu_launch(parts, 256, 0, [&]() { route_count_parts(job); });
+        emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_part_offsets(job); });
+        emu_launch(parts, 256, 0, [&]() { route_seat_parts(job); });
+        emu_launch({(unsigned)(job.E + 7) / 8, 1, 1}, 256, 0, [&]() { route_close(job); });
+        emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_plan(job); });
+        return;
+    }
     emu_launch({2, 1, 1}, 256, 0, [&]() { route_count(job, job.slots, job.counts, 1); });
     emu_launch(one_block, 32, 0, [&]() { route_offsets(job); });
     emu_launch({(unsigned)(job.E + 7) / 8, 1, 1}, 256, 0, [&]() { route_place(job); });
@@ -420,8 +429,79 @@ static void long_sums(path p, const char *name)
     check(what, p, l, c);
 }
 
+/* --- the two forms of routing, slot by slot */
+
+static fm_cuda_job routed(const layer &l, const call &c, const std::vector<int32_t> &ids,
+                          std::vector<uint8_t> &memory, int parts)
+{
+    static int32_t faults;
+    fm_cuda_job job = {};
+    job.row0 = l.row0.data();
+    job.cap = l.cap.data();
+    job.widths = l.widths.data();
+    job.budget = &l.budget;
+    job.budget_type = job.ids_type = FM_CLIP_I32;
+    job.faults = &faults;
+    job.E = l.E;
+    job.B = l.B;
+    job.H = 8;
+    job.channels_padded = 64;
+    job.shape = {{64, 128}, {128, 256}, 3, 1};
+    job.ids = ids.data();
+    job.budgets = c.per_token ? c.budgets.data() : nullptr;
+    job.n = c.N;
+    job.K = c.K;
+    job.slots = c.N * c.K;
+    uint64_t bytes = fm_cuda_job_carve(&job, nullptr, job.slots, 64, 2);
+    memory.assign(bytes, 0xff);
+    fm_cuda_job_carve(&job, memory.data(), job.slots, 64, 2);
+    job.counts_call = job.counts;
+    job.parts = parts;
+    run_route(job, false);
+    return job;
+}
+
+/* Rows, groups and tiles must be the same whatever the number of parts. */
+static void forms_of_routing(const char *what, int E, int N, bool per_token)
+{
+    std::vector<int32_t> cap((size_t)E, 64), widths, ids;
+    for (int i = 0; i < 3 * E; i++)
+        widths.push_back(i * 7 % 65);
+    layer l = make_layer(FM_CLIP_BF16, 8, 3, cap, widths);
+    call c = make_call(l, N, 3, 0.3);
+    c.per_token = per_token;
+    for (int t = 0; t < N; t++)
+        c.budgets.push_back(t * 5 % 3);
+    for (size_t i = 0; i < c.ids.size(); i++)
+        ids.push_back(i % 11 ? (int32_t)c.ids[i] : -1);
+    std::vector<uint8_t> memory[2];
+    fm_cuda_job simple = routed(l, c, ids, memory[0], 0);
+    for (int parts : {1, 2, fm_cuda_parts(simple.slots, E), 40}) {
+        if (parts > fm_cuda_parts(simple.slots, E))
+            continue;
+        fm_cuda_job j = routed(l, c, ids, memory[1], parts);
+        size_t S = (size_t)j.totals->rows * 4, G = (size_t)j.totals->groups;
+        bool same = !memcmp(j.totals, simple.totals, sizeof *j.totals) &&
+                    !memcmp(j.row_slot, simple.row_slot, S) &&
+                    !memcmp(j.groups, simple.groups, G * sizeof *j.groups) &&
+                    !memcmp(j.begin[0], simple.begin[0], G * 4) &&
+                    !memcmp(j.begin[1], simple.begin[1], G * 4);
+        for (int s = 0; s < j.slots; s++)
+            same = same && j.slot_expert[s] == simple.slot_expert[s] &&
+                   (j.slot_expert[s] < 0 || (j.slot_row[s] == simple.slot_row[s] &&
+                                             j.slot_record[s] == simple.slot_record[s]));
+        runs++;
+        failures += !same;
+        printf("%s routing of %s in %d parts is that of a warp per expert\n",
+               same ? "ok  " : "FAIL", what, parts);
+    }
+}
+
 int main(void)
 {
+    forms_of_routing("many slots", 5, 700, false);
+    forms_of_routing("budgets per token", 9, 300, true);
+    forms_of_routing("more experts than slots", 400, 90, false);
     all_forms(PLAIN, "plain f32", FM_CLIP_F32, false);
     all_forms(PLAIN, "plain bf16", FM_CLIP_BF16, true);
     all_forms(MMA, "mma bf16", FM_CLIP_BF16, false);

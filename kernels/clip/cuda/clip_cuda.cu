@@ -208,6 +208,7 @@ static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
     if (layer) {
         memset((void *)layer, 0, bytes);
         layer->given = *given;
+        layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
     }
     return layer;
 }
@@ -264,6 +265,7 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.type = given->type;
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = layer->shape;
+    job.parts = !layer->simple; /* as many as the slots of a chunk want */
     job.hidden_stride = call->hidden_stride;
     job.out_stride = call->out_stride;
     job.ids_type = call->ids_type;

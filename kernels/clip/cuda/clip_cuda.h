@@ -31,6 +31,7 @@ struct fm_clip_cuda_layer {
     int32_t *host_cap;
     int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
+    bool simple; /* the simpler of two forms, where there are two: FM_CLIP_CUDA_SIMPLE is set */
     struct fm_cuda_shape shape;
     CUtensorMap gate_up, down; /* HOPPER */
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */

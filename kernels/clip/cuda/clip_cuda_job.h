@@ -21,7 +21,7 @@ struct fm_cuda_job {
     int32_t *faults;       /* bits, or-ed in */
     int32_t budget_type, E, e0, B, H, type;
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
-    int32_t spare;
+    int32_t parts;           /* of the routing (fm_cuda_parts), or 0: its simpler form */
     struct fm_cuda_shape shape;
     /* the call, its pointers moved to the chunk's first token */
     const void *hidden, *ids;
@@ -36,20 +36,32 @@ struct fm_cuda_job {
     int32_t *offsets;              /* (E + 1) first sorted row of each expert */
     int32_t *group_counts;         /* (E) groups of each expert */
     int32_t *group_bases;          /* (E + 1) their sums */
-    int32_t *slot_expert;          /* (slots) local expert, or -1: contributes nothing */
-    int32_t *slot_width;           /* (slots) */
-    int32_t *slot_row;             /* (slots) sorted row */
-    int32_t *slot_record;          /* (slots) index in records */
-    int32_t *row_slot;             /* (slots) slot of a sorted row */
-    int32_t *row_draft;            /* (slots) the same before rows are grouped by width */
-    int32_t *active, *order;       /* (slots) record of an active group, unsorted and sorted */
-    int32_t *begin[2];             /* (slots + 1) first tile of each group, per product */
+    int32_t *part_rows;      /* (parts, E) rows of each expert in a part; later its next row */
+    int32_t *slot_expert;    /* (slots) local expert, or -1: contributes nothing */
+    int32_t *slot_width;     /* (slots) */
+    int32_t *slot_row;       /* (slots) sorted row */
+    int32_t *slot_record;    /* (slots) index in records */
+    int32_t *row_slot;       /* (slots) slot of a sorted row */
+    int32_t *row_draft;      /* (slots) the same before rows are grouped by width */
+    int32_t *active, *order; /* (slots) record of an active group, unsorted and sorted */
+    int32_t *begin[2];       /* (slots + 1) first tile of each group, per product */
     struct fm_cuda_group *records; /* (slots) expert e's groups from offsets[e] on */
     struct fm_cuda_group *groups;  /* (slots) the active ones, in plan order */
     void *x;                       /* (slots, H) sorted rows of hidden */
     void *h;                       /* (slots, channels_padded) */
     float *y;                      /* (y_rows, H) partial results */
 };
+
+#define FM_CUDA_PART_SLOTS 256
+#define FM_CUDA_PART_COUNTS ((int64_t)1 << 22) /* of all parts, at most, but for one part */
+
+/* How many parts of the slots are routed side by side; no more for fewer slots. */
+static inline int32_t fm_cuda_parts(int64_t slots, int32_t E)
+{
+    int64_t parts = (slots + FM_CUDA_PART_SLOTS - 1) / FM_CUDA_PART_SLOTS;
+    int64_t most = FM_CUDA_PART_COUNTS / E < 1 ? 1 : FM_CUDA_PART_COUNTS / E;
+    return (int32_t)(parts < 1 ? 1 : parts < most ? parts : most);
+}
 
 /* Rows of y: one for each slot, and a further one for each further split of the small form. */
 static inline int64_t fm_cuda_y_rows(int64_t slots, int32_t E, int32_t cap_max)
@@ -87,6 +99,7 @@ static inline uint64_t fm_cuda_job_carve(struct fm_cuda_job *job, void *base, in
         {(void **)&job->offsets, (E + 1) * word},
         {(void **)&job->group_counts, E * word},
         {(void **)&job->group_bases, (E + 1) * word},
+        {(void **)&job->part_rows, (uint64_t)fm_cuda_parts(slots, job->E) * E * word},
         {(void **)&job->slot_expert, S * word},
         {(void **)&job->slot_width, S * word},
         {(void **)&job->slot_row, S * word},

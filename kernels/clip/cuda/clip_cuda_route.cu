@@ -1,6 +1,7 @@
 /*
  * Launches of routing, gather and combine.  A chunk of few slots is routed by one block in one
- * launch, since a launch costs as much as the work.
+ * launch, since a launch costs as much as the work; one of many in parts, or, where the job has
+ * none, with a warp per expert.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"
@@ -37,10 +38,19 @@ cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *given, bool whole, cuda
     cudaError_t code = cudaMemsetAsync(job.counts, 0, (size_t)job.E * sizeof(int32_t), stream);
     if (code != cudaSuccess)
         return code;
-    route_count<<<blocks_for(job.slots, 256, 4096), 256, 0, stream>>>(job, job.slots, job.counts,
-                                                                      1);
-    route_offsets<<<1, 32, 0, stream>>>(job);
-    route_place<<<blocks_for(job.E, 8, 8192), 256, 0, stream>>>(job);
+    job.parts = job.parts > 0 ? fm_cuda_parts(job.slots, job.E) : 0;
+    unsigned experts = blocks_for(job.E, 8, 8192), parts = blocks_for(job.parts, 8, 8192);
+    if (job.parts > 0) {
+        route_count_parts<<<parts, 256, 0, stream>>>(job);
+        route_part_offsets<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+        route_seat_parts<<<parts, 256, 0, stream>>>(job);
+        route_close<<<experts, 256, 0, stream>>>(job);
+    } else {
+        route_count<<<blocks_for(job.slots, 256, 4096), 256, 0, stream>>>(job, job.slots,
+                                                                          job.counts, 1);
+        route_offsets<<<1, 32, 0, stream>>>(job);
+        route_place<<<experts, 256, 0, stream>>>(job);
+    }
     route_plan<<<1, ROUTE_BLOCK, 0, stream>>>(job);
     return cudaGetLastError();
 }
@@ -89,6 +99,10 @@ cudaError_t fm_clip_cuda_route_prepare(int type)
         (const void *)route_count,
         (const void *)route_offsets,
         (const void *)route_place,
+        (const void *)route_count_parts,
+        (const void *)route_part_offsets,
+        (const void *)route_seat_parts,
+        (const void *)route_close,
         (const void *)route_plan,
         (const void *)gather_rows<uint4>,
         (const void *)gather_rows<uint32_t>,

@@ -59,6 +59,41 @@ static __global__ void __launch_bounds__(256) route_place(const __grid_constant_
         fm_cuda_place(&job, e, team);
 }
 
+/* The form in parts: a warp per part, one block, a warp per part, a warp per expert. */
+static __global__ void __launch_bounds__(256, 2)
+    route_count_parts(const __grid_constant__ fm_cuda_job job)
+{
+    struct fm_cuda_team team = grid_team();
+    for (int32_t part = team.thread / 32; part < job.parts; part += team.threads / 32)
+        fm_cuda_count_part(&job, part, team);
+}
+
+static __global__ void __launch_bounds__(ROUTE_BLOCK)
+    route_part_offsets(const __grid_constant__ fm_cuda_job job)
+{
+    struct fm_cuda_team team = block_team();
+    if (team.thread < 32)
+        fm_cuda_sums(job.offsets, job.counts, job.E, team);
+    __syncthreads();
+    for (int32_t e = team.thread; e < job.E; e += team.threads)
+        fm_cuda_part_offsets(&job, e);
+}
+
+static __global__ void __launch_bounds__(256)
+    route_seat_parts(const __grid_constant__ fm_cuda_job job)
+{
+    struct fm_cuda_team team = grid_team();
+    for (int32_t part = team.thread / 32; part < job.parts; part += team.threads / 32)
+        fm_cuda_seat_part(&job, part, team);
+}
+
+static __global__ void __launch_bounds__(256) route_close(const __grid_constant__ fm_cuda_job job)
+{
+    struct fm_cuda_team team = grid_team();
+    for (int32_t e = team.thread / 32; e < job.E; e += team.threads / 32)
+        fm_cuda_close(&job, e, team);
+}
+
 static __global__ void __launch_bounds__(ROUTE_BLOCK)
     route_plan(const __grid_constant__ fm_cuda_job job)
 {

@@ -8,7 +8,13 @@
  *   offsets rows of each expert -> first sorted row of each
  *   place   one warp per expert: its slots in slot order, then by width where tokens have budgets
  *   plan    groups in order, tiles and rows of y before each
- * Orders are fixed by the input: the only atomics add integers.
+ * Where there are many slots, every expert's warp would look at all of them.  Then the slots are in
+ * parts, a warp each:
+ *   count   its rows of each expert too
+ *   offsets then the first row of each expert in each part: a sum over the parts before
+ *   seat    each part's slots to their rows, in slot order
+ *   close   one warp per expert: groups by width
+ * Both forms give the same rows.  Orders are fixed by the input: the only atomics add integers.
  */
 #ifndef FM_CLIP_CUDA_ROUTE_H
 #define FM_CLIP_CUDA_ROUTE_H
@@ -43,6 +49,24 @@ FM_HD int32_t fm_cuda_bits(uint32_t mask)
     return __popc(mask);
 #else
     return __builtin_popcount(mask);
+#endif
+}
+
+/* The lanes that give the same value. */
+FM_HD uint32_t fm_cuda_alike(int32_t value)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    return __match_any_sync(0xffffffffu, value);
+#else
+    (void)value;
+    return 1;
+#endif
+}
+
+FM_HD void fm_cuda_join_warp(void)
+{
+#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
+    __syncwarp();
 #endif
 }
 
@@ -85,12 +109,12 @@ FM_HD int32_t fm_cuda_most(int32_t value)
     return value;
 }
 
-FM_HD void fm_cuda_count_up(int32_t *counter)
+FM_HD void fm_cuda_count_up(int32_t *counter, int32_t by)
 {
 #if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    atomicAdd(counter, 1);
+    atomicAdd(counter, by);
 #else
-    ++*counter;
+    *counter += by;
 #endif
 }
 
@@ -185,29 +209,72 @@ FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
     return id < 0 || id >= job->E ? -1 : (int32_t)id;
 }
 
+/* The expert in which a slot takes a row, or -1, and its width; `all`: the budget where tokens have
+ * none of their own, `token` the slot's. */
+FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t token, int32_t all,
+                           int32_t *width)
+{
+    int32_t e = fm_cuda_expert(job, slot), b = all;
+    *width = 0;
+    if (e >= 0 && job->budgets) {
+        b = job->budgets[token];
+        if (b < 0 || b >= job->B) {
+            fm_cuda_latch(job->faults, FM_CLIP_FAULT_BUDGET);
+            b = b < 0 ? 0 : job->B - 1;
+        }
+    }
+    if (e >= 0)
+        *width = fm_cuda_width(job, b, e);
+    return *width > 0 ? e : -1;
+}
+
 /* Count the rows of each expert among `slots` slots into counts; with `keep`, keep expert and width
  * of each slot for the phases that follow. */
 FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team, int64_t slots,
                          int32_t *counts, int keep)
 {
-    int32_t all = job->budgets ? 0 : fm_cuda_budget(job);
+    int32_t all = job->budgets ? 0 : fm_cuda_budget(job), width;
     for (int64_t slot = team.thread; slot < slots; slot += team.threads) {
-        int32_t e = fm_cuda_expert(job, slot), b = all, k = 0;
-        if (e >= 0 && job->budgets) {
-            b = job->budgets[slot / job->K];
-            if (b < 0 || b >= job->B) {
-                fm_cuda_latch(job->faults, FM_CLIP_FAULT_BUDGET);
-                b = b < 0 ? 0 : job->B - 1;
-            }
-        }
+        int32_t e = fm_cuda_slot(job, slot, slot / job->K, all, &width);
         if (e >= 0)
-            k = fm_cuda_width(job, b, e);
-        if (k > 0)
-            fm_cuda_count_up(&counts[e]);
+            fm_cuda_count_up(&counts[e], 1);
         if (keep) {
-            job->slot_expert[slot] = k > 0 ? e : -1;
-            job->slot_width[slot] = k;
+            job->slot_expert[slot] = e;
+            job->slot_width[slot] = width;
         }
+    }
+}
+
+/* The slots of a part: whole steps of a warp, so that parts are [first, end) one after another. */
+FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *first, int32_t *end)
+{
+    int32_t each = fm_cuda_ceil(fm_cuda_ceil(job->slots, job->parts), 32) * 32;
+    *first = fm_cuda_min(part * each, job->slots);
+    *end = fm_cuda_min(*first + each, job->slots);
+}
+
+/* The same as fm_cuda_count with `keep`, of one part by one warp, and the part's own counts. */
+FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
+{
+    int32_t all = job->budgets ? 0 : fm_cuda_budget(job), first, end;
+    int32_t *rows = job->part_rows + (int64_t)part * job->E;
+    fm_cuda_part(job, part, &first, &end);
+    for (int32_t e = team.lane; e < job->E; e += team.lanes)
+        rows[e] = 0;
+    fm_cuda_join_warp();
+    for (int32_t base = first; base < end; base += team.lanes) {
+        int32_t slot = base + team.lane, e = -1, width = 0;
+        if (slot < end) {
+            e = fm_cuda_slot(job, slot, slot / job->K, all, &width); /* 32 bits: no call */
+            job->slot_expert[slot] = e;
+            job->slot_width[slot] = width;
+        }
+        uint32_t mask = fm_cuda_alike(e);
+        if (e >= 0 && (mask & fm_cuda_below(team.lane)) == 0) {
+            rows[e] += fm_cuda_bits(mask);
+            fm_cuda_count_up(&job->counts[e], fm_cuda_bits(mask));
+        }
+        fm_cuda_join_warp();
     }
 }
 
@@ -282,6 +349,40 @@ FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_c
     }
 }
 
+/* The rows of the parts' slots: from counts of rows before to the first row of each expert. */
+FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
+{
+    int32_t row = job->offsets[e];
+    for (int32_t part = 0; part < job->parts; part++) {
+        int32_t *rows = &job->part_rows[(int64_t)part * job->E + e], here = *rows;
+        *rows = row;
+        row += here;
+    }
+}
+
+/* A part's slots to their rows, in slot order, as fm_cuda_collect does it for one expert. */
+FM_HD void fm_cuda_seat_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
+{
+    int32_t *rows = job->part_rows + (int64_t)part * job->E, first, end;
+    fm_cuda_part(job, part, &first, &end);
+    for (int32_t base = first; base < end; base += team.lanes) {
+        int32_t slot = base + team.lane, e = slot < end ? job->slot_expert[slot] : -1;
+        uint32_t mask = fm_cuda_alike(e), before = mask & fm_cuda_below(team.lane);
+        int32_t row = e >= 0 ? rows[e] + fm_cuda_bits(before) : -1;
+        fm_cuda_join_warp();
+        if (e >= 0 && before == 0)
+            rows[e] += fm_cuda_bits(mask);
+        fm_cuda_join_warp();
+        if (e >= 0 && job->budgets) {
+            job->row_draft[row] = slot;
+        } else if (e >= 0) {
+            job->row_slot[row] = slot;
+            job->slot_row[slot] = row;
+            job->slot_record[slot] = job->offsets[e];
+        }
+    }
+}
+
 /* Group the drafted rows of expert e by width, widest first; returns the number of groups. */
 FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
@@ -308,24 +409,25 @@ FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct f
     return groups;
 }
 
+/* Expert e's groups, its rows being drafted or seated: one warp. */
+FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
+{
+    int32_t rows = job->counts[e], first = job->offsets[e], groups = rows > 0;
+    if (rows > 0 && job->budgets)
+        groups = fm_cuda_regroup(job, e, team);
+    else if (rows > 0 && team.lane == 0)
+        fm_cuda_record(job, first, e, job->slot_width[job->row_slot[first]], first, rows);
+    if (team.lane == 0)
+        job->group_counts[e] = groups;
+}
+
 /* Expert e's rows and groups: one warp. */
 FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
-    int32_t rows = job->counts[e], groups = 0;
-    if (rows > 0) {
+    if (job->counts[e] > 0)
         fm_cuda_collect(job, e, team);
-        groups = 1;
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-        __syncwarp();
-#endif
-        if (job->budgets)
-            groups = fm_cuda_regroup(job, e, team);
-        else if (team.lane == 0)
-            fm_cuda_record(job, job->offsets[e], e, job->slot_width[job->row_slot[job->offsets[e]]],
-                           job->offsets[e], rows);
-    }
-    if (team.lane == 0)
-        job->group_counts[e] = groups;
+    fm_cuda_join_warp();
+    fm_cuda_close(job, e, team);
 }
 
 /* Tiles before each group of a product, by one warp; its totals to the plan. */
