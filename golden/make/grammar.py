@@ -120,10 +120,10 @@ def table(rng, lex):
 DOMAINS = (prose, arithmetic, code, records, table)
 
 
-def documents(seed, characters):
+def documents(seed, characters, lexicon_seed=LEXICON_SEED, domains=DOMAINS):
     """Documents, domains mixed at random, until so many characters are there."""
-    rng, lex, total, out = random.Random(seed), Lexicon(), 0, []
+    rng, lex, total, out = random.Random(seed), Lexicon(lexicon_seed), 0, []
     while total < characters:
-        out.append(rng.choice(DOMAINS)(rng, lex))
+        out.append(rng.choice(domains)(rng, lex))
         total += len(out[-1])
     return out

@@ -8,6 +8,7 @@ Commands, all of them in this order where none is named:
     make.py tiny       tiny-mixtral: goldens of the model that is there
     make.py rivals     rivals/: what other pruners' rules give on some of them
     make.py study      does pruning matter on tiny-mixtral?
+    make.py trained    the models of trained.py, into build/trained; only where it is named
     make.py check      hold all goldens against plain.py
     make.py digests    renew the list of digests at the end of golden/README
 """
@@ -26,6 +27,7 @@ import quantised
 import rivals
 import study
 import tiny
+import trained
 
 HERE = Path(__file__).resolve().parent.parent
 ODD = {"odd-mixtral": odd.MIXTRAL} | families.ROWS | quantised.ROWS
@@ -55,6 +57,11 @@ def study_tiny():
     study.study(HERE / "tiny-mixtral", tiny.T)
 
 
+def train_others():
+    for name, row in trained.ROWS.items():
+        trained.make(row, HERE.parent / "build" / "trained" / name)
+
+
 def check_all():
     if sum(check.check(HERE / name) for name in MODELS):
         raise SystemExit("make.py: goldens and plain.py disagree")
@@ -78,6 +85,7 @@ COMMANDS = {
     "tiny": make_tiny,
     "rivals": make_rivals,
     "study": study_tiny,
+    "trained": train_others,
     "check": check_all,
     "digests": renew_digests,
 }
@@ -94,4 +102,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(COMMANDS))
+    main(sys.argv[1:] or [name for name in COMMANDS if name != "trained"])

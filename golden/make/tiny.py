@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoModelForCausalLM,
     GenerationConfig,
     MixtralConfig,
-    MixtralForCausalLM,
     PreTrainedTokenizerFast,
 )
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
@@ -89,52 +89,55 @@ def encode(tokenizer, documents):
     return np.concatenate([np.asarray(x, dtype=np.int64) for x in ids])
 
 
-def stream(tokenizer, seed, tokens):
+def stream(tokenizer, seed, tokens, documents=grammar.documents):
     """Exactly so many tokens of text that no other seed has."""
-    documents = grammar.documents(seed, characters=6 * tokens)
-    return encode(tokenizer, documents)[:tokens]
+    return encode(tokenizer, documents(seed, 6 * tokens))[:tokens]
 
 
 # --- training -----------------------------------------------------------------------------------
 
 
-def rate(step):
+def rate(step, steps):
     """Warm up, then half a cosine to a twentieth."""
     if step < WARMUP:
         return (step + 1) / WARMUP
-    done = (step - WARMUP) / (STEPS - WARMUP)
+    done = (step - WARMUP) / (steps - WARMUP)
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def imbalance(router_logits):
+def imbalance(router_logits, K):
     """Mean over layers of transformers' balancing loss, K where a layer is balanced.  Its own
     mean over all layers at once would let one layer starve an expert that others feed."""
-    E, K = config().num_local_experts, config().num_experts_per_tok
+    E = router_logits[0].shape[-1]
     return sum(load_balancing_loss_func((x,), E, K) for x in router_logits) / len(router_logits)
 
 
-def train(data, log):
-    """A float32 model after STEPS steps on random crops of the stream."""
-    torch.manual_seed(SEED)
-    rng = np.random.default_rng(SEED)
-    model = MixtralForCausalLM._from_config(
-        config(), attn_implementation="eager", experts_implementation="eager"
+def train(config, data, seed, steps, log):
+    """A float32 model after so many steps on random crops of the stream."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", experts_implementation="eager"
     )
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: rate(step, steps)
+    )
     started = time.time()
-    for step in range(STEPS):
+    for step in range(steps):
         at = rng.integers(0, len(data) - T, BATCH)
         ids = torch.from_numpy(np.stack([data[i : i + T] for i in at]))
         out = model(ids, output_router_logits=True, use_cache=False)
-        loss, aux = oracle.cross_entropy(out.logits, ids), imbalance(out.router_logits)
+        loss, aux = oracle.cross_entropy(out.logits, ids), imbalance(
+            out.router_logits, config.num_experts_per_tok
+        )
         optimizer.zero_grad(set_to_none=True)
         (loss + AUX * aux).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 50 == 0 or step == STEPS - 1:
+        if step % 50 == 0 or step == steps - 1:
             took = time.time() - started
             log(f"step {step} loss {loss.item():.4f} aux {aux.item():.3f} {took:.0f} s")
     return model.eval()
@@ -151,8 +154,13 @@ def make(folder, log=print):
     heldout = stream(tokenizer, SEED + 2, HELDOUT_SEQUENCES * T)
     np.save(folder / "calib.npy", calib.astype("<u2"))
     np.save(folder / "heldout.npy", heldout.astype("<i4").reshape(HELDOUT_SEQUENCES, T))
-    model = train(data, log).to(torch.bfloat16)
-    model.config.architectures = ["MixtralForCausalLM"]
+    keep(folder, train(config(), data, SEED, STEPS, log), tokenizer)
+
+
+def keep(folder, model, tokenizer):
+    """Weights in bf16, and the small files."""
+    model = model.to(torch.bfloat16)
+    model.config.architectures = [type(model).__name__]
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, do_sample=False)
     model.save_pretrained(folder)
     save_tokenizer(folder, tokenizer)

@@ -1,0 +1,83 @@
+"""Small trained models of other shapes, made when they are asked for and kept nowhere in this tree.
+
+Defaults are chosen on tiny-mixtral and the two whose names begin with `choose`, and confirmed once
+on the two that begin with `confirm`: other families, another seed, another grammar.  Each comes
+with three sets of tokens that share no text: calib.npy to work on, heldout.npy to choose by, and
+test.npy, which nothing reads but the last measurement.
+"""
+
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+from transformers import MixtralConfig, OlmoeConfig, PhimoeConfig, Qwen2MoeConfig
+
+import grammar
+import grammar2
+import tiny
+
+TEST_SEQUENCES = 64
+TRAIN_CHARACTERS = 3_000_000
+
+
+@dataclass
+class Trained:
+    config: Callable
+    sizes: dict
+    seed: int
+    documents: Callable
+    steps: int = 700
+
+
+SIZES = dict(
+    vocab_size=tiny.VOCABULARY, max_position_embeddings=512, initializer_range=0.05,
+    tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, num_attention_heads=4,
+    num_key_value_heads=2,
+)  # fmt: skip
+
+ROWS = {
+    "choose-qwen2": Trained(
+        Qwen2MoeConfig,
+        dict(hidden_size=64, num_hidden_layers=3, num_experts=12, num_experts_per_tok=3,
+             moe_intermediate_size=64, shared_expert_intermediate_size=64,
+             norm_topk_prob=False, decoder_sparse_step=1),
+        3, grammar.documents),
+    "choose-phimoe": Trained(
+        PhimoeConfig,
+        dict(hidden_size=80, num_hidden_layers=3, num_local_experts=6, num_experts_per_tok=2,
+             intermediate_size=160, lm_head_bias=True, attention_bias=True),
+        5, grammar.documents),
+    "confirm-mixtral": Trained(
+        MixtralConfig,
+        dict(hidden_size=80, num_hidden_layers=4, num_local_experts=6, num_experts_per_tok=2,
+             intermediate_size=120),
+        11, grammar2.documents),
+    "confirm-olmoe": Trained(
+        OlmoeConfig,
+        dict(hidden_size=64, num_hidden_layers=3, num_experts=16, num_experts_per_tok=4,
+             intermediate_size=60, norm_topk_prob=False),
+        13, grammar2.documents),
+}  # fmt: skip
+
+
+def make(row, folder, log=print):
+    """Weights, tokenizer and the three sets of tokens in a new folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    documents = row.documents(row.seed, TRAIN_CHARACTERS)
+    tokenizer = tiny.make_tokenizer(documents[:2000])
+    data = tiny.encode(tokenizer, documents)
+    log(f"{len(data)} training tokens")
+    T = tiny.T
+    for i, (name, sequences) in enumerate(
+        (
+            ("calib", tiny.CALIB_SEQUENCES),
+            ("heldout", tiny.HELDOUT_SEQUENCES),
+            ("test", TEST_SEQUENCES),
+        )
+    ):
+        ids = tiny.stream(tokenizer, row.seed + 1000 * (i + 1), sequences * T, row.documents)
+        np.save(folder / f"{name}.npy", ids.astype("<i4").reshape(sequences, T))
+    config = row.config(**SIZES, **row.sizes, output_router_logits=False)
+    model = tiny.train(config, data, row.seed, row.steps, log)
+    tiny.keep(folder, model, tokenizer)
+
