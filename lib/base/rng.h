@@ -20,7 +20,8 @@ enum fm_stream {
     FM_STREAM_LORA = 4,     /* adapter start */
     FM_STREAM_SANDWICH = 5, /* random middle masks of cross recovery */
     FM_STREAM_CONTROL = 6,  /* shuffle-layer, shuffle-global */
-    FM_STREAM_BENCH = 7     /* synthetic data */
+    FM_STREAM_BENCH = 7,    /* synthetic data */
+    FM_STREAM_AROUND = 8    /* masks around one, for what a step is worth */
 };
 
 /* Four words for (seed, stream, counter). */

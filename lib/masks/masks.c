@@ -16,8 +16,9 @@
 /* Finer steps than this are of no use; what reads families from streams has the same limit. */
 #define MASKS_MAX 10000
 
-static const char *const names[FM_METHODS] = {"learned",       "saliency",       "walk", "uniform",
-                                              "shuffle-layer", "shuffle-global", "best"};
+static const char *const names[FM_METHODS] = {"learned",       "saliency",       "walk",
+                                              "uniform",       "shuffle-layer",  "shuffle-global",
+                                              "exchange",      "best"};
 
 const char *fm_method_name(enum fm_method method)
 {
@@ -35,7 +36,7 @@ int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err
     }
     return fm_fail(err, FM_EUSAGE,
                    "unknown method '%s'; use learned, saliency, walk, uniform, shuffle-layer, "
-                   "shuffle-global or best",
+                   "shuffle-global, exchange or best",
                    text);
 }
 
@@ -111,6 +112,28 @@ int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method m
     memcpy(f->widths + (size_t)f->count * experts_of(f), widths, experts_of(f) * sizeof *widths);
     f->count++;
     return FM_OK;
+}
+
+int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err)
+{
+    const struct fm_mask *mask = &from->mask[b];
+    int rc = fm_masks_append(f, fm_masks_widths(from, b), mask->method, mask->step, err);
+    if (!rc)
+        f->mask[f->count - 1].quality = mask->quality;
+    return rc;
+}
+
+void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths)
+{
+    uint64_t removed = fm_masks_removed(f, widths);
+    size_t X = experts_of(f);
+    assert(b > 0 && b < f->count && removed > f->mask[b - 1].removed);
+    assert(b + 1 == f->count || removed < f->mask[b + 1].removed);
+    if (memcmp(f->widths + (size_t)b * X, widths, X * sizeof *widths) == 0)
+        return;
+    memcpy(f->widths + (size_t)b * X, widths, X * sizeof *widths);
+    f->mask[b].removed = removed;
+    f->mask[b].quality = (struct fm_quality){0};
 }
 
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
@@ -331,15 +354,6 @@ static int best_in_bin(const struct fm_masks *f, int *b, uint64_t bin,
     return best;
 }
 
-static int append_from(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err)
-{
-    const struct fm_mask *mask = &from->mask[b];
-    int rc = fm_masks_append(f, fm_masks_widths(from, b), mask->method, mask->step, err);
-    if (!rc)
-        f->mask[f->count - 1].quality = mask->quality;
-    return rc;
-}
-
 int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
                   const struct fm_decimal *step, struct fm_err *err)
 {
@@ -348,7 +362,7 @@ int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
     for (int i = 0; i < count; i++)
         at[i] = 1;
     /* The full mask is the same in all, and always the first. */
-    int rc = append_from(f, &from[0], 0, err);
+    int rc = fm_masks_copy(f, &from[0], 0, err);
     while (!rc) {
         uint64_t bin = UINT64_MAX;
         for (int i = 0; i < count; i++)
@@ -365,7 +379,7 @@ int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
                 mask = b;
             }
         }
-        rc = append_from(f, &from[winner], mask, err);
+        rc = fm_masks_copy(f, &from[winner], mask, err);
     }
     return rc;
 }

@@ -2,7 +2,7 @@
  * This room, lib/masks: how wide each expert is, as mathematics: sets of widths, families of
  * masks, the logits that learn them, experts tied to one width.  It includes lib/base alone: no
  * tensor, file or gradient of a model comes in here, so all of it is tested by numbers.  In
- * reading order: decimal, actions, granularity, masks, logits.
+ * reading order: decimal, actions, granularity, masks, gaps, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, a width per expert in each,
  * and where each came from.  (A family of models, Mixtral or OLMoE, is lib/model/family.h's.)  The
@@ -27,6 +27,7 @@ enum fm_method {
     FM_METHOD_UNIFORM,
     FM_METHOD_SHUFFLE_LAYER, /* controls: of a family that the input stream has */
     FM_METHOD_SHUFFLE_GLOBAL,
+    FM_METHOD_EXCHANGE, /* a walk by what steps are worth around the mask */
     FM_METHOD_BEST, /* of learned, walk and saliency, at each budget the lowest held-out loss */
     FM_METHODS
 };
@@ -73,6 +74,12 @@ uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths);
 /* Append a copy of widths (M, E), which must remove more than the last mask does. */
 int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
                     struct fm_err *err);
+
+/* Append mask b of another family, which must remove more too, with all that is known of it. */
+int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
+
+/* Other widths for mask b, which stays between its neighbours; they have no quality yet. */
+void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths);
 
 /* Append the full mask to an empty family. */
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);

@@ -1,0 +1,161 @@
+/*
+ * A way down is a mask and the mask it leads to, no wider anywhere.  One step lowers the group whose
+ * next action loses the least score per channel.  To fill a gap, the way begins at the wider of
+ * both neighbours, expert by expert; to nest a family, at the mask before, and leads to the
+ * narrower of both.  The scores order the steps of one gap alone: where it begins and ends was
+ * decided by better means.
+ */
+#include "lib/masks/gaps.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+
+struct way {
+    const struct fm_gaps *gaps;
+    size_t X;          /* experts */
+    uint64_t removed;  /* by widths */
+    uint32_t *widths;  /* (X) */
+    uint32_t *towards; /* (X), nowhere wider than widths */
+};
+
+static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_masks *from,
+                    struct fm_err *err)
+{
+    size_t X = (size_t)from->M * (size_t)from->E;
+    *w = (struct way){.gaps = gaps, .X = X};
+    w->widths = fm_alloc(2 * X, sizeof *w->widths, "widths", err);
+    w->towards = w->widths ? w->widths + X : NULL;
+    return w->widths ? FM_OK : FM_ENOMEM;
+}
+
+/* Begin at the wider of a and b, expert by expert, and lead to b; NULL: to the narrowest. */
+static void begin_wide(struct way *w, const struct fm_masks *f, const uint32_t *a,
+                       const uint32_t *b)
+{
+    for (size_t x = 0; x < w->X; x++) {
+        w->towards[x] = b ? b[x] : w->gaps->actions->width[0];
+        w->widths[x] = a[x] > w->towards[x] ? a[x] : w->towards[x];
+    }
+    w->removed = fm_masks_removed(f, w->widths);
+}
+
+/* Lower one group by one action; false: the way is at its end. */
+static bool step_down(struct way *w)
+{
+    const struct fm_actions *actions = w->gaps->actions;
+    size_t size = (size_t)w->gaps->size, best = SIZE_MAX;
+    double least = 0;
+    for (size_t g = 0; g < w->X / size; g++) {
+        if (w->widths[g * size] <= w->towards[g * size])
+            continue;
+        int a = fm_actions_find(actions, w->widths[g * size]);
+        assert(a > 0);
+        const double *lost = w->gaps->lost + g * (size_t)actions->count + (size_t)a;
+        double cost = (lost[-1] - lost[0]) / (double)(actions->width[a] - actions->width[a - 1]);
+        if (best == SIZE_MAX || cost < least) {
+            best = g;
+            least = cost;
+        }
+    }
+    if (best == SIZE_MAX)
+        return false;
+    uint32_t *group = w->widths + best * size;
+    uint32_t to = actions->width[fm_actions_find(actions, *group) - 1];
+    w->removed += size * (*group - to);
+    for (size_t e = 0; e < size; e++)
+        group[e] = to;
+    return true;
+}
+
+static bool go_down(struct way *w, uint64_t target)
+{
+    while (w->removed < target)
+        if (!step_down(w))
+            return false;
+    return true;
+}
+
+/* Channels that the largest single step removes. */
+static uint64_t largest_step(const struct fm_gaps *g)
+{
+    uint32_t most = 0;
+    for (int a = 1; a < g->actions->count; a++) {
+        uint32_t step = g->actions->width[a] - g->actions->width[a - 1];
+        most = step > most ? step : most;
+    }
+    return (uint64_t)most * (uint64_t)g->size;
+}
+
+/* Masks for the targets that lie between the last mask and `next`, which serves those that it
+ * passes by less than a step; NULL: all targets that are left. */
+static int fill_gap(struct fm_masks *f, struct way *w, const struct fm_masks *from, int b,
+                    struct fm_err *err)
+{
+    const struct fm_gaps *g = w->gaps;
+    bool open = b == from->count;
+    const struct fm_mask *like = &from->mask[open ? b - 1 : b];
+    uint64_t n = fm_masks_channels(f), targets = fm_decimal_targets(g->step, g->until);
+    begin_wide(w, from, fm_masks_widths(from, b - 1), open ? NULL : fm_masks_widths(from, b));
+    int rc = FM_OK;
+    for (uint64_t i = 1; !rc && i <= targets; i++) {
+        uint64_t target = fm_decimal_target(g->step, g->until, i, n);
+        if (target <= f->mask[f->count - 1].removed)
+            continue;
+        if (!open && target + largest_step(g) > from->mask[b].removed)
+            break;
+        bool arrived = go_down(w, target);
+        if (w->removed > f->mask[f->count - 1].removed)
+            rc = fm_masks_append(f, w->widths, like->method, like->step, err);
+        if (!arrived)
+            break;
+    }
+    return rc;
+}
+
+int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
+                 struct fm_err *err)
+{
+    struct way way;
+    assert(f->count == 0 && from->count > 0);
+    int rc = open_way(&way, gaps, from, err);
+    if (!rc)
+        rc = fm_masks_copy(f, from, 0, err);
+    for (int b = 1; !rc && b <= from->count; b++) {
+        rc = fill_gap(f, &way, from, b, err);
+        if (!rc && b < from->count)
+            rc = fm_masks_copy(f, from, b, err);
+    }
+    free(way.widths);
+    return rc;
+}
+
+int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
+                 struct fm_err *err)
+{
+    struct way way;
+    assert(f->count == 0 && from->count > 0);
+    int rc = open_way(&way, gaps, from, err);
+    if (!rc)
+        rc = fm_masks_copy(f, from, 0, err);
+    if (!rc)
+        begin_wide(&way, from, fm_masks_widths(from, 0), fm_masks_widths(from, 0));
+    for (int b = 1; !rc && b < from->count; b++) {
+        const uint32_t *next = fm_masks_widths(from, b);
+        for (size_t x = 0; x < way.X; x++)
+            way.towards[x] = next[x] < way.widths[x] ? next[x] : way.widths[x];
+        /* The narrower of both removes at least as much as `next` does. */
+        bool arrived = go_down(&way, from->mask[b].removed);
+        assert(arrived);
+        if (way.removed <= f->mask[f->count - 1].removed)
+            continue;
+        if (memcmp(way.widths, next, way.X * sizeof *next) == 0)
+            rc = fm_masks_copy(f, from, b, err);
+        else
+            rc = fm_masks_append(f, way.widths, from->mask[b].method, from->mask[b].step, err);
+    }
+    free(way.widths);
+    return rc;
+}

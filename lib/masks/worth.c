@@ -1,0 +1,261 @@
+/*
+ * Running means over sweeps, since the masks of neighbouring budgets differ little.  The scatter
+ * of new values around the mean so far tells the noise of the mean; its distance from what the
+ * squares say tells noise and truth together; their quotient is how far values are trusted.
+ */
+#include "lib/masks/worth.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+
+#define KEEP 0.7    /* of a running mean, at every sweep */
+#define DEEPER 1.2  /* a range that was not measured is worth this times the one above it, at least:
+                       channels are ranked */
+
+int fm_worth_init(struct fm_worth *w, const struct fm_actions *actions, int X, struct fm_err *err)
+{
+    size_t n = (size_t)X * (size_t)actions->count;
+    *w = (struct fm_worth){.actions = actions, .X = X};
+    w->value = fm_alloc(2 * n, sizeof *w->value, "worth of widths", err);
+    if (!w->value)
+        return FM_ENOMEM;
+    w->square = w->value + n;
+    fm_worth_clear(w);
+    return FM_OK;
+}
+
+void fm_worth_release(struct fm_worth *w)
+{
+    free(w->value);
+    *w = (struct fm_worth){0};
+}
+
+void fm_worth_clear(struct fm_worth *w)
+{
+    for (size_t i = 0; i < 2 * (size_t)w->X * (size_t)w->actions->count; i++)
+        w->value[i] = NAN;
+    w->scale[FM_WORTH_RATIO] = 1;
+    w->scale[FM_WORTH_TRUST] = 0;
+}
+
+static int action_of(const struct fm_worth *w, uint32_t width)
+{
+    int a = fm_actions_find(w->actions, width);
+    assert(a >= 0);
+    return a;
+}
+
+void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *around,
+                   uint64_t seed, uint64_t sweep)
+{
+    const int L = FM_WORTH_LANES, pairs = L * (L - 1);
+    for (int x = 0; x < w->X; x++) {
+        uint64_t at = sweep * (uint64_t)w->X + (uint64_t)x;
+        int d = (int)fm_rng_below(seed, FM_STREAM_AROUND, at, (uint64_t)pairs);
+        int down = d % L, up = (down + 1 + d / L) % L, a = action_of(w, widths[x]);
+        for (int s = 0; s < L; s++) {
+            int to = s == down && a > 0                       ? a - 1
+                     : s == up && a + 1 < w->actions->count ? a + 1
+                                                              : a;
+            around[s * w->X + x] = w->actions->width[to];
+        }
+    }
+}
+
+/* Mean over the masks of the squares of range a; of -dL/dm over its two ends, if both are there. */
+static bool estimate(const struct fm_worth *w, int x, int a, const uint32_t *around,
+                     const double *sums, double *value, double *square)
+{
+    size_t A = (size_t)w->actions->count;
+    double end[2] = {0, 0};
+    int count[2] = {0, 0};
+    *square = 0;
+    for (int s = 0; s < FM_WORTH_LANES; s++) {
+        const double *dz = sums + (size_t)(s * w->X + x) * 2 * A;
+        bool with = around[s * w->X + x] >= w->actions->width[a];
+        end[with] += dz[a - 1] - dz[a];
+        count[with]++;
+        *square += dz[A + (size_t)a] / FM_WORTH_LANES;
+    }
+    if (count[0] == 0 || count[1] == 0)
+        return false;
+    *value = (end[0] / count[0] + end[1] / count[1]) / 2;
+    return true;
+}
+
+static int compare_doubles(const void *pa, const void *pb)
+{
+    double a = *(const double *)pa, b = *(const double *)pb;
+    return a < b ? -1 : a > b;
+}
+
+/* The ratio of values to squares, over the half of the next steps whose squares are small: they
+ * are those that are chosen from, and a few large ones would settle it alone. */
+static int update_ratio(struct fm_worth *w, const uint32_t *widths, struct fm_err *err)
+{
+    size_t A = (size_t)w->actions->count, n = 0;
+    double *squares = fm_alloc(2 * (size_t)w->X, sizeof *squares, "squares", err);
+    if (!squares)
+        return FM_ENOMEM;
+    double sum[2] = {0, 0}, median = INFINITY;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int x = 0; x < w->X; x++) {
+            int a = action_of(w, widths[x]);
+            for (int r = a > 0 ? a : 1; r <= a + 1 && r < w->actions->count; r++) {
+                size_t at = (size_t)x * A + (size_t)r;
+                if (isnan(w->value[at]))
+                    continue;
+                if (pass == 0)
+                    squares[n++] = w->square[at];
+                else if (w->square[at] <= median) {
+                    sum[0] += w->value[at];
+                    sum[1] += w->square[at];
+                }
+            }
+        }
+        if (pass == 0 && n > 0) {
+            qsort(squares, n, sizeof *squares, compare_doubles);
+            median = squares[n / 2];
+        }
+    }
+    free(squares);
+    if (sum[0] > 0 && sum[1] > 0)
+        w->scale[FM_WORTH_RATIO] = sum[0] / sum[1];
+    return FM_OK;
+}
+
+static double blend(double before, double now)
+{
+    return isnan(before) ? now : KEEP * before + (1 - KEEP) * now;
+}
+
+int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *around,
+                 const double *sums, struct fm_err *err)
+{
+    double scatter = 0, spread = 0;
+    for (int x = 0; x < w->X; x++) {
+        for (int a = 1; a < w->actions->count; a++) {
+            size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;
+            double value, square, before = w->value[at];
+            bool both = estimate(w, x, a, around, sums, &value, &square);
+            w->square[at] = blend(w->square[at], square);
+            if (!both)
+                continue;
+            w->value[at] = blend(before, value);
+            if (isnan(before))
+                continue;
+            double off = w->value[at] - w->scale[FM_WORTH_RATIO] * w->square[at];
+            scatter += (value - before) * (value - before);
+            spread += off * off;
+        }
+    }
+    /* A running mean has `part` of the variance of one value, and a value less that mean has
+     * 1 + part of it. */
+    double part = (1 - KEEP) / (1 + KEEP), noise = scatter * part / (1 + part);
+    if (spread > 0)
+        w->scale[FM_WORTH_TRUST] = noise < spread ? 1 - noise / spread : 0;
+    return update_ratio(w, widths, err);
+}
+
+double fm_worth_of(const struct fm_worth *w, int x, int a)
+{
+    size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;
+    double channels = (double)(w->actions->width[a] - w->actions->width[a - 1]);
+    double guess = w->scale[FM_WORTH_RATIO] * w->square[at];
+    double trust = w->scale[FM_WORTH_TRUST], value = w->value[at];
+    if (!isnan(value))
+        return (guess + trust * (value - guess)) / channels;
+    if (a + 1 == w->actions->count || isnan(w->value[at + 1]))
+        return guess / channels;
+    double above = DEEPER * fm_worth_of(w, x, a + 1);
+    return guess / channels > above ? guess / channels : above;
+}
+
+static uint64_t removed_by(const struct fm_worth *w, const uint32_t *widths)
+{
+    uint64_t removed = 0;
+    for (int x = 0; x < w->X; x++)
+        removed += w->actions->width[w->actions->count - 1] - widths[x];
+    return removed;
+}
+
+void fm_worth_lower(const struct fm_worth *w, uint32_t *widths, uint64_t target)
+{
+    uint64_t removed = removed_by(w, widths);
+    while (removed < target) {
+        int best = -1;
+        double least = 0;
+        for (int x = 0; x < w->X; x++) {
+            int a = action_of(w, widths[x]);
+            double worth = a > 0 ? fm_worth_of(w, x, a) : 0;
+            if (a > 0 && (best < 0 || worth < least)) {
+                best = x;
+                least = worth;
+            }
+        }
+        if (best < 0)
+            return;
+        uint32_t to = w->actions->width[action_of(w, widths[best]) - 1];
+        removed += widths[best] - to;
+        widths[best] = to;
+    }
+}
+
+struct move {
+    int x;
+    double worth;
+};
+
+static int compare_moves(const void *pa, const void *pb)
+{
+    const struct move *a = pa, *b = pb;
+    return a->worth != b->worth ? (a->worth < b->worth ? -1 : 1) : a->x - b->x;
+}
+
+int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double margin,
+                   struct fm_worth_pair *pair, struct fm_err *err)
+{
+    size_t X = (size_t)w->X;
+    struct move *down = fm_alloc(2 * X, sizeof *down, "moves", err), *up = down ? down + X : NULL;
+    bool *taken = fm_alloc(X, sizeof *taken, "moves", err);
+    int downs = 0, ups = 0, pairs = 0;
+    for (int x = 0; down && taken && x < w->X; x++) {
+        int a = action_of(w, widths[x]);
+        taken[x] = false;
+        if (a > 0)
+            down[downs++] = (struct move){x, fm_worth_of(w, x, a)};
+        if (a + 1 < w->actions->count)
+            up[ups++] = (struct move){x, -fm_worth_of(w, x, a + 1)};
+    }
+    if (down && taken) {
+        qsort(down, (size_t)downs, sizeof *down, compare_moves);
+        qsort(up, (size_t)ups, sizeof *up, compare_moves);
+    }
+    for (int d = 0, u = 0; d < downs && u < ups && pairs < w->X / 2;) {
+        if (taken[down[d].x]) {
+            d++;
+        } else if (taken[up[u].x] || up[u].x == down[d].x) {
+            u++;
+        } else if (-up[u].worth > margin * down[d].worth) {
+            pair[pairs++] =
+                (struct fm_worth_pair){down[d].x, up[u].x, -up[u].worth - down[d].worth};
+            taken[down[d].x] = taken[up[u].x] = true;
+        } else {
+            break;
+        }
+    }
+    int rc = down && taken ? FM_OK : FM_ENOMEM;
+    free(down);
+    free(taken);
+    return rc ? -1 : pairs;
+}
+
+void fm_worth_exchange(const struct fm_worth *w, uint32_t *widths, const struct fm_worth_pair *pair)
+{
+    widths[pair->down] = w->actions->width[action_of(w, widths[pair->down]) - 1];
+    widths[pair->up] = w->actions->width[action_of(w, widths[pair->up]) + 1];
+}

@@ -1,0 +1,74 @@
+/*
+ * What a step of one expert's width is worth to the loss, from gradients at masks around one mask.
+ *
+ * A range a is the channels between action a - 1 and action a of an expert.  Its worth is how much
+ * the loss grows when it goes: the mean, over its channels' masks from 1 to 0, of -dL/dm.  Gradients
+ * with the range and without it give both ends of that mean (the trapezoid rule), and since all
+ * experts move at random at once, four masks say it of every expert's next step down and up.
+ * A gradient at one mask alone is useless: at mild budgets it is noise around 0.
+ *
+ * Signed sums are noisy where they are small.  Their squares (the walk's measure) are not, but tell
+ * less; `ratio` times them is what a worth is drawn to, as far as its scatter from one sweep to
+ * the next says that it is noise (an estimate after James and Stein).
+ *
+ * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at a, and
+ * nothing at 0.
+ */
+#ifndef FM_WORTH_H
+#define FM_WORTH_H
+
+#include <stdint.h>
+
+#include "lib/masks/actions.h"
+
+#define FM_WORTH_LANES 4 /* masks around one */
+
+struct fm_worth {
+    const struct fm_actions *actions; /* borrowed */
+    int X;
+    /* State. */
+    double *value;  /* (X, A) running means; NaN: not measured yet */
+    double *square; /* (X, A) of the squares; NaN */
+    double scale[2]; /* ratio of values to squares; trust in values, 0 to 1 */
+};
+
+enum { FM_WORTH_RATIO, FM_WORTH_TRUST };
+
+int fm_worth_init(struct fm_worth *w, const struct fm_actions *actions, int X, struct fm_err *err);
+void fm_worth_release(struct fm_worth *w); /* zeroed struct is fine */
+void fm_worth_clear(struct fm_worth *w);   /* nothing is measured yet */
+
+/* around (LANES, X): each expert a step narrower in one of them, a step wider in another, as far
+ * as it can, drawn for `sweep`. */
+void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *around,
+                   uint64_t seed, uint64_t sweep);
+
+/* Take in sums (LANES, X, 2, A) at those masks: dz_a, and squares, as lib/learn/maskgrad.h has
+ * them.  widths (X) are those that fm_worth_draw was given. */
+int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *around,
+                 const double *sums, struct fm_err *err);
+
+/* Worth of range a of expert x, per channel. */
+double fm_worth_of(const struct fm_worth *w, int x, int a);
+
+/* Lower widths (X), the least worth first, until they remove `target` channels or cannot. */
+void fm_worth_lower(const struct fm_worth *w, uint32_t *widths, uint64_t target);
+
+/* One expert a step down and another a step up. */
+struct fm_worth_pair {
+    int down, up;
+    double gain; /* of the loss, per channel */
+};
+
+/*
+ * The best exchanges, each expert in one at the most, best first: pair (X / 2) and the number of
+ * those where what is gained is more than `margin` times what is lost.
+ */
+int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double margin,
+                   struct fm_worth_pair *pair, struct fm_err *err);
+
+/* Apply a pair to widths (X). */
+void fm_worth_exchange(const struct fm_worth *w, uint32_t *widths,
+                       const struct fm_worth_pair *pair);
+
+#endif

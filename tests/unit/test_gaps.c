@@ -1,0 +1,182 @@
+/* Families without gaps, and families that nest. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "lib/masks/gaps.h"
+
+enum { M = 2, E = 4, I = 100, X = M * E, A = 10, FLIP = 10 };
+
+static struct fm_actions actions;
+static struct fm_decimal step, until;
+static double lost[X * A];
+
+/* An expert of higher number loses more by each channel. */
+static int set_up(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    int rc = fm_actions_parse(&actions, FM_ACTIONS_TEN, I, 1, &err);
+    rc = rc ? rc : fm_decimal_parse(&step, "0.05", "--budget-step", &err);
+    rc = rc ? rc : fm_decimal_parse(&until, "0.80", "--until", &err);
+    for (int i = 0; i < X * A; i++)
+        lost[i] = (1 + i / A) * (100.0 - actions.width[i % A]);
+    return rc;
+}
+
+static struct fm_gaps gaps_of(int size)
+{
+    return (struct fm_gaps){&actions, lost, size, &step, &until};
+}
+
+static void add(struct fm_masks *f, const uint32_t *widths, int at)
+{
+    struct fm_err err = {0};
+    assert_int_equal(fm_masks_append(f, widths, FM_METHOD_WALK, at, &err), FM_OK);
+    f->mask[f->count - 1].quality = (struct fm_quality){.ce = at, .positions = 1};
+}
+
+/* The full mask, one at 0.25 whose expert 0 is the narrowest, and one at 0.5 where it is wide. */
+static void make_family(struct fm_masks *f)
+{
+    struct fm_err err = {0};
+    fm_masks_init(f, M, E, I);
+    assert_int_equal(fm_masks_full(f, FM_METHOD_WALK, &err), FM_OK);
+    f->mask[0].quality.positions = 1;
+    add(f, (const uint32_t[X]){10, 50, 40, 100, 100, 100, 100, 100}, 7);
+    add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
+}
+
+/* A budget of `mask` has a member that removes as much and less than one flip more. */
+static void has_every_target(const struct fm_masks *f, uint64_t flip)
+{
+    uint64_t n = fm_masks_channels(f);
+    for (uint64_t i = 1; i <= fm_decimal_targets(&step, &until); i++) {
+        uint64_t target = fm_decimal_target(&step, &until, i, n);
+        int b = 0;
+        while (b < f->count && f->mask[b].removed < target)
+            b++;
+        assert_in_range(b, 1, f->count - 1);
+        assert_true(f->mask[b].removed < target + flip);
+    }
+}
+
+static void gaps_are_filled_by_single_steps(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_masks from, f;
+    struct fm_gaps gaps = gaps_of(1);
+    make_family(&from);
+    fm_masks_init(&f, M, E, I);
+    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    has_every_target(&f, FLIP);
+    /* 40 channels are 0.05; 200 and 400 are from's own. */
+    assert_int_equal(f.count, 17);
+    assert_int_equal(f.mask[1].removed, 40);
+    assert_int_equal(f.mask[1].step, 7);
+    assert_int_equal(f.mask[1].quality.positions, 0);
+    /* What costs least goes first, and stops where the next mask has it. */
+    assert_int_equal(fm_masks_widths(&f, 2)[0], 20);
+    assert_int_equal(fm_masks_widths(&f, 2)[1], 100);
+    assert_int_equal(f.mask[5].removed, 200);
+    assert_true(f.mask[5].quality.ce == 7);
+    /* Expert 0 is widened at once on the way to the second. */
+    assert_int_equal(fm_masks_widths(&f, 6)[0], 100);
+    assert_int_equal(fm_masks_widths(&f, 6)[3], 100);
+    fm_masks_release(&from);
+    fm_masks_release(&f);
+}
+
+static void a_whole_family_stays_as_it_is(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_masks from, f, again;
+    struct fm_gaps gaps = gaps_of(1);
+    make_family(&from);
+    fm_masks_init(&f, M, E, I);
+    fm_masks_init(&again, M, E, I);
+    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    assert_int_equal(fm_gaps_fill(&again, &f, &gaps, &err), FM_OK);
+    assert_int_equal(again.count, f.count);
+    assert_memory_equal(again.widths, f.widths, (size_t)f.count * X * sizeof *f.widths);
+    fm_masks_release(&from);
+    fm_masks_release(&f);
+    fm_masks_release(&again);
+}
+
+static void the_narrowest_mask_ends_a_family_that_cannot_go_on(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_masks from, f;
+    struct fm_decimal one = {1, 1};
+    struct fm_gaps gaps = gaps_of(1);
+    gaps.until = &one;
+    make_family(&from);
+    fm_masks_init(&f, M, E, I);
+    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    assert_int_equal(f.mask[f.count - 1].removed, 720);
+    fm_masks_release(&from);
+    fm_masks_release(&f);
+}
+
+static void tied_experts_go_together(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_masks from, f;
+    struct fm_gaps gaps = gaps_of(E);
+    fm_masks_init(&from, M, E, I);
+    fm_masks_init(&f, M, E, I);
+    assert_int_equal(fm_masks_full(&from, FM_METHOD_SALIENCY, &err), FM_OK);
+    add(&from, (const uint32_t[X]){40, 40, 40, 40, 50, 50, 50, 50}, 1);
+    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    has_every_target(&f, E * FLIP);
+    for (int b = 0; b < f.count; b++)
+        for (int x = 0; x < X; x++)
+            assert_int_equal(fm_masks_widths(&f, b)[x], fm_masks_widths(&f, b)[x / E * E]);
+    fm_masks_release(&from);
+    fm_masks_release(&f);
+}
+
+static void widths_of_a_nested_family_never_grow(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    struct fm_masks from, f, nested;
+    struct fm_gaps gaps = gaps_of(1);
+    make_family(&from);
+    fm_masks_init(&f, M, E, I);
+    fm_masks_init(&nested, M, E, I);
+    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    assert_int_equal(fm_gaps_nest(&nested, &f, &gaps, &err), FM_OK);
+    has_every_target(&nested, 2 * FLIP);
+    for (int b = 1; b < nested.count; b++)
+        for (int x = 0; x < X; x++)
+            assert_true(fm_masks_widths(&nested, b)[x] <= fm_masks_widths(&nested, b - 1)[x]);
+    /* The first mask of the method is still there, with what was measured of it. */
+    assert_true(nested.mask[5].quality.ce == 7);
+    /* The second one is not. */
+    for (int b = 6; b < nested.count; b++)
+        assert_int_equal(nested.mask[b].quality.positions, 0);
+    fm_masks_release(&from);
+    fm_masks_release(&f);
+    fm_masks_release(&nested);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gaps_are_filled_by_single_steps),
+        cmocka_unit_test(a_whole_family_stays_as_it_is),
+        cmocka_unit_test(the_narrowest_mask_ends_a_family_that_cannot_go_on),
+        cmocka_unit_test(tied_experts_go_together),
+        cmocka_unit_test(widths_of_a_nested_family_never_grow),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
