@@ -33,7 +33,7 @@ static cJSON *describe_json(const void *report)
 /* Modes: the method, and what is different where --actions is there too. */
 enum {
     LEARNING = 1 << FM_METHOD_LEARNED | 1 << FM_METHOD_BEST,
-    CHOOSING = LEARNING | 1 << FM_METHOD_SALIENCY | 1 << FM_METHOD_WALK,
+    CHOOSING = LEARNING | 1 << FM_METHOD_SALIENCY | 1 << FM_METHOD_WALK | 1 << FM_METHOD_EXCHANGE,
     WITH_ACTIONS = 1 << FM_METHODS, /* uniform */
     NO_SHUFFLE = CHOOSING | 1 << FM_METHOD_UNIFORM | WITH_ACTIONS
 };
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
     int multiple = (int)options.width_multiple;
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
-         "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|best",
+         "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange|best",
          "how masks are made (default: learned; of scores that are not taylor's: uniform)", 0, 0,
          0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
@@ -101,6 +101,10 @@ int main(int argc, char **argv)
          "step between budgets (default: 0.01)", 0, 0, NO_SHUFFLE & ~WITH_ACTIONS},
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0,
          NO_SHUFFLE},
+        {"refine", 0, FM_CLI_INT, &options.refine, "N",
+         "rounds of exchange at a fixed budget (default: 0)", 0, FM_TRAIN_REFINE_MAX, CHOOSING},
+        {"nested", 0, FM_CLI_FLAG, &options.nested, NULL, "widths never grow with the budget", 0, 0,
+         CHOOSING},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 500)", 1,
          FM_TRAIN_STEPS_MAX, LEARNING},
         {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",

@@ -11,7 +11,7 @@
 
 static size_t layer_size(const struct fm_maskgrad *g)
 {
-    return (size_t)g->E * (size_t)g->actions->count;
+    return (size_t)g->E * (size_t)g->parts * (size_t)g->actions->count;
 }
 
 /* Values of one student's sum. */
@@ -22,10 +22,15 @@ static size_t total_size(const struct fm_maskgrad *g)
 
 int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                      const struct fm_actions *actions, const struct fm_config *config, int students,
-                     const struct fm_sweep *sweep, struct fm_err *err)
+                     const struct fm_sweep *sweep, enum fm_mask_sums sums, struct fm_err *err)
 {
-    *g = (struct fm_maskgrad){
-        .ops = ops, .actions = actions, .M = config->M, .E = config->E, .students = students};
+    *g = (struct fm_maskgrad){.ops = ops,
+                              .actions = actions,
+                              .M = config->M,
+                              .E = config->E,
+                              .sums = sums,
+                              .parts = sums == FM_SUMS_BOTH ? 2 : 1,
+                              .students = students};
     const struct fm_device *device = ops->device;
     size_t slot_bytes = (size_t)fm_sweep_slots(sweep) * layer_size(g) * sizeof *g->slot;
     size_t width_bytes = (size_t)actions->count * sizeof *g->width;
@@ -74,8 +79,10 @@ static void sum_expert(void *self, const struct fm_expert_view *v)
     double *c = device->scratch((size_t)v->cap * sizeof *c);
     g->ops->zero(c, (size_t)v->cap * sizeof *c);
     g->ops->channel_sums(c, v->h, fm_f32(v->dh), v->n, v->cap);
-    g->ops->width_sums(g->slot + (size_t)v->slot * layer_size(g) + (size_t)v->expert * (size_t)A, c,
-                       g->width, A, g->squares);
+    double *sums = g->slot + (size_t)v->slot * layer_size(g) + (size_t)(v->expert * g->parts * A);
+    g->ops->width_sums(sums, c, g->width, A, g->sums == FM_SUMS_SQUARES);
+    if (g->sums == FM_SUMS_BOTH)
+        g->ops->width_sums(sums + A, c, g->width, A, true);
     device->release(mark);
 }
 

@@ -1,8 +1,8 @@
 /*
  * Gradients of the loss with respect to prefix masks (METHOD.md 3): a visitor that sums
  * c[j] = sum over tokens of h[t,j] dh[t,j], before any mask, and keeps of it per expert and
- * action either dz_a = sum over j < k_a of c[j], or, for the walk, the sum of c[j]^2 over the
- * channels that lie between action a - 1 and action a.
+ * action dz_a = sum over j < k_a of c[j], or the sum of c[j]^2 over the channels that lie between
+ * action a - 1 and action a, or both.
  */
 #ifndef FM_MASKGRAD_H
 #define FM_MASKGRAD_H
@@ -12,23 +12,26 @@
 #include "lib/engine/fold.h"
 #include "lib/masks/actions.h"
 
+enum fm_mask_sums { FM_SUMS_DZ, FM_SUMS_SQUARES, FM_SUMS_BOTH };
+
 struct fm_maskgrad {
     const struct fm_ops *ops;
     const struct fm_actions *actions;
     int M, E;
-    bool squares; /* the walk's sums instead of dz */
+    enum fm_mask_sums sums;
+    int parts; /* arrays of A for an expert: 2 of both, dz first */
     int students;
-    double *total;       /* (students, M, E, A): lane 1 first, lane 0 is the teacher */
+    double *total;       /* (students, M, E, parts, A): lane 1 first, lane 0 is the teacher */
     struct fm_fold fold; /* of the total */
     /* On the device of ops. */
     int32_t *width; /* (A) of the actions */
-    double *slot;   /* (slots, E, A) */
+    double *slot;   /* (slots, E, parts, A) */
 };
 
 /* For runs of this sweep with a teacher in lane 0 and `students` lanes behind it. */
 int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                      const struct fm_actions *actions, const struct fm_config *config, int students,
-                     const struct fm_sweep *sweep, struct fm_err *err);
+                     const struct fm_sweep *sweep, enum fm_mask_sums sums, struct fm_err *err);
 void fm_maskgrad_release(struct fm_maskgrad *g); /* zeroed struct is fine */
 
 /* A run of `batches` micro-batches follows; it fills the total, on every rank. */

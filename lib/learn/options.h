@@ -2,6 +2,7 @@
 #ifndef FM_LEARN_OPTIONS_H
 #define FM_LEARN_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/masks/masks.h"
@@ -13,6 +14,7 @@
 #define FM_TRAIN_LR_MIN 1e-12
 #define FM_TRAIN_LR_MAX 1000
 #define FM_TRAIN_MULTIPLE_MAX (1 << 20)
+#define FM_TRAIN_REFINE_MAX 1000
 #define FM_RECOVER_ALPHA_MIN 1e-6
 #define FM_RECOVER_ALPHA_MAX 1e6
 #define FM_RECOVER_STEPS_MAX 10000000
@@ -32,6 +34,8 @@ struct fm_train_options {
     uint32_t width_multiple;         /* 1 */
     const char *budget_step;         /* "0.01" */
     const char *until;               /* "0.80" */
+    int refine;                      /* rounds of exchange at a fixed budget; 0: none */
+    bool nested;                     /* widths never grow with the budget */
     int steps;                       /* 500 */
     int samples;                     /* subnets per batch, 1 */
     double prior;                    /* eta, 4: start from the scores; 0: the paper's start.  On the
@@ -47,6 +51,8 @@ struct fm_train_options {
                                            of eta 4 is often held below `until` */
     double lambda_last;                 /* where the linear schedule ends */
     int walk_sequences;                 /* a budget of walk looks at: 32 */
+    int around_sequences;               /* a budget of exchange, or a round of --refine: 16 */
+    int refine_sequences;               /* the losses of --refine are measured on: 64 */
 };
 
 enum fm_recover_strategy {

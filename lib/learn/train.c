@@ -1,8 +1,8 @@
 /*
  * Methods differ in how a family comes about: at once from scores, step by step by gradients
  * (learn, walk), or as the best of several.  Around them everything is the same: check the
- * options, take up the state, make the masks, measure every mask, write the stream.  `best` is
- * the others run one after another, and a choice by held-out loss for every budget.
+ * options, take up the state, make the family, finish it (lib/learn/finish.h), write the stream.
+ * `best` is the others run one after another, and a choice by held-out loss for every budget.
  */
 #include "lib/learn/train.h"
 
@@ -16,7 +16,9 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/learn/criterion.h"
+#include "lib/learn/finish.h"
 #include "lib/learn/quality.h"
+#include "lib/learn/refine.h"
 #include "lib/learn/trainstate.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -42,7 +44,9 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .entropy_first = 0.02,
                                          .gain = 400,
                                          .lambda_last = 4,
-                                         .walk_sequences = 32};
+                                         .walk_sequences = 32,
+                                         .around_sequences = 16,
+                                         .refine_sequences = 64};
 }
 
 void fm_train_report_release(struct fm_train_report *report)
@@ -68,7 +72,14 @@ static bool learns(enum fm_method method)
 
 static bool walks(enum fm_method method)
 {
-    return method == FM_METHOD_WALK || method == FM_METHOD_BEST;
+    return method == FM_METHOD_WALK || method == FM_METHOD_EXCHANGE || method == FM_METHOD_BEST;
+}
+
+/* Sequences that one budget of a walk looks at. */
+static int walk_sequences(const struct fm_train_options *o, const struct fm_calib *calib)
+{
+    int want = o->method == FM_METHOD_EXCHANGE ? o->around_sequences : o->walk_sequences;
+    return want < calib->count ? want : calib->count;
 }
 
 static int batch_of(const struct fm_run_options *run)
@@ -97,6 +108,8 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
     if (o->samples < 1 || o->samples > FM_TRAIN_SAMPLES_MAX)
         return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
                        FM_TRAIN_SAMPLES_MAX);
+    if (o->refine < 0 || o->refine > FM_TRAIN_REFINE_MAX)
+        return fm_fail(err, FM_EUSAGE, "--refine %d: give 0 to %d", o->refine, FM_TRAIN_REFINE_MAX);
     if (!(o->lr >= FM_TRAIN_LR_MIN && o->lr <= FM_TRAIN_LR_MAX))
         return fm_fail(err, FM_EUSAGE, "--lr %g: give %g to %d", o->lr, FM_TRAIN_LR_MIN,
                        FM_TRAIN_LR_MAX);
@@ -139,11 +152,12 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         text, sizeof text,
         "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
         "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-        "lambda %.17g walk %d batch %d widths",
+        "lambda %.17g walk %d batch %d nested %d refine %d %d %d widths",
         fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
         o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
-        t->walk.sequences, batch_of(t->task.run));
+        t->walk.sequences, batch_of(t->task.run), o->nested, o->refine, o->around_sequences,
+        o->refine_sequences);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -163,7 +177,7 @@ static int make_saliency(struct fm_trainer *t, struct fm_masks *f, struct fm_err
 /* The families that need no gradient: whole at once. */
 static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
 {
-    struct fm_masks *f = &t->masks[0];
+    struct fm_masks *f = &t->masks[FM_TRAIN_LEARNED];
     switch (t->options->method) {
     case FM_METHOD_SALIENCY:
         return make_saliency(t, f, err);
@@ -185,14 +199,23 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
                                  .until = t->until,
                                  .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
-    return rc ? rc : fm_masks_full(&t->masks[0], FM_METHOD_LEARNED, err);
+    return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_LEARNED], FM_METHOD_LEARNED, err);
+}
+
+static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_config *c = t->task.config;
+    if (t->options->method == FM_METHOD_EXCHANGE)
+        t->walk.worth = &t->worth;
+    int size = fm_granularity_size(t->options->granularity, c->M, c->E);
+    return fm_worth_init(&t->worth, &t->actions, c->M * c->E / size, err);
 }
 
 static int prepare(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     struct fm_budgets from = {0};
-    int rc = FM_OK, count = t->task.calib.count, want = t->options->walk_sequences;
+    int rc = FM_OK;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_init(&t->masks[i], c->M, c->E, c->I);
     t->walk = (struct fm_walk){.task = &t->task,
@@ -200,7 +223,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
                                .step = &t->step,
                                .until = &t->until,
                                .granularity = t->options->granularity,
-                               .sequences = want < count ? want : count};
+                               .sequences = walk_sequences(t->options, &t->task.calib)};
     if (is_shuffle(t->options->method)) {
         rc = fm_budgets_open(&from, &t->task.in, err);
         t->actions = from.actions;
@@ -211,21 +234,17 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
         rc = digest_params(t, err);
     if (!rc && t->learns)
         rc = prepare_learn(t, err);
+    if (!rc && (t->options->method == FM_METHOD_EXCHANGE || t->options->refine > 0))
+        rc = prepare_worth(t, err);
     if (!rc && t->walks)
-        rc = fm_masks_full(&t->masks[1], FM_METHOD_WALK, err);
+        rc = fm_masks_full(&t->masks[FM_TRAIN_WALKED],
+                           t->walk.worth ? FM_METHOD_EXCHANGE : FM_METHOD_WALK, err);
     if (!rc && t->learns && t->walks)
-        rc = make_saliency(t, &t->masks[2], err);
+        rc = make_saliency(t, &t->masks[FM_TRAIN_SCORED], err);
     if (!rc && !t->learns && !t->walks)
         rc = make_at_once(t, &from, err);
     fm_budgets_release(&from);
     return rc ? rc : fm_trainstate_resume(t, err);
-}
-
-static int save_if_due(struct fm_trainer *t, struct fm_err *err)
-{
-    bool due = false;
-    int rc = fm_task_due(&t->task, &t->clock, &due, err);
-    return !rc && due ? fm_trainstate_save(t, err) : rc;
 }
 
 static int run_learn(struct fm_trainer *t, struct fm_err *err)
@@ -239,16 +258,16 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
         fm_run_report(run, "learn", taken, taken < steps ? steps : taken, "steps");
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
-            rc = fm_learn_step(&t->learn, &t->masks[0], &done, err);
+            rc = fm_learn_step(&t->learn, &t->masks[FM_TRAIN_LEARNED], &done, err);
         if (!rc)
-            rc = save_if_due(t, err);
+            rc = fm_trainstate_save_if_due(t, err);
     }
     return rc;
 }
 
 static int run_walk(struct fm_trainer *t, struct fm_err *err)
 {
-    struct fm_masks *f = &t->masks[1];
+    struct fm_masks *f = &t->masks[FM_TRAIN_WALKED];
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
     bool done = false;
     int rc = FM_OK;
@@ -258,34 +277,8 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
         if (!rc)
             rc = fm_walk_step(&t->walk, f, &done, err);
         if (!rc)
-            rc = save_if_due(t, err);
+            rc = fm_trainstate_save_if_due(t, err);
     }
-    return rc;
-}
-
-/* Measure what is not measured yet, in pieces that can be saved. */
-static int run_measure(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
-{
-    struct fm_task *task = &t->task;
-    int group = fm_quality_group(task->config, &task->held, task->memory), b = 0;
-    int rc = fm_comm_least(task->run->comm, &group, err);
-    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
-    if (!quality)
-        return FM_ENOMEM;
-    while (b < f->count && f->mask[b].quality.positions > 0)
-        b++;
-    for (int n; !rc && b < f->count; b += n) {
-        n = f->count - b < group ? f->count - b : group;
-        rc = fm_task_stopped(&t->task, err);
-        if (!rc)
-            rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
-                                    fm_masks_widths(f, b), n, NULL, task->run, err);
-        for (int i = 0; !rc && i < n; i++)
-            f->mask[b + i].quality = quality[i];
-        if (!rc)
-            rc = save_if_due(t, err);
-    }
-    free(quality);
     return rc;
 }
 
@@ -296,31 +289,22 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
     int rc = t->learns ? run_learn(t, err) : FM_OK;
     if (!rc && t->walks)
         rc = run_walk(t, err);
-    int steps = (int)t->learn.taken + (t->walks ? t->masks[1].count - 1 : 0) - t->resumed;
+    int steps =
+        (int)t->learn.taken + (t->walks ? t->masks[FM_TRAIN_WALKED].count - 1 : 0) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
-    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
-        rc = t->masks[i].count ? run_measure(t, &t->masks[i], err) : FM_OK;
+    if (!rc)
+        rc = fm_finish_family(t, err);
     if (rc != FM_ESAVED || !t->task.run->state)
         return rc;
     int saved = fm_trainstate_save(t, err);
     return saved ? saved : FM_ESAVED;
 }
 
-/* The family that the stream gets; its arrays move to the report. */
-static int choose_family(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+/* The result's arrays move to the report. */
+static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
 {
-    const struct fm_config *c = t->task.config;
-    int rc = FM_OK;
-    if (t->learns && t->walks) {
-        fm_masks_init(&report->masks, c->M, c->E, c->I);
-        rc = fm_masks_best(&report->masks, t->masks, FM_TRAIN_FAMILIES, &t->step, err);
-    } else {
-        struct fm_masks *f = &t->masks[t->walks ? 1 : 0];
-        report->masks = *f;
-        *f = (struct fm_masks){0};
-    }
-    if (rc)
-        return rc;
+    report->masks = t->masks[FM_TRAIN_RESULT];
+    t->masks[FM_TRAIN_RESULT] = (struct fm_masks){0};
     const struct fm_masks *f = &report->masks;
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
@@ -331,7 +315,6 @@ static int choose_family(struct fm_trainer *t, struct fm_train_report *report, s
     if (!report->reached && !is_shuffle(t->options->method))
         fm_run_warn(t->task.run, "the last mask removes %.4f of the channels, not --until %s",
                     fm_masks_budget(f, f->count - 1), t->options->until);
-    return FM_OK;
 }
 
 static bool record_options(cJSON *to, const struct fm_trainer *t)
@@ -350,6 +333,10 @@ static bool record_options(cJSON *to, const struct fm_trainer *t)
          fm_json_add_uint(to, "width_multiple", o->width_multiple) &&
          cJSON_AddStringToObject(to, "budget_step", step) &&
          cJSON_AddStringToObject(to, "until", until);
+    if (o->refine > 0)
+        ok = ok && fm_json_add_uint(to, "refine", (uint64_t)o->refine);
+    if (o->nested)
+        ok = ok && cJSON_AddBoolToObject(to, "nested", true);
     if (t->walks)
         ok = ok && fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
     if (!t->learns)
@@ -431,7 +418,9 @@ static void estimate_masks(struct fm_estimate *estimate, const struct fm_train_o
     uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
     uint64_t masks = targets + 1, memory = task->memory;
     uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
-    int walk = o->walk_sequences < task->calib.count ? o->walk_sequences : task->calib.count;
+    int walk = walk_sequences(o, &task->calib), count = task->calib.count;
+    int around = o->around_sequences < count ? o->around_sequences : count;
+    int fixed = o->refine_sequences < count ? o->refine_sequences : count;
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
     if (learns(o->method)) {
         sweep.count = (uint64_t)o->steps;
@@ -443,8 +432,19 @@ static void estimate_masks(struct fm_estimate *estimate, const struct fm_train_o
     if (walks(o->method)) {
         sweep.count = targets;
         sweep.rows = (uint64_t)walk * T;
-        sweep.lanes = 2;
-        sweep.backward = 1;
+        sweep.backward = o->method == FM_METHOD_EXCHANGE ? FM_WORTH_LANES : 1;
+        sweep.lanes = 1 + sweep.backward;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+    }
+    if (o->refine > 0) {
+        sweep.count = fm_refine_masks(step, until) * (uint64_t)o->refine;
+        sweep.rows = (uint64_t)around * T;
+        sweep.lanes = 1 + FM_WORTH_LANES;
+        sweep.backward = FM_WORTH_LANES;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+        sweep.rows = (uint64_t)fixed * T;
+        sweep.lanes = 2 + FM_REFINE_SETS;
+        sweep.backward = 0;
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     group = group < masks ? group : masks;
@@ -488,7 +488,7 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     if (!rc)
         rc = run_all(t, report, err);
     if (!rc)
-        rc = choose_family(t, report, err);
+        fill_report(report, t);
     if (!rc)
         rc = fm_comm_rank(t->task.run->comm) == 0 ? write_stream(t, report, err) : FM_OK;
     report->seconds = fm_clock_now() - t->task.began;
@@ -518,6 +518,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
+    fm_worth_release(&t.worth);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_release(&t.masks[i]);
     fm_task_close(&t.task);

@@ -23,10 +23,10 @@ static void add_item(struct fm_journal_item *item, size_t *items, const char *na
 /* The arrays of one family as the state file has them. */
 struct packed {
     int64_t *steps;  /* (count) */
-    double *quality; /* (count, 4) */
+    double *quality; /* (count, QUALITIES) */
 };
 
-enum { CE, KL, AGREE, POSITIONS, QUALITIES };
+enum { CE, KL, AGREE, POSITIONS, METHOD, QUALITIES };
 
 static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err *err)
 {
@@ -42,6 +42,7 @@ static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err
         to[KL] = q->kl;
         to[AGREE] = q->agree;
         to[POSITIONS] = (double)q->positions;
+        to[METHOD] = f->mask[b].method;
     }
     return FM_OK;
 }
@@ -51,18 +52,23 @@ static void unpack_family(struct fm_masks *f, const struct packed *p)
     for (int b = 0; b < f->count; b++) {
         const double *q = p->quality + (size_t)b * QUALITIES;
         f->mask[b].step = (int)p->steps[b];
+        f->mask[b].method = (enum fm_method)q[METHOD];
         f->mask[b].removed = fm_masks_removed(f, fm_masks_widths(f, b));
         f->mask[b].quality =
             (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false};
     }
 }
 
+static const char *const steps[FM_TRAIN_FAMILIES] = {"learned.steps", "walk.steps",
+                                                     "saliency.steps", "result.steps"};
+
 static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
                          struct packed packed[FM_TRAIN_FAMILIES])
 {
-    static const char *const widths[] = {"learned.widths", "walk.widths", "saliency.widths"};
-    static const char *const steps[] = {"learned.steps", "walk.steps", "saliency.steps"};
-    static const char *const quality[] = {"learned.quality", "walk.quality", "saliency.quality"};
+    static const char *const widths[] = {"learned.widths", "walk.widths", "saliency.widths",
+                                         "result.widths"};
+    static const char *const quality[] = {"learned.quality", "walk.quality", "saliency.quality",
+                                          "result.quality"};
     struct fm_learn *n = &t->learn;
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
@@ -75,6 +81,12 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
         add_item(item, &items, "v", FM_F64, logits, n->logits.v);
         add_item(item, &items, "q", FM_F64, X, n->q);
     }
+    if (t->worth.X > 0) {
+        uint64_t values = 2 * (uint64_t)t->worth.X * (uint64_t)t->actions.count;
+        add_item(item, &items, "worth", FM_F64, values, t->worth.value);
+        add_item(item, &items, "worth.scale", FM_F64, 2, t->worth.scale);
+        add_item(item, &items, "refined", FM_I64, 1, &t->refined);
+    }
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         uint64_t count = (uint64_t)t->masks[i].count;
         if (count == 0)
@@ -84,6 +96,13 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
         add_item(item, &items, quality[i], FM_F64, count * QUALITIES, packed[i].quality);
     }
     return items;
+}
+
+int fm_trainstate_save_if_due(struct fm_trainer *t, struct fm_err *err)
+{
+    bool due = false;
+    int rc = fm_task_due(&t->task, &t->clock, &due, err);
+    return !rc && due ? fm_trainstate_save(t, err) : rc;
 }
 
 int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
@@ -108,24 +127,25 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
 /* Make room in the families for what the state file has. */
 static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
-    const char *const names[] = {"learned.steps", "walk.steps", "saliency.steps"};
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         struct fm_masks *f = &t->masks[i];
-        uint64_t count = fm_journal_count(j, names[i]);
-        if ((count > 0) != (f->count > 0) || count > FM_BUDGETS_MAX)
+        uint64_t count = fm_journal_count(j, steps[i]);
+        /* The result comes last. */
+        bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
+        if ((count > 0) != expected || count > FM_BUDGETS_MAX)
             return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks", t->task.run->state,
                            (unsigned long long)count);
         if (count == 0)
             continue;
         /* Copies of the full mask make room for the arrays that are read. */
-        struct fm_mask full = f->mask[0];
+        struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
         int rc = fm_grow((void **)&f->mask, count, sizeof *f->mask, "masks", err);
         if (!rc)
             rc = fm_grow((void **)&f->widths, count, X * sizeof *f->widths, "masks", err);
         if (rc)
             return rc;
-        for (uint64_t b = 1; b < count; b++)
+        for (uint64_t b = (uint64_t)f->count; b < count; b++)
             f->mask[b] = full;
         f->count = f->capacity = (int)count;
     }
@@ -146,6 +166,18 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
     return FM_OK;
 }
 
+static int check_methods(const struct fm_trainer *t, const struct packed *p, int count,
+                         struct fm_err *err)
+{
+    for (int b = 0; b < count; b++) {
+        double method = p->quality[(size_t)b * QUALITIES + METHOD];
+        if (!(method >= 0 && method < FM_METHODS))
+            return fm_fail(err, FM_EFORMAT, "state file '%s': mask %d is of method %g",
+                           t->task.run->state, b, method);
+    }
+    return FM_OK;
+}
+
 static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
@@ -159,6 +191,8 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
         rc = check_widths(t, err);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         if (!rc)
+            rc = check_methods(t, &packed[i], t->masks[i].count, err);
+        if (!rc)
             unpack_family(&t->masks[i], &packed[i]);
         free(packed[i].steps);
         free(packed[i].quality);
@@ -167,7 +201,8 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
         return rc;
     if (t->learns)
         fm_logits_refresh(&t->learn.logits);
-    t->resumed = (int)t->learn.taken + (t->masks[1].count ? t->masks[1].count - 1 : 0);
+    t->resumed = (int)t->learn.taken +
+                 (t->masks[FM_TRAIN_WALKED].count ? t->masks[FM_TRAIN_WALKED].count - 1 : 0);
     return FM_OK;
 }
 

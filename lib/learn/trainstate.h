@@ -10,7 +10,14 @@
 #include "lib/learn/walk.h"
 #include "lib/run/journal.h"
 
-#define FM_TRAIN_FAMILIES 3
+/* What is made at once is the first; of best there are the first three. */
+enum {
+    FM_TRAIN_LEARNED,
+    FM_TRAIN_WALKED,
+    FM_TRAIN_SCORED,
+    FM_TRAIN_RESULT, /* what the stream gets */
+    FM_TRAIN_FAMILIES
+};
 
 struct fm_trainer {
     struct fm_task task;
@@ -20,15 +27,17 @@ struct fm_trainer {
     struct fm_learn learn; /* in use if `learns` */
     struct fm_walk walk;
     bool learns, walks;
-    /* By learning, by walking; of best by the scores too.  What is made at once is the first. */
+    struct fm_worth worth; /* of exchange, then of --refine */
+    int64_t refined;       /* rounds of --refine; -1: gaps are filled since */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed; /* steps and budgets that came from the state file */
 };
 
-/* Write run->state. */
+/* Write run->state; the same only where the last time is long ago. */
 int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err);
+int fm_trainstate_save_if_due(struct fm_trainer *t, struct fm_err *err);
 
 /* Read run->state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG where it
  * belongs to another run. */

@@ -3,6 +3,9 @@
  * lose of the mean square of what each is worth to the loss.  Signed sums would cancel, squares do
  * not.  Costs are measured again at every budget, because what a channel is worth changes as
  * others go; between two budgets the cheapest moves per channel are taken first.
+ *
+ * exchange goes the same way by a better measure: what steps are worth by gradients at masks around
+ * the present one (lib/masks/worth.h).  With it an expert may also be widened again for another.
  */
 #include "lib/learn/walk.h"
 
@@ -12,6 +15,9 @@
 
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
+
+/* A step up must be worth so much more than the step down it is paid with. */
+#define MARGIN 1.2
 
 /* The cheapest way down for one expert: to which action, at what cost per channel. */
 struct move {
@@ -70,41 +76,6 @@ int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actio
     return FM_OK;
 }
 
-/* One sweep at `widths`: fills grad->total. */
-static int measure_squares(const struct fm_walk *w, struct fm_maskgrad *grad,
-                           const uint32_t *widths, uint64_t at, struct fm_err *err)
-{
-    struct fm_task *task = w->task;
-    int W = w->sequences, T = task->calib.T, rc = FM_ENOMEM;
-    struct fm_lane lane[2] = {{.teacher = -1, .ce = 1},
-                              {.widths = widths, .backward = true, .teacher = 0, .ce = 1, .kl = 1}};
-    struct fm_sweep *sweep = NULL;
-    int32_t *ids = fm_alloc((size_t)W * (size_t)T, sizeof *ids, "sequences", err);
-    struct fm_batch *batch = fm_alloc((size_t)W, sizeof *batch, "batches", err);
-    struct fm_measure *measure = fm_alloc(2 * (size_t)W, sizeof *measure, "measures", err);
-    if (!ids || !batch || !measure)
-        goto out;
-    for (int i = 0; i < W; i++)
-        batch[i] = (struct fm_batch){ids + (size_t)i * (size_t)T, 1, T};
-    rc = fm_task_draw(task, ids, at, W, err);
-    if (!rc)
-        rc = fm_task_sweep(&sweep, task, W, T, 2, err);
-    if (!rc)
-        rc = fm_maskgrad_init(grad, task->ops, w->actions, task->config, 1, sweep, err);
-    if (!rc) {
-        grad->squares = true;
-        fm_maskgrad_begin(grad, W);
-        struct fm_visitor visitor = fm_maskgrad_visitor(grad);
-        rc = fm_sweep_run(sweep, batch, W, lane, 2, &visitor, measure, NULL, err);
-    }
-out:
-    fm_sweep_free(sweep);
-    free(ids);
-    free(batch);
-    free(measure);
-    return rc;
-}
-
 /* Groups of tied experts are lowered as one expert with the sum of their costs. */
 static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
                         const struct fm_masks *masks, uint64_t target, struct fm_err *err)
@@ -118,6 +89,70 @@ static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squar
     return rc;
 }
 
+/* By squares at the mask itself. */
+static int lower_by_squares(const struct fm_walk *w, uint32_t *widths, const struct fm_probe *probe,
+                            const struct fm_masks *masks, uint64_t target, struct fm_err *err)
+{
+    struct fm_maskgrad grad = {0};
+    int rc = fm_probe_gradients(probe, w->actions, FM_SUMS_SQUARES, widths, 1, &grad, err);
+    if (!rc)
+        rc = lower_groups(w, widths, grad.total, masks, target, err);
+    fm_maskgrad_release(&grad);
+    return rc;
+}
+
+int fm_walk_around(struct fm_worth *worth, const struct fm_probe *probe, const uint32_t *widths,
+                   int size, uint64_t sweep, struct fm_err *err)
+{
+    const struct fm_config *c = probe->task->config;
+    size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)worth->actions->count;
+    struct fm_maskgrad grad = {0};
+    uint32_t *groups = fm_alloc((1 + 2 * FM_WORTH_LANES) * X, sizeof *groups, "widths", err);
+    if (!groups)
+        return FM_ENOMEM;
+    uint32_t *around = groups + X, *spread = around + FM_WORTH_LANES * X;
+    memcpy(groups, widths, X * sizeof *groups);
+    fm_granularity_gather(groups, X, size);
+    fm_worth_draw(worth, groups, around, probe->task->run->seed, sweep);
+    for (size_t s = 0; s < FM_WORTH_LANES; s++) {
+        memcpy(spread + s * X, around + s * (size_t)worth->X, (size_t)worth->X * sizeof *groups);
+        fm_granularity_spread(spread + s * X, X, size);
+    }
+    int rc =
+        fm_probe_gradients(probe, worth->actions, FM_SUMS_BOTH, spread, FM_WORTH_LANES, &grad, err);
+    if (!rc) {
+        fm_granularity_sum(grad.total, grad.total, FM_WORTH_LANES * X, size, (int)(2 * A));
+        rc = fm_worth_add(worth, groups, around, grad.total, err);
+    }
+    fm_maskgrad_release(&grad);
+    free(groups);
+    return rc;
+}
+
+/* By what steps are worth around the mask, and what is worth less than another is exchanged. */
+static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struct fm_probe *probe,
+                          const struct fm_masks *masks, uint64_t target, struct fm_err *err)
+{
+    int X = masks->M * masks->E, size = fm_granularity_size(w->granularity, masks->M, masks->E);
+    int rc = fm_walk_around(w->worth, probe, widths, size, probe->at / (uint64_t)w->sequences, err);
+    struct fm_worth_pair *pair = fm_alloc((size_t)X, sizeof *pair, "moves", err);
+    if (rc || !pair) {
+        free(pair);
+        return rc ? rc : FM_ENOMEM;
+    }
+    target = (target + (uint64_t)size - 1) / (uint64_t)size;
+    fm_granularity_gather(widths, (size_t)X, size);
+    fm_worth_lower(w->worth, widths, target);
+    int pairs = fm_worth_pairs(w->worth, widths, MARGIN, pair, err), most = X / size / 8 + 1;
+    for (int i = 0; i < pairs && i < most; i++)
+        fm_worth_exchange(w->worth, widths, &pair[i]);
+    /* Steps are not all of one size. */
+    fm_worth_lower(w->worth, widths, target);
+    fm_granularity_spread(widths, (size_t)X, size);
+    free(pair);
+    return pairs < 0 ? FM_ENOMEM : FM_OK;
+}
+
 int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
     uint64_t n = fm_masks_channels(masks), removed = masks->mask[masks->count - 1].removed;
@@ -129,18 +164,17 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, st
                                                      w->actions->width[0]);
     if (*done)
         return FM_OK;
-    struct fm_maskgrad grad = {0};
     uint32_t *widths = fm_alloc((size_t)X, sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
     memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
-    rc = measure_squares(w, &grad, widths, (i - 1) * (uint64_t)w->sequences, err);
+    struct fm_probe probe = {w->task, w->sequences, (i - 1) * (uint64_t)w->sequences};
+    uint64_t target = fm_decimal_target(w->step, w->until, i, n);
+    rc = w->worth ? lower_by_worth(w, widths, &probe, masks, target, err)
+                  : lower_by_squares(w, widths, &probe, masks, target, err);
     if (!rc)
-        rc = lower_groups(w, widths, grad.total, masks, fm_decimal_target(w->step, w->until, i, n),
-                          err);
-    if (!rc)
-        rc = fm_masks_append(masks, widths, FM_METHOD_WALK, (int)i, err);
-    fm_maskgrad_release(&grad);
+        rc = fm_masks_append(masks, widths, w->worth ? FM_METHOD_EXCHANGE : FM_METHOD_WALK, (int)i,
+                             err);
     free(widths);
     return rc;
 }

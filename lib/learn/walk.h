@@ -2,13 +2,17 @@
  * walk: at every budget step, measure at the current masks what each expert's channels
  * carry, and lower the experts whose channels cost least, until the budget is met
  * (METHOD.md 3a).  The family is all the state it has.
+ * exchange: the same, by what steps are worth around the current masks, and experts whose steps
+ * are worth less than another's are narrowed to widen that one; its state is struct fm_worth.
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
 
+#include "lib/learn/probe.h"
 #include "lib/learn/task.h"
 #include "lib/masks/actions.h"
 #include "lib/masks/masks.h"
+#include "lib/masks/worth.h"
 
 struct fm_walk {
     struct fm_task *task; /* borrowed, as all that follows */
@@ -16,6 +20,7 @@ struct fm_walk {
     const struct fm_decimal *step, *until;
     int sequences; /* looked at for a budget */
     enum fm_granularity granularity;
+    struct fm_worth *worth; /* exchange; NULL: walk */
 };
 
 /*
@@ -32,5 +37,10 @@ int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
  */
 int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actions *actions, int X,
                   uint64_t target, struct fm_err *err);
+
+/* One sweep at masks around widths (M, E), drawn for `sweep`, taken into `worth`, whose x are
+ * groups of `size` experts. */
+int fm_walk_around(struct fm_worth *worth, const struct fm_probe *probe, const uint32_t *widths,
+                   int size, uint64_t sweep, struct fm_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * A way down is a mask and the mask it leads to, no wider anywhere.  One step lowers the group whose
- * next action loses the least score per channel.  To fill a gap, the way begins at the wider of
- * both neighbours, expert by expert; to nest a family, at the mask before, and leads to the
+ * A way down is a mask and the mask it leads to, no wider anywhere.  One step lowers the group
+ * whose next action loses the least score per channel.  To fill a gap, the way begins at the wider
+ * of both neighbours, expert by expert; to nest a family, at the mask before, and leads to the
  * narrower of both.  The scores order the steps of one gap alone: where it begins and ends was
  * decided by better means.
  */

@@ -16,9 +16,9 @@
 /* Finer steps than this are of no use; what reads families from streams has the same limit. */
 #define MASKS_MAX 10000
 
-static const char *const names[FM_METHODS] = {"learned",       "saliency",       "walk",
-                                              "uniform",       "shuffle-layer",  "shuffle-global",
-                                              "exchange",      "best"};
+static const char *const names[FM_METHODS] = {"learned",  "saliency",      "walk",
+                                              "uniform",  "shuffle-layer", "shuffle-global",
+                                              "exchange", "best"};
 
 const char *fm_method_name(enum fm_method method)
 {

@@ -12,9 +12,10 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-#define KEEP 0.7    /* of a running mean, at every sweep */
-#define DEEPER 1.2  /* a range that was not measured is worth this times the one above it, at least:
-                       channels are ranked */
+#define KEEP 0.7 /* of a running mean, at every sweep */
+#define DEEPER                                                                                     \
+    1.2 /* a range that was not measured is worth this times the one above it, at least:           \
+           channels are ranked */
 
 int fm_worth_init(struct fm_worth *w, const struct fm_actions *actions, int X, struct fm_err *err)
 {
@@ -58,9 +59,7 @@ void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *a
         int d = (int)fm_rng_below(seed, FM_STREAM_AROUND, at, (uint64_t)pairs);
         int down = d % L, up = (down + 1 + d / L) % L, a = action_of(w, widths[x]);
         for (int s = 0; s < L; s++) {
-            int to = s == down && a > 0                       ? a - 1
-                     : s == up && a + 1 < w->actions->count ? a + 1
-                                                              : a;
+            int to = s == down && a > 0 ? a - 1 : s == up && a + 1 < w->actions->count ? a + 1 : a;
             around[s * w->X + x] = w->actions->width[to];
         }
     }

@@ -2,7 +2,7 @@
  * What a step of one expert's width is worth to the loss, from gradients at masks around one mask.
  *
  * A range a is the channels between action a - 1 and action a of an expert.  Its worth is how much
- * the loss grows when it goes: the mean, over its channels' masks from 1 to 0, of -dL/dm.  Gradients
+ * the loss grows when it goes: the mean, over its channels' masks from 1 to 0, of -dL/dm. Gradients
  * with the range and without it give both ends of that mean (the trapezoid rule), and since all
  * experts move at random at once, four masks say it of every expert's next step down and up.
  * A gradient at one mask alone is useless: at mild budgets it is noise around 0.
@@ -27,8 +27,8 @@ struct fm_worth {
     const struct fm_actions *actions; /* borrowed */
     int X;
     /* State. */
-    double *value;  /* (X, A) running means; NaN: not measured yet */
-    double *square; /* (X, A) of the squares; NaN */
+    double *value;   /* (X, A) running means; NaN: not measured yet */
+    double *square;  /* (X, A) of the squares; NaN */
     double scale[2]; /* ratio of values to squares; trust in values, 0 to 1 */
 };
 

@@ -39,8 +39,9 @@ static void assert_golden_dz(const struct fm_ops *ops)
     fm_model_rank(model, order);
     struct fm_sweep_options options = {.memory = 1 << 24};
     assert_int_equal(fm_sweep_new(&sweep, model, ops, 1, S * T, T, 2, &options, &err), FM_OK);
-    assert_int_equal(fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1, sweep, &err),
-                     FM_OK);
+    assert_int_equal(
+        fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1, sweep, FM_SUMS_DZ, &err),
+        FM_OK);
     struct fm_lane lane[2] = {
         {.teacher = -1, .ce = 1},
         {.widths = (uint32_t *)widths, .backward = true, .teacher = 0, .ce = 1, .kl = 1}};
@@ -160,7 +161,7 @@ static void every_method_makes_a_family(void **state)
 {
     (void)state;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
-                                             FM_METHOD_UNIFORM, FM_METHOD_BEST};
+                                             FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE, FM_METHOD_BEST};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct fm_train_report report = {0};
         must_train("ranked.fm", "family.fm", methods[i], &report);
@@ -257,6 +258,69 @@ static void a_stopped_run_goes_on_to_the_same_bytes(void **state)
     assert_resumes(FM_METHOD_BEST, steps - 1);
     assert_resumes(FM_METHOD_BEST, steps + 1 + budgets / 2);
     assert_resumes(FM_METHOD_BEST, steps + budgets + 2);
+}
+
+/* In the middle of walking, of refining, and of measuring. */
+static void refining_goes_on_to_the_same_bytes(void **state)
+{
+    (void)state;
+    for (int reports = 3; reports <= 15; reports += 4) {
+        struct fm_train_report report = {0};
+        struct runs r;
+        struct fm_train_options options;
+        training_init(&r, &options, "ranked.fm", "refined.fm", FM_METHOD_EXCHANGE);
+        options.refine = 4;
+        options.nested = reports == 15;
+        options.budget_step = "0.05";
+        training_must(&r, &options, &report);
+        assert_family(&report, 9);
+        fm_train_report_release(&report);
+        training_init(&r, &options, "ranked.fm", "resumed.fm", FM_METHOD_EXCHANGE);
+        options.refine = 4;
+        options.nested = reports == 15;
+        options.budget_step = "0.05";
+        training_stop(&r, &options, reports);
+        training_go_on(&r, &options, "resumed.fm", "refined.fm");
+    }
+}
+
+/* The sequences that rounds decide by are among those that are measured here. */
+static void refining_lowers_the_loss_it_is_decided_by(void **state)
+{
+    (void)state;
+    double mean[2] = {0, 0};
+    for (int refine = 0; refine < 2; refine++) {
+        struct fm_train_report report = {0};
+        struct runs r;
+        struct fm_train_options options;
+        training_init(&r, &options, "ranked.fm", "refined.fm", FM_METHOD_SALIENCY);
+        options.refine = refine ? 12 : 0;
+        r.run.eval_tokens = r.run.tokens;
+        training_must(&r, &options, &report);
+        const struct fm_masks *f = &report.masks;
+        for (int b = 1; b < f->count; b++)
+            mean[refine] += (f->mask[b].quality.ce + f->mask[b].quality.kl) / (f->count - 1);
+        fm_train_report_release(&report);
+    }
+    print_message("mean of CE + KL: %.5f, refined %.5f\n", mean[0], mean[1]);
+    assert_true(mean[1] < mean[0]);
+}
+
+static void nested_masks_lie_in_each_other(void **state)
+{
+    (void)state;
+    struct fm_train_report report = {0};
+    struct runs r;
+    struct fm_train_options options;
+    training_init(&r, &options, "ranked.fm", "nested.fm", FM_METHOD_LEARNED);
+    options.nested = true;
+    training_must(&r, &options, &report);
+    const struct fm_masks *f = &report.masks;
+    assert_family(&report, 5);
+    for (int b = 1; b < f->count; b++)
+        for (int x = 0; x < X; x++)
+            assert_true(fm_masks_widths(f, b)[x] <= fm_masks_widths(f, b - 1)[x]);
+    fm_train_report_release(&report);
 }
 
 static void two_threads_make_the_same_bytes(void **state)
@@ -384,6 +448,9 @@ int main(void)
         cmocka_unit_test(the_best_is_nowhere_worse_and_says_what_it_was_chosen_on),
         cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(refining_goes_on_to_the_same_bytes),
+        cmocka_unit_test(refining_lowers_the_loss_it_is_decided_by),
+        cmocka_unit_test(nested_masks_lie_in_each_other),
         cmocka_unit_test(two_threads_make_the_same_bytes),
         cmocka_unit_test(temperature_and_entropy_go_from_first_to_last),
         cmocka_unit_test(options_shape_the_run),

@@ -47,7 +47,8 @@ static void add_sweep(struct fm_worth *w, const uint32_t *widths, uint64_t sweep
             double *dz = sums + (s * X + x) * 2 * A;
             for (int a = 1; a < A; a++) {
                 bool with = around[s * X + x] >= actions.width[a];
-                uint64_t draw = (((sweep * LANES) + (uint64_t)s) * X + (uint64_t)x) * A + (uint64_t)a;
+                uint64_t draw =
+                    (((sweep * LANES) + (uint64_t)s) * X + (uint64_t)x) * A + (uint64_t)a;
                 dz[a] = dz[a - 1] + gradient(x, a, with, noise, draw);
                 dz[A + a] = 2.0 * (x + 1) * (A - a);
             }

@@ -1,0 +1,17 @@
+/*
+ * What every family goes through once its method has made it: the best of several is chosen, gaps
+ * between budgets are filled, masks are made to nest where that is asked for, and each mask is
+ * measured on the held-out sequences.
+ */
+#ifndef FM_FINISH_H
+#define FM_FINISH_H
+
+#include "lib/learn/trainstate.h"
+
+/*
+ * From what the methods left in t->masks make t->masks[FM_TRAIN_RESULT], measured; goes on
+ * where a state file had part of it.  FM_ESAVED when stopped, and then t can be saved.
+ */
+int fm_finish_family(struct fm_trainer *t, struct fm_err *err);
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * One sweep that says what masks are worth: their losses, or the gradients of their channels
+ * (METHOD.md 3a).  The full model rides along as the teacher; the loss is CE + KL.
+ */
+#ifndef FM_PROBE_H
+#define FM_PROBE_H
+
+#include "lib/learn/maskgrad.h"
+#include "lib/learn/task.h"
+
+/* Which sequences: `count` of the task's endless stream (fm_task_draw), from `at` on. */
+struct fm_probe {
+    struct fm_task *task;
+    int count;
+    uint64_t at;
+};
+
+/* Sums of sequence after sequence at widths (masks, M, E) into grad->total; the caller releases
+ * grad, also after an error. */
+int fm_probe_gradients(const struct fm_probe *probe, const struct fm_actions *actions,
+                       enum fm_mask_sums sums, const uint32_t *widths, int masks,
+                       struct fm_maskgrad *grad, struct fm_err *err);
+
+/* loss (masks) of widths (masks, M, E), a mean over positions. */
+int fm_probe_losses(const struct fm_probe *probe, const uint32_t *widths, int masks, double *loss,
+                    struct fm_err *err);
+
+#endif
