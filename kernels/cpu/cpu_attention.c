@@ -68,7 +68,7 @@ enum { TILE = 64 };
 
 struct attention {
     float *o, *dq, *dk, *dv;
-    const float *d_o, *q, *k, *v;
+    const float *d_o, *q, *k, *v, *sinks;
     int T, Q, G, C, D, window;
     float scale; /* of scores */
     int q_step, o_step, k_step, v_step;
@@ -92,6 +92,7 @@ static struct attention size_attention(int T, int Q, int G, int C, int D, double
 /* Where query head h of a sequence begins, and the key head that it reads; row0: the sequence's. */
 struct head {
     int64_t q, o, k, v;
+    const float *sink; /* NULL: none */
 };
 
 static struct head find_head(const struct attention *a, int64_t row0, int h)
@@ -100,7 +101,8 @@ static struct head find_head(const struct attention *a, int64_t row0, int h)
     return (struct head){.q = row0 * a->q_step + (int64_t)h * a->C,
                          .o = row0 * a->o_step + (int64_t)h * a->D,
                          .k = row0 * a->k_step + (int64_t)g * a->C,
-                         .v = row0 * a->v_step + (int64_t)g * a->D};
+                         .v = row0 * a->v_step + (int64_t)g * a->D,
+                         .sink = a->sinks ? a->sinks + h : NULL};
 }
 
 struct span {
@@ -117,8 +119,9 @@ static struct span find_span(const struct attention *a, int row)
     return s;
 }
 
-/* Rows of p (rows, keys), scores before, become probabilities; keys a row does not see get 0. */
-FM_CLONES static void softmax_rows(float *p, const struct span *s, int window)
+/* Rows of p (rows, keys), scores before, become probabilities; keys a row does not see get 0.  The
+ * sink takes what is left of 1. */
+FM_CLONES static void softmax_rows(float *p, const struct span *s, int window, const float *sink)
 {
     for (int r = 0; r < s->rows; r++) {
         int t = s->row + r;
@@ -126,11 +129,14 @@ FM_CLONES static void softmax_rows(float *p, const struct span *s, int window)
         int end = t + 1 - s->first;
         float *restrict row = p + (int64_t)r * s->keys;
         float max = fm_max(row + seen, end - seen);
+        if (sink && *sink > max)
+            max = *sink;
         for (int j = 0; j < seen; j++)
             row[j] = 0;
         for (int j = seen; j < end; j++)
             row[j] = fm_expf(row[j] - max);
-        float scale = (float)(1 / fm_sum(row + seen, end - seen));
+        float scale =
+            (float)(1 / (fm_sum(row + seen, end - seen) + (sink ? fm_expf(*sink - max) : 0)));
         for (int j = seen; j < end; j++)
             row[j] *= scale;
         for (int j = end; j < s->keys; j++)
@@ -140,11 +146,11 @@ FM_CLONES static void softmax_rows(float *p, const struct span *s, int window)
 
 /* p (rows, keys) = softmax(scale q k^T); q, k at row 0 of the sequence and head. */
 static void find_probabilities(float *p, const struct attention *a, const struct span *s,
-                               const float *q, const float *k)
+                               const float *q, const float *k, const float *sink)
 {
     fm_dnnl_sgemm(false, true, s->rows, s->keys, a->C, a->scale, q + (int64_t)s->row * a->q_step,
                   a->q_step, k + (int64_t)s->first * a->k_step, a->k_step, 0, p, s->keys);
-    softmax_rows(p, s, a->window);
+    softmax_rows(p, s, a->window, sink);
 }
 
 /* Task: one query head of one sequence. */
@@ -156,7 +162,7 @@ static void attend_head(void *arg, int index)
     float *p = fm_scratch((size_t)TILE * a->T * sizeof *p);
     for (int row = 0; row < a->T; row += TILE) {
         struct span s = find_span(a, row);
-        find_probabilities(p, a, &s, a->q + at.q, a->k + at.k);
+        find_probabilities(p, a, &s, a->q + at.q, a->k + at.k, at.sink);
         fm_dnnl_sgemm(false, false, s.rows, a->D, s.keys, 1, p, s.keys,
                       a->v + at.v + (int64_t)s.first * a->v_step, a->v_step, 0,
                       a->o + at.o + (int64_t)row * a->o_step, a->o_step);
@@ -164,11 +170,11 @@ static void attend_head(void *arg, int index)
     fm_scratch_release(mark);
 }
 
-void cpu_attention(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,
-                   int G, int C, int D, double root, int window)
+void cpu_attention(float *o, const float *q, const float *k, const float *v, const float *sinks,
+                   int S, int T, int Q, int G, int C, int D, double root, int window)
 {
     struct attention a = size_attention(T, Q, G, C, D, root, window);
-    a.o = o, a.q = q, a.k = k, a.v = v;
+    a.o = o, a.q = q, a.k = k, a.v = v, a.sinks = sinks;
     fm_pool_for(S * Q, attend_head, &a);
 }
 
@@ -194,7 +200,7 @@ static void back_tile(const struct attention *a, const struct span *s, const str
     int C = a->C, D = a->D;
     int64_t q = h->q + (int64_t)s->row * a->q_step, o = h->o + (int64_t)s->row * a->o_step;
     int64_t k = h->k + (int64_t)s->first * a->k_step, v = h->v + (int64_t)s->first * a->v_step;
-    find_probabilities(p, a, s, a->q + h->q, a->k + h->k);
+    find_probabilities(p, a, s, a->q + h->q, a->k + h->k, h->sink);
     fm_dnnl_sgemm(false, true, s->rows, s->keys, D, 1, a->d_o + o, a->o_step, a->v + v, a->v_step,
                   0, dp, s->keys);
     fm_dnnl_sgemm(true, false, s->keys, D, s->rows, 1, p, s->keys, a->d_o + o, a->o_step, 1,
@@ -231,12 +237,12 @@ static void back_head(void *arg, int index)
 }
 
 void cpu_attention_back(float *dq, float *dk, float *dv, const float *d_o, const float *o,
-                        const float *q, const float *k, const float *v, int S, int T, int Q, int G,
-                        int C, int D, double root, int window)
+                        const float *q, const float *k, const float *v, const float *sinks, int S,
+                        int T, int Q, int G, int C, int D, double root, int window)
 {
     struct attention a = size_attention(T, Q, G, C, D, root, window);
     a.o = (float *)o, a.dq = dq, a.dk = dk, a.dv = dv;
-    a.d_o = d_o, a.q = q, a.k = k, a.v = v;
+    a.d_o = d_o, a.q = q, a.k = k, a.v = v, a.sinks = sinks;
     fm_pool_for(S * G, back_head, &a);
 }
 

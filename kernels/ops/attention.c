@@ -38,17 +38,19 @@ static int first_key(int t, int window)
     return window > 0 && t >= window ? t - window + 1 : 0;
 }
 
-/* p[j], j in [j0, t]: softmax over the visible keys of q . k_j / root. Rows of k are `step` apart.
- */
+/* p[j], j in [j0, t]: softmax over the visible keys of q . k_j / root, and over the sink where
+ * there is one. Rows of k are `step` apart. */
 static void softmax_row(double *p, const float *q, const float *k, size_t step, int j0, int t,
-                        int C, double root)
+                        int C, double root, const float *sink)
 {
-    double top = -INFINITY, sum = 0;
+    double top = sink ? *sink : -INFINITY, sum = 0;
     for (int j = j0; j <= t; j++) {
         p[j] = dot(q, k + j * step, C) / root;
         if (p[j] > top)
             top = p[j];
     }
+    if (sink)
+        sum = exp(*sink - top);
     for (int j = j0; j <= t; j++)
         sum += p[j] = exp(p[j] - top);
     for (int j = j0; j <= t; j++)
@@ -56,8 +58,8 @@ static void softmax_row(double *p, const float *q, const float *k, size_t step, 
 }
 
 /* o[t] = sum over visible j of softmax_j(q[t] . k[j] / root) v[j]. */
-void ref_attention(float *o, const float *q, const float *k, const float *v, int S, int T, int Q,
-                   int G, int C, int D, double root, int window)
+void ref_attention(float *o, const float *q, const float *k, const float *v, const float *sinks,
+                   int S, int T, int Q, int G, int C, int D, double root, int window)
 {
     struct fm_mark mark = fm_scratch_mark();
     double *p = fm_scratch((size_t)T * sizeof *p);
@@ -71,7 +73,8 @@ void ref_attention(float *o, const float *q, const float *k, const float *v, int
             for (int t = 0; t < T; t++) {
                 int j0 = first_key(t, window);
                 float *ot = o + (row0 + t) * o_step + (size_t)h * D;
-                softmax_row(p, q + (row0 + t) * q_step + (size_t)h * C, kh, k_step, j0, t, C, root);
+                softmax_row(p, q + (row0 + t) * q_step + (size_t)h * C, kh, k_step, j0, t, C, root,
+                            sinks ? &sinks[h] : NULL);
                 for (int i = 0; i < D; i++) {
                     double sum = 0;
                     for (int j = j0; j <= t; j++)
@@ -88,7 +91,7 @@ void ref_attention(float *o, const float *q, const float *k, const float *v, int
  */
 struct head_back {
     float *dq;
-    const float *d_o, *q, *k, *v;
+    const float *d_o, *q, *k, *v, *sink;
     double *dk, *dv, *p, root;
     size_t q_step, o_step, k_step, v_step;
     int T, C, D, window;
@@ -102,7 +105,7 @@ static void add_query(const struct head_back *b, int t)
     const float *q = b->q + t * b->q_step, *d_o = b->d_o + t * b->o_step;
     float *dq = b->dq + t * b->q_step;
     double *p = b->p, mean = 0;
-    softmax_row(p, q, b->k, b->k_step, j0, t, C, b->root);
+    softmax_row(p, q, b->k, b->k_step, j0, t, C, b->root, b->sink);
     for (int j = j0; j <= t; j++)
         mean += p[j] * dot(d_o, b->v + j * b->v_step, D);
     for (int j = j0; j <= t; j++)
@@ -129,8 +132,8 @@ static void put_sum(float *x, size_t step, const double *sum, int T, int W)
 }
 
 void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const float *o,
-                        const float *q, const float *k, const float *v, int S, int T, int Q, int G,
-                        int C, int D, double root, int window)
+                        const float *q, const float *k, const float *v, const float *sinks, int S,
+                        int T, int Q, int G, int C, int D, double root, int window)
 {
     (void)o; /* the faster tables take sum_j p dp from it */
     struct fm_mark mark = fm_scratch_mark();
@@ -152,6 +155,7 @@ void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
             b.dq = dq + q0, b.q = q + q0;
             b.d_o = d_o + row0 * b.o_step + (size_t)h * D;
             b.k = k + k0, b.v = v + v0;
+            b.sink = sinks ? &sinks[h] : NULL;
             for (int t = 0; t < T; t++)
                 add_query(&b, t);
         }

@@ -35,8 +35,8 @@ static void attend(struct fm_servecase *c, const struct fm_serve_layer *w, const
     int N = p->S * p->n, QC = g->Q * g->C;
     project(c, w, p);
     if (p->t0 == 0)
-        c->ops->attention(c->out, c->q, c->k, c->v, p->S, p->n, g->Q, g->G, g->C, g->C, sqrt(g->C),
-                          0);
+        c->ops->attention(c->out, c->q, c->k, c->v, NULL, p->S, p->n, g->Q, g->G, g->C, g->C,
+                          sqrt(g->C), 0);
     else
         fm_serve_attend(c->out, c->q, &w->cache, p->S, g->Q, p->t0 + 1);
     fm_serve_product(c->ops, c->x, c->out, w->o, c->dtype, N, g->H, QC, 1);

@@ -71,6 +71,7 @@ struct fm_config {
     int V;                      /* vocabulary */
     int T_max;                  /* max_position_embeddings */
     float eps;                  /* of every norm */
+    float alpha, limit;         /* of the experts' activation, where it has them */
     bool longrope;              /* T_max is where longrope's short factors end */
     bool head_bias;             /* of lm_head */
     bool tied;                  /* lm_head is the embedding */

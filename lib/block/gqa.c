@@ -15,22 +15,45 @@
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
-/* A layer_types entry that is no full attention. */
-static int refuse_layer_types(const cJSON *json, struct fm_err *err)
+static void set_full(struct fm_gqa *g, int l)
+{
+    g->full[l / 8] |= (uint8_t)(1 << l % 8);
+}
+
+/* Positions that a query of layer l sees; 0: all before it. */
+static int window_of(const struct fm_config *c, int l)
+{
+    const struct fm_gqa *g = fm_gqa_of(c);
+    return g->full[l / 8] >> l % 8 & 1 ? 0 : g->window;
+}
+
+/* layer_types: full attention, and sliding_attention where the family has layers of both. */
+static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
+                            const struct fm_gqa_options *o, const cJSON *json, struct fm_err *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
+    int l = 0;
     cJSON_ArrayForEach(type, types)
     {
-        if (!cJSON_IsString(type) || strcmp(type->valuestring, "full_attention") != 0)
+        const char *name = cJSON_IsString(type) ? type->valuestring : "?";
+        bool full = strcmp(name, "full_attention") == 0;
+        if (!full && !(o->alternates && strcmp(name, "sliding_attention") == 0))
             return fm_fail(err, FM_ECONFIG,
-                           "layer_types '%.64s' is not supported; supported: full_attention",
-                           cJSON_IsString(type) ? type->valuestring : "?");
+                           "layer_types '%.64s' is not supported; supported: full_attention%s",
+                           name, o->alternates ? ", sliding_attention" : "");
+        if (o->alternates && full && l < c->L)
+            set_full(g, l);
+        l++;
     }
+    if (o->alternates && l > 0 && l != c->L)
+        return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
+    for (int i = 1; o->alternates && l == 0 && i < c->L; i += 2)
+        set_full(g, i);
     return FM_OK;
 }
 
 /* null, 0 and `use_sliding_window: false` all mean none; a window over all positions is none. */
-static int read_window(struct fm_gqa *g, int T_max, const struct fm_gqa_options *o,
+static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct fm_gqa_options *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {
     int64_t window = 0;
@@ -39,10 +62,10 @@ static int read_window(struct fm_gqa *g, int T_max, const struct fm_gqa_options 
     if (!rc)
         rc = fm_json_opt_bool(keys->json, "use_sliding_window", &use, err);
     if (!rc)
-        rc = refuse_layer_types(keys->json, err);
+        rc = read_layer_types(g, c, o, keys->json, err);
     if (rc)
         return rc;
-    g->window = use && window < T_max ? (int)window : 0;
+    g->window = use && window < c->T_max ? (int)window : 0;
     if (g->window > 0 && !o->window)
         return fm_fail(err, FM_ECONFIG,
                        "use_sliding_window true with sliding_window %d is not supported for %s; "
@@ -113,10 +136,11 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     struct fm_gqa *g = (void *)&c->attention_own;
     static_assert(sizeof *g <= sizeof c->attention_own, "arena for what config.json says");
     int rc = read_heads(c, keys->json, err);
+    g->sinks = o->sinks;
     if (!rc)
         rc = read_qk_norm(g, o, keys->json, err);
     if (!rc)
-        rc = read_window(g, c->T_max, o, keys, err);
+        rc = read_window(g, c, o, keys, err);
     if (!rc)
         rc = read_biases(g, o, keys, err);
     if (!rc)
@@ -141,6 +165,8 @@ static uint64_t size_of(const struct fm_config *c, char letter)
         return heads_width(c, c->Q);
     case 'g':
         return heads_width(c, c->G);
+    case 'h':
+        return (uint64_t)c->Q;
     case 'a':
         return each_head(c) ? (uint64_t)c->C : heads_width(c, c->Q);
     case 'b':
@@ -156,7 +182,7 @@ static unsigned has(const struct fm_config *c, int l)
     const struct fm_gqa *g = fm_gqa_of(c);
     (void)l;
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
-           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0);
+           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (g->sinks ? FM_GQA_SINKS : 0);
 }
 
 /* ---- forward and backward ---- */
@@ -268,8 +294,8 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
         op->copy(a->v_raw, a->v, (size_t)N * (size_t)GC * sizeof *a->v);
         op->clamp(a->v, g->clip, (int64_t)N * GC);
     }
-    op->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->C, sqrt(c->C),
-                  g->window);
+    op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G, c->C, c->C, sqrt(c->C),
+                  window_of(c, p->l));
     op->gemm(false, true, N, H, QC, 1, fm_f32(a->o), QC, fm_f32(w->o), QC, 1, y, H);
     if (w->o_bias)
         op->add_rows(y, w->o_bias, N, H);
@@ -313,8 +339,8 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
     float *d_o = fm_pass_floats(p, n * (size_t)QC), *dq = fm_pass_floats(p, n * (size_t)QC);
     float *dk = fm_pass_floats(p, n * (size_t)GC), *dv = fm_pass_floats(p, n * (size_t)GC);
     op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_f32(w->o), QC, 0, d_o, QC);
-    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->G, c->C, c->C,
-                       sqrt(c->C), g->window);
+    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G,
+                       c->C, c->C, sqrt(c->C), window_of(c, p->l));
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
     if (g->clip > 0)

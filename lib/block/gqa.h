@@ -22,6 +22,9 @@ struct fm_gqa_options {
     bool bias;            /* bias_key where config.json lacks it */
     bool o_bias;          /* o_proj obeys it as well */
     bool window;          /* sliding_window is obeyed; else refused where it is switched on */
+    bool alternates;      /* in the layers that layer_types says, else every other one, the first
+                             with it */
+    bool sinks;           /* every query head has one more score, whose value is zero */
     bool clip;            /* clip_qkv */
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* of config.json, which must say true for it; NULL: always */
@@ -31,10 +34,12 @@ struct fm_gqa_options {
 /* What config.json says of it. */
 struct FM_OVERLAY fm_gqa {
     int window;            /* sliding window, 0: none */
+    bool sinks;            /* there are such */
     float clip;            /* q, k, v are clamped to +-clip; 0: not */
     bool qkv_bias, o_bias; /* there are such */
     enum fm_qk_norm qk_norm;
     struct fm_rope rope;
+    uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
 };
 
 /* Its weights in a layer. */
@@ -42,6 +47,7 @@ struct fm_gqa_weights {
     float *q, *k, *v, *o;                     /* (Q C, H), (G C, H), (G C, H), (H, Q C) */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
+    float *sinks;                             /* (Q) */
 };
 
 extern const struct fm_attention fm_gqa;
@@ -56,9 +62,14 @@ static inline const struct fm_gqa_weights *fm_gqa_weights(const struct fm_layer 
     return (const void *)&layer->attention;
 }
 
-enum { FM_GQA_QKV_BIAS = FM_OWN, FM_GQA_O_BIAS = FM_OWN << 1, FM_GQA_QK_NORM = FM_OWN << 2 };
+enum {
+    FM_GQA_QKV_BIAS = FM_OWN,
+    FM_GQA_O_BIAS = FM_OWN << 1,
+    FM_GQA_QK_NORM = FM_OWN << 2,
+    FM_GQA_SINKS = FM_OWN << 3
+};
 
-/* Letters: q = Q C, g = G C, a and b widths of the norms of q and k. */
+/* Letters: q = Q C, g = G C, h = Q, a and b widths of the norms of q and k. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
@@ -74,6 +85,8 @@ enum { FM_GQA_QKV_BIAS = FM_OWN, FM_GQA_O_BIAS = FM_OWN << 1, FM_GQA_QK_NORM = F
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+#define FM_GQA_SINKS_WEIGHT(prefix)                                                                \
+    FM_GQA_WEIGHT(prefix "sinks", sinks, "h", FM_GQA_SINKS)
 /* clang-format on */
 
 #endif

@@ -243,7 +243,7 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
     int N = fm_pass_rows(p), D = fm_mla_of(c)->D, QD = c->Q * D;
     find_queries(p, a, x);
     find_keys(p, a, x);
-    p->ops->attention(a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->Q, c->C, D, root(c), 0);
+    p->ops->attention(a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q, c->C, D, root(c), 0);
     p->ops->gemm(false, true, N, c->H, QD, 1, fm_f32(a->o), QD, fm_f32(w->o), QD, 1, y, c->H);
     if (w->o_bias)
         p->ops->add_rows(y, w->o_bias, N, c->H);
@@ -329,8 +329,8 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
     float *d_o = fm_pass_floats(p, qd), *dq = fm_pass_floats(p, qc);
     float *dk = fm_pass_floats(p, qc), *dv = fm_pass_floats(p, qd);
     project_back(p, d_o, dy, w->o, c->H, c->Q * D, false);
-    p->ops->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, p->S, p->T, c->Q, c->Q, c->C, D,
-                           root(c), 0);
+    p->ops->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q,
+                           c->C, D, root(c), 0);
     queries_back(p, a, dx, dq);
     keys_back(p, a, dx, dk, dv);
     fm_pass_release(p, mark);

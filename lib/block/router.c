@@ -3,11 +3,13 @@
 
 void fm_router_logits(const struct fm_pass *p, float *logits, const float *x)
 {
-    int E = p->config->E, H = p->config->H;
-    p->ops->gemm(false, true, fm_pass_rows(p), E, H, 1, fm_f32(x), H,
-                 fm_f32(fm_router_weights(p->layer)->w), H, 0, logits, E);
+    int N = fm_pass_rows(p), E = p->config->E, H = p->config->H;
+    const struct fm_router_weights *w = fm_router_weights(p->layer);
+    p->ops->gemm(false, true, N, E, H, 1, fm_f32(x), H, fm_f32(w->w), H, 0, logits, E);
+    if (w->bias)
+        p->ops->add_rows(logits, w->bias, N, E);
     if (p->closed)
-        p->ops->add_rows(logits, p->closed, fm_pass_rows(p), E);
+        p->ops->add_rows(logits, p->closed, N, E);
 }
 
 void fm_router_logits_back(const struct fm_pass *p, float *dx, const float *dlogits)

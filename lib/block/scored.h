@@ -38,8 +38,8 @@ struct FM_OVERLAY fm_scored {
 
 /* Its weights in a layer; they begin as struct fm_router_weights. */
 struct fm_scored_weights {
-    float *w;    /* (E, H) */
-    float *bias; /* (E); NULL: the family has none */
+    struct fm_router_weights logits;
+    float *bias; /* (E), of the choice alone; NULL: the family has none */
 };
 
 extern const struct fm_router fm_scored;

@@ -367,6 +367,7 @@ static void backward_expert(void *arg, int i)
                                       .cap = r.cap,
                                       .gate_up = r.gate_up,
                                       .down = r.down,
+                                      .gate_up_bias = r.gate_up_bias,
                                       .x = b.x,
                                       .h = fm_written(b.h),
                                       .dy = b.dy,

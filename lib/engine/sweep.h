@@ -84,8 +84,9 @@ struct fm_expert_view {
                                    together, ascending */
     int width, cap;             /* channels the lane uses, channels in memory */
     struct fm_in gate_up, down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
+    const float *gate_up_bias;  /* (2 cap); NULL: the experts have none */
     struct fm_in x;             /* (n, H) input of the expert */
-    struct fm_in h;             /* (n, cap) silu(gate) * up, full width */
+    struct fm_in h;             /* (n, cap) what down is applied to, full width */
     struct fm_in dy;            /* (n, H) gradient at the expert's output, router weight in it */
     const float *dh;            /* (n, cap) dy down^T: gradient at the masked h, full width */
     struct fm_in dgu;           /* (n, 2 width) gradient at gate and up of the kept channels */

@@ -162,11 +162,14 @@ void fm_criterion_add(const struct fm_criterion_adder *a, double *sums,
                       const struct fm_expert_view *v)
 {
     struct fm_in ones = fm_f32(a->ones);
-    if (!fm_criterion_backward(a->criterion))
+    if (!fm_criterion_backward(a->criterion)) {
         add_forward(a, sums, v);
-    else
-        a->ops->channel_scores(sums, a->ones ? ones : v->gate_up, a->ones ? ones : v->down, v->dgu,
-                               v->x, v->h, v->dy, v->n, a->I, a->H);
+        return;
+    }
+    a->ops->channel_scores(sums, a->ones ? ones : v->gate_up, a->ones ? ones : v->down, v->dgu,
+                           v->x, v->h, v->dy, v->n, a->I, a->H);
+    if (v->gate_up_bias)
+        a->ops->bias_scores(sums, a->ones ? a->ones : v->gate_up_bias, v->dgu, v->n, a->I);
 }
 
 void fm_criterion_finish(enum fm_criterion criterion, double *scores, size_t count, int batches)

@@ -245,11 +245,12 @@ static inline struct fm_out device_pass_out(struct fm_out y)
 #define DEVICE_14(a, ...) DEVICE_PASS(a), DEVICE_13(__VA_ARGS__)
 #define DEVICE_15(a, ...) DEVICE_PASS(a), DEVICE_14(__VA_ARGS__)
 #define DEVICE_16(a, ...) DEVICE_PASS(a), DEVICE_15(__VA_ARGS__)
-#define DEVICE_17TH(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, which, ...) which
+#define DEVICE_17(a, ...) DEVICE_PASS(a), DEVICE_16(__VA_ARGS__)
+#define DEVICE_18TH(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, which, ...) which
 #define DEVICE_ALL(...)                                                                            \
-    DEVICE_17TH(__VA_ARGS__, DEVICE_16, DEVICE_15, DEVICE_14, DEVICE_13, DEVICE_12, DEVICE_11,     \
-                DEVICE_10, DEVICE_9, DEVICE_8, DEVICE_7, DEVICE_6, DEVICE_5, DEVICE_4, DEVICE_3,   \
-                DEVICE_2, DEVICE_1, )                                                              \
+    DEVICE_18TH(__VA_ARGS__, DEVICE_17, DEVICE_16, DEVICE_15, DEVICE_14, DEVICE_13, DEVICE_12,     \
+                DEVICE_11, DEVICE_10, DEVICE_9, DEVICE_8, DEVICE_7, DEVICE_6, DEVICE_5, DEVICE_4,  \
+                DEVICE_3, DEVICE_2, DEVICE_1, )                                                    \
     (__VA_ARGS__)
 
 #define FM_OP(name, parameters, arguments)                                                         \

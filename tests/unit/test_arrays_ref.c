@@ -265,6 +265,49 @@ static void swiglu_back_is_the_gradient_of_a_prefix(void **state)
         expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
 }
 
+static double clamped_value(const struct scalar *s)
+{
+    ref()->swiglu_clamped(fm_to_f32(s->y), s->x[0], s->n[0], s->n[1], 1.702f, 2);
+    return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
+}
+
+/* By the formula, and its gradient by differences, far enough from where it bends. */
+static void clamped_swiglu_bends_where_it_says(void **state)
+{
+    (void)state;
+    enum { N = 3, I = 17, WIDTH = 11 };
+    struct scalar s = {.value = clamped_value, .n = {N, I}};
+    s.x[0] = normals(2 * N * I, 2), s.y = floats(N * I);
+    for (int i = 0; i < 2 * N * I; i++)
+        s.x[0][i] += fabs(fabs(s.x[0][i]) - 2) < 0.1 ? 0.3f : 0;
+    float *r = normals(N * I, 1), *dgu = floats(2 * N * WIDTH), *full = floats(2 * N * I);
+    s.r = r;
+    s.value(&s);
+    for (int i = 0; i < N * I; i++) {
+        double g = fmin(s.x[0][2 * i], 2), u = fmax(-2, fmin(s.x[0][2 * i + 1], 2));
+        float want = (float)((u + 1) * g / (1 + exp(-(double)1.702f * g)));
+        expect_close(&s.y[i], &want, 1, 1e-7, "h");
+    }
+    ref()->swiglu_clamped_back(fm_to_f32(full), r, s.x[0], N, I, I, 1.702f, 2);
+    expect_gradient(&s, 0, full, 2 * N * I, "dgu");
+    ref()->swiglu_clamped_back(fm_to_f32(dgu), r, s.x[0], N, I, WIDTH, 1.702f, 2);
+    for (int row = 0; row < N; row++)
+        expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
+}
+
+static void biases_score_as_their_own_gradient_says(void **state)
+{
+    (void)state;
+    const float dgu[] = {1, 2, 3, 4, -1, 5, 1, 0}, b[] = {2, -1, 0.5f, 3};
+    double s[2] = {10, 0};
+    ref()->bias_scores(s, b, fm_f32(dgu), 2, 2); /* gradients 0 7 4 4 */
+    assert_true(s[0] == 10 + 49 && s[1] == 4 + 144);
+    const float a[] = {1, 2, 3, 4}, by[] = {1, -2};
+    float g[2] = {5, 6};
+    ref()->add_dots(g, fm_f32(a), by, 2, 2);
+    assert_true(g[0] == 5 - 3 && g[1] == 6 - 5);
+}
+
 static void sums_over_rows_and_channels_are_plain_sums(void **state)
 {
     (void)state;
@@ -319,6 +362,8 @@ int main(void)
         KERNEL_TEST(widths_sum_channels_and_pairs_come_apart),
         KERNEL_TEST(arrays_of_bfloat16_are_the_same_operations),
         KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix),
+        KERNEL_TEST(clamped_swiglu_bends_where_it_says),
+        KERNEL_TEST(biases_score_as_their_own_gradient_says),
         KERNEL_TEST(sums_over_rows_and_channels_are_plain_sums),
         KERNEL_TEST(channel_scores_square_each_parameters_gradient),
     };

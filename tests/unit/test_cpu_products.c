@@ -103,7 +103,7 @@ static void nan_stays_visible(void **state)
             ops->channel_scores(sums, fm_f32(w), fm_f32(w), fm_f32(x), fm_f32(w), fm_f32(w),
                                 fm_f32(w), 1, W / 2, W);
             assert_true(isnan(sums[at / 2]) && !isnan(sums[W / 2 - 1]));
-            ops->attention(y, x, w, w, 1, N, 1, 1, W, W, sqrt(W), 0);
+            ops->attention(y, x, w, w, NULL, 1, N, 1, 1, W, W, sqrt(W), 0);
             assert_true(isnan(y[0]));
             ops->route(ids, aux, x, 1, W, 2);
             assert_true(isnan(aux[0]) && isnan(aux[1]));

@@ -90,7 +90,7 @@ static void run_rope(const struct fm_ops *ops, const int *z, struct outputs *o)
               z[3], z[4], z[5], -1);
 }
 
-/* z: S T Q G C D window */
+/* z: S T Q G C D window sinks */
 static void run_attention(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
     size_t rq = (size_t)z[0] * z[1] * z[2], rk = (size_t)z[0] * z[1] * z[3], C = z[4], D = z[5];
@@ -100,9 +100,10 @@ static void run_attention(const struct fm_ops *ops, const int *z, struct outputs
     float *dk = give(o, floats(rk * C), rk * C, TOL_SUM);
     float *dv = give(o, floats(rk * D), rk * D, TOL_SUM);
     double root = sqrt(z[4]) * (C == D ? 1 : 0.7);
-    ops->attention(y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5], root, z[6]);
-    ops->attention_back(dq, dk, dv, d_o, y, q, k, v, z[0], z[1], z[2], z[3], z[4], z[5], root,
-                        z[6]);
+    const float *sinks = z[7] ? normals((size_t)z[2], 2) : NULL;
+    ops->attention(y, q, k, v, sinks, z[0], z[1], z[2], z[3], z[4], z[5], root, z[6]);
+    ops->attention_back(dq, dk, dv, d_o, y, q, k, v, sinks, z[0], z[1], z[2], z[3], z[4], z[5],
+                        root, z[6]);
 }
 
 /* z: N Q A R D */
@@ -212,6 +213,19 @@ static void run_swiglu(const struct fm_ops *ops, const int *z, struct outputs *o
                      z[2]);
     ops->dot_rows(give(o, floats(z[0]), z[0], TOL_SUM), fm_f32(h), fm_f32(dh), z[0], z[1], z[2]);
     ops->channel_sums(give_doubles(o, z[1], TOL_EACH), fm_f32(h), fm_f32(dh), z[0], z[1]);
+}
+
+/* z: n I k */
+static void run_swiglu_clamped(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1], nk = (size_t)z[0] * z[2];
+    float *gu = normals(2 * n, 2), *dh = normals(n, 1), *b = normals(2 * (size_t)z[1], 1);
+    float *h = give(o, floats(n), n, TOL_EACH);
+    float *dgu = give(o, floats(2 * nk), 2 * nk, TOL_EACH);
+    ops->swiglu_clamped(fm_to_f32(h), gu, z[0], z[1], 1.702f, 1.5f);
+    ops->swiglu_clamped_back(fm_to_f32(dgu), dh, gu, z[0], z[1], z[2], 1.702f, 1.5f);
+    ops->add_dots(give(o, normals(z[0], 1), z[0], TOL_SUM), fm_f32(h), b, z[0], z[1]);
+    ops->bias_scores(give_doubles(o, z[1], TOL_SUM), b, fm_f32(gu), z[0], z[1]);
 }
 
 /* z: rows, columns, dtype of what is read */
@@ -379,7 +393,7 @@ static void run_adamw(const struct fm_ops *ops, const int *z, struct outputs *o)
 static const struct {
     const char *name;
     run_case *run;
-    int z[7];
+    int z[8];
 } cases[] = {
     {"gemm", run_gemm, {3, 17, 5, 0, 0, 0}},
     {"gemm", run_gemm, {1, 1, 1, 1, 1, 1}},
@@ -406,6 +420,8 @@ static const struct {
     {"attention", run_attention, {3, 1, 2, 1, 2, 2, 0}},
     {"attention", run_attention, {2, 67, 4, 2, 11, 6, 0}},
     {"attention", run_attention, {1, 131, 3, 3, 14, 37, 70}},
+    {"attention", run_attention, {2, 131, 4, 2, 10, 10, 7, 1}},
+    {"attention", run_attention, {1, 66, 3, 1, 6, 9, 0, 1}},
     {"join keys", run_join_keys, {3, 5, 7, 4, 3}},
     {"join keys", run_join_keys, {700, 3, 12, 8, 20}},
     {"route", run_route, {3, 5, 2}},
@@ -429,6 +445,9 @@ static const struct {
     {"swiglu", run_swiglu, {3, 17, 11}},
     {"swiglu", run_swiglu, {1, 37, 1}},
     {"swiglu", run_swiglu, {60, 1100, 1100}},
+    {"clamped", run_swiglu_clamped, {3, 17, 11}},
+    {"clamped", run_swiglu_clamped, {1, 1, 1}},
+    {"clamped", run_swiglu_clamped, {60, 1100, 1099}},
     {"memory", run_memory, {3, 5, FM_F32}},
     {"memory", run_memory, {1, 1, FM_BF16}},
     {"memory", run_memory, {37, 2100, FM_BF16}}, /* several blocks and tiles */

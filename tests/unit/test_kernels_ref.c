@@ -118,7 +118,7 @@ static void rope_turns_by_position_and_back(void **state)
     check_rope(10, true, 0, 5 + 1, 1);
 }
 
-/* n: S T Q G C D window; scores are divided by 1.5 sqrt(C) where D differs */
+/* n: S T Q G C D window sinks; scores are divided by 1.5 sqrt(C) where D differs */
 static double root_of(const int *n)
 {
     return sqrt(n[4]) * (n[4] == n[5] ? 1 : 1.5);
@@ -127,22 +127,24 @@ static double root_of(const int *n)
 static double attention_value(const struct scalar *s)
 {
     const int *n = s->n;
-    ref()->attention(s->y, s->x[0], s->x[1], s->x[2], n[0], n[1], n[2], n[3], n[4], n[5],
+    const float *sinks = n[7] ? s->x[3] : NULL;
+    ref()->attention(s->y, s->x[0], s->x[1], s->x[2], sinks, n[0], n[1], n[2], n[3], n[4], n[5],
                      root_of(n), n[6]);
     return weighted(s->y, s->r, (size_t)n[0] * n[1] * n[2] * n[5]);
 }
 
-static void check_attention_back(int S, int T, int Q, int G, int C, int D, int window)
+static void check_attention_back(int S, int T, int Q, int G, int C, int D, int window, bool sinks)
 {
     size_t nq = (size_t)S * T * Q * C, nk = (size_t)S * T * G * C;
     size_t no = (size_t)S * T * Q * D, nv = (size_t)S * T * G * D;
-    struct scalar s = {.value = attention_value, .n = {S, T, Q, G, C, D, window}};
+    struct scalar s = {.value = attention_value, .n = {S, T, Q, G, C, D, window, sinks}};
     s.x[0] = normals(nq, 1), s.x[1] = normals(nk, 1), s.x[2] = normals(nv, 1);
+    s.x[3] = normals((size_t)Q, 1);
     s.y = floats(no), s.r = normals(no, 1);
     s.value(&s);
     float *dq = floats(nq), *dk = floats(nk), *dv = floats(nv);
-    ref()->attention_back(dq, dk, dv, s.r, s.y, s.x[0], s.x[1], s.x[2], S, T, Q, G, C, D,
-                          root_of(s.n), window);
+    ref()->attention_back(dq, dk, dv, s.r, s.y, s.x[0], s.x[1], s.x[2], sinks ? s.x[3] : NULL, S, T,
+                          Q, G, C, D, root_of(s.n), window);
     expect_gradient(&s, 0, dq, nq, "dq");
     expect_gradient(&s, 1, dk, nk, "dk");
     expect_gradient(&s, 2, dv, nv, "dv");
@@ -151,11 +153,12 @@ static void check_attention_back(int S, int T, int Q, int G, int C, int D, int w
 static void attention_back_is_the_gradient(void **state)
 {
     (void)state;
-    check_attention_back(2, 5, 6, 2, 10, 10, 0);
-    check_attention_back(1, 7, 3, 3, 4, 4, 3);
-    check_attention_back(1, 1, 2, 1, 2, 2, 0);
-    check_attention_back(2, 5, 4, 2, 7, 3, 0);
-    check_attention_back(1, 6, 2, 2, 4, 9, 4);
+    check_attention_back(2, 5, 6, 2, 10, 10, 0, false);
+    check_attention_back(1, 7, 3, 3, 4, 4, 3, false);
+    check_attention_back(1, 1, 2, 1, 2, 2, 0, false);
+    check_attention_back(2, 5, 4, 2, 7, 3, 0, false);
+    check_attention_back(1, 6, 2, 2, 4, 9, 4, false);
+    check_attention_back(2, 6, 4, 2, 4, 4, 3, true);
 }
 
 static void attention_sees_the_past_inside_the_window(void **state)
@@ -164,11 +167,11 @@ static void attention_sees_the_past_inside_the_window(void **state)
     enum { S = 2, T = 6, C = 4 };
     size_t n = S * T * C;
     float *q = normals(n, 1), *k = floats(n), *v = normals(n, 1), *o = floats(n);
-    ref()->attention(o, q, v, v, S, T, 1, 1, C, C, 2, 1);
+    ref()->attention(o, q, v, v, NULL, S, T, 1, 1, C, C, 2, 1);
     expect_close(o, v, n, 0, "o where only the row itself is seen");
     memset(k, 0, n * sizeof *k); /* all keys alike: the mean of what is seen */
     for (int window = 0; window < 4; window++) {
-        ref()->attention(o, q, k, v, S, T, 1, 1, C, C, 2, window);
+        ref()->attention(o, q, k, v, NULL, S, T, 1, 1, C, C, 2, window);
         for (int t = 0; t < S * T; t++) {
             int pos = t % T, seen = window && window < pos + 1 ? window : pos + 1;
             double sum = 0;

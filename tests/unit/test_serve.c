@@ -296,7 +296,7 @@ static void attention_over_the_cache_is_the_definitions_last_row(void **state)
         random_floats(v, S * n * G * C, 2);
         random_floats(q, S * n * Q * C, 3);
         fm_serve_store(&cache, k, v, 0, S, 0, n); /* rounds k and v */
-        fm_ops_ref()->attention(o, q, k, v, S, n, Q, G, C, C, sqrt(C), 0);
+        fm_ops_ref()->attention(o, q, k, v, NULL, S, n, Q, G, C, C, sqrt(C), 0);
         for (int s = 0; s < S; s++)
             memcpy(newest + s * Q * C, q + ((size_t)s * n + n - 1) * Q * C, sizeof newest / S);
         fm_serve_attend(got, newest, &cache, S, Q, n);
