@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,13 +14,15 @@
 OFFSET(fm_clip_layer, channels, 40);
 OFFSET(fm_clip_layer, budget, 88);
 OFFSET(fm_clip_layer, reserved, 108);
+OFFSET(fm_clip_layer, down_bias, 120);
+OFFSET(fm_clip_layer, limit, 132);
 OFFSET(fm_clip_call, N, 8);
 OFFSET(fm_clip_call, hidden, 24);
 OFFSET(fm_clip_call, stream, 96);
 OFFSET(fm_clip_call, budget_type, 112);
 OFFSET(fm_clip_layer, path, FM_CLIP_LAYER_SIZE_MIN);
 OFFSET(fm_clip_call, stream, FM_CLIP_CALL_SIZE_MIN);
-_Static_assert(sizeof(struct fm_clip_layer) == 112, "fm_clip_layer changed");
+_Static_assert(sizeof(struct fm_clip_layer) == 136, "fm_clip_layer changed");
 _Static_assert(sizeof(struct fm_clip_call) == 120, "fm_clip_call changed");
 _Static_assert(sizeof(struct fm_clip_error) == 1024, "fm_clip_error changed");
 
@@ -163,6 +166,20 @@ static int32_t check_sizes(const struct fm_clip_layer *l, struct fm_clip_error *
     return check_all(limits, sizeof limits / sizeof *limits, error);
 }
 
+/* The activation's two numbers, and what the CPU alone has. */
+static int32_t check_activation(const struct fm_clip_layer *l, struct fm_clip_error *error)
+{
+    bool clamped = l->activation == FM_CLIP_SWIGLU_CLAMPED;
+    if (clamped ? !(l->alpha > 0 && l->limit > 0) : l->alpha != 0 || l->limit != 0)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "alpha is %g and limit %g, but must be %s",
+                            (double)l->alpha, (double)l->limit, clamped ? "above 0" : "0");
+    if (l->device == FM_CLIP_CUDA && (clamped || l->gate_up_bias || l->down_bias))
+        return fm_clip_fail(error, FM_CLIP_EDEVICE,
+                            "on CUDA there is no FM_CLIP_SWIGLU_CLAMPED, gate_up_bias or "
+                            "down_bias; the CPU has them");
+    return FM_CLIP_OK;
+}
+
 static int32_t check_layer(const struct fm_clip_layer *l, struct fm_clip_error *error)
 {
     int32_t code = check_sizes(l, error);
@@ -170,7 +187,7 @@ static int32_t check_layer(const struct fm_clip_layer *l, struct fm_clip_error *
         return code;
     const struct limit limits[] = {
         {"ordinal", l->ordinal, 0, l->device == FM_CLIP_CPU ? 0 : INT32_MAX},
-        {"activation", l->activation, FM_CLIP_SILU, FM_CLIP_SILU},
+        {"activation", l->activation, FM_CLIP_SILU, FM_CLIP_SWIGLU_CLAMPED},
         {"e0", l->e0, 0, INT32_MAX - l->E},
         {"B", l->B, 1, 65536},
         {"channels", l->channels, 0, (int64_t)1 << 40},
@@ -183,7 +200,7 @@ static int32_t check_layer(const struct fm_clip_layer *l, struct fm_clip_error *
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "gate_up or down is NULL");
     if (!l->row0 || !l->cap || !l->widths || !l->budget)
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "row0, cap, widths or budget is NULL");
-    return FM_CLIP_OK;
+    return check_activation(l, error);
 }
 
 int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row0,

@@ -6,10 +6,16 @@
  *     out[t] = round( sum over slots j, in order, of weights[t,j] * z[t,j] ),      sums in float32
  *     z[t,j] = sum over c < k of silu(gate_c . x) (up_c . x) down_c
  *
- * with x = hidden[t], e = ids[t,j] - e0, k = widths[b, e] and b the budget in force.  A slot whose
- * id is -1 or outside [e0, e0 + E), and a slot of width 0, contributes nothing: this is how expert
- * parallelism and padded rows are told.  Duplicate ids add.  Shared experts, the router and the sum
- * over ranks belong to the caller.
+ * with x = hidden[t], e = ids[t,j] - e0, k = widths[b, e] and b the budget in force.  With biases
+ * and FM_CLIP_SWIGLU_CLAMPED, on the CPU alone,
+ *
+ *     g = min(gate_c . x + its bias, limit),  u = up_c . x + its bias brought into [-limit, limit]
+ *     z[t,j] = bias of down_e + sum over c < k of (u + 1) g sigmoid(alpha g) down_c
+ *
+ * A slot whose id is -1 or outside [e0, e0 + E) contributes nothing, nor does a slot of width 0 but
+ * for its down's bias: this is how expert parallelism and padded rows are told.  (Where channels of
+ * an expert are shared out over ranks, one rank alone gives the bias.)  Duplicate ids add.  Shared
+ * experts, the router and the sum over ranks belong to the caller.
  *
  * The bits of a row of `out` depend on that row's hidden, ids, weights and widths alone: not on
  * N, on other rows, on the workspace or on the number of threads; the same call gives the same
@@ -77,7 +83,10 @@ enum fm_clip_type {
     FM_CLIP_I64 = 4
 };
 
-enum fm_clip_activation { FM_CLIP_SILU = 0 };
+enum fm_clip_activation {
+    FM_CLIP_SILU = 0,
+    FM_CLIP_SWIGLU_CLAMPED = 1 /* CPU; with alpha and limit */
+};
 
 /* How to compute, for tests and measurements; prepare refuses what the machine or shape lacks. */
 enum fm_clip_path {
@@ -126,7 +135,10 @@ struct fm_clip_layer {
     int32_t threads;       /* 100: CPU: the most that a call may use, 0: all available; CUDA: 0 */
     int32_t path;          /* 104: enum fm_clip_path, 0 */
     int32_t reserved;      /* 108: 0 */
-};                         /* 112 bytes */
+    const void *gate_up_bias; /* 112: (2 channels), of the rows of gate_up; NULL: none */
+    const void *down_bias;    /* 120: (E, H); NULL: none */
+    float alpha, limit;       /* 128: of FM_CLIP_SWIGLU_CLAMPED, above 0; else 0 */
+};                            /* 136 bytes */
 
 /* One call.  Zero the struct, set `size`. */
 struct fm_clip_call {

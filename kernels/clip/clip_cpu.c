@@ -251,20 +251,58 @@ FM_CLONES static void swiglu(float *restrict h, const float *restrict gu, int ch
     }
 }
 
-/* Sums of gate and up become inner activations, in the form the second product reads. */
-static void activate(const struct pass *p, const struct piece *t, const float *sums)
+FM_CLONES static void swiglu_clamped(float *restrict h, const float *restrict gu, int channels,
+                                     float alpha, float limit)
 {
-    float wide[TASK_LANES / 2];
+    for (int j = 0; j < channels; j++) {
+        float g = gu[2 * j], u = gu[2 * j + 1];
+        g = g > limit ? limit : g; /* NaN stays */
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        h[j] = g / (1 + fm_expf(-alpha * g)) * (u + 1);
+    }
+}
+
+/* n elements of an array of the layer's type, from element `first` on. */
+static void widen(float *to, const void *array, int64_t first, int n, const struct fm_clip_layer *l)
+{
+    const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
+    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
+}
+
+FM_CLONES static void add_bias(float *restrict y, const float *restrict b, int n)
+{
+    for (int i = 0; i < n; i++)
+        y[i] += b[i];
+}
+
+/* h (channels) of a row's sums. */
+static void inner(float *h, const float *gu, int channels, const struct fm_clip_layer *l)
+{
+    if (l->activation == FM_CLIP_SILU)
+        swiglu(h, gu, channels);
+    else
+        swiglu_clamped(h, gu, channels, l->alpha, l->limit);
+}
+
+/* Sums of gate and up become inner activations, in the form the second product reads. */
+static void activate(const struct pass *p, const struct piece *t, float *sums)
+{
+    const struct fm_clip_layer *l = &p->clip->base.layer;
+    float wide[TASK_LANES / 2], bias[TASK_LANES];
     int channels = t->lanes / 2, end = (t->lane + t->lanes) / 2;
+    if (l->gate_up_bias)
+        widen(bias, l->gate_up_bias, 2 * p->clip->row0[t->group->expert] + t->lane, t->lanes, l);
     for (int r = 0; r < t->rows; r++) {
         char *row = p->h + (t->first + r) * p->h_stride;
-        const float *gu = sums + (size_t)r * TASK_LANES;
+        float *gu = sums + (size_t)r * TASK_LANES;
+        if (l->gate_up_bias)
+            add_bias(gu, bias, t->lanes);
         if (!p->clip->tile->pair) {
-            swiglu((float *)row + t->lane / 2, gu, channels);
+            inner((float *)row + t->lane / 2, gu, channels, l);
             continue;
         }
         uint16_t *h = (uint16_t *)row;
-        swiglu(wide, gu, channels);
+        inner(wide, gu, channels, l);
         fm_dtype_from_f32(h + t->lane / 2, wide, FM_BF16, (size_t)channels);
         if (end == t->group->width && end % 2)
             h[end] = 0;
@@ -321,10 +359,16 @@ static void combine(const struct pass *p, int32_t t, int first, int n, float *su
     char *out = (char *)c->out + ((p->t0 + t) * c->out_stride + first) * size;
     float *y = l->type == FM_CLIP_F32 ? (float *)out : sum;
     memset(y, 0, (size_t)n * sizeof *y);
-    for (int32_t s = t * c->K; s < (t + 1) * c->K; s++)
+    for (int32_t s = t * c->K; s < (t + 1) * c->K; s++) {
+        float weight = c->weights[p->t0 * c->K + s];
+        int32_t e = l->down_bias ? fm_clip_plan_expert(l, c, p->t0 * c->K + s) : -1;
         if (p->plan.position[s] >= 0)
-            add_scaled(y, p->z + (int64_t)p->plan.position[s] * l->H + first,
-                       c->weights[p->t0 * c->K + s], n);
+            add_scaled(y, p->z + (int64_t)p->plan.position[s] * l->H + first, weight, n);
+        if (e < 0)
+            continue;
+        widen(sum + COMBINE_COLS, l->down_bias, (int64_t)e * l->H + first, n, l);
+        add_scaled(y, sum + COMBINE_COLS, weight, n);
+    }
     if (l->type != FM_CLIP_F32)
         fm_dtype_from_f32(out, y, fm_clip_dtype(l->type), (size_t)n);
 }

@@ -35,8 +35,7 @@ static int32_t read_budget(const struct fm_clip_call *c, int32_t B, int32_t *fau
     }
 }
 
-/* The local expert of an id, or -1. */
-static int32_t local_expert(const struct fm_clip_layer *l, const struct fm_clip_call *c,
+int32_t fm_clip_plan_expert(const struct fm_clip_layer *l, const struct fm_clip_call *c,
                             int64_t slot)
 {
     int64_t id = c->ids_type == FM_CLIP_I32 ? ((const int32_t *)c->ids)[slot]
@@ -62,7 +61,7 @@ static int32_t find_widths(struct fm_clip_plan *p, const struct fm_clip_layer *l
     for (int32_t t = 0; t < n; t++) {
         int32_t b = c->budgets ? clamp_budget(c->budgets[first + t], l->B, &faults) : all;
         for (int32_t s = t * c->K; s < (t + 1) * c->K; s++) {
-            int32_t e = local_expert(l, c, first * c->K + s);
+            int32_t e = fm_clip_plan_expert(l, c, first * c->K + s);
             int32_t k = e < 0 ? 0 : clamp_width(l->widths[(int64_t)b * l->E + e], cap[e], &faults);
             p->width[s] = k;
             p->position[s] = k > 0 ? e : -1;

@@ -26,6 +26,10 @@ struct fm_clip_plan {
     int32_t groups, positions;
 };
 
+/* The local expert of a slot of a call, by its number among all, or -1. */
+int32_t fm_clip_plan_expert(const struct fm_clip_layer *layer, const struct fm_clip_call *call,
+                            int64_t slot);
+
 /* Plan tokens [first, first + n) of a call that has its budget set, cap (E); returns bits of enum
  * fm_clip_fault. */
 int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,

@@ -14,10 +14,31 @@ struct rows {
     float *x, *gate, *up, *down; /* (H) each */
 };
 
-static void widen(float *to, const void *array, int64_t first, const struct fm_clip_layer *l)
+static void widen(float *to, const void *array, int64_t first, int n, const struct fm_clip_layer *l)
 {
     const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
-    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)l->H);
+    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
+}
+
+/* Adds `by` times a row, and what it is in size. */
+static void add_row(double *out, double *size, const float *row, double by, int H)
+{
+    for (int i = 0; i < H; i++) {
+        double term = by * (double)row[i];
+        out[i] += term;
+        if (size)
+            size[i] += fabs(term);
+    }
+}
+
+static double inner(double g, double u, const struct fm_clip_layer *l)
+{
+    double limit = (double)l->limit;
+    if (l->activation == FM_CLIP_SILU)
+        return g / (1 + exp(-g)) * u;
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return (u + 1) * g / (1 + exp(-(double)l->alpha * g));
 }
 
 /* Adds weight * expert(x) of one channel into out and size. */
@@ -26,35 +47,36 @@ static void add_channel(double *out, double *size, const struct rows *r, int64_t
 {
     int H = r->l->H;
     double g = 0, u = 0;
-    widen(r->gate, r->l->gate_up, 2 * channel * H, r->l);
-    widen(r->up, r->l->gate_up, (2 * channel + 1) * H, r->l);
-    widen(r->down, r->l->down, channel * H, r->l);
+    float bias[2] = {0, 0};
+    widen(r->gate, r->l->gate_up, 2 * channel * H, H, r->l);
+    widen(r->up, r->l->gate_up, (2 * channel + 1) * H, H, r->l);
+    widen(r->down, r->l->down, channel * H, H, r->l);
+    if (r->l->gate_up_bias)
+        widen(bias, r->l->gate_up_bias, 2 * channel, 2, r->l);
     for (int i = 0; i < H; i++) {
         g += (double)r->x[i] * (double)r->gate[i];
         u += (double)r->x[i] * (double)r->up[i];
     }
-    double h = g / (1 + exp(-g)) * u;
-    for (int i = 0; i < H; i++) {
-        double term = weight * h * (double)r->down[i];
-        out[i] += term;
-        if (size)
-            size[i] += fabs(term);
-    }
+    double h = inner(g + (double)bias[0], u + (double)bias[1], r->l);
+    add_row(out, size, r->down, weight * h, H);
 }
 
 static void add_token(double *out, double *size, const struct rows *r,
                       const struct fm_clip_plan *plan, int64_t t)
 {
     const struct fm_clip_call *c = r->c;
-    widen(r->x, c->hidden, t * c->hidden_stride, r->l);
+    widen(r->x, c->hidden, t * c->hidden_stride, r->l->H, r->l);
     for (int32_t j = 0; j < c->K; j++) {
         int64_t slot = t * c->K + j;
-        if (plan->position[slot] < 0)
+        int32_t e = fm_clip_plan_expert(r->l, c, slot);
+        if (e < 0)
             continue;
-        int64_t id = c->ids_type == FM_CLIP_I32 ? ((const int32_t *)c->ids)[slot]
-                                                : ((const int64_t *)c->ids)[slot];
         for (int32_t k = 0; k < plan->width[slot]; k++)
-            add_channel(out, size, r, r->l->row0[id - r->l->e0] + k, c->weights[slot]);
+            add_channel(out, size, r, r->l->row0[e] + k, c->weights[slot]);
+        if (r->l->down_bias) {
+            widen(r->down, r->l->down_bias, (int64_t)e * r->l->H, r->l->H, r->l);
+            add_row(out, size, r->down, c->weights[slot], r->l->H);
+        }
     }
 }
 

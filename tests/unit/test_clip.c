@@ -263,6 +263,84 @@ static void width_zero_gives_zero_and_no_tokens_are_no_work(void **state)
     free_arrays();
 }
 
+/* The layer's experts with biases, clamped where many gates and ups are beyond; biases of channels
+ * that nobody owns are NaN. */
+static void clamp_layer(struct layer *s)
+{
+    size_t channels = (size_t)s->l.channels, H = (size_t)s->l.H, E = (size_t)s->l.E;
+    char *bias = numbers(2 * channels, s->l.type, 1);
+    for (size_t c = 0; c < channels; c++)
+        for (size_t i = 0; i < 2 && c % (channels / E) >= (size_t)s->l.cap_max; i++)
+            write_number(bias + (2 * c + i) * bytes_of(s->l.type), s->l.type, NAN);
+    s->l.activation = FM_CLIP_SWIGLU_CLAMPED;
+    s->l.alpha = 1.702f;
+    s->l.limit = 1.25f;
+    s->l.gate_up_bias = bias;
+    s->l.down_bias = numbers(E * H, s->l.type, 1);
+}
+
+static void clamped_experts_with_biases_agree_with_the_definition(void **state)
+{
+    (void)state;
+    static const int sizes[][2] = {{48, 37}, {67, 331}, {33, 800}, {1, 1}};
+    for (size_t z = 0; z < 4; z++)
+        for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++)
+            for (size_t p = 0; p < 4; p++) {
+                struct layer s = make_layer(type, sizes[z][0], sizes[z][1], 5);
+                struct fm_clip *clip = NULL;
+                clamp_layer(&s);
+                s.l.path = paths[p];
+                struct call c = make_call(&s, 29, 2);
+                ((int32_t *)c.c.ids)[3] = -1;
+                for (*s.budget = 0;
+                     fm_clip_prepare(&clip, &s.l, NULL) == FM_CLIP_OK && *s.budget < s.l.B;
+                     ++*s.budget) {
+                    run(clip, &s, &c);
+                    expect_definition(&s, &c, clip);
+                    fm_clip_release(clip);
+                }
+                fm_clip_release(*s.budget == s.l.B ? clip : NULL);
+                free_arrays();
+            }
+}
+
+/* By the formula of clip.h, one channel wide; and width 0, which is down's bias alone. */
+static void a_clamped_channel_and_none_are_by_the_formula(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 1, 1, 1);
+    struct call c = make_call(&s, 1, 1);
+    const float gate_up[2] = {2, -3}, bias[2] = {0.5f, 1}, down = 0.75f, down_bias = -2, x = 1.5f;
+    s.l.gate_up = gate_up, s.l.gate_up_bias = bias, s.l.down = &down, s.l.down_bias = &down_bias;
+    s.l.activation = FM_CLIP_SWIGLU_CLAMPED, s.l.alpha = 1.702f, s.l.limit = 3;
+    c.c.hidden = &x;
+    double weight = c.c.weights[0];
+    assert_true(run_once(&s, &c)); /* gate 3.5, up -3.5 */
+    double h = (-3 + 1) * 3 / (1 + exp(-1.702 * 3));
+    assert_true(fabs(out_at(&s, &c, 0) - weight * (h * 0.75 - 2)) < 1e-5 * fabs(weight));
+    s.widths[0] = 0;
+    assert_true(run_once(&s, &c));
+    assert_true(fabs(out_at(&s, &c, 0) - weight * -2) < 1e-6 * fabs(weight));
+    ((int32_t *)c.c.ids)[0] = 1; /* nobody here */
+    assert_true(run_once(&s, &c));
+    assert_true(out_at(&s, &c, 0) == 0);
+    free_arrays();
+}
+
+static void cuda_refuses_biases_by_name(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 4, 4, 2);
+    struct fm_clip_error error;
+    struct fm_clip *clip;
+    clamp_layer(&s);
+    s.l.device = FM_CLIP_CUDA;
+    s.l.threads = 0;
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, &error), FM_CLIP_EDEVICE);
+    assert_non_null(strstr(error.text, "FM_CLIP_SWIGLU_CLAMPED"));
+    free_arrays();
+}
+
 /* The resident channels of `s` alone, in memory of exactly that size. */
 static void freed_tails_give_the_same_bits(void **state)
 {
@@ -568,6 +646,9 @@ int main(void)
         KERNEL_TEST(a_nan_stays_in_its_row),
         KERNEL_TEST(one_expert_may_get_all_tokens_and_another_none),
         KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work),
+        KERNEL_TEST(clamped_experts_with_biases_agree_with_the_definition),
+        KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula),
+        KERNEL_TEST(cuda_refuses_biases_by_name),
         KERNEL_TEST(freed_tails_give_the_same_bits),
         KERNEL_TEST(two_ranks_add_up_to_the_whole),
         KERNEL_TEST(every_channel_is_dealt_to_one_rank_in_order),

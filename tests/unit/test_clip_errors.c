@@ -24,7 +24,9 @@ static void wrong_layers_are_refused_with_a_sentence(void **state)
     BAD(l.size = 4097, FM_CLIP_EUSAGE, "layer size is 4097, but may be 104 to 4096");
     BAD(l.device = 7, FM_CLIP_EUSAGE, "device is 7, but may be 0 to 1");
     BAD(l.type = FM_CLIP_I32, FM_CLIP_EUSAGE, "type is 3, but may be 0 to 2");
-    BAD(l.activation = 1, FM_CLIP_EUSAGE, "activation is 1, but may be 0 to 0");
+    BAD(l.activation = 2, FM_CLIP_EUSAGE, "activation is 2, but may be 0 to 1");
+    BAD(l.activation = 1, FM_CLIP_EUSAGE, "alpha is 0 and limit 0, but must be above 0");
+    BAD(l.limit = 7, FM_CLIP_EUSAGE, "alpha is 0 and limit 7, but must be 0");
     BAD(l.H = 0, FM_CLIP_EUSAGE, "H is 0, but may be 1 to 1048576");
     BAD(l.E = 0, FM_CLIP_EUSAGE, "E is 0, but may be 1 to 65536");
     BAD(l.B = 0, FM_CLIP_EUSAGE, "B is 0, but may be 1 to 65536");
@@ -106,7 +108,7 @@ static void remove_edge(struct edge *e)
 static void structs_of_other_headers_give_the_same_bits(void **state)
 {
     (void)state;
-    static const uint32_t layer_sizes[] = {FM_CLIP_LAYER_SIZE_MIN, 112, 120, FM_CLIP_SIZE_MAX};
+    static const uint32_t layer_sizes[] = {FM_CLIP_LAYER_SIZE_MIN, 112, 136, FM_CLIP_SIZE_MAX};
     static const uint32_t call_sizes[] = {FM_CLIP_CALL_SIZE_MIN, 104, 112, 120, FM_CLIP_SIZE_MAX};
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct call good = make_call(&s, 3, 2);
@@ -144,16 +146,16 @@ static void fields_not_known_here_are_refused(void **state)
     double out[3 * 16];
     assert_int_equal(fm_clip_prepare(&clip, &s.l, NULL), FM_CLIP_OK);
     for (int last = 0; last < 2; last++) {
-        struct edge l = put_at_edge(&s.l, sizeof s.l, 128);
+        struct edge l = put_at_edge(&s.l, sizeof s.l, 144);
         struct edge c = put_at_edge(&good.c, sizeof good.c, 128);
-        ((char *)l.at)[last ? 127 : 112] = 1;
+        ((char *)l.at)[last ? 143 : 136] = 1;
         ((char *)c.at)[last ? 127 : 120] = 1;
         assert_int_equal(fm_clip_prepare(&none, l.at, &error), FM_CLIP_EUSAGE);
         assert_string_equal(error.text,
-                            last ? "layer has something at byte 127, but libfm_clip " FM_VERSION
-                                   " knows 112 bytes: a newer one is needed"
-                                 : "layer has something at byte 112, but libfm_clip " FM_VERSION
-                                   " knows 112 bytes: a newer one is needed");
+                            last ? "layer has something at byte 143, but libfm_clip " FM_VERSION
+                                   " knows 136 bytes: a newer one is needed"
+                                 : "layer has something at byte 136, but libfm_clip " FM_VERSION
+                                   " knows 136 bytes: a newer one is needed");
         assert_int_equal(fm_clip_workspace_bytes(l.at, 3, 2), 0);
         assert_int_equal(fm_clip_forward(clip, c.at, &error), FM_CLIP_EUSAGE);
         assert_string_equal(error.text,
