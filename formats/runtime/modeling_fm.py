@@ -1,5 +1,5 @@
 """Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5 and 4.7-Flash, MiniMax-M2, ERNIE-4.5,
-DeepSeek-V2 and -V3 with experts of unequal width.
+DeepSeek-V2 and -V3, gpt-oss with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
@@ -22,6 +22,8 @@ Flat experts are two matrices per layer, one expert after another, channels in o
 that a narrower expert is a prefix:
     gate_up  (2 * sum of fm_widths, hidden)   rows g0, u0, g1, u1, ... of each expert
     down     (sum of fm_widths, hidden)       the usual down matrix, transposed
+    bias_gate_up (2 * sum of fm_widths)       gpt-oss: of gate_up's rows
+    bias_down (experts, hidden)               gpt-oss: of each expert, whatever its width
     budget   (1)   `elastic`: the index of the member in force; below zero, the one to start with
 They are two-dimensional on purpose: servers replace a child named `experts` by their own fused
 layer where all its parameters are three-dimensional, and leave this one alone.
@@ -38,6 +40,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib import import_module
+from typing import List
 
 import torch
 import torch.nn.functional as F
@@ -63,34 +66,52 @@ GATHERED = ("colwise_gather_output", "rowwise_split_input")
 # Expert e owns the channels [row0[e], row0[e] + cap[e]) and uses the first widths[index, e] of
 # them; ids outside [0, E) add nothing.  row0 (E) int64, cap (E) int32, widths (B, E) int32 and
 # index (1) int64 are tensors on the device, so that a graph can be replayed at another budget.
+# Experts with biases have bias_gate_up and bias_down, and gpt-oss's activation, whose alpha and limit
+# are one tensor more; else all three are None.
 
 
-def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
+def activation(both, act):
+    """Of products of gate_up, rows of gate and up in turn."""
+    gate, up = both[:, 0::2], both[:, 1::2]
+    if act is None:
+        return F.silu(gate) * up
+    gate, up = gate.clamp(max=act[1]), up.clamp(-act[1], act[1])
+    return (up + 1) * (gate * torch.sigmoid(gate * act[0]))
+
+
+def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biased):
     """Every expert on its own rows.  Reads the widths and the routing on the host."""
+    bias_gate_up, bias_down, act = biased or (None, None, None)
     out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
     extents = torch.stack((row0, widths[index][0].to(row0.dtype)), 1).tolist()
     for e, (first, width) in enumerate(extents):
         row, slot = torch.where(ids == e)
-        if row.numel() and width:
-            both = F.linear(hidden[row], gate_up[2 * first : 2 * (first + width)])
-            y = (F.silu(both[:, 0::2]) * both[:, 1::2]) @ down[first : first + width]
+        if row.numel() and (width or biased):
+            part = slice(2 * first, 2 * (first + width))
+            both = F.linear(hidden[row], gate_up[part], bias_gate_up[part] if biased else None)
+            y = activation(both, act) @ down[first : first + width]
+            y = y + bias_down[e] if biased else y
             out.index_add_(0, row, (y * weights[row, slot, None]).to(out.dtype))
     return out.to(hidden.dtype)
 
 
-def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index):
+def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biased):
     """Every expert on every row, what is not chosen times zero: E / top_k times the work, but
     nothing is read on the host, so that it compiles, and is captured, for all widths at once."""
+    bias_gate_up, bias_down, act = biased or (None, None, None)
     experts = torch.arange(row0.shape[0], device=ids.device)
     share = ((ids[..., None] == experts) * weights[..., None]).sum(1)
     channel = torch.arange(down.shape[0], device=row0.device)
     owner = torch.bucketize(channel, row0, right=True) - 1
     alive = channel - row0[owner] < widths[index][0][owner]
     out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
+    if biased:
+        out = out + share.float() @ bias_down.float()
     for first in range(0, down.shape[0], CHANNELS_AT_ONCE):
         part = slice(first, first + CHANNELS_AT_ONCE)
-        both = F.linear(hidden, gate_up[2 * part.start : 2 * part.stop])
-        inner = F.silu(both[:, 0::2]) * both[:, 1::2] * share[:, owner[part]] * alive[part]
+        rows = slice(2 * part.start, 2 * part.stop)
+        both = F.linear(hidden, gate_up[rows], bias_gate_up[rows] if biased else None)
+        inner = activation(both, act) * share[:, owner[part]] * alive[part]
         out = out + (inner.to(down.dtype) @ down[part]).to(out.dtype)
     return out.to(hidden.dtype)
 
@@ -114,6 +135,7 @@ CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # in one piece; more go in chunks, wi
 
 def clip_struct(name, fields):
     sizes = {"u": ctypes.c_uint32, "i": ctypes.c_int32, "l": ctypes.c_int64, "p": ctypes.c_void_p}
+    sizes["f"] = ctypes.c_float
     pairs = [field.split(":") for field in fields.split()]
     return type(name, (ctypes.Structure,), {"_fields_": [(f, sizes[t]) for f, t in pairs]})
 
@@ -121,7 +143,8 @@ def clip_struct(name, fields):
 ClipLayer = clip_struct(
     "ClipLayer",
     "size:u device:i ordinal:i type:i activation:i H:i E:i e0:i B:i cap_max:i channels:l gate_up:p down:p"
-    " row0:p cap:p widths:p budget:p budget_type:i threads:i path:i reserved:i",
+    " row0:p cap:p widths:p budget:p budget_type:i threads:i path:i reserved:i"
+    " gate_up_bias:p down_bias:p alpha:f limit:f",
 )
 ClipCall = clip_struct(
     "ClipCall",
@@ -182,12 +205,13 @@ def clip_here(kind):
     return clip_kinds[kind]
 
 
-def clip_prepare(gate_up, down, row0, cap, widths):
+def clip_prepare(gate_up, down, row0, cap, widths, biases):
     """The layer's handle and descriptor; None where the library does not serve it."""
     if not clip_here(down.device.type):
         return None
     threads = 0 if down.is_cuda else torch.get_num_threads()
-    key = tuple(t.data_ptr() for t in (gate_up, down, row0, cap, widths)) + (down.dtype, down.shape, threads)
+    arrays = (gate_up, down, row0, cap, widths, *biases)
+    key = tuple(t.data_ptr() for t in arrays) + (down.dtype, down.shape, threads)
     if key not in clip_layers:
         if captures(down):
             raise RuntimeError("libfm_clip: a layer's first call allocates: call the model before capturing it")
@@ -196,6 +220,9 @@ def clip_prepare(gate_up, down, row0, cap, widths):
         layer.type, layer.H, layer.E, layer.B = CLIP_TYPES[down.dtype], down.shape[1], len(row0), len(widths)
         layer.cap_max, layer.channels = int(cap.max()), len(down)
         layer.gate_up, layer.down, layer.row0, layer.cap, layer.widths = key[:5]
+        if biases:
+            layer.gate_up_bias, layer.down_bias, (layer.alpha, layer.limit) = *key[5:7], biases[2].tolist()
+            layer.activation = 1
         layer.budget, layer.budget_type, layer.threads = row0.data_ptr(), CLIP_TYPES[torch.int64], threads
         code = CLIP.fm_clip_prepare(ctypes.byref(handle), ctypes.byref(layer), ctypes.byref(error))
         if code == 69:  # FM_CLIP_EDEVICE: this library or machine cannot serve that device or shape
@@ -204,7 +231,7 @@ def clip_prepare(gate_up, down, row0, cap, widths):
         clip_check(code, error)
         version, name = CLIP.fm_clip_version().decode(), CLIP.fm_clip_name(handle).decode()
         clip_say(f"experts by libfm_clip {version}: {name}")
-        clip_layers[key] = handle, layer, (row0, cap, widths)
+        clip_layers[key] = handle, layer, (row0, cap, widths, *biases[2:])
     return clip_layers[key] and clip_layers[key][:2]
 
 
@@ -228,11 +255,11 @@ def clip_operator(name="clip_experts"):
 @torch.library.custom_op(clip_operator(), mutates_args=())
 def clip_experts(
     hidden: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, row0: Tensor,
-    cap: Tensor, widths: Tensor, index: Tensor,
+    cap: Tensor, widths: Tensor, index: Tensor, biases: List[Tensor],
 ) -> Tensor:
-    prepared = clip_prepare(gate_up, down, row0, cap, widths)
+    prepared = clip_prepare(gate_up, down, row0, cap, widths, biases)
     if prepared is None:
-        return by_torch(hidden, ids, weights, gate_up, down, row0, cap, widths, index)
+        return by_torch(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biases)
     handle, layer = prepared
     hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.float().contiguous()
     out, (N, K) = torch.empty_like(hidden), ids.shape
@@ -254,17 +281,20 @@ def _(hidden, *arguments):
     return torch.empty_like(hidden, memory_format=torch.contiguous_format)
 
 
-def clip_serves(hidden, weights, gate_up):
-    """Whether libfm_clip may be called: what it computes, and nobody wants a gradient."""
+def clip_serves(hidden, weights, gate_up, biased):
+    """Whether libfm_clip may be called: what it computes, on the CPU alone where there are biases, and
+    nobody wants a gradient."""
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
     known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
-    return CLIP is not None and not wanted and known and hidden.device.type in ("cpu", "cuda")
+    devices = ("cpu",) if biased else ("cpu", "cuda")
+    return CLIP is not None and not wanted and known and hidden.device.type in devices
 
 
 def experts_forward(hidden, *arguments):
     """The one place that chooses how the experts are computed."""
-    if clip_serves(hidden, arguments[1], arguments[2]):
-        return clip_experts(hidden, *arguments)
+    plain, biases = arguments[:8], list(arguments[8:])
+    if clip_serves(hidden, arguments[1], arguments[2], biases):
+        return clip_experts(hidden, *plain, biases)
     return by_torch(hidden, *arguments)
 
 
@@ -277,6 +307,9 @@ class FmExperts(nn.Module):
             clip_say("experts by PyTorch, without libfm_clip")
         self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
         self.down = nn.Parameter(torch.empty(sum(cap), config.hidden_size))
+        if config.fm_biased:
+            self.bias_gate_up = nn.Parameter(torch.empty(2 * sum(cap)))
+            self.bias_down = nn.Parameter(torch.empty(len(cap), config.hidden_size))
         if config.fm_family:
             self.budget = nn.Parameter(torch.empty(1), requires_grad=False)
         for name, table in self.tables().items():
@@ -291,21 +324,25 @@ class FmExperts(nn.Module):
             "cap": cap,
             "widths": torch.tensor(family, dtype=torch.int32).minimum(cap),
             "start": torch.tensor([starting_member(config)], dtype=torch.int64),
-        }
+        } | ({"act": torch.tensor([config.swiglu_alpha, config.swiglu_limit])} if config.fm_biased else {})
 
     def reset(self):
         """What a loader left empty: the tables always, parameters where the file lacks them."""
         for name, table in self.tables().items():
             init.copy_(getattr(self, name), table)
-        for weight in (self.gate_up, self.down):
+        for weight in self.weights():
             init.normal_(weight, mean=0.0, std=self.fm_config.initializer_range)
         if hasattr(self, "budget"):
             init.constant_(self.budget, -1)
 
+    def weights(self):
+        biases = (self.bias_gate_up, self.bias_down) if self.fm_config.fm_biased else ()
+        return self.gate_up, self.down, *biases
+
     def loaded(self, name, tensor):
         """A tensor of the file without the rows that fm_load_cap leaves out."""
         stored, cap = self.fm_config.fm_widths[self.layer], loaded_widths(self.fm_config, self.layer)
-        rows = 2 if name == "gate_up" else 1
+        rows = 1 if name == "down" else 2
         if tensor.shape != getattr(self, name).shape and len(tensor) == rows * sum(stored):
             experts = zip(tensor.split([rows * k for k in stored]), cap)
             tensor = torch.cat([expert[: rows * k] for expert, k in experts])
@@ -328,7 +365,9 @@ class FmExperts(nn.Module):
         index = self.start
         if hasattr(self, "budget"):
             index = torch.where(self.budget < 0, index, self.budget.to(index.dtype))
-        weights = (self.gate_up, self.down, self.row0, self.cap, self.widths, index)
+        gate_up, down, *biases = self.weights()
+        weights = (gate_up, down, self.row0, self.cap, self.widths, index)
+        weights += (*biases, self.act) if biases else ()
         return experts_forward(hidden_states, top_k_index, top_k_weights, *weights)
 
 
@@ -416,7 +455,7 @@ class LoadedRows(ConversionOps):
 
 
 def pick_rows(model_type):
-    names = "mlp.experts.gate_up", "mlp.experts.down"
+    names = "mlp.experts.gate_up", "mlp.experts.down", "mlp.experts.bias_gate_up"
     converters = [WeightConverter(name, name, [LoadedRows()], force_cpu=True) for name in names]
     register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
 
@@ -579,6 +618,7 @@ def family(directory, name, width_key="moe_intermediate_size"):
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
+        "fm_biased": hasattr(base, "swiglu_limit"),
         "base_model_tp_plan": split if attends else ATTENTION_PLAN,
         "base_model_ep_plan": {},
     }
@@ -594,6 +634,7 @@ FAMILIES = {
     "qwen2_moe": ("Qwen2Moe",), "qwen3_moe": ("Qwen3Moe",), "ernie4_5_moe": ("Ernie4_5_Moe",),
     "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",),
     "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",),
+    "gpt_oss": ("GptOss", "intermediate_size"),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

@@ -7,7 +7,7 @@ from transformers import AutoConfig
 
 import fp8
 import oracle
-from plain import Plain, spell
+from plain import Plain, spell, unfuse
 
 # Of a tensor's largest value: float32 autograd against double leaves up to 1.3e-5 here, and tests
 # allow 1e-4.
@@ -16,7 +16,7 @@ TOLERANCE = 3e-5
 
 def read_weights(folder):
     """All shards, double, names spelled in plain.py's way."""
-    return {spell(n): t.double() for n, t in fp8.read(folder).items()}
+    return {spell(n): t.double() for n, t in unfuse(fp8.read(folder)).items()}
 
 
 def expert_name(l, e, w):
@@ -37,6 +37,9 @@ def ranked(weights, order):
         l, channels = layers[m], order[m, e].long()
         for w in ("w1", "w3"):
             out[expert_name(l, e, w)] = weights[expert_name(l, e, w)][channels]
+            bias = expert_name(l, e, w).replace(".weight", ".bias")
+            if bias in weights:
+                out[bias] = weights[bias][channels]
         out[expert_name(l, e, "w2")] = weights[expert_name(l, e, "w2")][:, channels]
     return out
 

@@ -195,6 +195,23 @@ def deepseek_shapes(c):
     return table
 
 
+def gpt_oss_shapes(c):
+    table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
+    for _, p in layers(c):
+        table |= attention(c, p) | biases(c, p) | {p + "self_attn.o_proj.bias": ((H,), 0.3)}
+        x = p + "mlp."
+        table |= {
+            p + "self_attn.sinks": ((c["num_attention_heads"],), 1.0),
+            x + "router.weight": ((E, H), 0.3),
+            x + "router.bias": ((E,), 0.3),
+            x + "experts.gate_up_proj": ((E, H, 2 * I), 0.25),
+            x + "experts.gate_up_proj_bias": ((E, 2 * I), 0.5),
+            x + "experts.down_proj": ((E, I, H), 0.2),
+            x + "experts.down_proj_bias": ((E, H), 0.2),
+        }
+    return table
+
+
 def keep_biases(tensors):
     """Biases of the choice are float32 on the hub whatever the weights are."""
     for name in tensors:
@@ -667,8 +684,54 @@ GLM_LITE = Odd(
     tweak=keep_biases,
 )
 
+GPTOSS = Odd(
+    seed=140,
+    T=21,
+    own={  # as transformers 5 saves it
+        "architectures": ["GptOssForCausalLM"],
+        "attention_bias": True,
+        "bos_token_id": None,
+        "dtype": "bfloat16",
+        "eos_token_id": 1,
+        "head_dim": 14,
+        "hidden_size": 44,
+        "intermediate_size": 27,
+        "layer_types": [
+            "sliding_attention",
+            "full_attention",
+            "sliding_attention",
+            "sliding_attention",
+        ],
+        "model_type": "gpt_oss",
+        "num_attention_heads": 6,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 4,
+        "num_local_experts": 7,
+        "pad_token_id": None,
+        "rms_norm_eps": 1e-05,
+        "rope_parameters": {
+            "beta_fast": 8.0,
+            "beta_slow": 1.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 150.0,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+        "sliding_window": 6,
+        "swiglu_limit": 2.5,  # so low that gates and ups meet it
+        "transformers_version": "5.23.0",
+        "vocab_size": 97,
+    },
+    shapes=gpt_oss_shapes,
+    dtype=torch.bfloat16,
+    shards=2,
+    recipe=Recipe(seed=141, actions=(3, 11, 19, 27), gap_min=2e-5, lora_rank=2),
+)
+
 ROWS = {
     "odd-qwen3": QWEN3, "odd-olmoe": OLMOE, "odd-qwen2": QWEN2, "odd-phimoe": PHIMOE,
     "odd-glm4": GLM4, "odd-minimax": MINIMAX, "odd-ernie": ERNIE,
     "odd-dsv2": DSV2, "odd-dsv3": DSV3, "odd-moonlight": MOONLIGHT, "odd-glm-lite": GLM_LITE,
+    "odd-gptoss": GPTOSS,
 }  # fmt: skip

@@ -4,7 +4,8 @@ Nothing here knows how the suite computes: the model is transformers' own in flo
 attention, and every derivative comes from autograd.  Subnets and adapters need a hook in the
 middle of an expert, so `open_experts` swaps the loop of MixtralExperts, which all families share,
 for the same loop with two places to reach into: the weights that are used and a mask on the
-hidden activation.
+hidden activation.  GptOssExperts store gate_up interleaved and transposed, with biases, and have an
+activation of their own: `is_biased` tells them, and what differs stands where that is asked.
 
 Letters as in kernels/ops/kernels.h: L layers, M of them mixtures of experts, E experts, K chosen,
 H hidden, I channels, A actions, S sequences, T positions, V vocabulary.
@@ -53,7 +54,15 @@ def experts_of(model):
 def shape_of(model):
     """M, E, I."""
     experts = experts_of(model)
-    return len(experts), experts[0].num_experts, experts[0].intermediate_dim
+    return len(experts), experts[0].num_experts, channels_of(experts[0])
+
+
+def is_biased(experts):
+    return hasattr(experts, "gate_up_proj_bias")
+
+
+def channels_of(experts):
+    return experts.intermediate_size if is_biased(experts) else experts.intermediate_dim
 
 
 # --- losses ---------------------------------------------------------------------------------
@@ -115,25 +124,40 @@ def backward_with_taps(model, loss_of):
     return loss.detach(), torch.stack([tap.grad for tap in taps])
 
 
-def split_gate_up(tensor):
-    """transformers' fused (E, 2 I, H) as gate (E, I, H) and up (E, I, H)."""
-    return tensor.chunk(2, dim=1)
+def split_gate_up(experts, tensor):
+    """transformers' fused (..., 2 I, H) as gate (..., I, H) and up; gpt-oss's is (..., H, 2 I)."""
+    if is_biased(experts):
+        return tensor[..., 0::2].mT, tensor[..., 1::2].mT
+    return tensor.chunk(2, dim=-2)
+
+
+def join_gate_up(experts, gate, up):
+    if is_biased(experts):
+        return torch.stack([gate.mT, up.mT], -1).flatten(-2)
+    return torch.cat([gate, up], dim=-2)
+
+
+def turned_down(experts, tensor):
+    """down as (..., H, I), and the other way about."""
+    return tensor.mT if is_biased(experts) else tensor
 
 
 def expert_grads(model):
     """Per layer: dw1 (E, I, H), dw2 (E, H, I), dw3 (E, I, H), by the names on disk."""
     grads = []
     for experts in experts_of(model):
-        gate, up = split_gate_up(experts.gate_up_proj.grad)
-        grads.append({"w1": gate, "w2": experts.down_proj.grad, "w3": up})
+        gate, up = split_gate_up(experts, experts.gate_up_proj.grad)
+        down = turned_down(experts, experts.down_proj.grad)
+        grads.append({"w1": gate, "w2": down, "w3": up})
     return grads
 
 
 def channel_squares(experts):
     """sum over a channel's parameters of (theta dL/dtheta)^2, (E, I) in double."""
-    rows = (experts.gate_up_proj.double() * experts.gate_up_proj.grad.double()).square().sum(-1)
-    cols = (experts.down_proj.double() * experts.down_proj.grad.double()).square().sum(1)
-    return sum(rows.chunk(2, dim=1)) + cols
+    squares = lambda p: (p.double() * p.grad.double()).square()
+    rows = sum(split_gate_up(experts, squares(experts.gate_up_proj))).sum(-1)
+    own = squares(experts.gate_up_proj_bias).unflatten(-1, (-1, 2)).sum(-1) if is_biased(experts) else 0
+    return rows + turned_down(experts, squares(experts.down_proj)).sum(-2) + own
 
 
 def scores(model, batches):
@@ -249,9 +273,13 @@ def rank_in_place(model, order):
     """Move the channels of every expert into the order (M, E, I); the function stays."""
     for experts, layer_order in zip(experts_of(model), order, strict=True):
         for e, channels in enumerate(layer_order):
-            gate, up = experts.gate_up_proj[e].chunk(2)
-            experts.gate_up_proj[e] = torch.cat([gate[channels], up[channels]])
-            experts.down_proj[e] = experts.down_proj[e][:, channels]
+            gate, up = split_gate_up(experts, experts.gate_up_proj[e])
+            experts.gate_up_proj[e] = join_gate_up(experts, gate[channels], up[channels])
+            down = turned_down(experts, experts.down_proj[e])
+            experts.down_proj[e] = turned_down(experts, down[:, channels])
+            if is_biased(experts):
+                pairs = experts.gate_up_proj_bias[e].unflatten(-1, (-1, 2))
+                experts.gate_up_proj_bias[e] = pairs[channels].flatten()
 
 
 def looped_experts(self, hidden_states, top_k_index, top_k_weights):
@@ -263,11 +291,15 @@ def looped_experts(self, hidden_states, top_k_index, top_k_weights):
         if len(token) == 0:
             continue
         gate_up, down = self.weights(e)
-        gate, up = F.linear(hidden_states[token], gate_up).chunk(2, dim=-1)
-        h = self.act_fn(gate) * up
+        if is_biased(self):
+            h = self._apply_gate(hidden_states[token] @ gate_up + self.gate_up_proj_bias[e])
+        else:
+            gate, up = F.linear(hidden_states[token], gate_up).chunk(2, dim=-1)
+            h = self.act_fn(gate) * up
         if self.mask is not None:
             h = h * self.mask[e]
-        y = F.linear(h, down) * top_k_weights[token, slot, None]
+        y = h @ down + self.down_proj_bias[e] if is_biased(self) else F.linear(h, down)
+        y = y * top_k_weights[token, slot, None]
         out = out.index_add(0, token, y.to(out.dtype))
     return out
 
@@ -324,15 +356,15 @@ class Adapter:
         return torch.cat([(p.grad if grad else p.detach()).flatten() for p in parameters])
 
     def merged(self, experts, l, e):
-        """gate_up (2 I, H) and down (H, I) of one expert with its adapter added."""
+        """gate_up and down of one expert with its adapter added."""
         part, k, s = self.parts[l][e], int(self.widths[l][e]), self.scale
-        I = experts.intermediate_dim
+        I = channels_of(experts)
         rows = lambda delta: F.pad(delta, (0, 0, 0, I - k))
-        gate, up = experts.gate_up_proj[e].chunk(2)
+        gate, up = split_gate_up(experts, experts.gate_up_proj[e])
         gate = gate + s * rows(part["gate_B"] @ part["gate_A"])
         up = up + s * rows(part["up_B"] @ part["up_A"])
-        down = experts.down_proj[e] + s * F.pad(part["down_B"] @ part["down_A"], (0, I - k))
-        return torch.cat([gate, up]), down
+        down = s * F.pad(part["down_B"] @ part["down_A"], (0, I - k))
+        return join_gate_up(experts, gate, up), experts.down_proj[e] + turned_down(experts, down)
 
 
 def entropy_mean(alpha):

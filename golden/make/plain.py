@@ -28,6 +28,21 @@ def spell(name):
     return name
 
 
+def unfuse(weights):
+    """gpt-oss's experts one by one, its router as the others'."""
+    out = {n.replace(".mlp.router.", ".mlp.gate."): t for n, t in weights.items() if ".experts.gate_up" not in n}
+    for name in [n for n in weights if n.endswith(".experts.gate_up_proj")]:
+        p, bias = name.removesuffix("gate_up_proj"), weights[name + "_bias"]
+        down, down_bias = out.pop(p + "down_proj"), out.pop(p + "down_proj_bias")
+        for e, gate_up in enumerate(weights[name]):
+            out |= {
+                f"{p}{e}.w1.weight": gate_up[:, 0::2].T, f"{p}{e}.w1.bias": bias[e, 0::2],
+                f"{p}{e}.w3.weight": gate_up[:, 1::2].T, f"{p}{e}.w3.bias": bias[e, 1::2],
+                f"{p}{e}.w2.weight": down[e].T, f"{p}{e}.w2.bias": down_bias[e],
+            }  # fmt: skip
+    return out
+
+
 def norm(x, w, name, eps):
     weight, bias = w[name + ".weight"], w.get(name + ".bias")
     if bias is not None:
@@ -46,10 +61,12 @@ def yarn(rope, R):
     mscale = lambda m: 0.1 * m * math.log(rope["factor"]) + 1.0
     turns = lambda n: math.log(rope["original_max_position_embeddings"] / (n * 2 * math.pi))
     pair = lambda n: R * turns(n) / (2 * math.log(rope["rope_theta"]))
-    low = max(math.floor(pair(rope["beta_fast"])), 0)
-    high = min(math.ceil(pair(rope["beta_slow"])), R - 1)
+    low, high = pair(rope["beta_fast"]), pair(rope["beta_slow"])
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, R - 1)
     ramp = ((torch.arange(R // 2).double() - low) / (high - low)).clamp(0, 1)
-    scale = mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"])
+    scale = mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"]) if "mscale" in rope else mscale(1)
     return 1 / (ramp / rope["factor"] + 1 - ramp), scale
 
 
@@ -86,8 +103,8 @@ def projection(x, w, cfg, part, heads):
     return y.unflatten(-1, (heads, C)).transpose(1, 2)
 
 
-def attention(x, w, cfg):
-    """(S, T, H): causal, grouped heads, keys within the window if there is one."""
+def attention(x, w, cfg, l):
+    """(S, T, H): causal, grouped heads, keys within the window if layer l has one, and a sink."""
     T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
     neighbours = cfg.model_type == "ernie4_5_moe"
@@ -95,8 +112,14 @@ def attention(x, w, cfg):
     k = rotate(projection(x, w, cfg, "k", G), cfg.rope_parameters, neighbours).repeat_interleave(Q // G, dim=1)
     v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
     age = torch.arange(T)[:, None] - torch.arange(T)
-    seen = (age >= 0) & (age < (getattr(cfg, "sliding_window", None) or T))
-    weight = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+    types = getattr(cfg, "layer_types", None)
+    window = None if types and types[l] == "full_attention" else getattr(cfg, "sliding_window", None)
+    seen = (age >= 0) & (age < (window or T))
+    score = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
+    if "self_attn.sinks" in w:
+        sinks = w["self_attn.sinks"][:, None, None].expand(len(x), Q, T, 1)
+        score = torch.cat([score, sinks], -1)
+    weight = score.softmax(-1)[..., :T]
     return linear((weight @ v).transpose(1, 2).flatten(2), w, "self_attn.o_proj")
 
 
@@ -124,8 +147,13 @@ def latent_attention(x, w, cfg):
     return linear((weight @ v).transpose(1, 2).flatten(2), w, a + "o_proj")
 
 
-def inner(x, w, prefix):
-    return F.silu(x @ w[prefix + "w1.weight"].T) * (x @ w[prefix + "w3.weight"].T)
+def inner(x, w, prefix, cfg=None):
+    gate, up = linear(x, w, prefix + "w1"), linear(x, w, prefix + "w3")
+    if prefix + "w1.bias" not in w:
+        return F.silu(gate) * up
+    gate = gate.clamp(max=cfg.swiglu_limit)
+    up = up.clamp(-cfg.swiglu_limit, cfg.swiglu_limit)
+    return (up + 1) * gate * (cfg.swiglu_alpha * gate).sigmoid()
 
 
 def feed_forward(x, w, prefix):
@@ -185,15 +213,15 @@ def route(z, w, cfg):
 def mixture(x, w, cfg, masks, tape):
     """(N, H) through the experts; tape receives what METHOD 3's reduction needs of each expert."""
     router = w["mlp.gate.weight"]
-    top, index = route(x @ router.T, w, cfg)
+    top, index = route(linear(x, w, "mlp.gate"), w, cfg)
     y = torch.zeros_like(x)
     for e in range(len(router)):
         token, slot = torch.where(index == e)
         prefix = f"mlp.experts.{e}."
-        h = inner(x[token], w, prefix)
+        h = inner(x[token], w, prefix, cfg)
         masked = h if masks is None else h * masks[e]
         share, down = top[token, slot][:, None], w[prefix + "w2.weight"]
-        y = y.index_add(0, token, share * (masked @ down.T))
+        y = y.index_add(0, token, share * linear(masked, w, prefix + "w2"))
         tape.append((token, share, h, down))
     if "mlp.shared_expert_gate.weight" in w:
         gate = (x @ w["mlp.shared_expert_gate.weight"].T).sigmoid()
@@ -224,8 +252,11 @@ class Plain:
     def layer(self, l, x):
         prefix, eps = f"model.layers.{l}.", self.cfg.rms_norm_eps
         w = {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
-        attend = latent_attention if "self_attn.kv_b_proj.weight" in w else attention
-        x = x + attend(norm(x, w, "input_layernorm", eps), w, self.cfg)
+        normed = norm(x, w, "input_layernorm", eps)
+        if "self_attn.kv_b_proj.weight" in w:
+            x = x + latent_attention(normed, w, self.cfg)
+        else:
+            x = x + attention(normed, w, self.cfg, l)
         normed = norm(x, w, "post_attention_layernorm", eps).flatten(0, 1)
         return x + self.feed(normed, w).view_as(x)
 

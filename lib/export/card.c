@@ -150,6 +150,22 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 
 /* What keeps servers from running this directory by their own code is said before their commands.
  */
+/* What the family says of widths, and which layout has those of the mask. */
+static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
+{
+    const struct fm_layout *layout = p->options.layout;
+    fm_text_printf(t, "\n%s: %s.\n", p->from->config.family->class_name,
+                   p->from->config.family->unequal);
+    if (layout->level)
+        fm_text_printf(t,
+                       "This directory has %s; layout `ragged` of the same bundle has the widths "
+                       "that were\nlearned, and is recommended.\n",
+                       layout->leveled);
+    else
+        fm_text_printf(t, "This directory has the widths that were learned, which is what is "
+                          "recommended.\n");
+}
+
 static void say_headless(struct fm_text *t)
 {
     fm_text_printf(
@@ -325,6 +341,8 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
         say_family(&t, p);
     else
         say_numbers(&t, p);
+    if (p->from->config.family->unequal)
+        say_unequal(&t, p);
     fm_text_printf(&t, "\n");
     say_runtimes(&t, p);
     say_data(&t, p);

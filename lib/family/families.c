@@ -20,7 +20,7 @@
 static const struct fm_model_family *const families[] = {
     &fm_mixtral,     &fm_qwen2_moe,   &fm_qwen3_moe,     &fm_olmoe,
     &fm_phimoe,      &fm_glm4_moe,    &fm_minimax_m2,    &fm_ernie4_5_moe,
-    &fm_deepseek_v2, &fm_deepseek_v3, &fm_glm4_moe_lite,
+    &fm_deepseek_v2, &fm_deepseek_v3, &fm_glm4_moe_lite, &fm_gpt_oss,
 };
 #define FAMILIES (sizeof families / sizeof *families)
 

@@ -40,8 +40,10 @@ struct fm_model_family {
     const void *attention_options, *router_options;
     const struct fm_router *gguf_router; /* that llama.cpp has built in; NULL: another */
     bool head_bias;                      /* lm_head_bias is obeyed */
-    bool tied;                           /* where config.json has no tie_word_embeddings */
-    double eps;                          /* where config.json has none */
+    const char *unequal; /* why its experts should have widths of their own, for model cards; NULL:
+                            no more than any family's */
+    bool tied;           /* where config.json has no tie_word_embeddings */
+    double eps;          /* where config.json has none */
     int positions;
     const struct fm_weight *weight;    /* its table; ends with a row that has no names */
     const struct fm_extra_form *extra; /* tensors of no decoder layer; NULL: it has none */
@@ -49,7 +51,8 @@ struct fm_model_family {
 
 /* A family's file defines one; the list in lib/family/families.c names all. */
 extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe,
-    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe, fm_deepseek_v2, fm_deepseek_v3, fm_glm4_moe_lite;
+    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe, fm_deepseek_v2, fm_deepseek_v3, fm_glm4_moe_lite,
+    fm_gpt_oss;
 
 /* By name or alias; NULL: there is none. */
 const struct fm_model_family *fm_families_find(const char *name);

@@ -90,7 +90,7 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
         return err->code;
     if (w && fm_weights_is_expert(w))
         return take_expert(cp, w, l, e, at, err);
-    if (strstr(name, ".experts."))
+    if (!w && strstr(name, ".experts."))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json", name);
     cp->rest[cp->rests++] = *at;
     return FM_OK;

@@ -6,7 +6,7 @@ numbers() {
         s/differ by [-e.0-9]* at most/differ by D at most/'
 }
 for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie odd-dsv2 odd-dsv3 \
-    odd-moonlight odd-glm-lite; do
+    odd-moonlight odd-glm-lite odd-gptoss; do
     model=$GOLDEN/$name
     echo "== $name"
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
@@ -56,7 +56,7 @@ sed -i 's/"qwen2_moe"/"deepseek_v4"/' model/config.json
 fm-rank -q --model model --tokens model/tokens.npy -o refused
 echo "status $?"
 cp "$model/config.json" model
-sed -i 's/^{/{\n  "quantization_config": {"quant_method": "mxfp4"},/' model/config.json
+sed -i 's/^{/{\n  "quantization_config": {"quant_method": "gptq"},/' model/config.json
 fm-rank -q --model model --tokens model/tokens.npy -o refused
 echo "status $?"
 cp "$model/config.json" model

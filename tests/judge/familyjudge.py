@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parents[2] / "golden"
 ROWS = (
     "odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe",
     "odd-glm4", "odd-minimax", "odd-ernie",
-    "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-fp8",
+    "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss", "odd-fp8",
 )  # fmt: skip
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")

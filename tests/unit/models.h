@@ -4,10 +4,10 @@
 #ifndef FM_TESTS_MODELS_H
 #define FM_TESTS_MODELS_H
 
-static const char *const odd_models[] = {"odd-mixtral", "odd-qwen2", "odd-qwen3",   "odd-olmoe",
-                                         "odd-phimoe",  "odd-glm4",  "odd-minimax", "odd-ernie",
-                                         "odd-fp8",     "odd-dsv2",  "odd-dsv3",    "odd-moonlight",
-                                         "odd-glm-lite"};
+static const char *const odd_models[] = {
+    "odd-mixtral", "odd-qwen2",     "odd-qwen3",    "odd-olmoe", "odd-phimoe",
+    "odd-glm4",    "odd-minimax",   "odd-ernie",    "odd-fp8",   "odd-dsv2",
+    "odd-dsv3",    "odd-moonlight", "odd-glm-lite", "odd-gptoss"};
 #define MODELS (sizeof odd_models / sizeof *odd_models)
 
 #endif

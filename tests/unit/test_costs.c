@@ -44,8 +44,9 @@ static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_h
     for (size_t s = 0; s < dir->shards; s++)
         for (size_t i = 0; i < dir->shard[s].st.count; i++) {
             const struct fm_tensor *t = &dir->shard[s].st.tensor[i];
+            bool channels = strstr(t->name, ".experts.") && !strstr(t->name, "down_proj_bias");
             if (!strstr(t->name, "_scale_inv"))
-                *(strstr(t->name, ".experts.") ? experts : others) += fm_tensor_count(t);
+                *(channels ? experts : others) += fm_tensor_count(t);
         }
 }
 

@@ -1,0 +1,65 @@
+/*
+ * gpt-oss-20b and -120b: experts with biases and a clamped activation, sinks in the attention of
+ * every head, every other layer behind a sliding window.  In checkpoints the experts of a layer are
+ * fused, in the makers' own also MXFP4 (lib/block/mxfp4.c).
+ */
+#include "lib/block/clamped.h"
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
+#include "lib/family/decoder.h"
+#include "lib/family/family.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_GQA_SINKS_WEIGHT(FM_ATTENTION),
+    FM_ROUTER_WEIGHT(FM_MLP "router.weight", FM_MLP "router.weight"),
+    FM_ROUTER_BIAS_WEIGHT(FM_MLP "router.bias"),
+    FM_CLAMPED_WEIGHTS(FM_MLP),
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+/* Where config.json says nothing of rotation, transformers rotates by a YaRN of its own. */
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    (void)c;
+    if (cJSON_IsObject(scaling) || cJSON_IsObject(rope))
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "no rope_parameters or rope_scaling: programs differ in what that means for %s; "
+                   "say the rotation in config.json",
+                   keys->family);
+}
+
+static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
+                                                .bias = true,
+                                                .o_bias = true,
+                                                .window = true,
+                                                .alternates = true,
+                                                .sinks = true,
+                                                .rope = {.theta = 150000, .yarn = true}};
+
+static const struct fm_softmax_options router = {.renormalised = true};
+
+const struct fm_model_family fm_gpt_oss = {
+    .name = "gpt_oss",
+    .schema = 2,
+    .class_name = "GptOss",
+    .width_key = "intermediate_size",
+    .read_layers = read_layers,
+    .attention = &fm_gqa,
+    .router = &fm_softmax,
+    .expert = &fm_swiglu_clamped,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .unequal = "its experts lose much more by one width for all than by widths of their own",
+    .eps = 1e-5,
+    .positions = 131072,
+    .weight = weights,
+};
