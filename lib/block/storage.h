@@ -18,28 +18,47 @@
 
 struct fm_config;
 
-/* A matrix of codes and a matrix of scales, one for each block of rows and columns. */
+/* Values that share a scale where several are in a byte. */
+#define FM_STORAGE_BLOCK 32
+
+/*
+ * Codes and their scales, in one of two ways:
+ *   - a matrix of codes, told by its dtype, and a matrix of scales, one for each block of rows and
+ *     columns; a value is the product;
+ *   - where `decode` is given, tensors of all experts of a layer alone, told by their name: the
+ *     weight's with `blocks` behind it.  They are (E, rows, columns / 32, 16) bytes, columns and
+ * rows those of the weight's own tensor, transposed, and their values are exactly bfloat16.
+ */
 struct fm_storage {
     const char *method; /* quant_method of quantization_config */
     /* Read and check quantization_config; sets block_rows and block_columns. */
     int (*read)(struct fm_config *config, const cJSON *quantization, struct fm_err *err);
     enum fm_dtype codes;      /* what tells its tensors from plain ones */
     enum fm_dtype written;    /* of their values in bundles and exports, rounded once */
+    const char *blocks;       /* what the codes' name has behind the weight's; NULL: nothing */
     const char *scale;        /* what the scales' name has behind the weight's */
     const char *scale_dtypes; /* "F32, BF16": for messages */
     bool (*has_scales)(enum fm_dtype dtype);
     /* n scales as floats; returns the first that cannot be one, or n. */
     size_t (*widen)(float *scale, const void *raw, enum fm_dtype dtype, size_t n);
     const char *scale_range; /* "more than 0 and ...": which can be */
+    /* 32 bfloat16 values of every block, from 16 bytes of codes and one scale; NaN and Inf where
+     * the scale makes them so. */
+    void (*decode)(uint16_t *values, const unsigned char *codes, const unsigned char *scales,
+                   size_t blocks);
 };
 
 /* Times that what is written can be larger than what is stored. */
 static inline uint64_t fm_storage_growth(const struct fm_storage *storage)
 {
-    return (uint64_t)(fm_dtype_bits(storage->written) / fm_dtype_bits(storage->codes));
+    int bits = storage->decode ? 4 : fm_dtype_bits(storage->codes);
+    return (uint64_t)(fm_dtype_bits(storage->written) / bits);
 }
 
 /* FP8 with a scale for each block, as DeepSeek-V3 came with it. */
 extern const struct fm_storage fm_fp8;
+
+/* MXFP4 of experts, as gpt-oss came with it. */
+extern const struct fm_storage fm_mxfp4;
 
 #endif

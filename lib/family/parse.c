@@ -52,17 +52,27 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
 }
 
 /* What is read beside plain numbers. */
-static const struct fm_storage *const storages[] = {&fm_fp8};
+static const struct fm_storage *const storages[] = {&fm_fp8, &fm_mxfp4};
 
-static const struct fm_storage *find_storage(const char *method)
+/* Do checkpoints of the family have the experts of a layer in one tensor? */
+static bool is_fused(const struct fm_model_family *family)
+{
+    for (const struct fm_weight *w = family->weight; fm_weights_more(w); w++)
+        if (w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w))
+            return !fm_weights_per_expert(w, FM_NAMING_STOCK);
+    return false;
+}
+
+static const struct fm_storage *find_storage(const struct fm_model_family *family,
+                                             const char *method)
 {
     for (size_t i = 0; method && i < sizeof storages / sizeof *storages; i++)
         if (strcmp(storages[i]->method, method) == 0)
-            return storages[i];
+            return storages[i]->decode && !is_fused(family) ? NULL : storages[i];
     return NULL;
 }
 
-/* MXFP4, GPTQ, AWQ and the like are refused: weights that are neither numbers of one of our dtypes
+/* GPTQ, AWQ and the like are refused: weights that are neither numbers of one of our dtypes
  * nor in a storage that we know. */
 static int read_storage(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
@@ -73,7 +83,7 @@ static int read_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
             cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
         if (!quant || cJSON_IsNull(quant))
             continue;
-        c->storage = i == 0 ? find_storage(method) : NULL;
+        c->storage = i == 0 ? find_storage(c->family, method) : NULL;
         if (!c->storage)
             return fm_fail(err, FM_ECONFIG,
                            "the model is quantized (%s%s%.32s); use its BF16, F16 or F32 original, "

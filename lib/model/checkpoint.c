@@ -48,7 +48,8 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
                        const struct fm_stored *at, struct fm_err *err)
 {
     const struct fm_tensor *t = at->tensor;
-    int rc = fm_weights_check(&cp->config, w, t, l, (uint64_t)cp->config.I, err);
+    enum fm_weight_part part;
+    int rc = fm_stored_check_weight(&part, at, &cp->config, w, l, (uint64_t)cp->config.I, err);
     if (rc)
         return rc;
     enum fm_dtype dtype = fm_stored_dtype(&cp->config, t);
@@ -61,7 +62,7 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     int m = fm_config_moe(&cp->config, l), first = each ? e : 0, n = each ? 1 : cp->config.E;
     for (int i = first; i < first + n; i++, cp->experts++)
         share_of(cp, m, i)[place_of(cp, w)] =
-            (struct fm_share){.at = *at, .part = w->part, .fused = !each};
+            (struct fm_share){.at = *at, .part = part, .fused = !each};
     return FM_OK;
 }
 
@@ -71,19 +72,21 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
 {
     int l, e;
     const char *name = at->tensor->name;
-    char other[FM_ST_NAME_BYTES_MAX + 1];
-    const struct fm_weight *w = fm_weights_find(&cp->config, FM_NAMING_STOCK, name, &l, &e);
+    const struct fm_file *file;
+    char weight[FM_ST_NAME_BYTES_MAX + 1], other[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_weight(weight, &cp->config, name);
+    const struct fm_weight *w = fm_weights_find(&cp->config, FM_NAMING_STOCK, weight, &l, &e);
+    if (fm_stored_twice(&cp->config, name, fm_hfdir_find(&cp->dir, weight, &file), err))
+        return err->code;
     if (!w && fm_extra_refuse(name, err))
         return err->code;
     if (!w && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
         cp->extra[cp->extras++] = *at;
         return FM_OK;
     }
-    if (fm_stored_scales(other, &cp->config, name)) {
-        const struct fm_file *file;
+    if (fm_stored_scales(other, &cp->config, name))
         return fm_stored_check_scaled(&cp->config, name, fm_hfdir_find(&cp->dir, other, &file),
                                       err);
-    }
     if (fm_stored_codes(other, &cp->config, at->tensor))
         at->scale = fm_hfdir_find(&cp->dir, other, &at->scale_file);
     if (fm_stored_check(at, &cp->config, err))

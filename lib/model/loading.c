@@ -327,7 +327,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     x->e = i % v->pieces;
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     size_t channel = 0;
-    for (int n = fm_expert_cuts(cut, c->expert, p->weight->part); n-- > 0;)
+    for (int n = fm_expert_cuts(cut, c->expert, p->part); n-- > 0;)
         channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
     x->first = channel * (size_t)v->slot->layer.row0[x->e];
     x->n = channel * (size_t)v->slot->layer.cap[x->e];
@@ -401,7 +401,7 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     const struct fm_config *c = &v->m->config;
     const int32_t *order = order_of(v, x);
     int cap = v->slot->cap[x->e];
-    int cuts = fm_expert_cuts(cut, c->expert, x->tensor->weight->part);
+    int cuts = fm_expert_cuts(cut, c->expert, x->tensor->part);
     for (int i = 0; i < cuts; i++) {
         struct target t = target_of_cut(v, x->e, &cut[i]);
         size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
@@ -414,10 +414,26 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     }
 }
 
+/* The same of a share that is decoded: its codes and their scales lie e-th in their tensors. */
+static int decode_share(const struct conversion *v, const struct piece *x, struct fm_err *err)
+{
+    const struct fm_model_tensor *p = x->tensor;
+    size_t E = (size_t)v->m->config.E, e = (size_t)x->e;
+    const char *codes = v->m->raw + p->raw + e * ((size_t)p->at.tensor->size / E);
+    const char *scales = v->m->raw + p->raw_scale + e * ((size_t)p->at.scale->size / E);
+    uint16_t *values = fm_scratch(x->n * sizeof *values);
+    if (fm_stored_decode(values, &p->at, &v->m->config, codes, scales, x->first, x->n, err))
+        return fm_within(err, "%s", v->m->path);
+    convert_share(v, x, (struct raw){values, FM_BF16, NULL});
+    return FM_OK;
+}
+
 /* Values of a piece to its target; the first time only if all are finite. */
 static int convert_piece(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
     const struct fm_model_tensor *p = x->tensor;
+    if (fm_stored_decodes(&p->at, &v->m->config))
+        return decode_share(v, x, err);
     enum fm_dtype dtype = p->at.tensor->dtype;
     const char *raw = v->m->raw + p->raw + x->first * (size_t)(fm_dtype_bits(dtype) / 8);
     if (!v->layer->checked && fm_stored_finite(&p->at, raw, x->first, x->n, err))

@@ -16,7 +16,8 @@
 /* A tensor of a layer: where it lies, what it becomes. */
 struct fm_model_tensor {
     const struct fm_weight *weight;
-    int expert; /* -1: not one expert's */
+    enum fm_weight_part part; /* the weight's, or as its codes lie */
+    int expert;               /* -1: not one expert's */
     struct fm_stored at;
     size_t raw, raw_scale; /* offsets in the raw buffer */
 };

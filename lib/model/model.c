@@ -84,7 +84,10 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     fm_weights_name(name, w->name[m->tensors.naming], l, e);
     *p = (struct fm_model_tensor){.weight = w, .expert = e};
     p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
-    if (!p->at.tensor && fm_weights_is_expert(w) && has_fused(&m->tensors))
+    char blocks[FM_ST_NAME_BYTES_MAX + 1];
+    if (!p->at.tensor && fm_stored_blocks(blocks, &m->config, name))
+        p->at.tensor = fm_source_find(&m->tensors, blocks, &p->at.file);
+    if (!p->at.tensor && e >= 0 && has_fused(&m->tensors))
         return fm_fail(err, FM_ECONFIG,
                        "%s: its experts are fused (experts.gate_up_proj); save the model from "
                        "transformers with save_original_format=True",
@@ -95,8 +98,8 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     if (fm_stored_codes(scale, &m->config, p->at.tensor))
         p->at.scale = fm_source_find(&m->tensors, scale, &p->at.scale_file);
     uint64_t channels = l < 0 ? 0 : fm_loading_channels(m, l);
-    if (fm_weights_check(&m->config, w, p->at.tensor, l, channels, err) ||
-        fm_stored_check(&p->at, &m->config, err))
+    if (fm_stored_check(&p->at, &m->config, err) ||
+        fm_stored_check_weight(&p->part, &p->at, &m->config, w, l, channels, err))
         return fm_within(err, "%s", m->path);
     return FM_OK;
 }
@@ -214,10 +217,13 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
     if (rc || fm_extra_add(&m->extra, &m->config, t))
         return rc;
     if (fm_stored_scales(weight, &m->config, of)) {
-        of = weight;
         const struct fm_tensor *scaled = fm_source_find(&m->tensors, weight, &file);
         rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
     }
+    fm_stored_weight(weight, &m->config, of);
+    if (!rc && fm_stored_twice(&m->config, of, fm_source_find(&m->tensors, weight, &file), err))
+        rc = err->code;
+    of = weight;
     if (rc || fm_weights_find(&m->config, m->tensors.naming, of, &l, &e))
         return rc;
     if (fm_weights_is_stray(&m->config, of))

@@ -5,11 +5,13 @@
  */
 #include <assert.h>
 
+#include "lib/block/storage.h"
 #include "lib/model/loading.h"
 
 enum fm_dtype fm_slots_held(const struct fm_model *m)
 {
-    bool same = m->dtype == FM_BF16 && !m->config.storage;
+    const struct fm_storage *storage = m->config.storage;
+    bool same = m->dtype == FM_BF16 && (!storage || storage->decode);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
 }
 

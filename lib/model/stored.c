@@ -11,31 +11,76 @@
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
+/* Is `end` behind more than nothing? */
+static bool ends_with(const char *name, const char *end)
+{
+    size_t len = strlen(name), n = strlen(end);
+    return len > n && strcmp(name + len - n, end) == 0;
+}
+
+static bool is_codes(const struct fm_config *c, const struct fm_tensor *t)
+{
+    const struct fm_storage *s = c->storage;
+    return s && t->dtype == s->codes && (!s->blocks || ends_with(t->name, s->blocks));
+}
+
+/* a + b without the last `less` of a; "" where no tensor has a name as long as that. */
+static void join(char name[FM_ST_NAME_BYTES_MAX + 1], const char *a, size_t less, const char *b)
+{
+    int n = snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%.*s%s", (int)(strlen(a) - less), a, b);
+    if (n > FM_ST_NAME_BYTES_MAX)
+        name[0] = '\0';
+}
+
 bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                      const struct fm_tensor *t)
 {
-    if (!c->storage || t->dtype != c->storage->codes)
+    if (!is_codes(c, t))
         return false;
-    int n = snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s%s", t->name, c->storage->scale);
-    if (n > FM_ST_NAME_BYTES_MAX) /* no tensor has a name as long as that */
-        name[0] = '\0';
+    join(name, t->name, c->storage->blocks ? strlen(c->storage->blocks) : 0, c->storage->scale);
     return true;
 }
 
 bool fm_stored_scales(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                       const char *name)
 {
-    size_t len = strlen(name), n = c->storage ? strlen(c->storage->scale) : 0;
-    if (n == 0 || len <= n || strcmp(name + len - n, c->storage->scale) != 0)
+    if (!c->storage || !ends_with(name, c->storage->scale))
         return false;
-    snprintf(weight, FM_ST_NAME_BYTES_MAX + 1, "%.*s", (int)(len - n), name);
+    join(weight, name, strlen(c->storage->scale), c->storage->blocks ? c->storage->blocks : "");
     return true;
+}
+
+void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                      const char *name)
+{
+    const char *end = c->storage ? c->storage->scale : NULL;
+    if (end && !ends_with(name, end))
+        end = c->storage->blocks && ends_with(name, c->storage->blocks) ? c->storage->blocks : NULL;
+    join(weight, name, end ? strlen(end) : 0, "");
+}
+
+bool fm_stored_blocks(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                      const char *weight)
+{
+    if (!c->storage || !c->storage->blocks)
+        return false;
+    join(name, weight, 0, c->storage->blocks);
+    return true;
+}
+
+int fm_stored_twice(const struct fm_config *c, const char *name, const struct fm_tensor *plain,
+                    struct fm_err *err)
+{
+    if (!c->storage || !c->storage->blocks || !plain || strcmp(plain->name, name) == 0)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' is there as plain numbers, and as '%s'",
+                   plain->name, name);
 }
 
 int fm_stored_check_scaled(const struct fm_config *c, const char *scales,
                            const struct fm_tensor *weight, struct fm_err *err)
 {
-    if (weight && weight->dtype == c->storage->codes)
+    if (weight && is_codes(c, weight))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' has scales for a tensor that is %s%s", scales,
                    weight ? fm_dtype_name(weight->dtype) : "missing",
@@ -50,11 +95,14 @@ static uint64_t blocks(uint64_t size, int block)
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_tensor *t = s->tensor, *scale = s->scale;
-    if (!c->storage || t->dtype != c->storage->codes)
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    if (!fm_stored_codes(name, c, t))
         return FM_OK;
     if (!scale)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, and its scales '%s%s' are missing",
-                       t->name, fm_dtype_name(t->dtype), t->name, c->storage->scale);
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, and its scales '%s' are missing",
+                       t->name, fm_dtype_name(t->dtype), name);
+    if (c->storage->decode)
+        return FM_OK; /* fm_stored_check_blocks */
     if (t->dims != 2)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; matrices alone are",
                        t->name, fm_dtype_name(t->dtype), t->dims);
@@ -72,9 +120,79 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
                    scale->name, has, c->block_rows, c->block_columns, needs);
 }
 
+static bool same_shape(const struct fm_tensor *t, const uint64_t *want, int dims)
+{
+    bool same = t->dims == dims;
+    for (int d = 0; same && d < dims; d++)
+        same = t->shape[d] == want[d];
+    return same;
+}
+
+/* FM_EFORMAT unless it is bytes of that shape. */
+static int check_bytes(const struct fm_tensor *t, const uint64_t *want, int dims,
+                       struct fm_err *err)
+{
+    char has[192], needs[96];
+    if (t->dtype != FM_U8)
+        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; codes and scales of blocks must be U8",
+                       t->name, fm_dtype_name(t->dtype));
+    if (same_shape(t, want, dims))
+        return FM_OK;
+    fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
+    fm_weights_print_shape(needs, sizeof needs, want, dims);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name, has,
+                   needs);
+}
+
+/* The part that a weight's codes are, which lie transposed; -1: none that we know. */
+static int turned(enum fm_weight_part part)
+{
+    return part == FM_PART_GATE_UP_T ? (int)FM_PART_GATE_UP
+           : part == FM_PART_DOWN_T  ? (int)FM_PART_DOWN
+                                     : -1;
+}
+
+int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
+                           const struct fm_config *c, const struct fm_weight *w, int l,
+                           uint64_t channels, struct fm_err *err)
+{
+    uint64_t own[FM_ST_DIMS_MAX] = {0};
+    *part = w->part;
+    if (!s->scale || !c->storage->decode)
+        return fm_weights_check(c, w, s->tensor, l, channels, err);
+    int dims = fm_weights_shape(own, c, w, l, channels), as = turned(w->part);
+    if (dims != 3 || as < 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "tensor '%s' is %s; of this model only experts' matrices "
+                       "can be",
+                       s->tensor->name, c->storage->method);
+    if (own[1] % FM_STORAGE_BLOCK != 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "tensor '%s': by config.json its rows have %llu values, which are no blocks "
+                       "of %d",
+                       s->tensor->name, (unsigned long long)own[1], FM_STORAGE_BLOCK);
+    const uint64_t want[] = {own[0], own[2], own[1] / FM_STORAGE_BLOCK, FM_STORAGE_BLOCK / 2};
+    *part = (enum fm_weight_part)as;
+    int rc = check_bytes(s->tensor, want, 4, err);
+    return rc ? rc : check_bytes(s->scale, want, 3, err);
+}
+
+bool fm_stored_decodes(const struct fm_stored *s, const struct fm_config *c)
+{
+    return s->scale && c->storage->decode;
+}
+
+int fm_stored_decode(uint16_t *values, const struct fm_stored *s, const struct fm_config *c,
+                     const void *codes, const void *scales, size_t first, size_t n,
+                     struct fm_err *err)
+{
+    c->storage->decode(values, codes, scales, n / FM_STORAGE_BLOCK);
+    return fm_stored_finite(s, values, first, n, err);
+}
+
 enum fm_dtype fm_stored_dtype(const struct fm_config *c, const struct fm_tensor *t)
 {
-    return c->storage && t->dtype == c->storage->codes ? c->storage->written : t->dtype;
+    return is_codes(c, t) ? c->storage->written : t->dtype;
 }
 
 uint64_t fm_stored_bytes(const struct fm_config *c, const struct fm_tensor *t)
@@ -83,7 +201,7 @@ uint64_t fm_stored_bytes(const struct fm_config *c, const struct fm_tensor *t)
     enum fm_dtype dtype = fm_stored_dtype(c, t);
     if (fm_stored_scales(weight, c, t->name))
         return 0;
-    return dtype == t->dtype ? t->size : fm_tensor_count(t) * (uint64_t)fm_dtype_bits(dtype) / 8;
+    return dtype == t->dtype ? t->size : t->size * fm_storage_growth(c->storage);
 }
 
 void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *c,
@@ -99,7 +217,8 @@ void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *
 int fm_stored_finite(const struct fm_stored *s, const void *raw, size_t first, size_t n,
                      struct fm_err *err)
 {
-    size_t bad = fm_dtype_nonfinite(raw, s->tensor->dtype, n);
+    bool decoded = s->scale && s->tensor->dtype == FM_U8;
+    size_t bad = fm_dtype_nonfinite(raw, decoded ? FM_BF16 : s->tensor->dtype, n);
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' holds NaN or Inf at element %zu", s->tensor->name,

@@ -54,10 +54,9 @@ void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest)
 int fm_weightsum_place(const struct fm_config *config, const char *name)
 {
     int l, e;
-    char scaled[FM_ST_NAME_BYTES_MAX + 1];
-    if (fm_stored_scales(scaled, config, name))
-        name = scaled;
-    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, name, &l, &e);
+    char weight[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_weight(weight, config, name);
+    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, weight, &l, &e);
     return !w || !fm_weights_exists(config, w, l) ? -1 : l < 0 ? config->L : l;
 }
 

@@ -232,6 +232,8 @@ static uint64_t plan_codes(const struct fm_packing *p)
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
         uint64_t room =
             e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 2 * FM_PACKING_PIECE_BYTES;
+        if (e && cp->config.storage->decode)
+            room *= 1 + fm_storage_growth(cp->config.storage);
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
         codes = room > codes ? room : codes;
         scales = scale > scales ? scale : scales;

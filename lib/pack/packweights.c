@@ -88,6 +88,26 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place,
     return rc;
 }
 
+/* The same of codes that are decoded; n values. */
+static int decode_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype, size_t n,
+                        struct fm_err *err)
+{
+    struct fm_packing *p = w->p;
+    const struct fm_stored *at = &fm_checkpoint_expert(&p->cp, w->layer, e)[i].at;
+    size_t E = (size_t)p->cp.config.E;
+    void *codes = fm_scratch((size_t)at->tensor->size / E);
+    void *scales = fm_scratch((size_t)at->scale->size / E);
+    uint16_t *values = dtype == FM_BF16 ? dst : fm_scratch(n * sizeof *values);
+    int rc = read_tensor(p, at->tensor, at->file, e, &w->pieces[i][0], codes, err);
+    if (!rc)
+        rc = read_tensor(p, at->scale, at->scale_file, e, &w->pieces[i][1], scales, err);
+    if (!rc && fm_stored_decode(values, at, &p->cp.config, codes, scales, (size_t)e * n, n, err))
+        rc = fm_within(err, "%s", at->file->path);
+    if (!rc && dtype != FM_BF16)
+        fm_dtype_to_f32(dst, values, FM_BF16, n);
+    return rc;
+}
+
 /* Expert e's share number i of a tensor of the checkpoint as `dtype`, every value finite. */
 static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
                       struct fm_err *err)
@@ -99,6 +119,11 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
     size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, share, t);
     size_t n = size / ((size_t)fm_dtype_bits(t->dtype) / 8);
     struct fm_mark mark = fm_scratch_mark();
+    if (fm_stored_decodes(place, &p->cp.config)) {
+        int failed = decode_share(w, e, i, dst, dtype, 2 * n, err);
+        fm_scratch_release(mark);
+        return failed;
+    }
     void *raw = t->dtype == dtype ? dst : fm_scratch(size);
     struct fm_scales scales;
     int rc = read_tensor(p, t, place->file, e, share->fused ? &w->pieces[i][0] : NULL, raw, err);

@@ -68,9 +68,10 @@ static int count_other(struct fm_others *o, const struct fm_config *c, const str
                        struct fm_err *err)
 {
     int l, e;
-    char scaled[FM_ST_NAME_BYTES_MAX + 1];
+    char weight[FM_ST_NAME_BYTES_MAX + 1], scaled[FM_ST_NAME_BYTES_MAX + 1];
     struct fm_tensor as = *t;
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
+    fm_stored_weight(weight, c, t->name);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
     if ((w && fm_weights_is_expert(w)) || fm_stored_scales(scaled, c, t->name))
         return FM_OK;
     as.dtype = fm_stored_dtype(c, t);

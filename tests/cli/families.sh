@@ -56,7 +56,7 @@ sed -i 's/"qwen2_moe"/"deepseek_v4"/' model/config.json
 fm-rank -q --model model --tokens model/tokens.npy -o refused
 echo "status $?"
 cp "$model/config.json" model
-sed -i 's/^{/{\n  "quantization_config": {"quant_method": "gptq"},/' model/config.json
+sed -i 's/^{/{\n  "quantization_config": {"quant_method": "mxfp4"},/' model/config.json
 fm-rank -q --model model --tokens model/tokens.npy -o refused
 echo "status $?"
 cp "$model/config.json" model

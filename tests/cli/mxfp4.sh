@@ -1,0 +1,58 @@
+# MXFP4 as gpt-oss comes with it: the values are those of the format, to the last bit, whatever is
+# made of them, and what is broken is refused by name.
+mxfp4=$(dirname "$0")/mxfp4.py
+export PYTHONDONTWRITEBYTECODE=1
+numbers() {
+    sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
+        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
+}
+python3 "$mxfp4" make "$GOLDEN/odd-gptoss" model
+python3 "$mxfp4" plain model plain
+tokens=(--tokens model/tokens.npy)
+echo "== scores, masks, adapter and weights are those of the same values as BF16"
+for x in model plain; do
+    fm-rank -q --model $x "${tokens[@]}" --precision f32 -o $x.rank >/dev/null 2>&1
+    fm-train -q --model $x "${tokens[@]}" --precision f32 --method saliency --budget-step 0.2 \
+        -o $x.train $x.rank >/dev/null 2>&1
+    fm-recover -q --model $x "${tokens[@]}" --precision f32 --budget 0.4 --steps 3 --batch 2 \
+        -o $x.recover $x.train >/dev/null 2>&1
+    fm-pack -q --model $x -o $x.fm $x.recover >/dev/null
+    fm-pack -q --model $x -o $x.bare.fm $x.train >/dev/null
+done
+for stage in rank train recover fm bare.fm; do
+    for member in $(tar -tf model.$stage | grep -E '^(ranking|masks|adapter|segments|weights)'); do
+        cmp <(tar -xOf model.$stage "$member") <(tar -xOf plain.$stage "$member") &&
+            echo "$stage $member: same"
+    done
+done
+fm-pack --list model.fm | grep -E '^checkpoint'
+echo "== the bundle computes what the checkpoint does, and so does every export"
+fm-verify -q --function --model model "${tokens[@]}" model.fm | numbers
+for layout in native ragged elastic layer padded uniform; do
+    fm-pack -q --export out --budget 0.4 --layout $layout --force model.fm >/dev/null
+    fm-verify -q --function "${tokens[@]}" --against model.fm out | numbers
+done
+grep -cE '"quantization_config"' out/config.json
+echo "== bytes do not depend on threads, memory or the way out"
+fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 --memory 1MB -o other.rank >/dev/null 2>&1
+cmp <(tar -xOf model.rank ranking.safetensors) <(tar -xOf other.rank ranking.safetensors) && echo same
+fm-pack -q --model model --threads 3 model.recover 2>/dev/null >piped.fm
+cmp model.fm piped.fm && echo same
+echo "== another checkpoint's values are told"
+python3 "$mxfp4" spoil model spoilt none
+python3 - <<'PYTHON'
+from pathlib import Path
+file = Path("spoilt/model.safetensors")
+data = bytearray(file.read_bytes())
+data[-1] ^= 1 # a code of the tensor that lies last
+file.write_bytes(data)
+PYTHON
+fm-pack -q --model spoilt -o refused model.train 2>&1 | sed 's/digest .*)/digest D)/'
+rm -r spoilt
+echo "== faults"
+for fault in $(python3 "$mxfp4" cases); do
+    python3 "$mxfp4" spoil model spoilt "$fault"
+    fm-rank -q --model spoilt "${tokens[@]}" -o refused -f 2>&1 >/dev/null | sed "s/^/$fault: /"
+    fm-pack -q --model spoilt -o refused.fm -f model.train 2>&1 >/dev/null | sed "s/^/$fault: /"
+    rm -rf spoilt refused refused.fm
+done
