@@ -76,3 +76,31 @@ void ref_gate_rows_back(float *dh, float *du, const float *h, const float *s, in
         du[t] = (float)((1.0 - s[t]) * sum);
     }
 }
+
+static double sigmoid(double z)
+{
+    return 1 / (1 + exp(-z));
+}
+
+void ref_gate(float *y, const float *x, const float *z, bool silu, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] = (float)(x[i] * sigmoid(z[i]) * (silu ? z[i] : 1));
+}
+
+/* f' is s + z s (1 - s) of silu, s (1 - s) of the sigmoid s. */
+void ref_gate_back(float *dx, float *dz, const float *dy, const float *x, const float *z, bool silu,
+                   int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double s = sigmoid(z[i]), d = dy[i];
+        dx[i] = (float)(d * s * (silu ? z[i] : 1));
+        dz[i] = (float)(d * x[i] * (silu ? s + z[i] * s * (1 - s) : s * (1 - s)));
+    }
+}
+
+void ref_shift(float *y, const float *x, float by, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] = x[i] + by;
+}

@@ -118,6 +118,43 @@ static void run_join_keys(const struct fm_ops *ops, const int *z, struct outputs
     ops->join_keys_back(dkv, dr, dk, dv, z[0], z[1], z[2], z[3], z[4]);
 }
 
+/* z: S T G Q C D */
+static void run_delta(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t rows = (size_t)z[0] * z[1], nq = rows * z[3], no = nq * z[5];
+    size_t nx = rows * (2 * z[2] * z[4] + z[3] * z[5]);
+    float *x = normals(nx, 1), *a = normals(nq, 1), *b = normals(nq, 1), *d_o = normals(no, 1);
+    float *rate = normals(z[3], 1), *bias = normals(z[3], 1);
+    float *g = give(o, floats(nq), nq, TOL_EACH), *beta = give(o, floats(nq), nq, TOL_EACH);
+    float *dg = give(o, floats(nq), nq, 2 * TOL_SUM), *dbeta = give(o, floats(nq), nq, TOL_SUM);
+    float *dx = give(o, floats(nx), nx, TOL_SUM), *y = give(o, floats(no), no, TOL_SUM);
+    ops->delta_gates(g, beta, a, b, rate, bias, (int)rows, z[3]);
+    ops->delta_rule(y, x, g, beta, z[0], z[1], z[2], z[3], z[4], z[5]);
+    ops->delta_rule_back(dx, dg, dbeta, d_o, x, g, beta, z[0], z[1], z[2], z[3], z[4], z[5]);
+    ops->delta_gates_back(give(o, floats(nq), nq, 2 * TOL_SUM), give(o, floats(nq), nq, TOL_SUM),
+                          dg, dbeta, a, beta, rate, bias, (int)rows, z[3]);
+}
+
+/* z: S T H W */
+static void run_convolve(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1] * z[2];
+    float *x = normals(n, 1), *w = normals((size_t)z[2] * z[3], 1), *dy = normals(n, 1);
+    ops->convolve(give(o, floats(n), n, TOL_EACH), x, w, z[0], z[1], z[2], z[3]);
+    ops->convolve_back(give(o, floats(n), n, TOL_SUM), dy, x, w, z[0], z[1], z[2], z[3]);
+}
+
+/* z: count, silu */
+static void run_gates(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = z[0];
+    float *x = normals(n, 1), *u = normals(n, 4), *dy = normals(n, 1);
+    ops->gate(give(o, floats(n), n, TOL_EACH), x, u, z[1], z[0]);
+    float *dx = give(o, floats(n), n, TOL_EACH), *du = give(o, floats(n), n, TOL_EACH);
+    ops->gate_back(dx, du, dy, x, u, z[1], z[0]);
+    ops->shift(give(o, floats(n), n, 0), x, 1, z[0]);
+}
+
 /* z: N E K */
 static void run_route(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -424,6 +461,13 @@ static const struct {
     {"attention", run_attention, {1, 66, 3, 1, 6, 9, 0, 1}},
     {"join keys", run_join_keys, {3, 5, 7, 4, 3}},
     {"join keys", run_join_keys, {700, 3, 12, 8, 20}},
+    {"delta", run_delta, {2, 5, 2, 4, 7, 3}},
+    {"delta", run_delta, {1, 150, 1, 3, 12, 9}}, /* several chunks */
+    {"convolve", run_convolve, {3, 5, 7, 4}},
+    {"convolve", run_convolve, {1, 2, 300, 4}}, /* several blocks; shorter than the filter */
+    {"convolve", run_convolve, {1, 9, 11, 1}},
+    {"gates", run_gates, {37, 0}},
+    {"gates", run_gates, {40000, 1}},
     {"route", run_route, {3, 5, 2}},
     {"route", run_route, {2100, 8, 1}},
     {"route", run_route, {7, 8, 8}},
