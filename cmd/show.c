@@ -26,9 +26,12 @@ void fm_show_extra(FILE *out, const struct fm_extra *x, const char *what)
         return;
     fm_units_bytes(bytes, x->bytes);
     fm_extra_print(layers, x);
-    fprintf(out, "%-9s%12s  in %llu tensors of layer%s %s, for multi-token prediction: %s\n",
-            "extra", bytes, (unsigned long long)x->tensors, fm_extra_layers(x) > 1 ? "s" : "",
-            layers, what);
+    fprintf(out, "%-9s%12s  in %llu tensors of ", "extra", bytes, (unsigned long long)x->tensors);
+    if (fm_extra_named(x))
+        fprintf(out, "other parts (%s): %s\n", layers, what);
+    else
+        fprintf(out, "layer%s %s, for multi-token prediction: %s\n",
+                fm_extra_layers(x) > 1 ? "s" : "", layers, what);
 }
 
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written)

@@ -1,5 +1,5 @@
 """Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5 and 4.7-Flash, MiniMax-M2, ERNIE-4.5,
-DeepSeek-V2 and -V3, gpt-oss with experts of unequal width.
+DeepSeek-V2 and -V3, gpt-oss, Qwen3-Next and Qwen3.5 with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
@@ -579,15 +579,15 @@ class FmModel:
 
 
 def family(directory, name, width_key="moe_intermediate_size"):
-    """Fm<name>Config, Fm<name>Model and Fm<name>ForCausalLM of a stock family; nothing where this
-    transformers is older than the family."""
-
+    """Fm<name>Config, Fm<name>Model, Fm<name>ForCausalLM; nothing where transformers is too old for it."""
     place = f"transformers.models.{directory}"
     try:
         stock = import_module(f"{place}.modeling_{directory}")
-        base = getattr(import_module(f"{place}.configuration_{directory}"), f"{name}Config")
+        configs = import_module(f"{place}.configuration_{directory}")
     except ModuleNotFoundError:
         return ()
+    part = "Text" if hasattr(configs, f"{name}TextConfig") else ""
+    base = getattr(configs, f"{name}{part}Config")
 
     def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
         own = "fm_budget", "fm_budgets", "fm_load_cap", "fm_shared"
@@ -623,7 +623,7 @@ def family(directory, name, width_key="moe_intermediate_size"):
         "base_model_ep_plan": {},
     }
     ours = make("Config", (base,), **members)
-    model = make("Model", (FmModel, getattr(stock, f"{name}Model")), config_class=ours)
+    model = make("Model", (FmModel, getattr(stock, f"{name}{part}Model")), config_class=ours)
     causal = (FmModel, getattr(stock, f"{name}ForCausalLM"))
     return ours, model, make("ForCausalLM", causal, config_class=ours, fm_base=model)
 
@@ -632,8 +632,8 @@ FAMILIES = {
     "mixtral": ("Mixtral", "intermediate_size"), "phimoe": ("Phimoe", "intermediate_size"),
     "olmoe": ("Olmoe", "intermediate_size"), "minimax_m2": ("MiniMaxM2", "intermediate_size"),
     "qwen2_moe": ("Qwen2Moe",), "qwen3_moe": ("Qwen3Moe",), "ernie4_5_moe": ("Ernie4_5_Moe",),
-    "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",),
-    "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",),
+    "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",), "qwen3_next": ("Qwen3Next",),
+    "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",), "qwen3_5_moe": ("Qwen3_5Moe",),
     "gpt_oss": ("GptOss", "intermediate_size"),
 }
 for directory, row in FAMILIES.items():

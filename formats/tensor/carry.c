@@ -94,12 +94,14 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
         return FM_OK;
     if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err))
         return err->code;
-    if (fm_carried_add(sum, name, (uint64_t)st.st_size, err))
+    bool other = dir->text_part && strcmp(name, "config.json") == 0;
+    uint64_t size = other ? dir->config_bytes : (uint64_t)st.st_size;
+    if (fm_carried_add(sum, name, size, err))
         return err->code;
     struct fm_carried *c = &dir->carried[dir->carried_count];
     if (!(c->name = fm_strdup(name, err)))
         return err->code;
-    c->size = (uint64_t)st.st_size;
+    c->size = size;
     dir->carried_count++;
     return FM_OK;
 }

@@ -17,6 +17,7 @@
 
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hfindex.h"
+#include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 
 #define SINGLE "model.safetensors"
@@ -127,6 +128,22 @@ static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
     return rc ? rc : open_shard(dir, 0, SINGLE, err);
 }
 
+/* Of a multimodal checkpoint, its text part under its own names. */
+static int take_text(struct fm_hfdir *dir, struct fm_err *err)
+{
+    char *text;
+    int rc = fm_hftext_config(&text, dir->config, dir->config_bytes, err);
+    if (text) {
+        free(dir->config);
+        dir->config = text;
+        dir->config_bytes = strlen(text);
+        dir->text_part = true;
+    }
+    for (size_t i = 0; i < dir->shards; i++)
+        fm_hftext_cut(&dir->shard[i].st);
+    return rc;
+}
+
 static int compare_places(const void *a, const void *b)
 {
     return strcmp(((const struct fm_place *)a)->tensor->name,
@@ -146,6 +163,10 @@ static int sort_places(struct fm_hfdir *dir, struct fm_err *err)
             dir->place[dir->places++] =
                 (struct fm_place){&dir->shard[i].st.tensor[k], &dir->shard[i]};
     qsort(dir->place, dir->places, sizeof *dir->place, compare_places);
+    for (size_t i = 1; i < dir->places; i++)
+        if (compare_places(&dir->place[i - 1], &dir->place[i]) == 0)
+            return fm_fail(err, FM_EFORMAT, "tensor '%s' is there twice, by its place in the model",
+                           dir->place[i].tensor->name);
     return FM_OK;
 }
 
@@ -160,6 +181,8 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);
     if (!rc)
         rc = open_weights(dir, err);
+    if (!rc)
+        rc = take_text(dir, err);
     if (!rc)
         rc = sort_places(dir, err);
     if (rc)
@@ -209,6 +232,11 @@ int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char 
                    size_t *size, struct fm_err *err)
 {
     struct fm_file f = {0};
+    if (dir->text_part && strcmp(c->name, "config.json") == 0) {
+        *data = fm_strdup(dir->config, err);
+        *size = dir->config_bytes;
+        return *data ? FM_OK : err->code;
+    }
     int rc = fm_file_open_at(&f, dir->fd, c->name, true, err);
     if (!rc && f.size != c->size)
         rc = fm_fail(err, FM_EIO, "'%s' was changed (%" PRIu64 " bytes, now %" PRIu64 ")", c->name,

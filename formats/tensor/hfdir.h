@@ -5,6 +5,7 @@
 #ifndef FM_HFDIR_H
 #define FM_HFDIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,7 @@ struct fm_hfdir {
     size_t shards;
     char *config; /* text of config.json, NUL-terminated */
     size_t config_bytes;
+    bool text_part;             /* config is made of that file: formats/tensor/hftext.h */
     struct fm_carried *carried; /* sorted by name, once fm_carry_list was called; else none */
     size_t carried_count;
     struct fm_place *place; /* every tensor, sorted by name */

@@ -212,6 +212,86 @@ def gpt_oss_shapes(c):
     return table
 
 
+def deltanet(c, p):
+    """A layer of Gated DeltaNet; q, k, v, z in one tensor, key head by key head, and b, a in another."""
+    H, G, Q = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
+    k, v = G * c["linear_key_head_dim"], Q * c["linear_value_head_dim"]
+    a = p + "linear_attn."
+    return {
+        p + "input_layernorm.weight": ((H,), 0.3),
+        a + "in_proj_qkvz.weight": ((2 * k + 2 * v, H), 0.25),
+        a + "in_proj_ba.weight": ((2 * Q, H), 0.25),
+        a + "conv1d.weight": ((2 * k + v, 1, c["linear_conv_kernel_dim"]), 1.5),
+        a + "A_log": ((Q,), 1.0),
+        a + "dt_bias": ((Q,), 0.5),
+        a + "norm.weight": ((c["linear_value_head_dim"],), 0.3),
+        a + "out_proj.weight": ((H, v), 0.09),
+        p + "post_attention_layernorm.weight": ((H,), 0.3),
+    }
+
+
+def gated_attention(c, p):
+    table = attention(c, p)
+    rows, H = table[p + "self_attn.q_proj.weight"][0]
+    table[p + "self_attn.q_proj.weight"] = ((2 * rows, H), 0.25)
+    return table | {p + f"self_attn.{x}_norm.weight": ((head_dim(c),), 0.4) for x in "qk"}
+
+
+def qwen3_next_shapes(c):
+    table, H, interval = ends(c), c["hidden_size"], c["full_attention_interval"]
+    for l, p in layers(c):
+        table |= deltanet(c, p) if (l + 1) % interval else gated_attention(c, p)
+        if l in c["mlp_only_layers"]:
+            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
+            continue
+        table |= experts(c, p, c["num_experts"], c["moe_intermediate_size"], 0.4)
+        wide = c["shared_expert_intermediate_size"]
+        table |= feed_forward(p + "mlp.shared_expert.", H, wide, down=0.1)
+        table[p + "mlp.shared_expert_gate.weight"] = ((1, H), 0.3)
+    return table
+
+
+def qwen35_shapes(c):
+    """As the hub has it: experts fused, the text part under a prefix, parts that no text meets."""
+    table, H, I, E = {}, c["hidden_size"], c["moe_intermediate_size"], c["num_experts"]
+    for l, p in layers(c):
+        if c["layer_types"][l] == "linear_attention":
+            table |= deltanet(c, p)
+            del table[p + "linear_attn.in_proj_qkvz.weight"], table[p + "linear_attn.in_proj_ba.weight"]
+            k, v = c["linear_num_key_heads"] * c["linear_key_head_dim"], c["linear_num_value_heads"]
+            wide = v * c["linear_value_head_dim"]
+            for x, rows in (("qkv", 2 * k + wide), ("z", wide), ("b", v), ("a", v)):
+                table[p + f"linear_attn.in_proj_{x}.weight"] = ((rows, H), 0.25)
+        else:
+            table |= gated_attention(c, p)
+        table |= {
+            p + "mlp.gate.weight": ((E, H), 0.3),
+            p + "mlp.experts.gate_up_proj": ((E, 2 * I, H), 0.25),
+            p + "mlp.experts.down_proj": ((E, H, I), 0.4),
+            p + "mlp.shared_expert_gate.weight": ((1, H), 0.3),
+        }
+        wide = c["shared_expert_intermediate_size"]
+        table |= feed_forward(p + "mlp.shared_expert.", H, wide, down=0.1)
+    table |= ends(c)
+    named = lambda n: n if n.startswith("lm_head") else n.replace("model.", "model.language_model.", 1)
+    table = {named(n): t for n, t in table.items()}
+    return table | {
+        "model.visual.patch_embed.proj.weight": ((16, 3, 2, 4, 4), 0.1),
+        "model.visual.patch_embed.proj.bias": ((16,), 0.1),
+        "mtp.fc.weight": ((H, 2 * H), 0.1),
+        "mtp.layers.0.mlp.experts.down_proj": ((E, H, I), 0.1),
+    }
+
+
+def around_zero(tensors):
+    """Norms multiply by 1 + w but inside of DeltaNets, where they, and the decay, are float32."""
+    for name, tensor in tensors.items():
+        if name.endswith(("linear_attn.norm.weight", "A_log")):
+            tensors[name] = tensor.float()
+        elif name.endswith("norm.weight"):
+            tensors[name] = tensor - 1
+
+
 def keep_biases(tensors):
     """Biases of the choice are float32 on the hub whatever the weights are."""
     for name in tensors:
@@ -729,9 +809,115 @@ GPTOSS = Odd(
     recipe=Recipe(seed=141, actions=(3, 11, 19, 27), gap_min=2e-5, lora_rank=2),
 )
 
+QWEN3_NEXT = Odd(
+    seed=141,
+    T=70,  # more than a chunk
+    own={  # as its makers write it
+        "architectures": ["Qwen3NextForCausalLM"],
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "decoder_sparse_step": 1,
+        "eos_token_id": 2,
+        "full_attention_interval": 3,
+        "head_dim": 14,
+        "hidden_size": 44,
+        "intermediate_size": 53,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 19,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_value_head_dim": 11,
+        "max_position_embeddings": 128,
+        "mlp_only_layers": [1],
+        "model_type": "qwen3_next",
+        "moe_intermediate_size": 19,
+        "norm_topk_prob": True,
+        "num_attention_heads": 6,
+        "num_experts": 9,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 4,
+        "partial_rotary_factor": 0.3,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 10000,
+        "shared_expert_intermediate_size": 31,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.57.0.dev0",
+        "use_sliding_window": False,
+        "vocab_size": 101,
+    },
+    shapes=qwen3_next_shapes,
+    dtype=torch.bfloat16,
+    shards=2,
+    recipe=Recipe(seed=147, actions=(2, 8, 14, 19), gap_min=5e-6, lora_rank=2),
+    tweak=around_zero,
+)
+
+QWEN35 = Odd(
+    seed=156,
+    T=67,  # more than a chunk
+    own={  # of text_config
+        "attention_bias": False,
+        "attn_output_gate": True,
+        "bos_token_id": None,
+        "dtype": "bfloat16",
+        "eos_token_id": 2,
+        "full_attention_interval": 4,
+        "head_dim": 20,
+        "hidden_size": 48,
+        "layer_types": [
+            "linear_attention", "full_attention", "linear_attention",
+        ],
+        "linear_conv_kernel_dim": 3,
+        "linear_key_head_dim": 18,
+        "linear_num_key_heads": 3,
+        "linear_num_value_heads": 6,
+        "linear_value_head_dim": 10,
+        "max_position_embeddings": 128,
+        "model_type": "qwen3_5_moe_text",
+        "moe_intermediate_size": 21,
+        "mtp_num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [1, 1, 0],
+            "partial_rotary_factor": 0.2,
+            "rope_theta": 10000000,
+            "rope_type": "default",
+        },
+        "shared_expert_intermediate_size": 27,
+        "vocab_size": 97,
+    },
+    shapes=qwen35_shapes,
+    dtype=torch.bfloat16,
+    shards=2,
+    recipe=Recipe(seed=155, actions=(2, 9, 15, 21), gap_min=5e-6, lora_rank=2),
+    tweak=around_zero,
+    wrapper={  # as its makers write it
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "image_token_id": 90,
+        "model_type": "qwen3_5_moe",
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.57.0.dev0",
+        "video_token_id": 91,
+        "vision_config": {
+            "depth": 1, "hidden_size": 16, "intermediate_size": 16, "model_type": "qwen3_5_moe",
+            "num_heads": 2, "num_position_embeddings": 16, "out_hidden_size": 48, "patch_size": 4,
+        },
+        "vision_end_token_id": 93,
+        "vision_start_token_id": 92,
+    },
+)
+
 ROWS = {
     "odd-qwen3": QWEN3, "odd-olmoe": OLMOE, "odd-qwen2": QWEN2, "odd-phimoe": PHIMOE,
     "odd-glm4": GLM4, "odd-minimax": MINIMAX, "odd-ernie": ERNIE,
     "odd-dsv2": DSV2, "odd-dsv3": DSV3, "odd-moonlight": MOONLIGHT, "odd-glm-lite": GLM_LITE,
     "odd-gptoss": GPTOSS,
+    "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35,
 }  # fmt: skip

@@ -46,6 +46,7 @@ class Odd:
     shards: int
     recipe: goldens.Recipe
     tweak: Callable = None  # changes the tensors after they are drawn
+    wrapper: dict = None  # of a multimodal model: config.json but for text_config, which is `config`
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
 
     @property
@@ -162,7 +163,8 @@ def make(odd, folder):
     """Config, shards, tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(odd.seed)
-    (folder / "config.json").write_text(json.dumps(odd.config, indent=2) + "\n")
+    config = odd.config if odd.wrapper is None else odd.wrapper | {"text_config": odd.config}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     save_sharded(folder, weights(odd, generator), odd.shards)
     tokens = torch.randint(0, odd.config["vocab_size"], (S, odd.T), generator=generator)
     np.save(folder / "tokens.npy", tokens.numpy().astype("<i4"))

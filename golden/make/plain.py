@@ -43,12 +43,17 @@ def unfuse(weights):
     return out
 
 
-def norm(x, w, name, eps):
-    weight, bias = w[name + ".weight"], w.get(name + ".bias")
+def norm(x, w, name, eps, plus=0.0):
+    weight, bias = w[name + ".weight"] + plus, w.get(name + ".bias")
     if bias is not None:
         x = x - x.mean(-1, keepdim=True)
     x = weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     return x if bias is None else x + bias
+
+
+def added(cfg):
+    """What norms' weights stand for in this family: 1 + w, but inside of DeltaNets."""
+    return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5")) else 0.0
 
 
 def linear(x, w, name):
@@ -92,15 +97,21 @@ def rotate(x, rope, neighbours=False):
 
 
 def projection(x, w, cfg, part, heads):
-    """(S, heads, T, C) of q, k or v, normed and clipped."""
+    """(S, heads, T, C) of q, k or v, normed and clipped; of q, without what gates a head's output."""
     y = linear(x, w, f"self_attn.{part}_proj")
+    if part == "q" and is_gated(w):
+        y = y.unflatten(-1, (heads, 2, -1))[..., 0, :].flatten(-2)
     name, C = f"self_attn.{part}_norm", y.shape[-1] // heads
     if name + ".weight" in w:
         each = (heads, C) if len(w[name + ".weight"]) == C else (1, heads * C)
-        y = norm(y.unflatten(-1, each), w, name, cfg.rms_norm_eps).flatten(-2)
+        y = norm(y.unflatten(-1, each), w, name, cfg.rms_norm_eps, added(cfg)).flatten(-2)
     if getattr(cfg, "clip_qkv", None) is not None:
         y = y.clamp(-cfg.clip_qkv, cfg.clip_qkv)
     return y.unflatten(-1, (heads, C)).transpose(1, 2)
+
+
+def is_gated(w):
+    return len(w["self_attn.q_proj.weight"]) == 2 * w["self_attn.o_proj.weight"].shape[1]
 
 
 def attention(x, w, cfg, l):
@@ -120,7 +131,48 @@ def attention(x, w, cfg, l):
         sinks = w["self_attn.sinks"][:, None, None].expand(len(x), Q, T, 1)
         score = torch.cat([score, sinks], -1)
     weight = score.softmax(-1)[..., :T]
-    return linear((weight @ v).transpose(1, 2).flatten(2), w, "self_attn.o_proj")
+    o = (weight @ v).transpose(1, 2)
+    if is_gated(w):
+        o = o * linear(x, w, "self_attn.q_proj").unflatten(-1, (Q, 2, -1))[..., 1, :].sigmoid()
+    return linear(o.flatten(2), w, "self_attn.o_proj")
+
+
+def delta_parts(x, w, cfg):
+    """[q k v] and z, b, a (S, T, .), heads one after another; from two tensors, head by head in
+    these, or from one of each."""
+    a, G = "linear_attn.", cfg.linear_num_key_heads
+    if a + "in_proj_qkv.weight" in w:
+        return [linear(x, w, a + f"in_proj_{part}") for part in ("qkv", "z", "b", "a")]
+    C, each = cfg.linear_key_head_dim, cfg.linear_num_value_heads // G
+    V = each * cfg.linear_value_head_dim
+    apart = lambda name, widths: [
+        part.flatten(-2) for part in linear(x, w, a + name).unflatten(-1, (G, -1)).split(widths, -1)
+    ]
+    q, k, v, z = apart("in_proj_qkvz", [C, C, V, V])
+    return [torch.cat([q, k, v], -1), z, *apart("in_proj_ba", [each, each])]
+
+
+def delta_attention(x, w, cfg):
+    """(S, T, H): Gated DeltaNet, token by token."""
+    a, T, W = "linear_attn.", x.shape[1], cfg.linear_conv_kernel_dim
+    G, Q, C = cfg.linear_num_key_heads, cfg.linear_num_value_heads, cfg.linear_key_head_dim
+    mixed, z, b, decay = delta_parts(x, w, cfg)
+    early = F.pad(mixed, (0, 0, W - 1, 0))
+    taps = w[a + "conv1d.weight"][:, 0]
+    mixed = F.silu(sum(early[:, i : i + T] * taps[:, i] for i in range(W)))
+    q, k, v = mixed.split([G * C, G * C, mixed.shape[-1] - 2 * G * C], -1)
+    unit = lambda y: y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    heads = lambda y: unit(y.unflatten(-1, (G, C))).repeat_interleave(Q // G, 2)
+    q, k, v = heads(q) / C**0.5, heads(k), v.unflatten(-1, (Q, -1))
+    beta, keep = b.sigmoid(), (-w[a + "A_log"].exp() * F.softplus(decay + w[a + "dt_bias"])).exp()
+    state, out = torch.zeros(*v.shape[:1], Q, C, v.shape[-1], dtype=v.dtype), []
+    for t in range(T):
+        state = state * keep[:, t, :, None, None]
+        seen = torch.einsum("sqcd,sqc->sqd", state, k[:, t])
+        state = state + k[:, t, :, :, None] * ((v[:, t] - seen) * beta[:, t, :, None])[:, :, None]
+        out.append(torch.einsum("sqcd,sqc->sqd", state, q[:, t]))
+    y = norm(torch.stack(out, 1), w, a + "norm", cfg.rms_norm_eps)
+    return linear((y * F.silu(z.unflatten(-1, (Q, -1)))).flatten(2), w, a + "out_proj")
 
 
 def latent_attention(x, w, cfg):
@@ -252,12 +304,15 @@ class Plain:
     def layer(self, l, x):
         prefix, eps = f"model.layers.{l}.", self.cfg.rms_norm_eps
         w = {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
-        normed = norm(x, w, "input_layernorm", eps)
+        plus = added(self.cfg)
+        normed = norm(x, w, "input_layernorm", eps, plus)
         if "self_attn.kv_b_proj.weight" in w:
             x = x + latent_attention(normed, w, self.cfg)
+        elif "linear_attn.norm.weight" in w:
+            x = x + delta_attention(normed, w, self.cfg)
         else:
             x = x + attention(normed, w, self.cfg, l)
-        normed = norm(x, w, "post_attention_layernorm", eps).flatten(0, 1)
+        normed = norm(x, w, "post_attention_layernorm", eps, plus).flatten(0, 1)
         return x + self.feed(normed, w).view_as(x)
 
     def logits(self, ids):
@@ -265,7 +320,7 @@ class Plain:
         x = w["model.embed_tokens.weight"][ids]
         for l in range(self.cfg.num_hidden_layers):
             x = self.layer(l, x)
-        x = norm(x, w, "model.norm", self.cfg.rms_norm_eps)
+        x = norm(x, w, "model.norm", self.cfg.rms_norm_eps, added(self.cfg))
         return linear(x, w, "lm_head" if "lm_head.weight" in w else "model.embed_tokens")
 
     def channel_sums(self):

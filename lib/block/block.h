@@ -41,7 +41,7 @@ struct fm_storage;
 
 /* Arrays of a block: its weights in a layer, or its inner values between forward and backward.
  * Which is which its own struct of pointers to float says, laid over this one. */
-#define FM_ARRAYS_MAX 20
+#define FM_ARRAYS_MAX 24
 struct fm_arrays {
     float *at[FM_ARRAYS_MAX];
 };
@@ -50,7 +50,7 @@ struct fm_arrays {
  * says so to the compiler: it may read the struct after a config was copied as bytes. */
 #define FM_OVERLAY __attribute__((may_alias))
 union fm_own_config {
-    char bytes[2304];
+    char bytes[2432];
     double align;
 };
 
@@ -75,6 +75,8 @@ struct fm_config {
     bool longrope;              /* T_max is where longrope's short factors end */
     bool head_bias;             /* of lm_head */
     bool tied;                  /* lm_head is the embedding */
+    bool fused;                 /* of a family whose checkpoints have experts one by one or fused:
+                                   these are fused */
     int extra_layers;           /* for multi-token prediction, as config.json has it */
     const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
     int block_rows, block_columns;    /* that share a scale */
@@ -138,6 +140,10 @@ struct fm_attention {
     uint64_t (*size)(const struct fm_config *config, char letter);
     /* Bits FM_OWN and above: which of its tensors layer l has. */
     unsigned (*has)(const struct fm_config *config, int l);
+
+    /* Of a tensor with FM_PART_HEADS: its row j in memory is row order[j] of the file.  NULL: the
+     * block has none such. */
+    void (*order)(int32_t *order, const struct fm_config *config, const struct fm_weight *weight);
 
     /* Angles of a position, and cos and sin (T, angles) of them, on the host. */
     int (*angles)(const struct fm_config *config);

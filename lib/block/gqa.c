@@ -61,7 +61,7 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
     int rc = fm_json_opt_int(keys->json, "sliding_window", 0, EXACT_MAX, &window, err);
     if (!rc)
         rc = fm_json_opt_bool(keys->json, "use_sliding_window", &use, err);
-    if (!rc)
+    if (!rc && !o->other_layers)
         rc = read_layer_types(g, c, o, keys->json, err);
     if (rc)
         return rc;
@@ -137,6 +137,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     static_assert(sizeof *g <= sizeof c->attention_own, "arena for what config.json says");
     int rc = read_heads(c, keys->json, err);
     g->sinks = o->sinks;
+    g->gated = o->gated;
     if (!rc)
         rc = read_qk_norm(g, o, keys->json, err);
     if (!rc)
@@ -204,6 +205,7 @@ struct inner {
     float *v_raw;           /* as v: before it is clamped */
     float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
     float *o;               /* (N, Q C) */
+    float *gate;            /* as o: what it is gated by, before the sigmoid */
 };
 
 static const struct inner *inner_of(const struct fm_arrays *inner)
@@ -230,6 +232,7 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
         .q_rstd = fm_arena_alloc_if(norm, arena, each_head(c) ? n * (size_t)c->Q : n),
         .k_rstd = fm_arena_alloc_if(norm, arena, each_head(c) ? n * (size_t)c->G : n),
         .o = fm_arena_alloc(arena, qc),
+        .gate = fm_arena_alloc_if(g->gated, arena, qc),
     };
 }
 
@@ -271,11 +274,38 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     int N = fm_pass_rows(p);
     project(p, raw ? raw : y, x, w, bias, heads);
     if (raw)
-        p->ops->norm(fm_to_f32(y), rstd, raw, norm, NULL, norm_rows(c, N, heads),
-                     norm_width(c, heads), c->eps);
+        c->norm->forward(p->ops, y, rstd, raw, norm, NULL, norm_rows(c, N, heads),
+                         norm_width(c, heads), c->eps);
     if (clip > 0)
         p->ops->clamp(y, clip, (int64_t)N * heads * c->C);
     rotate(p, y, heads, 1);
+}
+
+/* The gate's rows of w->q. */
+static const float *gate_weights(const struct fm_pass *p)
+{
+    const struct fm_config *c = p->config;
+    return fm_gqa_weights(p->layer)->q + (size_t)heads_width(c, c->Q) * (size_t)c->H;
+}
+
+/* y (N, H) += the last product of o, gated where the block is. */
+static void give_output(const struct fm_pass *p, const struct inner *a, float *y, const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
+    int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C;
+    struct fm_mark mark = fm_pass_mark(p);
+    const float *o = a->o;
+    if (a->gate) {
+        float *gated = fm_pass_floats(p, (size_t)N * (size_t)QC);
+        project(p, a->gate, x, gate_weights(p), NULL, c->Q);
+        p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QC);
+        o = gated;
+    }
+    p->ops->gemm(false, true, N, H, QC, 1, fm_f32(o), QC, fm_f32(w->o), QC, 1, y, H);
+    if (w->o_bias)
+        p->ops->add_rows(y, w->o_bias, N, H);
+    fm_pass_release(p, mark);
 }
 
 static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
@@ -286,7 +316,7 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
     const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
     const struct inner *a = inner_of(inner);
-    int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
+    int N = fm_pass_rows(p), GC = c->G * c->C;
     turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, c->Q);
     turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, c->G);
     project(p, a->v, x, w->v, w->v_bias, c->G);
@@ -296,9 +326,7 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
     }
     op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G, c->C, c->C, sqrt(c->C),
                   window_of(c, p->l));
-    op->gemm(false, true, N, H, QC, 1, fm_f32(a->o), QC, fm_f32(w->o), QC, 1, y, H);
-    if (w->o_bias)
-        op->add_rows(y, w->o_bias, N, H);
+    give_output(p, a, y, x);
 }
 
 /* dy (N, heads C), the gradient behind turn(), becomes the one at the projection. */
@@ -315,13 +343,26 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     if (raw) {
         float *y = fm_pass_floats(p, n), *again = fm_pass_floats(p, (size_t)rows);
         if (clip > 0) {
-            p->ops->norm(fm_to_f32(y), again, raw, norm, NULL, rows, width, c->eps);
+            c->norm->forward(p->ops, y, again, raw, norm, NULL, rows, width, c->eps);
             p->ops->clamp_back(dy, y, clip, (int64_t)n);
         }
         p->ops->copy(y, dy, n * sizeof *y);
         p->ops->zero(dy, n * sizeof *dy);
-        p->ops->norm_back(dy, y, raw, norm, NULL, rstd, rows, width);
+        c->norm->backward(p->ops, dy, y, raw, norm, NULL, rstd, rows, width);
     }
+    fm_pass_release(p, mark);
+}
+
+/* d_o (N, Q C) holds the gradient behind the gate and receives the one before it; dx (N, H) = the
+ * gradient through the gate. */
+static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx, float *d_o)
+{
+    int N = fm_pass_rows(p), H = p->config->H, QC = p->config->Q * p->config->C;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *dgate = fm_pass_floats(p, (size_t)N * (size_t)QC);
+    p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QC);
+    p->ops->gemm(false, false, N, H, QC, 1, fm_f32(dgate), QC, fm_f32(gate_weights(p)), H, 0, dx,
+                 H);
     fm_pass_release(p, mark);
 }
 
@@ -339,13 +380,15 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
     float *d_o = fm_pass_floats(p, n * (size_t)QC), *dq = fm_pass_floats(p, n * (size_t)QC);
     float *dk = fm_pass_floats(p, n * (size_t)GC), *dv = fm_pass_floats(p, n * (size_t)GC);
     op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_f32(w->o), QC, 0, d_o, QC);
+    if (a->gate)
+        gate_back(p, a, dx, d_o);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G,
                        c->C, c->C, sqrt(c->C), window_of(c, p->l));
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
     if (g->clip > 0)
         op->clamp_back(dv, a->v_raw, g->clip, (int64_t)N * GC);
-    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_f32(w->q), H, 0, dx, H);
+    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_f32(w->q), H, a->gate != NULL, dx, H);
     op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_f32(w->k), H, 1, dx, H);
     op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_f32(w->v), H, 1, dx, H);
     fm_pass_release(p, mark);
@@ -353,19 +396,22 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
 
 /* ---- cost ---- */
 
-/* q, k, v and o; a query sees half of T keys on average, in two products of C each. */
+/* q, k, v and o, and the gate; a query sees half of T keys on average, in two products of C each.
+ */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
+    double rows = (fm_gqa_of(c)->gated ? 3.0 : 2.0) * c->Q + 2.0 * c->G;
     (void)l;
-    return (struct fm_flops){.products = 2.0 * c->H * c->C * (2.0 * c->Q + 2.0 * c->G),
-                             .others = 2.0 * c->Q * c->C * T};
+    return (struct fm_flops){.products = 2.0 * c->H * c->C * rows, .others = 2.0 * c->Q * c->C * T};
 }
 
-/* q, k, v, o, their gradients; q and k again where they are normalised. */
+/* q, k, v, o, their gradients; q and k again where they are normalised; the gate, what it gives and
+ * its gradient. */
 static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t all = 2 * heads_width(c, c->Q + c->G);
-    return 2 * all + (fm_gqa_of(c)->qk_norm == FM_QK_NORM_NONE ? 0 : all);
+    uint64_t gate = fm_gqa_of(c)->gated ? 3 * heads_width(c, c->Q) : 0;
+    return 2 * all + (fm_gqa_of(c)->qk_norm == FM_QK_NORM_NONE ? 0 : all) + gate;
 }
 
 /* One norm over all key heads would see a copied head twice. */

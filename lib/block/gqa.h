@@ -1,6 +1,7 @@
 /*
  * Attention block "gqa": grouped-query attention with rotary positions, as most families have it;
- * biases, norms of q and k, clamping and a sliding window are variants that a family switches on.
+ * biases, norms of q and k, clamping, a sliding window and a gate behind it are variants that a
+ * family switches on.
  * Tensors have the names of transformers.
  */
 #ifndef FM_GQA_H
@@ -26,6 +27,8 @@ struct fm_gqa_options {
                              with it */
     bool sinks;           /* every query head has one more score, whose value is zero */
     bool clip;            /* clip_qkv */
+    bool gated;           /* a product beside q's, as wide, gates what attention gives */
+    bool other_layers;    /* layer_types has other values, which somebody else reads */
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* of config.json, which must say true for it; NULL: always */
     struct fm_rope_options rope;
@@ -37,6 +40,7 @@ struct FM_OVERLAY fm_gqa {
     bool sinks;            /* there are such */
     float clip;            /* q, k, v are clamped to +-clip; 0: not */
     bool qkv_bias, o_bias; /* there are such */
+    bool gated;
     enum fm_qk_norm qk_norm;
     struct fm_rope rope;
     uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
@@ -44,7 +48,8 @@ struct FM_OVERLAY fm_gqa {
 
 /* Its weights in a layer. */
 struct fm_gqa_weights {
-    float *q, *k, *v, *o;                     /* (Q C, H), (G C, H), (G C, H), (H, Q C) */
+    float *q, *k, *v, *o;                     /* (Q C, H), (G C, H), (G C, H), (H, Q C); gated: the
+                                                 gate's (Q C, H) are behind q */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
     float *sinks;                             /* (Q) */

@@ -1,6 +1,6 @@
 /*
- * The two norms.  One operation computes both, and tells them apart by the bias; the blocks are
- * two, so that a family says which it has and a checkpoint's biases follow from that.
+ * The norms.  One operation computes all, and tells them apart by the bias; the blocks are several,
+ * so that a family says which it has and a checkpoint's biases follow from that.
  */
 #include "lib/block/norm.h"
 
@@ -32,6 +32,32 @@ static void layer_back(const struct fm_ops *ops, float *dx, const float *dy, con
     ops->norm_back(dx, dy, x, w, b, rstd, N, H);
 }
 
+/* The weights that are meant, in scratch. */
+static float *plus_one(const struct fm_ops *ops, const float *w, int H)
+{
+    float *sum = ops->device->scratch((size_t)H * sizeof *sum);
+    ops->shift(sum, w, 1, H);
+    return sum;
+}
+
+static void plus(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,
+                 const float *b, int N, int H, float eps)
+{
+    struct fm_mark mark = ops->device->mark();
+    rms(ops, y, rstd, x, plus_one(ops, w, H), b, N, H, eps);
+    ops->device->release(mark);
+}
+
+static void plus_back(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
+                      const float *w, const float *b, const float *rstd, int N, int H)
+{
+    struct fm_mark mark = ops->device->mark();
+    rms_back(ops, dx, dy, x, plus_one(ops, w, H), b, rstd, N, H);
+    ops->device->release(mark);
+}
+
 const struct fm_norm fm_rmsnorm = {.name = "rmsnorm", .forward = rms, .backward = rms_back};
 const struct fm_norm fm_layernorm = {
     .name = "layernorm", .bias = true, .forward = layer, .backward = layer_back};
+const struct fm_norm fm_rmsnorm_plus = {
+    .name = "rmsnorm-plus", .forward = plus, .backward = plus_back};

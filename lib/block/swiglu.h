@@ -17,10 +17,20 @@ extern const struct fm_expert_form fm_swiglu;
     {FM_STOCK(prefix "experts.{e}." gate ".weight"), FM_PART_GATE, 0, "IH", FM_MOE},               \
     {FM_STOCK(prefix "experts.{e}." up ".weight"), FM_PART_UP, 0, "IH", FM_MOE},                   \
     {FM_STOCK(prefix "experts.{e}." down ".weight"), FM_PART_DOWN, 0, "HI", FM_MOE},               \
+    FM_SWIGLU_ONLINE_WEIGHTS
+#define FM_SWIGLU_ONLINE_WEIGHTS                                                                   \
     {{NULL, "layers.{l}.gate_up", "model.layers.{l}.mlp.experts.gate_up"}, FM_PART_GATE_UP, 0,     \
      "SH", FM_MOE},                                                                                \
     {{NULL, "layers.{l}.down", "model.layers.{l}.mlp.experts.down"}, FM_PART_DOWN_T, 0, "sH",      \
      FM_MOE}
+/* Of a family whose checkpoints have them so or fused, gate and up one after the other, E in front. */
+#define FM_SWIGLU_EITHER_WEIGHTS(prefix)                                                           \
+    {FM_STOCK(prefix "experts.{e}.gate_proj.weight"), FM_PART_GATE, 0, "IH", FM_MOE | FM_EACH},    \
+    {FM_STOCK(prefix "experts.{e}.up_proj.weight"), FM_PART_UP, 0, "IH", FM_MOE | FM_EACH},        \
+    {FM_STOCK(prefix "experts.{e}.down_proj.weight"), FM_PART_DOWN, 0, "HI", FM_MOE | FM_EACH},    \
+    {FM_STOCK(prefix "experts.gate_up_proj"), FM_PART_GATE_THEN_UP, 0, "EJH", FM_MOE | FM_FUSED},  \
+    {FM_STOCK(prefix "experts.down_proj"), FM_PART_DOWN, 0, "EHI", FM_MOE | FM_FUSED},             \
+    FM_SWIGLU_ONLINE_WEIGHTS
 /* clang-format on */
 
 #endif

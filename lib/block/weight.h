@@ -20,8 +20,9 @@ enum fm_naming {
 /* What a tensor becomes in memory: whose it is, and how it is laid out there. */
 enum fm_weight_part {
     FM_PART_NONLAYER, /* a field of struct fm_nonlayer, as it is */
-    FM_PART_NORM,     /* a field of struct fm_layer, as it is, and so are the next four */
+    FM_PART_NORM,     /* a field of struct fm_layer, as it is, and so are the next five */
     FM_PART_ATTENTION,
+    FM_PART_HEADS, /* the attention's too, rows in the order that the block says */
     FM_PART_ROUTER,
     FM_PART_MIX,       /* of the MLP that all tokens go through: its share */
     FM_PART_DOWN_BIAS, /* (E, H): an expert's, and no channel's */
@@ -49,6 +50,8 @@ enum fm_weight_when {
     FM_SHARED = 1 << 3,    /* a layer of experts with a shared one */
     FM_HEAD_BIAS = 1 << 4, /* lm_head has a bias */
     FM_NORM_BIAS = 1 << 5, /* norms have biases */
+    FM_EACH = 1 << 6,      /* each expert has tensors of its own, in a family that has both */
+    FM_FUSED = 1 << 7,     /* all experts of a layer are in one, in such a family */
     FM_OWN = 1 << 8        /* this bit and those above: as the attention block's `has` says */
 };
 

@@ -19,6 +19,7 @@
  *   PhiMoE                      another norm and another router
  *   routers that choose by score  (block "scored") known to it, but never compared with ours
  *   latent attention (block "mla")  the same; norms of latents take rms_norm_eps there
+ *   Gated DeltaNet (block "deltanet")  the same
  *   Qwen with dense layers      no tensors for them: "Can not map tensor"
  *   norm_topk_prob              true for Mixtral and Qwen3-MoE, false for Qwen2-MoE and OLMoE,
  *                               whatever config.json says

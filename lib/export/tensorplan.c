@@ -100,7 +100,8 @@ int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
     int rc = FM_OK;
     for (int e = 0; e < c->E; e++)
         for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
-            if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w))
+            if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
+                !fm_weights_exists(c, w, c->moe[m]))
                 continue;
             if (fm_weights_per_expert(w, FM_NAMING_STOCK))
                 rc = add_stock(p, m, w, e, 1, err);

@@ -175,7 +175,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     if (!form || p->options.keep_extra || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
-    for (const char *const *key = form->count; *key && !e->rc; key++) {
+    for (const char *const *key = form->count; key && *key && !e->rc; key++) {
         if (!cJSON_GetObjectItemCaseSensitive(json, *key))
             continue;
         set_number(e, *key, "0");
@@ -183,7 +183,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     }
     if (form->flag && cJSON_GetObjectItemCaseSensitive(json, form->flag))
         set_number(e, form->flag, "false");
-    if (!said && p->from->extra.tensors > 0)
+    if (!said && form->count && p->from->extra.tensors > 0)
         set_number(e, form->count[0], "0");
     cJSON_Delete(json);
 }

@@ -21,15 +21,33 @@ const struct fm_extra_form fm_extra_nextn = {
     .count = nextn_counts,
 };
 
+static const char *const mtp_names[] = {"mtp.", NULL};
+
+const struct fm_extra_form fm_extra_mtp = {.name = mtp_names};
+
 static int first_of(const struct fm_config *c)
 {
     return c->family->extra->behind ? c->L : 0;
 }
 
+static bool is_named(const struct fm_extra_form *form)
+{
+    return !strchr(form->name[0], '{');
+}
+
+/* How many there can be: layers, or names. */
+static int most_of(const struct fm_extra_form *form)
+{
+    int n = 0;
+    while (form->name[n])
+        n++;
+    return is_named(form) ? n : FM_EXTRA_LAYERS_MAX;
+}
+
 int fm_extra_index(const struct fm_config *c, int64_t number)
 {
     int64_t i = c->family->extra ? number - first_of(c) : -1;
-    return i >= 0 && i < FM_EXTRA_LAYERS_MAX ? (int)i : -1;
+    return i >= 0 && i < most_of(c->family->extra) ? (int)i : -1;
 }
 
 int fm_extra_read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
@@ -50,16 +68,19 @@ int fm_extra_read(struct fm_config *c, const struct fm_keys *keys, struct fm_err
     return rc;
 }
 
-/* Does the name begin with the pattern, or equal it where `whole`?  Which layer it is of. */
+/* Does the name begin with the pattern, or equal it where `whole`?  Which layer it is of, where the
+ * pattern has a number. */
 static bool match(const struct fm_config *c, const char *pattern, const char *name, bool whole,
                   int *layer)
 {
     const char *number = strchr(pattern, '{');
-    size_t before = (size_t)(number - pattern);
+    size_t before = number ? (size_t)(number - pattern) : strlen(pattern);
     int value;
     if (strncmp(name, pattern, before) != 0)
         return false;
     name += before;
+    if (!number)
+        return (*name == '\0') == whole;
     if (!fm_weights_number(&value, &name, FM_LAYERS_MAX + FM_EXTRA_LAYERS_MAX))
         return false;
     const char *behind = strchr(number, '}') + 1;
@@ -71,23 +92,26 @@ static bool match(const struct fm_config *c, const char *pattern, const char *na
 int fm_extra_layer(const struct fm_config *c, const char *name)
 {
     const struct fm_extra_form *form = c->family->extra;
-    int layer;
-    for (const char *const *pattern = form ? form->name : NULL; pattern && *pattern; pattern++)
-        if (match(c, *pattern, name, false, &layer))
+    for (int i = 0; form && form->name[i]; i++) {
+        int layer = i;
+        if (match(c, form->name[i], name, false, &layer))
             return layer;
+    }
     return -1;
 }
 
 bool fm_extra_add(struct fm_extra *x, const struct fm_config *c, const struct fm_tensor *t)
 {
-    int layer = fm_extra_layer(c, t->name), marked;
+    int layer = fm_extra_layer(c, t->name), marked = layer;
+    const char *mark = c->family->extra ? c->family->extra->mark : NULL;
     if (layer < 0)
         return false;
+    x->form = c->family->extra;
     x->first = first_of(c);
     x->tensors++;
     x->bytes += t->size;
     x->seen |= 1u << layer;
-    if (match(c, c->family->extra->mark, t->name, true, &marked))
+    if (!mark || match(c, mark, t->name, true, &marked))
         x->marked |= 1u << layer;
     return true;
 }
@@ -115,12 +139,20 @@ int fm_extra_layers(const struct fm_extra *x)
     return n;
 }
 
+bool fm_extra_named(const struct fm_extra *x)
+{
+    return x->form && is_named(x->form);
+}
+
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *x)
 {
     size_t at = 0;
     text[0] = '\0';
     for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++)
-        if (x->seen >> i & 1)
+        if (x->seen >> i & 1 && fm_extra_named(x))
+            at += (size_t)snprintf(text + at, FM_EXTRA_TEXT - at, "%s%s", at ? ", " : "",
+                                   x->form->name[i]);
+        else if (x->seen >> i & 1)
             at += (size_t)snprintf(text + at, FM_EXTRA_TEXT - at, "%s%d", at ? ", " : "",
                                    x->first + i);
 }
@@ -143,7 +175,7 @@ void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *x, const str
 {
     int n = fm_extra_layers(x);
     text[0] = '\0';
-    if (n != c->extra_layers)
+    if (n != c->extra_layers && !fm_extra_named(x))
         snprintf(text, FM_EXTRA_NOTE,
                  "config.json speaks of %d layer%s for multi-token prediction, the checkpoint has "
                  "%d",

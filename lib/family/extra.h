@@ -1,6 +1,7 @@
 /*
  * Tensors that come with a checkpoint and belong to no decoder layer of it: layers for multi-token
- * prediction, which guess the token behind the next one.  No tool computes with them, so nothing
+ * prediction, which guess the token behind the next one, and parts of a multimodal model that no
+ * text meets.  No tool computes with them, so nothing
  * of them is ranked, masked or trained, and no loss counts theirs.  A bundle keeps them byte for
  * byte as they are stored, exports leave them out unless --keep-extra is given.
  *
@@ -24,10 +25,13 @@
 
 /* What a family says of them; lists end with NULL. */
 struct fm_extra_form {
-    const char *const *name;  /* how their names begin; {x} is the number of the layer */
-    const char *mark;         /* the one tensor that every such layer has and no decoder layer */
+    const char *const *name;  /* how their names begin; {x} is the number of the layer,
+                                 where that is not said, of the name in this list */
+    const char *mark;         /* the one tensor that every such layer has and no decoder layer;
+                                 NULL: names say enough */
     bool behind;              /* numbers go on from num_hidden_layers; else from 0 */
-    const char *const *count; /* keys of config.json that say how many, the usual one first */
+    const char *const *count; /* keys of config.json that say how many, the usual one first; NULL:
+                                 none does */
     const char *flag;         /* key that says whether there are any; NULL: none */
 };
 
@@ -39,8 +43,12 @@ struct fm_extra_form {
 /* As DeepSeek-V3 has them, and those after its pattern: layers behind the last. */
 extern const struct fm_extra_form fm_extra_nextn;
 
+/* As Qwen3-Next has them, and those after it: one set, of which config.json says nothing. */
+extern const struct fm_extra_form fm_extra_mtp;
+
 /* Those of a model, counted. */
 struct fm_extra {
+    const struct fm_extra_form *form; /* the family's, where there are any */
     uint64_t tensors, bytes;
     int first;             /* the number of the 0th layer in names */
     unsigned seen, marked; /* bit i: the i-th layer has a tensor; has the mark */
@@ -67,7 +75,10 @@ int fm_extra_layers(const struct fm_extra *extra);
 /* Of a layer with that number in names, from 0; -1: there can be none. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* "46", "61, 62": their numbers. */
+/* Are they told apart by names, so that they may be something else than layers? */
+bool fm_extra_named(const struct fm_extra *extra);
+
+/* "46", "61, 62": their numbers; "mtp., model.visual.": how their names begin. */
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 

@@ -18,9 +18,9 @@
 #include <string.h>
 
 static const struct fm_model_family *const families[] = {
-    &fm_mixtral,     &fm_qwen2_moe,   &fm_qwen3_moe,     &fm_olmoe,
-    &fm_phimoe,      &fm_glm4_moe,    &fm_minimax_m2,    &fm_ernie4_5_moe,
-    &fm_deepseek_v2, &fm_deepseek_v3, &fm_glm4_moe_lite, &fm_gpt_oss,
+    &fm_mixtral,       &fm_qwen2_moe,  &fm_qwen3_moe,    &fm_olmoe,       &fm_phimoe,
+    &fm_glm4_moe,      &fm_minimax_m2, &fm_ernie4_5_moe, &fm_deepseek_v2, &fm_deepseek_v3,
+    &fm_glm4_moe_lite, &fm_gpt_oss,    &fm_qwen3_next,   &fm_qwen3_5_moe,
 };
 #define FAMILIES (sizeof families / sizeof *families)
 

@@ -52,7 +52,7 @@ struct fm_model_family {
 /* A family's file defines one; the list in lib/family/families.c names all. */
 extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe,
     fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe, fm_deepseek_v2, fm_deepseek_v3, fm_glm4_moe_lite,
-    fm_gpt_oss;
+    fm_gpt_oss, fm_qwen3_next, fm_qwen3_5_moe;
 
 /* By name or alias; NULL: there is none. */
 const struct fm_model_family *fm_families_find(const char *name);
@@ -110,6 +110,10 @@ bool fm_weights_is_stray(const struct fm_config *config, const char *name);
 /* Of a tensor that is in no table: the family has it, and by config.json layer *l of this model has
  * not (a shared expert of n_shared_experts 0), so that here, too, one of them is wrong. */
 bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l);
+
+/* Of a family whose checkpoints have experts one by one or fused: the name of a tensor that only
+ * the latter have.  False: another family. */
+bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config);
 
 /* True where it is an array of struct fm_layer as it is. */
 bool fm_weights_is_field(const struct fm_weight *w);

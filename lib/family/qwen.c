@@ -43,3 +43,12 @@ int fm_qwen_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_er
                ? fm_keys_size(&c->dense, keys->json, "intermediate_size", FM_CHANNELS_MAX, err)
                : FM_OK;
 }
+
+int fm_qwen_shared_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    int rc = fm_qwen_layers(c, keys, err);
+    c->shared_mix = true;
+    return rc ? rc
+              : fm_keys_size(&c->shared, keys->json, "shared_expert_intermediate_size",
+                             FM_CHANNELS_MAX, err);
+}

@@ -13,6 +13,9 @@
 /* decoder_sparse_step and mlp_only_layers; intermediate_size where some layers are dense. */
 int fm_qwen_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
+/* The same, and a shared expert with a share of its own: shared_expert_intermediate_size. */
+int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
+
 #define FM_QWEN_MOE_WEIGHTS                                                                        \
     FM_ROUTER_WEIGHT(FM_MLP "gate.weight", FM_MLP "gate.weight"),                                  \
         FM_SWIGLU_WEIGHTS(FM_MLP, "gate_proj", "up_proj", "down_proj")

@@ -17,15 +17,6 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    int rc = fm_qwen_layers(c, keys, err);
-    c->shared_mix = true;
-    return rc ? rc
-              : fm_keys_size(&c->shared, keys->json, "shared_expert_intermediate_size",
-                             FM_CHANNELS_MAX, err);
-}
-
 static const struct fm_gqa_options attention = {
     .bias_key = "qkv_bias", .bias = true, .rope = {.theta = 1e4}};
 
@@ -35,7 +26,7 @@ const struct fm_model_family fm_qwen2_moe = {
     .name = "qwen2_moe",
     .class_name = "Qwen2Moe",
     .width_key = "moe_intermediate_size",
-    .read_layers = read_layers,
+    .read_layers = fm_qwen_shared_layers,
     .attention = &fm_gqa,
     .router = &fm_softmax,
     .expert = &fm_swiglu,

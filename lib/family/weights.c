@@ -65,8 +65,9 @@ static unsigned features(const struct fm_config *c, int l)
 {
     bool moe = l >= 0 && fm_config_moe(c, l) >= 0, dense = l >= 0 && !moe;
     return (c->tied ? 0 : FM_UNTIED) | (moe ? FM_MOE : 0) | (dense ? FM_DENSE : 0) |
-           (moe && c->shared > 0 ? FM_SHARED : 0) | (c->norm->bias ? FM_NORM_BIAS : 0) |
-           (c->head_bias ? FM_HEAD_BIAS : 0) | (l >= 0 ? c->attention->has(c, l) : 0);
+           (c->fused ? FM_FUSED : FM_EACH) | (moe && c->shared > 0 ? FM_SHARED : 0) |
+           (c->norm->bias ? FM_NORM_BIAS : 0) | (c->head_bias ? FM_HEAD_BIAS : 0) |
+           (l >= 0 ? c->attention->has(c, l) : 0);
 }
 
 bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int l)
@@ -81,6 +82,17 @@ const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_namin
         if (w->name[naming] && match(w->name[naming], name, c, l, e) && fm_weights_exists(c, w, *l))
             return w;
     return NULL;
+}
+
+bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *c)
+{
+    const struct fm_weight *w = c->family->weight;
+    while (fm_weights_more(w) && !(w->when & FM_FUSED))
+        w++;
+    if (!fm_weights_more(w))
+        return false;
+    fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[0], -1);
+    return true;
 }
 
 bool fm_weights_is_field(const struct fm_weight *w)

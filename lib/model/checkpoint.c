@@ -29,9 +29,10 @@ uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct 
     return share->fused ? t->size / (uint64_t)cp->config.E : t->size;
 }
 
-static bool is_row_of_experts(const struct fm_weight *w)
+static bool is_row_of_experts(const struct fm_checkpoint *cp, const struct fm_weight *w)
 {
-    return w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w);
+    return fm_weights_exists(&cp->config, w, cp->config.moe[0]) && w->name[FM_NAMING_STOCK] &&
+           fm_weights_is_expert(w);
 }
 
 /* Which of an expert's tensors the row is. */
@@ -39,7 +40,7 @@ static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
 {
     int place = 0;
     for (const struct fm_weight *x = cp->config.family->weight; x != w; x++)
-        place += is_row_of_experts(x);
+        place += is_row_of_experts(cp, x);
     return place;
 }
 
@@ -119,7 +120,7 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
 {
     size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = 0;
     for (const struct fm_weight *w = cp->config.family->weight; fm_weights_more(w); w++)
-        cp->tensors += is_row_of_experts(w);
+        cp->tensors += is_row_of_experts(cp, w);
     assert(cp->tensors <= FM_EXPERT_TENSORS_MAX);
     size_t tensors = (size_t)cp->tensors;
     for (size_t s = 0; s < cp->dir.shards; s++)
@@ -149,6 +150,10 @@ int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err
     if (rc)
         return rc;
     rc = fm_config_parse(&cp->config, cp->dir.config, cp->dir.config_bytes, err);
+    const struct fm_file *file;
+    char fused[FM_WEIGHT_NAME_BYTES];
+    if (!rc && fm_weights_fused_name(fused, &cp->config))
+        cp->config.fused = fm_hfdir_find(&cp->dir, fused, &file) != NULL;
     if (!rc)
         rc = sort_tensors(cp, err);
     if (rc) {

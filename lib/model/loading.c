@@ -349,6 +349,7 @@ static const int32_t *order_of(const struct conversion *v, const struct piece *x
 static struct target target_in_layer(const struct conversion *v, const struct piece *x)
 {
     const struct fm_layer_slot *y = v->slot;
+    const struct fm_tensor *t = x->tensor->at.tensor;
     size_t H = (size_t)v->m->config.H;
     int mlp = fm_config_mlp(&v->m->config, v->l);
     switch (x->tensor->weight->part) {
@@ -361,8 +362,22 @@ static struct target target_in_layer(const struct conversion *v, const struct pi
     default:
         assert(fm_weights_is_field(x->tensor->weight));
         float *to = *(float *const *)((const char *)&y->layer + x->tensor->weight->field);
-        return (struct target){fm_to_f32(to), x->n, x->n, 1, false};
+        int rows = x->tensor->weight->part == FM_PART_HEADS ? (int)t->shape[0] : 1;
+        size_t width = x->n / (size_t)rows;
+        return (struct target){fm_to_f32(to), width, width, rows, false};
     }
+}
+
+/* Rows of the file for those in memory, in scratch, where the attention block has an order of its
+ * own; else NULL. */
+static const int32_t *head_rows(const struct conversion *v, const struct piece *x)
+{
+    const struct fm_config *c = &v->m->config;
+    if (x->tensor->weight->part != FM_PART_HEADS)
+        return NULL;
+    int32_t *order = fm_scratch(x->tensor->at.tensor->shape[0] * sizeof *order);
+    c->attention->order(order, c, x->tensor->weight);
+    return order;
 }
 
 /* Where a cut of an expert goes. */
@@ -450,7 +465,7 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     if (t.columns)
         convert_transposed(v->m, t.to, &src, t.rows, (int)t.width, NULL);
     else
-        convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, NULL);
+        convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, head_rows(v, x));
     return FM_OK;
 }
 

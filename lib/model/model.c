@@ -310,6 +310,15 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
+/* Which of two ways a checkpoint of a family that has both lies in. */
+static bool is_fused(const struct fm_model *m)
+{
+    char name[FM_WEIGHT_NAME_BYTES];
+    const struct fm_file *file;
+    return m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config) &&
+           fm_source_find(&m->tensors, name, &file);
+}
+
 /* What is at `path`, or in `dir` where that is open. */
 static int open_model(struct fm_model **model, const char *path, const struct fm_hfdir *dir,
                       uint64_t memory, struct fm_err *err)
@@ -327,6 +336,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
                  : fm_source_open(&m->tensors, m->path, err);
     if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
         rc = fm_within(err, "%s", path);
+    if (!rc)
+        m->config.fused = is_fused(m);
     if (m->tensors.naming != FM_NAMING_STOCK)
         m->config.storage = NULL; /* what is carried of the checkpoint says how that was stored */
     if (!rc)

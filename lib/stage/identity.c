@@ -250,6 +250,7 @@ static int read_extra(struct fm_stage_model *m, const cJSON *model,
                            family->name, m->L);
         m->extra.seen |= 1u << i;
         m->extra.first = entry->valueint - i;
+        m->extra.form = family->extra;
     }
     if (!m->extra.seen)
         return fm_fail(err, FM_EFORMAT, "extra: 'layers' is missing or empty");

@@ -36,7 +36,8 @@ HERE = Path(__file__).resolve().parents[2] / "golden"
 ROWS = (
     "odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe",
     "odd-glm4", "odd-minimax", "odd-ernie",
-    "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss", "odd-fp8",
+    "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss",
+    "odd-q3next", "odd-q35", "odd-fp8",
 )  # fmt: skip
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
@@ -60,7 +61,7 @@ class Row:
         self.ids = tokens(self.tokens, self.T)
         config = json.loads((self.model / "config.json").read_text())
         self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
-        self.bias = self.item_of("e_score_correction_bias")
+        self.own = {x: self.item_of(x) for x in ("correction_bias", "A_log", "linear_attn.norm.weight")}
 
     def ours(self, path):
         return our_logprobs(path, self.tokens, self.T)
@@ -83,7 +84,8 @@ class Row:
 
     def held(self, model):
         """Bytes of what a loaded model keeps, in the types that the files have."""
-        item = lambda name: self.bias if name.endswith("correction_bias") else self.dtype.itemsize
+        sizes = lambda name: (size for end, size in self.own.items() if name.endswith(end))
+        item = lambda name: next(sizes(name), self.dtype.itemsize)
         kept = {x.data_ptr(): x.numel() * item(n) for n, x in model.state_dict().items()}
         return sum(kept.values())
 

@@ -15,11 +15,13 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/pool.h"
 #include "lib/bench/meter.h"
+#include "lib/block/deltanet.h"
 #include "lib/block/mla.h"
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
+#include "lib/family/extra.h"
 #include "tests/unit/models.h"
 
 enum { S = 3, T = 11, N = S * T };
@@ -37,15 +39,16 @@ static void must(int rc, const struct fm_err *err)
         fail_msg("%s", err->text);
 }
 
-/* Elements of the tensors that belong to experts, and of all others. */
-static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_hfdir *dir)
+/* Elements of the tensors that belong to experts, and of all others of the model. */
+static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_config *c,
+                          const struct fm_hfdir *dir)
 {
     *experts = *others = 0;
     for (size_t s = 0; s < dir->shards; s++)
         for (size_t i = 0; i < dir->shard[s].st.count; i++) {
             const struct fm_tensor *t = &dir->shard[s].st.tensor[i];
             bool channels = strstr(t->name, ".experts.") && !strstr(t->name, "down_proj_bias");
-            if (!strstr(t->name, "_scale_inv"))
+            if (!strstr(t->name, "_scale_inv") && fm_extra_layer(c, t->name) < 0)
                 *(channels ? experts : others) += fm_tensor_count(t);
         }
 }
@@ -60,7 +63,7 @@ static void parameters_are_those_of_the_tensors(void **state)
         uint64_t experts, others;
         must(fm_hfdir_open(&dir, model_path(odd_models[i]), &err), &err);
         must(fm_config_parse(&c, dir.config, dir.config_bytes, &err), &err);
-        count_tensors(&experts, &others, &dir);
+        count_tensors(&experts, &others, &c, &dir);
         uint64_t channels = (uint64_t)c.M * (uint64_t)c.E * (uint64_t)c.I;
         assert_int_equal(channels * fm_expert_channel_params(c.expert, c.H), experts);
         assert_int_equal(fm_config_params(&c, NULL), experts + others);
@@ -239,8 +242,14 @@ static void gradients_of_experts_weights_take_as_many_again(void **state)
     }
 }
 
+/* Four times through the state of every head, and the convolution. */
+static double delta_layer(const struct fm_deltanet *m)
+{
+    return 8.0 * m->Q * m->C * m->D + 2.0 * (2 * m->G * m->C + m->Q * m->D) * m->W;
+}
+
 /* Attention's scores are no products of a layer's tensors: one of C and one of values' width per
- * query head and key seen. */
+ * query head and key seen; nor are the states of a DeltaNet. */
 static void attention_counts_its_scores(void **state)
 {
     (void)state;
@@ -253,7 +262,11 @@ static void attention_counts_its_scores(void **state)
         for (int l = 0; l < r.c->L; l++)
             have += T * fm_cost_layer(r.c, l, T).others;
         int D = r.c->attention == &fm_mla ? fm_mla_of(r.c)->D : r.c->C;
-        assert_true(have == r.c->L * 2.0 * (r.c->C + D) * r.c->Q * pairs);
+        double want = 0;
+        for (int l = 0; l < r.c->L; l++)
+            want += fm_deltanet_layer(r.c, l) ? T * delta_layer(fm_deltanet_of(r.c))
+                                              : 2.0 * (r.c->C + D) * r.c->Q * pairs;
+        assert_true(have == want);
         close_run(&r);
     }
 }

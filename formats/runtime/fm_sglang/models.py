@@ -99,7 +99,8 @@ class PhiMoEForCausalLM(phimoe.PhiMoEForCausalLM):
 # The names that config.json has under "architectures".
 STOCK = (
     "Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe", "Glm4Moe", "MiniMaxM2", "Ernie4_5_Moe",
-    "Glm4MoeLite", "DeepseekV2", "DeepseekV3",
+    "Glm4MoeLite", "DeepseekV2", "DeepseekV3", "Qwen3Next",
+    "Qwen3_5Moe",
 )  # fmt: skip
 EntryClass = [type(f"Fm{name}ForCausalLM", (FmForCausalLM,), {}) for name in STOCK]
 EntryClass.append(PhiMoEForCausalLM)

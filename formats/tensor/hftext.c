@@ -1,0 +1,97 @@
+/*
+ * A multimodal checkpoint keeps a text model whole: its config.json in text_config, its tensors
+ * under a prefix.  Whoever opens the directory sees that model alone, under the names of its own
+ * class, and what else there is as tensors that it does not know.  The text class itself saves what
+ * it loaded from such a checkpoint under the prefix, too.
+ */
+#include "formats/tensor/hftext.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+
+/* "model.language_model.layers" ends with "model.layers": a name is cut, not copied. */
+#define PREFIX "model.language_model."
+#define CUT (sizeof PREFIX - sizeof "model.")
+
+static const char *string_of(const cJSON *object, const char *key)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
+/* text_config of a wrapper, or NULL. */
+static cJSON *find_text(const cJSON *config)
+{
+    cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
+    const char *whole = string_of(config, "model_type"), *part = string_of(text, "model_type");
+    size_t n = whole ? strlen(whole) : 0;
+    bool is = part && n > 0 && strncmp(part, whole, n) == 0 && strcmp(part + n, "_text") == 0;
+    return is ? text : NULL;
+}
+
+/* The text class by the wrapper's: XForConditionalGeneration is XForCausalLM. */
+static bool add_class(cJSON *text, const cJSON *config)
+{
+    static const char wrapper[] = "ForConditionalGeneration", plain[] = "ForCausalLM";
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    const char *end = name ? strstr(name, wrapper) : NULL;
+    char own[128];
+    if (!end || strcmp(end, wrapper) != 0 || (size_t)(end - name) + sizeof plain > sizeof own)
+        return true;
+    memcpy(own, name, (size_t)(end - name));
+    memcpy(own + (end - name), plain, sizeof plain);
+    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures");
+    cJSON *names = cJSON_AddArrayToObject(text, "architectures");
+    cJSON *item = names ? cJSON_CreateString(own) : NULL;
+    return item && cJSON_AddItemToArray(names, item);
+}
+
+/* What the wrapper says for all of its parts, where the text part does not say it. */
+static bool add_shared(cJSON *text, const cJSON *config)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype", "quantization_config",
+                                       "tie_word_embeddings", "transformers_version"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, keys[i]);
+        if (!value || cJSON_GetObjectItemCaseSensitive(text, keys[i]))
+            continue;
+        cJSON *copy = cJSON_Duplicate(value, true);
+        if (!copy || !cJSON_AddItemToObject(text, keys[i], copy))
+            return false;
+    }
+    return true;
+}
+
+int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err)
+{
+    struct fm_err broken = {0};
+    cJSON *json = NULL;
+    *text = NULL;
+    if (fm_json_tree(&json, config, size, &broken))
+        return FM_OK;
+    cJSON *part = find_text(json);
+    bool ok = !part || (add_class(part, json) && add_shared(part, json) &&
+                        (*text = fm_json_print(part)) != NULL);
+    cJSON_Delete(json);
+    return ok ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
+}
+
+void fm_hftext_cut(struct fm_safetensors *st)
+{
+    size_t cut = 0;
+    for (size_t i = 0; i < st->count; i++) {
+        bool has = strncmp(st->tensor[i].name, PREFIX, sizeof PREFIX - 1) == 0;
+        st->tensor[i].name += has ? CUT : 0;
+        cut += has;
+    }
+    if (cut > 0)
+        qsort(st->tensor, st->count, sizeof *st->tensor, compare_names);
+}

@@ -1,0 +1,395 @@
+/*
+ * Gated DeltaNet beside gated attention: what config.json says of them, their tensors, forward,
+ * backward and cost.
+ *
+ *     [q k v] = silu(conv(W_qkv x)), z = W_z x, beta = sigmoid(W_b x)
+ *     g = -exp(A_log) softplus(W_a x + dt_bias)
+ *     y = W_out (norm(delta_rule(q, k, v, g, beta)) * silu(z))
+ *
+ * A layer is one or the other; what is said of layers with full attention is gqa's, which gates and
+ * norms as the family asks it to.  In files the rows that make heads lie head by head, in memory
+ * part by part, so that each part is one product and its result a packed array.
+ */
+#include "lib/block/deltanet.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "lib/block/pass.h"
+
+#define FILTER_MAX 64
+
+static struct fm_deltanet *own(struct fm_config *c)
+{
+    return (void *)&c->attention_own;
+}
+
+static void set_linear(struct fm_deltanet *m, int l)
+{
+    m->linear[l / 64] |= (uint64_t)1 << l % 64;
+}
+
+/* ---- config.json ---- */
+
+/* Without a list every interval-th layer has full attention. */
+static int read_interval(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    int interval = 4;
+    int rc = fm_keys_size_opt(&interval, json, "full_attention_interval", FM_LAYERS_MAX, err);
+    for (int l = 0; l < c->L && !rc; l++)
+        if ((l + 1) % interval != 0)
+            set_linear(own(c), l);
+    return rc;
+}
+
+static int read_types(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
+    int l = 0;
+    if (!list || cJSON_IsNull(list))
+        return read_interval(c, json, err);
+    cJSON_ArrayForEach(type, list)
+    {
+        const char *name = cJSON_IsString(type) ? type->valuestring : "?";
+        bool linear = strcmp(name, "linear_attention") == 0;
+        if (!linear && strcmp(name, "full_attention") != 0)
+            return fm_fail(err, FM_ECONFIG,
+                           "layer_types '%.64s' is not supported; supported: linear_attention, "
+                           "full_attention",
+                           name);
+        if (linear && l < c->L)
+            set_linear(own(c), l);
+        l++;
+    }
+    if (!cJSON_IsArray(list) || l != c->L)
+        return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
+    return FM_OK;
+}
+
+static int read_heads(struct fm_deltanet *m, const cJSON *json, struct fm_err *err)
+{
+    const struct {
+        const char *key;
+        int *value, usual, limit;
+    } size[] = {{"linear_num_key_heads", &m->G, 16, FM_HEADS_MAX},
+                {"linear_num_value_heads", &m->Q, 32, FM_HEADS_MAX},
+                {"linear_key_head_dim", &m->C, 128, FM_HEAD_DIM_MAX},
+                {"linear_value_head_dim", &m->D, 128, FM_HEAD_DIM_MAX},
+                {"linear_conv_kernel_dim", &m->W, 4, FILTER_MAX}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        *size[i].value = size[i].usual;
+        int rc = fm_keys_size_opt(size[i].value, json, size[i].key, size[i].limit, err);
+        if (rc)
+            return rc;
+    }
+    if (m->Q % m->G != 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "linear_num_value_heads %d is not a multiple of linear_num_key_heads %d",
+                       m->Q, m->G);
+    return FM_OK;
+}
+
+static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
+                struct fm_err *err)
+{
+    const struct fm_deltanet_options *o = options;
+    int width = 0; /* gqa reads it; its own usual one is another */
+    static_assert(sizeof(struct fm_deltanet) <= sizeof c->attention_own,
+                  "room for what config.json says");
+    int rc = fm_keys_size(&width, keys->json, "head_dim", FM_HEAD_DIM_MAX, err);
+    if (!rc)
+        rc = fm_gqa.read(c, &o->full, keys, err);
+    if (!rc)
+        rc = read_types(c, keys->json, err);
+    if (!rc)
+        rc = read_heads(own(c), keys->json, err);
+    own(c)->packed = o->packed;
+    return rc;
+}
+
+/* ---- tensors ---- */
+
+/* Columns that the convolution goes over, and those of values. */
+static int conv_width(const struct fm_deltanet *m)
+{
+    return 2 * m->G * m->C + m->Q * m->D;
+}
+
+static int value_width(const struct fm_deltanet *m)
+{
+    return m->Q * m->D;
+}
+
+static uint64_t size_of(const struct fm_config *c, char letter)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(c);
+    switch (letter) {
+    case 'p':
+        return 2 * (uint64_t)c->Q * (uint64_t)c->C;
+    case 'x':
+        return (uint64_t)(conv_width(m) + value_width(m));
+    case 'c':
+        return (uint64_t)conv_width(m);
+    case 'v':
+        return (uint64_t)value_width(m);
+    case 'y':
+        return 2 * (uint64_t)m->Q;
+    case 'h':
+        return (uint64_t)m->Q;
+    case 'd':
+        return (uint64_t)m->D;
+    case 'w':
+        return (uint64_t)m->W;
+    default:
+        return fm_gqa.size(c, letter);
+    }
+}
+
+static unsigned has(const struct fm_config *c, int l)
+{
+    unsigned layout = fm_deltanet_of(c)->packed ? FM_DELTANET_PACKED : FM_DELTANET_APART;
+    return fm_deltanet_layer(c, l) ? FM_DELTANET_LINEAR | layout
+                                   : FM_DELTANET_FULL | fm_gqa.has(c, l);
+}
+
+/* Files have `groups` groups of rows, parts of `width` rows in each; memory has part after part. */
+static void take_apart(int32_t *order, int groups, const int *width, int parts)
+{
+    int all = 0, before = 0;
+    for (int p = 0; p < parts; p++)
+        all += width[p];
+    for (int p = 0; p < parts; before += width[p++])
+        for (int g = 0; g < groups; g++)
+            for (int i = 0; i < width[p]; i++)
+                *order++ = g * all + before + i;
+}
+
+static void order_rows(int32_t *order, const struct fm_config *c, const struct fm_weight *w)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(c);
+    int each = m->Q / m->G;
+    switch (w->shape[0]) {
+    case 'p':
+        take_apart(order, c->Q, (const int[]){c->C, c->C}, 2);
+        return;
+    case 'x':
+        take_apart(order, m->G, (const int[]){m->C, m->C, each * m->D, each * m->D}, 4);
+        return;
+    default:
+        assert(w->shape[0] == 'y');
+        take_apart(order, m->G, (const int[]){each, each}, 2);
+    }
+}
+
+/* ---- forward and backward ---- */
+
+/* Inner values of N tokens of a DeltaNet layer. */
+struct inner {
+    float *m, *x;        /* (N, 2 G C + Q D): before and behind the convolution */
+    float *a, *g, *beta; /* (N, Q) */
+    float *z, *o;        /* (N, Q D) */
+    float *rstd;         /* (N Q) */
+};
+
+static const struct inner *inner_of(const struct fm_arrays *inner)
+{
+    return (const void *)inner;
+}
+
+static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
+                 struct fm_arena *arena)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(c);
+    static_assert(sizeof(struct inner) <= sizeof *inner, "room for the inner values");
+    if (!fm_deltanet_layer(c, l)) {
+        fm_gqa.alloc(inner, c, l, N, arena);
+        return;
+    }
+    size_t n = (size_t)N, heads = n * (size_t)m->Q, wide = n * (size_t)conv_width(m);
+    *(struct inner *)(void *)inner = (struct inner){
+        .m = fm_arena_alloc(arena, wide),
+        .x = fm_arena_alloc(arena, wide),
+        .a = fm_arena_alloc(arena, heads),
+        .g = fm_arena_alloc(arena, heads),
+        .beta = fm_arena_alloc(arena, heads),
+        .z = fm_arena_alloc(arena, heads * (size_t)m->D),
+        .o = fm_arena_alloc(arena, heads * (size_t)m->D),
+        .rstd = fm_arena_alloc(arena, heads),
+    };
+}
+
+/* The weights of z and a, which in packed files are the ends of others. */
+static const float *weights_z(const struct fm_pass *p)
+{
+    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    return m->packed ? w->qkv + (size_t)conv_width(m) * (size_t)p->config->H : w->z;
+}
+
+static const float *weights_a(const struct fm_pass *p)
+{
+    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    return m->packed ? w->b + (size_t)m->Q * (size_t)p->config->H : w->a;
+}
+
+/* y (N, width) = x W^T. */
+static void project(const struct fm_pass *p, float *y, const float *x, const float *w, int width)
+{
+    int N = fm_pass_rows(p), H = p->config->H;
+    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_f32(w), H, 0, y, width);
+}
+
+/* dx (N, H) = dy W, or added to it. */
+static void project_back(const struct fm_pass *p, float *dx, const float *dy, const float *w,
+                         int width, bool add)
+{
+    int N = fm_pass_rows(p), H = p->config->H;
+    p->ops->gemm(false, false, N, H, width, 1, fm_f32(dy), width, fm_f32(w), H, add, dx, H);
+}
+
+/* n (N, Q D): every head of o normalised. */
+static void normalise(const struct fm_pass *p, const struct inner *a, float *n)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    p->ops->norm(fm_to_f32(n), a->rstd, a->o, fm_deltanet_weights(p->layer)->norm, NULL,
+                 fm_pass_rows(p) * m->Q, m->D, p->config->eps);
+}
+
+static void linear_forward(const struct fm_pass *p, const struct inner *a, float *y, const float *x)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct fm_ops *op = p->ops;
+    int N = fm_pass_rows(p), H = p->config->H, V = value_width(m), wide = conv_width(m);
+    struct fm_mark mark = fm_pass_mark(p);
+    float *b = fm_pass_floats(p, (size_t)N * (size_t)m->Q);
+    float *n = fm_pass_floats(p, (size_t)N * (size_t)V);
+    project(p, a->m, x, w->qkv, wide);
+    project(p, a->z, x, weights_z(p), V);
+    project(p, a->a, x, weights_a(p), m->Q);
+    project(p, b, x, w->b, m->Q);
+    op->convolve(a->x, a->m, w->conv, p->S, p->T, wide, m->W);
+    op->delta_gates(a->g, a->beta, a->a, b, w->rate, w->bias, N, m->Q);
+    op->delta_rule(a->o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C, m->D);
+    normalise(p, a, n);
+    op->gate(n, n, a->z, true, (int64_t)N * V);
+    op->gemm(false, true, N, H, V, 1, fm_f32(n), V, fm_f32(w->out), V, 1, y, H);
+    fm_pass_release(p, mark);
+}
+
+/* d_o and dz (N, Q D) from dy (N, H). */
+static void output_back(const struct fm_pass *p, const struct inner *a, float *d_o, float *dz,
+                        const float *dy)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    int N = fm_pass_rows(p), H = p->config->H, V = value_width(m);
+    size_t count = (size_t)N * (size_t)V;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *n = fm_pass_floats(p, count), *dn = fm_pass_floats(p, count);
+    normalise(p, a, n);
+    p->ops->gemm(false, false, N, V, H, 1, fm_f32(dy), H, fm_f32(w->out), V, 0, dn, V);
+    p->ops->gate_back(dn, dz, dn, n, a->z, true, (int64_t)count);
+    p->ops->zero(d_o, count * sizeof *d_o);
+    p->ops->norm_back(d_o, dn, a->o, w->norm, NULL, a->rstd, N * m->Q, m->D);
+    fm_pass_release(p, mark);
+}
+
+static void linear_backward(const struct fm_pass *p, const struct inner *a, float *dx,
+                            const float *dy)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct fm_ops *op = p->ops;
+    int N = fm_pass_rows(p), V = value_width(m), wide = conv_width(m);
+    size_t heads = (size_t)N * (size_t)m->Q, values = (size_t)N * (size_t)V;
+    size_t all = (size_t)N * (size_t)wide;
+    struct fm_mark mark = fm_pass_mark(p);
+    float *d_o = fm_pass_floats(p, values), *dz = fm_pass_floats(p, values);
+    float *dm = fm_pass_floats(p, all), *behind = fm_pass_floats(p, all);
+    float *dg = fm_pass_floats(p, heads), *dbeta = fm_pass_floats(p, heads);
+    float *da = fm_pass_floats(p, heads), *db = fm_pass_floats(p, heads);
+    output_back(p, a, d_o, dz, dy);
+    op->delta_rule_back(behind, dg, dbeta, d_o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C,
+                        m->D);
+    op->delta_gates_back(da, db, dg, dbeta, a->a, a->beta, w->rate, w->bias, N, m->Q);
+    op->convolve_back(dm, behind, a->m, w->conv, p->S, p->T, wide, m->W);
+    project_back(p, dx, dm, w->qkv, wide, false);
+    project_back(p, dx, dz, weights_z(p), V, true);
+    project_back(p, dx, da, weights_a(p), m->Q, true);
+    project_back(p, dx, db, w->b, m->Q, true);
+    fm_pass_release(p, mark);
+}
+
+static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
+                    const float *x)
+{
+    if (fm_deltanet_layer(p->config, p->l))
+        linear_forward(p, inner_of(inner), y, x);
+    else
+        fm_gqa.forward(p, inner, y, x);
+}
+
+static void backward(const struct fm_pass *p, const struct fm_arrays *inner, float *dx,
+                     const float *dy)
+{
+    if (fm_deltanet_layer(p->config, p->l))
+        linear_backward(p, inner_of(inner), dx, dy);
+    else
+        fm_gqa.backward(p, inner, dx, dy);
+}
+
+static int angles(const struct fm_config *c)
+{
+    return fm_gqa.angles(c);
+}
+
+static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
+{
+    fm_gqa.fill_angles(cos, sin, c, T);
+}
+
+/* ---- cost ---- */
+
+/* Every matrix once; the convolution; each head goes through its state four times, to read for k,
+ * to decay, to add and to read for q. */
+static struct fm_flops flops(const struct fm_config *c, int l, int T)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(c);
+    double H = c->H, V = value_width(m), wide = conv_width(m);
+    if (!fm_deltanet_layer(c, l))
+        return fm_gqa.flops(c, l, T);
+    return (struct fm_flops){.products = 2 * H * (wide + 2 * V + 2 * m->Q),
+                             .others = 2 * wide * m->W + 8.0 * m->Q * m->C * m->D};
+}
+
+/* Inner values and their gradients; n and dn besides. */
+static uint64_t scratch(const struct fm_config *c)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(c);
+    uint64_t full = fm_gqa.scratch(c);
+    uint64_t linear =
+        4 * (uint64_t)conv_width(m) + 6 * (uint64_t)value_width(m) + 8 * (uint64_t)m->Q;
+    return full > linear ? full : linear;
+}
+
+/* No state is on two devices. */
+static bool divides(const struct fm_config *c, int d, bool copies)
+{
+    return fm_deltanet_of(c)->G % d == 0 && fm_gqa.divides(c, d, copies);
+}
+
+const struct fm_attention fm_deltanet = {.name = "deltanet",
+                                         .read = read,
+                                         .size = size_of,
+                                         .has = has,
+                                         .order = order_rows,
+                                         .angles = angles,
+                                         .fill_angles = fill_angles,
+                                         .alloc = take,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .flops = flops,
+                                         .scratch = scratch,
+                                         .divides = divides};

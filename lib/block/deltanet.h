@@ -1,0 +1,94 @@
+/*
+ * Attention block "deltanet", of Qwen3-Next and those after it: Gated DeltaNet in most layers
+ * (arXiv 2412.06464), whose state does not grow with the sequence, and grouped-query attention with
+ * a gate behind it in the others.  Tensors have the names of transformers.
+ */
+#ifndef FM_DELTANET_H
+#define FM_DELTANET_H
+
+#include "lib/block/block.h"
+#include "lib/block/gqa.h"
+
+/* What a family says of it. */
+struct fm_deltanet_options {
+    struct fm_gqa_options full;
+    bool packed; /* one tensor makes q, k, v and z, one b and a, key head by key head; else each of
+                    [q k v], z, b, a has its own */
+};
+
+/* What config.json says of it; first that of the layers with full attention, as a gqa's. */
+struct FM_OVERLAY fm_deltanet {
+    struct fm_gqa full;
+    uint64_t linear[FM_LAYERS_MAX / 64]; /* bit l: layer l is a DeltaNet */
+    int G, Q;                            /* heads of queries and of keys; of values */
+    int C, D;                            /* widths of these */
+    int W;                               /* tokens that the convolution sees */
+    bool packed;
+};
+
+/* Its weights in a layer: the full ones', or the others. */
+struct fm_deltanet_weights {
+    struct fm_gqa_weights full;
+    float *qkv, *z;     /* (2 G C + Q D, H), (Q D, H); packed: z is behind qkv in one array */
+    float *b, *a;       /* (Q, H) twice; packed: a is behind b */
+    float *conv;        /* (2 G C + Q D, W) */
+    float *rate, *bias; /* (Q) */
+    float *norm;        /* (D) */
+    float *out;         /* (H, Q D) */
+};
+
+extern const struct fm_attention fm_deltanet;
+
+static inline const struct fm_deltanet *fm_deltanet_of(const struct fm_config *config)
+{
+    return (const void *)&config->attention_own;
+}
+
+/* Of a model whose attention is this block or another: is layer l a DeltaNet? */
+static inline bool fm_deltanet_layer(const struct fm_config *config, int l)
+{
+    return config->attention == &fm_deltanet &&
+           fm_deltanet_of(config)->linear[l / 64] >> l % 64 & 1;
+}
+
+static inline const struct fm_deltanet_weights *fm_deltanet_weights(const struct fm_layer *layer)
+{
+    return (const void *)&layer->attention;
+}
+
+enum {
+    FM_DELTANET_FULL = FM_OWN << 8,
+    FM_DELTANET_LINEAR = FM_OWN << 9,
+    FM_DELTANET_PACKED = FM_OWN << 10,
+    FM_DELTANET_APART = FM_OWN << 11
+};
+
+/* Letters: those of gqa and p = 2 Q C of the full layers; x = 2 G C + 2 Q D, c = 2 G C + Q D,
+ * v = Q D, y = 2 Q, h = Q, d = D, w = W of the others. */
+/* clang-format off */
+#define FM_DELTANET_WEIGHT(n, part, f, shape, when)                                                \
+    {FM_SAME(n), part,                                                                             \
+     FM_LAYER_FIELD(attention) + offsetof(struct fm_deltanet_weights, f), shape, when}
+#define FM_DELTANET_WEIGHTS(gqa, own)                                                              \
+    FM_DELTANET_WEIGHT(gqa "q_proj.weight", FM_PART_HEADS, full.q, "pH", FM_DELTANET_FULL),        \
+    FM_DELTANET_WEIGHT(gqa "k_proj.weight", FM_PART_ATTENTION, full.k, "gH", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(gqa "v_proj.weight", FM_PART_ATTENTION, full.v, "gH", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(gqa "o_proj.weight", FM_PART_ATTENTION, full.o, "Hq", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(gqa "q_norm.weight", FM_PART_ATTENTION, full.q_norm, "a",                   \
+                       FM_DELTANET_FULL),                                                          \
+    FM_DELTANET_WEIGHT(gqa "k_norm.weight", FM_PART_ATTENTION, full.k_norm, "b",                   \
+                       FM_DELTANET_FULL),                                                          \
+    FM_DELTANET_WEIGHT(own "in_proj_qkvz.weight", FM_PART_HEADS, qkv, "xH", FM_DELTANET_PACKED),   \
+    FM_DELTANET_WEIGHT(own "in_proj_ba.weight", FM_PART_HEADS, b, "yH", FM_DELTANET_PACKED),       \
+    FM_DELTANET_WEIGHT(own "in_proj_qkv.weight", FM_PART_ATTENTION, qkv, "cH", FM_DELTANET_APART), \
+    FM_DELTANET_WEIGHT(own "in_proj_z.weight", FM_PART_ATTENTION, z, "vH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_b.weight", FM_PART_ATTENTION, b, "hH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_a.weight", FM_PART_ATTENTION, a, "hH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "conv1d.weight", FM_PART_ATTENTION, conv, "c1w", FM_DELTANET_LINEAR),   \
+    FM_DELTANET_WEIGHT(own "A_log", FM_PART_ATTENTION, rate, "h", FM_DELTANET_LINEAR),             \
+    FM_DELTANET_WEIGHT(own "dt_bias", FM_PART_ATTENTION, bias, "h", FM_DELTANET_LINEAR),           \
+    FM_DELTANET_WEIGHT(own "norm.weight", FM_PART_ATTENTION, norm, "d", FM_DELTANET_LINEAR),       \
+    FM_DELTANET_WEIGHT(own "out_proj.weight", FM_PART_ATTENTION, out, "Hv", FM_DELTANET_LINEAR)
+/* clang-format on */
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * Qwen3.5 and Qwen3.6, the text part, which in multimodal checkpoints is all that is pruned
+ * (formats/tensor/hftext.h): Qwen3-Next's layers, each product of a DeltaNet a tensor of its own;
+ * experts fused as the makers publish them, or one by one as transformers saves them.
+ */
+#include "lib/block/deltanet.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
+#include "lib/family/extra.h"
+#include "lib/family/family.h"
+#include "lib/family/qwen.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_DELTANET_WEIGHTS(FM_ATTENTION, "model.layers.{l}.linear_attn."),
+    FM_MLP_WEIGHTS(FM_MLP "shared_expert.", FM_SHARED),
+    FM_MLP_MIX_WEIGHT(FM_MLP "shared_expert_gate.weight"),
+    FM_ROUTER_WEIGHT(FM_MLP "gate.weight", FM_MLP "gate.weight"),
+    FM_SWIGLU_EITHER_WEIGHTS(FM_MLP),
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+/* Every layer has experts, and a shared one. */
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    c->shared_mix = true;
+    return fm_keys_size(&c->shared, keys->json, "shared_expert_intermediate_size", FM_CHANNELS_MAX,
+                        err);
+}
+
+static const struct fm_deltanet_options attention = {
+    .full = {.gated = true,
+             .other_layers = true,
+             .qk_norm = FM_QK_NORM_HEAD,
+             .rope = {.theta = 1e4, .partial = 0.25}}};
+
+static const struct fm_softmax_options router = {.renormalised = true};
+
+static const char *const extra_names[] = {"mtp.", "model.visual.", NULL};
+static const char *const extra_counts[] = {"mtp_num_hidden_layers", NULL};
+static const struct fm_extra_form extra = {.name = extra_names, .count = extra_counts};
+
+const struct fm_model_family fm_qwen3_5_moe = {
+    .name = "qwen3_5_moe_text",
+    .schema = 2,
+    .class_name = "Qwen3_5Moe",
+    .width_key = "moe_intermediate_size",
+    .read_layers = read_layers,
+    .attention = &fm_deltanet,
+    .router = &fm_softmax,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm_plus,
+    .attention_options = &attention,
+    .router_options = &router,
+    .gguf_router = &fm_softmax,
+    .eps = 1e-6,
+    .positions = 32768,
+    .weight = weights,
+    .extra = &extra,
+};

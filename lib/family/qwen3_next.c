@@ -1,0 +1,50 @@
+/*
+ * Qwen3-Next and Qwen3-Coder-Next: three of four layers are Gated DeltaNets, norms multiply by 1 +
+ * w, and a shared expert has a share of its own.
+ */
+#include "lib/block/deltanet.h"
+#include "lib/block/norm.h"
+#include "lib/block/softmax.h"
+#include "lib/family/extra.h"
+#include "lib/family/family.h"
+#include "lib/family/qwen.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_DELTANET_WEIGHTS(FM_ATTENTION, "model.layers.{l}.linear_attn."),
+    FM_MLP_WEIGHTS(FM_MLP, FM_DENSE),
+    FM_MLP_WEIGHTS(FM_MLP "shared_expert.", FM_SHARED),
+    FM_MLP_MIX_WEIGHT(FM_MLP "shared_expert_gate.weight"),
+    FM_QWEN_MOE_WEIGHTS,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static const struct fm_deltanet_options attention = {
+    .full = {.gated = true,
+             .other_layers = true,
+             .qk_norm = FM_QK_NORM_HEAD,
+             .rope = {.theta = 1e4, .partial = 0.25}},
+    .packed = true};
+
+static const struct fm_softmax_options router = {.key = true, .renormalised = true};
+
+const struct fm_model_family fm_qwen3_next = {
+    .name = "qwen3_next",
+    .schema = 2,
+    .class_name = "Qwen3Next",
+    .width_key = "moe_intermediate_size",
+    .read_layers = fm_qwen_shared_layers,
+    .attention = &fm_deltanet,
+    .router = &fm_softmax,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm_plus,
+    .attention_options = &attention,
+    .router_options = &router,
+    .gguf_router = &fm_softmax,
+    .eps = 1e-6,
+    .positions = 32768,
+    .weight = weights,
+    .extra = &fm_extra_mtp,
+};

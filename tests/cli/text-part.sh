@@ -1,0 +1,67 @@
+# The text part of a multimodal checkpoint: pruned as the text class, fused or one by one; the other
+# parts are kept in the bundle byte for byte and left out of exports, or taken along.
+set -o pipefail
+model=$GOLDEN/odd-q35
+tokens=$model/tokens.npy
+
+# pack MODEL TO: a family by saliency
+pack() {
+    fm-rank -q --precision f32 --model "$1" --tokens "$tokens" -f -o ranked &&
+        fm-train -q --precision f32 --model "$1" --tokens "$tokens" --method saliency --budget-step 0.2 --until 0.4 \
+            -f -o trained ranked >/dev/null && fm-pack -q --model "$1" -o "$2" trained >/dev/null
+}
+
+echo "== a wrapper's experts are fused, an export's lie one by one: the same scores"
+pack "$model" family.fm
+tar -xOf family.fm carried/config.json | grep -E '"model_type"|ForCausalLM'
+cp ranked fused
+fm-pack -q --export whole --budget 0 --layout padded family.fm >/dev/null
+grep -E '"model_type"|ForCausalLM|mtp' whole/config.json
+pack whole again.fm
+python3 - <<'PYTHON'
+import json, struct, tarfile
+def scores(path):
+    data = tarfile.open(path).extractfile("ranking.safetensors").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    values = []
+    for name in sorted(n for n in header if "score" in n):
+        (first, last), kind = header[name]["data_offsets"], {"F32": "f", "F64": "d"}[header[name]["dtype"]]
+        values += [x[0] for x in struct.iter_unpack("<" + kind, data[8 + size + first:8 + size + last])]
+    return [sorted(values[i:i + 21]) for i in range(0, len(values), 21)]
+pairs = [(a, b) for x, y in zip(scores("fused"), scores("ranked"), strict=True) for a, b in zip(x, y)]
+print(len(pairs), "scores,", "the same" if all(abs(a - b) <= 1e-4 * a for a, b in pairs) else "others")
+PYTHON
+
+echo "== other parts"
+fm-pack --list family.fm | grep '^extra'
+python3 - "$model" <<'PYTHON'
+import glob, json, struct, sys, tarfile
+def read(f):
+    data = f.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    body = data[8 + size:]
+    return {n: body[slice(*t["data_offsets"])] for n, t in header.items() if n != "__metadata__"}
+kept = read(tarfile.open("family.fm").extractfile("weights/extra.safetensors"))
+source = {}
+for path in glob.glob(sys.argv[1] + "/model*.safetensors"):
+    source |= read(open(path, "rb"))
+want = {n: t for n, t in source.items() if n.startswith(("model.visual.", "mtp."))}
+print(len(kept), "tensors,", "as they were" if kept == want else "changed")
+PYTHON
+fm-pack -q --export along --budget 0.4 --layout padded --keep-extra family.fm >/dev/null
+fm-verify -q --function --tokens "$tokens" --against family.fm along | sed 's/[0-9.]* [kM]B/SIZE/; s/loss.*differ/differ/'
+cat along/*.safetensors whole/*.safetensors | grep -ao 'mtp\.fc\.weight' | sort | uniq -c
+
+echo "== a name that two tensors would have"
+mkdir twice
+cp "$model"/config.json twice
+python3 - <<'PYTHON'
+import json, struct
+names = ["model.language_model.norm.weight", "model.norm.weight"]
+header = {n: {"dtype": "BF16", "shape": [2], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate(names)}
+text = json.dumps(header).encode()
+open("twice/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(8))
+PYTHON
+fm-rank -q --model twice --tokens "$tokens" -o refused

@@ -1,0 +1,318 @@
+/*
+ * Block deltanet: its keys of config.json, where its rows lie in files, and its backward against
+ * finite differences along random directions, in both kinds of layers and both spellings.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/pool.h"
+#include "lib/base/rng.h"
+#include "lib/block/deltanet.h"
+#include "lib/block/norm.h"
+#include "lib/block/pass.h"
+
+enum { S = 2, T = 11, N = S * T, H = 19, L = 6, FLOATS = N * H };
+
+static const struct fm_deltanet_options packed = {.full = {.gated = true,
+                                                           .other_layers = true,
+                                                           .qk_norm = FM_QK_NORM_HEAD,
+                                                           .rope = {.theta = 1e4, .partial = 0.25}},
+                                                  .packed = true};
+
+static int parse(struct fm_config *c, const struct fm_deltanet_options *o, const char *keys,
+                 struct fm_err *err)
+{
+    cJSON *json = NULL;
+    *c = (struct fm_config){.attention = &fm_deltanet,
+                            .norm = &fm_rmsnorm_plus,
+                            .H = H,
+                            .L = L,
+                            .T_max = 64,
+                            .eps = 1e-6f};
+    assert_int_equal(fm_json_tree(&json, keys, strlen(keys), err), FM_OK);
+    const struct fm_keys k = {.json = json, .family = "test"};
+    int rc = fm_deltanet.read(c, o, &k, err);
+    cJSON_Delete(json);
+    return rc;
+}
+
+#define FULL "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8"
+#define LINEAR                                                                                     \
+    "\"linear_num_key_heads\":2,\"linear_num_value_heads\":6,\"linear_key_head_dim\":5,"           \
+    "\"linear_value_head_dim\":3,\"linear_conv_kernel_dim\":4"
+#define PLAIN FULL "," LINEAR
+
+static struct fm_config must(const char *keys, bool apart)
+{
+    char text[1024];
+    struct fm_config c;
+    struct fm_err err = {0};
+    struct fm_deltanet_options o = packed;
+    o.packed = !apart;
+    snprintf(text, sizeof text, "{%s}", keys);
+    if (parse(&c, &o, text, &err))
+        fail_msg("%s: %s", text, err.text);
+    return c;
+}
+
+static void expect(const char *keys, int code, const char *part)
+{
+    char text[1024];
+    struct fm_config c;
+    struct fm_err err = {0};
+    snprintf(text, sizeof text, "{%s}", keys);
+    int rc = parse(&c, &packed, text, &err);
+    if (rc != code || !strstr(err.text, part))
+        fail_msg("%s: status %d, \"%s\"", text, rc, err.text);
+}
+
+static void layers_alternate_as_config_json_says(void **state)
+{
+    (void)state;
+    struct fm_config c = must(PLAIN, false);
+    const struct fm_deltanet *m = fm_deltanet_of(&c);
+    assert_true(m->G == 2 && m->Q == 6 && m->C == 5 && m->D == 3 && m->W == 4);
+    assert_true(c.Q == 4 && c.G == 2 && c.C == 8 && m->full.rope.R == 2 && m->full.gated);
+    for (int l = 0; l < L; l++)
+        assert_true(fm_deltanet_layer(&c, l) == (l != 3)); /* every fourth */
+    c = must(PLAIN ",\"full_attention_interval\":2", false);
+    for (int l = 0; l < L; l++)
+        assert_true(fm_deltanet_layer(&c, l) == (l % 2 == 0));
+    c = must(PLAIN ",\"full_attention_interval\":2,\"layer_types\":[\"full_attention\","
+                   "\"linear_attention\",\"full_attention\",\"full_attention\","
+                   "\"linear_attention\",\"full_attention\"]",
+             true);
+    for (int l = 0; l < L; l++)
+        assert_true(fm_deltanet_layer(&c, l) == (l == 1 || l == 4));
+    assert_int_equal(fm_deltanet.has(&c, 1), FM_DELTANET_LINEAR | FM_DELTANET_APART);
+    assert_int_equal(fm_deltanet.has(&c, 0), FM_DELTANET_FULL | FM_GQA_QK_NORM);
+    assert_true(fm_deltanet.divides(&c, 2, false) && !fm_deltanet.divides(&c, 4, true));
+    c = must(FULL, false);
+    m = fm_deltanet_of(&c);
+    assert_true(m->G == 16 && m->Q == 32 && m->C == 128 && m->D == 128 && m->W == 4);
+}
+
+static void what_it_cannot_be_is_refused_by_name(void **state)
+{
+    (void)state;
+    expect(PLAIN ",\"layer_types\":[\"sliding_attention\"]", FM_ECONFIG,
+           "layer_types 'sliding_attention' is not supported; supported: linear_attention, "
+           "full_attention");
+    expect(PLAIN ",\"layer_types\":[\"linear_attention\"]", FM_EFORMAT, "1 entries for 6 layers");
+    expect(PLAIN ",\"layer_types\":\"x\"", FM_EFORMAT, "layer_types");
+    expect(PLAIN ",\"full_attention_interval\":0", FM_EFORMAT, "full_attention_interval");
+    expect(PLAIN ",\"attention_bias\":true", FM_ECONFIG, "attention_bias true");
+    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", FM_ECONFIG, "yarn");
+    expect("\"num_attention_heads\":4," LINEAR, FM_EFORMAT, "'head_dim' is missing");
+    expect(FULL ",\"linear_num_key_heads\":4,\"linear_num_value_heads\":6", FM_EFORMAT,
+           "linear_num_value_heads 6 is not a multiple of linear_num_key_heads 4");
+    expect(FULL ",\"linear_conv_kernel_dim\":65", FM_ECONFIG, "linear_conv_kernel_dim");
+}
+
+/* Each row of memory by where it is in the file. */
+static void heads_are_taken_apart(void **state)
+{
+    (void)state;
+    struct fm_config c =
+        must("\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":2,"
+             "\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
+             "\"linear_key_head_dim\":1,\"linear_value_head_dim\":2,\"partial_rotary_factor\":1",
+             false);
+    static const int32_t q[] = {0, 1, 4, 5, 2, 3, 6, 7};
+    static const int32_t qkvz[] = {0,  10, 1, 11, 2, 3, 4,  5,  12, 13,
+                                   14, 15, 6, 7,  8, 9, 16, 17, 18, 19};
+    static const int32_t ba[] = {0, 1, 4, 5, 2, 3, 6, 7};
+    int32_t order[20];
+    fm_deltanet.order(order, &c, &(struct fm_weight){.shape = "pH"});
+    assert_memory_equal(order, q, sizeof q);
+    fm_deltanet.order(order, &c, &(struct fm_weight){.shape = "xH"});
+    assert_memory_equal(order, qkvz, sizeof qkvz);
+    fm_deltanet.order(order, &c, &(struct fm_weight){.shape = "yH"});
+    assert_memory_equal(order, ba, sizeof ba);
+}
+
+/* ---- gradients ---- */
+
+static float *draw(size_t n, float size)
+{
+    static uint64_t at;
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = size * (float)fm_rng_normal(17, FM_STREAM_BENCH, at++);
+    return x;
+}
+
+/* A layer's attention with drawn weights. */
+struct block {
+    struct fm_config c;
+    struct fm_layer layer;
+    int l;
+    float cosines[T], sines[T];
+};
+
+static size_t rows(const struct fm_config *c, char letter)
+{
+    return (size_t)fm_deltanet.size(c, letter);
+}
+
+static void open_block(struct block *b, int l, bool apart)
+{
+    *b = (struct block){.c = must(PLAIN, apart), .l = l};
+    const struct fm_config *c = &b->c;
+    struct fm_deltanet_weights w;
+    memset(&w, 0, sizeof w);
+    if (fm_deltanet_layer(c, l)) {
+        w.qkv = draw(rows(c, apart ? 'c' : 'x') * H, 0.4f);
+        w.b = draw(rows(c, apart ? 'h' : 'y') * H, 0.3f);
+        w.z = apart ? draw(rows(c, 'v') * H, 0.3f) : NULL;
+        w.a = apart ? draw(rows(c, 'h') * H, 0.3f) : NULL;
+        w.conv = draw(rows(c, 'c') * rows(c, 'w'), 0.8f);
+        w.rate = draw(rows(c, 'h'), 0.5f);
+        w.bias = draw(rows(c, 'h'), 0.5f);
+        w.norm = draw(rows(c, 'd'), 1);
+        w.out = draw(H * rows(c, 'v'), 0.3f);
+    } else {
+        w.full = (struct fm_gqa_weights){.q = draw(rows(c, 'p') * H, 0.3f),
+                                         .k = draw(rows(c, 'g') * H, 0.3f),
+                                         .v = draw(rows(c, 'g') * H, 0.3f),
+                                         .o = draw(H * rows(c, 'q'), 0.3f),
+                                         .q_norm = draw(rows(c, 'a'), 0.3f),
+                                         .k_norm = draw(rows(c, 'b'), 0.3f)};
+    }
+    memcpy(&b->layer.attention, &w, sizeof w);
+    fm_deltanet.fill_angles(b->cosines, b->sines, c, T);
+}
+
+static void close_block(struct block *b)
+{
+    for (size_t i = 0; i < FM_ARRAYS_MAX; i++)
+        free(b->layer.attention.at[i]);
+}
+
+/* y = x + attention(x); where dy is given, dx from it. */
+static void compute(struct block *b, const struct fm_ops *ops, float *y, const float *x, float *dx,
+                    const float *dy)
+{
+    struct fm_pass pass = {.ops = ops,
+                           .config = &b->c,
+                           .layer = &b->layer,
+                           .l = b->l,
+                           .cos = b->cosines,
+                           .sin = b->sines,
+                           .S = S,
+                           .T = T,
+                           .parts = 1};
+    struct fm_arena arena = {.device = ops->device};
+    struct fm_arrays inner;
+    struct fm_mark mark = fm_pass_mark(&pass);
+    fm_deltanet.alloc(&inner, &b->c, b->l, N, &arena);
+    memcpy(y, x, FLOATS * sizeof *y);
+    fm_deltanet.forward(&pass, &inner, y, x);
+    if (dy)
+        fm_deltanet.backward(&pass, &inner, dx, dy);
+    fm_pass_release(&pass, mark);
+}
+
+static double dot(const float *a, const float *b)
+{
+    double sum = 0;
+    for (int i = 0; i < FLOATS; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* <r, y(x + step v)> without x's own way through. */
+static double probe(struct block *b, const float *x, const float *v, float step, const float *r)
+{
+    float moved[FLOATS], y[FLOATS];
+    for (int i = 0; i < FLOATS; i++)
+        moved[i] = x[i] + step * v[i];
+    compute(b, fm_ops_ref(), y, moved, NULL, NULL);
+    return dot(r, y) - dot(r, moved);
+}
+
+static const struct {
+    int l;
+    bool apart;
+} forms[] = {{0, false}, {0, true}, {3, false}};
+enum { FORMS = sizeof forms / sizeof *forms };
+
+static void the_backward_is_the_derivative(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FORMS; f++) {
+        struct block b;
+        open_block(&b, forms[f].l, forms[f].apart);
+        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];
+        double length = 0, off = 0;
+        compute(&b, fm_ops_ref(), y, x, dx, r);
+        for (int i = 0; i < 12; i++) {
+            float *v = draw(FLOATS, 1);
+            const float step = 2e-4f;
+            double slope = (probe(&b, x, v, step, r) - probe(&b, x, v, -step, r)) / (2 * step);
+            length += slope * slope;
+            off += (slope - dot(dx, v)) * (slope - dot(dx, v));
+            free(v);
+        }
+        print_message("finite differences: relative error %.2g\n", sqrt(off / length));
+        assert_true(sqrt(off / length) <= 5e-3);
+        free(x);
+        free(r);
+        close_block(&b);
+    }
+}
+
+static double worst(const float *a, const float *b)
+{
+    double most = 0, largest = 0;
+    for (int i = 0; i < FLOATS; i++) {
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    return most / largest;
+}
+
+static void the_fast_table_agrees_with_the_definition(void **state)
+{
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    (void)state;
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    for (int f = 0; f < FORMS; f++) {
+        struct block b;
+        open_block(&b, forms[f].l, forms[f].apart);
+        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1);
+        float y[FLOATS], dx[FLOATS], want[FLOATS], dwant[FLOATS];
+        compute(&b, cpu, y, x, dx, r);
+        compute(&b, fm_ops_ref(), want, x, dwant, r);
+        assert_true(worst(y, want) <= 1e-5 && worst(dx, dwant) <= 3e-5);
+        free(x);
+        free(r);
+        close_block(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_alternate_as_config_json_says),
+        cmocka_unit_test(what_it_cannot_be_is_refused_by_name),
+        cmocka_unit_test(heads_are_taken_apart),
+        cmocka_unit_test(the_backward_is_the_derivative),
+        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
+    };
+    struct fm_err err = {0};
+    if (fm_pool_start(2, &err))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_pool_stop();
+    return failed ? 1 : 0;
+}

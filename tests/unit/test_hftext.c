@@ -1,0 +1,84 @@
+/* The text part of a multimodal checkpoint: which config.json is a wrapper's, what becomes of it,
+ * and which names are cut. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/tensor/hftext.h"
+
+static char *text_of(const char *config)
+{
+    char *text;
+    struct fm_err err = {0};
+    assert_int_equal(fm_hftext_config(&text, config, strlen(config), &err), FM_OK);
+    return text;
+}
+
+static void a_wrapper_has_a_text_part(void **state)
+{
+    (void)state;
+    char *text =
+        text_of("{\"architectures\":[\"XyForConditionalGeneration\"],\"model_type\":\"xy\","
+                "\"dtype\":\"bfloat16\",\"tie_word_embeddings\":true,\"vision\":1,"
+                "\"text_config\":{\"model_type\":\"xy_text\",\"eps\":1e-06,"
+                "\"rope_theta\":10000000,\"tie_word_embeddings\":false}}");
+    assert_non_null(text);
+    assert_non_null(strstr(text, "\"architectures\": [\"XyForCausalLM\"]"));
+    assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
+    assert_non_null(strstr(text, "\"dtype\": \"bfloat16\""));
+    assert_non_null(strstr(text, "\"tie_word_embeddings\": false"));
+    assert_non_null(strstr(text, "\"rope_theta\": 10000000"));
+    assert_null(strstr(text, "vision"));
+    free(text);
+}
+
+static void other_texts_stay(void **state)
+{
+    (void)state;
+    static const char *const none[] = {
+        "{\"model_type\":\"xy\"}",
+        "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":\"llama\"}}",
+        "{\"model_type\":\"xy_text\",\"text_config\":{\"model_type\":\"xy_text\"}}",
+        "{\"model_type\":\"xy\",\"text_config\":7}",
+        "{\"model_type\":\"\",\"text_config\":{\"model_type\":\"_text\"}}",
+        "[1]",
+        "{",
+        "",
+    };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        assert_null(text_of(none[i]));
+}
+
+static void names_lose_their_prefix_and_stay_sorted(void **state)
+{
+    (void)state;
+    struct fm_tensor tensor[] = {{.name = "lm_head.weight"},
+                                 {.name = "model.embed.weight"},
+                                 {.name = "model.language_model.layers.0.a"},
+                                 {.name = "model.language_model.norm.weight"},
+                                 {.name = "model.visual.b"},
+                                 {.name = "xmodel.language_model.c"}};
+    static const char *const want[] = {"lm_head.weight",   "model.embed.weight",
+                                       "model.layers.0.a", "model.norm.weight",
+                                       "model.visual.b",   "xmodel.language_model.c"};
+    struct fm_safetensors st = {.tensor = tensor, .count = sizeof tensor / sizeof *tensor};
+    fm_hftext_cut(&st);
+    for (size_t i = 0; i < st.count; i++)
+        assert_string_equal(st.tensor[i].name, want[i]);
+    assert_non_null(fm_safetensors_find(&st, "model.norm.weight"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_wrapper_has_a_text_part),
+        cmocka_unit_test(other_texts_stay),
+        cmocka_unit_test(names_lose_their_prefix_and_stay_sorted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
