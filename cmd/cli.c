@@ -30,13 +30,14 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
-int fm_cli_settle_side(const struct fm_cli *cli, const char *option, const char *path, int code,
-                       struct fm_err *err)
+int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err)
 {
     if (!code || strcmp(path, "-") == 0)
         return code;
-    fm_run_warn(&cli->run, "%s: %s; the %s is lost, the run itself is not", option, err->text,
-                option + 2);
+    char text[FM_ERR_TEXT_BYTES + 64];
+    snprintf(text, sizeof text, "%s: %s; the %s is lost, the run itself is not", option, err->text,
+             option + 2);
+    fm_progress_warn(text);
     *err = (struct fm_err){0};
     return FM_OK;
 }
@@ -103,7 +104,7 @@ static int print_result(const struct fm_cli *cli, const char *text, const cJSON 
     bool stream = cli->run.output && strcmp(cli->run.output, "-") == 0 && !cli->dry_run;
     FILE *out = stream ? stderr : stdout;
     if (cli->report &&
-        fm_cli_settle_side(cli, "--report", cli->report,
+        fm_cli_settle_side("--report", cli->report,
                            fm_report_write(report, cli->tool, cli->report, cli->run.force, err),
                            err))
         return err->code;

@@ -50,8 +50,7 @@ void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
  * what its status is about, so a lost one is a warning, and FM_OK.  On standard output it is a lost
  * write like any other: `code`.
  */
-int fm_cli_settle_side(const struct fm_cli *cli, const char *option, const char *path, int code,
-                       struct fm_err *err);
+int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err);
 
 /*
  * Print the result: `text` for people, or `report` as JSON with --json; on standard output, or

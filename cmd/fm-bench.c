@@ -33,7 +33,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
     int rc = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
     if (!rc && o->plot && !cli->dry_run)
-        rc = fm_cli_settle_side(cli, "--plot", o->plot,
+        rc = fm_cli_settle_side("--plot", o->plot,
                                 fm_figures_quality_plot(&q, o->plot, cli->run.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
@@ -109,9 +109,8 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
         return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
     int rc = fm_kernelbench_run(&k, cli->dry_run, &result, err);
     if (!rc && o->plot && !cli->dry_run)
-        rc =
-            fm_cli_settle_side(cli, "--plot", o->plot,
-                               fm_figures_kernels_plot(&result, o->plot, cli->run.force, err), err);
+        rc = fm_cli_settle_side(
+            "--plot", o->plot, fm_figures_kernels_plot(&result, o->plot, cli->run.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {

@@ -102,10 +102,15 @@ static void say(const char *kind, const char *text)
     pthread_mutex_unlock(&lock);
 }
 
+void fm_progress_warn(const char *text)
+{
+    say("warning: ", text);
+}
+
 static void warn(void *self, const char *text)
 {
     (void)self;
-    say("warning: ", text);
+    fm_progress_warn(text);
 }
 
 static void note(void *self, const char *text)

@@ -11,6 +11,8 @@
 
 /* Fill *progress; quiet: with nothing.  `tool` is borrowed. */
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
+/* A warning, also where progress is quiet: something that was asked for is lost. */
+void fm_progress_warn(const char *text);
 /* From now on every line begins with the time, and there is no line that is updated. */
 void fm_progress_log(void);
 /* "2026-11-22T10:22:00Z ", or "" where that is not asked for: what a line on standard error begins

@@ -32,7 +32,7 @@ int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *op
     struct fm_rival_table *table = fm_alloc(1, sizeof *table, "a table", err);
     int rc = table ? fm_rival_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
     if (!rc && plot && !cli->dry_run)
-        rc = fm_cli_settle_side(cli, "--plot", plot,
+        rc = fm_cli_settle_side("--plot", plot,
                                 fm_figures_rivals_plot(table, plot, cli->run.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);

@@ -25,7 +25,7 @@ int fm_serving_run(const struct fm_cli *cli, const struct fm_serving *o, struct 
         return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
     int rc = fm_servebench_run(&cli->run, &s, cli->dry_run, &result, err);
     if (!rc && o->plot && !cli->dry_run)
-        rc = fm_cli_settle_side(cli, "--plot", o->plot,
+        rc = fm_cli_settle_side("--plot", o->plot,
                                 fm_figures_serve_plot(&result, o->plot, cli->run.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);

@@ -51,6 +51,11 @@ int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
+    if (p->from->config.expert->bias)
+        return fm_fail(err, FM_ECONFIG,
+                       "--for vllm: vLLM's fused kernels have no biases of experts of several "
+                       "widths, and %s has them; use --layout ragged, or layer without --for",
+                       p->from->config.family->name);
     const struct fm_tensor gate_up = {.dims = 3, .shape = {E, 2 * k, H}};
     const struct fm_tensor down = {.dims = 3, .shape = {E, H, k}};
     int rc = add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err);

@@ -35,6 +35,8 @@ done
 grep -cE '"quantization_config"' out/config.json
 echo "== bytes do not depend on threads, memory or the way out"
 fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 --memory 1MB -o other.rank >/dev/null 2>&1
+fm-pack -q --export out --budget 0.4 --layout layer --for vllm --force model.fm
+echo "fused for vLLM: status $?"
 cmp <(tar -xOf model.rank ranking.safetensors) <(tar -xOf other.rank ranking.safetensors) && echo same
 fm-pack -q --model model --threads 3 model.recover 2>/dev/null >piped.fm
 cmp model.fm piped.fm && echo same
