@@ -157,26 +157,27 @@ void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t
         run->progress.report(run->progress.self, stage, done, total, unit);
 }
 
+static void tell(void (*to)(void *self, const char *text), void *self, const char *fmt, va_list ap)
+{
+    char text[FM_ERR_TEXT_BYTES];
+    if (!to)
+        return;
+    vsnprintf(text, sizeof text, fmt, ap);
+    to(self, text);
+}
+
 void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...)
 {
-    if (!run->progress.warn)
-        return;
-    char text[FM_ERR_TEXT_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    tell(run->progress.warn, run->progress.self, fmt, ap);
     va_end(ap);
-    run->progress.warn(run->progress.self, text);
 }
 
 void fm_run_note(const struct fm_run_options *run, const char *fmt, ...)
 {
-    if (!run->progress.note)
-        return;
-    char text[FM_ERR_TEXT_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    tell(run->progress.note, run->progress.self, fmt, ap);
     va_end(ap);
-    run->progress.note(run->progress.self, text);
 }
