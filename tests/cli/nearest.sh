@@ -9,7 +9,7 @@ show() { # show COMMAND...: its sentences and its status
     echo "status $?" >&2
 }
 pack="fm-pack --dry-run --export out"
-fm-pack --list family.fm | awk '{ print $1, $2 }'
+fm-pack --list family.fm | awk 'NF == 0 { exit } { print $1, $2 }'
 for budget in 0 0.1 0.24 0.3 0.3108 0.35 0.9; do
     show $pack --budget $budget family.fm
 done

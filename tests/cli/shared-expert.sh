@@ -7,7 +7,7 @@ fm-train -q --model "$model" --tokens "$model/tokens.npy" --method saliency --bu
     -o trained ranked >/dev/null 2>&1
 fm-pack -q --model "$model" -o family.fm trained >/dev/null
 numbers() {
-    sed 's/^function:.*/function: the same/; s/budget 0[.0-9]*/budget B/'
+    sed 's/^function:.*/function: the same/; s/budget 0[.0-9]*/budget B/; s/, [0-9.]* kB:/, N kB:/'
 }
 shared=model.layers.2.mlp.shared_experts
 entry() { # entry FILE TENSOR: what the header says of it

@@ -32,5 +32,6 @@ mkdir "$copy/lib/attic"
 refuses "'lib/attic' is not a room" lib/attic/x.c ''
 rm -r "$copy/lib/attic"
 for i in $(seq 21); do : >"$copy/lib/masks/extra$i.c"; done
-refuses 'lib/masks: 26 sources (limit 20)' lib/masks/extra1.c ''
+sources=("$copy"/lib/masks/*.c)
+refuses "lib/masks: ${#sources[@]} sources (limit 20)" lib/masks/extra1.c ''
 exit $bad
