@@ -52,11 +52,10 @@ static const char *heading_of(int group)
                                                                 : "Every tool";
 }
 
-/* What is computed on: the rows under "Model and tokens". */
+/* What is read: the first rows under "Model and tokens". */
 static int add_inputs(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
-    int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
         {FM_CLI_MODEL,
          {"model", 'm', FM_CLI_READ, &run->model, "DIR",
@@ -94,6 +93,17 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE",
           "text to measure quality on, instead", 0, 0, 0},
          0},
+    };
+    memcpy(rows, list, sizeof list);
+    return FM_CLI_COUNT(list);
+}
+
+/* How its tokens become sequences, and which of them count. */
+static int add_sequences(struct shared *rows, struct fm_cli *cli)
+{
+    struct fm_run_options *run = &cli->run;
+    int type = FM_CLI_TOKENS | FM_CLI_EVAL;
+    const struct shared list[] = {
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
           "type of a raw token file", 0, 0, 0},
@@ -205,6 +215,7 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
 {
     static struct shared rows[OPTIONS_MAX];
     *count = add_inputs(rows, cli);
+    *count += add_sequences(rows + *count, cli);
     *count += add_others(rows + *count, cli);
     return rows;
 }

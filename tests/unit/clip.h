@@ -12,6 +12,10 @@
 #include "kernels/clip/clip.h"
 #include "lib/base/dtype.h"
 
+/* Of the CPU. */
+static const int32_t paths[] = {FM_CLIP_PORTABLE, FM_CLIP_AVX2, FM_CLIP_AVX512,
+                                FM_CLIP_AVX512_BF16};
+
 struct layer {
     struct fm_clip_layer l;
     int64_t *row0;

@@ -93,8 +93,6 @@ static void call_in_a_storm(const struct layer *s, int N)
 static void handlers_on_the_callers_stack_change_no_bit(void **state)
 {
     (void)state;
-    static const int32_t paths[] = {FM_CLIP_PORTABLE, FM_CLIP_AVX2, FM_CLIP_AVX512,
-                                    FM_CLIP_AVX512_BF16};
     static const int32_t types[] = {FM_CLIP_F32, FM_CLIP_F16, FM_CLIP_BF16};
     const struct sigaction action = {.sa_handler = dirty_the_stack, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &action, NULL);

@@ -6,7 +6,7 @@
  * float32: about 6e-8 times the square root of their length, and cancellation loses more;
  * 5e-6 holds them all at these sizes.  Elementwise ops get 1e-6.
  */
-#include "tests/unit/kernels.h"
+#include "tests/unit/outputs.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -16,41 +16,6 @@
 #define TOL_SUM 5e-6
 #define TOL_EACH 1e-6
 #define TOL_BF16 2e-2 /* operands have 8 bits */
-
-enum { OUTPUTS_MAX = 12 };
-
-/* What a case computed: arrays of the test, in order. */
-struct outputs {
-    int count;
-    float *f[OUTPUTS_MAX]; /* one of the three is set */
-    double *d[OUTPUTS_MAX];
-    int32_t *i[OUTPUTS_MAX];
-    size_t n[OUTPUTS_MAX];
-    double tol[OUTPUTS_MAX];
-};
-
-static float *give(struct outputs *o, float *f, size_t n, double tol)
-{
-    o->f[o->count] = f;
-    o->n[o->count] = n;
-    o->tol[o->count++] = tol;
-    return f;
-}
-
-static double *give_doubles(struct outputs *o, size_t n, double tol)
-{
-    o->d[o->count] = zeros((int)n);
-    o->n[o->count] = n;
-    o->tol[o->count++] = tol;
-    return o->d[o->count - 1];
-}
-
-static int32_t *give_ints(struct outputs *o, size_t n)
-{
-    o->i[o->count] = array(n, sizeof(int32_t));
-    o->n[o->count++] = n;
-    return o->i[o->count - 1];
-}
 
 /* A case runs one or two ops on inputs that depend on its sizes alone. */
 typedef void run_case(const struct fm_ops *ops, const int *z, struct outputs *o);
