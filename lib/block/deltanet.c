@@ -374,6 +374,16 @@ static uint64_t scratch(const struct fm_config *c)
     return full > linear ? full : linear;
 }
 
+/* What the convolution will see again, and the state (Q, C, D). */
+static struct fm_kept kept(const struct fm_config *c, int l)
+{
+    const struct fm_deltanet *m = fm_deltanet_of(c);
+    if (!fm_deltanet_layer(c, l))
+        return fm_gqa.kept(c, l);
+    return (struct fm_kept){.short_state = (uint64_t)conv_width(m) * (uint64_t)(m->W - 1),
+                            .long_state = (uint64_t)m->C * (uint64_t)value_width(m)};
+}
+
 /* No state is on two devices. */
 static bool divides(const struct fm_config *c, int d, bool copies)
 {
@@ -392,4 +402,5 @@ const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .backward = backward,
                                          .flops = flops,
                                          .scratch = scratch,
+                                         .kept = kept,
                                          .divides = divides};

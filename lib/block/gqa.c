@@ -414,6 +414,12 @@ static uint64_t scratch(const struct fm_config *c)
     return 2 * all + (fm_gqa_of(c)->qk_norm == FM_QK_NORM_NONE ? 0 : all) + gate;
 }
 
+/* Keys and values. */
+static struct fm_kept kept(const struct fm_config *c, int l)
+{
+    return (struct fm_kept){.token = 2 * heads_width(c, c->G), .window = window_of(c, l)};
+}
+
 /* One norm over all key heads would see a copied head twice. */
 static bool divides(const struct fm_config *c, int d, bool copies)
 {
@@ -433,4 +439,5 @@ const struct fm_attention fm_gqa = {.name = "gqa",
                                     .backward = backward,
                                     .flops = flops,
                                     .scratch = scratch,
+                                    .kept = kept,
                                     .divides = divides};

@@ -33,6 +33,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/block/cost.h"
 #include "lib/export/layouts.h"
 #include "lib/model/model.h"
 
@@ -46,6 +47,19 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *config, const struct fm_
 /* "1, 2, 4" with that separator, "none" without any. */
 #define FM_TP_DEGREES_TEXT 320
 void fm_runtimes_print(char text[FM_TP_DEGREES_TEXT], uint64_t tp_degrees, const char *separator);
+
+/*
+ * Cards, by the size they are sold under.  A GB is 10^9 bytes here, which each of them has and some
+ * more; nine tenths are for weights and cache, which is what vLLM takes unless told otherwise, and
+ * the rest is for activations and the driver.
+ */
+#define FM_CARDS 3
+extern const uint64_t fm_runtimes_cards[FM_CARDS]; /* bytes, the smallest first */
+uint64_t fm_runtimes_card_room(uint64_t card);
+
+/* The smallest card that has room for weights of so many bytes and the cache of one sequence of
+ * `tokens`; -1: none of them. */
+int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64_t tokens);
 
 /* Does llama.cpp compute the same function from a checkpoint under stock names? */
 bool fm_runtimes_llama(const struct fm_config *config);

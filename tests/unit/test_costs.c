@@ -271,6 +271,42 @@ static void attention_counts_its_scores(void **state)
     }
 }
 
+/* Keys and values of every layer, in a window or not; latents; states.  By hand from config.json,
+ * for numbers of 16 bits. */
+static void a_cache_is_what_attention_keeps(void **state)
+{
+    static const struct {
+        const char *model;
+        struct fm_cost_cache cache;
+        uint64_t of_ten;
+    } known[] = {
+        {"odd-mixtral", {.window_token = 3 * 2 * 2 * 10 * 2, .window = 7}, 7 * 240},
+        {"odd-dsv2", {.token = 4 * (12 + 6) * 2}, 10 * 144},
+        {"odd-gptoss",
+         {.token = 2 * 2 * 14 * 2, .window_token = 3 * 2 * 2 * 14 * 2, .window = 6},
+         10 * 112 + 6 * 336},
+        {"odd-q3next",
+         {.token = 2 * 2 * 14 * 2,
+          .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},
+         10 * 112 + 17604},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct fm_hfdir dir = {0};
+        struct fm_config c;
+        struct fm_err err = {0};
+        must(fm_hfdir_open(&dir, model_path(known[i].model), &err), &err);
+        must(fm_config_parse(&c, dir.config, dir.config_bytes, &err), &err);
+        struct fm_cost_cache have = fm_cost_cache(&c, 16);
+        assert_int_equal(have.token, known[i].cache.token);
+        assert_int_equal(have.window_token, known[i].cache.window_token);
+        assert_int_equal(have.fixed, known[i].cache.fixed);
+        assert_int_equal(have.window, known[i].cache.window);
+        assert_int_equal(fm_cost_cache_bytes(&have, 10), known[i].of_ten);
+        fm_hfdir_close(&dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +317,7 @@ int main(void)
         cmocka_unit_test(a_backward_takes_the_products_that_blocks_say),
         cmocka_unit_test(gradients_of_experts_weights_take_as_many_again),
         cmocka_unit_test(attention_counts_its_scores),
+        cmocka_unit_test(a_cache_is_what_attention_keeps),
     };
     struct fm_err err = {0};
     if (fm_pool_start(2, &err) != FM_OK) {
