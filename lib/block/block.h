@@ -125,8 +125,8 @@ struct fm_flops {
 
 /* What a server keeps of one sequence between two steps, in one layer. */
 struct fm_kept {
-    uint64_t token; /* numbers of each token, in the cache's type */
-    int window;     /* of the last so many tokens alone; 0: of all */
+    uint64_t token;                   /* numbers of each token, in the cache's type */
+    int window;                       /* of the last so many tokens alone; 0: of all */
     uint64_t short_state, long_state; /* numbers whatever the length: in the cache's type, in F32 */
 };
 

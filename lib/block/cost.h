@@ -26,8 +26,8 @@ uint64_t fm_cost_row_floats(const struct fm_config *config);
 
 /*
  * Bytes that a server keeps of one sequence between two steps, all layers together, where its cache
- * has numbers of so many bits: `token` for each token, `window_token` for each of the last `window`,
- * `fixed` whatever the length.  A model has windows of one size.
+ * has numbers of so many bits: `token` for each token, `window_token` for each of the last
+ * `window`, `fixed` whatever the length.  A model has windows of one size.
  */
 struct fm_cost_cache {
     uint64_t token, window_token, fixed;

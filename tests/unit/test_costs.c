@@ -286,8 +286,7 @@ static void a_cache_is_what_attention_keeps(void **state)
          {.token = 2 * 2 * 14 * 2, .window_token = 3 * 2 * 2 * 14 * 2, .window = 6},
          10 * 112 + 6 * 336},
         {"odd-q3next",
-         {.token = 2 * 2 * 14 * 2,
-          .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},
+         {.token = 2 * 2 * 14 * 2, .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},
          10 * 112 + 17604},
     };
     (void)state;
