@@ -241,12 +241,11 @@ static void settle(struct options *o)
 
 #define SYNOPSIS                                                                                   \
     "quality [--eval-tokens FILE] [options] BUNDLE\n"                                              \
-    "       fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE [options] [BUNDLE]\n"     \
+    "       fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE [BUNDLE]\n"               \
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
-    "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] [--prompt N] "             \
-    "[--decode N]"
+    "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] ..."
 
 int main(int argc, char **argv)
 {
@@ -305,6 +304,8 @@ int main(int argc, char **argv)
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
+        .often = "model tokens eval-tokens eval-text seq-len precision threads json quiet "
+                 "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_CUDA,
         .run = {.input = "-"},

@@ -163,6 +163,8 @@ int main(int argc, char **argv)
                     "       fm-pack --export DIR --budget R|--fit SIZE|--mask INDEX "
                     "[options] BUNDLE",
         .about = "Pack a family into one bundle, list it, export one member or all of it.",
+        .often = "model output list export budget fit layout base-model force dry-run json help "
+                 "version",
         .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,

@@ -53,8 +53,7 @@ int main(int argc, char **argv)
     int strategy = (int)options.strategy;
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
-         "recover at the mask nearest to this budget (default: 0.40)", 0, 0,
-         1 << FM_RECOVER_SINGLE},
+         "mask to recover at, the nearest (default: 0.40)", 0, 0, 1 << FM_RECOVER_SINGLE},
         {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
          "with --budget: that budget to four decimals, or nothing", 0, 0, 1 << FM_RECOVER_SINGLE},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
@@ -77,6 +76,8 @@ int main(int argc, char **argv)
         .tool = "fm-recover",
         .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
         .about = "Train low-rank adapters on one mask; merged, they serve every budget.",
+        .often = "model tokens text seq-len max-tokens budget strategy steps precision memory "
+                 "output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.output = "-", .input = "-"},

@@ -89,8 +89,7 @@ int main(int argc, char **argv)
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange|best",
-         "how masks are made (default: learned; of scores that are not taylor's: uniform)", 0, 0,
-         0},
+         "how masks are made (default: learned; uniform of scores that are not taylor's)", 0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "what each width belongs to (default: expert)", 0, 0, CHOOSING},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
@@ -121,6 +120,8 @@ int main(int argc, char **argv)
         .tool = "fm-train",
         .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
         .about = "Learn how many channels each expert keeps at every budget of a family.",
+        .often = "model tokens text seq-len max-tokens method until steps granularity "
+                 "precision memory output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.output = "-", .input = "-"},

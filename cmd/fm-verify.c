@@ -148,7 +148,7 @@ int main(int argc, char **argv)
     struct fm_verify_options options = {.target = "-"};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "the bundle (or its beginning) that an export was made from", 0, 0, 0},
+         "bundle (or its beginning) that an export is from", 0, 0, 0},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
          "also compute a few sequences; needs --tokens, a bundle also --model", 0, 0, 0},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
@@ -159,6 +159,7 @@ int main(int argc, char **argv)
         .synopsis = "[options] [BUNDLE|STAGE]\n"
                     "       fm-verify DIR --against BUNDLE",
         .about = "Check a bundle, a stage stream, or an exported directory against its bundle.",
+        .often = "against function model tokens text threads json quiet help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
         .operands_max = 1,
         .scope = scope,

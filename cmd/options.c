@@ -19,6 +19,7 @@
 #include "lib/run/report.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
+#define BRIEF_LEFT 26 /* columns of option and argument in the short help */
 
 /* The option table of one parse: the tool's own rows, then the shared ones. */
 struct table {
@@ -31,7 +32,8 @@ struct table {
 static struct {
     int device, precision, token_dtype;
     const char *tokens[FM_INPUTS_MAX + 1], *texts[FM_INPUTS_MAX + 1];
-    bool help, version;
+    const char *help; /* "" or "all" */
+    bool version;
 } chosen;
 
 /* What a shared option needs beside it to mean something. */
@@ -59,7 +61,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     const struct shared list[] = {
         {FM_CLI_MODEL,
          {"model", 'm', FM_CLI_READ, &run->model, "DIR",
-          "checkpoint directory, or ORG/NAME in the Hugging Face cache", 0, 0, 0},
+          "checkpoint, or ORG/NAME in the Hugging Face cache", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
          {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
@@ -67,7 +69,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_TOKENS,
          {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
-          "text, instead of tokens or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0},
+          "text instead, or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
          {"text-field", 0, FM_CLI_TEXT, &run->text_field, "NAME",
@@ -110,7 +112,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
          NEEDS_TOKENS},
         {type,
          {"seq-len", 0, FM_CLI_INT, &run->seq_len, "T",
-          "tokens per sequence (default: 2048, at most the model's)", 2, INT32_MAX, 0},
+          "tokens per sequence (default: 2048 or the model's)", 2, INT32_MAX, 0},
          0},
         {type,
          {"batch", 0, FM_CLI_INT, &run->batch, "N",
@@ -160,7 +162,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
-          "memory to stay within (default: half of the machine's)", 0, 0, 0},
+          "memory to stay within (default: half of the machine)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->threads, "N", "threads (default: one per CPU)", 0,
@@ -196,13 +198,16 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_ALL,
          {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL,
-          "standard error has errors alone: no progress, no warnings", 0, 0, 0},
+          "errors alone on standard error; no progress, no warnings", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"log-time", 0, FM_CLI_FLAG, &cli->log_time, NULL,
           "lines on standard error begin with the time (UTC)", 0, 0, 0},
          0},
-        {FM_CLI_ALL, {"help", 'h', FM_CLI_FLAG, &chosen.help, NULL, "print this help", 0, 0, 0}, 0},
+        {FM_CLI_ALL,
+         {"help", 'h', FM_CLI_HELP, &chosen.help, NULL,
+          "what most people need; --help=all: all options", 0, 0, 0},
+         0},
         {FM_CLI_ALL,
          {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "print the version", 0, 0, 0},
          0},
@@ -241,18 +246,63 @@ static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli
 
 /* --- help and mistakes --- */
 
-static void print_row(const struct fm_cli_option *o)
+static void print_left(char *left, size_t size, const struct fm_cli_option *o, const char *arg)
 {
-    char left[128];
     char letter[8] = "    ";
     if (o->letter)
         snprintf(letter, sizeof letter, "-%c, ", o->letter);
-    snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
-             o->arg ? o->arg : "");
+    snprintf(left, size, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? arg : "");
+}
+
+static void print_row(const struct fm_cli_option *o)
+{
+    char left[128];
+    print_left(left, sizeof left, o, o->arg);
     if (strlen(left) > 30)
         printf("  %s\n  %-31s%s\n", left, "", o->help);
     else
         printf("  %-31s%s\n", left, o->help);
+}
+
+/* In one line of a terminal: the first of many choices, and of what would not fit its beginning. */
+static void print_short(const struct fm_cli_option *o)
+{
+    char left[128], arg[32] = "", help[128];
+    size_t room = 80 - 2 - BRIEF_LEFT;
+    if (o->arg)
+        snprintf(arg, sizeof arg, "%s", o->arg);
+    if (o->arg && 7 + strlen(o->name) + strlen(o->arg) >= BRIEF_LEFT && strchr(arg, '|'))
+        snprintf(arg + strcspn(arg, "|"), 5, "|...");
+    snprintf(help, sizeof help, "%s", o->help);
+    if (strlen(help) > room) {
+        help[strcspn(help, ";")] = '\0';
+        if (strchr(help, '(') && !strchr(help, ')'))
+            strcat(help, ")");
+    }
+    print_left(left, sizeof left, o, arg);
+    printf("  %-*s%s\n", BRIEF_LEFT, left, help);
+}
+
+static const struct fm_cli_option *find_row(const struct table *t, const char *name, size_t length)
+{
+    for (int i = 0; i < t->rows; i++)
+        if (strlen(t->row[i]->name) == length && memcmp(t->row[i]->name, name, length) == 0)
+            return t->row[i];
+    return NULL;
+}
+
+/* What most people come for, in the order that the tool gives, on a screen of 80 by 24. */
+static void print_brief(const struct fm_cli *cli, const struct table *t)
+{
+    printf("usage: %s %s\n\n%s\n\n", cli->tool, cli->synopsis, cli->about);
+    for (const char *name = cli->often, *end; *name; name = end + (*end == ' ')) {
+        end = name + strcspn(name, " ");
+        const struct fm_cli_option *row = find_row(t, name, (size_t)(end - name));
+        assert(row);
+        print_short(row);
+    }
+    printf("\n%s --help=all: all %d options.  Manual: %s(1), fm(7).\n", cli->tool, t->rows,
+           cli->tool);
 }
 
 static void print_help(struct fm_cli *cli, const struct table *t)
@@ -339,11 +389,14 @@ static int getopt_tables(const struct table *t, struct option *longs, char *shor
     *s++ = ':';
     for (int i = 0; i < t->rows; i++) {
         const struct fm_cli_option *o = t->row[i];
-        longs[i] = (struct option){o->name, o->kind != FM_CLI_FLAG, NULL, 256 + i};
+        bool plain = o->kind == FM_CLI_FLAG || o->kind == FM_CLI_HELP;
+        longs[i] = (struct option){o->name, plain ? no_argument : required_argument, NULL, 256 + i};
+        if (o->kind == FM_CLI_HELP)
+            longs[i].has_arg = optional_argument;
         if (!o->letter)
             continue;
         *s++ = o->letter;
-        if (o->kind != FM_CLI_FLAG)
+        if (!plain)
             *s++ = ':';
     }
     *s = '\0';
@@ -545,8 +598,10 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
     parse_words(cli, &t, argc, argv);
     find_model(cli);
     collect(cli, &t);
-    if (chosen.help)
+    if (chosen.help && *chosen.help)
         print_help(cli, &t);
+    else if (chosen.help)
+        print_brief(cli, &t);
     else if (chosen.version)
         printf("%s (fm suite) %s\n", cli->tool, FM_VERSION);
     else

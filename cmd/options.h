@@ -53,6 +53,7 @@ struct fm_cli {
     const char *tool;
     const char *synopsis; /* what follows the name in the usage line */
     const char *about;    /* one sentence for --help */
+    const char *often;    /* options that --help shows, "model tokens"; --help=all shows all */
     int groups;
     struct fm_run_options run;
     bool json, dry_run, quiet, log_time, alone;

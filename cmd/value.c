@@ -118,6 +118,9 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
     case FM_CLI_FLAG:
         *(bool *)o->value = true;
         return true;
+    case FM_CLI_HELP:
+        *(const char **)o->value = text ? text : "";
+        return !text || strcmp(text, "all") == 0;
     case FM_CLI_TEXT:
     case FM_CLI_READ:
     case FM_CLI_RESULT:
@@ -149,6 +152,8 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
 {
     if (o->kind == FM_CLI_CHOICE)
         snprintf(text, size, "use %s", o->arg);
+    else if (o->kind == FM_CLI_HELP)
+        snprintf(text, size, "use --help or --help=all");
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
     else if (o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_LIST)

@@ -12,6 +12,7 @@
 
 enum fm_cli_kind {
     FM_CLI_FLAG,    /* bool *: no argument, sets true */
+    FM_CLI_HELP,    /* const char **: "", or the "all" of --help=all */
     FM_CLI_TEXT,    /* const char ** */
     FM_CLI_LIST,    /* const char *[FM_INPUTS_MAX + 1], one each time the option is given */
     FM_CLI_READ,    /* const char **: a file or directory that the run reads */

@@ -1,3 +1,5 @@
-# --help comes from the table that is parsed.
-fm-bench --help
+# --help and --help=all come from the table that is parsed; the first fits a screen.
+fm-bench --help | tee short
+fm-bench --help=all
 fm-bench --version
+awk 'length > 80 || NR > 24 { print "does not fit: " $0 }' short

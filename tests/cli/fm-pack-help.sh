@@ -1,3 +1,6 @@
-# --help comes from the table that is parsed.
-fm-pack --help
+# --help and --help=all come from the table that is parsed; the first fits a screen.
+fm-pack --help | tee short
+fm-pack --help=all
 fm-pack --version
+awk 'length > 80 || NR > 24 { print "does not fit: " $0 }' short
+fm-pack --help=most

@@ -1,3 +1,5 @@
-# --help comes from the table that is parsed.
-fm-recover --help
+# --help and --help=all come from the table that is parsed; the first fits a screen.
+fm-recover --help | tee short
+fm-recover --help=all
 fm-recover --version
+awk 'length > 80 || NR > 24 { print "does not fit: " $0 }' short

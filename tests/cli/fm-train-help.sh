@@ -1,3 +1,5 @@
-# --help comes from the table that is parsed.
-fm-train --help
+# --help and --help=all come from the table that is parsed; the first fits a screen.
+fm-train --help | tee short
+fm-train --help=all
 fm-train --version
+awk 'length > 80 || NR > 24 { print "does not fit: " $0 }' short

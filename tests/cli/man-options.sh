@@ -1,6 +1,6 @@
 # Every option in --help is in the tool's man page, and the other way round.
 for tool in fm-rank fm-train fm-recover fm-pack fm-verify fm-bench; do
-    $tool --help | grep -o -e '--[a-z][a-z-]*' | sort -u >help
+    $tool --help=all | grep -o -e '--[a-z][a-z-]*' | sort -u >help
     grep -o -e '^\.\(It \)\?Fl .*' "$GOLDEN/../man/$tool.1" | grep -o -e ' -[a-z][a-z-]*' |
         sed 's/^ -/--/' | sort -u >page
     echo "$tool: $(wc -l <help) options"
