@@ -171,24 +171,24 @@ static const struct fm_cli_scope scope[] = {
     {0},
 };
 
+static const struct fm_cli_first measurements[] = {
+    {"quality", QUALITY}, {"rivals", RIVALS}, {"io", IO}, {"engine", ENGINE},
+    {"kernels", KERNELS}, {"serve", SERVE},   {0},
+};
+
 /* Options of the other things to measure. */
 static int check_own(const struct fm_cli *cli, const char *what, bool *known, struct fm_err *err)
 {
-    static const struct {
-        const char *what;
-        int mode;
-    } modes[] = {{"quality", QUALITY}, {"io", IO},       {"engine", ENGINE},
-                 {"kernels", KERNELS}, {"serve", SERVE}, {"rivals", RIVALS}};
-    for (int i = 0; i < FM_CLI_COUNT(modes); i++) {
-        if (strcmp(what, modes[i].what) != 0)
+    for (const struct fm_cli_first *m = measurements; m->name; m++) {
+        if (strcmp(what, m->name) != 0)
             continue;
         char says[16];
         *known = true;
         snprintf(says, sizeof says, "in %s", what);
-        int rc = fm_options_check(cli, modes[i].mode, says, err);
-        if (!rc && modes[i].mode == QUALITY && fm_run_evaluates(&cli->run))
+        int rc = fm_options_check(cli, m->mode, says, err);
+        if (!rc && m->mode == QUALITY && fm_run_evaluates(&cli->run))
             rc = fm_options_check(cli, HELD, "in quality with --eval-tokens or --eval-text", err);
-        if (!rc && modes[i].mode == SERVE && strcmp(cli->run.device, "cuda") == 0)
+        if (!rc && m->mode == SERVE && strcmp(cli->run.device, "cuda") == 0)
             rc = fm_options_check(cli, ON_GPU, "with --device cuda", err);
         return rc;
     }
@@ -310,7 +310,7 @@ int main(int argc, char **argv)
                   FM_CLI_CUDA,
         .run = {.input = "-"},
         .operands_max = 2,
-        .words = 1,
+        .first = measurements,
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/completion.h"
 #include "cmd/value.h"
 #include "lib/base/pool.h"
 #include "lib/bench/plot.h"
@@ -425,16 +426,22 @@ static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const str
     return NULL;
 }
 
+/* The modes in which an option means something; 0: all. */
+static int modes_of(const struct fm_cli *cli, const struct table *t, int row)
+{
+    const struct fm_cli_scope *scope = t->shared[row] ? find_scope(cli, t->shared[row]) : NULL;
+    return scope ? scope->modes : t->row[row]->modes;
+}
+
 static void remember(struct fm_cli *cli, const struct table *t, int row)
 {
-    struct fm_cli_given given = {.name = t->row[row]->name, .modes = t->row[row]->modes};
+    struct fm_cli_given given = {.name = t->row[row]->name, .modes = modes_of(cli, t, row)};
     for (int i = 0; i < cli->givens; i++)
         if (strcmp(cli->given[i].name, given.name) == 0)
             return;
     if (t->shared[row]) {
         given.needs = t->shared[row]->needs;
         given.scope = find_scope(cli, t->shared[row]);
-        given.modes = given.scope ? given.scope->modes : 0;
     }
     cli->given[cli->givens++] = given;
 }
@@ -575,7 +582,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
             continue; /* an export is the result, not --output's default */
         collect_row(g, o, what[i]);
     }
-    for (int i = cli->words; i < cli->operands && i < cli->operands_max; i++)
+    for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)
         fm_guard_reads(g, "the operand", cli->operand[i], false);
     fm_guard_reads(g, "standard input", "-", false);
 }
@@ -590,11 +597,33 @@ static void find_model(struct fm_cli *cli)
     }
 }
 
+/* --completion=SHELL alone: for those who install, so --help says nothing of it. */
+static bool completes(const struct fm_cli *cli, const struct table *t, int argc, char **argv)
+{
+    static const char option[] = "--completion=";
+    struct fm_completion_row row[OPTIONS_MAX];
+    if (argc != 2 || strncmp(argv[1], option, strlen(option)) != 0)
+        return false;
+    for (int i = 0; i < t->rows; i++)
+        row[i] = (struct fm_completion_row){t->row[i], modes_of(cli, t, i)};
+    const char *shell = argv[1] + strlen(option);
+    const struct fm_completion c = {.tool = cli->tool,
+                                    .first = cli->first,
+                                    .files = cli->operands_max > (cli->first ? 1 : 0),
+                                    .row = row,
+                                    .rows = t->rows};
+    if (!fm_completion_print(stdout, shell, &c))
+        refuse(cli, "bad value for --completion: ", shell, "use bash or zsh");
+    return true;
+}
+
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count)
 {
     struct table t;
     build_table(&t, cli, own, count);
+    if (completes(cli, &t, argc, argv))
+        return false;
     parse_words(cli, &t, argc, argv);
     find_model(cli);
     collect(cli, &t);

@@ -61,7 +61,7 @@ struct fm_cli {
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
-    int words;                        /* of the operands that come first: they name no files */
+    const struct fm_cli_first *first; /* ends with {0}; or NULL: all operands name files */
     struct fm_guard guard;            /* every file that the command line names */
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];
     int givens;

@@ -40,6 +40,12 @@ struct fm_cli_option {
     int modes;        /* bits of the tool's modes in which it means something; 0: in all */
 };
 
+/* A word that may be the first operand, where that says what the tool is to do. */
+struct fm_cli_first {
+    const char *name;
+    int mode;
+};
+
 /* Store text (NULL for a flag) in *option->value; false where it is not such a value. */
 bool fm_value_parse(const struct fm_cli_option *option, const char *text);
 

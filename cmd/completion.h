@@ -1,0 +1,30 @@
+/*
+ * Scripts by which bash and zsh complete a tool's command line, from its option table: names,
+ * values that the table lists, files and directories where the table says that one is named.
+ */
+#ifndef FM_COMPLETION_H
+#define FM_COMPLETION_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "cmd/value.h"
+
+/* A row of the table, and the modes in which it means something; 0: all. */
+struct fm_completion_row {
+    const struct fm_cli_option *option;
+    int modes;
+};
+
+struct fm_completion {
+    const char *tool;
+    const struct fm_cli_first *first; /* what may be the first operand; NULL: no such words */
+    bool files;                       /* operands name files, all or those behind the first */
+    const struct fm_completion_row *row;
+    int rows;
+};
+
+/* Print the script for `shell`; false where it is none of "bash" and "zsh". */
+bool fm_completion_print(FILE *out, const char *shell, const struct fm_completion *c);
+
+#endif
