@@ -18,6 +18,7 @@ static enum follows follows(const struct fm_cli_option *o)
 {
     switch (o->kind) {
     case FM_CLI_FLAG:
+    case FM_CLI_HELP:
         return NOTHING;
     case FM_CLI_CHOICE:
         return WORDS;
@@ -106,6 +107,8 @@ static void bash_values(FILE *out, const struct fm_completion *c)
             fprintf(out, ") words='");
             print_words(out, c->row[i].option->arg, " ");
             fprintf(out, "' ;;\n");
+        } else if (c->row[i].option->kind == FM_CLI_HELP) {
+            fprintf(out, "    --%s) words=all ;;\n", c->row[i].option->name);
         }
     fprintf(out, "    esac\n");
 }
@@ -115,7 +118,8 @@ static void bash_options(FILE *out, const struct fm_completion *c, int mode)
     fprintf(out, "options='");
     for (int i = 0; i < c->rows; i++)
         if (offered(&c->row[i], mode))
-            fprintf(out, "--%s ", c->row[i].option->name);
+            fprintf(out, "--%s %s", c->row[i].option->name,
+                    c->row[i].option->kind == FM_CLI_HELP ? "--help=all " : "");
     fprintf(out, "'");
 }
 
@@ -197,7 +201,9 @@ static void zsh_option(FILE *out, const struct fm_cli_option *o)
     bool again = o->kind == FM_CLI_LIST || o->kind == FM_CLI_SOURCES;
     const char *value = what == NOTHING ? "" : "=";
     fprintf(out, "        ");
-    if (o->letter && again)
+    if (o->kind == FM_CLI_HELP)
+        fprintf(out, "-%c '--%s=-", o->letter, o->name);
+    else if (o->letter && again)
         fprintf(out, "'*'{-%c%s,--%s%s}'", o->letter, *value ? "+" : "", o->name, value);
     else if (o->letter)
         fprintf(out, "'(-%c --%s)'{-%c%s,--%s%s}'", o->letter, o->name, o->letter,
@@ -207,6 +213,8 @@ static void zsh_option(FILE *out, const struct fm_cli_option *o)
     fputc('[', out);
     zsh_text(out, o->help);
     fputc(']', out);
+    if (o->kind == FM_CLI_HELP)
+        fprintf(out, "::how much:(all)");
     if (what == WORDS) {
         fprintf(out, ":%s:(", o->name);
         print_words(out, o->arg, " ");

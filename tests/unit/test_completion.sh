@@ -31,6 +31,7 @@ CASES = [  # shells, what is typed (| is Tab), what the tool gets
     ("bash zsh", "fm-rank --model che|", "[--model][checkpoint"),
     ("bash zsh", "fm-pack --budget cal|", "[--budget][cal]"),
     ("bash zsh", "fm-recover -o cal|", "[-o][calib.npy]"),
+    ("bash zsh", "fm-rank --help=a|", "[--help=all]"),
     ("bash zsh", "fm-verify my|", "[my family.fm]"),
     ("bash zsh", "fm-bench ke|", "[kernels]"),
     ("bash zsh", "fm-bench io --ro|", "[io][--ro]"),
