@@ -6,6 +6,7 @@
 #include "formats/text/tokenindex.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,7 +286,7 @@ static int open_sibling(struct fm_file *f, bool *there, const char *path, size_t
     return rc;
 }
 
-bool fm_tokens_beside(char name[PATH_MAX], const char *path, int which)
+bool fm_tokens_beside(char *name, const char *path, int which)
 {
     static const struct {
         const char *cut, *end;

@@ -13,7 +13,6 @@
 #ifndef FM_TOKENS_H
 #define FM_TOKENS_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -37,9 +36,10 @@ struct fm_tokens {
  * file of a Megatron pair may be named. */
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
                    struct fm_err *err);
-/* The name, there or not, of a file that would be read beside `path`: X.idx of X.bin and the other
- * way round, and path.index.  False: there is no such name from `which` (counted from 0) on. */
-bool fm_tokens_beside(char name[PATH_MAX], const char *path, int which);
+/* The name (PATH_MAX bytes), there or not, of a file that would be read beside `path`: X.idx of
+ * X.bin and the other way round, and path.index.  False: there is no such name from `which`
+ * (counted from 0) on. */
+bool fm_tokens_beside(char *name, const char *path, int which);
 void fm_tokens_close(struct fm_tokens *t);
 
 /* n tokens from position `at` (the caller keeps both within count), each checked to be in

@@ -1,4 +1,5 @@
 /* Every format of token files, and files that only look like one. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
