@@ -16,9 +16,10 @@
 #   bench      fm-bench io and engine
 #   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
 #   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin
-#   install, uninstall, clean
+#   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, the runtimes' files
+#   clean
 #
-# Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR, V=1 (show commands),
+# Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR BASHDIR ZSHDIR, V=1 (show commands),
 # SAN=address,undefined, CUDA=auto|0|1, MPI=0|1 (MPI_PKG: its pkg-config name), CC, CFLAGS, NVCC, and
 # one PKG_CONFIG.  Each SAN/CUDA/MPI choice has its own folder.
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \

@@ -1,22 +1,55 @@
 # What `make install` puts where, and `make uninstall` takes away again; a part of the Makefile.
 
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+
+# Completions are printed by the tools just built.
+COMPLETIONS := $(TOOLS:%=$(BUILD)/completions/bash/%) $(TOOLS:%=$(BUILD)/completions/zsh/_%)
+$(BUILD)/completions/bash/%: $(BUILD)/bin/%
+	@mkdir -p $(@D)
+	$(Q)$< --completion=bash >$@ || { rm -f $@; exit 1; }
+$(BUILD)/completions/zsh/_%: $(BUILD)/bin/%
+	@mkdir -p $(@D)
+	$(Q)$< --completion=zsh >$@ || { rm -f $@; exit 1; }
+
+# libfm for programs (libfm(3)): what they include, and with it what that includes.  Installed as
+# <fm/learn/rank.h>, <fm/formats/text/tokens.h>, so that nothing has to be on a program's path.
+PUBLIC := lib/base/err.h lib/base/pool.h lib/base/signals.h lib/run/run.h lib/learn/rank.h \
+	lib/learn/train.h lib/learn/recover.h lib/pack/pack.h lib/export/export.h lib/export/list.h \
+	lib/verify/verify.h
+HEADERS = $(sort $(filter lib/% formats/% kernels/%,$(shell $(CC) -I. $(PKG_CFLAGS) -MM $(PUBLIC))))
+AS_INSTALLED := 's,^.include "(lib/)?([^"]*)",\#include <fm/\2>,'
+FILLED = 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|; \
+	s|@DNNL_LIBS@|$(DNNL_LIBS)|'
+
 SECTIONS = $(sort $(patsubst .%,%,$(suffix $(MAN))))
-install: all
+install: all $(COMPLETIONS)
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) \
-		$(SECTIONS:%=$(DESTDIR)$(MANDIR)/man%)
+		$(SECTIONS:%=$(DESTDIR)$(MANDIR)/man%) $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
 	$(INSTALL) -m 755 $(BINS) $(SCRIPTS) $(DESTDIR)$(BINDIR)
+	$(INSTALL) -m 644 $(BUILD)/completions/bash/* $(DESTDIR)$(BASHDIR)
+	$(INSTALL) -m 644 $(BUILD)/completions/zsh/* $(DESTDIR)$(ZSHDIR)
 	$(INSTALL) -m 755 $(BUILD)/$(CLIP_SO) $(DESTDIR)$(LIBDIR)
 	ln -sf $(CLIP_SO) $(DESTDIR)$(LIBDIR)/libfm_clip.so
 	$(INSTALL) -m 644 kernels/clip/clip.h $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
-	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
-		kernels/clip/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
-	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}; done
+	sed $(FILLED) kernels/clip/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
+	$(INSTALL) -m 644 $(BUILD)/libfm.a $(DESTDIR)$(LIBDIR)
+	sed $(FILLED) cmd/package/fm.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm.pc
+	for h in $(HEADERS); do to=$(DESTDIR)$(INCLUDEDIR)/fm/$${h#lib/}; \
+		$(INSTALL) -d $${to%/*} && sed -E $(AS_INSTALLED) $$h >$$to || exit 1; done
+	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.} || exit 1; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang
 	$(INSTALL) -m 644 formats/runtime/modeling_fm.py formats/runtime/torch_experts.py $(DESTDIR)$(DATADIR)
 	$(INSTALL) -m 644 formats/runtime/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
+
+# Folders of our own go whole, in case an older version had more in them; those of the system stay.
 uninstall:
 	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
-	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so pkgconfig/fm_clip.pc
+	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
-	rm -rf $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/modeling_fm.py $(DESTDIR)$(DATADIR)/torch_experts.py
+	rm -rf $(DESTDIR)$(INCLUDEDIR)/fm $(DESTDIR)$(DATADIR)/fm_sglang
+	rm -f $(DESTDIR)$(DATADIR)/modeling_fm.py $(DESTDIR)$(DATADIR)/torch_experts.py
+	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DATADIR)
+	cd $(DESTDIR)$(BASHDIR) && rm -f $(TOOLS)
+	cd $(DESTDIR)$(ZSHDIR) && rm -f $(TOOLS:%=_%)
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done
