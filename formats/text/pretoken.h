@@ -1,24 +1,49 @@
 /*
- * The patterns that split text into words before byte-pair encoding, as hand-written scanners.
- * A pattern in a tokenizer.json is compared literally with those here; no regular expression is
- * ever run, so none can be made to run long.
+ * The patterns that cut text into pieces before byte-pair encoding.  Those that part words are
+ * scanners written by hand: a pattern in a tokenizer.json is compared literally with theirs.
+ * Those that are one class of characters, alone or in a run, are read from the pattern.  No regular
+ * expression is ever run, so none can be made to run long.
  */
 #ifndef FM_PRETOKEN_H
 #define FM_PRETOKEN_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-enum fm_pretoken {
-    FM_PRETOKEN_NONE,  /* all of it is one word */
-    FM_PRETOKEN_GPT2,  /* the pattern of ByteLevel itself: GPT-2, GPT-NeoX, OLMoE */
-    FM_PRETOKEN_QWEN2, /* Qwen2, Qwen3: digits one by one */
-    FM_PRETOKEN_LLAMA3 /* Llama 3: digits by threes */
+#define FM_PRETOKEN_RANGES_MAX 160
+
+struct fm_pretoken {
+    enum {
+        FM_PRETOKEN_GPT2,     /* of ByteLevel itself: GPT-2, GPT-NeoX, OLMoE */
+        FM_PRETOKEN_QWEN2,    /* Qwen2, Qwen3: digits one by one */
+        FM_PRETOKEN_LLAMA3,   /* Llama 3, GLM-4: digits by threes */
+        FM_PRETOKEN_QWEN35,   /* Qwen3.5: marks belong to words */
+        FM_PRETOKEN_O200K,    /* GPT-4o, gpt-oss, MiniMax-M2: words end where their case does */
+        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3, behind digits and Chinese: the rest */
+        FM_PRETOKEN_TAIL,     /* \s+$ */
+        FM_PRETOKEN_RUN
+    } kind;
+    /* Of a RUN: [class], with \s? in front, + or {1,3} behind. */
+    bool space;
+    uint32_t most;   /* characters of one piece */
+    uint16_t bits;   /* of enum fm_unicode_class */
+    uint32_t ranges; /* first and last of each, in no order */
+    uint32_t range[2 * FM_PRETOKEN_RANGES_MAX];
 };
 
-/* The scanner of a Split pattern; FM_PRETOKEN_NONE where it is unknown. */
-enum fm_pretoken fm_pretoken_named(const char *pattern);
+/* Names of two that have no pattern in a tokenizer.json. */
+#define FM_PRETOKEN_BYTE_LEVEL "ByteLevel"
+#define FM_PRETOKEN_DIGITS "Digits"
 
-/* Bytes of the word that begins text, which is UTF-8 and not empty. */
-size_t fm_pretoken_next(enum fm_pretoken kind, const char *text, size_t size);
+/* The reading of a pattern; false where it is not one of these. */
+bool fm_pretoken_parse(struct fm_pretoken *p, const char *pattern);
+
+/* Whether its matches are all of any text. */
+bool fm_pretoken_covers(const struct fm_pretoken *p);
+
+/* Bytes of the piece that begins text, which is UTF-8 and not empty: a match, or what is before the
+ * next one. */
+size_t fm_pretoken_next(const struct fm_pretoken *p, const char *text, size_t size);
 
 #endif

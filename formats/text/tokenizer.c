@@ -18,7 +18,7 @@
 
 struct fm_encoder {
     const struct fm_tokenizer *t;
-    const unsigned char *class;
+    const uint16_t *class;
     struct fm_bpe_work work;
     struct fm_text normal, other, piece;
 };
@@ -184,14 +184,31 @@ static size_t next_word(const struct fm_tokenizer *t, const char *text, size_t s
 {
     if (t->metaspace_split)
         return next_metaspace(t, text, size);
-    if (t->pretoken == FM_PRETOKEN_NONE && t->bpe.parted)
-        return next_part(text, size);
-    return fm_pretoken_next(t->pretoken, text, size);
+    return t->bpe.parted ? next_part(text, size) : size;
+}
+
+/* The pieces that the pre-tokenizers from `step` on make of one of those before. */
+static void encode_pieces(struct fm_encoder *e, int step, const char *text, size_t size)
+{
+    const struct fm_tokenizer *t = e->t;
+    while (size > 0) {
+        size_t n = fm_pretoken_next(&t->pretoken[step], text, size);
+        if (step + 1 < t->pretokens)
+            encode_pieces(e, step + 1, text, n);
+        else
+            fm_bpe_encode(&t->bpe, &e->work, text, n);
+        text += n;
+        size -= n;
+    }
 }
 
 static void encode_words(struct fm_encoder *e, const char *text, size_t size)
 {
     const struct fm_tokenizer *t = e->t;
+    if (t->pretokens > 0) {
+        encode_pieces(e, 0, text, size);
+        return;
+    }
     while (size > 0) {
         size_t n = next_word(t, text, size);
         fm_bpe_encode(&t->bpe, &e->work, text, n);

@@ -3,7 +3,8 @@
  * Tokenizer.from_file gives, for the pipelines that mixture-of-experts models use:
  *
  *     normalizer      none, NFC, Prepend and Replace of plain strings, a Sequence of them
- *     pre-tokenizer   none, Metaspace, ByteLevel, a Split of a known pattern before ByteLevel
+ *     pre-tokenizer   none, Metaspace, ByteLevel, Splits of known patterns or of a class of
+ *                     characters and Digits before ByteLevel
  *     model           BPE, with byte fallback, fused unknowns and ignore_merges
  *     added tokens    lstrip, rstrip, single_word, normalized, special
  *     post-processor  none, ByteLevel, a template, a Sequence of them

@@ -138,40 +138,85 @@ static int read_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err 
     return FM_OK;
 }
 
+static int add_pretoken(struct fm_tokenizer *t, const char *pattern, struct fm_err *err)
+{
+    if (t->pretokens == FM_PRETOKENS_MAX)
+        return fm_fail(err, FM_ECONFIG, "more than %d pre-tokenizers are not supported",
+                       FM_PRETOKENS_MAX);
+    return fm_pretoken_parse(&t->pretoken[t->pretokens++], pattern)
+               ? FM_OK
+               : fm_tokenizer_refuse(err, "Split pattern", pattern);
+}
+
+/*
+ * "Isolated": what a pattern matches and what is between are pieces.  "Removed" with "invert" keeps
+ * the matches alone, which is the same where every text is all matches.
+ */
 static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(o, "pattern");
     const cJSON *regex = cJSON_GetObjectItemCaseSensitive(pattern, "Regex");
     const cJSON *behavior = cJSON_GetObjectItemCaseSensitive(o, "behavior");
+    const char *name = cJSON_IsString(behavior) ? behavior->valuestring : "none";
+    bool invert = flag(o, "invert", false);
     int rc = check_keys(o, "type|pattern|behavior|invert", err);
     if (rc)
         return rc;
     if (!cJSON_IsString(regex))
         return fm_tokenizer_refuse(err, "pre_tokenizer", "Split of a plain string");
-    if (!cJSON_IsString(behavior) || strcmp(behavior->valuestring, "Isolated") != 0)
-        return fm_tokenizer_refuse(err, "Split behavior",
-                                   cJSON_IsString(behavior) ? behavior->valuestring : "none");
-    if (flag(o, "invert", false))
-        return fm_tokenizer_refuse(err, "pre_tokenizer", "Split with invert");
-    t->pretoken = fm_pretoken_named(regex->valuestring);
-    return t->pretoken == FM_PRETOKEN_NONE
-               ? fm_tokenizer_refuse(err, "Split pattern", regex->valuestring)
-               : FM_OK;
+    if ((rc = add_pretoken(t, regex->valuestring, err)))
+        return rc;
+    if (invert && strcmp(name, "Removed") == 0 &&
+        fm_pretoken_covers(&t->pretoken[t->pretokens - 1]))
+        return FM_OK;
+    if (strcmp(name, "Isolated") != 0)
+        return fm_tokenizer_refuse(err, "Split behavior", name);
+    return invert ? fm_tokenizer_refuse(err, "pre_tokenizer", "Split with invert") : FM_OK;
 }
 
-/* `alone`: no Split in front of it. */
+/* `alone`: nothing in front of it. */
 static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, struct fm_err *err)
 {
-    bool regex = flag(o, "use_regex", true);
+    int rc = check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
     t->bpe.byte_level = true;
     t->prefix_space = flag(o, "add_prefix_space", true);
-    if (!alone && (regex || t->prefix_space))
-        return fm_tokenizer_refuse(err, "pre_tokenizer",
-                                   regex ? "ByteLevel with use_regex behind a Split"
-                                         : "ByteLevel with add_prefix_space behind a Split");
-    if (alone && regex)
-        t->pretoken = FM_PRETOKEN_GPT2;
-    return check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
+    if (!rc && !alone && t->prefix_space)
+        rc = fm_tokenizer_refuse(err, "pre_tokenizer",
+                                 "ByteLevel with add_prefix_space behind others");
+    return rc || !flag(o, "use_regex", true) ? rc : add_pretoken(t, FM_PRETOKEN_BYTE_LEVEL, err);
+}
+
+static int read_digits(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
+{
+    int rc = check_keys(o, "type|individual_digits", err);
+    if (rc)
+        return rc;
+    return flag(o, "individual_digits", false)
+               ? add_pretoken(t, FM_PRETOKEN_DIGITS, err)
+               : fm_tokenizer_refuse(err, "pre_tokenizer", "Digits in runs");
+}
+
+/* Splits and Digits, then ByteLevel. */
+static int read_sequence(struct fm_tokenizer *t, const cJSON *o, const cJSON *inner,
+                         struct fm_err *err)
+{
+    int rc = check_keys(o, "type|pretokenizers", err);
+    for (const cJSON *p = inner->child; !rc && p; p = p->next) {
+        const char *type = type_of(p);
+        if (t->bpe.byte_level)
+            return fm_tokenizer_refuse(err, "a pre_tokenizer behind ByteLevel", type);
+        if (strcmp(type, "Split") == 0)
+            rc = read_split(t, p, err);
+        else if (strcmp(type, "Digits") == 0)
+            rc = read_digits(t, p, err);
+        else if (strcmp(type, "ByteLevel") == 0)
+            rc = read_byte_level(t, p, p == inner->child, err);
+        else
+            rc = fm_tokenizer_refuse(err, "pre_tokenizer in a Sequence", type);
+    }
+    if (!rc && !t->bpe.byte_level)
+        rc = fm_tokenizer_refuse(err, "pre_tokenizer", "Sequence without ByteLevel");
+    return rc;
 }
 
 static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
@@ -184,18 +229,9 @@ static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_
         return read_metaspace(t, o, err);
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(t, o, true, err);
-    if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
-        return fm_tokenizer_refuse(err, "pre_tokenizer", type);
-    const cJSON *first = inner->child, *second = first ? first->next : NULL;
-    int rc = check_keys(o, "type|pretokenizers", err);
-    if (rc)
-        return rc;
-    if (!second || second->next || strcmp(type_of(first), "Split") != 0 ||
-        strcmp(type_of(second), "ByteLevel") != 0)
-        return fm_tokenizer_refuse(err, "pre_tokenizer",
-                                   "Sequence of other than Split and ByteLevel");
-    rc = read_split(t, first, err);
-    return rc ? rc : read_byte_level(t, second, false, err);
+    if (strcmp(type, "Sequence") == 0 && cJSON_IsArray(inner))
+        return read_sequence(t, o, inner, err);
+    return fm_tokenizer_refuse(err, "pre_tokenizer", type);
 }
 
 /* --- post-processor --- */

@@ -12,6 +12,7 @@
 #define FM_TOKENIZER_WORD_MAX 4096 /* bytes of a token */
 #define FM_NORMAL_STEPS_MAX 4
 #define FM_TEMPLATE_MAX 8
+#define FM_PRETOKENS_MAX 8
 
 /* One step of normalisation. */
 struct fm_normal {
@@ -46,7 +47,8 @@ struct fm_tokenizer {
     struct fm_digest digest;
     struct fm_normal normal[FM_NORMAL_STEPS_MAX];
     int normals;
-    enum fm_pretoken pretoken;
+    struct fm_pretoken pretoken[FM_PRETOKENS_MAX]; /* one after the other */
+    int pretokens;
     bool prefix_space; /* of ByteLevel */
     enum fm_metaspace metaspace;
     char replacement[8];

@@ -1,5 +1,5 @@
 /*
- * The classes of all 1.1 million code points are one byte each in a table that is built at first
+ * The classes of all 1.1 million code points are two bytes each in a table that is built at first
  * use from ranges.  Normal form C is found stretch by stretch: most text has nothing that could
  * change and is copied, and only around a character that composes or decomposes the algorithm of
  * Unicode's annex 15 is run.  ICU is not used because ids depend on the version of the tables, and
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/text/unicode_case.h"
 #include "formats/text/unicode_classes.h"
 #include "formats/text/unicode_nfc.h"
 
@@ -23,7 +24,7 @@
 /* Hangul syllables, by arithmetic. */
 enum { S0 = 0xac00, L0 = 0x1100, V0 = 0x1161, T0 = 0x11a7, LN = 19, VN = 21, TN = 28 };
 
-static unsigned char classes[POINTS];
+static uint16_t classes[POINTS];
 static uint16_t pair_by_result[PAIRS], other_at[OTHERS_MAX];
 static size_t others_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -32,7 +33,7 @@ static void mark(const uint32_t *range, size_t n, int bit)
 {
     for (size_t i = 0; i < n; i += 2)
         for (uint32_t c = range[i]; c <= range[i + 1]; c++)
-            classes[c] |= (unsigned char)bit;
+            classes[c] = (uint16_t)(classes[c] | bit);
 }
 
 static int by_result(const void *a, const void *b)
@@ -48,6 +49,11 @@ static void build(void)
     mark(spaces, COUNT(spaces), FM_SPACE);
     mark(words, COUNT(words), FM_WORD);
     mark(unstable, COUNT(unstable), FM_UNSTABLE);
+    mark(upper, COUNT(upper), FM_UPPER);
+    mark(lower, COUNT(lower), FM_LOWER);
+    mark(marks, COUNT(marks), FM_MARK);
+    mark(signs, COUNT(signs), FM_SIGN);
+    mark(digits, COUNT(digits), FM_DIGIT);
     classes['\r'] |= FM_NEWLINE;
     classes['\n'] |= FM_NEWLINE;
     for (size_t i = 0; i < PAIRS; i++)
@@ -57,7 +63,7 @@ static void build(void)
         other_at[others_count++] = (uint16_t)i;
 }
 
-const unsigned char *fm_unicode_classes(void)
+const uint16_t *fm_unicode_classes(void)
 {
     pthread_once(&once, build);
     return classes;
@@ -293,7 +299,7 @@ static void write_stretch(struct fm_text *out, struct stretch *s)
 
 void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
 {
-    const unsigned char *class = fm_unicode_classes();
+    const uint16_t *class = fm_unicode_classes();
     struct stretch s = {0};
     size_t copied = 0, before = 0; /* before: the last character that does not depend on others */
     int bytes;

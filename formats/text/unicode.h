@@ -18,11 +18,16 @@ enum fm_unicode_class {
     FM_SPACE = 4,     /* \s */
     FM_WORD = 8,      /* \w */
     FM_UNSTABLE = 16, /* may be another text in form C, by itself or with its neighbours */
-    FM_NEWLINE = 32   /* carriage return and line feed */
+    FM_NEWLINE = 32,  /* carriage return and line feed */
+    FM_UPPER = 64,    /* \p{Lu} and \p{Lt} */
+    FM_LOWER = 128,   /* \p{Ll}; a letter that is neither has no case: \p{Lm} and \p{Lo} */
+    FM_MARK = 256,    /* \p{M} */
+    FM_SIGN = 512,    /* \p{P} and \p{S} */
+    FM_DIGIT = 1024   /* of the Digits pre-tokenizer: numbers as in version 17 */
 };
 
 /* 0x110000 sets of classes, by code point. */
-const unsigned char *fm_unicode_classes(void);
+const uint16_t *fm_unicode_classes(void);
 
 /* The place of the first byte that is not valid UTF-8, or size. */
 size_t fm_unicode_check(const char *text, size_t size);

@@ -129,9 +129,9 @@ def tokenizers():
             (model if key in model or key == "ignore_merges" else j)[key] = value
         put(f"{prefix}{why}.json", (json.dumps(j) if text is None else text)[:cut])
 
-    def split(regex, behavior="Isolated", **more):
-        return {"type": "Sequence", "pretokenizers": [
-            dict(type="Split", pattern={"Regex": regex}, behavior=behavior, invert=False),
+    def split(regex, behavior="Isolated", invert=False, times=1, **more):
+        return {"type": "Sequence", "pretokenizers": times * [
+            dict(type="Split", pattern={"Regex": regex}, behavior=behavior, invert=invert)] + [
             dict(dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True,
                       use_regex=False), **more)]}
 
@@ -178,7 +178,24 @@ def tokenizers():
     tk("pattern-that-backtracks", pre_tokenizer=split("(a+)+$"))
     tk("pattern-of-one-space-more", pre_tokenizer=split(qwen + " "))
     tk("split-removed", pre_tokenizer=split(qwen, "Removed"))
-    tk("byte-level-regex-behind-split", pre_tokenizer=split(qwen, use_regex=True))
+    tk("split-keeps-some", pre_tokenizer=split("\\p{N}{1,3}", "Removed", invert=True))
+    tk("split-inverted", pre_tokenizer=split(qwen, invert=True))
+    tk("split-9", pre_tokenizer=split("\\p{N}", times=9))
+    tk("class-negated", pre_tokenizer=split("[^a]+"))
+    tk("class-less-another", pre_tokenizer=split("[a-z&&[^b]]+"))
+    tk("class-cut", pre_tokenizer=split("[a-"))
+    tk("class-backwards", pre_tokenizer=split("[b-a]"))
+    tk("class-counted", pre_tokenizer=split("[ab]{2}"))
+    tk("class-of-161", pre_tokenizer=split("[a" + "".join(map(chr, range(200, 520, 2))) + "]"))
+    tk("property-unknown", pre_tokenizer=split("\\p{Han}+"))
+    tk("byte-level-space-behind-split", pre_tokenizer=split(qwen, add_prefix_space=True))
+    tk("digits-in-runs", pre_tokenizer={"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": False}]})
+    tk("sequence-of-others", pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Punctuation"}]})
+    tk("sequence-without-byte-level", pre_tokenizer={"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": True}]})
+    tk("digits-behind-byte-level", pre_tokenizer={"type": "Sequence", "pretokenizers":
+       split(qwen)["pretokenizers"] + [{"type": "Digits", "individual_digits": True}]})
     tk("byte-without-character", pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False,
                                                 "trim_offsets": True, "use_regex": True})
     tk("metaspace-scheme", pre_tokenizer={"type": "Metaspace", "replacement": "_",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make formats/text/unicode_classes.h and formats/text/unicode_nfc.h by asking the `tokenizers` library.
+"""Make the tables of formats/text/unicode_*.h by asking the `tokenizers` library.
 
     .../judge/bin/python golden/make/unicode.py
 
 The tables are what tokenizers 0.23.3 does: its regular expressions (Oniguruma) know Unicode 16,
-what stands beside an added token is looked at with the classes of the Rust regex crate, and its
-NFC is that of Unicode 9.  Python's own unicodedata is another version and is not asked.
+what stands beside an added token is looked at with the classes of the Rust regex crate, its Digits
+are those of the Rust compiler (Unicode 17), and its NFC is that of Unicode 9.  Python's own unicodedata is another version and is not asked.
 Whatever the library says of each code point is taken; nothing is assumed but the algorithm of
 canonical ordering and composition, and Hangul.
 """
@@ -60,6 +60,16 @@ def stripped():
         text = "".join("x" + chr(c) + "\uE000\uE001" for c in block)
         spans = begins(t.encode(text))
         found.update(c for i, c in enumerate(block) if 4 * i + 1 in spans)
+    return found
+
+
+def digits():
+    """The code points that Digits takes for one."""
+    split, found = pre_tokenizers.Digits(individual_digits=True), set()
+    for block in blocks(512):
+        pieces = {begin for _, (begin, end) in
+                  split.pre_tokenize_str("".join("x" + chr(c) for c in block))}
+        found.update(c for i, c in enumerate(block) if 2 * i + 1 in pieces)
     return found
 
 
@@ -148,6 +158,19 @@ def write_classes():
           file=sys.stderr)
 
 
+def write_case():
+    upper, lower = matching(r"[\p{Lu}\p{Lt}]"), matching(r"\p{Ll}")
+    marks, signs, digit = matching(r"\p{M}"), matching(r"[\p{P}\p{S}]"), digits()
+    write("unicode_case.h", "letters by case, marks, signs",
+          table("upper", flat(upper), "\\p{Lu} and \\p{Lt}: first and last of each range"),
+          table("lower", flat(lower), "\\p{Ll}"),
+          table("marks", flat(marks), "\\p{M}"),
+          table("signs", flat(signs), "\\p{P} and \\p{S}"),
+          table("digits", flat(digit), "what Digits takes, which is of Unicode 17"))
+    print(f"upper {len(upper)} lower {len(lower)} marks {len(marks)} signs {len(signs)} digits "
+          f"{len(digit)}", file=sys.stderr)
+
+
 def write_nfc():
     order = orders()
     pairs, others = compositions()
@@ -178,4 +201,5 @@ def ranges_with(order):
 
 if __name__ == "__main__":
     write_classes()
+    write_case()
     write_nfc()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Is our encoder the tokenizers library's?  Part of `make judge`.
 
-    textjudge.py [STRINGS]            train the tokenizers, encode that many strings with each by
-                                      both, compare every id, and time both: slower is wrong too
+    textjudge.py [STRINGS [NAME]...]  train the tokenizers (of these names), encode that many
+                                      strings with each by both, compare every id, and time both:
+                                      slower is wrong too
     textjudge.py --sample DIR         write the sample that `make check` runs (golden/text): the
                                       same pipelines with 1,000 entries, NAME.json, and NAME.ids:
                                       for each string its size, its bytes, a count, so many ids,
@@ -32,6 +33,29 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+          r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# DeepSeek's files have carriage returns and line feeds themselves in their patterns.
+DEEPSEEK3 = ["\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+             "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
+# Letters with case, from hexadecimal ranges.
+CASED = """41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386
+388-38a 38c 38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba
+1cbd-1cbf 1d00-1d2b 1d6b-1d77 1d79-1d9a 1e00-1f15 1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57
+1f59 1f5b 1f5d 1f5f-1f7d 1f80-1fb4 1fb6-1fbc 1fbe 1fc2-1fc4 1fc6-1fcc 1fd0-1fd3 1fd6-1fdb
+1fe0-1fec 1ff2-1ff4 1ff6-1ffc 2102 2107 210a-2113 2115 2119-211d 2124 2126 2128 212a-212d
+212f-2134 2139 213c-213f 2145-2149 214e 2183 2184 2c00-2c7b 2c7e-2ce4 2ceb-2cee 2cf2 2cf3
+a640-a66d a680-a69b a722-a76f a771-a787 a78b-a78e ab70-abbf fb00-fb06 fb13-fb17 ff21-ff3a
+ff41-ff5a 10400-1044f 104b0-104d3 104d8-104fb 10c80-10cb2 10cc0-10cf2 118a0-118df
+1e900-1e943"""
+DEEPSEEK2 = ["[\r\n]",
+             "\\s?[%s]+" % "".join("-".join(chr(int(c, 16)) for c in r.split("-")) for r in CASED.split()),
+             "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", "\\s+$",
+             "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"]
 SCRIPTS = ["abcdefghiklmnoprstuvw", "абвгдежзийклмнопрст", "αβγδεζηθικλμνξοπρστ",
            "\u0621\u0627\u0628\u062a\u062b\u062c\u062d\u062e\u062f\u0631\u0633\u0634\u0639\u0641",
            "\u0905\u0915\u0916\u0917\u091a\u091c\u0924\u0926\u0928\u092a\u092e\u093e\u093f\u0940\u0947",
@@ -114,9 +138,30 @@ def piece(rng, words, added):
     return rng.choice(["", " ", "a", "  \n"]) + rng.choice(added) + rng.choice(["", " ", "b", "\t "])
 
 
-def make_strings(seed, n, words, added):
+def cased_piece(rng, words):
+    """What case, marks, scripts and signs part in the patterns of the later families."""
+    r = rng.random()
+    a, b = rng.choice(words), rng.choice(words)
+    if r < 0.25:
+        return a.capitalize() + rng.choice([b.upper(), b.capitalize(), b, "\u01c5" + b, "\u02b0" + b.upper()])
+    if r < 0.45:
+        return "".join(rng.choice("aBcD\u01c5\u02b0\u0915\u093f\u0301\u4e2d\u3042\u30ab\uac00\u00df\u1e9e\u0345")
+                       for _ in range(rng.randint(1, 8)))
+    if r < 0.60:
+        return rng.choice([a, a.upper(), "\u4e2d", "x\u0301"]) + rng.choice(["'", "\u2019"]) + rng.choice(
+            ["s", "LL", "Ve", "D", "\u017f", "tx", "RE\u0301"])
+    if r < 0.75:
+        return rng.choice(["/", "//", "!", "...", "(", "$", "\u3002", "\uff01", "\u201c", "\u20ac"]) + rng.choice(
+            ["", a, "\n/", "\r\n//", "/\n\n", "\u0301", "1" + a])
+    if r < 0.88:
+        return rng.choice(["12345", "1\u0661\u00b2", "\u2167\u0967x", "3.14159", "\U0001d7d8\U0001d7d9", "\U00011de3"])
+    return rng.choice(["\u200d", "\u0000", "\ue000", "\x7f", "\u00ad", "\u0378"]) + rng.choice(["", a, " ", "\u0301", "9"])
+
+
+def make_strings(seed, n, words, added, cased=False):
     rng = random.Random(seed)
-    return ["".join(piece(rng, words, added) for _ in range(rng.randint(1, 6))) for _ in range(n)]
+    return ["".join(cased_piece(rng, words) if cased and rng.random() < 0.4 else piece(rng, words, added)
+                    for _ in range(rng.randint(1, 6))) for _ in range(n)]
 
 
 # --- tokenizers ---
@@ -140,10 +185,18 @@ def byte_level(regex):
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": regex, "use_regex": regex}
 
 
+def split(pattern, matches=False):
+    """Cut at the matches of a pattern, or keep these alone."""
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed" if matches else "Isolated",
+            "invert": matches}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": [*steps, byte_level(False)]}
+
+
 def split_then_bytes(pattern):
-    return {"type": "Sequence", "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-        byte_level(False)]}
+    return sequence(split(pattern))
 
 
 def train_bytes(text, size, pre):
@@ -178,6 +231,62 @@ def finish(j, added, normalizer=None, pre=None, post=None, **model):
     j.update(added_tokens=added, normalizer=normalizer, pre_tokenizer=pre, post_processor=post)
     j["model"].update(model)
     return json.loads(json.dumps(j))
+
+
+def train_pre(text, size, pre):
+    """The same for a pre-tokenizer as a file has it."""
+    t = Tokenizer(models.BPE())
+    return train_bytes(text, size, Tokenizer.from_str(
+        json.dumps(dict(json.loads(t.to_str()), pre_tokenizer=pre))).pre_tokenizer)
+
+
+def later_pipelines(text, size):
+    """Families that came later; their strings have cased_piece too."""
+    j = train_pre(text, size, split_then_bytes(LLAMA3))
+    n = len(j["model"]["vocab"])
+    glm = ["<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>",
+           "<|assistant|>"]
+    thought = ["<think>", "</think>", "<tool_call>", "</tool_call>", "/nothink"]
+    glm = [token(n + i, t, special=i < 9) for i, t in enumerate(glm + thought)]
+    yield "glm45", finish(j, glm, None, split_then_bytes(LLAMA3), byte_level(True))
+    yield "glm4", finish(j, glm, None, split_then_bytes(LLAMA3), {"type": "Sequence", "processors": [
+        byte_level(True), template(["[gMASK]", "<sop>"], {"[gMASK]": n + 2, "<sop>": n + 4})]}, ignore_merges=True)
+    pre = sequence(*[split(p) for p in DEEPSEEK3])
+    j = train_pre(text, size, pre)
+    n = len(j["model"]["vocab"])
+    names = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>",
+             "<｜tool▁sep｜>", "<think>", "<｜place▁holder▁no▁0｜>"]
+    flags = [token(n + i, t, special=i < 3, normalized=i > 4) for i, t in enumerate(names)]
+    none = {"type": "Sequence", "normalizers": []}
+    yield "deepseek3", finish(j, flags, none, pre, byte_level(True))
+    pre = sequence(*[split(p) for p in DEEPSEEK2], {"type": "Digits", "individual_digits": True})
+    j = train_pre(text, size, pre)
+    n = len(j["model"]["vocab"])
+    flags = [token(n + i, t, special=i < 2, normalized=True) for i, t in enumerate(names)]
+    yield "deepseek2", finish(j, flags, none, pre, template([names[0]], {names[0]: n}))
+    j = train_pre(text, size, split_then_bytes(O200K))
+    n = len(j["model"]["vocab"])
+    oss = [token(n + i, t) for i, t in enumerate(
+        ["<|startoftext|>", "<|endoftext|>", "<|reserved_200000|>", "<|return|>", "<|constrain|>", "<|channel|>",
+         "<|start|>", "<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"])]
+    yield "gptoss", finish(j, oss, None, split_then_bytes(O200K), byte_level(True), ignore_merges=True)
+    minimax = [token(n + i, t, special=i < 6) for i, t in enumerate(
+        ["]!p~[", "<fim_prefix>", "]~!b[", "]~b]", "[e~[", "]!d~[", "<think>", "</think>",
+         "<minimax:tool_call>"])]
+    yield "minimax", finish(j, minimax, None, sequence(split(O200K, matches=True)), byte_level(True))
+    j = train_pre(text, size, split_then_bytes(QWEN35))
+    n = len(j["model"]["vocab"])
+    qwen = [token(n + i, t, special=not t.startswith("<t")) for i, t in enumerate(
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<tool_call>",
+         "<think>", "</think>"])]
+    yield "qwen35", finish(j, qwen, {"type": "NFC"}, split_then_bytes(QWEN35), byte_level(False),
+                           continuing_subword_prefix="", end_of_word_suffix="")
+    j = train_sentence(text, size)
+    n = len(j["model"]["vocab"])
+    ernie = [token(0, "<unk>"), token(1, "<s>"), token(2, "</s>")] + [token(n + i, t) for i, t in enumerate(
+        ["<|begin_of_sentence|>", "<|end_of_sentence|>", "<mask:1>", "<mask:4>", "<|IMAGE_PLACEHOLDER|>"])]
+    yield "ernie", finish(j, ernie, {"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}, post=template([], {}))
 
 
 def pipelines(text, size):
@@ -233,6 +342,14 @@ def pipelines(text, size):
     yield "olmoe", finish(j, olmoe, {"type": "NFC"}, byte_level(True), template([], {}))
 
 
+def all_pipelines(text, size):
+    """(name, its file, whether its strings have cased_piece)"""
+    for name, j in pipelines(text, size):
+        yield name, j, False
+    for name, j in later_pipelines(text, size):
+        yield name, j, True
+
+
 def added_of(j):
     return [a["content"] for a in j["added_tokens"]] + ["unmergedword", " zqxjkvw", "zqxjkvw"]
 
@@ -277,19 +394,21 @@ def speed(encode, path, lines):
     return size / best_ours / 1e6, size / best_theirs / 1e6
 
 
-def judge(n):
+def judge(n, only):
     encode = encoder()
     rng = random.Random(7)
     words = make_words(rng, 60000)
     text = [make_line(rng, words) for _ in range(150000)]
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, j in pipelines(text, 32768):
+        for name, j, cased in all_pipelines(text, 32768):
+            if only and name not in only:
+                continue
             path = os.path.join(folder, name + ".json")
             with open(path, "w", encoding="utf-8") as f:
                 json.dump(j, f, ensure_ascii=False)
             t = Tokenizer.from_file(path)
-            strings = make_strings(name, n, words, added_of(j))
+            strings = make_strings(name, n, words, added_of(j), cased)
             nfc = normalizers.NFC()
             changed = sum(nfc.normalize_str(s) != s for s in strings)
             assert changed * 10 >= n, changed
@@ -317,13 +436,13 @@ def sample(folder, n=250):
     rng = random.Random(8)
     words = make_words(rng, 400)
     os.makedirs(folder, exist_ok=True)
-    for name, j in pipelines([make_line(rng, words) for _ in range(2000)], 1000):
+    for name, j, cased in all_pipelines([make_line(rng, words) for _ in range(2000)], 1000):
         path = os.path.join(folder, name)
         with open(path + ".json", "w", encoding="utf-8") as f:
             json.dump(j, f, ensure_ascii=name != "mixtral", separators=(",", ":"))
         t = Tokenizer.from_file(path + ".json")
         with open(path + ".ids", "wb") as f:
-            for s in make_strings("sample " + name, n, words, added_of(j)) + ["", " ", "<s>"]:
+            for s in make_strings("sample " + name, n, words, added_of(j), cased) + ["", " ", "<s>"]:
                 ids = t.encode(s).ids
                 b = s.encode()
                 f.write(struct.pack("<H", len(b)) + b + struct.pack(f"<H{len(ids)}H", len(ids), *ids))
@@ -373,7 +492,7 @@ def main():
         rows(sys.argv[2])
         return 0
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
-    wrong = judge_chat() + judge(n)
+    wrong = judge_chat() + judge(n, sys.argv[2:])
     print(f"text: {wrong} wrong" if wrong else "text: all as they should be")
     return wrong != 0
 

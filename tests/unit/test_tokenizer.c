@@ -16,8 +16,9 @@
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
 
-static const char *const names[] = {"mixtral", "mistral", "phi35",  "flags",
-                                    "qwen2",   "qwen3",   "llama3", "olmoe"};
+static const char *const names[] = {
+    "mixtral", "mistral", "phi35",     "flags",     "qwen2",  "qwen3",   "llama3", "olmoe",
+    "glm45",   "glm4",    "deepseek3", "deepseek2", "gptoss", "minimax", "qwen35", "ernie"};
 
 static struct fm_tokenizer *open_tokenizer(const char *name)
 {
@@ -165,6 +166,50 @@ static void merges_across_words_are_made(void **state)
     }
 }
 
+/* The pieces of a text by a pattern, each behind a bar. */
+static void pieces_are(const char *pattern, const char *text, const char *wanted)
+{
+    struct fm_pretoken p;
+    char got[256] = "";
+    size_t size = strlen(text), used = 0;
+    assert_true(fm_pretoken_parse(&p, pattern));
+    while (size > 0) {
+        size_t n = fm_pretoken_next(&p, text, size);
+        used += (size_t)snprintf(got + used, sizeof got - used, "|%.*s", (int)n, text);
+        text += n;
+        size -= n;
+    }
+    assert_string_equal(got, wanted);
+}
+
+static void classes_cut_text_into_matches_and_gaps(void **state)
+{
+    (void)state;
+    pieces_are("\\p{N}{1,3}", "ab12345c6", "|ab|123|45|c|6");
+    pieces_are("[\u4e00-\u9fa5x]+", "a\u4e2dxb", "|a|\u4e2dx|b");
+    pieces_are("\\s?[a-c]+", " ab  c\td", "| ab| | c|\td");
+    pieces_are("[\r\n]", "a\r\n\nb", "|a|\r|\n|\n|b");
+    pieces_are("[\\r\\n\\-\\]]", "a\n-]", "|a|\n|-|]");
+    pieces_are("\\s+$", "a  b \n\nc  ", "|a  b| \n|\nc|  ");
+    pieces_are(FM_PRETOKEN_DIGITS, "a12", "|a|1|2");
+    pieces_are("[\\p{L}\\p{M}]+", "1e\u0301!", "|1|e\u0301|!");
+}
+
+/* A long run that almost matches at every place is looked at once. */
+static void tails_take_time_in_proportion(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 20 };
+    struct fm_pretoken p;
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    memset(text, ' ', SIZE);
+    text[SIZE - 1] = 'a';
+    assert_true(fm_pretoken_parse(&p, "\\s+$"));
+    assert_int_equal(fm_pretoken_next(&p, text, SIZE), SIZE);
+    free(text);
+}
+
 static void nfc_is(const char *text, const char *wanted)
 {
     struct fm_text out = {0};
@@ -192,17 +237,24 @@ static void normal_form_c_composes_what_it_may(void **state)
 static void classes_are_those_of_unicode_16(void **state)
 {
     (void)state;
-    const unsigned char *class = fm_unicode_classes();
-    int letters = 0, numbers = 0, spaces = 0;
+    const uint16_t *class = fm_unicode_classes();
+    int letters = 0, numbers = 0, spaces = 0, cased = 0, marks = 0, signs = 0;
     for (int c = 0; c < 0x110000; c++) {
         letters += (class[c] & FM_LETTER) != 0;
         numbers += (class[c] & FM_NUMBER) != 0;
         spaces += (class[c] & FM_SPACE) != 0;
+        cased += (class[c] & (FM_UPPER | FM_LOWER)) != 0;
+        marks += (class[c] & FM_MARK) != 0;
+        signs += (class[c] & FM_SIGN) != 0;
     }
     assert_int_equal(letters, 141028);
     assert_int_equal(numbers, 1911);
     assert_int_equal(spaces, 25);
-    assert_true(class[0x10d4a] & FM_LETTER); /* Garay, new in 16 */
+    assert_int_equal(cased, 1889 + 2258);
+    assert_int_equal(marks, 2501);
+    assert_int_equal(signs, 9369);
+    assert_int_equal(class[0x11de3], FM_DIGIT); /* a number in 17 alone */
+    assert_true(class[0x10d4a] & FM_LETTER);    /* Garay, new in 16 */
     assert_false(class['_'] & FM_LETTER);
     assert_true(class['_'] & FM_WORD);
 }
@@ -227,6 +279,8 @@ int main(void)
         cmocka_unit_test(invalid_utf8_is_refused_with_its_place),
         cmocka_unit_test(long_words_take_time_in_proportion),
         cmocka_unit_test(merges_across_words_are_made),
+        cmocka_unit_test(classes_cut_text_into_matches_and_gaps),
+        cmocka_unit_test(tails_take_time_in_proportion),
         cmocka_unit_test(normal_form_c_composes_what_it_may),
         cmocka_unit_test(classes_are_those_of_unicode_16),
         cmocka_unit_test(the_template_and_the_largest_id_are_told),
