@@ -36,11 +36,14 @@ static size_t kept_most(const struct fm_fold *f)
     return (size_t)fm_sweep_own_most(f->sweep) * (size_t)f->lanes;
 }
 
-/* Columns of one message: all ranks find the same. */
+/* Columns of one message, no more than a rank owns: all ranks find the same. */
 static size_t columns(const struct fm_fold *f)
 {
-    size_t ranks = (size_t)fm_comm_size(comm_of(f));
+    struct fm_comm *comm = comm_of(f);
+    size_t first, widest, ranks = (size_t)fm_comm_size(comm);
+    fm_comm_slice(comm, 0, f->values, &first, &widest);
     size_t column = bytes_of(f, 1) * kept_most(f) * ranks, n = MESSAGE_BYTES / column;
+    n = n < widest ? n : widest;
     return n < GRAIN ? GRAIN : n - n % GRAIN;
 }
 
