@@ -155,14 +155,14 @@ static int flush_stdout(const struct fm_cli *cli, int code)
 }
 
 /* All ranks end alike: with one code, and by one signal if by any. */
-static int end_ranks(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
+static int agree_ends(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
 {
     struct fm_comm *comm = cli->run.comm;
     int least = -*stop;
     code = fm_comm_agree(comm, code, err);
     if (comm && code == FM_ESAVED && !fm_comm_least(comm, &least, err))
         *stop = -least;
-    return fm_comm_close(comm, code, err);
+    return code;
 }
 
 int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
@@ -172,15 +172,17 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     fm_signals_settle();
     fm_progress_end();
     fm_pool_stop();
-    code = end_ranks(cli, code, err, &stop);
-    bool saved = code == FM_ESAVED && cli->run.state;
-    if (code == FM_ESAVED && !saved && stop) {
+    code = agree_ends(cli, code, err, &stop);
+    bool ended = code == FM_ESAVED && !cli->run.state && stop;
+    char stamp[32];
+    if (code && code != FM_EPIPE && !ended && err->text[0] && speaks)
+        fprintf(stderr, "%s%s: %s\n", fm_progress_stamp(stamp), cli->tool, err->text);
+    /* The first rank that is gone with a status may be the end of the others. */
+    code = fm_comm_close(cli->run.comm, code, err);
+    if (ended) {
         fm_run_abandon();
         fm_signals_end(stop);
     }
-    char stamp[32];
-    if (code && code != FM_EPIPE && err->text[0] && speaks)
-        fprintf(stderr, "%s%s: %s\n", fm_progress_stamp(stamp), cli->tool, err->text);
     code = flush_stdout(cli, code);
     if (code == FM_EPIPE) {
         fm_run_abandon();
