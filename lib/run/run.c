@@ -87,6 +87,10 @@ int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)
 {
     if (strcmp(run->output, "-") != 0 || !isatty(STDOUT_FILENO))
         return FM_OK;
+    if (run->comm)
+        return fm_fail(err, FM_EUSAGE,
+                       "standard output is a terminal, which Open MPI gives to ranks even in a "
+                       "pipe; name an output file");
     return fm_fail(err, FM_EUSAGE,
                    "standard output is a terminal; name an output file or use a pipe");
 }
