@@ -102,6 +102,7 @@ MPI_PKG := $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --ex
 endif
 MPI_BUILD := $(BUILD)/mpi
 MPI_TOOLS := fm-rank fm-train fm-recover
+MPI_TESTS := test_comm test_fold
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 
@@ -132,7 +133,11 @@ $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(MPI_
 $(MPI_BUILD)/bin/%: $(BUILD)/bin/%
 	@mkdir -p $(@D)
 	$(Q)ln -sf ../../bin/$* $@
+$(MPI_BUILD)/tests/%: $(BUILD)/tests/%.c.o $(MPI_BUILD)/lib/run/wire_mpi.c.o $(BUILD)/libfm.a
+	@mkdir -p $(@D)
+	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 mpi: $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%)
+mpi-check: mpi $(MPI_TESTS:%=$(MPI_BUILD)/tests/unit/%)
 $(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS)
@@ -218,7 +223,7 @@ demo: all
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
 # Lint comes last and counts: a misplaced space must not keep the tests from running.
-check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi)
+check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
@@ -254,5 +259,5 @@ include cmd/package/install.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels mpi install uninstall clean \
+.PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check install uninstall clean \
 	deps-build deps-check gpu-build

@@ -31,11 +31,13 @@ struct fm_comm {
 
 /* ---- the launcher ---- */
 
-/* A variable that says how many processes there are, and is above 1. */
+/* A variable that says how many processes there are, and is above 1; what is no number was not set
+ * by a launcher. */
 static bool is_many(const char *name)
 {
     const char *value = getenv(name);
-    return value && atol(value) > 1;
+    bool number = value && *value && !value[strspn(value, "0123456789")];
+    return number && strtol(value, NULL, 10) > 1;
 }
 
 static int refuse_many(const char *name, const struct fm_wire *wire, struct fm_err *err)

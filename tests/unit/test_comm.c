@@ -1,0 +1,357 @@
+/* What ranks say to each other arrives, in order, and an error of one is the error of all; on
+ * threads here, and between processes under MPI (test_ranks.sh). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+#include "tests/unit/ranks.h"
+
+static struct fm_err never; /* of calls that must not fail */
+
+/* ---- pieces ---- */
+
+static void every_piece_has_one_owner(struct fm_comm *comm)
+{
+    static const size_t sizes[] = {0, 1, 2, 5, 15, 16, 17, 48, 100, 1000003};
+    int ranks = fm_comm_size(comm);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i], at = 0, first, count, widest;
+        int done = 0, from, own, most;
+        fm_comm_slice(comm, 0, n, &first, &widest);
+        fm_comm_share(comm, 0, (int)n, &from, &most);
+        for (int r = 0; r < ranks; r++) {
+            fm_comm_slice(comm, r, n, &first, &count);
+            RANKS_CHECK(first == at && count <= widest);
+            RANKS_CHECK(first % 16 == 0 || first == n);
+            at += count;
+            fm_comm_share(comm, r, (int)n, &from, &own);
+            RANKS_CHECK(from == done && own <= most && own >= most - 1);
+            done += own;
+        }
+        RANKS_CHECK(at == n && done == (int)n);
+    }
+    /* No product overflows. */
+    int from, own;
+    fm_comm_share(comm, ranks - 1, INT32_MAX, &from, &own);
+    RANKS_CHECK(from + own == INT32_MAX && own >= INT32_MAX / ranks);
+}
+
+static void ranks_know_who_is_beside_them(struct fm_comm *comm)
+{
+    char host[64] = "";
+    int nth, rank = fm_comm_rank(comm);
+    gethostname(host, sizeof host - 1);
+    RANKS_CHECK(strcmp(fm_comm_host(comm, rank), host) == 0);
+    RANKS_CHECK(fm_comm_beside(comm, &nth) == fm_comm_size(comm) && nth == rank);
+}
+
+/* ---- bytes ---- */
+
+static unsigned char byte_of(int rank, size_t i)
+{
+    return (unsigned char)((size_t)rank * 31 + i * 7 + i / 251);
+}
+
+static unsigned char *bytes_of(int rank, size_t n)
+{
+    unsigned char *p = malloc(n + 1);
+    RANKS_CHECK(p);
+    for (size_t i = 0; i < n; i++)
+        p[i] = byte_of(rank, i);
+    return p;
+}
+
+static void what_rank_0_has_is_told(struct fm_comm *comm)
+{
+    static const size_t sizes[] = {0, 1, 4096, 3000001};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        unsigned char *data = bytes_of(fm_comm_rank(comm), sizes[k]);
+        RANKS_CHECK(fm_comm_tell(comm, data, sizes[k], &never) == FM_OK);
+        for (size_t i = 0; i < sizes[k]; i++)
+            RANKS_CHECK(data[i] == byte_of(0, i));
+        free(data);
+    }
+}
+
+static void records_are_collected_in_order(struct fm_comm *comm)
+{
+    struct {
+        int rank;
+        double value;
+    } mine = {fm_comm_rank(comm), 1.0 / (1 + fm_comm_rank(comm))}, all[RANKS_MAX];
+    memset(all, 0, sizeof all);
+    RANKS_CHECK(fm_comm_collect(comm, all, &mine, sizeof mine, &never) == FM_OK);
+    for (int r = 0; r < fm_comm_size(comm); r++)
+        RANKS_CHECK(all[r].rank == r && all[r].value == 1.0 / (1 + r));
+}
+
+/* Slices of an array: of rank 0 after a gather, of all after a spread; nobody's is touched. */
+static void slices_travel(struct fm_comm *comm)
+{
+    static const size_t sizes[] = {1, 7, 16, 33, 100003};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        for (int all = 0; all < 2; all++) {
+            size_t n = sizes[k], first, count;
+            int rank = fm_comm_rank(comm);
+            uint64_t *data = malloc(n * sizeof *data);
+            for (size_t i = 0; i < n; i++)
+                data[i] = (uint64_t)rank << 32 | i;
+            RANKS_CHECK((all ? fm_comm_spread : fm_comm_gather)(comm, data, sizeof *data, n,
+                                                                &never) == FM_OK);
+            for (int r = 0; r < fm_comm_size(comm); r++) {
+                bool has = all || rank == 0;
+                fm_comm_slice(comm, r, n, &first, &count);
+                for (size_t i = first; i < first + count; i++)
+                    RANKS_CHECK(data[i] == ((uint64_t)(has ? r : rank) << 32 | i));
+            }
+            free(data);
+        }
+    }
+}
+
+/* Sizes that differ by pair, nothing for some. */
+static size_t size_between(int from, int to)
+{
+    return (from + to) % 3 == 0 ? 0 : (size_t)from * 5000 + (size_t)to * 70001 + 1;
+}
+
+static void pairs_exchange(struct fm_comm *comm)
+{
+    struct fm_wire_part send[RANKS_MAX], recv[RANKS_MAX];
+    int ranks = fm_comm_size(comm), rank = fm_comm_rank(comm);
+    for (int r = 0; r < ranks; r++) {
+        size_t out = size_between(rank, r), in = size_between(r, rank);
+        send[r] = (struct fm_wire_part){bytes_of(rank * RANKS_MAX + r, out), out};
+        recv[r] = (struct fm_wire_part){calloc(in + 1, 1), in};
+    }
+    RANKS_CHECK(fm_comm_exchange(comm, send, recv, &never) == FM_OK);
+    for (int r = 0; r < ranks; r++) {
+        const unsigned char *in = recv[r].data;
+        for (size_t i = 0; i < recv[r].size; i++)
+            RANKS_CHECK(in[i] == byte_of(r * RANKS_MAX + rank, i));
+        free(send[r].data);
+        free(recv[r].data);
+    }
+}
+
+static void the_least_is_everyones(struct fm_comm *comm)
+{
+    int value = 100 - fm_comm_rank(comm);
+    RANKS_CHECK(fm_comm_least(comm, &value, &never) == FM_OK);
+    RANKS_CHECK(value == 100 - fm_comm_size(comm) + 1);
+}
+
+/* ---- agreement ---- */
+
+/* A stop of one is a stop of all, after which they talk on. */
+static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
+{
+    struct fm_err err = {0};
+    int rank = fm_comm_rank(comm), last = fm_comm_size(comm) - 1;
+    int rc = rank == last ? fm_fail(&err, FM_ESAVED, "stopped by a signal") : FM_OK;
+    RANKS_CHECK(fm_comm_agree(comm, rc, &err) == FM_ESAVED && err.code == FM_ESAVED);
+    RANKS_CHECK(strcmp(err.text, "stopped by a signal") == 0);
+    /* Levels above tell the same again: that is no news, and no message. */
+    RANKS_CHECK(fm_comm_agree(comm, FM_ESAVED, &err) == FM_ESAVED);
+    what_rank_0_has_is_told(comm);
+}
+
+/* Rank 0 fails where the others go on to talk: they have its error instead. */
+static void the_error_of_rank_0_is_everyones(struct fm_comm *comm)
+{
+    struct fm_err err = {0};
+    char word[8] = "";
+    int rc = fm_comm_rank(comm) == 0
+                 ? fm_comm_agree(comm, fm_fail(&err, FM_EIO, "no such disk"), &err)
+                 : fm_comm_tell(comm, word, sizeof word, &err);
+    RANKS_CHECK(rc == FM_EIO && err.code == FM_EIO && strcmp(err.text, "no such disk") == 0);
+    RANKS_CHECK(fm_comm_close(comm, rc, &err) == FM_EIO);
+}
+
+/* Of two that fail the lower is heard, a stop is not, and the talk is over. */
+static void the_error_of_the_lowest_ends_all(struct fm_comm *comm)
+{
+    struct fm_err err = {0};
+    char want[FM_ERR_TEXT_BYTES], word[8] = "";
+    int rank = fm_comm_rank(comm), ranks = fm_comm_size(comm), rc = FM_OK;
+    if (rank == 0)
+        rc = fm_fail(&err, FM_ESAVED, "stopped by a signal");
+    if (rank > 0)
+        rc = fm_fail(&err, rank == 1 ? FM_ECREATE : FM_EIO, "rank %d is out of disk", rank);
+    RANKS_CHECK(fm_comm_agree(comm, rc, &err) == FM_ECREATE && err.code == FM_ECREATE);
+    snprintf(want, sizeof want, "rank 1 on %s: rank 1 is out of disk", fm_comm_host(comm, 1));
+    RANKS_CHECK(strcmp(err.text, want) == 0);
+    /* No message any more: calls give the same error, whatever they are, at once. */
+    for (int i = 0; i <= rank && ranks > 1; i++) {
+        struct fm_err again = {0};
+        RANKS_CHECK(fm_comm_tell(comm, word, sizeof word, &again) == FM_ECREATE);
+        RANKS_CHECK(strcmp(again.text, want) == 0);
+    }
+    RANKS_CHECK(fm_comm_close(comm, FM_ECREATE, &err) == FM_ECREATE);
+}
+
+static void facts_that_are_the_same_pass(struct fm_comm *comm)
+{
+    char rank[16];
+    const struct fm_comm_fact fact[] = {{"the version", "1"}, {"the seed", ""}};
+    RANKS_CHECK(fm_comm_same(comm, fact, 2, &never) == FM_OK);
+    snprintf(rank, sizeof rank, "%d", fm_comm_rank(comm));
+    const struct fm_comm_fact none[] = {{"the rank", rank}};
+    RANKS_CHECK(fm_comm_same(comm, none, 0, &never) == FM_OK);
+}
+
+static void a_fact_that_differs_is_named(struct fm_comm *comm)
+{
+    struct fm_err err = {0};
+    char want[FM_ERR_TEXT_BYTES];
+    const struct fm_comm_fact fact[] = {{"the version", "1"},
+                                        {"the seed", fm_comm_rank(comm) > 0 ? "8" : "7"}};
+    snprintf(want, sizeof want,
+             "rank 1 on %s: the seed is 8, that of rank 0 on %s is 7; all ranks must have the same",
+             fm_comm_host(comm, 1), fm_comm_host(comm, 0));
+    RANKS_CHECK(fm_comm_same(comm, fact, 2, &err) == FM_ECONFIG && err.code == FM_ECONFIG);
+    RANKS_CHECK(strcmp(err.text, want) == 0);
+    RANKS_CHECK(fm_comm_close(comm, FM_ECONFIG, &err) == FM_ECONFIG);
+}
+
+static ranks_body *const bodies[] = {
+    every_piece_has_one_owner,
+    ranks_know_who_is_beside_them,
+    what_rank_0_has_is_told,
+    records_are_collected_in_order,
+    slices_travel,
+    pairs_exchange,
+    the_least_is_everyones,
+    a_stop_is_agreed_and_no_end,
+    slices_travel,
+    facts_that_are_the_same_pass,
+};
+enum { BODIES = sizeof bodies / sizeof *bodies };
+
+static void ranks_on_threads(void **state)
+{
+    static const int sizes[] = {2, 3, 5, 8};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        ranks_of_threads(sizes[i], bodies, BODIES, NULL);
+}
+
+/* ---- alone ---- */
+
+static void nothing_is_said_alone(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    double all = 0, mine = 3;
+    int value = 7, first, count, nth;
+    char data[4] = "abc";
+    assert_int_equal(fm_comm_rank(NULL), 0);
+    assert_int_equal(fm_comm_size(NULL), 1);
+    assert_int_equal(fm_comm_beside(NULL, &nth), 1);
+    fm_comm_share(NULL, 0, 9, &first, &count);
+    assert_true(first == 0 && count == 9);
+    assert_int_equal(fm_comm_agree(NULL, FM_EIO, &err), FM_EIO);
+    assert_int_equal(fm_comm_least(NULL, &value, &err), FM_OK);
+    assert_int_equal(value, 7);
+    assert_int_equal(fm_comm_tell(NULL, data, 4, &err), FM_OK);
+    assert_int_equal(fm_comm_gather(NULL, data, 1, 4, &err), FM_OK);
+    assert_int_equal(fm_comm_spread(NULL, data, 1, 4, &err), FM_OK);
+    assert_string_equal(data, "abc");
+    assert_int_equal(fm_comm_collect(NULL, &all, &mine, sizeof mine, &err), FM_OK);
+    assert_true(all == 3);
+    assert_int_equal(fm_comm_same(NULL, NULL, 0, &err), FM_OK);
+    assert_int_equal(fm_comm_close(NULL, FM_ESAVED, &err), FM_ESAVED);
+}
+
+/* fm_comm_open of a process that is alone, with one variable of a launcher. */
+static int open_alone(const char *name, const char *value, const struct fm_wire *wire, bool alone,
+                      const char **warning, struct fm_err *err)
+{
+    struct fm_comm *comm = NULL;
+    *err = (struct fm_err){0};
+    if (value)
+        setenv(name, value, 1);
+    int rc = fm_comm_open(&comm, wire, alone, warning, err);
+    unsetenv(name);
+    assert_null(comm);
+    return rc;
+}
+
+static void one_of_many_that_is_alone_is_refused(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+    const char *warning = NULL;
+    struct fm_err err;
+    ranks_wire.size = 1;
+    pthread_barrier_init(&ranks_wire.all, NULL, 1);
+    for (int i = 0; i < 3; i++) {
+        for (int linked = 0; linked < 2; linked++) {
+            const struct fm_wire *wire = linked ? &ranks_threads : NULL;
+            assert_int_equal(open_alone(names[i], "2", wire, false, &warning, &err), FM_EUSAGE);
+            assert_non_null(strstr(err.text, names[i]));
+            assert_non_null(strstr(err.text, "--alone"));
+            assert_true((strstr(err.text, "make MPI=1") != NULL) == !linked);
+            assert_true((strstr(err.text, "--mpi=pmix") != NULL) == (linked && i == 0));
+            assert_int_equal(open_alone(names[i], "2", wire, true, &warning, &err), FM_OK);
+            assert_int_equal(open_alone(names[i], "1", wire, false, &warning, &err), FM_OK);
+            assert_int_equal(open_alone(names[i], NULL, wire, false, &warning, &err), FM_OK);
+        }
+    }
+    assert_null(warning);
+    pthread_barrier_destroy(&ranks_wire.all);
+}
+
+/* What is no number of processes says nothing. */
+static void values_of_others_are_ignored(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};
+    const char *warning = NULL;
+    struct fm_err err;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        assert_int_equal(open_alone("PMI_SIZE", values[i], NULL, false, &warning, &err), FM_OK);
+    assert_int_equal(open_alone("PMI_SIZE", "99999999999999999999999", NULL, false, &warning, &err),
+                     FM_EUSAGE);
+    assert_null(warning);
+}
+
+static void a_hint_only_warns(void **state)
+{
+    (void)state;
+    const char *warning = NULL;
+    struct fm_err err;
+    assert_int_equal(open_alone("WORLD_SIZE", "2", NULL, true, &warning, &err), FM_OK);
+    assert_null(warning);
+    assert_int_equal(open_alone("WORLD_SIZE", "2", NULL, false, &warning, &err), FM_OK);
+    assert_non_null(strstr(warning, "WORLD_SIZE"));
+}
+
+static void errors_end_all(void **state)
+{
+    static ranks_body *const ends[] = {the_error_of_rank_0_is_everyones,
+                                       the_error_of_the_lowest_ends_all,
+                                       a_fact_that_differs_is_named};
+    (void)state;
+    for (int size = 2; size <= 5; size++)
+        for (int i = 0; i < 3; i++)
+            ranks_of_threads(size, NULL, 0, ends[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_said_alone),
+        cmocka_unit_test(one_of_many_that_is_alone_is_refused),
+        cmocka_unit_test(values_of_others_are_ignored),
+        cmocka_unit_test(a_hint_only_warns),
+        cmocka_unit_test(ranks_on_threads),
+        cmocka_unit_test(errors_end_all),
+    };
+    return fm_wire_linked ? ranks_of_wire(bodies, BODIES, the_error_of_the_lowest_ends_all)
+                          : cmocka_run_group_tests(tests, NULL, NULL);
+}

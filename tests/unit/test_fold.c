@@ -1,0 +1,172 @@
+/* Sums over micro-batches have the bits of one process that adds from left to right, for any number
+ * of ranks, of any sizes; on threads here, and between processes under MPI (test_ranks.sh). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/engine/fold.h"
+#include "lib/engine/sweeping.h"
+#include "tests/unit/ranks.h"
+
+enum { ROWS = FM_SWEEP_BLOCK_TOKENS / 2 }; /* of a micro-batch: two are a leaf */
+
+struct shape {
+    enum fm_dtype dtype;
+    int batches, lanes, sums;
+    size_t values, n; /* room, and how many are summed */
+    double share;
+};
+
+/* A value whose sum depends on the order of its terms. */
+static double term(const struct shape *s, size_t contribution, size_t i)
+{
+    uint64_t x = (contribution + 1) * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u;
+    x ^= x >> 29;
+    double v = (double)(x % 2000003) - 1000001;
+    v *= x % 7 == 0 ? 1e6 : 1e-3;
+    return s->dtype == FM_F32 ? (double)(float)v : v;
+}
+
+static double read_value(const struct shape *s, const void *sum, size_t i)
+{
+    return s->dtype == FM_F32 ? (double)((const float *)sum)[i] : ((const double *)sum)[i];
+}
+
+static void write_value(const struct shape *s, void *sum, size_t i, double v)
+{
+    if (s->dtype == FM_F32)
+        ((float *)sum)[i] = (float)v;
+    else
+        ((double *)sum)[i] = v;
+}
+
+/* What one process has: the definition, in plain C. */
+static double expected(const struct shape *s, int sum, size_t i)
+{
+    double total = (double)sum + 0.5;
+    for (int c = 0; c < s->batches * s->lanes; c++) {
+        double t = c % s->sums == sum ? term(s, (size_t)c, i) : 0;
+        if (c % s->sums == sum)
+            total = s->dtype == FM_F32 ? (double)((float)total + (float)s->share * (float)t)
+                                       : total + s->share * t;
+    }
+    return total;
+}
+
+/* As much of a sweep as a fold asks for: who has which micro-batches. */
+static void share_out(struct fm_sweep *sweep, int *share, struct fm_comm *comm,
+                      const struct shape *s)
+{
+    int leaves = (s->batches + 1) / 2;
+    *sweep = (struct fm_sweep){.options = {.comm = comm},
+                               .batches = s->batches,
+                               .rows = ROWS,
+                               .together = fm_sweeping_together(s->batches, ROWS, 0),
+                               .share = share};
+    for (int r = 0; r < fm_comm_size(comm); r++) {
+        int first, count;
+        fm_comm_share(comm, r, leaves, &first, &count);
+        share[r] = 2 * first < s->batches ? 2 * first : s->batches;
+    }
+    share[fm_comm_size(comm)] = s->batches;
+}
+
+/* This rank's contributions, in two pieces each. */
+static void contribute(struct fm_fold *f, const struct fm_sweep *sweep, const struct shape *s)
+{
+    int rank = fm_comm_rank(sweep->options.comm);
+    size_t half = s->n / 2, width = s->dtype == FM_F32 ? 4 : 8;
+    void *slot = calloc(s->n + 1, width);
+    RANKS_CHECK(slot);
+    fm_fold_layer(f);
+    for (int c = sweep->share[rank] * s->lanes; c < sweep->share[rank + 1] * s->lanes; c++) {
+        for (size_t i = 0; i < s->n; i++)
+            write_value(s, slot, i, term(s, (size_t)c, i));
+        fm_fold_add(f, slot, 0, s->n);
+        for (size_t i = 0; i < s->n; i += s->n - half)
+            RANKS_CHECK(read_value(s, slot, i) == 0);
+    }
+    free(slot);
+}
+
+/* Values of every sum, from its owner or from all. */
+static void check_sums(const struct fm_fold *f, const struct fm_comm *comm, const struct shape *s,
+                       bool whole)
+{
+    size_t first = 0, count = s->n, width = s->dtype == FM_F32 ? 4 : 8;
+    if (!whole)
+        fm_comm_slice(comm, fm_comm_rank(comm), s->n, &first, &count);
+    for (int k = 0; k < s->sums; k++) {
+        const char *sum = (const char *)f->sum + (size_t)k * s->values * width;
+        for (size_t i = first; i < first + count; i++)
+            RANKS_CHECK(read_value(s, sum, i) == expected(s, k, i));
+        for (size_t i = s->n; i < s->values; i++) /* what is not summed stays */
+            RANKS_CHECK(read_value(s, sum, i) == k + 0.5);
+    }
+}
+
+static void fold(struct fm_comm *comm, const struct shape *s)
+{
+    int share[RANKS_MAX + 1];
+    struct fm_sweep sweep;
+    struct fm_fold f;
+    struct fm_err err = {0};
+    share_out(&sweep, share, comm, s);
+    RANKS_CHECK(fm_fold_init(&f, &sweep, fm_ops_ref(), s->dtype, s->sums, s->values, s->lanes,
+                             &err) == FM_OK);
+    for (int round = 0; round < (s->n > 10000 ? 1 : 2);
+         round++) { /* nothing is left of the first */
+        for (size_t i = 0; i < (size_t)s->sums * s->values; i++)
+            write_value(s, f.sum, i, (double)(i / s->values) + 0.5);
+        fm_fold_begin(&f, s->share);
+        contribute(&f, &sweep, s);
+        RANKS_CHECK(fm_fold_end(&f, s->n, &err) == FM_OK);
+        check_sums(&f, comm, s, false);
+        RANKS_CHECK(fm_fold_whole(&f, s->n, &err) == FM_OK);
+        check_sums(&f, comm, s, true);
+    }
+    fm_fold_release(&f);
+}
+
+static void sums_have_the_bits_of_one_process(struct fm_comm *comm)
+{
+    static const struct shape shapes[] = {
+        {FM_F64, 9, 1, 1, 100, 100, 1},      /* five leaves, the last half full */
+        {FM_F32, 9, 1, 1, 100, 37, 0.125},   /* fewer than there is room for */
+        {FM_F64, 10, 3, 3, 50, 50, 1.0 / 3}, /* a sum for each lane */
+        {FM_F32, 7, 3, 1, 1000, 1000, 1},    /* lanes after one another in one sum */
+        {FM_F64, 1, 2, 2, 33, 33, 1},        /* one leaf: most ranks have nothing */
+        {FM_F32, 40, 1, 1, 5, 5, 1},         /* fewer values than a vector: one owner */
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        fold(comm, &shapes[i]);
+}
+
+/* More than one message holds. */
+static void long_sums_go_in_pieces(struct fm_comm *comm)
+{
+    const struct shape s = {FM_F64, 130, 1, 1, 66001, 66001, 1};
+    fold(comm, &s);
+}
+
+static ranks_body *const bodies[] = {sums_have_the_bits_of_one_process, long_sums_go_in_pieces};
+
+static void alone_and_on_threads(void **state)
+{
+    static const int sizes[] = {2, 3, 5, 8};
+    (void)state;
+    sums_have_the_bits_of_one_process(NULL);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        ranks_of_threads(sizes[i], bodies, 1, NULL);
+    ranks_of_threads(2, bodies + 1, 1, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(alone_and_on_threads)};
+    return fm_wire_linked ? ranks_of_wire(bodies, 2, NULL)
+                          : cmocka_run_group_tests(tests, NULL, NULL);
+}
