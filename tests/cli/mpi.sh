@@ -7,15 +7,16 @@ if [ ! -x "$mpi/fm-rank" ] || ! command -v mpirun >/dev/null; then
 fi
 # Of Open MPI; others do not look at them.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_odls_base_sigkill_timeout=0
 odd=$GOLDEN/odd-qwen2
-# Leaves of 32 sequences of 64 tokens: five in a training step, one a batch to rank.
+# Leaves of 32 sequences of 64 tokens: three in a step of training, two in one of recovering, so
+# that of three ranks one has no work; one a batch to rank, of which there are five.
 python3 -c "import sys
 sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 176)))" >tokens
 common=(-q --model "$odd" --tokens tokens --token-dtype u16 --seq-len 64 --precision f32 --threads 1)
 rank=(fm-rank "${common[@]}" --batch 32)
-train=(fm-train "${common[@]}" --batch 160 --method best --budget-step 0.3 --until 0.6 --steps 3)
-recover=(fm-recover "${common[@]}" --batch 160 --lora-rank 4 --steps 2 --strategy cross)
+train=(fm-train "${common[@]}" --batch 96 --method best --budget-step 0.6 --until 0.6 --steps 2)
+recover=(fm-recover "${common[@]}" --batch 64 --lora-rank 4 --steps 2 --strategy cross)
 said() { grep '^fm-' | sed "s/ on $(hostname)/ on HOST/g; s/[0-9a-f]\{32\}/DIGEST/g"; }
 ranks() { # ranks N TOOL OPTION...: what the tool says, and the status
     local n=$1 tool=$2 status
@@ -37,45 +38,44 @@ members() { # members STREAM OTHER: all but build.json is the same
 "${rank[@]}" -o ranked >/dev/null
 "${train[@]}" -o trained ranked >/dev/null
 "${recover[@]}" -o recovered trained >/dev/null
-for n in 2 3; do
-    ranks $n "${rank[@]}" -o ranked$n --report report$n
-    members ranked ranked$n
-    ranks $n "${train[@]}" -o trained$n ranked
-    members trained trained$n
-    ranks $n "${recover[@]}" -o recovered$n trained
-    members recovered recovered$n
-done
+ranks 3 "${rank[@]}" -o ranked3 --report report
+members ranked ranked3
 python3 -c "import json
-for r in json.load(open('report3'))['ranks']:
+for r in json.load(open('report'))['ranks']:
     print(r['rank'], r['leaves'], r['seconds_computing'] > 0, r['seconds_waiting'] > 0, sorted(r))"
-
+ranks 3 "${train[@]}" --report report -f -o trained3 ranked
+members trained trained3
+ranks 3 "${recover[@]}" -o recovered3 trained
+members recovered recovered3
+ranks 2 "${recover[@]}" -o recovered2 trained
+members recovered recovered2
 echo "# a pipe"
-"${rank[@]}" 2>/dev/null | ranks 2 "${train[@]}" -o piped
-members trained piped
+"${rank[@]}" 2>/dev/null | ranks 2 "${train[@]}" -o trained2
+members trained trained2
 
-echo "# a warning of the batch system, then fewer ranks"
-long=(fm-train "${common[@]}" --batch 96 --until 0.2)
-began=${EPOCHREALTIME/./}
-"${long[@]}" --steps 6 -o trial ranked >/dev/null
-# Some four seconds of this machine: states are saved every second.
-long+=(--steps $((6 * 4000000 / (${EPOCHREALTIME/./} - began) + 6)))
-"${long[@]}" -o straight ranked >/dev/null
+echo "# a warning of the batch system; fewer go on, of which one is killed; then one process"
+# Long enough for a state, which is saved after a second.
+steps=$(python3 -c "import json
+print(int(1.1 / json.load(open('report'))['seconds_per_step']) + 2)")
+long=(fm-train "${common[@]}" --batch 96 --budget-step 0.2 --until 0.2 --steps "$steps")
+"${long[@]}" --threads 2 -o straight ranked >/dev/null
+started() { # started FILE: the launcher's ranks have begun, as the file shows
+    while kill -0 $! && [ ! -e "$1" ]; do sleep 0.05; done 2>/dev/null
+}
 mpirun -n 3 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
-while kill -0 $! && [ ! -e state ]; do sleep 0.1; done 2>/dev/null
+started state
 kill -USR1 $!
 wait $!
 echo "status $?"
 echo state* stopped*
-ranks 2 "${long[@]}" --state state -o stopped ranked
-members straight stopped
-echo "# a rank is killed, and one process goes on"
-mpirun -n 3 "$mpi/fm-train" "${long[@]:1}" --state state -o killed ranked >out 2>err &
-while kill -0 $! && [ ! -e state ]; do sleep 0.1; done 2>/dev/null
+mpirun -n 2 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
+started state.lock
 kill -9 "$(pgrep -P $! | tail -n 1)"
 wait $! || echo "the job ends"
-echo state killed*
-"${long[@]}" --state state -o killed ranked >/dev/null
-members straight killed
+flock -w 9 state.lock true # others end a moment later than their launcher
+echo state stopped*
+"${long[@]}" --threads 2 --state state -o stopped ranked >/dev/null
+members straight stopped
 
 echo "# what ranks must have in common"
 mpirun -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked : \
