@@ -71,7 +71,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)
         fm_progress_log();
-    if (fm_signals_take(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
+    if (fm_signals_install(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
         fm_pool_start(cli->run.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
 }

@@ -147,7 +147,7 @@ static bool curve_ran(const struct fm_kernelbench_row *row, int count)
     return true;
 }
 
-/* The curves of ours, or of PyTorch, while there is room for one more. */
+/* The curves of ours, or of PyTorch, while one more fits. */
 static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool torch, bool named)
 {
     for (int i = 0, n; i < b->rows; i += n) {

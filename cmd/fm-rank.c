@@ -60,10 +60,10 @@ static cJSON *describe_json(const void *report)
     }
     fm_report_uint(o, "starved", (uint64_t)r->starved);
     cJSON *layers = cJSON_AddArrayToObject(o, "expert_tokens");
-    for (int l = 0; l < r->M; l++) {
+    for (int m = 0; m < r->M; m++) {
         cJSON *experts = cJSON_CreateArray();
         for (int e = 0; e < r->E; e++)
-            fm_report_uint(experts, NULL, (uint64_t)r->tokens[l * r->E + e]);
+            fm_report_uint(experts, NULL, (uint64_t)r->tokens[m * r->E + e]);
         cJSON_AddItemToArray(layers, experts);
     }
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);

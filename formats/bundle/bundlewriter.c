@@ -4,7 +4,7 @@
  * printed at a size that its own offsets fit into.
  *
  * What is not known then are the digests of parts that are still being made.  To a file they are
- * written into the manifest at the end, into room that was left for them; a pipe cannot go back,
+ * written into the manifest at the end, into space reserved for them; a pipe cannot go back,
  * so there all digests must be known at the beginning (lib/pack reads its weights twice for that).
  */
 #include <assert.h>

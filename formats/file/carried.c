@@ -1,6 +1,6 @@
 /*
- * The one rule for files that travel with a checkpoint, asked by who lists a directory, who writes
- * a bundle and who reads one: a name that one of them refuses must not get past another.
+ * The one rule for files that travel with a checkpoint, asked when a directory is listed and when
+ * a bundle is written or read: a name that one of them refuses must not get past another.
  */
 #include "formats/file/carried.h"
 

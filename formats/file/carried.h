@@ -1,7 +1,7 @@
 /*
  * The small files of a checkpoint that travel with it: copied into a bundle as carried/NAME, and
- * from there into every export under their own names.  So the rule is one, here, for who lists a
- * checkpoint, who writes a bundle and who reads one: what the first would leave behind, the others
+ * from there into every export under their own names.  So the rule is one, here, for listing a
+ * checkpoint, writing a bundle and reading one: what the first would leave behind, the others
  * refuse.  Among plain names of which none is a weight file, no name means a directory, none
  * hides, and none is that of a file that an export writes beside them.
  */
@@ -18,8 +18,8 @@
 #define FM_CARRIED_NAME_MAX 90 /* "carried/" and the name fit a plain tar header */
 
 /* Why no file of this name travels, as the end of a sentence ("it is hidden"); NULL where one
- * does: a single component of [A-Za-z0-9._-] that is no weight file's (safetensors, bin, pt, pth,
- * ckpt, gguf, onnx, h5, msgpack, ot, index.json, consolidated.*). */
+ * does: a single component of [A-Za-z0-9._-] that is not the name of a weight file (safetensors,
+ * bin, pt, pth, ckpt, gguf, onnx, h5, msgpack, ot, index.json, consolidated.*). */
 const char *fm_carried_refuse(const char *name);
 
 /* Those that travel together; begin zeroed. */

@@ -288,7 +288,8 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
     struct statvfs v;
     bool stream = strcmp(path, "-") == 0, endless = false;
     int rc = stream ? examine_stdout(&v, &endless) : statvfs(path, &v);
-    if (rc != 0 && (errno == ENOENT || errno == ENAMETOOLONG)) { /* that is told by who makes it */
+    if (rc != 0 &&
+        (errno == ENOENT || errno == ENAMETOOLONG)) { /* the one that creates it reports that */
         size_t n = strlen(path);
         while (n > 1 && path[n - 1] == '/')
             n--;

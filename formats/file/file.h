@@ -55,8 +55,8 @@ int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *si
 /* The same of the file dir/name. */
 int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
-/* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name is no
- * matter: the old one stays readable and whole.) */
+/* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name does
+ * not matter: the old one stays readable and whole.) */
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
 
 /* dir/name; free() it.  NULL: FM_ENOMEM. */

@@ -34,10 +34,11 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
             continue;
         struct stat st;
         if (fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-            return fm_fail(err, FM_ECREATE,
-                           "'%s' holds '%s', which is no plain file and so no export's; remove it "
-                           "yourself",
-                           path, d->d_name);
+            return fm_fail(
+                err, FM_ECREATE,
+                "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
+                "yourself",
+                path, d->d_name);
         if (strcmp(d->d_name, FM_OUTDIR_MARK) != 0 && !listed->has(listed->self, d->d_name))
             return fm_fail(err, FM_ECREATE,
                            "'%s' holds '%s', which no export of ours put there; move it away, or "
@@ -52,7 +53,7 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
                    path, FM_OUTDIR_MARK);
 }
 
-/* `there` is where the directory stands now, `path` what it is called. */
+/* `there` is where the directory is now, `path` what it is called. */
 static int check_directory(const char *there, const char *path,
                            const struct fm_outdir_listed *listed, struct fm_err *err)
 {

@@ -27,16 +27,16 @@ static const char *name_of(const struct fm_output *o)
     return o->path ? o->path : "standard output";
 }
 
-/* The sentence for errno of a failed write, with the room that is left where that is the cause. */
+/* The sentence for errno of a failed write, with the space that is left where that is the cause. */
 static int fail_write(const struct fm_output *o, uint64_t wanted, struct fm_err *err)
 {
-    uint64_t room = 0;
+    uint64_t free_bytes = 0;
     if (errno == ENOSPC && o->temp) {
         struct fm_err unused = {0};
-        fm_file_free_space(o->temp, &room, &unused);
+        fm_file_free_space(o->temp, &free_bytes, &unused);
         return fm_fail(err, FM_EIO,
                        "cannot write '%s': no space left for %" PRIu64 " bytes (%" PRIu64 " free)",
-                       name_of(o), wanted, room);
+                       name_of(o), wanted, free_bytes);
     }
     return fm_fail_errno(err, "cannot write '%s'", name_of(o));
 }
@@ -60,7 +60,7 @@ int fm_output_check(const char *path, bool force, struct fm_err *err)
  * Nothing interrupts a write that waits for a slow reader (lib/base/signals.h), so that a pipe must
  * not be waited for in write(2).  Whether it blocks is a property of the open pipe, which others
  * share, so we open it once more; where that cannot be, as of a socket, it takes small pieces when
- * poll(2) says that there is room for one.
+ * poll(2) says that there is free_bytes for one.
  */
 static void wait_outside(struct fm_output *o, mode_t mode)
 {
@@ -144,16 +144,16 @@ int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
         return FM_OK;
     if (errno != EOPNOTSUPP && errno != ENOSYS)
         return fail_write(o, size, err);
-    uint64_t room = 0;
-    rc = fm_file_free_space(o->temp, &room, err);
-    if (!rc && room < size) {
+    uint64_t free_bytes = 0;
+    rc = fm_file_free_space(o->temp, &free_bytes, err);
+    if (!rc && free_bytes < size) {
         errno = ENOSPC;
         return fail_write(o, size, err);
     }
     return rc;
 }
 
-/* There is room for PIPE_BUF bytes at least, or nobody reads any more. */
+/* PIPE_BUF bytes at least can be written, or nobody reads any more. */
 static int await_reader(const struct fm_output *o, struct fm_err *err)
 {
     if (fm_signals_await(o->fd, POLLOUT, -1))

@@ -14,7 +14,7 @@
 #define FIRST_BYTES 1024
 
 /* Room for `more` bytes and the NUL. */
-static bool make_room(struct fm_text *t, size_t more)
+static bool reserve(struct fm_text *t, size_t more)
 {
     size_t need = 0, doubled = 0;
     struct fm_err unused = {0};
@@ -34,7 +34,7 @@ static bool make_room(struct fm_text *t, size_t more)
 
 void fm_text_add(struct fm_text *t, const char *bytes, size_t size)
 {
-    if (!make_room(t, size))
+    if (!reserve(t, size))
         return;
     memcpy(t->data + t->size, bytes, size);
     t->size += size;

@@ -73,7 +73,7 @@ int fm_json_end(struct fm_json *j, struct fm_err *err)
 }
 
 /* Bytes of the UTF-8 sequence at s, 0 where it is invalid (overlong, surrogate, above U+10FFFF). */
-static size_t utf8_length(const unsigned char *s, size_t room)
+static size_t utf8_length(const unsigned char *s, size_t left)
 {
     static const struct {
         unsigned char first, last, low, high; /* lead byte; bounds of the second byte */
@@ -87,7 +87,7 @@ static size_t utf8_length(const unsigned char *s, size_t room)
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
         if (s[0] < forms[f].first || s[0] > forms[f].last)
             continue;
-        if (room < forms[f].length || s[1] < forms[f].low || s[1] > forms[f].high)
+        if (left < forms[f].length || s[1] < forms[f].low || s[1] > forms[f].high)
             return 0;
         for (size_t i = 2; i < forms[f].length; i++)
             if (s[i] < 0x80 || s[i] > 0xbf)

@@ -18,7 +18,7 @@ struct fm_jsonedit {
  * the place of its top-level key's, or add the key behind the last one, spaced as the first is;
  * what is added comes in the order of the edits.  A key that is taken out need not be there.  Keys
  * of edits differ.  The text is read once, and *text is replaced; on failure it stays.  FM_EFORMAT
- * where the text is no object, FM_ENOMEM.
+ * where the text is not an object, FM_ENOMEM.
  */
 int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err);

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-int fm_jsonparts_take(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
+int fm_jsonparts_read(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
                       struct fm_err *err)
 {
     char key[256];

@@ -16,7 +16,7 @@ struct fm_jsonpart {
 
 /* Take the object at j and note where each of its members is.  FM_EFORMAT for a member that is
  * there twice, FM_ECONFIG for one that is not among `part`; `where` names the object. */
-int fm_jsonparts_take(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
+int fm_jsonparts_read(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
                       struct fm_err *err);
 
 /* A scanner of one member, which is there; positions in errors count from the whole. */

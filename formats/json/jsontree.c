@@ -17,7 +17,7 @@
 
 #define INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
 
-/* `keys` has room for the keys of any object of the tree.  Depth was bounded by the scanner. */
+/* `keys` can hold the keys of any object of the tree.  Depth was bounded by the scanner. */
 static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err)
 {
     size_t n = 0;

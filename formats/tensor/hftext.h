@@ -11,8 +11,8 @@
 
 /*
  * *text (NUL-terminated, free()) = config.json of the text class, where `config` is that of a
- * wrapper: its text_config has a model_type of its own, "X_text" in "X".  NULL: it is no such, or
- * broken, which is reported by who parses it whole.  FM_ENOMEM.
+ * wrapper: its text_config has a model_type of its own, "X_text" in "X".  NULL: it is not one, or
+ * broken, which is reported when it is parsed whole.  FM_ENOMEM.
  */
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err);
 

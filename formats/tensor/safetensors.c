@@ -82,12 +82,12 @@ static int explain(struct header *h, struct fm_err *err)
 static int keep_text(struct header *h, size_t limit, bool name, const char **kept,
                      struct fm_err *err)
 {
-    size_t room = h->text_capacity - h->text;
+    size_t left = h->text_capacity - h->text;
     char *dst = h->st->names + h->text;
-    if (room <= 1)
+    if (left <= 1)
         return fm_fail(err, FM_EFORMAT, "names and metadata take more than %zu bytes",
                        FM_ST_TEXT_BYTES_MAX);
-    size_t capacity = room < limit ? room : limit;
+    size_t capacity = left < limit ? left : limit;
     int rc =
         name ? fm_json_string(&h->j, dst, capacity, err) : fm_json_text(&h->j, dst, capacity, err);
     if (rc)
@@ -256,7 +256,7 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
 static int add_pair(struct header *h, struct fm_err *err)
 {
     struct fm_safetensors *st = h->st;
-    if (2 * h->pairs + 2 >= h->pairs_capacity) { /* room for the pair and the final NULL */
+    if (2 * h->pairs + 2 >= h->pairs_capacity) { /* the pair and the final NULL fit */
         size_t more = 2 * h->pairs_capacity + 16;
         void *grown = st->metadata;
         int rc = fm_grow(&grown, more, sizeof *st->metadata, "metadata", err);
@@ -449,7 +449,7 @@ int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, u
         rc = read_length(&h, base, size, err);
     if (rc)
         goto out;
-    /* Unescaping never makes text longer, so it needs no more room than the header has. */
+    /* Unescaping never makes text longer, so it needs no more memory than the header has. */
     h.text_capacity = (size_t)(h.left < FM_ST_TEXT_BYTES_MAX ? h.left : FM_ST_TEXT_BYTES_MAX) + 1;
     st->names = malloc(h.text_capacity);
     h.window = malloc(WINDOW_BYTES);

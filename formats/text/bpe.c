@@ -404,7 +404,7 @@ static int32_t split_bytes(const struct fm_bpe *b, struct fm_bpe_symbol *s, cons
 
 /* At most one symbol for each byte, and three steps for each symbol: one at the start, two for
  * each merge. */
-static bool make_room(struct fm_bpe_work *w, size_t size)
+static bool reserve(struct fm_bpe_work *w, size_t size)
 {
     struct fm_err ignored = {0};
     assert(size < INT32_MAX);
@@ -418,7 +418,7 @@ static bool make_room(struct fm_bpe_work *w, size_t size)
 static void encode_word(const struct fm_bpe *b, struct fm_bpe_work *w, const char *word,
                         size_t size)
 {
-    if (!make_room(w, size))
+    if (!reserve(w, size))
         return;
     struct fm_bpe_symbol *s = w->symbol;
     int32_t n = b->byte_level ? split_bytes(b, s, word, size) : split_characters(b, s, word, size);

@@ -92,7 +92,7 @@ static int parse_byte(struct fm_idlines *l, unsigned char c, struct fm_err *err)
     return blank ? FM_OK : parse_sign(l, c, err);
 }
 
-int fm_idlines_take(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err)
+int fm_idlines_feed(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err)
 {
     int rc = FM_OK;
     for (size_t i = 0; !rc && i < n && !l->done; i++)

@@ -37,7 +37,7 @@ struct fm_idlines {
 };
 
 /* FM_EFORMAT names line and byte. */
-int fm_idlines_take(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err);
+int fm_idlines_feed(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err);
 /* The input is over: what is held goes to the file.  FM_EFORMAT in the middle of a line. */
 int fm_idlines_end(struct fm_idlines *l, struct fm_err *err);
 

@@ -170,7 +170,7 @@ static size_t next_metaspace(const struct fm_tokenizer *t, const char *text, siz
 }
 
 /* Before each U+2581 behind another character: it makes no difference, but words are found in the
- * cache and take little room. */
+ * cache and take little memory. */
 static size_t next_part(const char *text, size_t size)
 {
     size_t at = 0, n = strlen("\u2581");

@@ -485,7 +485,7 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
     struct fm_json j;
     fm_json_init(&j, text, size);
     j.text_keys = true; /* the vocabulary's */
-    int rc = fm_jsonparts_take(&j, p, PARTS, "it", err);
+    int rc = fm_jsonparts_read(&j, p, PARTS, "it", err);
     if (!rc)
         rc = fm_json_end(&j, err);
     if (!rc)

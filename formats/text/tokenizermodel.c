@@ -124,7 +124,7 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
                                          {.key = "merges"}};
     struct fm_json j = whole;
     j.text_keys = true; /* the vocabulary's */
-    int rc = fm_jsonparts_take(&j, p, MODEL_PARTS, "the model", err);
+    int rc = fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err);
     if (!rc)
         rc = check_model(p, err);
     if (!rc)

@@ -238,7 +238,7 @@ FM_CLIP_API int32_t fm_clip_shard_width(int32_t k, int32_t g, int32_t tp, int32_
 FM_CLIP_API int32_t fm_clip_shard_channel(int32_t c, int32_t g, int32_t tp, int32_t rank);
 
 /* Copy rank's channels of one expert (host memory): gate_up (2 cap, H), down (cap, H), rows of
- * row_bytes, into shard_gate_up and shard_down, which have room for the rank's width of cap. */
+ * row_bytes, into shard_gate_up and shard_down, which can hold the rank's width of cap. */
 FM_CLIP_API void fm_clip_shard_copy(void *shard_gate_up, void *shard_down, const void *gate_up,
                                     const void *down, int32_t cap, uint64_t row_bytes, int32_t g,
                                     int32_t tp, int32_t rank);

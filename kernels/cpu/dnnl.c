@@ -17,8 +17,8 @@
 #error "oneDNN must be built with OpenMP or sequential: other runtimes choose threads by themselves"
 #endif
 
-#define ROOM_BYTES ((size_t)16 << 20) /* what compiling takes, several times */
-#define LARGE 128                     /* a product in which operands are packed */
+#define PROBE_BYTES ((size_t)16 << 20) /* what compiling takes, several times */
+#define LARGE 128                      /* a product in which operands are packed */
 
 /* From libgomp, declared here because omp.h is not in every compiler's path. */
 extern void omp_set_num_threads(int threads);
@@ -59,9 +59,9 @@ void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const flo
 /*
  * oneDNN compiles its float32 kernels at the first product that needs them, and does not look
  * whether there was memory for that: it writes through null pointers, and what it throws nobody
- * catches.  So all of them are compiled early, on one thread, once it is known that there is room.
- * From then on a product takes memory for packed operands alone, and says so where it cannot.
- * (bfloat16 products are compiled for each shape; lib/base/fatal.h watches those.)
+ * catches.  So all of them are compiled early, on one thread, once it is known that there is enough
+ * memory. From then on a product takes memory for packed operands alone, and says so where it
+ * cannot. (bfloat16 products are compiled for each shape; lib/base/fatal.h watches those.)
  */
 static void compile_kernels(void)
 {
@@ -82,10 +82,11 @@ static void compile_kernels(void)
 int fm_dnnl_prepare(struct fm_err *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED)
-        return fm_fail(err, FM_ENOMEM, "no memory for oneDNN's kernels (%zu bytes)", ROOM_BYTES);
-    munmap(room, ROOM_BYTES);
+    void *probe =
+        mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (probe == MAP_FAILED)
+        return fm_fail(err, FM_ENOMEM, "no memory for oneDNN's kernels (%zu bytes)", PROBE_BYTES);
+    munmap(probe, PROBE_BYTES);
     pthread_once(&once, compile_kernels);
     return FM_OK;
 }

@@ -213,15 +213,15 @@ static void normalise_back(float *dx, const double *dy, const double *y, double 
  * behind, and then before.  With u = v - (e^g z0)^T k, d = beta u:
  *     dq = z do, dz += q do^T;  dd = dz^T k, dv = beta dd, dbeta = u.dd, du = -dv
  *     dk = dz d + e^g z0 du;  dz += k du^T;  dg = <e^g z0, dz>;  dz *= e^g */
-static void step_back(struct head *a, const double *z, const double *z0, double *dz, double *room,
-                      int t)
+static void step_back(struct head *a, const double *z, const double *z0, double *dz,
+                      double *scratch, int t)
 {
     const struct rule *r = a->r;
     int C = r->C, D = r->D;
     int64_t gate = a->gate + (int64_t)t * r->Q, row = (int64_t)t * r->width;
     const float *d_o = r->d_o + a->o + (int64_t)t * r->Q * D;
     double keep = exp(r->g[gate]), beta = r->beta[gate], dbeta = 0, dg = 0, root = sqrt(C);
-    double *dq = room, *dk = room + C, *dv = room + 2 * C;
+    double *dq = scratch, *dk = scratch + C, *dv = scratch + 2 * C;
     memset(dv, 0, (size_t)D * sizeof *dv);
     for (int c = 0; c < C; c++) {
         dq[c] = 0;
@@ -255,7 +255,7 @@ static void step_back(struct head *a, const double *z, const double *z0, double 
 /* States kept: before each segment of `length` tokens, and before each token of one and behind it.
  */
 struct states {
-    double *before, *inside, *dz, *room;
+    double *before, *inside, *dz, *scratch;
     int length;
     size_t size; /* of one */
 };
@@ -267,7 +267,7 @@ static struct states take_states(const struct rule *r)
     return (struct states){.before = fm_scratch((size_t)segments * size * sizeof(double)),
                            .inside = fm_scratch(((size_t)length + 1) * size * sizeof(double)),
                            .dz = fm_scratch(size * sizeof(double)),
-                           .room = fm_scratch((2 * (size_t)r->C + r->D) * sizeof(double)),
+                           .scratch = fm_scratch((2 * (size_t)r->C + r->D) * sizeof(double)),
                            .length = length,
                            .size = size};
 }
@@ -295,7 +295,7 @@ static void head_back(struct head *a, const struct states *y)
             double *behind = z + (i + 1) * size;
             memcpy(behind, z + i * size, bytes);
             step(a, behind, first + i);
-            step_back(a, behind, z + i * size, y->dz, y->room, first + i);
+            step_back(a, behind, z + i * size, y->dz, y->scratch, first + i);
         }
     }
 }

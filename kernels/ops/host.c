@@ -14,17 +14,17 @@
 
 static void *take(size_t bytes, const char *what, struct fm_err *err)
 {
-    size_t align = bytes < LARGE_PAGE ? FM_ALIGN : LARGE_PAGE, room = 0;
+    size_t align = bytes < LARGE_PAGE ? FM_ALIGN : LARGE_PAGE, padded = 0;
     void *block = NULL;
-    if (fm_add(&room, bytes, align)) {
-        room -= room % align; /* at least one unit, a multiple of it */
-        block = aligned_alloc(align, room);
+    if (fm_add(&padded, bytes, align)) {
+        padded -= padded % align; /* at least one unit, a multiple of it */
+        block = aligned_alloc(align, padded);
     }
     if (!block)
         fm_fail(err, FM_ENOMEM, "no memory for %s (%zu bytes); use a smaller --memory or batch",
                 what, bytes);
     else if (align == LARGE_PAGE)
-        madvise(block, room, MADV_HUGEPAGE);
+        madvise(block, padded, MADV_HUGEPAGE);
     return block;
 }
 

@@ -140,10 +140,10 @@ struct fm_loss_weights {
 
 /* How a router scores E experts, chooses among them, and weighs those it chose. */
 struct fm_route_rule {
-    bool sigmoid;     /* a score is the sigmoid of its logit; else the softmax over all experts */
-    int groups, kept; /* experts come in `groups` groups of E / groups neighbours, and are chosen
-                         from the best `kept` of them; 1 and 1: no groups */
-    int group_sum;    /* a group is as good as the sum of its so many best experts, 1 or 2 */
+    bool sigmoid; /* a score is the sigmoid of its logit; else the softmax over all experts */
+    int groups, topk_group; /* experts come in `groups` groups of E / groups neighbours, and are
+                         chosen from the best `topk_group` of them; 1 and 1: no groups */
+    int group_sum;          /* a group is as good as the sum of its so many best experts, 1 or 2 */
     bool
         renormalised; /* weights are divided by their sum + eps, or by `least` where that is more */
     float eps, least;

@@ -20,8 +20,8 @@
 void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n);
 
 /*
- * Arrays of another type than float32 go through scratch: n elements to be read as floats, room for
- * n floats to be written, and those written where they belong.  Nothing happens to float32.
+ * Arrays of another type than float32 go through scratch: n elements to be read as floats, memory
+ * for n floats to be written, and those written where they belong.  Nothing happens to float32.
  */
 const float *fm_widen(struct fm_in x, size_t n);
 float *fm_wide(struct fm_out y, size_t n);

@@ -40,7 +40,7 @@ static void leave_groups_out(float *c, const struct fm_route_rule *rule, int E)
     int32_t *kept = fm_scratch((size_t)groups * sizeof *kept);
     for (int g = 0; g < groups; g++)
         score[g] = group_score(c + (size_t)g * (size_t)n, n, rule->group_sum);
-    for (; at < rule->kept; at++)
+    for (; at < rule->topk_group; at++)
         kept[at] = fm_largest_left(score, kept, at, groups);
     for (; at < groups; at++) {
         int out = fm_largest_left(score, kept, at, groups);

@@ -24,7 +24,7 @@
 /* Keys and values of one layer. */
 struct fm_serve_cache {
     enum fm_dtype dtype; /* F32 or BF16 */
-    int T, G, C;         /* positions that there is room for */
+    int T, G, C;         /* most positions */
     void *k, *v;         /* (S, T, G, C) each */
 };
 

@@ -3,7 +3,7 @@
  * cuBLAS's projections and libfm_clip's experts, its single steps one captured graph that is
  * replayed with position and budget in the device's memory.  Without CUDA, or without a device,
  * fm_serve_gpu_open says FM_CLIP_EDEVICE and nothing else is called.  Every function waits
- * for the device and returns a status of libfm_clip; why this is no struct fm_device is said
+ * for the device and returns a status of libfm_clip; why this is not a struct fm_device is said
  * in kernels/serve/serve.h.
  */
 #ifndef FM_SERVE_GPU_H

@@ -202,7 +202,7 @@ void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t 
 
 void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
 {
-    float stored[256]; /* room for as many values of any weight dtype */
+    float stored[256]; /* as many values of any weight dtype fit */
     for (size_t at = 0; at < n; at += 256) {
         size_t m = n - at < 256 ? n - at : 256;
         fm_dtype_from_f32(stored, x + at, dtype, m);
@@ -229,7 +229,8 @@ static size_t e4m3_nan(const uint8_t *b, size_t n)
     return n;
 }
 
-/* The largest exponent, where it stands, of n floats or of n halves whose exponent has these bits.
+/* The largest exponent, in its place among the bits, of n floats or of n halves whose exponent has
+ * these bits.
  */
 FM_CLONES static int32_t largest_exponent(const uint32_t *w, size_t n)
 {

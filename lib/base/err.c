@@ -73,9 +73,9 @@ int fm_within(struct fm_err *err, const char *fmt, ...)
     vsnprintf(context, sizeof context, fmt, ap);
     va_end(ap);
     memcpy(inner, err->text, sizeof inner);
-    size_t room = sizeof err->text - 1;
-    size_t head = strnlen(context, room / 2);
-    snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)head, context, (int)(room - head - 2),
+    size_t left = sizeof err->text - 1;
+    size_t head = strnlen(context, left / 2);
+    snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)head, context, (int)(left - head - 2),
              inner);
     fm_printable(err->text, false); /* the context, and characters that were cut */
     return err->code;

@@ -17,7 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ROOM_BYTES ((size_t)64 << 20) /* less than this is "no memory" to who has crashed */
+#define PROBE_BYTES                                                                                \
+    ((size_t)64 << 20) /* with less free than this, a crash is taken for "no memory" */
 
 static const int crashes[] = {SIGSEGV, SIGABRT};
 #define CRASHES (sizeof crashes / sizeof *crashes)
@@ -60,16 +61,17 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...)
     _exit(FM_ENOMEM);
 }
 
-static bool has_room(void)
+static bool has_memory(void)
 {
-    void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return room != MAP_FAILED && munmap(room, ROOM_BYTES) == 0;
+    void *probe =
+        mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return probe != MAP_FAILED && munmap(probe, PROBE_BYTES) == 0;
 }
 
-/* What is no lack of memory happens once more, to whoever handled it before. */
+/* What is not a lack of memory happens once more, to whoever handled it before. */
 static void judge_crash(int sig)
 {
-    if (watched && !has_room())
+    if (watched && !has_memory())
         fm_fatal_memory("%s: no memory", watched);
     for (size_t i = 0; i < CRASHES; i++)
         if (crashes[i] == sig)

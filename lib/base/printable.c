@@ -12,7 +12,7 @@
 
 #define ESCAPE_BYTES 13 /* a pair of \uXXXX and the NUL */
 
-/* Bytes of the character at s, its number in *c; 0 where that is no UTF-8. */
+/* Bytes of the character at s, its number in *c; 0 where that is not UTF-8. */
 static int decode(const unsigned char *s, uint32_t *c)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

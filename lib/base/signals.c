@@ -109,7 +109,7 @@ static int start_taker(void)
     return failed;
 }
 
-int fm_signals_take(void (*abandon)(void), struct fm_err *err)
+int fm_signals_install(void (*abandon)(void), struct fm_err *err)
 {
     struct sigaction action = {.sa_handler = on_signal}, old;
     sigset_t set;

@@ -7,7 +7,7 @@
  * instruction causes, and one thread, which does nothing else, takes them all.  As it blocks none,
  * those without a handler do what they always do: Ctrl-Z stops, SIGQUIT kills.
  *
- *     fm_signals_take(abandon, &err);      the main thread, before it makes any other
+ *     fm_signals_install(abandon, &err);      the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create
  *     fm_signals_spawn(&pid, ...);         instead of posix_spawnp
  *     fm_signals_await(fd, POLLIN, -1);    before a read that may wait for long: nothing
@@ -29,7 +29,7 @@
  * the process, where neither is SIGUSR1, the warning of a batch system.  Once per process; the
  * caller is the only thread there is.  FM_ENOMEM.
  */
-int fm_signals_take(void (*abandon)(void), struct fm_err *err);
+int fm_signals_install(void (*abandon)(void), struct fm_err *err);
 
 /* The first signal that asked to stop, or 0; for run->stop. */
 const atomic_int *fm_signals_stop(void);

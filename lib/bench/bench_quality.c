@@ -55,7 +55,7 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
     if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err))
         return err->code;
-    if (!fm_model_take(&s->model, &s->dir, memory, err))
+    if (!fm_model_open_dir(&s->model, &s->dir, memory, err))
         fm_model_rank(s->model, s->ranking.order);
     return err->code;
 }

@@ -109,16 +109,16 @@ static int count_layers(struct fm_servecase *c, int asked, const struct fm_run_o
     int most = family_layers ? family_layers : c->model_layers ? c->model_layers : 32;
     tokens = (uint64_t)c->batch * (uint64_t)(c->prompt + c->decode);
     uint64_t one = fm_servecase_layer_bytes(c) + tokens * fm_servecase_cache_bytes(c);
-    uint64_t room = memory > fixed ? (memory - fixed) / one : 0;
+    uint64_t fitting = memory > fixed ? (memory - fixed) / one : 0;
     if (asked > most && (family_layers || c->model_layers))
         return fm_fail(err, FM_EUSAGE, "--layers %d: the model has %d", asked, most);
-    if ((uint64_t)(asked ? asked : 1) > room)
+    if ((uint64_t)(asked ? asked : 1) > fitting)
         return fm_fail(err, FM_ENOMEM,
                        "--layers %d: each takes %.2f GB, and %.2f GB go beside them: that is more "
                        "than %s of %.2f GB",
                        asked ? asked : 1, 1e-9 * (double)one, 1e-9 * (double)fixed,
                        c->on_gpu ? "the GPU's free memory" : "--memory", 1e-9 * (double)memory);
-    c->config.L = asked ? asked : room < (uint64_t)most ? (int)room : most;
+    c->config.L = asked ? asked : fitting < (uint64_t)most ? (int)fitting : most;
     return FM_OK;
 }
 

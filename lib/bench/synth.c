@@ -115,8 +115,8 @@ static struct fm_config config_of(const struct fm_synth *s)
     return c;
 }
 
-/* The tensors of layer l (-1: outside the layers) in the table's order; counting alone where there
- * is no room. */
+/* The tensors of layer l (-1: outside the layers) in the table's order; without space they are only
+ * counted. */
 static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype dtype, int l)
 {
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {

@@ -16,7 +16,7 @@ struct fm_synth {
     int Q, G, C;             /* heads, their width */
     enum fm_dtype dtype;     /* BF16, F16 or F32 */
     int dense;               /* layers before those L, without experts */
-    const char *keys;        /* of config.json, where it is no Mixtral: struct fm_shape */
+    const char *keys;        /* of config.json, where it is not a Mixtral: struct fm_shape */
     uint64_t seed;
 };
 

@@ -1,6 +1,6 @@
 /*
- * Room for inner values.  A layer's values are listed once, in one order; who counts them, who
- * keeps them and who computes them again walk through the same list.
+ * Memory for inner values.  A layer's values are listed once, in one order; code that counts them,
+ * that keeps them and that computes them again walks through the same list.
  */
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"

@@ -95,7 +95,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     const struct fm_deltanet_options *o = options;
     int width = 0; /* gqa reads it; its own usual one is another */
     static_assert(sizeof(struct fm_deltanet) <= sizeof c->attention_own,
-                  "room for what config.json says");
+                  "what config.json says fits");
     int rc = fm_keys_size(&width, keys->json, "head_dim", FM_HEAD_DIM_MAX, err);
     if (!rc)
         rc = fm_gqa.read(c, &o->full, keys, err);
@@ -200,7 +200,7 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
                  struct fm_arena *arena)
 {
     const struct fm_deltanet *m = fm_deltanet_of(c);
-    static_assert(sizeof(struct inner) <= sizeof *inner, "room for the inner values");
+    static_assert(sizeof(struct inner) <= sizeof *inner, "the inner values fit");
     if (!fm_deltanet_layer(c, l)) {
         fm_gqa.alloc(inner, c, l, N, arena);
         return;

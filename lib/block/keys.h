@@ -21,7 +21,7 @@ struct fm_keys {
 #define FM_VOCABULARY_MAX (1 << 23)
 #define FM_POSITIONS_MAX (1 << 28)
 
-/* A size from 1 to `limit`; one that is larger is no broken file but a model we do not take
+/* A size from 1 to `limit`; one that is larger is not a broken file but a model we do not take
  * (FM_ECONFIG). */
 int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err);
 

@@ -1,11 +1,11 @@
 /*
  * The MLP that every token of a layer goes through.  It is never pruned and its weights get no
- * gradient; where it stands beside chosen experts, its output may be weighted by a sigmoid of the
+ * gradient; beside chosen experts, its output may be weighted by a sigmoid of the
  * token.
  */
 #include "lib/block/mlp.h"
 
-/* Gate and up of all tokens, (N, 2 D): the kept ones, or room for them. */
+/* Gate and up of all tokens, (N, 2 D): the kept ones, or memory for them. */
 static float *take_gu(const struct fm_pass *p, float *gu, size_t count)
 {
     return gu ? gu : fm_pass_floats(p, count);

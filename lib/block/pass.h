@@ -70,7 +70,7 @@ struct fm_arena {
     size_t bytes;
 };
 
-/* Room for n elements of four bytes; and the same where they are wanted, else NULL. */
+/* Memory for n elements of four bytes; and the same where they are wanted, else NULL. */
 void *fm_arena_alloc(struct fm_arena *arena, size_t n);
 void *fm_arena_alloc_if(bool wanted, struct fm_arena *arena, size_t n);
 

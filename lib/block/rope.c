@@ -114,7 +114,7 @@ static double attention_of(double factor, double mscale)
 }
 
 /* YaRN (arXiv 2309.00071) with DeepSeek's mscale and mscale_all_dim, as transformers reads it: 0
- * stands for what is not said. */
+ * means that it is not said. */
 static int read_yarn(struct fm_rope *r, const struct fm_config *c, const cJSON *json,
                      const cJSON *rope, struct fm_err *err)
 {

@@ -13,7 +13,7 @@ struct fm_rope_options {
     bool yarn;      /* the same */
     double partial; /* partial_rotary_factor where config.json has none; 0: it is not read, and
                        all elements are rotated */
-    const char *dims_key; /* key of the number of rotated elements that stands in for that factor;
+    const char *dims_key; /* key of the number of rotated elements that replaces that factor;
                              NULL: there is none */
     bool pairs;
 };

@@ -44,20 +44,20 @@ static int read_sizes(struct fm_route_rule *r, const struct fm_config *c, const 
 {
     int rc = fm_keys_size_opt(&r->groups, json, "n_group", FM_EXPERTS_MAX, err);
     if (!rc)
-        rc = fm_keys_size_opt(&r->kept, json, "topk_group", FM_EXPERTS_MAX, err);
+        rc = fm_keys_size_opt(&r->topk_group, json, "topk_group", FM_EXPERTS_MAX, err);
     if (rc)
         return rc;
-    if (c->E % r->groups != 0 || r->kept > r->groups)
+    if (c->E % r->groups != 0 || r->topk_group > r->groups)
         return fm_fail(err, FM_EFORMAT,
                        "%d experts do not fall into n_group %d groups of which topk_group %d are "
                        "kept",
-                       c->E, r->groups, r->kept);
+                       c->E, r->groups, r->topk_group);
     int each = c->E / r->groups;
-    if (r->groups > 1 && (each < r->group_sum || c->K > r->kept * each))
+    if (r->groups > 1 && (each < r->group_sum || c->K > r->topk_group * each))
         return fm_fail(err, FM_EFORMAT,
                        "n_group %d leaves %d experts a group, and topk_group %d of them no %d to "
                        "choose",
-                       r->groups, each, r->kept, c->K);
+                       r->groups, each, r->topk_group, c->K);
     return FM_OK;
 }
 
@@ -69,7 +69,7 @@ static int read_groups(struct fm_route_rule *r, const struct fm_config *c,
     static const char *const methods[] = {"greedy", "group_limited_greedy", NULL};
     bool by_method = o->groups == FM_GROUPS_METHOD;
     int which = 0, rc = FM_OK;
-    r->groups = r->kept = 1;
+    r->groups = r->topk_group = 1;
     r->group_sum = by_method ? 1 : 2;
     if (o->groups == FM_GROUPS_NONE)
         return FM_OK;
@@ -104,7 +104,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_scored_options *o = options;
     struct fm_scored *s = (void *)&c->router_own;
-    static_assert(sizeof *s <= sizeof c->router_own, "room for what config.json says");
+    static_assert(sizeof *s <= sizeof c->router_own, "what config.json says fits");
     c->router = &fm_scored;
     s->rule.sigmoid = o->sigmoid;
     int rc = read_score(o, keys, err);

@@ -327,14 +327,14 @@ static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)
     struct fm_calib_files *f = r->files;
     int rc = choose_T(&c->T, r, err);
     r->all = fm_hasher_new();
-    bool room = r->all != NULL;
+    bool allocated = r->all != NULL;
     for (int s = 0; !rc && s < f->count; s++) {
         rc = count_sequences(&r->mix.all[s], &f->tokens[s], c->T, err);
         f->stride[s] = f->tokens[s].rows > 0 ? f->tokens[s].cols : (uint64_t)c->T;
         r->hasher[s] = fm_hasher_new();
-        room = room && r->hasher[s];
+        allocated = allocated && r->hasher[s];
     }
-    if (!rc && !room)
+    if (!rc && !allocated)
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
     if (!rc)
         rc = count_mixture(c, r, err);

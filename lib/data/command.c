@@ -142,7 +142,7 @@ static int listen(struct talk *t, char *piece, struct fm_err *err)
     t->moved = fm_clock_now();
     if (got == 0)
         close_end(&t->from);
-    int rc = fm_idlines_take(t->heard, piece, (size_t)got, err);
+    int rc = fm_idlines_feed(t->heard, piece, (size_t)got, err);
     if (!rc && t->heard->lines > t->given)
         rc = fm_fail(err, FM_EFORMAT, "--tokenizer-cmd printed more lines than it was given");
     return rc;

@@ -12,10 +12,10 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-static size_t expert_index(const struct fm_adapter *a, int l, int e)
+static size_t expert_index(const struct fm_adapter *a, int m, int e)
 {
-    assert(l >= 0 && l < a->M && e >= 0 && e < a->E);
-    return (size_t)l * (size_t)a->E + (size_t)e;
+    assert(m >= 0 && m < a->M && e >= 0 && e < a->E);
+    return (size_t)m * (size_t)a->E + (size_t)e;
 }
 
 /* Floats of one part of an expert of width k. */
@@ -101,11 +101,11 @@ void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
 {
     assert(a->device == &fm_device_host);
     memset(a->values, 0, count_all(a) * sizeof *a->values);
-    for (int l = 0; l < a->M; l++)
+    for (int m = 0; m < a->M; m++)
         for (int e = 0; e < a->E; e++)
             for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {
-                float *p = fm_adapter_part(a, a->values, l, e, (enum fm_lora)part);
-                size_t n = part_count(a, a->widths[expert_index(a, l, e)], (enum fm_lora)part);
+                float *p = fm_adapter_part(a, a->values, m, e, (enum fm_lora)part);
+                size_t n = part_count(a, a->widths[expert_index(a, m, e)], (enum fm_lora)part);
                 uint64_t at = (uint64_t)(p - a->values);
                 for (size_t i = 0; i < n; i++)
                     p[i] = (float)(fm_rng_normal(seed, FM_STREAM_LORA, at + i) / a->r);
@@ -121,26 +121,26 @@ static size_t part_offset(const struct fm_adapter *a, uint32_t k, enum fm_lora p
     return offset;
 }
 
-float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, enum fm_lora part)
+float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, enum fm_lora part)
 {
-    size_t i = expert_index(a, l, e);
+    size_t i = expert_index(a, m, e);
     return block + a->offset[i] + part_offset(a, a->widths[i], part);
 }
 
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
-                      float *down, int l, int e)
+                      float *down, int m, int e)
 {
-    int k = (int)a->widths[expert_index(a, l, e)], r = a->r, H = a->H;
+    int k = (int)a->widths[expert_index(a, m, e)], r = a->r, H = a->H;
     float s = a->alpha / (float)r;
     assert(a->device == ops->device);
     if (k == 0)
         return;
-    const float *gate_A = fm_adapter_part(a, a->values, l, e, FM_GATE_A);
-    const float *gate_B = fm_adapter_part(a, a->values, l, e, FM_GATE_B);
-    const float *up_A = fm_adapter_part(a, a->values, l, e, FM_UP_A);
-    const float *up_B = fm_adapter_part(a, a->values, l, e, FM_UP_B);
-    const float *down_A = fm_adapter_part(a, a->values, l, e, FM_DOWN_A);
-    const float *down_B = fm_adapter_part(a, a->values, l, e, FM_DOWN_B);
+    const float *gate_A = fm_adapter_part(a, a->values, m, e, FM_GATE_A);
+    const float *gate_B = fm_adapter_part(a, a->values, m, e, FM_GATE_B);
+    const float *up_A = fm_adapter_part(a, a->values, m, e, FM_UP_A);
+    const float *up_B = fm_adapter_part(a, a->values, m, e, FM_UP_B);
+    const float *down_A = fm_adapter_part(a, a->values, m, e, FM_DOWN_A);
+    const float *down_B = fm_adapter_part(a, a->values, m, e, FM_DOWN_B);
     /* Gate rows are every other row: a leading dimension of two rows picks them. */
     if (gate_up) {
         ops->gemm(false, false, k, H, r, s, fm_f32(gate_B), r, fm_f32(gate_A), H, 1, gate_up,

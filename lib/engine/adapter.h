@@ -23,8 +23,8 @@ enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_
 struct fm_adapter {
     int M, E, H, r;
     float alpha;
-    uint32_t *widths;               /* (M, E): channels with an adapter */
-    uint64_t *offset;               /* (M E + 1): floats before expert (l, e) */
+    uint32_t *widths; /* (M, E): channels with an adapter */
+    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts, */
     const struct fm_device *device; /* where values lie */
     float *values; /* all parts, expert after expert, parts in the order of enum fm_lora */
 };
@@ -42,13 +42,14 @@ int fm_adapter_place(struct fm_adapter *a, const struct fm_device *device, struc
  * alone. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 
-/* A part of expert (l, e) inside a block laid out as `values` (so gradients and moments too) */
-float *fm_adapter_part(const struct fm_adapter *a, float *block, int l, int e, enum fm_lora part);
+/* A part of expert e of the m-th layer of experts, inside a block laid out as `values` (so
+ * gradients and moments too) */
+float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, enum fm_lora part);
 
-/* Add the adapter of (l, e) to gate_up (2 cap, H) and down (cap, H), which the caller copied from
- * the base, on the device of ops and of the values; rows [width, cap) are not touched.  Either may
- * be NULL: not wanted. */
+/* Add the adapter of that expert to gate_up (2 cap, H) and down (cap, H), which the caller copied
+ * from the base, on the device of ops and of the values; rows [width, cap) are not touched.  Either
+ * may be NULL: not wanted. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
-                      float *down, int l, int e);
+                      float *down, int m, int e);
 
 #endif

@@ -116,7 +116,7 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
 {
     const struct fm_sweep *s = r->sweep;
     const struct fm_config *c = s->config;
-    const struct fm_lane *who = &r->lane[lane];
+    const struct fm_lane *own = &r->lane[lane];
     const struct fm_batch *batch = &r->batch[k->b];
     const struct fm_block *block = &s->block[s->block_of[k->b]];
     size_t row = (size_t)c->H * sizeof(float), size = (size_t)k->n * row;
@@ -135,20 +135,20 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
                  fm_f32(r->nonlayer->lm_head), c->H, 0, logits, c->V);
     if (r->nonlayer->lm_head_bias)
         s->ops->add_rows(logits, r->nonlayer->lm_head_bias, k->n, c->V);
-    if (who->backward && k->saved[lane]) /* the gradient may not overwrite what others learn from */
+    if (own->backward && k->saved[lane]) /* the gradient may not overwrite what others learn from */
         s->ops->copy(logits = k->logits, k->saved[lane],
                      (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)
         tap_logits(r, k, logits);
-    struct fm_loss_weights weights = {who->ce, who->kl, 1 / (float)(batch->S * (batch->T - 1))};
-    find_losses(r, k, lane, logits, who->backward ? &weights : NULL);
-    sum_chunk(sum, k, lane, who->teacher);
+    struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};
+    find_losses(r, k, lane, logits, own->backward ? &weights : NULL);
+    sum_chunk(sum, k, lane, own->teacher);
     if (!isfinite(sum->ce) || !isfinite(sum->kl))
         return fm_fail(err, FM_EFORMAT, "the loss of lane %d, batch %d is not finite", lane,
                        r->base + k->b);
     if (tapped)
         tap_logprob(r, k);
-    if (!who->backward)
+    if (!own->backward)
         return FM_OK;
     s->ops->zero(k->dx, size);
     s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V,

@@ -14,10 +14,10 @@ static size_t channels_max(const struct fm_sweep *s)
 {
     const uint32_t *caps = fm_model_caps(s->model);
     size_t most = 0, E = (size_t)s->config->E;
-    for (size_t l = 0; l < (size_t)s->config->M; l++) {
+    for (size_t m = 0; m < (size_t)s->config->M; m++) {
         size_t sum = 0;
         for (size_t e = 0; e < E; e++)
-            sum += caps[l * E + e];
+            sum += caps[m * E + e];
         most = sum > most ? sum : most;
     }
     return most;
@@ -30,17 +30,17 @@ int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
     size_t down = channels_max(s) * (size_t)s->config->H * sizeof(float);
     s->merges = 0;
     for (int i = 0; i < r->lanes; i++) {
-        const struct fm_lane *who = &r->lane[i];
+        const struct fm_lane *own = &r->lane[i];
         int m = 0;
         while (m < s->merges &&
-               (s->merged[m].adapter != who->adapter || s->merged[m].round != who->round))
+               (s->merged[m].adapter != own->adapter || s->merged[m].round != own->round))
             m++;
-        if (!who->adapter || m < s->merges)
+        if (!own->adapter || m < s->merges)
             continue;
-        assert(who->adapter->device == device);
+        assert(own->adapter->device == device);
         struct fm_merged *new = &s->merged[s->merges++];
-        new->adapter = who->adapter;
-        new->round = who->round;
+        new->adapter = own->adapter;
+        new->round = own->round;
         if (new->gate_up)
             continue;
         new->gate_up = device->alloc((size_t)s->config->expert->rows * down, "merged weights", err);
@@ -93,9 +93,9 @@ void fm_merge_layer(struct fm_sweeping *r)
 const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane)
 {
     const struct fm_sweep *s = r->sweep;
-    const struct fm_lane *who = &r->lane[lane];
-    for (int m = 0; who->adapter && m < s->merges; m++)
-        if (s->merged[m].adapter == who->adapter && s->merged[m].round == who->round)
+    const struct fm_lane *own = &r->lane[lane];
+    for (int m = 0; own->adapter && m < s->merges; m++)
+        if (s->merged[m].adapter == own->adapter && s->merged[m].round == own->round)
             return &s->merged[m].layer;
     return r->layer;
 }

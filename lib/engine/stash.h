@@ -12,7 +12,7 @@
 struct fm_stash {
     size_t record; /* bytes of one, a multiple of FM_ALIGN */
     size_t count;  /* records that this run may use */
-    size_t held;   /* records that block has room for */
+    size_t held;   /* records that fit into block */
     const struct fm_device *device;
     char *block;    /* on the device */
     int32_t *first; /* (held, E micro-batches of a block + 1): the host's part, which expert has

@@ -129,7 +129,7 @@ static const struct fm_visitor *forward_visitor(const struct fm_sweeping *r)
     return r->visitor && r->visitor->forward && r->m >= 0 ? r->visitor : NULL;
 }
 
-/* where (micro-batches of a block) is room for the views' places. */
+/* where (micro-batches of a block) is memory for the views' places. */
 static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_view *where,
                        struct fm_err *err)
 {
@@ -182,8 +182,8 @@ static int turn_of(const struct fm_sweeping *r, int b, int nth)
     return b * r->backs + nth;
 }
 
-/* The way back of a block and lane through the layer; where (micro-batches of a block) is room for
- * the views' places. */
+/* The way back of a block and lane through the layer; where (micro-batches of a block) is memory
+ * for the views' places. */
 static int backward_one(const struct fm_sweeping *r, int block, int lane,
                         struct fm_expert_view *where, struct fm_err *err)
 {

@@ -114,7 +114,7 @@ static int check_space(struct fm_export_report *r, const char *output, struct fm
 {
     if (strcmp(output, "-") == 0)
         return FM_OK;
-    return fm_run_room(output, "export", r->bytes_out, &r->bytes_free, err);
+    return fm_run_space(output, "export", r->bytes_out, &r->bytes_free, err);
 }
 
 static int plan(struct fm_exportplan *p, const struct fm_run_options *run,

@@ -3,7 +3,7 @@
  * programs load, made from the bundle without the original checkpoint.  It knows which bytes of the
  * bundle an export has and what it says of itself.  It does not know how the bundle lies on disk
  * (formats/bundle), where an expert lies in it (lib/stage/volumes.h), which widths a mask has
- * (lib/masks), or who asks.
+ * (lib/masks), or what it is for.
  *
  * The forms that an export can have are the layouts, each in a file of its own (layouts.h).  Where
  * a layout rounds widths up, or options.pad_multiple does, the channels that come with it are the

@@ -13,7 +13,7 @@
 
 /* ---- making it ---- */
 
-/* Room for one more behind n.  A list has room for `first` and then for twice as many as before. */
+/* Memory for one more behind n.  A list can hold `first` and then for twice as many as before. */
 static int grow(void **list, size_t n, size_t first, size_t size, const char *what,
                 struct fm_err *err)
 {
@@ -23,7 +23,8 @@ static int grow(void **list, size_t n, size_t first, size_t size, const char *wh
     return fm_grow(list, n ? 2 * n : first, size, what, err);
 }
 
-/* Most parts that layouts have of all experts: what is not used of so much room is not touched. */
+/* Most parts that layouts have of all experts: what is not used of so much memory is not touched.
+ */
 static size_t most_parts(const struct fm_exportplan *p)
 {
     return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
@@ -113,7 +114,7 @@ void fm_exportplan_release(struct fm_exportplan *p)
     free(p->file);
     free(p->widths.kept);
     free(p->widths.stored);
-    free(p->room);
+    free(p->planned_for);
     free(p->family);
     *p = (struct fm_exportplan){0};
 }

@@ -1,9 +1,9 @@
 /*
  * The plan of an export: which member of an open family, as wide as which channels, in which
- * tensors, from which bytes of the bundle, in which files of which size, with which texts.  Who
- * writes an export follows it, who lists exports counts it, and fm-verify plans an export again to
- * compare files with it.  lib/export/planner.h makes it; here is what it is, and what follows from
- * it.
+ * tensors, from which bytes of the bundle, in which files of which size, with which texts.  The
+ * writer of an export follows it, a list of exports counts it, and fm-verify plans an export again
+ * to compare files with it.  lib/export/planner.h makes it; here is what it is, and what follows
+ * from it.
  */
 #ifndef FM_EXPORTPLAN_H
 #define FM_EXPORTPLAN_H
@@ -18,7 +18,7 @@
 
 /* Where a tensor's bytes come from. */
 enum fm_fill {
-    FM_FILL_COPY,    /* a tensor of the bundle that is no expert's */
+    FM_FILL_COPY,    /* a tensor of the bundle outside the experts */
     FM_FILL_WIDENED, /* one of the shared expert, with zeros behind its channels */
     FM_FILL_EXPERTS, /* blocks, one after another */
     FM_FILL_UNSET    /* one number, -1: the budget to start with is not chosen here */
@@ -56,8 +56,8 @@ struct fm_planned_file {
 
 struct fm_planned_widths {
     uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
-    uint32_t *stored;           /* (M, E): channels that files have room for, those behind zero */
-    int shared;                 /* channels that files have room for in the shared expert */
+    uint32_t *stored;           /* (M, E): channels that files can hold, those behind zero */
+    int shared;                 /* channels that files can hold of the shared expert */
     uint64_t by_layout, by_pad; /* channels kept and not in the mask, and why: struct
                                    fm_export_report */
 };
@@ -67,7 +67,7 @@ struct fm_planned_widths {
 struct fm_planned_code {
     int count;
     bool tokenizer;  /* one is the tokenizer's */
-    char names[512]; /* as many as have room: "a.py, b.py" */
+    char names[512]; /* as many as fit: "a.py, b.py" */
 };
 
 struct fm_exportplan {
@@ -82,8 +82,8 @@ struct fm_exportplan {
     size_t blocks;
     struct fm_planned_file *file; /* weight files and their index, then texts */
     size_t files;
-    size_t weight_files; /* of these, made for `room`; 0: none yet */
-    uint32_t *room;      /* (M, E): widths.stored, when the weight files were planned */
+    size_t weight_files;   /* of these, made for `planned_for`; 0: none yet */
+    uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
@@ -101,12 +101,12 @@ uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct f
 /* Of a block's expert. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
-/* Channels that files have room for: of the m-th layer of experts; of all. */
+/* Channels that files can hold: of the m-th layer of experts; of all. */
 uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 /* Channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
-/* Have files room for every channel of the model, whatever the mask says? */
+/* Can files hold every channel of the model, whatever the mask says? */
 bool fm_exportplan_full(const struct fm_exportplan *p);
 /* A width as this export has it: rounded up to pad_multiple, where it stays a multiple of what the
  * training and the layout's kernels ask for. */
@@ -119,7 +119,7 @@ const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
                          struct fm_err *err);
 
-/* ---- for who plans ---- */
+/* ---- for planners ---- */
 
 /* Add a tensor; `like` is copied, its name too.  Dtype, shape, fill and m are set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,

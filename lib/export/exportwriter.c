@@ -32,7 +32,7 @@ struct piece {
     uint64_t from, size;
 };
 
-/* The pieces of a file in order; *count of them.  With `whole` a tensor that is no expert's, and
+/* The pieces of a file in order; *count of them.  With `whole` a tensor outside the experts, and
  * has one digest for all of it, is one piece. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool whole, struct fm_err *err)
@@ -101,7 +101,7 @@ static int write_part(struct filework *f, const struct piece *p, struct fm_hashe
     return rc;
 }
 
-/* All of a tensor that is no expert's, in order, and its digest. */
+/* All of a tensor outside the experts, in order, and its digest. */
 static int write_whole(struct filework *f, const struct piece *p, struct fm_err *err)
 {
     const struct fm_planned_tensor *t = p->tensor;
@@ -215,7 +215,7 @@ static void fill_piece(void *arg, int i)
         fm_parallel_fail(&v->w->parallel, &err);
 }
 
-/* A piece that is filled; with the last one of a tensor that is no expert's, that one is checked.
+/* A piece that is filled; with the last one of a tensor outside the experts, that one is checked.
  */
 static int stream_piece(struct writer *w, const struct piece *p, const char *bytes,
                         struct fm_err *err)

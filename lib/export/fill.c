@@ -58,7 +58,7 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
         if (end <= from)
             continue;
         if (at > from && end - from > limit)
-            return at; /* whole blocks, as many as there is room for */
+            return at; /* whole blocks, as many as fit */
         at = b->at + cut_block(p, b, at - b->at, limit - (at - from));
         if (at < end)
             return at;

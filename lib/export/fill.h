@@ -10,8 +10,9 @@
 /*
  * Bytes [from, from + size) of a tensor into dst; both ends are cuts.  The family is open with
  * FM_OPENED_WEIGHTS, but for FM_FILL_UNSET.  Where it is open with FM_OPENED_CHECKSUMS, too,
- * FM_EFORMAT names the expert and the channels that are not those of their digest; a tensor that is
- * no expert's has one digest for all its bytes: who takes all of them in order checks that.
+ * FM_EFORMAT names the expert and the channels that are not those of their digest; a tensor
+ * outside the experts has one digest for all its bytes: code that takes all of them in order checks
+ * that.
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);
@@ -26,7 +27,7 @@ void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, 
 uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                            uint64_t limit);
 
-/* FM_EFORMAT where `digest`, of all bytes of a tensor that is no expert's, is not the bundle's. */
+/* FM_EFORMAT where `digest`, of all bytes of a tensor outside the experts, is not the bundle's. */
 int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                   const struct fm_digest *digest, struct fm_err *err);
 

@@ -45,10 +45,10 @@ struct list {
 
 static void add(struct list *l, const char *before, struct span s, const char *behind)
 {
-    size_t room = l->capacity - l->used;
+    size_t left = l->capacity - l->used;
     int n =
-        snprintf(l->text + l->used, room, "%s%.*s%s", before, (int)(s.end - s.at), s.at, behind);
-    l->failed |= n < 0 || (size_t)n >= room;
+        snprintf(l->text + l->used, left, "%s%.*s%s", before, (int)(s.end - s.at), s.at, behind);
+    l->failed |= n < 0 || (size_t)n >= left;
     l->used += l->failed ? 0 : (size_t)n;
 }
 

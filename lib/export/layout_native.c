@@ -36,10 +36,10 @@ static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_
 static int plan_files(struct fm_exportplan *p, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int l = 0; l < p->from->config.M && !rc; l++) {
+    for (int m = 0; m < p->from->config.M && !rc; m++) {
         char name[FM_VOLUMES_NAME_BYTES];
-        snprintf(name, sizeof name, FM_WEIGHTS_LAYER, p->from->config.moe[l]);
-        rc = add_file(p, name, l, err);
+        snprintf(name, sizeof name, FM_WEIGHTS_LAYER, p->from->config.moe[m]);
+        rc = add_file(p, name, m, err);
     }
     return rc ? rc : add_file(p, FM_WEIGHTS_REST, -1, err);
 }

@@ -2,8 +2,8 @@
  * The layouts: the forms that an export can have.  Each is one descriptor in a file of its own,
  * lib/export/layout_*.c, and one row of the list below; nothing else knows a layout by its name.
  * The descriptor says which widths the files have, which tensors, in which
- * files, what config.json and the model card say, who can split it over devices and which options
- * it takes.  What layouts have in common are functions that their descriptors name.
+ * files, what config.json and the model card say, which servers can split it over devices and which
+ * options it takes.  What layouts have in common are functions that their descriptors name.
  *
  * A layout has one form for all runtimes, or one more for vLLM's fused kernels, a descriptor too.
  */
@@ -40,7 +40,7 @@ struct fm_layout {
                            starts with, --fit has nothing to choose */
     const char *capped; /* all_members: what lists call it with a load cap; NULL: it takes none */
     bool one_width;     /* of all experts of the model, whatever the mask gives each of them */
-    bool full;          /* files have room for all channels of every expert, zero where removed */
+    bool full;          /* files can hold all channels of every expert, zero where removed */
     uint32_t multiple;  /* its kernels need widths that are multiples of it; 1: any */
     /* From the mask's widths to wider ones; NULL: they are the mask's. */
     void (*level)(struct fm_exportplan *p);
@@ -53,13 +53,13 @@ struct fm_layout {
     int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
     bool extra;   /* --keep-extra: layers for multi-token prediction are read at the width that they
                      have, that of the original */
-    bool sharded; /* --shard-size is obeyed; the size of files is no matter of choice else */
+    bool sharded; /* --shard-size is obeyed; without it the layout gives the size of files */
     /* Put all tensors into files. */
     int (*files)(struct fm_exportplan *p, struct fm_err *err);
 
     /* ---- what the texts say ---- */
 
-    bool code; /* modeling_fm.py belongs to it, which who loads it must trust */
+    bool code; /* modeling_fm.py belongs to it, which loading it must trust */
     /* Edit the checkpoint's config.json; NULL: as it is. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about;        /* what it is, for the model card */

@@ -124,7 +124,7 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
     return rc;
 }
 
-/* Manifest facts that are words: cut to their room, the tables have their own words for these. */
+/* Manifest facts that are words: cut to their column, the tables have their own words for these. */
 static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
     const char *stage, *family;

@@ -17,7 +17,7 @@
 #include "lib/stage/segments.h"
 #include "lib/stage/volumes.h"
 
-/* A tensor that is no expert's, under the checkpoint's name. */
+/* A tensor outside the experts, under the checkpoint's name. */
 struct fm_opened_tensor {
     struct fm_tensor t;             /* name borrowed; offset absolute in the bundle */
     const struct fm_digest *digest; /* NULL: checksums were not asked for */

@@ -79,7 +79,7 @@ static int check_values(const struct fm_exportplan *p, struct fm_err *err)
 {
     const char *given = p->options.base_model;
     if (given && (!fm_hfcache_is_name(given) || strlen(given) >= sizeof p->from->name))
-        return fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is no name of the form org/name",
+        return fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is not a name of the form org/name",
                        given);
     return FM_OK;
 }
@@ -121,8 +121,8 @@ int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
     size_t n = fm_opened_experts(from);
     p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
     p->widths.stored = fm_alloc(n, sizeof *p->widths.stored, "widths", err);
-    p->room = fm_alloc(n, sizeof *p->room, "widths", err);
-    int rc = p->widths.kept && p->widths.stored && p->room ? FM_OK : err->code;
+    p->planned_for = fm_alloc(n, sizeof *p->planned_for, "widths", err);
+    int rc = p->widths.kept && p->widths.stored && p->planned_for ? FM_OK : err->code;
     if (!rc)
         rc = check_values(p, err);
     if (!rc)
@@ -265,7 +265,7 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
         return rc;
     sort_tensors(p);
     p->weight_files = p->files;
-    memcpy(p->room, p->widths.stored, fm_opened_experts(p->from) * sizeof *p->room);
+    memcpy(p->planned_for, p->widths.stored, fm_opened_experts(p->from) * sizeof *p->planned_for);
     return FM_OK;
 }
 
@@ -324,8 +324,9 @@ int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
     int rc = check_shared(p, err);
     if (rc)
         return rc;
-    bool fits = p->weight_files > 0 && memcmp(p->room, p->widths.stored,
-                                              fm_opened_experts(p->from) * sizeof *p->room) == 0;
+    bool fits =
+        p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
+                                      fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
     fm_exportplan_forget(p, fits ? p->weight_files : 0);
     if (!fits)
         rc = plan_weights(p, err);

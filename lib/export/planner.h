@@ -9,7 +9,7 @@
  *     fm_exportplan_release(&p);
  *
  * One plan is for one set of options.  Another member changes its widths and texts; tensors and
- * weight files stay as long as they have room for the same channels.
+ * weight files stay as long as they hold the same number of channels.
  */
 #ifndef FM_PLANNER_H
 #define FM_PLANNER_H
@@ -30,7 +30,7 @@ bool fm_planner_keeps(const struct fm_export_options *options, double budget);
  * cannot follow them.  Release in every case. */
 int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
                      const struct fm_export_options *options, struct fm_err *err);
-/* The widths of a member alone: for who counts channels. */
+/* The widths of a member alone: for counting channels. */
 void fm_planner_widths(struct fm_exportplan *p, int index);
 /* Widths, tensors, files and texts of a member.  FM_ECONFIG where the layout cannot hold them. */
 int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err);

@@ -84,7 +84,7 @@ static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_w
     return t;
 }
 
-/* The cuts of experts [first, first + n) in one tensor, as wide as files have room for. */
+/* The cuts of experts [first, first + n) in one tensor, as wide as files can hold. */
 static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                      struct fm_err *err)
 {

@@ -1,6 +1,6 @@
 /*
  * Whose code an export runs.  Layouts with our modelling file are loaded with trust_remote_code,
- * and who gives that trusts every Python file of the directory and every auto_map.  So what the
+ * and giving that trusts every Python file of the directory and every auto_map.  So what the
  * checkpoint's author put there stays behind, unless --allow-code: Python files,
  * adapter_config.json (by which a loader takes another model), and of every carried *config.json
  * the auto_map, also one that names another repository.  Layouts with stock names need no trust and

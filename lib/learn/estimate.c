@@ -110,13 +110,13 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                                       (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
     int rows = sweep->rows > INT_MAX ? INT_MAX : (int)sweep->rows;
     rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
-    uint64_t room = fm_estimate_boundaries(model, rows, memory);
-    uint64_t spill = boundaries > room ? boundaries - room : 0;
+    uint64_t space = fm_estimate_boundaries(model, rows, memory);
+    uint64_t spill = boundaries > space ? boundaries - space : 0;
     bool stay = fm_model_resident_bytes(model) >= fm_model_layer_bytes(model) * (uint64_t)c->L;
     uint64_t merged =
         (uint64_t)c->E * (uint64_t)c->I * fm_expert_channel_params(c->expert, c->H) * sizeof(float);
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
-    uint64_t left = room - (boundaries - spill), kept = inner < left ? inner : left;
+    uint64_t left = space - (boundaries - spill), kept = inner < left ? inner : left;
     uint64_t resident = PROCESS_BYTES + boundaries - spill + kept + fm_model_resident_bytes(model) +
                         (uint64_t)sweep->merged * merged +
                         scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
@@ -164,15 +164,15 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
 {
     const char *temp = fm_file_temp_directory();
     char needed[32], has[32];
-    uint64_t room = 0;
+    uint64_t space = 0;
     bool writes = fm_comm_rank(run->comm) == 0;
     int rc =
-        writes ? fm_run_room(run->output, "output", estimate->disk + copied, &room, err) : FM_OK;
+        writes ? fm_run_space(run->output, "output", estimate->disk + copied, &space, err) : FM_OK;
     if (!rc && estimate->spill > 0)
-        rc = fm_file_free_space(temp, &room, err);
-    if (!rc && estimate->spill > 0 && room < estimate->spill) {
+        rc = fm_file_free_space(temp, &space, err);
+    if (!rc && estimate->spill > 0 && space < estimate->spill) {
         fm_units_bytes(needed, estimate->spill);
-        fm_units_bytes(has, room);
+        fm_units_bytes(has, space);
         return fm_fail(err, FM_EIO,
                        "temporary files take %s, %s are free in '%s'; give more --memory, or point "
                        "TMPDIR at another disk",

@@ -92,7 +92,7 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory);
 
 /*
- * Before the run: room for the output (FM_ECREATE), `copied` bytes of its input included, and for
+ * Before the run: space for the output (FM_ECREATE), `copied` bytes of its input included, and for
  * what is spilled (FM_EIO).  Gives the advice below.
  */
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,

@@ -31,7 +31,7 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
 }
 
 /* Fewer masks than this would make the teacher, and reading the layers, the main work; their
- * boundaries are spilled where memory has no room for them. */
+ * boundaries are spilled where they do not fit into memory. */
 #define GROUP_MIN 16
 
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory)

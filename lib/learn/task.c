@@ -71,7 +71,7 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
     if (!rc)
         rc = fm_hfdir_open(&task->dir, run->model, err);
     if (!rc)
-        rc = fm_model_take(&task->model, &task->dir, task->memory / 2, err);
+        rc = fm_model_open_dir(&task->model, &task->dir, task->memory / 2, err);
     if (!rc)
         rc = fm_run_ops(&task->ops, run, fm_model_dtype(task->model), err);
     if (rc)

@@ -1,7 +1,7 @@
 /*
  * Families grow during a run, so the state file's arrays say how long they were, and
- * reading makes room first.  Widths from the file are checked to be actions: the file is ours, but
- * a disk is not to be trusted with an index into an array.
+ * reading allocates them first.  Widths from the file are checked to be actions: the file is ours,
+ * but a disk is not to be trusted with an index into an array.
  */
 #include "lib/learn/trainstate.h"
 
@@ -124,7 +124,7 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
     return rc;
 }
 
-/* Make room in the families for what the state file has. */
+/* Grow the families to hold what the state file has. */
 static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
@@ -138,7 +138,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
                            (unsigned long long)count);
         if (count == 0)
             continue;
-        /* Copies of the full mask make room for the arrays that are read. */
+        /* Copies of the full mask make space for the arrays that are read. */
         struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
         int rc = fm_grow((void **)&f->mask, count, sizeof *f->mask, "masks", err);
         if (!rc)

@@ -83,7 +83,7 @@ uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths)
     return fm_masks_channels(f) - kept;
 }
 
-static int make_room(struct fm_masks *f, struct fm_err *err)
+static int reserve(struct fm_masks *f, struct fm_err *err)
 {
     if (f->count < f->capacity)
         return FM_OK;
@@ -105,7 +105,7 @@ int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method m
 {
     uint64_t removed = fm_masks_removed(f, widths);
     assert(f->count == 0 || removed > f->mask[f->count - 1].removed);
-    int rc = make_room(f, err);
+    int rc = reserve(f, err);
     if (rc)
         return rc;
     f->mask[f->count] = (struct fm_mask){.removed = removed, .method = method, .step = step};
@@ -139,7 +139,7 @@ void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths)
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 {
     assert(f->count == 0);
-    int rc = make_room(f, err);
+    int rc = reserve(f, err);
     if (rc)
         return rc;
     f->mask[0] = (struct fm_mask){.method = method};

@@ -32,7 +32,7 @@ struct fm_checkpoint {
     enum fm_dtype dtype;     /* of every expert weight, as it is written */
     struct fm_share *expert; /* (M, E, tensors) */
     int tensors;             /* that an expert is in: rows of the family's table */
-    struct fm_stored *rest;  /* every other tensor that is no scales, sorted by name */
+    struct fm_stored *rest;  /* every other tensor but scales, sorted by name */
     struct fm_stored *extra; /* those of no decoder layer, sorted by name: not in rest */
     size_t experts, rests;   /* counts: shares of experts, other tensors */
     size_t extras;
@@ -55,7 +55,7 @@ uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct 
 
 /*
  * Names in exports.  Of the row of the family's table with that part, for layer l and expert e;
- * and of a tensor of the checkpoint that is no expert's (its own where the table has none).
+ * and of a tensor of the checkpoint outside the experts (its own where the table has none).
  */
 void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
                         enum fm_naming naming, enum fm_weight_part part, int l, int e);

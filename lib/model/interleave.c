@@ -13,8 +13,8 @@
 /* A tile of 64 x 64 halves is two times 8 KiB: source and destination stay in the first cache. */
 #define TILE 64
 
-void fm_layout_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
-                      size_t size)
+void fm_interleave_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
+                          size_t size)
 {
     for (int j = 0; j < n; j++)
         memcpy((char *)to + (size_t)j * step,
@@ -25,8 +25,8 @@ void fm_interleave_rows(void *gate_up, const void *gate, const void *up, const i
                         int I, int H, int element)
 {
     size_t row = (size_t)H * (size_t)element;
-    fm_layout_spread(gate_up, 2 * row, gate, order, I, row);
-    fm_layout_spread((char *)gate_up + row, 2 * row, up, order, I, row);
+    fm_interleave_spread(gate_up, 2 * row, gate, order, I, row);
+    fm_interleave_spread((char *)gate_up + row, 2 * row, up, order, I, row);
 }
 
 void fm_interleave_undo(void *rows, const void *gate_up, int which, int n, int H, int element)

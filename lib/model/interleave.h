@@ -1,5 +1,5 @@
 /*
- * One expert's weights between the checkpoint's three matrices and the online layout
+ * One expert's weights between the checkpoint's three matrices and the order of a bundle
  * (METHOD.md 5), as bytes: rows and elements move, values are not looked at.
  *
  *     checkpoint   gate (I, H), up (I, H), down (H, I)
@@ -9,15 +9,15 @@
  * already; `element` is the size of a weight, 2 or 4 bytes.  Sources and destinations do not
  * overlap.
  */
-#ifndef FM_LAYOUT_H
-#define FM_LAYOUT_H
+#ifndef FM_INTERLEAVE_H
+#define FM_INTERLEAVE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* n items of `size` bytes in order, `step` bytes apart in `to`: item order[j] comes j-th. */
-void fm_layout_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
-                      size_t size);
+void fm_interleave_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
+                          size_t size);
 
 /* gate and up rows in order, interleaved: gate_up (2 I, H). */
 void fm_interleave_rows(void *gate_up, const void *gate, const void *up, const int32_t *order,

@@ -63,7 +63,7 @@ struct raw {
     const struct fm_scales *scales; /* NULL: values */
 };
 
-/* n elements of it where operations read them; `on_device` is room for what they are scaled by. */
+/* n elements of it where operations read them; `on_device` receives what they are scaled by. */
 static struct fm_in stage_in(const struct fm_model *m, const struct raw *src, size_t n,
                              struct fm_scales *on_device)
 {

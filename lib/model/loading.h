@@ -86,7 +86,7 @@ void fm_loading_join(struct fm_model *m);
 enum fm_dtype fm_slots_held(const struct fm_model *m);
 
 /* Bytes that an array of n takes among a layer's; that layer l takes. */
-static inline size_t fm_slots_room(uint64_t n, enum fm_dtype dtype)
+static inline size_t fm_slots_size(uint64_t n, enum fm_dtype dtype)
 {
     return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }

@@ -130,7 +130,7 @@ static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool
 }
 
 /* Bytes that a tensor takes among a layer's raw ones. */
-static size_t raw_room(const struct fm_tensor *t)
+static size_t raw_slot(const struct fm_tensor *t)
 {
     return (size_t)(t->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
@@ -164,9 +164,9 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
     for (size_t i = 0; i < layer->places; i++) {
         struct fm_model_tensor *p = &layer->place[i];
         p->raw = layer->raw_bytes;
-        layer->raw_bytes += raw_room(p->at.tensor);
+        layer->raw_bytes += raw_slot(p->at.tensor);
         p->raw_scale = layer->raw_bytes;
-        layer->raw_bytes += p->at.scale ? raw_room(p->at.scale) : 0;
+        layer->raw_bytes += p->at.scale ? raw_slot(p->at.scale) : 0;
     }
     return FM_OK;
 }
@@ -411,8 +411,8 @@ int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, st
     return open_model(model, path, NULL, memory, err);
 }
 
-int fm_model_take(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
-                  struct fm_err *err)
+int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
+                      struct fm_err *err)
 {
     return open_model(model, dir->path, dir, memory, err);
 }

@@ -11,7 +11,7 @@
  * the matrices of experts and MLPs stay bfloat16 where they are that on disk and the products of
  * the table in use would round them to it.  One layer is resident at a time, the next is read
  * ahead; where
- * --memory has room for all of them they stay.  A model is opened from
+ * all of them fit into --memory they stay.  A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
  *     by a permutation given with fm_model_rank),
  *   - a bundle, or a `native` or `ragged` export (already ranked, maybe clipped).
@@ -42,8 +42,8 @@ struct fm_model;
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
 /* The same of a checkpoint or ragged export whose directory is open already, so that all that is
  * said of it comes from one opening.  Borrows dir until close. */
-int fm_model_take(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
-                  struct fm_err *err);
+int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
+                      struct fm_err *err);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);
@@ -89,7 +89,7 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
 /*
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32; a
  * bundle keeps them in fm_model_dtype.  From now on they are read as they will be there: all of
- * them, or all but the experts', for who merges an adapter into those and rounds afterwards.  Plain
+ * them, or all but the experts', for merging an adapter into those and rounding afterwards.  Plain
  * weights are the same in any case.  What a caller has of weights is gone.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };

@@ -25,24 +25,24 @@ size_t fm_slots_bytes(const struct fm_model *m, int l)
     const struct fm_config *c = &m->config;
     enum fm_dtype held = fm_slots_held(m);
     uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
-    size_t sum = fm_slots_room((uint64_t)c->expert->rows * channels * H, held) +
-                 fm_slots_room(channels * H, held);
+    size_t sum = fm_slots_size((uint64_t)c->expert->rows * channels * H, held) +
+                 fm_slots_size(channels * H, held);
     if (c->expert->bias)
-        sum += fm_slots_room((uint64_t)c->expert->rows * channels, FM_F32);
+        sum += fm_slots_size((uint64_t)c->expert->rows * channels, FM_F32);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
-            sum += fm_slots_room(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : FM_F32);
+            sum += fm_slots_size(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : FM_F32);
     return sum;
 }
 
 static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
 {
     struct fm_out y = {*at, dtype};
-    *at += fm_slots_room(n, dtype);
+    *at += fm_slots_size(n, dtype);
     return y;
 }
 
-/* Memory of a slot; the shared slot has room for the largest layer. */
+/* Memory of a slot; the largest layer fits into the shared slot. */
 static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     size_t E = (size_t)m->config.E;

@@ -130,7 +130,7 @@ static const cJSON *native_widths(const cJSON *json)
 /* FM_NAMING_RAGGED where config.json has widths; experts of three dimensions are refused. */
 static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
-    struct fm_err unread = {0}; /* a broken config.json is reported by who parses it whole */
+    struct fm_err unread = {0}; /* a broken config.json is reported when it is parsed whole */
     cJSON *json = NULL;
     bool has = !fm_json_tree(&json, t->config, t->config_bytes, &unread) &&
                cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;

@@ -38,8 +38,8 @@ void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_con
 bool fm_stored_blocks(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                       const char *weight);
 
-/* FM_EFORMAT where `name`, of codes or scales that go by names of their own, stands for a weight
- * that is there as plain numbers, too: `plain`, NULL: it is not. */
+/* FM_EFORMAT where `name`, of codes or scales that go by names of their own, takes the place of a
+ * weight that is there as plain numbers, too: `plain`, NULL: it is not. */
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
@@ -86,7 +86,7 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
                      const struct fm_scales *scales, size_t n);
 
 /*
- * What a conversion of the codes needs, from the bytes of their scales: `scale` has room for
+ * What a conversion of the codes needs, from the bytes of their scales: `scale` can hold
  * fm_stored_scale_count floats and is borrowed.  FM_EFORMAT, naming tensor and element, where one
  * cannot be a scale.
  */

@@ -70,7 +70,7 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
     return !rc && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err) : rc;
 }
 
-/* A tensor that is no expert's, as the bundle has it. */
+/* A tensor outside the experts, as the bundle has it. */
 static struct fm_tensor written(const struct fm_config *c, const struct fm_stored *s)
 {
     struct fm_tensor t = *s->tensor;
@@ -230,12 +230,12 @@ static uint64_t plan_codes(const struct fm_packing *p)
     for (size_t i = 0; cp->config.storage && i < cp->experts + cp->rests; i++) {
         const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
-        uint64_t room =
+        uint64_t decoded =
             e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 2 * FM_PACKING_PIECE_BYTES;
         if (e && cp->config.storage->decode)
-            room *= 1 + fm_storage_growth(cp->config.storage);
+            decoded *= 1 + fm_storage_growth(cp->config.storage);
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
-        codes = room > codes ? room : codes;
+        codes = decoded > codes ? decoded : codes;
         scales = scale > scales ? scale : scales;
     }
     return codes + scales;
@@ -281,7 +281,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     cJSON_Delete(manifest);
     if (rc || to_pipe(p))
         return rc;
-    return fm_run_room(p->run->output, "bundle", r->bytes_out, &r->bytes_free, err);
+    return fm_run_space(p->run->output, "bundle", r->bytes_out, &r->bytes_free, err);
 }
 
 static int plan(struct fm_packing *p, struct fm_err *err)
@@ -346,7 +346,7 @@ static int write_pipe(struct fm_packing *p, struct fm_err *err)
     return rc ? rc : compare_passes(p, err);
 }
 
-/* Everything once; the digests go where room was left for them. */
+/* Everything once; the digests go where space was reserved for them. */
 static int write_file(struct fm_packing *p, struct fm_err *err)
 {
     int rc = begin(p, err);

@@ -168,8 +168,8 @@ static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cu
     size_t row = (size_t)fm_expert_part_row(cut->of, c->H) * element;
     size_t channel = (size_t)fm_expert_part_rows(c->expert, cut->of) * row;
     if (!cut->columns) {
-        fm_layout_spread(rows + (size_t)cut->first * row, channel, from, order, c->I,
-                         (size_t)cut->rows * row);
+        fm_interleave_spread(rows + (size_t)cut->first * row, channel, from, order, c->I,
+                             (size_t)cut->rows * row);
         return;
     }
     int n = cut->rows * c->I;

@@ -168,7 +168,7 @@ int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
 /* --- figures --- */
 
 /* What is measured with: the model at hand, and masks of one row that wait for it. */
-struct stand {
+struct match {
     struct fm_contest *contest;
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -180,19 +180,19 @@ struct stand {
     struct fm_quality *quality;
 };
 
-static size_t experts_of(const struct stand *s)
+static size_t experts_of(const struct match *s)
 {
     return (size_t)s->contest->config.M * (size_t)s->contest->config.E;
 }
 
 /* Channels that a layer of k dropped experts lacks, and all of them. */
-static uint64_t layer_channels(const struct stand *s, int cell)
+static uint64_t layer_channels(const struct match *s, int cell)
 {
     return (uint64_t)s->contest->table->dropped[cell] * (uint64_t)s->contest->config.I;
 }
 
 /* The next mask of the row, at full width; its place. */
-static uint32_t *add_mask(struct stand *s, int cell)
+static uint32_t *add_mask(struct match *s, int cell)
 {
     uint32_t *w = s->widths + (size_t)s->masks * experts_of(s);
     for (size_t x = 0; x < experts_of(s); x++)
@@ -201,7 +201,7 @@ static uint32_t *add_mask(struct stand *s, int cell)
     return w;
 }
 
-static double budget_of(const struct stand *s, const uint32_t *widths)
+static double budget_of(const struct match *s, const uint32_t *widths)
 {
     uint64_t kept = 0;
     for (size_t x = 0; x < experts_of(s); x++)
@@ -210,7 +210,7 @@ static double budget_of(const struct stand *s, const uint32_t *widths)
 }
 
 /* Means over the masks of each cell. */
-static void settle(struct stand *s, struct fm_rival_row *row, bool experts)
+static void settle(struct match *s, struct fm_rival_row *row, bool experts)
 {
     const struct fm_rival_table *t = s->contest->table;
     for (int i = 0; i < s->masks; i++) {
@@ -228,7 +228,7 @@ static void settle(struct stand *s, struct fm_rival_row *row, bool experts)
 }
 
 /* Measure the masks that were added, in this order of channels (NULL: the file's). */
-static int measure_row(struct stand *s, struct fm_rival_row *row, const int32_t *order,
+static int measure_row(struct match *s, struct fm_rival_row *row, const int32_t *order,
                        const struct fm_adapter *adapter, struct fm_err *err)
 {
     const struct fm_run_options *run = s->contest->run;
@@ -248,7 +248,7 @@ static int measure_row(struct stand *s, struct fm_rival_row *row, const int32_t 
     return rc;
 }
 
-static int measure_experts(struct stand *s, struct fm_rival_row *row, struct fm_err *err)
+static int measure_experts(struct match *s, struct fm_rival_row *row, struct fm_err *err)
 {
     const struct fm_contest *c = s->contest;
     bool random = row->rival == FM_RIVAL_RANDOM;
@@ -268,7 +268,7 @@ static int measure_experts(struct stand *s, struct fm_rival_row *row, struct fm_
     return measure_row(s, row, NULL, NULL, err);
 }
 
-static int measure_channels(struct stand *s, struct fm_rival_row *row, struct fm_err *err)
+static int measure_channels(struct match *s, struct fm_rival_row *row, struct fm_err *err)
 {
     const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
     const struct fm_ranking *ranking = &s->contest->ranking[rule->criterion];
@@ -280,7 +280,7 @@ static int measure_channels(struct stand *s, struct fm_rival_row *row, struct fm
 }
 
 /* Of a family the first mask that removes at least as much, where it has one. */
-static void add_family(struct stand *s, const struct fm_masks *f)
+static void add_family(struct match *s, const struct fm_masks *f)
 {
     for (int b = 0; b < s->contest->table->budgets; b++) {
         uint64_t removed = layer_channels(s, b) * (uint64_t)f->M;
@@ -306,7 +306,7 @@ static int check_family(const struct fm_contest *contest, const struct fm_masks 
 }
 
 /* A stream with masks: in its ranking's order, with its adapter if it has one. */
-static int measure_stream(struct stand *s, struct fm_rival_row *row, const struct fm_bundle *b,
+static int measure_stream(struct match *s, struct fm_rival_row *row, const struct fm_bundle *b,
                           const struct fm_masks *family, struct fm_err *err)
 {
     struct fm_ranking ranking = {0};
@@ -327,7 +327,7 @@ static int measure_stream(struct stand *s, struct fm_rival_row *row, const struc
 }
 
 /* A bundle has weights of its own, in order, with the adapter in them. */
-static int measure_packed(struct stand *s, struct fm_rival_row *row, const char *path,
+static int measure_packed(struct match *s, struct fm_rival_row *row, const char *path,
                           const struct fm_masks *family, struct fm_err *err)
 {
     struct fm_model *checkpoint = s->model;
@@ -372,7 +372,7 @@ int fm_contest_check(const struct fm_contest *c, struct fm_err *err)
     return rc;
 }
 
-static int measure_file(struct stand *s, struct fm_rival_row *row, const char *path,
+static int measure_file(struct match *s, struct fm_rival_row *row, const char *path,
                         struct fm_err *err)
 {
     struct fm_bundle b = {0};
@@ -388,7 +388,7 @@ static int measure_file(struct stand *s, struct fm_rival_row *row, const char *p
     return rc;
 }
 
-static int measure_any(struct stand *s, struct fm_rival_row *row, struct fm_err *err)
+static int measure_any(struct match *s, struct fm_rival_row *row, struct fm_err *err)
 {
     const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
     char path[4096];
@@ -407,7 +407,7 @@ static int measure_any(struct stand *s, struct fm_rival_row *row, struct fm_err 
     }
 }
 
-static int open_stand(struct stand *s, struct fm_err *err)
+static int open_match(struct match *s, struct fm_err *err)
 {
     struct fm_contest *c = s->contest;
     size_t masks = (size_t)c->table->budgets * FM_RIVAL_DRAWS, X = experts_of(s);
@@ -425,8 +425,8 @@ static int open_stand(struct stand *s, struct fm_err *err)
 
 int fm_contest_measure(struct fm_contest *c, struct fm_err *err)
 {
-    struct stand s = {.contest = c};
-    int rc = open_stand(&s, err);
+    struct match s = {.contest = c};
+    int rc = open_match(&s, err);
     if (!rc) {
         uint32_t *full = add_mask(&s, 0);
         rc = fm_quality_measure(&c->table->full, s.model, s.ops, &s.held, full, 1, NULL, c->run,

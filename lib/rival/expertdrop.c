@@ -138,7 +138,7 @@ void fm_expertdrop_draw(double *score, const struct fm_config *c, uint64_t seed,
 
 static struct fm_route_rule groups_of(const struct fm_config *c)
 {
-    struct fm_route_rule one = {.groups = 1, .kept = 1, .group_sum = 1};
+    struct fm_route_rule one = {.groups = 1, .topk_group = 1, .group_sum = 1};
     return c->router == &fm_scored ? fm_scored_of(c)->rule : one;
 }
 
@@ -146,7 +146,7 @@ static struct fm_route_rule groups_of(const struct fm_config *c)
 int fm_expertdrop_most(const struct fm_config *c, int *step)
 {
     const struct fm_route_rule r = groups_of(c);
-    int kept = r.groups > 1 ? r.kept : 1, least = (c->K + kept - 1) / kept;
+    int kept = r.groups > 1 ? r.topk_group : 1, least = (c->K + kept - 1) / kept;
     if (r.groups > 1 && least < r.group_sum)
         least = r.group_sum;
     *step = r.groups;

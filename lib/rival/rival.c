@@ -69,7 +69,7 @@ static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *ru
         if (!find_row(at, len, &rival, &recovered))
             return fm_fail(
                 err, FM_EUSAGE,
-                "--only: '%.*s' is no rival; use reap, frequency, random, activation, "
+                "--only: '%.*s' is not a rival; use reap, frequency, random, activation, "
                 "contribution, energy, fisher-expert, fisher-layer, fisher-global, "
                 "bundle, or uniform, saliency, walk, learned, default, also with +recover",
                 (int)(len < 64 ? len : 64), at);

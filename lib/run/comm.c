@@ -138,7 +138,7 @@ int fm_comm_close(struct fm_comm *c, int code, struct fm_err *err)
     return code;
 }
 
-/* ---- who and where ---- */
+/* ---- ranks and hosts ---- */
 
 int fm_comm_rank(const struct fm_comm *c)
 {
@@ -211,7 +211,7 @@ static int worst_of(const struct fm_comm *c)
     return worst;
 }
 
-/* Sentences of all, of which one is meant: it is no time to save on messages. */
+/* Sentences of all, of which one is meant: this is not the place to save messages. */
 static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 {
     struct fm_err *all = malloc((size_t)c->size * sizeof *all);

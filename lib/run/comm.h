@@ -13,8 +13,8 @@
  * And the rule that keeps ranks in step: every call below that takes an error is made by all ranks,
  * in the same order, and begins with an agreement.  A rank that failed elsewhere calls
  * fm_comm_agree with its error in place of the next call that it would have made, whichever that
- * was; so all leave with that error.  FM_ESAVED is agreed in the same way, and is no end: ranks may
- * talk on, to save.
+ * was; so all leave with that error.  FM_ESAVED is agreed in the same way, and does not end the
+ * run: ranks may talk on, to save.
  *
  * A communicator of NULL is that of a process that is alone: every call does nothing, and gives
  * back the error it was given.  Calls come from the thread that opened the communicator.

@@ -72,7 +72,7 @@ int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err
     free(text);
     free(name);
     if (rc != FM_ENOMEM && rc != FM_EIO)
-        return FM_OK; /* then it is no export of ours, which is told where it stands in the way */
+        return FM_OK; /* not an export of ours; that is reported where it is in the way */
     *err = unread;
     return rc;
 }

@@ -136,15 +136,15 @@ int fm_run_parse_input(const char *spec, size_t *length, uint64_t *weight, struc
     return FM_OK;
 }
 
-int fm_run_room(const char *path, const char *what, uint64_t bytes, uint64_t *room,
-                struct fm_err *err)
+int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,
+                 struct fm_err *err)
 {
     char needed[32], has[32];
-    int rc = fm_file_free_space(path, room, err);
-    if (rc || *room >= bytes)
+    int rc = fm_file_free_space(path, free_bytes, err);
+    if (rc || *free_bytes >= bytes)
         return rc;
     fm_units_bytes(needed, bytes);
-    fm_units_bytes(has, *room);
+    fm_units_bytes(has, *free_bytes);
     return fm_fail(err, FM_ECREATE, "%s: the %s takes %s, %s are free there", path, what, needed,
                    has);
 }

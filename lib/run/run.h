@@ -104,11 +104,11 @@ uint64_t fm_run_memory(const struct fm_run_options *run);
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * *room: bytes that are free where `path` will be, the file system's.  FM_ECREATE where `bytes` do
- * not fit, naming `what` ("bundle").
+ * *free_bytes: bytes that are free where `path` will be, the file system's.  FM_ECREATE where
+ * `bytes` do not fit, naming `what` ("bundle").
  */
-int fm_run_room(const char *path, const char *what, uint64_t bytes, uint64_t *room,
-                struct fm_err *err);
+int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,
+                 struct fm_err *err);
 
 /* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
 void fm_run_abandon(void);

@@ -502,7 +502,8 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     fm_segments_release(&seg);
     if (rc != FM_EFORMAT || !r->notes)
         return rc;
-    *err = (struct fm_err){0}; /* who wants every fault tells this one of its own member */
+    *err =
+        (struct fm_err){0}; /* a caller that wants every fault reports this one with its member */
     r->bytes = 0;
     return FM_OK;
 }

@@ -49,7 +49,7 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
  */
 int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err);
 
-/* Who wants every fault of every budget, not the first alone: fm-verify. */
+/* For fm-verify, which wants every fault of every budget and not the first alone. */
 struct fm_budgets_notes {
     void (*found)(void *self, int budget, const char *what);
     void *self;

@@ -209,7 +209,7 @@ static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struc
     if (!weights)
         return FM_OK;
     if (!cJSON_IsArray(layers) || cJSON_GetArraySize(layers) != L)
-        return fm_fail(err, FM_EFORMAT, "weights: 'layers' is no list of %d digests", L);
+        return fm_fail(err, FM_EFORMAT, "weights: 'layers' is not a list of %d digests", L);
     cJSON_ArrayForEach(entry, layers)
     {
         if (!cJSON_IsString(entry) ||

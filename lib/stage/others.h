@@ -23,7 +23,7 @@ struct fm_others {
 };
 
 /*
- * Count a tensor that is no expert's and of a decoder layer or outside of them; its type, shape
+ * Count a tensor outside the experts, of a decoder layer or of none; its type, shape
  * and size as bundles have them.  FM_EFORMAT where its shape is not the model's, or its name can
  * be that of no checkpoint of the model.
  */

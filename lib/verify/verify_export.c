@@ -130,7 +130,7 @@ static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
             !planned(j, entry->d_name))
             fm_verifier_find(j->v, j->plan.files, FM_EDIFF, entry->d_name,
-                             "is no file of this export");
+                             "is not a file of this export");
     closedir(dir);
     return FM_OK;
 }

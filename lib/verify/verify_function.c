@@ -133,7 +133,7 @@ static int check_bundle(struct job *j, struct fm_err *err)
     if (!rc)
         rc = fm_model_open(&have, j->v->options->target, memory, err);
     if (!rc)
-        rc = fm_model_take(&want, &j->dir, memory, err);
+        rc = fm_model_open_dir(&want, &j->dir, memory, err);
     if (!rc && fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
         rc = fm_ranking_open(&j->ranking, &j->bundle, err);
         if (!rc)

@@ -53,7 +53,7 @@ static void read_ids(const uint8_t *data, size_t size)
     l = (struct fm_idlines){.name = "x", .fd = fd, .enough = size % 3 ? 0 : 5};
     int rc = FM_OK;
     for (size_t at = 0; rc == FM_OK && at < size; at += 7)
-        rc = fm_idlines_take(&l, (const char *)data + at, size - at < 7 ? size - at : 7, &err);
+        rc = fm_idlines_feed(&l, (const char *)data + at, size - at < 7 ? size - at : 7, &err);
     if (rc == FM_OK)
         rc = fm_idlines_end(&l, &err);
     must(rc == FM_OK || (rc == FM_EFORMAT && err.text[0]));

@@ -207,7 +207,7 @@ static void lines_are_the_same_in_any_pieces(void **state)
         l->name = "x";
         for (size_t at = 0; at < sizeof text - 1; at += piece) {
             size_t n = sizeof text - 1 - at < piece ? sizeof text - 1 - at : piece;
-            assert_int_equal(fm_idlines_take(l, text + at, n, &err), FM_OK);
+            assert_int_equal(fm_idlines_feed(l, text + at, n, &err), FM_OK);
         }
         assert_int_equal(fm_idlines_end(l, &err), FM_OK);
         assert_int_equal(l->lines, 4);

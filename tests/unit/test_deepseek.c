@@ -108,7 +108,7 @@ static void routers_follow_their_rules(void **state)
     struct fm_config lite = must(V2_LITE, NULL), v3 = must("\"model_type\":\"deepseek_v3\"", V3);
     const struct fm_route_rule *two = &fm_scored_of(&lite)->rule, *three = &fm_scored_of(&v3)->rule;
     assert_true(!two->sigmoid && two->groups == 1 && !two->renormalised && two->scale == 1);
-    assert_true(three->sigmoid && three->groups == 8 && three->kept == 4 && three->renormalised);
+    assert_true(three->sigmoid && three->groups == 8 && three->topk_group == 4 && three->renormalised);
     assert_true(three->group_sum == 2 && three->scale == 2.5F);
 }
 

@@ -149,7 +149,7 @@ static void run_route_scored(const struct fm_ops *ops, const int *z, struct outp
     size_t n = (size_t)z[0] * z[2], all = (size_t)z[0] * z[1];
     struct fm_route_rule rule = {.sigmoid = z[5],
                                  .groups = z[3],
-                                 .kept = z[4],
+                                 .topk_group = z[4],
                                  .group_sum = 1 + z[5],
                                  .renormalised = z[5],
                                  .eps = 1e-20f,

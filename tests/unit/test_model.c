@@ -550,7 +550,7 @@ static void a_model_is_of_the_directory_that_was_open(void **state)
     snprintf(command, sizeof command, "mv %s %s.away && cp -r golden/odd-qwen2 %s", path, path,
              path);
     assert_int_equal(system(command), 0);
-    check(fm_model_take(&m, &dir, 0, &err));
+    check(fm_model_open_dir(&m, &dir, 0, &err));
     for (int l = 0; l < L; l++)
         expect_expert(layer_of(m, l, -1), l, 4, NULL);
     fm_model_close(m);

@@ -87,16 +87,21 @@ static void scored_routes_choose_with_the_bias_and_weigh_without(void **state)
     const float z[E] = {0, 0, 1.0986123f, -1.0986123f, 0, 0, 1.0986123f, 0};
     const float bias[E] = {0, .75f, 0, 0, .5f, .125f, 0, .0625f};
     const struct fm_route_rule rules[] = {
-        {.sigmoid = true, .groups = 1, .kept = 1, .group_sum = 2, .scale = 1},
-        {.sigmoid = true, .groups = 4, .kept = 2, .group_sum = 2, .scale = 2, .renormalised = true},
+        {.sigmoid = true, .groups = 1, .topk_group = 1, .group_sum = 2, .scale = 1},
         {.sigmoid = true,
          .groups = 4,
-         .kept = 2,
+         .topk_group = 2,
+         .group_sum = 2,
+         .scale = 2,
+         .renormalised = true},
+        {.sigmoid = true,
+         .groups = 4,
+         .topk_group = 2,
          .group_sum = 1,
          .scale = 1,
          .renormalised = true,
          .least = 4},
-        {.sigmoid = false, .groups = 4, .kept = 3, .group_sum = 1, .scale = 16}};
+        {.sigmoid = false, .groups = 4, .topk_group = 3, .group_sum = 1, .scale = 16}};
     /* 1.25 of expert 1, 1 of 4, .75 of 2 and 6.  Groups' sums: 1.75, 1, 1.625, 1.3125; best: 1.25,
      * .75, 1, .75.  Probabilities are alike but for experts 2, 3 and 6; a tie takes the lower. */
     const int32_t want[][K] = {{1, 4, 2}, {1, 4, 5}, {1, 4, 5}, {2, 6, 0}};
@@ -136,7 +141,7 @@ static void scored_routes_have_their_gradient(void **state)
                                      .least = i & 4 ? 3 : 0,
                                      .eps = i & 8 ? .5f : 0,
                                      .groups = i & 16 ? 3 : 1,
-                                     .kept = 2,
+                                     .topk_group = 2,
                                      .group_sum = 2,
                                      .scale = 2.5f};
         struct scalar s = {.value = route_scored_value, .n = {N, E, K}, .more = &rule};

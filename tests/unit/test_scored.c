@@ -87,7 +87,7 @@ static void routers_follow_the_rule_of_their_family(void **state)
         must(GLM_AIR, "\"n_group\":8,\"topk_group\":4,\"routed_scaling_factor\":2.5,"
                       "\"topk_method\":\"noaux_tc\",\"scoring_func\":\"sigmoid\"");
     const struct fm_scored *s = scored(&c);
-    assert_true(s->rule.sigmoid && s->rule.groups == 8 && s->rule.kept == 4 &&
+    assert_true(s->rule.sigmoid && s->rule.groups == 8 && s->rule.topk_group == 4 &&
                 s->rule.group_sum == 2);
     assert_true(s->rule.renormalised && s->rule.eps == 1e-20f && s->rule.least == 0 &&
                 s->rule.scale == 2.5f);

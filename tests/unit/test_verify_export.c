@@ -120,7 +120,7 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
     snprintf(file, sizeof file, "%s/stray.txt", to);
     verify_copy_file(GIVEN_MODEL "/config.json", file);
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_string_equal(verify_found, "stray.txt: is no file of this export\n");
+    assert_string_equal(verify_found, "stray.txt: is not a file of this export\n");
     assert_int_equal(remove(file), 0);
     snprintf(file, sizeof file, "%s/modeling_fm.py", to);
     assert_int_equal(remove(file), 0);
