@@ -96,6 +96,22 @@ static inline bool scratch_same(const char *a, const char *b)
     return same;
 }
 
+/* "dir/name", in one of four rotating buffers. */
+static inline const char *scratch_inside(const char *dir, const char *name)
+{
+    static char path[4][256];
+    static unsigned turn;
+    char *p = path[turn++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+/* A text as DIR/dir/name. */
+static inline void scratch_put(const char *dir, const char *name, const char *text)
+{
+    scratch_write(scratch_inside(dir, name), text, strlen(text));
+}
+
 static inline void scratch_mkdir(const char *name)
 {
     scratch_check(mkdir(scratch(name), 0777) == 0, name);

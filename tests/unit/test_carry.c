@@ -9,23 +9,9 @@
 #include "formats/tensor/carry.h"
 #include "tests/unit/scratch.h"
 
-static const char *inside(const char *dir, const char *name)
-{
-    static char path[4][256];
-    static unsigned turn;
-    char *p = path[turn++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", dir, name);
-    return p;
-}
-
-static void put(const char *dir, const char *name, const char *text)
-{
-    scratch_write(inside(dir, name), text, strlen(text));
-}
-
 static void link_to(const char *target, const char *dir, const char *name)
 {
-    scratch_check(symlink(target, scratch(inside(dir, name))) == 0, "symlink");
+    scratch_check(symlink(target, scratch(scratch_inside(dir, name))) == 0, "symlink");
 }
 
 /* A checkpoint with config and weights under a fresh name. */
@@ -36,8 +22,8 @@ static const char *make(void)
     static int turn;
     snprintf(name, sizeof name, "model%d", turn++);
     scratch_mkdir(name);
-    put(name, "config.json", "{}");
-    scratch_safetensors(inside(name, "model.safetensors"), json, strlen(json), 6);
+    scratch_put(name, "config.json", "{}");
+    scratch_safetensors(scratch_inside(name, "model.safetensors"), json, strlen(json), 6);
     return name;
 }
 
@@ -82,7 +68,7 @@ static void carries_what_a_runtime_needs(void **state)
                                   "merges.txt",          "qwen.tiktoken", "tokenizer.model.v3",
                                   "Notice.txt.md",       "NOTICE"};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        put(name, wanted[i], "x");
+        scratch_put(name, wanted[i], "x");
     const char *const left[] = {"pytorch_model.bin",
                                 "pytorch_model.bin.index.json",
                                 "consolidated.00.pth",
@@ -96,9 +82,9 @@ static void carries_what_a_runtime_needs(void **state)
                                 "notes.txt",
                                 "tokens.npy"};
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
-        put(name, left[i], "x");
-    scratch_check(mkfifo(scratch(inside(name, "tokenizer.fifo")), 0600) == 0, "mkfifo");
-    scratch_mkdir(inside(name, "onnx"));
+        scratch_put(name, left[i], "x");
+    scratch_check(mkfifo(scratch(scratch_inside(name, "tokenizer.fifo")), 0600) == 0, "mkfifo");
+    scratch_mkdir(scratch_inside(name, "onnx"));
     carries(name, NULL,
             "LICENSE.txt NOTICE README.md chat_template.jinja config.json generation_config.json "
             "merges.txt modeling_x.py qwen.tiktoken tokenizer.json tokenizer.model.v3");
@@ -119,8 +105,8 @@ static void gives_the_bytes_that_were_there(void **state)
     const char *name = make();
     char *data = NULL;
     size_t size = 0;
-    put(name, "tokenizer.json", "{\"t\": 1}");
-    put(name, "README.md", "");
+    scratch_put(name, "tokenizer.json", "{\"t\": 1}");
+    scratch_put(name, "README.md", "");
     list(&dir, name, NULL);
     assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[2], &data, &size, &err), FM_OK);
     assert_int_equal(size, 8);
@@ -129,7 +115,7 @@ static void gives_the_bytes_that_were_there(void **state)
     assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[0], &data, &size, &err), FM_OK);
     assert_int_equal(size, 0);
     free(data);
-    put(name, "tokenizer.json", "{\"t\": 12}");
+    scratch_put(name, "tokenizer.json", "{\"t\": 12}");
     assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[2], &data, &size, &err), FM_EIO);
     fm_hfdir_close(&dir);
 }
@@ -141,17 +127,17 @@ static void carries_so_many_and_no_more(void **state)
     char file[32], names[2048] = "";
     for (int i = 0; i < FM_CARRIED_MAX - 1; i++) {
         snprintf(file, sizeof file, "LICENSE-%02d", i);
-        put(name, file, "");
+        scratch_put(name, file, "");
         strcat(strcat(names, file), " ");
     }
     struct fm_hfdir dir;
     list(&dir, name, NULL);
     assert_int_equal(dir.carried_count, FM_CARRIED_MAX);
     fm_hfdir_close(&dir);
-    put(name, "README", "");
+    scratch_put(name, "README", "");
     is_refused(name, NULL, FM_ECONFIG, "one file too many");
-    scratch_check(unlink(scratch(inside(name, "LICENSE-00"))) == 0, "unlink");
-    scratch_check(truncate(scratch(inside(name, "README")), 268435457) == 0, "truncate");
+    scratch_check(unlink(scratch(scratch_inside(name, "LICENSE-00"))) == 0, "unlink");
+    scratch_check(truncate(scratch(scratch_inside(name, "README")), 268435457) == 0, "truncate");
     is_refused(name, NULL, FM_ECONFIG, "one file too many");
 }
 
@@ -160,15 +146,15 @@ static void follows_links_inside_and_into_a_cache(void **state)
     (void)state;
     static const char snapshot[] = "models--a--b/snapshots/0123";
     const char *name = make();
-    put(name, "real.jinja", "x");
+    scratch_put(name, "real.jinja", "x");
     link_to("real.jinja", name, "chat_template.jinja");
     carries(name, NULL, "chat_template.jinja config.json real.jinja");
     scratch_mkdir("models--a--b");
     scratch_mkdir("models--a--b/blobs");
     scratch_mkdir("models--a--b/snapshots");
     scratch_mkdir(snapshot);
-    put("models--a--b/blobs", "70", "tokenizer");
-    put(snapshot, "config.json", "{}");
+    scratch_put("models--a--b/blobs", "70", "tokenizer");
+    scratch_put(snapshot, "config.json", "{}");
     link_to("../../../model0/model.safetensors", snapshot, "model.safetensors");
     link_to("../../blobs/70", snapshot, "tokenizer.json");
     carries(snapshot, NULL, "config.json tokenizer.json");
@@ -187,21 +173,21 @@ static void refuses_links_that_lead_elsewhere(void **state)
     const char *name = make();
     scratch_mkdir("home");
     scratch_mkdir("home/blobs");
-    put("home", "secret", "s3cret");
-    put("home/blobs", "secret", "s3cret");
+    scratch_put("home", "secret", "s3cret");
+    scratch_put("home/blobs", "secret", "s3cret");
     link_to("../home/secret", name, "tokenizer.json");
     is_refused(name, NULL, FM_ECONFIG, "'tokenizer.json' is a link to '");
     is_refused(name, NULL, FM_ECONFIG,
                "home/secret', outside the checkpoint; put a copy in its place");
     carries(name, (const char *const[]){"tokenizer.json", NULL}, "config.json tokenizer.json");
-    scratch_check(unlink(scratch(inside(name, "tokenizer.json"))) == 0, "unlink");
+    scratch_check(unlink(scratch(scratch_inside(name, "tokenizer.json"))) == 0, "unlink");
     link_to(scratch("home/blobs/secret"), name, "LICENSE"); /* blobs, but of no cache */
     is_refused(name, NULL, FM_ECONFIG, "'LICENSE' is a link to '");
-    scratch_check(unlink(scratch(inside(name, "LICENSE"))) == 0, "unlink");
+    scratch_check(unlink(scratch(scratch_inside(name, "LICENSE"))) == 0, "unlink");
     link_to("../home/secret", name, "id_rsa"); /* nothing that would travel */
     carries(name, NULL, "config.json");
-    scratch_check(unlink(scratch(inside(name, "config.json"))) == 0, "unlink");
-    put("home", "config.json", "{}");
+    scratch_check(unlink(scratch(scratch_inside(name, "config.json"))) == 0, "unlink");
+    scratch_put("home", "config.json", "{}");
     link_to("../home/config.json", name, "config.json");
     is_refused(name, NULL, FM_ECONFIG, "'config.json' is a link to '");
 }

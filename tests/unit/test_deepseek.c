@@ -12,6 +12,7 @@
 #include "lib/block/mla.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"
+#include "tests/unit/configs.h"
 
 /* Sizes as the models on the hub have them. */
 #define HEADS(n, nope, v)                                                                          \
@@ -52,32 +53,6 @@
         EXPERTS("64", "4", "1", "1536") "\"partial_rotary_factor\":1.0,\"rope_theta\":1000000,"    \
                                         "\"routed_scaling_factor\":1.8"
 
-static int parse(struct fm_config *c, const char *keys, const char *more, struct fm_err *err)
-{
-    char text[4096];
-    int n = snprintf(text, sizeof text, "{%s%s%s}", keys, more ? "," : "", more ? more : "");
-    assert_in_range(n, 0, sizeof text - 1);
-    return fm_config_parse(c, text, (size_t)n, err);
-}
-
-static struct fm_config must(const char *keys, const char *more)
-{
-    struct fm_config c;
-    struct fm_err err = {0};
-    if (parse(&c, keys, more, &err))
-        fail_msg("%s", err.text);
-    return c;
-}
-
-static void refused(const char *keys, const char *more, int code, const char *says)
-{
-    struct fm_config c;
-    struct fm_err err = {0};
-    int rc = parse(&c, keys, more, &err);
-    if (rc != code || !strstr(err.text, says))
-        fail_msg("%s: status %d, '%s'; expected %d, '%s'", more, rc, err.text, code, says);
-}
-
 static uint64_t millions(uint64_t n)
 {
     return n / 1000000;
@@ -108,7 +83,8 @@ static void routers_follow_their_rules(void **state)
     struct fm_config lite = must(V2_LITE, NULL), v3 = must("\"model_type\":\"deepseek_v3\"", V3);
     const struct fm_route_rule *two = &fm_scored_of(&lite)->rule, *three = &fm_scored_of(&v3)->rule;
     assert_true(!two->sigmoid && two->groups == 1 && !two->renormalised && two->scale == 1);
-    assert_true(three->sigmoid && three->groups == 8 && three->topk_group == 4 && three->renormalised);
+    assert_true(three->sigmoid && three->groups == 8 && three->topk_group == 4 &&
+                three->renormalised);
     assert_true(three->group_sum == 2 && three->scale == 2.5F);
 }
 

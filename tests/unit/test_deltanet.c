@@ -14,12 +14,11 @@
 #include <string.h>
 
 #include "lib/base/pool.h"
-#include "lib/base/rng.h"
 #include "lib/block/deltanet.h"
 #include "lib/block/norm.h"
-#include "lib/block/pass.h"
+#include "tests/unit/blocks.h"
 
-enum { S = 2, T = 11, N = S * T, H = 19, L = 6, FLOATS = N * H };
+enum { L = 6 };
 
 static const struct fm_deltanet_options packed = {.full = {.gated = true,
                                                            .other_layers = true,
@@ -141,23 +140,6 @@ static void heads_are_taken_apart(void **state)
 
 /* ---- gradients ---- */
 
-static float *draw(size_t n, float size)
-{
-    static uint64_t at;
-    float *x = malloc(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = size * (float)fm_rng_normal(17, FM_STREAM_BENCH, at++);
-    return x;
-}
-
-/* A layer's attention with drawn weights. */
-struct block {
-    struct fm_config c;
-    struct fm_layer layer;
-    int l;
-    float cosines[T], sines[T];
-};
-
 static size_t rows(const struct fm_config *c, char letter)
 {
     return (size_t)fm_deltanet.size(c, letter);
@@ -191,54 +173,6 @@ static void open_block(struct block *b, int l, bool apart)
     fm_deltanet.fill_angles(b->cosines, b->sines, c, T);
 }
 
-static void close_block(struct block *b)
-{
-    for (size_t i = 0; i < FM_ARRAYS_MAX; i++)
-        free(b->layer.attention.at[i]);
-}
-
-/* y = x + attention(x); where dy is given, dx from it. */
-static void compute(struct block *b, const struct fm_ops *ops, float *y, const float *x, float *dx,
-                    const float *dy)
-{
-    struct fm_pass pass = {.ops = ops,
-                           .config = &b->c,
-                           .layer = &b->layer,
-                           .l = b->l,
-                           .cos = b->cosines,
-                           .sin = b->sines,
-                           .S = S,
-                           .T = T,
-                           .parts = 1};
-    struct fm_arena arena = {.device = ops->device};
-    struct fm_arrays inner;
-    struct fm_mark mark = fm_pass_mark(&pass);
-    fm_deltanet.alloc(&inner, &b->c, b->l, N, &arena);
-    memcpy(y, x, FLOATS * sizeof *y);
-    fm_deltanet.forward(&pass, &inner, y, x);
-    if (dy)
-        fm_deltanet.backward(&pass, &inner, dx, dy);
-    fm_pass_release(&pass, mark);
-}
-
-static double dot(const float *a, const float *b)
-{
-    double sum = 0;
-    for (int i = 0; i < FLOATS; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-/* <r, y(x + step v)> without x's own way through. */
-static double probe(struct block *b, const float *x, const float *v, float step, const float *r)
-{
-    float moved[FLOATS], y[FLOATS];
-    for (int i = 0; i < FLOATS; i++)
-        moved[i] = x[i] + step * v[i];
-    compute(b, fm_ops_ref(), y, moved, NULL, NULL);
-    return dot(r, y) - dot(r, moved);
-}
-
 static const struct {
     int l;
     bool apart;
@@ -251,52 +185,19 @@ static void the_backward_is_the_derivative(void **state)
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f].l, forms[f].apart);
-        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];
-        double length = 0, off = 0;
-        compute(&b, fm_ops_ref(), y, x, dx, r);
-        for (int i = 0; i < 12; i++) {
-            float *v = draw(FLOATS, 1);
-            const float step = 2e-4f;
-            double slope = (probe(&b, x, v, step, r) - probe(&b, x, v, -step, r)) / (2 * step);
-            length += slope * slope;
-            off += (slope - dot(dx, v)) * (slope - dot(dx, v));
-            free(v);
-        }
-        print_message("finite differences: relative error %.2g\n", sqrt(off / length));
-        assert_true(sqrt(off / length) <= 5e-3);
-        free(x);
-        free(r);
-        close_block(&b);
+        block_check_backward(&b, 2e-4f, 5e-3);
+        block_release(&b);
     }
-}
-
-static double worst(const float *a, const float *b)
-{
-    double most = 0, largest = 0;
-    for (int i = 0; i < FLOATS; i++) {
-        most = fmax(most, fabs((double)a[i] - (double)b[i]));
-        largest = fmax(largest, fabs((double)b[i]));
-    }
-    return most / largest;
 }
 
 static void the_fast_table_agrees_with_the_definition(void **state)
 {
-    const struct fm_ops *cpu = NULL;
-    struct fm_err err = {0};
     (void)state;
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f].l, forms[f].apart);
-        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1);
-        float y[FLOATS], dx[FLOATS], want[FLOATS], dwant[FLOATS];
-        compute(&b, cpu, y, x, dx, r);
-        compute(&b, fm_ops_ref(), want, x, dwant, r);
-        assert_true(worst(y, want) <= 1e-5 && worst(dx, dwant) <= 3e-5);
-        free(x);
-        free(r);
-        close_block(&b);
+        block_check_cpu(&b, 3e-5);
+        block_release(&b);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "lib/block/softmax.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
+#include "tests/unit/configs.h"
 
 /* Sizes as the models on the hub have them. */
 #define QWEN15_A27B                                                                                \
@@ -39,31 +40,6 @@
     "\"moe_intermediate_size\":3,\"shared_expert_intermediate_size\":4,\"num_hidden_layers\":6,"   \
     "\"num_attention_heads\":2,\"num_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":11,"     \
     "\"decoder_sparse_step\":2"
-
-static int parse(struct fm_config *c, const char *keys, const char *more, struct fm_err *err)
-{
-    char text[4096];
-    int n = snprintf(text, sizeof text, "{%s%s%s}", keys, more ? "," : "", more ? more : "");
-    return fm_config_parse(c, text, (size_t)n, err);
-}
-
-static struct fm_config must(const char *keys, const char *more)
-{
-    struct fm_config c;
-    struct fm_err err = {0};
-    if (parse(&c, keys, more, &err))
-        fail_msg("%s", err.text);
-    return c;
-}
-
-static void refused(const char *keys, const char *more, int code, const char *says)
-{
-    struct fm_config c;
-    struct fm_err err = {0};
-    int rc = parse(&c, keys, more, &err);
-    if (rc != code || !strstr(err.text, says))
-        fail_msg("%s: status %d, '%s'; expected %d, '%s'", more, rc, err.text, code, says);
-}
 
 /* Parameters as their cards say: 14.3, 30.5 and 6.9 billion, 2.7, 3.3 and 1.3 of them active. */
 static void the_hubs_models_have_their_size(void **state)

@@ -24,23 +24,9 @@
     "{\"metadata\":{\"total_size\":7},\"weight_map\":{\"c\":\"" c "\",\"a\":\"" a "\",\"b\":\"" b  \
     "\"}}\n"
 
-static const char *inside(const char *dir, const char *name)
-{
-    static char path[4][256];
-    static unsigned turn;
-    char *p = path[turn++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", dir, name);
-    return p;
-}
-
-static void put(const char *dir, const char *name, const char *text)
-{
-    scratch_write(inside(dir, name), text, strlen(text));
-}
-
 static void put_shard(const char *dir, const char *name, const char *json, uint64_t data)
 {
-    scratch_safetensors(inside(dir, name), json, strlen(json), data);
+    scratch_safetensors(scratch_inside(dir, name), json, strlen(json), data);
 }
 
 /* A checkpoint of two shards under a fresh name. */
@@ -50,11 +36,11 @@ static const char *make(const char *index)
     static int turn;
     snprintf(name, sizeof name, "model%d", turn++);
     scratch_mkdir(name);
-    put(name, "config.json", "{}");
+    scratch_put(name, "config.json", "{}");
     put_shard(name, SHARD_A, A, 6);
     put_shard(name, SHARD_B, B, 10);
     if (index)
-        put(name, INDEX, index);
+        scratch_put(name, INDEX, index);
     return name;
 }
 
@@ -98,7 +84,7 @@ static void opens_a_single_file(void **state)
     struct fm_hfdir dir;
     struct fm_err err = {0};
     scratch_mkdir("single");
-    put("single", "config.json", "{\"a\": 1}");
+    scratch_put("single", "config.json", "{\"a\": 1}");
     is_refused("single", FM_ENOENT, "neither model.safetensors nor");
     put_shard("single", "model.safetensors", A, 6);
     assert_int_equal(fm_hfdir_open(&dir, scratch("single"), &err), FM_OK);
@@ -119,14 +105,15 @@ static void follows_the_links_of_a_cache(void **state)
     scratch_mkdir("cache/blobs");
     scratch_mkdir("cache/snapshots");
     scratch_mkdir("cache/snapshots/0123");
-    put("cache/blobs", "c0", "{}");
+    scratch_put("cache/blobs", "c0", "{}");
     put_shard("cache/blobs", "f1", A, 6);
     const char *links[][2] = {{"c0", "config.json"}, {"f1", "model.safetensors"}};
     for (int i = 0; i < 2; i++) {
         char target[64];
         snprintf(target, sizeof target, "../../blobs/%s", links[i][0]);
-        scratch_check(symlink(target, scratch(inside("cache/snapshots/0123", links[i][1]))) == 0,
-                      "symlink");
+        scratch_check(
+            symlink(target, scratch(scratch_inside("cache/snapshots/0123", links[i][1]))) == 0,
+            "symlink");
     }
     int rc = fm_hfdir_open(&dir, scratch("cache/snapshots/0123"), &err);
     if (rc != FM_OK)
@@ -147,7 +134,7 @@ static void index_and_shards_must_agree(void **state)
     is_refused(name, FM_EFORMAT,
                "the index puts tensor 'd' into '" SHARD_B "', which does not have it");
     name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
-    scratch_check(unlink(scratch(inside(name, SHARD_B))) == 0, "unlink");
+    scratch_check(unlink(scratch(scratch_inside(name, SHARD_B))) == 0, "unlink");
     is_refused(name, FM_ENOENT, SHARD_B);
 }
 
@@ -156,8 +143,8 @@ static void links_decide_nothing_dangerous(void **state)
     (void)state;
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     char b[256];
-    snprintf(b, sizeof b, "%s", scratch(inside(name, SHARD_B)));
-    scratch_check(unlink(b) == 0 && link(scratch(inside(name, SHARD_A)), b) == 0, "link");
+    snprintf(b, sizeof b, "%s", scratch(scratch_inside(name, SHARD_B)));
+    scratch_check(unlink(b) == 0 && link(scratch(scratch_inside(name, SHARD_A)), b) == 0, "link");
     is_refused(name, FM_EFORMAT, "are the same file");
     scratch_check(unlink(b) == 0 && symlink(SHARD_A, b) == 0, "symlink");
     is_refused(name, FM_EFORMAT, "are the same file");
@@ -180,9 +167,9 @@ static void two_models_in_one_directory_are_one_too_many(void **state)
     put_shard(name, "model.safetensors", A, 6);
     is_refused(name, FM_ECONFIG, "remove the one that is outdated");
     scratch_mkdir("named");
-    put("named", "config.json", "{}");
+    scratch_put("named", "config.json", "{}");
     put_shard("named", "model.safetensors", A, 6);
-    put("named", INDEX, "{\"weight_map\":{\"a\":\"model.safetensors\"}}");
+    scratch_put("named", INDEX, "{\"weight_map\":{\"a\":\"model.safetensors\"}}");
     assert_int_equal(fm_hfdir_open(&dir, scratch("named"), &err), FM_OK);
     fm_hfdir_close(&dir);
 }
@@ -224,7 +211,7 @@ static void a_wide_index_is_quick(void **state)
     char *index = malloc(SHARDS * EACH * 96 + 64), *at = index;
     char *json = malloc(EACH * 96 + 64), name[64];
     scratch_mkdir("wide");
-    put("wide", "config.json", "{}");
+    scratch_put("wide", "config.json", "{}");
     at += sprintf(at, "{\"weight_map\":{");
     for (int s = 0; s < SHARDS; s++) {
         char *j = json;
@@ -242,7 +229,7 @@ static void a_wide_index_is_quick(void **state)
         put_shard("wide", name, json, 0);
     }
     sprintf(at, "}}");
-    put("wide", INDEX, index);
+    scratch_put("wide", INDEX, index);
     free(index);
     free(json);
     struct fm_hfdir dir;

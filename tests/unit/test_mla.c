@@ -14,11 +14,8 @@
 #include <string.h>
 
 #include "lib/base/pool.h"
-#include "lib/base/rng.h"
 #include "lib/block/mla.h"
-#include "lib/block/pass.h"
-
-enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H };
+#include "tests/unit/blocks.h"
 
 static const struct fm_mla_options options = {.interleave_key = true,
                                               .rope = {.theta = 1e4, .yarn = true}};
@@ -133,23 +130,6 @@ static void yarn_turns_as_in_transformers(void **state)
 
 /* ---- gradients ---- */
 
-static float *draw(size_t n, float size)
-{
-    static uint64_t at;
-    float *x = malloc(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = size * (float)fm_rng_normal(17, FM_STREAM_BENCH, at++);
-    return x;
-}
-
-/* A layer's attention with drawn weights, and a pass through it. */
-struct block {
-    struct fm_config c;
-    struct fm_layer layer;
-    struct fm_mla_weights w;
-    float cosines[T * 6], sines[T * 6];
-};
-
 static void open_block(struct block *b, const char *keys)
 {
     *b = (struct block){.c = must(keys)};
@@ -157,68 +137,21 @@ static void open_block(struct block *b, const char *keys)
     size_t q = (size_t)(b->c.Q * b->c.C), kv = (size_t)(b->c.Q * (m->A + m->D));
     size_t r = (size_t)m->q_rank, c = (size_t)m->c_rank, k = (size_t)(m->c_rank + m->R);
     size_t v = (size_t)(b->c.Q * m->D);
-    b->w = (struct fm_mla_weights){.q = draw(q * H, 0.3f),
-                                   .q_a = draw(r * H, 0.3f),
-                                   .q_norm = draw(r, 1),
-                                   .q_b = draw(q * r, 0.3f),
-                                   .kv_a = draw(k * H, 0.3f),
-                                   .c_norm = draw(c, 1),
-                                   .kv_b = draw(kv * c, 0.3f),
-                                   .o = draw(H * v, 0.3f)};
+    struct fm_mla_weights w = {.q = draw(q * H, 0.3f),
+                               .q_a = draw(r * H, 0.3f),
+                               .q_norm = draw(r, 1),
+                               .q_b = draw(q * r, 0.3f),
+                               .kv_a = draw(k * H, 0.3f),
+                               .c_norm = draw(c, 1),
+                               .kv_b = draw(kv * c, 0.3f),
+                               .o = draw(H * v, 0.3f)};
     if (m->bias) {
-        b->w.q_a_bias = draw(r, 1);
-        b->w.kv_a_bias = draw(k, 1);
-        b->w.o_bias = draw(H, 1);
+        w.q_a_bias = draw(r, 1);
+        w.kv_a_bias = draw(k, 1);
+        w.o_bias = draw(H, 1);
     }
-    memcpy(&b->layer.attention, &b->w, sizeof b->w);
+    memcpy(&b->layer.attention, &w, sizeof w);
     fm_mla.fill_angles(b->cosines, b->sines, &b->c, T);
-}
-
-static void close_block(struct block *b)
-{
-    for (size_t i = 0; i < sizeof b->w / sizeof(float *); i++)
-        free(b->layer.attention.at[i]);
-}
-
-/* y = x + attention(x); where dy is given, dx from it. */
-static void compute(struct block *b, const struct fm_ops *ops, float *y, const float *x, float *dx,
-                    const float *dy)
-{
-    struct fm_pass pass = {.ops = ops,
-                           .config = &b->c,
-                           .layer = &b->layer,
-                           .cos = b->cosines,
-                           .sin = b->sines,
-                           .S = S,
-                           .T = T,
-                           .parts = 1};
-    struct fm_arena arena = {.device = ops->device};
-    struct fm_arrays inner;
-    struct fm_mark mark = fm_pass_mark(&pass);
-    fm_mla.alloc(&inner, &b->c, 0, N, &arena);
-    memcpy(y, x, FLOATS * sizeof *y);
-    fm_mla.forward(&pass, &inner, y, x);
-    if (dy)
-        fm_mla.backward(&pass, &inner, dx, dy);
-    fm_pass_release(&pass, mark);
-}
-
-static double dot(const float *a, const float *b)
-{
-    double sum = 0;
-    for (int i = 0; i < FLOATS; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-/* <r, y(x + step v)> without x's own way through. */
-static double probe(struct block *b, const float *x, const float *v, float step, const float *r)
-{
-    float moved[FLOATS], y[FLOATS];
-    for (int i = 0; i < FLOATS; i++)
-        moved[i] = x[i] + step * v[i];
-    compute(b, fm_ops_ref(), y, moved, NULL, NULL);
-    return dot(r, y) - dot(r, moved);
 }
 
 static const char *const forms[] = {
@@ -235,52 +168,19 @@ static void the_backward_is_the_derivative(void **state)
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f]);
-        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];
-        double length = 0, off = 0;
-        compute(&b, fm_ops_ref(), y, x, dx, r);
-        for (int i = 0; i < 12; i++) {
-            float *v = draw(FLOATS, 1);
-            const float step = 5e-4f;
-            double slope = (probe(&b, x, v, step, r) - probe(&b, x, v, -step, r)) / (2 * step);
-            length += slope * slope;
-            off += (slope - dot(dx, v)) * (slope - dot(dx, v));
-            free(v);
-        }
-        print_message("finite differences: relative error %.2g\n", sqrt(off / length));
-        assert_true(sqrt(off / length) <= 2e-3);
-        free(x);
-        free(r);
-        close_block(&b);
+        block_check_backward(&b, 5e-4f, 2e-3);
+        block_release(&b);
     }
-}
-
-static double worst(const float *a, const float *b)
-{
-    double most = 0, largest = 0;
-    for (int i = 0; i < FLOATS; i++) {
-        most = fmax(most, fabs((double)a[i] - (double)b[i]));
-        largest = fmax(largest, fabs((double)b[i]));
-    }
-    return most / largest;
 }
 
 static void the_fast_table_agrees_with_the_definition(void **state)
 {
-    const struct fm_ops *cpu = NULL;
-    struct fm_err err = {0};
     (void)state;
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f]);
-        float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1);
-        float y[FLOATS], dx[FLOATS], want[FLOATS], dwant[FLOATS];
-        compute(&b, cpu, y, x, dx, r);
-        compute(&b, fm_ops_ref(), want, x, dwant, r);
-        assert_true(worst(y, want) <= 1e-5 && worst(dx, dwant) <= 1e-5);
-        free(x);
-        free(r);
-        close_block(&b);
+        block_check_cpu(&b, 1e-5);
+        block_release(&b);
     }
 }
 
@@ -291,20 +191,13 @@ static void latents_have_an_eps_of_their_own(void **state)
     (void)state;
     open_block(&b, HEADS ",\"q_lora_rank\":7");
     const struct fm_mla *m = fm_mla_of(&b.c);
-    struct fm_pass pass = {.ops = fm_ops_ref(),
-                           .config = &b.c,
-                           .layer = &b.layer,
-                           .cos = b.cosines,
-                           .sin = b.sines,
-                           .S = S,
-                           .T = T,
-                           .parts = 1};
+    struct fm_pass pass = block_pass(&b, fm_ops_ref());
     struct fm_arena arena = {.device = pass.ops->device};
     struct fm_arrays inner = {{NULL}};
     int found = 0;
     b.c.eps = 0.25f;
-    memset(b.w.q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
-    memset(b.w.kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
+    memset(fm_mla_weights(&b.layer)->q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
+    memset(fm_mla_weights(&b.layer)->kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
     float *x = draw(FLOATS, 1), y[FLOATS];
     struct fm_mark mark = fm_pass_mark(&pass);
     fm_mla.alloc(&inner, &b.c, 0, N, &arena);
@@ -315,7 +208,7 @@ static void latents_have_an_eps_of_their_own(void **state)
     assert_int_equal(found, 2);
     fm_pass_release(&pass, mark);
     free(x);
-    close_block(&b);
+    block_release(&b);
 }
 
 int main(void)

@@ -11,6 +11,7 @@
 #include "lib/block/gqa.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"
+#include "tests/unit/configs.h"
 
 /* Sizes as the models on the hub have them. */
 #define GLM_AIR                                                                                    \
@@ -28,31 +29,6 @@
     "\"moe_intermediate_size\":1536,\"num_hidden_layers\":28,\"num_attention_heads\":20,"          \
     "\"num_key_value_heads\":4,\"vocab_size\":103424"
 #define ERNIE_EXPERTS ERNIE ",\"moe_num_experts\":64,\"moe_k\":6"
-
-static int parse(struct fm_config *c, const char *keys, const char *more, struct fm_err *err)
-{
-    char text[4096];
-    int n = snprintf(text, sizeof text, "{%s,%s}", keys, more);
-    return fm_config_parse(c, text, (size_t)n, err);
-}
-
-static struct fm_config must(const char *keys, const char *more)
-{
-    struct fm_config c;
-    struct fm_err err = {0};
-    if (parse(&c, keys, more, &err))
-        fail_msg("%s", err.text);
-    return c;
-}
-
-static void refused(const char *keys, const char *more, int code, const char *says)
-{
-    struct fm_config c;
-    struct fm_err err = {0};
-    int rc = parse(&c, keys, more, &err);
-    if (rc != code || !strstr(err.text, says))
-        fail_msg("%s: status %d, '%s'; expected %d, '%s'", more, rc, err.text, code, says);
-}
 
 static const struct fm_scored *scored(const struct fm_config *c)
 {

@@ -1,0 +1,136 @@
+/*
+ * A block of attention alone, for tests: what it computes from weights that are drawn, its backward
+ * against central differences along random directions, and the fast table against the definition.
+ * No size is round.  Weights that a test draws belong to the block.
+ */
+#ifndef FM_TESTS_BLOCKS_H
+#define FM_TESTS_BLOCKS_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/rng.h"
+#include "lib/block/pass.h"
+
+enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H };
+
+struct block {
+    struct fm_config c;
+    struct fm_layer layer;
+    int l;
+    float cosines[T * 6], sines[T * 6];
+};
+
+static inline float *draw(size_t n, float size)
+{
+    static uint64_t at;
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = size * (float)fm_rng_normal(17, FM_STREAM_BENCH, at++);
+    return x;
+}
+
+static inline void block_release(struct block *b)
+{
+    for (size_t i = 0; i < FM_ARRAYS_MAX; i++)
+        free(b->layer.attention.at[i]);
+}
+
+static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *ops)
+{
+    return (struct fm_pass){.ops = ops,
+                            .config = &b->c,
+                            .layer = &b->layer,
+                            .l = b->l,
+                            .cos = b->cosines,
+                            .sin = b->sines,
+                            .S = S,
+                            .T = T,
+                            .parts = 1};
+}
+
+/* y = x + attention(x); where dy is given, dx from it. */
+static inline void block_compute(struct block *b, const struct fm_ops *ops, float *y,
+                                 const float *x, float *dx, const float *dy)
+{
+    const struct fm_attention *attention = b->c.attention;
+    struct fm_pass pass = block_pass(b, ops);
+    struct fm_arena arena = {.device = ops->device};
+    struct fm_arrays inner;
+    struct fm_mark mark = fm_pass_mark(&pass);
+    attention->alloc(&inner, &b->c, b->l, N, &arena);
+    memcpy(y, x, FLOATS * sizeof *y);
+    attention->forward(&pass, &inner, y, x);
+    if (dy)
+        attention->backward(&pass, &inner, dx, dy);
+    fm_pass_release(&pass, mark);
+}
+
+static inline double block_dot(const float *a, const float *b)
+{
+    double sum = 0;
+    for (int i = 0; i < FLOATS; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* <r, y(x + step v)> without x's own way through. */
+static inline double block_probe(struct block *b, const float *x, const float *v, float step,
+                                 const float *r)
+{
+    float moved[FLOATS], y[FLOATS];
+    for (int i = 0; i < FLOATS; i++)
+        moved[i] = x[i] + step * v[i];
+    block_compute(b, fm_ops_ref(), y, moved, NULL, NULL);
+    return block_dot(r, y) - block_dot(r, moved);
+}
+
+/* Float32 leaves `most` of a directional derivative uncertain at this step; a wrong path of the
+ * gradient costs 10 % and more. */
+static inline void block_check_backward(struct block *b, float step, double most)
+{
+    float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];
+    double length = 0, off = 0;
+    block_compute(b, fm_ops_ref(), y, x, dx, r);
+    for (int i = 0; i < 12; i++) {
+        float *v = draw(FLOATS, 1);
+        double up = block_probe(b, x, v, step, r), down = block_probe(b, x, v, -step, r);
+        double slope = (up - down) / (2 * step), miss = slope - block_dot(dx, v);
+        length += slope * slope;
+        off += miss * miss;
+        free(v);
+    }
+    print_message("finite differences: relative error %.2g\n", sqrt(off / length));
+    assert_true(sqrt(off / length) <= most);
+    free(x);
+    free(r);
+}
+
+/* Largest difference, relative to the largest value of b. */
+static inline double block_worst(const float *a, const float *b)
+{
+    double most = 0, largest = 0;
+    for (int i = 0; i < FLOATS; i++) {
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    return most / largest;
+}
+
+/* The fast table agrees with the definition: the output within 1e-5, the gradient within `most`. */
+static inline void block_check_cpu(struct block *b, double most)
+{
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1);
+    float y[FLOATS], dx[FLOATS], want[FLOATS], dwant[FLOATS];
+    block_compute(b, cpu, y, x, dx, r);
+    block_compute(b, fm_ops_ref(), want, x, dwant, r);
+    assert_true(block_worst(y, want) <= 1e-5 && block_worst(dx, dwant) <= most);
+    free(x);
+    free(r);
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* Texts of config.json for tests of families: what is read from one, and what is refused. */
+#ifndef FM_TESTS_CONFIGS_H
+#define FM_TESTS_CONFIGS_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/family/family.h"
+
+/* {keys, more}; more may be NULL. */
+static inline int config_parse(struct fm_config *c, const char *keys, const char *more,
+                               struct fm_err *err)
+{
+    char text[4096];
+    int n = snprintf(text, sizeof text, "{%s%s%s}", keys, more ? "," : "", more ? more : "");
+    assert_in_range(n, 0, sizeof text - 1);
+    return fm_config_parse(c, text, (size_t)n, err);
+}
+
+static inline struct fm_config must(const char *keys, const char *more)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    if (config_parse(&c, keys, more, &err))
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static inline void refused(const char *keys, const char *more, int code, const char *says)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    int rc = config_parse(&c, keys, more, &err);
+    if (rc != code || !strstr(err.text, says))
+        fail_msg("%s: status %d, '%s'; expected %d, '%s'", more, rc, err.text, code, says);
+}
+
+#endif
