@@ -25,6 +25,8 @@ static cJSON *describe_json(const void *report)
     fm_report_uint(o, "resumed", (uint64_t)r->resumed);
     cJSON_AddBoolToObject(o, "reached", r->reached);
     cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->masks, NULL));
+    if (!r->reached)
+        fm_report_double(o, "came_to", r->came_to);
     fm_report_double(o, "seconds", r->seconds);
     fm_report_double(o, "seconds_per_step", r->seconds_step);
     return o;
@@ -86,6 +88,7 @@ int main(int argc, char **argv)
     int method = (int)options.method, schedule = (int)options.schedule;
     int granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
+    bool strict = false;
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange|best",
@@ -100,12 +103,15 @@ int main(int argc, char **argv)
          "step between budgets (default: 0.01)", 0, 0, NO_SHUFFLE & ~WITH_ACTIONS},
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0,
          NO_SHUFFLE},
+        {"strict", 0, FM_CLI_FLAG, &strict, NULL,
+         "status 1 where the method falls short of --until", 0, 0, NO_SHUFFLE},
         {"refine", 0, FM_CLI_INT, &options.refine, "N",
          "rounds of exchange at a fixed budget (default: 0)", 0, FM_TRAIN_REFINE_MAX, CHOOSING},
         {"nested", 0, FM_CLI_FLAG, &options.nested, NULL, "widths never grow with the budget", 0, 0,
          CHOOSING},
-        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 500)", 1,
-         FM_TRAIN_STEPS_MAX, LEARNING},
+        {"steps", 0, FM_CLI_INT, &options.steps, "N",
+         "training steps (default: 500; at most as many to catch up)", 1, FM_TRAIN_STEPS_MAX,
+         LEARNING},
         {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",
          "subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX, LEARNING},
         {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
@@ -139,6 +145,9 @@ int main(int argc, char **argv)
     struct fm_train_report report = {0};
     struct fm_err err = {0};
     int rc = work(&cli, &options, &report, &err);
+    if (!rc && strict && !cli.dry_run && !report.reached)
+        rc = fm_fail(&err, FM_EDIFF, "--strict: %s came to a budget of %.4f, not --until %s",
+                     fm_method_name(options.method), report.came_to, options.until);
     fm_train_report_release(&report);
     return fm_cli_end(&cli, rc, &err);
 }

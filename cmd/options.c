@@ -302,8 +302,7 @@ static void print_brief(const struct fm_cli *cli, const struct table *t)
         assert(row);
         print_short(row);
     }
-    printf("\n%s --help=all: all %d options.  Manual: %s(1), fm(7).\n", cli->tool, t->rows,
-           cli->tool);
+    printf("\n%s --help=all: all options.  Manual: %s(1), fm(7).\n", cli->tool, cli->tool);
 }
 
 static void print_help(struct fm_cli *cli, const struct table *t)

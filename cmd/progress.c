@@ -1,7 +1,8 @@
 /*
  * Reports come as often as the work likes and from any thread; what is shown is limited by time,
  * so that a terminal is not flooded and a log stays short.  Time left is judged from this run
- * alone: a resumed one begins with work that is already done.
+ * alone: a resumed one begins with work that is already done.  Where a run has said how much of its
+ * work a stage is, the time to the end of the run is judged by the stage's rate.
  */
 #include "cmd/progress.h"
 
@@ -27,15 +28,32 @@ static struct {
     char stage[48];
     uint64_t done_first; /* `done` at the stage's first report: a resumed run begins high */
     double began, last;
+    double work, after; /* of the stage and behind it; 0: nobody said */
 } now;
+static struct {
+    double work, after;
+} next;
 
-static void format_left(char *text, size_t size, double left)
+static void format_clock(char *text, size_t size, double left)
 {
     long s = (long)(left + 0.5);
     if (s >= 3600)
-        snprintf(text, size, "%ld:%02ld:%02ld left", s / 3600, s / 60 % 60, s % 60);
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
     else
-        snprintf(text, size, "%ld:%02ld left", s / 60, s % 60);
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+}
+
+/* Of the stage, and where there is more behind it, to the end of the run; `share` of the stage was
+ * done by this process in `elapsed`. */
+static void format_left(char *text, size_t size, double left, double share, double elapsed)
+{
+    char stage[24], run[24];
+    format_clock(stage, sizeof stage, left);
+    format_clock(run, sizeof run, left + now.after / (now.work * share) * elapsed);
+    if (now.work > 0 && now.after > 0)
+        snprintf(text, size, "%s left, %s to the end", stage, run);
+    else
+        snprintf(text, size, "%s left", stage);
 }
 
 static void format_line(char *text, size_t size, uint64_t done, uint64_t total, const char *unit,
@@ -43,7 +61,7 @@ static void format_line(char *text, size_t size, uint64_t done, uint64_t total, 
 {
     bool bytes = strcmp(unit, "bytes") == 0;
     double rate = elapsed > 0 ? (double)(done - now.done_first) / elapsed : 0;
-    char a[32], b[32], r[32], left[48] = "";
+    char a[32], b[32], r[32], left[80] = "";
     if (bytes) {
         fm_units_bytes(a, done);
         fm_units_bytes(b, total);
@@ -54,7 +72,8 @@ static void format_line(char *text, size_t size, uint64_t done, uint64_t total, 
         snprintf(r, sizeof r, "%.3g", rate);
     }
     if (rate > 0 && done < total)
-        format_left(left, sizeof left, (double)(total - done) / rate);
+        format_left(left, sizeof left, (double)(total - done) / rate,
+                    (double)(done - now.done_first) / (double)total, elapsed);
     snprintf(text, size, "%s: %s of %s, %s/s%s%s", now.stage, a, b, r, *left ? ", " : "", left);
 }
 
@@ -70,6 +89,18 @@ static void enter_stage(const char *stage, uint64_t done, double t)
     snprintf(now.stage, sizeof now.stage, "%s", stage);
     now.began = now.last = t;
     now.done_first = done;
+    now.work = next.work;
+    now.after = next.after;
+    next.work = next.after = 0;
+}
+
+static void plan(void *self, double work, double after)
+{
+    (void)self;
+    pthread_mutex_lock(&lock);
+    next.work = work;
+    next.after = after;
+    pthread_mutex_unlock(&lock);
 }
 
 static void show(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit)
@@ -124,8 +155,9 @@ void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quie
     const char *term = getenv("TERM");
     now.tool = tool;
     now.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-    *progress = quiet ? (struct fm_progress){0}
-                      : (struct fm_progress){.report = show, .warn = warn, .note = note};
+    *progress =
+        quiet ? (struct fm_progress){0}
+              : (struct fm_progress){.report = show, .phase = plan, .warn = warn, .note = note};
 }
 
 void fm_progress_log(void)

@@ -37,19 +37,25 @@ static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     int rc = fm_comm_least(task->run->comm, &group, err);
     group = group < f->count ? group : f->count;
     size_t X = (size_t)f->M * (size_t)f->E;
+    struct fm_quality_parts parts;
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     int *number = fm_alloc((size_t)group, sizeof *number, "quality", err);
     uint32_t *widths = fm_alloc((size_t)group, X * sizeof *widths, "widths", err);
     if (!quality || !number || !widths)
         rc = FM_ENOMEM;
-    for (int b = 0, n; !rc && b < f->count;) {
+    int unmeasured = 0;
+    for (int b = 0; b < f->count; b++)
+        unmeasured += f->mask[b].quality.positions == 0;
+    fm_quality_parts_begin(&parts, t->task.run, (unmeasured + group - 1) / group);
+    fm_run_phase(t->task.run, t->work.measure, 0);
+    for (int b = 0, n; !rc && b < f->count; parts.part++) {
         n = gather_unmeasured(f, &b, group, number, widths);
         if (n == 0)
             break;
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_quality_measure(quality, task->model, task->ops, &task->held, widths, n, NULL,
-                                    task->run, err);
+                                    &parts.run, err);
         for (int i = 0; !rc && i < n; i++)
             f->mask[number[i]].quality = quality[i];
         if (!rc)
@@ -102,21 +108,38 @@ static bool is_fixed(const struct fm_trainer *t)
     return m == FM_METHOD_UNIFORM || m == FM_METHOD_SHUFFLE_LAYER || m == FM_METHOD_SHUFFLE_GLOBAL;
 }
 
+static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint64_t removed)
+{
+    uint64_t channels = fm_masks_channels(f);
+    return removed + fm_decimal_ceil(&t->step, channels) <= fm_decimal_floor(&t->until, channels);
+}
+
+/* Only learning ends where its steps do; the others go on while an expert can be narrowed. */
+static void warn_learned(struct fm_trainer *t, double budget)
+{
+    const struct fm_train_options *o = t->options;
+    if (t->warned)
+        return;
+    t->warned = true;
+    fm_run_warn(t->task.run,
+                "learned came to a budget of %.4f in %d steps, --steps %d and as many to catch up; "
+                "beyond it, to --until %s, experts are narrowed by their scores alone; give more "
+                "--steps, a larger --lr or a smaller --prior",
+                budget, 2 * o->steps, o->steps, o->until);
+}
+
 /* A family that is filled stays as it is, so this may be done again after a resume. */
 static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     if (f->count == 0 || is_fixed(t))
         return FM_OK;
-    const struct fm_mask *last = &f->mask[f->count - 1];
-    uint64_t channels = fm_masks_channels(f);
-    if (last->removed + fm_decimal_ceil(&t->step, channels) <=
-        fm_decimal_floor(&t->until, channels))
-        fm_run_warn(t->task.run,
-                    "%s came to a budget of %.4f; beyond it, to --until %s, experts are narrowed "
-                    "by their scores alone",
-                    fm_method_name(last->method), fm_masks_budget(f, f->count - 1),
-                    t->options->until);
-    return change_family(t, f, fm_gaps_fill, err);
+    struct fm_mask last = f->mask[f->count - 1];
+    double budget = fm_masks_budget(f, f->count - 1);
+    int rc = change_family(t, f, fm_gaps_fill, err);
+    if (!rc && last.method == FM_METHOD_LEARNED && is_short(t, f, last.removed) &&
+        f->mask[f->count - 1].removed > last.removed)
+        warn_learned(t, budget);
+    return rc;
 }
 
 /* The family of the method, or at each budget the best of theirs. */
@@ -176,6 +199,7 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
                                .around = o->around_sequences < count ? o->around_sequences : count,
                                .sequences =
                                    o->refine_sequences < count ? o->refine_sequences : count};
+    fm_run_phase(t->task.run, t->work.refine, t->work.measure);
     while (!rc && t->refined < all) {
         int b = 1 + (int)(t->refined / rounds);
         fm_run_report(t->task.run, "refine", (uint64_t)t->refined, (uint64_t)all, "rounds");
@@ -213,4 +237,29 @@ int fm_finish_family(struct fm_trainer *t, struct fm_err *err)
         t->refined = -1;
     }
     return rc ? rc : measure_family(t, result, err);
+}
+
+bool fm_finish_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to)
+{
+    const struct fm_train_options *o = t->options;
+    uint64_t end = f->mask[f->count - 1].removed, came = end;
+    enum fm_method m = o->method;
+    if (t->learns && !t->walks)
+        came = fm_learn_removed(&t->learn, f);
+    came = came < end ? came : end;
+    *came_to = (double)came / (double)fm_masks_channels(f);
+    if (m == FM_METHOD_SHUFFLE_LAYER || m == FM_METHOD_SHUFFLE_GLOBAL || !is_short(t, f, came))
+        return true;
+    if (came < end)
+        warn_learned(t, *came_to);
+    if (!is_short(t, f, end))
+        return false;
+    bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
+    fm_run_warn(t->task.run,
+                "the last mask removes %.4f of the channels, not --until %s: experts are at their "
+                "narrowest there, %u of %d channels; give %s",
+                fm_masks_budget(f, f->count - 1), o->until, t->actions.width[0], f->I,
+                rounded ? "a smaller --width-multiple"
+                        : "--actions that begin with a smaller share");
+    return false;
 }

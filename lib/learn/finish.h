@@ -14,4 +14,8 @@
  */
 int fm_finish_family(struct fm_trainer *t, struct fm_err *err);
 
+/* Whether the method came to less than a step from `until` by itself, *came_to the budget that it
+ * came to; where not, a warning says why and what to raise.  f is the result. */
+bool fm_finish_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to);
+
 #endif

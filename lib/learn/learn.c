@@ -228,6 +228,12 @@ static int offer_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *fro
     return rc;
 }
 
+uint64_t fm_learn_removed(struct fm_learn *n, const struct fm_masks *masks)
+{
+    harden(n, n->widths);
+    return fm_masks_removed(masks, n->widths);
+}
+
 int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
     size_t X = experts_of(n);

@@ -47,4 +47,8 @@ void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 
+/* Channels that the hardened logits remove: how far learning has come, whatever fills the family
+ * behind its last mask. */
+uint64_t fm_learn_removed(struct fm_learn *learn, const struct fm_masks *masks);
+
 #endif

@@ -29,6 +29,7 @@ struct recovery {
     struct fm_decimal budget;
     struct fm_budgets budgets; /* of the stream */
     struct fm_tune tune;
+    double work_steps, work_measure; /* FLOPs, as estimated */
     double *after; /* (masks, 4): ce, kl, agree, positions (0: not measured yet) */
     struct fm_digest params;
     struct fm_journal_clock clock;
@@ -222,6 +223,7 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     const struct fm_run_options *run = r->task.run;
     uint64_t steps = (uint64_t)r->options->steps;
     int rc = FM_OK;
+    fm_run_phase(run, r->work_steps, r->work_measure);
     while (!rc && (uint64_t)r->tune.taken < steps) {
         fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
         rc = fm_task_stopped(&r->task, err);
@@ -235,12 +237,12 @@ static int run_steps(struct recovery *r, struct fm_err *err)
 }
 
 static int measure_group(struct recovery *r, struct fm_quality *quality, int b, int n,
-                         struct fm_err *err)
+                         const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
-                                fm_masks_widths(&r->budgets.masks, b), n, &r->tune.adapter,
-                                task->run, err);
+    int rc =
+        fm_quality_measure(quality, task->model, task->ops, &task->held,
+                           fm_masks_widths(&r->budgets.masks, b), n, &r->tune.adapter, run, err);
     if (rc == FM_EFORMAT)
         return fm_within(err, "training diverged, use a smaller --lr");
     for (int i = 0; !rc && i < n; i++) {
@@ -265,11 +267,14 @@ static int run_measure(struct recovery *r, struct fm_err *err)
         return FM_ENOMEM;
     while (b < count && r->after[(size_t)b * QUALITIES + POSITIONS] > 0)
         b++;
-    for (int n; !rc && b < count; b += n) {
+    struct fm_quality_parts parts;
+    fm_quality_parts_begin(&parts, task->run, (count - b + group - 1) / group);
+    fm_run_phase(task->run, r->work_measure, 0);
+    for (int n; !rc && b < count; b += n, parts.part++) {
         n = count - b < group ? count - b : group;
         rc = fm_task_stopped(&r->task, err);
         if (!rc)
-            rc = measure_group(r, quality, b, n, err);
+            rc = measure_group(r, quality, b, n, &parts.run, err);
         if (!rc)
             rc = save_if_due(r, err);
     }
@@ -442,6 +447,8 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     if (!rc) {
         estimate_steps(&estimate, options, &r.task, &r.budget);
         rc = fm_estimate_check(&estimate, run, r.task.in.file.size, err);
+        r.work_steps = estimate.kind[0].flops;
+        r.work_measure = estimate.kind[1].flops;
     }
     if (!rc)
         rc = prepare(&r, err);

@@ -251,11 +251,18 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_run_options *run = t->task.run;
     uint64_t steps = (uint64_t)t->options->steps;
+    double after = t->work.walk + t->work.refine + t->work.measure;
     bool done = false;
     int rc = FM_OK;
+    fm_run_phase(run, t->work.learn, after);
     while (!rc && !done) {
         uint64_t taken = (uint64_t)t->learn.taken;
-        fm_run_report(run, "learn", taken, taken < steps ? steps : taken, "steps");
+        if (taken == steps)
+            fm_run_phase(run, t->work.learn, after);
+        if (taken < steps)
+            fm_run_report(run, "learn", taken, steps, "steps");
+        else
+            fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_learn_step(&t->learn, &t->masks[FM_TRAIN_LEARNED], &done, err);
@@ -271,6 +278,7 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
     bool done = false;
     int rc = FM_OK;
+    fm_run_phase(t->task.run, t->work.walk, t->work.refine + t->work.measure);
     while (!rc && !done) {
         fm_run_report(t->task.run, "walk", f->mask[f->count - 1].removed, until, "channels");
         rc = fm_task_stopped(&t->task, err);
@@ -305,16 +313,10 @@ static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
 {
     report->masks = t->masks[FM_TRAIN_RESULT];
     t->masks[FM_TRAIN_RESULT] = (struct fm_masks){0};
-    const struct fm_masks *f = &report->masks;
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
     report->resumed = t->resumed;
-    uint64_t channels = fm_masks_channels(f);
-    report->reached = f->mask[f->count - 1].removed + fm_decimal_ceil(&t->step, channels) >
-                      fm_decimal_floor(&t->until, channels);
-    if (!report->reached && !is_shuffle(t->options->method))
-        fm_run_warn(t->task.run, "the last mask removes %.4f of the channels, not --until %s",
-                    fm_masks_budget(f, f->count - 1), t->options->until);
+    report->reached = fm_finish_reached(t, &report->masks, &report->came_to);
 }
 
 static bool record_options(cJSON *to, const struct fm_trainer *t)
@@ -371,6 +373,9 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
     bool whole = record_options(options, t) &&
                  fm_json_add_uint(result, "masks", (uint64_t)report->masks.count) &&
                  fm_json_add_uint(result, "steps", (uint64_t)report->steps);
+    if (!report->reached)
+        whole = whole && cJSON_AddBoolToObject(result, "reached", false) &&
+                fm_json_add_double(result, "came_to", report->came_to);
     if (t->options->method == FM_METHOD_BEST)
         whole = whole && record_choice(result, &t->task.held);
     return fm_task_history(manifest, "fm-train", options, &t->task, result, whole, err);
@@ -478,11 +483,23 @@ static void plan_changes(struct fm_estimate *estimate, const struct fm_train_opt
     }
 }
 
+/* What estimate_masks added, in its order. */
+static void plan_work(struct fm_trainer *t, const struct fm_estimate *estimate)
+{
+    int at = 0;
+    t->work.learn = t->learns ? estimate->kind[at++].flops : 0;
+    t->work.walk = t->walks ? estimate->kind[at++].flops : 0;
+    for (int i = 0; i < 2 && t->options->refine > 0; i++)
+        t->work.refine += estimate->kind[at++].flops;
+    t->work.measure = estimate->kind[at].flops;
+}
+
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_estimate estimate;
     estimate_masks(&estimate, t->options, &t->task, &t->step, &t->until);
     int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
+    plan_work(t, &estimate);
     if (!rc)
         rc = prepare(t, err);
     if (!rc)

@@ -19,7 +19,8 @@ struct fm_train_report {
     struct fm_masks masks; /* with quality; what the stream now has */
     int steps;             /* taken by learned, also those after the last planned one */
     int resumed;           /* steps that came from the state file */
-    bool reached;          /* the last mask is less than a step from `until` */
+    bool reached;          /* the method came to less than a step from `until`, by itself */
+    double came_to;        /* the budget that it came to */
     double seconds;        /* all of it */
     double seconds_step;   /* mean of a training step or walk budget; 0: there were none */
 };

@@ -32,6 +32,10 @@ struct fm_trainer {
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
+    struct {
+        double learn, walk, refine, measure;
+    } work;      /* of each part, in FLOPs, as estimated */
+    bool warned; /* that the method came short of `until` */
     int resumed; /* steps and budgets that came from the state file */
 };
 

@@ -161,6 +161,12 @@ void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t
         run->progress.report(run->progress.self, stage, done, total, unit);
 }
 
+void fm_run_phase(const struct fm_run_options *run, double work, double after)
+{
+    if (run->progress.phase)
+        run->progress.phase(run->progress.self, work, after);
+}
+
 static void tell(void (*to)(void *self, const char *text), void *self, const char *fmt, va_list ap)
 {
     char text[FM_ERR_TEXT_BYTES];

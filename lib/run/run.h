@@ -29,6 +29,9 @@
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
+    /* The stage that is reported next is `work` of the run, in FLOPs or the like, and `after` of it
+     * comes behind that stage. */
+    void (*phase)(void *self, double work, double after);
     /* One line for the user that is not an error: "fm-rank: warning: 3 experts saw no token". */
     void (*warn)(void *self, const char *text);
     /* One that nothing is wrong with: "fm-pack: --budget 0.4: the nearest member is ...". */
@@ -116,6 +119,7 @@ void fm_run_abandon(void);
 /* Nothing where the caller wants no progress. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
                    uint64_t total, const char *unit);
+void fm_run_phase(const struct fm_run_options *run, double work, double after);
 void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
 void fm_run_note(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
 

@@ -439,6 +439,46 @@ static void options_that_make_no_sense_are_refused(void **state)
     }
 }
 
+struct stages {
+    uint64_t learn, catch_up; /* the totals that were reported */
+    int learned, caught_up;   /* reports */
+};
+
+static void note_stage(void *self, const char *stage, uint64_t done, uint64_t total,
+                       const char *unit)
+{
+    struct stages *s = self;
+    (void)unit;
+    assert_true(done <= total);
+    if (strcmp(stage, "learn") == 0) {
+        assert_true(s->learned++ == 0 || s->learn == total);
+        s->learn = total;
+    } else if (strcmp(stage, "catch up") == 0) {
+        assert_true(s->caught_up++ == 0 || s->catch_up == total);
+        s->catch_up = total;
+    }
+}
+
+static void steps_beyond_the_last_are_counted_as_such(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    struct stages stages = {0};
+    training_init(&r, &options, "ranked.fm", "family.fm", FM_METHOD_LEARNED);
+    options.steps = 2;
+    r.run.progress = (struct fm_progress){.report = note_stage, .self = &stages};
+    training_must(&r, &options, &report);
+    assert_int_equal(stages.learn, 2);
+    assert_int_equal(stages.learned, 2);
+    assert_int_equal(stages.catch_up, 2);
+    assert_true(stages.caught_up >= 2 && report.steps == 4);
+    assert_false(report.reached);
+    assert_true(report.came_to < fm_masks_budget(&report.masks, report.masks.count - 1));
+    fm_train_report_release(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +494,7 @@ int main(void)
         cmocka_unit_test(two_threads_make_the_same_bytes),
         cmocka_unit_test(temperature_and_entropy_go_from_first_to_last),
         cmocka_unit_test(options_shape_the_run),
+        cmocka_unit_test(steps_beyond_the_last_are_counted_as_such),
         cmocka_unit_test(options_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, training_ranked, NULL);
