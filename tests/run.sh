@@ -8,30 +8,37 @@
 # script that decides nothing: what it prints and its status are compared with
 # golden/cli/NAME.{out,err,rc}; one that ends with 77 skips, and the last line of its standard
 # error says why.  Each runs in an empty folder of its own, with the tools in PATH and GOLDEN naming
-# golden/.  A run without a test is a failure.
-set -u
+# golden/.  Many wait most of their time, so as many tests run at once as there are processors
+# (FM_TEST_JOBS), and a line is printed when one ends.  A run without a test is a failure.
+set -um # with job control, or what runs in the background could not be interrupted by the tests
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 BUILD=${BUILD:-build}
 pattern=${1:-*}
 seconds_max=${FM_TEST_SECONDS_MAX:-600} # the guard against a test that hangs
+jobs_max=${FM_TEST_JOBS:-$(nproc)}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
-passed=0 failed=0 skipped=0
-failures=()
+trap 'exit 130' INT TERM # those under way end by themselves
+tests=0 running=0
 
-result() { # result NAME STATUS BEGAN LOG
-    local took=$((SECONDS - $3))
+# result NAME STATUS BEGAN LOG: one line, and the log of a failure; all at once, as others end too.
+result() {
+    local took=$((SECONDS - $3)) text
     case $2 in
-    0) passed=$((passed + 1)) && echo "ok    $1 ($took s)" ;;
-    77) skipped=$((skipped + 1)) && echo "skip  $1: $(tail -n 1 "$4")" ;;
+    0) text="ok    $1 ($took s)" && echo "$1" >>"$scratch/passed" ;;
+    77) text="skip  $1: $(tail -n 1 "$4")" && echo "$1" >>"$scratch/skipped" ;;
     *)
-        failed=$((failed + 1))
-        failures+=("$1")
-        echo "FAIL  $1 ($took s, status $2)"
-        sed 's/^/      /' "$4" | tail -n 60
+        text="FAIL  $1 ($took s, status $2)"$'\n'"$(sed 's/^/      /' "$4" | tail -n 60)"
+        echo "$1" >>"$scratch/failed"
         ;;
     esac
+    printf '%s\n' "$text"
+}
+
+# count passed|failed|skipped: how many have ended so.
+count() {
+    if [ -e "$scratch/$1" ]; then wc -l <"$scratch/$1"; else echo 0; fi
 }
 
 wanted() {
@@ -39,13 +46,25 @@ wanted() {
     [[ $1 == $pattern ]]
 }
 
+# start FUNCTION ARGUMENTS...: it runs beside others, with a folder of its own in $own.
+start() {
+    if [ "$running" -ge "$jobs_max" ]; then
+        wait -n
+        running=$((running - 1))
+    fi
+    tests=$((tests + 1)) running=$((running + 1))
+    own=$scratch/$tests
+    mkdir "$own" || exit 1
+    "$@" &
+}
+
 # run NAME COMMAND...: with the guard, and its result.
 run() {
     local name=$1 began=$SECONDS status
-    timeout -k 10 "$seconds_max" "${@:2}" >"$scratch/log" 2>&1 </dev/null
+    timeout -k 10 "$seconds_max" "${@:2}" >"$own/log" 2>&1 </dev/null
     status=$?
-    [ $status != 124 ] || echo "no end after $seconds_max s" >>"$scratch/log"
-    result "$name" $status "$began" "$scratch/log"
+    [ $status != 124 ] || echo "no end after $seconds_max s" >>"$own/log"
+    result "$name" $status "$began" "$own/log"
 }
 
 unit_tests() {
@@ -55,18 +74,19 @@ unit_tests() {
         name=$(basename "$source")
         name=unit/${name%.*}
         wanted "$name" || continue
-        run "$name" "$BUILD/tests/$name"
+        start run "$name" "$BUILD/tests/$name"
     done
 }
 
 # Facts about what was built, by script; the same statuses as a program's.
 scripts() {
     local source name
+    export BUILD
     for source in tests/unit/test_*.sh; do
         [ -e "$source" ] || continue
         name=unit/$(basename "$source" .sh)
         wanted "$name" || continue
-        BUILD=$BUILD run "$name" bash "$source"
+        start run "$name" bash "$source"
     done
 }
 
@@ -78,7 +98,7 @@ replays() {
         [ -e "$source" ] || continue
         name=fuzz/$(basename "$source" .c)
         wanted "$name" || continue
-        run "$name" "$BUILD/tests/$name" -n 100 golden/bad
+        start run "$name" "$BUILD/tests/$name" -n 100 golden/bad
     done
 }
 
@@ -87,66 +107,78 @@ compare() { # compare NAME: the three files of the test with their goldens; 0 wh
     for kind in out err rc; do
         golden=golden/cli/$name.$kind
         if [ "${BLESS:-0}" = 1 ]; then
-            mkdir -p golden/cli && cp "$scratch/$kind" "$golden"
+            mkdir -p golden/cli && cp "$own/$kind" "$golden"
         elif [ ! -e "$golden" ]; then
             echo "no $golden; read what the test prints, then BLESS=1"
-            sed "s/^/$kind: /" "$scratch/$kind"
+            sed "s/^/$kind: /" "$own/$kind"
             status=1
-        elif ! diff -u --label "$golden" --label "$name $kind" "$golden" "$scratch/$kind"; then
+        elif ! diff -u --label "$golden" --label "$name $kind" "$golden" "$own/$kind"; then
             status=1
         fi
     done
     return $status
 }
 
+cli_test() { # cli_test NAME
+    local name=$1 began=$SECONDS
+    mkdir "$own/empty"
+    (
+        cd "$own/empty" || exit 99
+        PATH=$root/$BUILD/bin:$PATH GOLDEN=$root/golden LC_ALL=C \
+            timeout -k 10 "$seconds_max" bash "$root/tests/cli/$name.sh" \
+            >"$own/out" 2>"$own/err" </dev/null
+        echo $? >"$own/rc"
+    )
+    if [ "$(cat "$own/rc")" = 77 ]; then
+        result "cli/$name" 77 "$began" "$own/err"
+    else
+        compare "$name" >"$own/log"
+        result "cli/$name" $? "$began" "$own/log"
+    fi
+    rm -rf "$own/empty"
+}
+
 cli_tests() {
-    local script name began
+    local script name
     for script in tests/cli/*.sh; do
         [ -e "$script" ] || continue
         name=$(basename "$script" .sh)
         wanted "cli/$name" || continue
-        began=$SECONDS
-        rm -rf "$scratch/empty" && mkdir "$scratch/empty"
-        (
-            cd "$scratch/empty" || exit 99
-            PATH=$root/$BUILD/bin:$PATH GOLDEN=$root/golden LC_ALL=C \
-                timeout -k 10 "$seconds_max" bash "$root/$script" \
-                >"$scratch/out" 2>"$scratch/err" </dev/null
-            echo $? >"$scratch/rc"
-        )
-        if [ "$(cat "$scratch/rc")" = 77 ]; then
-            result "cli/$name" 77 "$began" "$scratch/err"
-            continue
-        fi
-        compare "$name" >"$scratch/log"
-        result "cli/$name" $? "$began" "$scratch/log"
+        start cli_test "$name"
     done
 }
 
-demo() {
+run_demo() {
     local began=$SECONDS
-    wanted demo || return 0
     if [ -n "${SAN:-}" ]; then
-        echo "not under sanitizers: minutes become an hour" >"$scratch/log"
-        result demo 77 "$began" "$scratch/log"
+        echo "not under sanitizers: minutes become an hour" >"$own/log"
+        result demo 77 "$began" "$own/log"
         return
     fi
-    PATH=$root/$BUILD/bin:$PATH timeout -k 10 900 bash tests/demo.sh >"$scratch/log" 2>&1 </dev/null
-    result demo $? "$began" "$scratch/log"
+    PATH=$root/$BUILD/bin:$PATH timeout -k 10 900 bash tests/demo.sh >"$own/log" 2>&1 </dev/null
+    result demo $? "$began" "$own/log"
 }
 
+demo() {
+    ! wanted demo || start run_demo
+}
+
+demo
+cli_tests
 unit_tests
 scripts
 replays
-cli_tests
-demo
+wait
 
+passed=$(count passed) failed=$(count failed) skipped=$(count skipped)
 echo "$passed passed, $failed failed, $skipped skipped"
-if [ ${#failures[@]} -gt 0 ]; then
-    printf 'failed: %s\n' "${failures[@]}"
-fi
+[ "$failed" = 0 ] || sed 's/^/failed: /' "$scratch/failed"
 if [ $((passed + failed)) = 0 ]; then
     echo "run.sh: no test ran (pattern '$pattern')" >&2
+    exit 1
+fi
+if [ $((passed + failed + skipped)) != $tests ]; then
+    echo "run.sh: $tests tests began, and not all of them have a result" >&2
     exit 1
 fi
 [ "$failed" = 0 ]
