@@ -93,7 +93,8 @@ MAN := $(wildcard man/*.[1-7])
 CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
-CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete
+# Sections that nobody calls go: C++'s library would bring a symbol of a newer glibc than servers have.
+CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete -Wl,--gc-sections
 
 # Tools of many processes are the same objects and one file more, in a folder of their own: `make
 # MPI=1` builds (and installs) those, `make check` tests them as well where there is an MPI.
