@@ -16,6 +16,7 @@
 #   bench      fm-bench io and engine
 #   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
 #   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin
+#   wheel      for pip: libfm_clip for PyTorch, the modelling file, the package of SGLang; in build/wheel
 #   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, the runtimes' files
 #   clean
 #
@@ -257,8 +258,9 @@ lint: deps-check
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 
 include cmd/package/install.mk
+include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check install uninstall clean \
+.PHONY: all deps demo check judge judge-clip wheel deb clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check install uninstall clean \
 	deps-build deps-check gpu-build

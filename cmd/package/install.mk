@@ -38,16 +38,17 @@ install: all $(COMPLETIONS)
 	for h in $(HEADERS); do to=$(DESTDIR)$(INCLUDEDIR)/fm/$${h#lib/}; \
 		$(INSTALL) -d $${to%/*} && sed -E $(AS_INSTALLED) $$h >$$to || exit 1; done
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.} || exit 1; done
-	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang
+	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/fm_clip
 	$(INSTALL) -m 644 formats/runtime/modeling_fm.py formats/runtime/torch_experts.py $(DESTDIR)$(DATADIR)
 	$(INSTALL) -m 644 formats/runtime/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
+	$(INSTALL) -m 644 formats/runtime/fm_clip/*.py formats/runtime/fm_clip/py.typed $(DESTDIR)$(DATADIR)/fm_clip
 
 # Folders of our own go whole, in case an older version had more in them; those of the system stay.
 uninstall:
 	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
 	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
-	rm -rf $(DESTDIR)$(INCLUDEDIR)/fm $(DESTDIR)$(DATADIR)/fm_sglang
+	rm -rf $(DESTDIR)$(INCLUDEDIR)/fm $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/fm_clip
 	rm -f $(DESTDIR)$(DATADIR)/modeling_fm.py $(DESTDIR)$(DATADIR)/torch_experts.py
 	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DATADIR)
 	cd $(DESTDIR)$(BASHDIR) && rm -f $(TOOLS)

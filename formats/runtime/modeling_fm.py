@@ -40,6 +40,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import List
 
 import torch
@@ -126,9 +127,12 @@ def by_torch(hidden, *arguments):
 
 
 # libfm_clip does the same in C (fm-clip(3)), on the CPU and on CUDA devices, in one call that reads
-# widths and budget where they lie.  It is taken where it is found: as libfm_clip.so.1, or where the
-# environment's FM_CLIP_LIBRARY says ("none": nowhere), and then it must be there.  No gradient passes through it.
+# widths and budget where they lie.  It is taken where it is found: where pip put it (the wheel fm-runtime),
+# or as libfm_clip.so.1, or where the environment's FM_CLIP_LIBRARY says ("none": nowhere), and then it
+# must be there.  No gradient passes through it.
 
+CLIP_MISSING = "experts by PyTorch, without libfm_clip"
+CLIP_WHERE = "; it is faster: `make wheel` of the fm suite, pip install fm_runtime-*.whl (fm-clip(3))"
 CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
 CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # in one piece; more go in chunks, with the same result
 
@@ -163,25 +167,34 @@ def clip_say(text, said=set()):
         print(f"modeling_fm: {text}", file=sys.stderr, flush=True)
 
 
+def clip_places():
+    asked = os.environ.get("FM_CLIP_LIBRARY")
+    if asked:
+        return [asked] if asked != "none" else []
+    package = find_spec("fm_clip")
+    folders = package.submodule_search_locations if package else ()
+    return [os.path.join(folder, "libfm_clip.so.1") for folder in folders or ()] + ["libfm_clip.so.1"]
+
+
 def clip_load():
     asked = os.environ.get("FM_CLIP_LIBRARY")
-    name = asked or "libfm_clip.so.1"
-    if name == "none":
-        return None
-    try:
-        library = ctypes.CDLL(name)
-    except OSError as error:
-        if asked:
-            raise ImportError(f"FM_CLIP_LIBRARY={asked} cannot be loaded: {error}") from error
-        return None
-    if library.fm_clip_abi() != 1:
+    for name in clip_places():
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            if asked:
+                raise ImportError(f"FM_CLIP_LIBRARY={asked} cannot be loaded: {error}") from error
+            if os.path.exists(name):
+                clip_say(f"{error}: not used")
+            continue
+        if library.fm_clip_abi() == 1:
+            library.fm_clip_workspace_bytes.restype = ctypes.c_uint64
+            library.fm_clip_name.restype = library.fm_clip_version.restype = ctypes.c_char_p
+            return library
         if asked:
             raise ImportError(f"FM_CLIP_LIBRARY={asked} has another interface (ABI {library.fm_clip_abi()}, not 1)")
         clip_say(f"{name} has another interface (ABI {library.fm_clip_abi()}, not 1): not used")
-        return None
-    library.fm_clip_workspace_bytes.restype = ctypes.c_uint64
-    library.fm_clip_name.restype = library.fm_clip_version.restype = ctypes.c_char_p
-    return library
+    return None
 
 
 CLIP = clip_load()
@@ -304,7 +317,7 @@ class FmExperts(nn.Module):
         cap = loaded_widths(config, layer)
         self.fm_config, self.layer = config, layer
         if CLIP is None:
-            clip_say("experts by PyTorch, without libfm_clip")
+            clip_say(CLIP_MISSING + ("" if os.environ.get("FM_CLIP_LIBRARY") else CLIP_WHERE))
         self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
         self.down = nn.Parameter(torch.empty(sum(cap), config.hidden_size))
         if config.fm_biased:

@@ -54,5 +54,6 @@ status=0
 "$venv/bin/python" -u tests/judge/familyjudge.py || status=1
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
+"$venv/bin/python" -u tests/judge/runtimejudge.py || status=1
 "$venv/bin/python" -u tests/judge/judge.py || status=1
 exit $status
