@@ -8,7 +8,8 @@
  * deadlock: whoever waits does so only for tasks that are running.
  *
  * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
- * memory once the first few have run.
+ * memory once the first few have run.  Large chunks lie on large pages, as what kernels/ops/host.c
+ * takes does: products go through them in strides.
  *
  * OpenMP would do plain loops.  It would not let a loop inside a task use the threads that are idle
  * (a nested team is new threads), keep signals from its threads, or say that a thread could not be
@@ -22,6 +23,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "lib/base/fatal.h"
 #include "lib/base/mem.h"
@@ -180,6 +182,8 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 
 #define CHUNKS 24
 #define CHUNK_BYTES_MIN ((size_t)1 << 20)
+#define LARGE_PAGE ((size_t)2 << 20)
+#define LARGE (2 * LARGE_PAGE)
 
 /*
  * Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything.  Whenever
@@ -237,10 +241,14 @@ struct fm_mark fm_scratch_mark(void)
 
 static void make_chunk(struct scratch *s, size_t c, size_t size)
 {
+    size_t align = size < LARGE ? FM_ALIGN : LARGE_PAGE;
     free(s->block[c]);
-    s->block[c] = aligned_alloc(FM_ALIGN, size);
+    size = (size + align - 1) / align * align;
+    s->block[c] = aligned_alloc(align, size);
     if (!s->block[c])
         out_of_memory(size);
+    if (align == LARGE_PAGE)
+        madvise(s->block[c], size, MADV_HUGEPAGE);
     s->bytes[c] = size;
 }
 
