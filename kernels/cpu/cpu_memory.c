@@ -3,6 +3,9 @@
  * thread asked for.  Elements do not touch each other: any cut gives the same bytes.
  */
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
@@ -113,6 +116,40 @@ static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *
 /* The same of numbers of 16 bits, which stay as they are: a cache line of y is twice as many. */
 enum { SHORTS_H = 2 * TILE_H };
 
+#if defined(__SSE2__)
+/* Of eight rows of eight numbers, `stride` apart, the columns, to at[0..8): pairs, fours, all. */
+static inline void turn_eight(uint16_t *const at[8], const uint16_t *x, size_t stride)
+{
+    __m128i v[8], u[8];
+    for (size_t r = 0; r < 8; r++)
+        v[r] = _mm_loadu_si128((const void *)(x + r * stride));
+    for (size_t r = 0; r < 4; r++) {
+        u[2 * r] = _mm_unpacklo_epi16(v[2 * r], v[2 * r + 1]);
+        u[2 * r + 1] = _mm_unpackhi_epi16(v[2 * r], v[2 * r + 1]);
+    }
+    for (size_t r = 0; r < 2; r++)
+        for (size_t half = 0; half < 2; half++) {
+            v[4 * r + 2 * half] = _mm_unpacklo_epi32(u[4 * r + half], u[4 * r + 2 + half]);
+            v[4 * r + 2 * half + 1] = _mm_unpackhi_epi32(u[4 * r + half], u[4 * r + 2 + half]);
+        }
+    for (size_t c = 0; c < 4; c++) {
+        _mm_storeu_si128((void *)at[2 * c], _mm_unpacklo_epi64(v[c], v[c + 4]));
+        _mm_storeu_si128((void *)at[2 * c + 1], _mm_unpackhi_epi64(v[c], v[c + 4]));
+    }
+}
+
+/* tile (SHORTS_H, eight of TILE_I) as rows of y. */
+static void turn_columns(uint16_t *y, const uint16_t *tile, const int32_t *place, size_t H)
+{
+    uint16_t *at[8];
+    for (size_t r = 0; r < SHORTS_H; r += 8) {
+        for (size_t c = 0; c < 8; c++)
+            at[c] = y + (size_t)place[c] * H + r;
+        turn_eight(at, tile + r * TILE_I, TILE_I);
+    }
+}
+#endif
+
 static void transpose_shorts(void *arg, int index)
 {
     const struct convert *a = arg;
@@ -123,7 +160,12 @@ static void transpose_shorts(void *arg, int index)
         int i = a->I - i0 < TILE_I ? a->I - i0 : TILE_I;
         for (int r = 0; r < h; r++)
             memcpy(tile[r], x + (size_t)(h0 + r) * (size_t)a->I + i0, (size_t)i * sizeof *x);
-        for (int c = 0; c < i; c++) {
+        int c = 0;
+#if defined(__SSE2__)
+        for (; h == SHORTS_H && c + 8 <= i; c += 8)
+            turn_columns(y + h0, tile[0] + c, a->order + i0 + c, (size_t)a->H);
+#endif
+        for (; c < i; c++) {
             uint16_t *row = y + (size_t)a->order[i0 + c] * (size_t)a->H + h0;
             for (int r = 0; r < h; r++)
                 row[r] = tile[r][c];
