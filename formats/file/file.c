@@ -160,6 +160,18 @@ int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t siz
                    f->path, f->size, size, offset);
 }
 
+/* Linux takes no more of one call than a device reads at once. */
+#define EXPECTED_BYTES ((uint64_t)128 << 10)
+
+void fm_file_expect(const struct fm_file *f, uint64_t offset, uint64_t size,
+                    const atomic_bool *enough)
+{
+    uint64_t end = offset + size;
+    for (uint64_t at = offset; at < end && !atomic_load(enough); at += EXPECTED_BYTES)
+        if (posix_fadvise(f->fd, (off_t)at, EXPECTED_BYTES, POSIX_FADV_WILLNEED) != 0)
+            return;
+}
+
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err)
 {

@@ -14,6 +14,7 @@
 #ifndef FM_FILE_H
 #define FM_FILE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,6 +50,10 @@ void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
  * when it was opened FM_EIO. EINTR-safe. */
 int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t size,
                  struct fm_err *err);
+/* These bytes will be read soon: the system may fetch them now.  Returns when it was told, or once
+ * *enough is set; says nothing where it cannot be told. */
+void fm_file_expect(const struct fm_file *f, uint64_t offset, uint64_t size,
+                    const atomic_bool *enough);
 /* The whole file, at most `limit` bytes, NUL appended, free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err);

@@ -1,14 +1,16 @@
 /*
- * One layer's raw bytes are read by a thread of their own while the layer before is computed with,
- * and turned into what
- * products take by the pool.  Layers that fit into memory keep a slot of their own, the
- * others share one; a caller that asks for a layer does not see which.
+ * A layer is read by the pool, a tensor or an expert's share of one at a time, and turned into what
+ * products take while it lies in the cache.  Meanwhile a thread of its own asks the system to have
+ * the bytes of the next layer ready, so that a disk is read while the layer before is computed
+ * with, and no memory of ours is taken for it.  Layers that fit into memory keep a slot of their
+ * own, the others share one; a caller that asks for a layer does not see which.
  */
 #include "lib/model/loading.h"
 
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
@@ -26,6 +28,7 @@ size_t fm_loading_channels(const struct fm_model *m, int l)
 
 void fm_loading_join(struct fm_model *m)
 {
+    atomic_store(&m->ahead.enough, true);
     if (m->ahead.running)
         pthread_join(m->ahead.thread, NULL);
     m->ahead.running = false;
@@ -40,15 +43,20 @@ struct conversion {
     pthread_mutex_t lock;
     int failed; /* lowest task that failed, INT_MAX: none */
     struct fm_err err;
+    bool unread; /* the bytes of some task could not be read */
+    bool summing;
+    struct fm_digest *shares;            /* (places, 2) of tensors that hold all experts: codes or
+                                            values, scales */
     const struct fm_model_tensor *whole; /* outside the layers: one tensor, cut into pieces */
     float *dst;
     struct fm_scales scales; /* scale NULL: its tensor holds values */
-    struct fm_digest sum;    /* of the pieces */
+    struct fm_digest sum;    /* of the pieces; of the layer */
 };
 
-static void fail_piece(struct conversion *v, int i, const struct fm_err *err)
+static void fail_piece(struct conversion *v, int i, const struct fm_err *err, bool unread)
 {
     pthread_mutex_lock(&v->lock);
+    v->unread |= unread;
     if (i < v->failed) {
         v->failed = i;
         v->err = *err;
@@ -161,7 +169,7 @@ static void end_task(void *arg, int i)
     if (!rc)
         convert_rows(v->m, fm_to_f32(v->dst + first), n, &src, 1, n, NULL);
     else
-        fail_piece(v, i, &err);
+        fail_piece(v, i, &err, true);
     struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, n * bytes);
     pthread_mutex_lock(&v->lock);
     fm_weightsum_add(&v->sum, &digest);
@@ -238,63 +246,6 @@ static bool is_fused(const struct fm_model_tensor *p)
     return p->expert < 0 && fm_weights_is_expert(p->weight);
 }
 
-/* A tensor of layer l to its place in the buffer; fm_weightsum_tensor's shares. */
-static int read_tensor(struct fm_model *m, int l, const struct fm_tensor *t,
-                       const struct fm_file *file, size_t shares, char *raw, struct fm_err *err)
-{
-    int rc = fm_file_read(file, t->offset, raw, t->size, err);
-    if (rc)
-        return fm_within(err, "tensor '%s'", t->name);
-    if (m->summed[l])
-        return FM_OK;
-    struct fm_digest digest = fm_weightsum_tensor(t, raw, shares);
-    fm_weightsum_add(&m->raw_sum, &digest);
-    return FM_OK;
-}
-
-static int read_raw(struct fm_model *m, int l, struct fm_err *err)
-{
-    const struct fm_layer_tensors *layer = &m->layer[l];
-    int rc = FM_OK;
-    m->raw_sum = (struct fm_digest){{0}};
-    for (size_t i = 0; i < layer->places && !rc; i++) {
-        const struct fm_model_tensor *p = &layer->place[i];
-        size_t shares = is_fused(p) ? (size_t)m->config.E : 0;
-        rc = read_tensor(m, l, p->at.tensor, p->at.file, shares, m->raw + p->raw, err);
-        if (!rc && p->at.scale)
-            rc = read_tensor(m, l, p->at.scale, p->at.scale_file, shares, m->raw + p->raw_scale,
-                             err);
-    }
-    return rc;
-}
-
-static void *read_ahead(void *arg)
-{
-    struct fm_model *m = arg;
-    m->ahead.rc = read_raw(m, m->raw_l, &m->ahead.err);
-    return NULL;
-}
-
-/* Raw bytes of layer l are in the buffer, from the thread that read ahead or read now. */
-static int need_raw(struct fm_model *m, int l, struct fm_err *err)
-{
-    if (!m->raw) {
-        size_t most = 0;
-        for (int i = 0; i < m->config.L; i++)
-            most = m->layer[i].raw_bytes > most ? m->layer[i].raw_bytes : most;
-        m->raw = fm_alloc(most, 1, "a layer's bytes", err);
-        if (!m->raw)
-            return err->code;
-    }
-    if (m->raw_l == l) {
-        if (m->ahead.rc)
-            *err = m->ahead.err;
-        return m->ahead.rc;
-    }
-    m->raw_l = -1;
-    return read_raw(m, l, err);
-}
-
 static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
 {
     return &m->slot[l < m->pinned ? l : m->pinned];
@@ -303,8 +254,10 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
 /* A tensor of a layer, or an expert's share of one that holds all of them. */
 struct piece {
     const struct fm_model_tensor *tensor;
-    int e;           /* -1: not one expert's */
-    size_t first, n; /* its elements in the tensor */
+    int e;                   /* -1: not one expert's */
+    size_t first, n;         /* its elements in the tensor */
+    const void *raw, *scale; /* their bytes, and those of scales: all, or an expert's of a storage
+                                that is decoded */
 };
 
 /* Where a piece goes: its rows, or its columns as rows, `stride` elements apart. */
@@ -429,18 +382,80 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     }
 }
 
-/* The same of a share that is decoded: its codes and their scales lie e-th in their tensors. */
+/* The same of a share that is decoded. */
 static int decode_share(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
-    const struct fm_model_tensor *p = x->tensor;
-    size_t E = (size_t)v->m->config.E, e = (size_t)x->e;
-    const char *codes = v->m->raw + p->raw + e * ((size_t)p->at.tensor->size / E);
-    const char *scales = v->m->raw + p->raw_scale + e * ((size_t)p->at.scale->size / E);
+    const struct fm_stored *at = &x->tensor->at;
     uint16_t *values = fm_scratch(x->n * sizeof *values);
-    if (fm_stored_decode(values, &p->at, &v->m->config, codes, scales, x->first, x->n, err))
+    if (fm_stored_decode(values, at, &v->m->config, x->raw, x->scale, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     convert_share(v, x, (struct raw){values, FM_BF16, NULL});
     return FM_OK;
+}
+
+/* Adds to the layer's sum the `size` bytes of a tensor, of its scales where `second`; those of an
+ * expert's `share`, unless that is -1, wait for the other experts'. */
+static void note_bytes(struct conversion *v, const struct piece *x, bool second, int share,
+                       const void *bytes, size_t size)
+{
+    if (!v->summing)
+        return;
+    const struct fm_tensor *t = second ? x->tensor->at.scale : x->tensor->at.tensor;
+    size_t at = 2 * (size_t)(x->tensor - v->layer->place) + second;
+    struct fm_digest digest = share < 0 ? fm_weightsum_tensor(t, bytes, 0)
+                                        : fm_weightsum_piece((size_t)share, bytes, size);
+    pthread_mutex_lock(&v->lock);
+    fm_weightsum_add(share >= 0 ? &v->shares[at] : &v->sum, &digest);
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* What was summed by shares, to the sum of the layer. */
+static void join_shares(struct conversion *v)
+{
+    for (size_t i = 0; v->summing && i < 2 * v->layer->places; i++) {
+        const struct fm_model_tensor *p = &v->layer->place[i / 2];
+        const struct fm_tensor *t = i % 2 ? p->at.scale : p->at.tensor;
+        if (!is_fused(p) || !t)
+            continue;
+        struct fm_digest digest = fm_weightsum_join(t, &v->shares[i]);
+        fm_weightsum_add(&v->sum, &digest);
+    }
+}
+
+/* `size` bytes of a file from `offset` on, into scratch. */
+static int read_bytes(const void **bytes, const struct fm_tensor *t, const struct fm_file *file,
+                      uint64_t offset, size_t size, struct fm_err *err)
+{
+    void *to = fm_scratch(size);
+    *bytes = to;
+    if (fm_file_read(file, t->offset + offset, to, size, err))
+        return fm_within(err, "tensor '%s'", t->name);
+    return FM_OK;
+}
+
+/* The bytes of a piece, and of its scales. */
+static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
+{
+    const struct fm_stored *at = &x->tensor->at;
+    uint64_t E = (uint64_t)v->m->config.E;
+    bool fused = is_fused(x->tensor), decoded = fm_stored_decodes(at, &v->m->config);
+    uint64_t e = fused ? (uint64_t)x->e : 0;
+    size_t element = (size_t)(fm_dtype_bits(at->tensor->dtype) / 8);
+    uint64_t size = decoded ? at->tensor->size / E : x->n * element;
+    uint64_t first = decoded ? e * size : x->first * element;
+    int rc = read_bytes(&x->raw, at->tensor, at->file, first, size, err);
+    if (rc)
+        return rc;
+    note_bytes(v, x, false, fused ? x->e : -1, x->raw, size);
+    if (!at->scale)
+        return FM_OK;
+    size = decoded ? at->scale->size / E : at->scale->size;
+    rc = read_bytes(&x->scale, at->scale, at->scale_file, decoded ? e * size : 0, size, err);
+    if (!rc && (decoded || !fused))
+        note_bytes(v, x, true, fused ? x->e : -1, x->scale, size);
+    for (uint64_t i = 0, share = size / E; !rc && fused && !decoded && e == 0 && i < E; i++)
+        note_bytes(v, x, true, (int)i, (const char *)x->scale + i * share, share);
+    return rc;
 }
 
 /* Values of a piece to its target; the first time only if all are finite. */
@@ -450,13 +465,12 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     if (fm_stored_decodes(&p->at, &v->m->config))
         return decode_share(v, x, err);
     enum fm_dtype dtype = p->at.tensor->dtype;
-    const char *raw = v->m->raw + p->raw + x->first * (size_t)(fm_dtype_bits(dtype) / 8);
-    if (!v->layer->checked && fm_stored_finite(&p->at, raw, x->first, x->n, err))
+    if (!v->layer->checked && fm_stored_finite(&p->at, x->raw, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     struct fm_scales scales;
-    if (widen_scales(&scales, v->m, p, v->m->raw + p->raw_scale, err))
+    if (widen_scales(&scales, v->m, p, x->scale, err))
         return err->code;
-    struct raw src = {raw, dtype, scales.scale ? &scales : NULL};
+    struct raw src = {x->raw, dtype, scales.scale ? &scales : NULL};
     if (x->e >= 0) {
         convert_share(v, x, src);
         return FM_OK;
@@ -477,22 +491,10 @@ static void convert_task(void *arg, int i)
     if (!find_piece(&x, v, i))
         return;
     struct fm_mark mark = fm_scratch_mark();
-    if (convert_piece(v, &x, &err))
-        fail_piece(v, i, &err);
+    bool unread = read_piece(v, &x, &err);
+    if (unread || convert_piece(v, &x, &err))
+        fail_piece(v, i, &err, unread);
     fm_scratch_release(mark);
-}
-
-/* Once every layer stays, no bytes are read any more. */
-static void drop_raw(struct fm_model *m)
-{
-    if (m->pinned < m->config.L)
-        return;
-    for (int l = 0; l < m->config.L; l++)
-        if (m->slot[l].l != l)
-            return;
-    free(m->raw);
-    m->raw = NULL;
-    m->raw_l = -1;
 }
 
 /* No file that the layer was read from was changed meanwhile. */
@@ -515,23 +517,29 @@ static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *
 static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     s->l = -1;
-    int rc = need_raw(m, l, err);
-    if (!rc)
-        rc = note_sum(m, l, &m->raw_sum, err);
-    if (!rc)
-        rc = fm_slots_shape(m, s, l, err);
+    int rc = fm_slots_shape(m, s, l, err);
     if (rc)
         return rc;
     struct fm_layer_tensors *layer = &m->layer[l];
+    struct fm_mark mark = fm_scratch_mark();
+    size_t shares = 2 * layer->places * sizeof(struct fm_digest);
     struct conversion v = {.m = m,
                            .layer = layer,
                            .slot = s,
                            .l = l,
                            .pieces = layer->fused ? m->config.E : 1,
                            .failed = INT_MAX,
+                           .summing = !m->summed[l],
+                           .shares = fm_scratch(shares),
                            .lock = PTHREAD_MUTEX_INITIALIZER};
+    memset(v.shares, 0, shares);
     fm_pool_for((int)layer->places * v.pieces, convert_task, &v);
+    join_shares(&v);
+    fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
+    /* Of other weights that is to be said first, and not what is wrong with them. */
+    if (!v.unread && note_sum(m, l, &v.sum, err))
+        return err->code;
     if (v.failed != INT_MAX) {
         *err = v.err;
         return err->code;
@@ -542,18 +550,27 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         return rc;
     layer->checked = true;
     s->l = l;
-    drop_raw(m);
     return FM_OK;
+}
+
+static void *look_ahead(void *arg)
+{
+    struct fm_model *m = arg;
+    const struct fm_layer_tensors *layer = &m->layer[m->ahead.l];
+    for (size_t i = 0; i < layer->places; i++) {
+        const struct fm_stored *at = &layer->place[i].at;
+        fm_file_expect(at->file, at->tensor->offset, at->tensor->size, &m->ahead.enough);
+        if (at->scale)
+            fm_file_expect(at->scale_file, at->scale->offset, at->scale->size, &m->ahead.enough);
+    }
+    return NULL;
 }
 
 static void start_prefetch(struct fm_model *m, int l)
 {
-    m->raw_l = l;
-    m->ahead = (struct fm_prefetch){.running = true};
-    if (fm_signals_thread(&m->ahead.thread, read_ahead, m) != 0) {
-        m->ahead.running = false; /* then it is read when it is needed */
-        m->raw_l = -1;
-    }
+    m->ahead.l = l;
+    atomic_store(&m->ahead.enough, false);
+    m->ahead.running = fm_signals_thread(&m->ahead.thread, look_ahead, m) == 0;
 }
 
 int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **layer,
@@ -566,7 +583,7 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     if (rc)
         return rc;
     *layer = &s->layer;
-    if (next >= 0 && slot_of(m, next)->l != next && m->raw_l != next)
+    if (next >= 0 && slot_of(m, next)->l != next)
         start_prefetch(m, next);
     return FM_OK;
 }

@@ -5,6 +5,7 @@
 #define FM_LOADING_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "lib/base/mem.h"
@@ -19,16 +20,16 @@ struct fm_model_tensor {
     enum fm_weight_part part; /* the weight's, or as its codes lie */
     int expert;               /* -1: not one expert's */
     struct fm_stored at;
-    size_t raw, raw_scale; /* offsets in the raw buffer */
 };
 
 /* What one layer needs: its tensors in file order. */
 struct fm_layer_tensors {
     struct fm_model_tensor *place;
     size_t places;
-    size_t raw_bytes;
-    bool fused;   /* some tensor holds all experts */
-    bool checked; /* every weight was seen to be finite */
+    uint64_t bytes; /* on disk: of all tensors, */
+    uint64_t piece; /* and the most that one task reads of them */
+    bool fused;     /* some tensor holds all experts */
+    bool checked;   /* every weight was seen to be finite */
 };
 
 /* Memory for one layer. */
@@ -41,12 +42,12 @@ struct fm_layer_slot {
     struct fm_layer layer;
 };
 
-/* A thread that reads raw bytes of a layer ahead. */
+/* A thread that asks the system for the bytes of layer l. */
 struct fm_prefetch {
     pthread_t thread;
     bool running;
-    int rc;
-    struct fm_err err;
+    atomic_bool enough; /* they are about to be read: no more of it */
+    int l;
 };
 
 struct fm_model {
@@ -64,10 +65,7 @@ struct fm_model {
     uint64_t memory;
     int pinned;                 /* layers [0, pinned) stay; the others take turns in one slot */
     struct fm_layer_slot *slot; /* (L + 1), of which pinned + 1 are used */
-    char *raw;                  /* bytes of layer raw_l as the file has them */
-    int raw_l;
-    struct fm_digest raw_sum; /* of these bytes, where the layer was not summed before */
-    struct fm_weightsum sums; /* of what was read so far */
+    struct fm_weightsum sums;   /* of what was read so far */
     bool summed[FM_LAYERS_MAX + 1];
     const struct fm_weightsum *wanted; /* NULL: whatever they are */
     struct fm_extra extra;             /* tensors of no decoder layer that are there */
@@ -78,7 +76,7 @@ struct fm_model {
 /* Sum of the caps of decoder layer l; 0: it is dense. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
 
-/* Wait for the thread that reads ahead, if there is one. */
+/* End the thread that looks ahead, if there is one. */
 void fm_loading_join(struct fm_model *m);
 
 /* What the matrices of experts and MLPs are in memory: bfloat16 where they are that on disk and

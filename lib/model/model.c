@@ -12,6 +12,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/pool.h"
 #include "lib/block/storage.h"
 #include "lib/model/loading.h"
 
@@ -129,10 +130,22 @@ static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool
                    fm_dtype_name(m->dtype));
 }
 
-/* Bytes that a tensor takes among a layer's raw ones. */
-static size_t raw_slot(const struct fm_tensor *t)
+static uint64_t place_bytes(const struct fm_stored *at)
 {
-    return (size_t)(t->size + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
+    return at->tensor->size + (at->scale ? at->scale->size : 0);
+}
+
+/* What the layer's tensors take on disk, and a task's share of one in memory. */
+static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer)
+{
+    for (size_t i = 0; i < layer->places; i++) {
+        const struct fm_model_tensor *p = &layer->place[i];
+        uint64_t bytes = place_bytes(&p->at);
+        bool fused = p->expert < 0 && fm_weights_is_expert(p->weight);
+        uint64_t piece = fused ? bytes / (uint64_t)m->config.E : bytes;
+        layer->bytes += bytes;
+        layer->piece = piece > layer->piece ? piece : layer->piece;
+    }
 }
 
 static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
@@ -161,13 +174,7 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         }
     }
     qsort(layer->place, layer->places, sizeof *layer->place, compare_places);
-    for (size_t i = 0; i < layer->places; i++) {
-        struct fm_model_tensor *p = &layer->place[i];
-        p->raw = layer->raw_bytes;
-        layer->raw_bytes += raw_slot(p->at.tensor);
-        p->raw_scale = layer->raw_bytes;
-        layer->raw_bytes += p->at.scale ? raw_slot(p->at.scale) : 0;
-    }
+    count_bytes(m, layer);
     return FM_OK;
 }
 
@@ -268,27 +275,32 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
     return most;
 }
 
-static uint64_t raw_bytes_max(const struct fm_model *m)
+/* What threads have in hand while they read a layer. */
+static uint64_t pieces_bytes(const struct fm_model *m)
 {
-    uint64_t raw = 0;
-    for (int l = 0; l < m->config.L; l++)
-        raw = m->layer[l].raw_bytes > raw ? m->layer[l].raw_bytes : raw;
-    return raw;
+    uint64_t most = 0, threads = (uint64_t)fm_pool_threads();
+    for (int l = 0; l < m->config.L; l++) {
+        const struct fm_layer_tensors *layer = &m->layer[l];
+        uint64_t bytes =
+            threads < layer->bytes / layer->piece ? threads * layer->piece : layer->bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 uint64_t fm_model_resident_bytes(const struct fm_model *m)
 {
     uint64_t layers = (uint64_t)m->pinned * fm_model_layer_bytes(m);
     if (m->pinned < m->config.L)
-        layers += fm_model_layer_bytes(m) + raw_bytes_max(m);
+        layers += fm_model_layer_bytes(m) + pieces_bytes(m);
     return nonlayer_bytes(m) + layers;
 }
 
 /* How many layers stay: all, if they fit beside the other weights, else what fits beside a slot for
- * the others and the bytes that are read ahead. */
+ * the others and the bytes on their way into it. */
 static void count_pinned(struct fm_model *m)
 {
-    uint64_t layer = fm_model_layer_bytes(m), nonlayer = nonlayer_bytes(m), raw = raw_bytes_max(m);
+    uint64_t layer = fm_model_layer_bytes(m), nonlayer = nonlayer_bytes(m), raw = pieces_bytes(m);
     int L = m->config.L;
     uint64_t left = m->memory > nonlayer ? m->memory - nonlayer : 0;
     if (left / layer >= (uint64_t)L)
@@ -305,7 +317,6 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
         return err->code;
     for (int i = 0; i <= L; i++)
         m->slot[i].l = -1;
-    m->raw_l = -1;
     count_pinned(m);
     return FM_OK;
 }
@@ -427,7 +438,6 @@ void fm_model_close(struct fm_model *m)
     drop_weights(m);
     free(m->slot);
     free(m->layer);
-    free(m->raw);
     free(m->caps);
     fm_source_close(&m->tensors);
     free(m->path);
@@ -447,11 +457,6 @@ enum fm_dtype fm_model_dtype(const struct fm_model *m)
 const struct fm_extra *fm_model_extra(const struct fm_model *m)
 {
     return &m->extra;
-}
-
-static uint64_t place_bytes(const struct fm_stored *at)
-{
-    return at->tensor->size + (at->scale ? at->scale->size : 0);
 }
 
 void fm_model_read_bytes(const struct fm_model *m, uint64_t *layers, uint64_t *nonlayer)

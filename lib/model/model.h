@@ -1,17 +1,18 @@
 /*
  * This room, lib/model: where the weights of a model lie, and how a layer of them comes into
  * memory.  It knows files, by way of lib/family's tables, and no operation: it computes nothing.
- * In reading order: this header, source, model.c with loading.c and slots.c (opening, reading
- * ahead, memory), layout, checkpoint and weightsum (for stages that move or know a checkpoint by
+ * In reading order: this header, source, model.c with loading.c and slots.c (opening, reading,
+ * memory), layout, checkpoint and weightsum (for stages that move or know a checkpoint by
  * its bytes).
  *
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
  * Weights live in float32 in the online layout (kernels/ops/kernels.h) whatever the file holds; but
  * the matrices of experts and MLPs stay bfloat16 where they are that on disk and the products of
- * the table in use would round them to it.  One layer is resident at a time, the next is read
- * ahead; where
- * all of them fit into --memory they stay.  A model is opened from
+ * the table in use would round them to it.  One layer is resident at a time, and the system
+ * is asked to have the next one ready; where all of them fit into --memory they stay.
+ *
+ * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
  *     by a permutation given with fm_model_rank),
  *   - a bundle, or a `native` or `ragged` export (already ranked, maybe clipped).
@@ -80,8 +81,8 @@ int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlaye
                       struct fm_err *err);
 
 /*
- * Layer l, resident until the next call of fm_model_layer; `next` (or -1) is read ahead by a
- * thread of its own.  FM_EFORMAT names the tensor that holds NaN or Inf.
+ * Layer l, resident until the next call of fm_model_layer; the system is asked to have `next` (or
+ * -1) ready.  FM_EFORMAT names the tensor that holds NaN or Inf.
  */
 int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err);
@@ -103,7 +104,7 @@ void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, struct fm_err *err);
 
 /* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
- * nonlayer, the layers that stay, the slot of the others and what is read ahead for it. */
+ * nonlayer, the layers that stay, the slot of the others and what is on its way into it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
 
