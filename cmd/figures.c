@@ -4,6 +4,7 @@
  */
 #include "cmd/figures.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "cmd/show.h"
@@ -70,6 +71,41 @@ int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, 
     int rc = fm_plot_write(&plot, path, force, err);
     free(v);
     return rc;
+}
+
+static void print_loss(FILE *out, const char *name, const struct fm_quality *q)
+{
+    fprintf(out, "%-10s %10.4f %12.4f\n", name, q->ce, exp(q->ce));
+}
+
+void fm_figures_exported(FILE *out, const struct fm_bench_exported *e)
+{
+    fprintf(out, "held out: %d sequences of %d tokens, %s; budget %.4f%s\n", e->sequences, e->T,
+            e->precision, e->budget, e->whole ? ", which it starts with" : "");
+    if (e->here.positions == 0)
+        return;
+    fprintf(out, "%-10s %10s %12s\n", "", "CE", "perplexity");
+    print_loss(out, e->layout, &e->here);
+    if (e->compared)
+        print_loss(out, "original", &e->original);
+}
+
+cJSON *fm_figures_exported_json(const struct fm_bench_exported *e)
+{
+    cJSON *o = fm_report_begin("fm-bench quality");
+    cJSON_AddStringToObject(o, "layout", e->layout);
+    fm_report_double(o, "budget", e->budget);
+    fm_report_uint(o, "sequences", (uint64_t)e->sequences);
+    fm_report_uint(o, "seq_len", (uint64_t)e->T);
+    cJSON_AddStringToObject(o, "digest", e->digest);
+    cJSON_AddStringToObject(o, "precision", e->precision);
+    if (e->here.positions == 0)
+        return o;
+    fm_report_uint(o, "positions", (uint64_t)e->here.positions);
+    fm_report_double(o, "ce", e->here.ce);
+    if (e->compared)
+        fm_report_double(o, "original_ce", e->original.ce);
+    return o;
 }
 
 struct io_row {

@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "lib/bench/bench.h"
+#include "lib/bench/exported.h"
 #include "lib/bench/kernelbench.h"
 #include "lib/bench/servebench.h"
 #include "lib/rival/rival.h"
@@ -17,6 +18,10 @@ cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
 /* The family's loss and its controls over the budget, as an SVG file. */
 int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
                             struct fm_err *err);
+
+/* Of an exported directory. */
+void fm_figures_exported(FILE *out, const struct fm_bench_exported *e);
+cJSON *fm_figures_exported_json(const struct fm_bench_exported *e);
 
 void fm_figures_io(FILE *out, const struct fm_bench_io *io);
 cJSON *fm_figures_io_json(const struct fm_bench_io *io);

@@ -10,6 +10,23 @@
 #include "lib/bench/synth.h"
 #include "lib/run/report.h"
 
+/* What to measure, and, as another option says, how. */
+enum {
+    QUALITY = 1,
+    HELD = 2, /* quality on --eval-tokens or --eval-text */
+    IO = 4,
+    ENGINE = 8,
+    KERNELS = 16,
+    SERVE = 32,
+    ON_GPU = 64, /* serve --device cuda */
+    RIVALS = 128,
+    FAMILY = 256,                                           /* quality of a bundle or stream */
+    EXPORTED = 512,                                         /* quality of an exported directory */
+    MEASURES = QUALITY | HELD | RIVALS | FAMILY | EXPORTED, /* losses of a model on tokens */
+    CALIBRATED = QUALITY | RIVALS | FAMILY | EXPORTED, /* without data of its own to measure on */
+    SERVES = SERVE | ON_GPU
+};
+
 struct options {
     const char *budgets, *plot;         /* quality */
     uint64_t size;                      /* io */
@@ -20,9 +37,28 @@ struct options {
     int layers;                         /* engine, serve; 0: theirs */
     struct fm_bench_engine_options on;  /* engine; dir is io's too */
     int dtype;
+    bool record;             /* quality */
     struct fm_serving serve; /* what is serve's alone */
     struct fm_rival_options rivals;
 };
+
+/* An exported directory. */
+static int exported(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    struct fm_bench_exported e;
+    struct fm_cli_text text;
+    int rc = fm_options_check(cli, EXPORTED, "for an exported directory", err);
+    if (!rc)
+        rc = fm_bench_exported(&cli->run, cli->dry_run, &e, err);
+    if (!rc && o->record && !cli->dry_run)
+        rc = fm_bench_record(cli->run.input, &e, err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (rc)
+        return rc;
+    fm_figures_exported(text.out, &e);
+    return fm_cli_result(cli, &text, fm_figures_exported_json(&e), err);
+}
 
 static int quality(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
@@ -31,6 +67,10 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!fm_run_first_input(&cli->run) && !fm_run_evaluates(&cli->run))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
+    if (fm_bench_is_export(cli->run.input))
+        return exported(cli, o, err);
+    if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
+        return err->code;
     int rc = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side("--plot", o->plot,
@@ -142,27 +182,12 @@ static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *er
     return fm_rivalling_run(cli, &o->rivals, o->plot, err);
 }
 
-/* What to measure, and, as another option says, how. */
-enum {
-    QUALITY = 1,
-    HELD = 2, /* quality on --eval-tokens or --eval-text */
-    IO = 4,
-    ENGINE = 8,
-    KERNELS = 16,
-    SERVE = 32,
-    ON_GPU = 64, /* serve --device cuda */
-    RIVALS = 128,
-    MEASURES = QUALITY | HELD | RIVALS, /* losses of a model on tokens */
-    QUALITIES = QUALITY | HELD,
-    SERVES = SERVE | ON_GPU
-};
-
 static const struct fm_cli_scope scope[] = {
     {"model", 0, MEASURES, "shape", ENGINE | KERNELS | SERVES},
-    {"tokens", 0, QUALITY | RIVALS, "rows", KERNELS},
+    {"tokens", 0, CALIBRATED, "rows", KERNELS},
     {"batch", 0, ENGINE, "sequences", SERVES},
-    {.name = "text", .modes = QUALITY | RIVALS},
-    {.name = "shuffle", .modes = QUALITY | RIVALS | ENGINE},
+    {.name = "text", .modes = CALIBRATED},
+    {.name = "shuffle", .modes = CALIBRATED | ENGINE},
     {.name = "max-tokens", .modes = MEASURES | ENGINE},
     {.name = "device", .modes = MEASURES | ENGINE | SERVES},
     {.name = "precision", .modes = MEASURES | ENGINE | SERVE},
@@ -240,7 +265,7 @@ static void settle(struct options *o)
 }
 
 #define SYNOPSIS                                                                                   \
-    "quality [--eval-tokens FILE] [options] BUNDLE\n"                                              \
+    "quality [--eval-tokens FILE] [options] BUNDLE|DIR\n"                                          \
     "       fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE [BUNDLE]\n"               \
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
@@ -258,10 +283,12 @@ int main(int argc, char **argv)
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
          "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
          "experts; kernels, serve: shares removed",
-         0, 0, MEASURES | KERNELS | SERVES},
+         0, 0, (MEASURES & ~EXPORTED) | KERNELS | SERVES},
         {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
          "quality, rivals, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
-         MEASURES | KERNELS | SERVES},
+         (MEASURES & ~EXPORTED) | KERNELS | SERVES},
+        {"record", 0, FM_CLI_FLAG, &o.record, NULL, "quality: write the figures into the directory",
+         0, 0, QUALITY | HELD | EXPORTED},
         {"only", 0, FM_CLI_TEXT, &o.rivals.only, "NAME,...", "rivals: these rows (default: all)", 0,
          0, RIVALS},
         {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
@@ -304,7 +331,7 @@ int main(int argc, char **argv)
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
         .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
-        .often = "model tokens eval-tokens eval-text seq-len precision threads json quiet "
+        .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_CUDA,

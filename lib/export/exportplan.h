@@ -138,6 +138,7 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
 void fm_exportplan_forget(struct fm_exportplan *p, size_t files);
 
 #define FM_EXPORT_JSON FM_OUTDIR_MARK
+#define FM_EXPORT_MEASURED "measured" /* its key for figures that fm-bench adds */
 #define FM_EXPORT_CARD "README.md"
 #define FM_EXPORT_MODELING "modeling_fm.py"
 

@@ -77,7 +77,7 @@ struct subnets {
     const struct fm_adapter *adapter;
 };
 
-/* One sweep: the teacher in lane 0, masks behind it. */
+/* One sweep: the teacher in lane 0, masks behind it; without masks it is what is measured. */
 static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
                          const struct fm_batch *batch, int batches, const struct subnets *subnets,
                          int first, size_t experts, int masks, struct fm_err *err)
@@ -85,6 +85,8 @@ static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
     const struct fm_adapter *adapter = subnets->adapter;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
     int lanes = masks + 1;
+    if (masks == 0)
+        lane[0].widths = subnets->widths;
     assert(lanes <= FM_LANES_MAX);
     for (int i = 1; i < lanes; i++)
         lane[i] = (struct fm_lane){
@@ -102,6 +104,8 @@ static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
     int rc = fm_sweep_run(sweep, batch, batches, lane, lanes, NULL, measure, NULL, err);
     for (int i = 0; !rc && i < masks; i++)
         average(&quality[i], measure, batches, lanes, i + 1, adapter != NULL);
+    if (!rc && masks == 0)
+        average(quality, measure, batches, 1, 0, false);
     free(measure);
     return rc;
 }
@@ -143,12 +147,14 @@ static int measure(struct fm_quality *quality, struct fm_model *model, const str
     fm_model_round(model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     group = group < masks ? group : masks;
     rc = fm_comm_least(run->comm, &group, err);
-    watch.groups = (masks + group - 1) / group;
+    watch.groups = masks > 0 ? (masks + group - 1) / group : 1;
     if (!rc)
         rc = fm_calib_read(held, 0, held->count, ids, err);
     if (!rc)
         rc = fm_sweep_new(&sweep, model, ops, batches, S * held->T, held->T, group + 1, &options,
                           err);
+    if (!rc && masks == 0)
+        rc = measure_group(quality, sweep, batch, batches, subnets, 0, experts, 0, err);
     for (int at = 0; !rc && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
         watch.group = at / group;
@@ -184,6 +190,15 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
 {
     const struct subnets subnets = {.widths = widths, .adapter = adapter};
     return measure(quality, model, ops, held, &subnets, masks, run, err);
+}
+
+int fm_quality_measure_plain(struct fm_quality *quality, struct fm_model *model,
+                             const struct fm_ops *ops, const struct fm_calib *held,
+                             const uint32_t *widths, const struct fm_run_options *run,
+                             struct fm_err *err)
+{
+    const struct subnets subnets = {.widths = widths};
+    return measure(quality, model, ops, held, &subnets, 0, run, err);
 }
 
 int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,

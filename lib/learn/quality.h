@@ -33,6 +33,15 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
                               const uint32_t *widths, const float *closed, int masks,
                               const struct fm_run_options *run, struct fm_err *err);
 
+/*
+ * The loss of the model itself, ce and positions of *quality: as its weights are, or cut to widths
+ * (M, E) where these are not NULL.
+ */
+int fm_quality_measure_plain(struct fm_quality *quality, struct fm_model *model,
+                             const struct fm_ops *ops, const struct fm_calib *held,
+                             const uint32_t *widths, const struct fm_run_options *run,
+                             struct fm_err *err);
+
 /* Several calls of the above that are one to who watches: they get `run`, which reports the layers
  * of all parts; `part` is the number of the one at hand. */
 struct fm_quality_parts {

@@ -1,0 +1,36 @@
+# fm-bench quality of exported directories, of every layout: the loss of what their files hold, and
+# --record writes it into them, where fm-verify and a second --record leave all else as it was.
+# shellcheck source=tests/cli/family.bash
+. "$(dirname "$0")/family.bash"
+family saliency --until 0.5
+cp "$odd/tokens.npy" .
+eval=(--eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-tokens 400 --device ref)
+short() { # as figures differ in their last digits from machine to machine
+    sed -E 's/([0-9]\.[0-9]{3})[0-9]+/\1/g; s/[0-9a-f]{32}/DIGEST/g'
+}
+for layout in native ragged elastic layer uniform padded; do
+    fm-pack -q --export $layout --layout $layout --budget 0.3 family.fm >/dev/null 2>&1
+    fm-bench quality -q -m "$odd" "${eval[@]}" --record $layout | short | tail -n 2
+    fm-verify -q $layout --against family.fm | sed 's/:.*:/:/'
+done
+cp ragged/README.md once
+cp ragged/fm-export.json once.json
+fm-bench quality -q -m "$odd" "${eval[@]}" --record ragged >/dev/null
+cmp once ragged/README.md && cmp once.json ragged/fm-export.json && echo "recorded twice: the same"
+sed -n '/^model-index/,/^---/p; /^## Measured/,/^## Running/p' ragged/README.md | short
+grep -c 'quality | not measured' uniform/README.md
+fm-pack --export again --layout ragged --budget 0.3 family.fm >/dev/null 2>&1
+diff again/README.md ragged/README.md | grep -c '^<'
+diff again/fm-export.json ragged/fm-export.json | short
+fm-bench quality -q "${eval[@]}" --json again | grep -o -e '"layout": "ragged"' -e original
+say() {
+    echo "\$ $*" >&2
+    "$@" >/dev/null
+    echo "status $?" >&2
+}
+say fm-bench quality -q --eval-tokens tokens.npy --budgets 0.2 ragged
+say fm-bench quality -q --eval-tokens tokens.npy --record family.fm
+sed -i 's/"measured"/"measurec"/' ragged/fm-export.json
+say fm-verify -q ragged --against family.fm
+sed -i 's/"budget": 0/"budget": 7/' again/fm-export.json
+say fm-bench quality -q --eval-tokens tokens.npy again
