@@ -117,6 +117,7 @@ $(BUILD)/kernels/%.c.o $(BUILD)/pic/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS +=
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
 $(BUILD)/lib/bench/pytorch.c.o: formats/runtime/torch_experts.py
+$(BUILD)/lib/page/pagetext.c.o: $(wildcard lib/page/page.html lib/page/page.css lib/page/page.js)
 
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)

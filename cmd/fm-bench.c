@@ -1,13 +1,15 @@
-/* fm-bench: measure what a family is worth, what the files cost, how fast the engine is. */
+/* fm-bench: measure what a family is worth, what the files cost, how fast the engine is; show a
+ * family. */
+#include <string.h>
+
 #include "cmd/cli.h"
 #include "cmd/figures.h"
 #include "cmd/rivalling.h"
 #include "cmd/serving.h"
+#include "cmd/show.h"
 #include "lib/base/units.h"
-
-#include <string.h>
-
 #include "lib/bench/synth.h"
+#include "lib/page/page.h"
 #include "lib/run/report.h"
 
 /* What to measure, and, as another option says, how. */
@@ -20,8 +22,9 @@ enum {
     SERVE = 32,
     ON_GPU = 64, /* serve --device cuda */
     RIVALS = 128,
-    FAMILY = 256,                                           /* quality of a bundle or stream */
-    EXPORTED = 512,                                         /* quality of an exported directory */
+    FAMILY = 256,   /* quality of a bundle or stream */
+    EXPORTED = 512, /* quality of an exported directory */
+    REPORT = 1024,
     MEASURES = QUALITY | HELD | RIVALS | FAMILY | EXPORTED, /* losses of a model on tokens */
     CALIBRATED = QUALITY | RIVALS | FAMILY | EXPORTED, /* without data of its own to measure on */
     SERVES = SERVE | ON_GPU
@@ -40,6 +43,8 @@ struct options {
     bool record;             /* quality */
     struct fm_serving serve; /* what is serve's alone */
     struct fm_rival_options rivals;
+    const char *figures[FM_INPUTS_MAX + 1]; /* report */
+    int context;                            /* report; 0: its own */
 };
 
 /* An exported directory. */
@@ -182,10 +187,46 @@ static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *er
     return fm_rivalling_run(cli, &o->rivals, o->plot, err);
 }
 
+/* What the page has. */
+static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct fm_err *err)
+{
+    struct fm_cli_text text;
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    fm_show_bytes(text.out, "page", page->size, "");
+    fprintf(text.out, "%-9s%12d  of %d in the family\n", "members", page->shown, page->budgets);
+    fprintf(text.out, "%-9s%12d  files of measurements\n", "figures", page->figures);
+    cJSON *o = fm_report_begin("fm-bench report");
+    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
+    fm_report_uint(o, "bytes", page->size);
+    fm_report_uint(o, "budgets", (uint64_t)page->budgets);
+    fm_report_uint(o, "shown", (uint64_t)page->shown);
+    fm_report_uint(o, "figures", (uint64_t)page->figures);
+    fm_report_uint(o, "context", page->context);
+    return fm_cli_result(cli, &text, o, err);
+}
+
+static int report(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    struct fm_page page = {0};
+    struct fm_page_options options = {.figures = o->figures, .context = (uint64_t)o->context};
+    if (cli->operands < 2)
+        return fm_fail(err, FM_EUSAGE, "report needs a BUNDLE, or - for standard input");
+    int rc = fm_page_make(&page, cli->run.input, &options, err);
+    if (!rc && !cli->dry_run)
+        rc = fm_page_write(&page, cli->run.output, cli->run.force, err);
+    if (!rc)
+        rc = say_page(cli, &page, err);
+    fm_page_release(&page);
+    return rc;
+}
+
 static const struct fm_cli_scope scope[] = {
     {"model", 0, MEASURES, "shape", ENGINE | KERNELS | SERVES},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
     {"batch", 0, ENGINE, "sequences", SERVES},
+    {.name = "output", .modes = REPORT},
+    {.name = "threads", .modes = MEASURES | IO | ENGINE | KERNELS | SERVES},
     {.name = "text", .modes = CALIBRATED},
     {.name = "shuffle", .modes = CALIBRATED | ENGINE},
     {.name = "max-tokens", .modes = MEASURES | ENGINE},
@@ -197,8 +238,8 @@ static const struct fm_cli_scope scope[] = {
 };
 
 static const struct fm_cli_first measurements[] = {
-    {"quality", QUALITY}, {"rivals", RIVALS}, {"io", IO}, {"engine", ENGINE},
-    {"kernels", KERNELS}, {"serve", SERVE},   {0},
+    {"quality", QUALITY}, {"rivals", RIVALS}, {"io", IO},         {"engine", ENGINE},
+    {"kernels", KERNELS}, {"serve", SERVE},   {"report", REPORT}, {0},
 };
 
 /* Options of the other things to measure. */
@@ -232,6 +273,10 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return quality(cli, o, err);
     if (strcmp(what, "rivals") == 0)
         return rivals(cli, o, err);
+    if (strcmp(what, "report") == 0) {
+        cli->run.output = cli->run.output ? cli->run.output : "-";
+        return report(cli, o, err);
+    }
     if (strcmp(what, "io") == 0 && alone)
         return io(cli, o, err);
     if (strcmp(what, "engine") == 0 && alone)
@@ -243,12 +288,12 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
                        "name what to measure: quality BUNDLE, rivals [BUNDLE], io, engine, kernels "
-                       "or serve");
+                       "or serve; or what to show: report BUNDLE");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
                    "unknown measurement '%s'; use quality BUNDLE, rivals [BUNDLE], io, engine, "
-                   "kernels or serve",
+                   "kernels, serve or report BUNDLE",
                    what);
 }
 
@@ -270,7 +315,8 @@ static void settle(struct options *o)
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
-    "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] ..."
+    "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] ...\n"                     \
+    "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
 int main(int argc, char **argv)
 {
@@ -326,15 +372,21 @@ int main(int argc, char **argv)
          "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
         {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
          "serve: generated tokens of each sequence (default: 32)", 1, 1 << 20, SERVES},
+        {"figures", 0, FM_CLI_READS, o.figures, "FILE",
+         "report: what --json of quality, rivals, fm-train, fm-recover gave; repeat for more", 0, 0,
+         REPORT},
+        {"context", 0, FM_CLI_INT, &o.context, "N",
+         "report: tokens for which a card has space beside the weights (default: 8192)", 1,
+         INT32_MAX, REPORT},
     };
     struct fm_cli cli = {
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
-        .about = "Measure what a family is worth, what its files cost, how fast the engine is.",
+        .about = "Measure what a family is worth, its files, the engine's speed; show a family.",
         .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
-                  FM_CLI_CUDA,
+                  FM_CLI_CUDA | FM_CLI_OUTPUT,
         .run = {.input = "-"},
         .operands_max = 2,
         .first = measurements,

@@ -551,9 +551,10 @@ static void collect_row(struct fm_guard *g, const struct fm_cli_option *o, const
     case FM_CLI_READ:
         fm_guard_reads(g, what, *value, false);
         break;
+    case FM_CLI_READS:
     case FM_CLI_SOURCES:
         for (; *value; value++)
-            fm_guard_reads(g, what, *value, true);
+            fm_guard_reads(g, what, *value, o->kind == FM_CLI_SOURCES);
         break;
     case FM_CLI_RESULT:
     case FM_CLI_EXPORT:

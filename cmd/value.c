@@ -131,6 +131,7 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
         *(const char **)o->value = text;
         return *text != '\0';
     case FM_CLI_LIST:
+    case FM_CLI_READS:
     case FM_CLI_SOURCES:
         return append((const char **)o->value, text);
     case FM_CLI_INT:

@@ -16,6 +16,7 @@ enum fm_cli_kind {
     FM_CLI_TEXT,    /* const char ** */
     FM_CLI_LIST,    /* const char *[FM_INPUTS_MAX + 1], one each time the option is given */
     FM_CLI_READ,    /* const char **: a file or directory that the run reads */
+    FM_CLI_READS,   /* const char *[FM_INPUTS_MAX + 1]: the same, each time it is given */
     FM_CLI_SOURCES, /* const char *[FM_INPUTS_MAX + 1]: FILE[:WEIGHT] that it reads, repeated */
     FM_CLI_RESULT,  /* const char **: the file that it makes */
     FM_CLI_EXPORT,  /* const char **: the directory that it makes */

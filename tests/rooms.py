@@ -47,12 +47,13 @@ ROOMS = {
     "lib/learn": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage",
     "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
     "lib/export": f"{LIB} {FORMATS} formats/runtime {ENGINE} lib/stage",
+    "lib/page": f"{LIB} {FORMATS} {ENGINE} lib/stage lib/export",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip kernels/serve {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
     "lib/rival": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",
     "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
-           " lib/verify lib/bench lib/rival",
+           " lib/verify lib/bench lib/rival lib/page",
     "tests/unit": "*",
     "tests/fuzz": "*",
     "tests/judge": "*",

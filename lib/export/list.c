@@ -192,32 +192,39 @@ static void fill_model(struct fm_list *list, const struct fm_stage_model *model)
     snprintf(list->dtype, sizeof list->dtype, "%s", fm_dtype_name(model->dtype));
 }
 
-int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
+int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct fm_err *err)
 {
+    struct fm_stage_model model;
     *list = (struct fm_list){.adapter_budget = -1};
     list->kinds = fm_list_kinds(list->kind);
-    struct fm_opened o = {0};
-    struct fm_stage_model model;
-    int rc = fm_stage_open(&o.bundle, path, NULL, err);
+    int rc = fm_stage_config_check(&o->bundle, err);
     if (!rc)
-        rc = fm_stage_config_check(&o.bundle, err);
+        rc = fm_stage_model_read(&model, &o->bundle, err);
     if (!rc)
-        rc = fm_stage_model_read(&model, &o.bundle, err);
+        rc = fill_words(list, &o->bundle, err);
     if (!rc)
-        rc = fill_words(list, &o.bundle, err);
-    if (!rc)
-        rc = fill_storage(list, &o.bundle, err);
-    list->packed = !rc && fm_bundle_find(&o.bundle, FM_MEMBER_SEGMENTS);
-    if (!rc && fm_bundle_find(&o.bundle, FM_MEMBER_MASKS)) {
-        fill_granularity(list, &o.bundle);
-        rc = fm_opened_read(&o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
+        rc = fill_storage(list, &o->bundle, err);
+    list->packed = !rc && fm_bundle_find(&o->bundle, FM_MEMBER_SEGMENTS);
+    if (!rc && fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
+        fill_granularity(list, &o->bundle);
+        rc = fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
         if (!rc)
-            rc = fill_rows(list, &o, forms, err);
+            rc = fill_rows(list, o, forms, err);
     }
     if (!rc)
-        rc = fill_adapter(list, &o.bundle, err);
+        rc = fill_adapter(list, &o->bundle, err);
     if (!rc)
         fill_model(list, &model);
+    return rc;
+}
+
+int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
+{
+    struct fm_opened o = {0};
+    *list = (struct fm_list){.adapter_budget = -1};
+    int rc = fm_stage_open(&o.bundle, path, NULL, err);
+    if (!rc)
+        rc = fm_list_fill(list, &o, forms, err);
     fm_opened_release(&o);
     return rc;
 }

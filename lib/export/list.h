@@ -10,6 +10,7 @@
 
 #include "lib/base/err.h"
 #include "lib/export/export.h"
+#include "lib/export/opened.h"
 #include "lib/model/model.h"
 
 /*
@@ -71,6 +72,9 @@ struct fm_list {
 /* path: a bundle or stage stream, "-" for standard input; `forms`: fill those too, which plans
  * every export.  Release in every case. */
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err);
+/* The same of o->bundle, which is open and nothing else of *o read: that is done here, where there
+ * are members. */
+int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct fm_err *err);
 void fm_list_release(struct fm_list *list);
 
 /* The same as JSON text with a newline at the end; free() it.  NULL: no memory. */

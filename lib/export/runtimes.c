@@ -1,6 +1,6 @@
 /*
  * What other programs make of an export: over how many devices servers split it, which card has
- * room for it, and whether llama.cpp computes the same function.  All follow from config.json and
+ * space for it, and whether llama.cpp computes the same function.  All follow from config.json and
  * the widths in the files; the programs' own rules are said in the header.
  */
 #include "lib/export/runtimes.h"
@@ -50,7 +50,7 @@ void fm_runtimes_print(char text[FM_TP_DEGREES_TEXT], uint64_t tp_degrees, const
 
 const uint64_t fm_runtimes_cards[FM_CARDS] = {24000000000, 48000000000, 80000000000};
 
-uint64_t fm_runtimes_card_room(uint64_t card)
+uint64_t fm_runtimes_card_space(uint64_t card)
 {
     return card / 10 * 9;
 }
@@ -59,7 +59,7 @@ int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64
 {
     uint64_t need = weights + fm_cost_cache_bytes(cache, tokens);
     for (int i = 0; i < FM_CARDS; i++)
-        if (need <= fm_runtimes_card_room(fm_runtimes_cards[i]))
+        if (need <= fm_runtimes_card_space(fm_runtimes_cards[i]))
             return i;
     return -1;
 }

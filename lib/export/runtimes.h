@@ -55,9 +55,9 @@ void fm_runtimes_print(char text[FM_TP_DEGREES_TEXT], uint64_t tp_degrees, const
  */
 #define FM_CARDS 3
 extern const uint64_t fm_runtimes_cards[FM_CARDS]; /* bytes, the smallest first */
-uint64_t fm_runtimes_card_room(uint64_t card);
+uint64_t fm_runtimes_card_space(uint64_t card);
 
-/* The smallest card that has room for weights of so many bytes and the cache of one sequence of
+/* The smallest card that has space for weights of so many bytes and the cache of one sequence of
  * `tokens`; -1: none of them. */
 int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64_t tokens);
 

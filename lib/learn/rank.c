@@ -321,11 +321,9 @@ static void count_starved(struct scorer *s, struct fm_rank_report *report)
     int64_t fewest = INT64_MAX;
     for (int m = 0; m < r->M; m++) {
         const int64_t *tokens = r->tokens + (size_t)m * (size_t)r->E;
-        int64_t sum = 0;
-        for (int e = 0; e < r->E; e++)
-            sum += tokens[e];
+        double slots = fm_ranking_slots(r, m);
         for (int e = 0; e < r->E; e++) {
-            if (tokens[e] == 0 || tokens[e] * 10 * r->E >= sum)
+            if (fm_ranking_reach(r, m, e, slots) != FM_REACH_STARVED)
                 continue;
             report->starved++;
             worst = tokens[e] < fewest ? m * r->E + e : worst;

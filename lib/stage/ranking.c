@@ -67,6 +67,23 @@ void fm_ranking_sort(struct fm_ranking *r)
     }
 }
 
+/* In doubles, which are exact here: a file's counts may be too large for a sum of integers. */
+double fm_ranking_slots(const struct fm_ranking *r, int m)
+{
+    double slots = 0;
+    for (int e = 0; e < r->E; e++)
+        slots += (double)r->tokens[m * r->E + e];
+    return slots;
+}
+
+enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double slots)
+{
+    double tokens = (double)r->tokens[m * r->E + e];
+    if (tokens == 0)
+        return FM_REACH_NONE;
+    return tokens * 10 * r->E < slots ? FM_REACH_STARVED : FM_REACH_ENOUGH;
+}
+
 int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
                     struct fm_err *err)
 {

@@ -22,6 +22,14 @@ struct fm_ranking {
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 
+/* What the scores of an expert rest on: less than a tenth of an even share of its layer's tokens is
+ * noise. */
+enum fm_reach { FM_REACH_NONE, FM_REACH_STARVED, FM_REACH_ENOUGH };
+
+/* Token slots of the m-th layer of experts, and what expert e's part of them is. */
+double fm_ranking_slots(const struct fm_ranking *r, int m);
+enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double slots);
+
 /* Fill order from scores: descending, ties to the lower original channel. */
 void fm_ranking_sort(struct fm_ranking *r);
 /* Fill order with the original one. */

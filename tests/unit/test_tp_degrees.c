@@ -1,4 +1,4 @@
-/* Over how many devices an export can be split, and which card has room for it. */
+/* Over how many devices an export can be split, and which card has space for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -112,15 +112,15 @@ static void the_largest_degree_is_printed_too(void **unused)
 }
 
 /* The byte that is one too many takes the next card, whether it is a weight's or the cache's. */
-static void a_card_has_room_for_weights_and_cache(void **unused)
+static void a_card_has_space_for_weights_and_cache(void **unused)
 {
     (void)unused;
     struct fm_cost_cache cache = {.token = 1000, .window_token = 100, .window = 50, .fixed = 7};
-    uint64_t room = fm_runtimes_card_room(24000000000), need = 8192ull * 1000 + 50 * 100 + 7;
-    assert_int_equal(room, 21600000000);
-    assert_int_equal(fm_runtimes_card(room - need, &cache, 8192), 0);
-    assert_int_equal(fm_runtimes_card(room - need + 1, &cache, 8192), 1);
-    assert_int_equal(fm_runtimes_card(room - need, &cache, 8193), 1);
+    uint64_t space = fm_runtimes_card_space(24000000000), need = 8192ull * 1000 + 50 * 100 + 7;
+    assert_int_equal(space, 21600000000);
+    assert_int_equal(fm_runtimes_card(space - need, &cache, 8192), 0);
+    assert_int_equal(fm_runtimes_card(space - need + 1, &cache, 8192), 1);
+    assert_int_equal(fm_runtimes_card(space - need, &cache, 8193), 1);
     assert_int_equal(fm_runtimes_card(0, &cache, 60000000), 2);
     assert_int_equal(fm_runtimes_card(72000000001, &cache, 0), -1);
 }
@@ -135,7 +135,7 @@ int main(void)
         cmocka_unit_test(a_norm_over_all_key_heads_takes_no_copies),
         cmocka_unit_test(latent_attention_is_split_by_heads),
         cmocka_unit_test(the_largest_degree_is_printed_too),
-        cmocka_unit_test(a_card_has_room_for_weights_and_cache),
+        cmocka_unit_test(a_card_has_space_for_weights_and_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

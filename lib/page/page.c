@@ -1,0 +1,140 @@
+/*
+ * How much of a family fits a page.  A page is made whole and its bytes counted; where they are too
+ * many, it is made again with half of the members, down to two, and then without the widths and
+ * the tokens of single experts.  What of that a page shows does not depend on anything but what it
+ * is made of.
+ */
+#include "lib/page/page.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/file.h"
+#include "lib/base/mem.h"
+#include "lib/base/printable.h"
+#include "lib/page/pagefacts.h"
+#include "lib/page/pagefigures.h"
+#include "lib/page/pagetext.h"
+#include "lib/page/pagewidths.h"
+
+#define SHOWN_MAX 256 /* members: a slider has no more places that differ to the eye */
+#define HISTORY_BYTES_MAX ((size_t)150 << 10)
+
+/* Everything that a page is made of. */
+struct making {
+    const struct fm_page_options *options;
+    const char *path;
+    struct fm_pagefacts facts;
+    cJSON *figures; /* read once, and lent to every attempt */
+    int *shown;     /* (n) */
+    int n;
+    bool experts; /* widths and tokens of single experts */
+};
+
+/* Evenly spaced, the first and the last among them. */
+static void choose_shown(struct making *m, int n)
+{
+    int all = m->facts.list.rows;
+    m->n = n < all ? n : all;
+    for (int i = 0; i < m->n; i++)
+        m->shown[i] = m->n > 1 ? (int)(((int64_t)i * (all - 1) + (m->n - 1) / 2) / (m->n - 1)) : 0;
+}
+
+static int fill_data(cJSON *data, struct making *m, struct fm_page *page, struct fm_err *err)
+{
+    cJSON_AddStringToObject(data, "version", FM_VERSION);
+    fm_pagefacts_model(data, &m->facts, m->path, page->context);
+    fm_pagefacts_budgets(data, &m->facts, m->shown, m->n);
+    cJSON_AddItemReferenceToObject(data, "figures", m->figures);
+    if (m->experts)
+        fm_pagefacts_tokens(data, &m->facts);
+    int rc =
+        m->experts ? fm_pagewidths_add(data, &m->facts.opened.budgets, m->shown, m->n, err) : FM_OK;
+    return rc ? rc : fm_pagefacts_history(data, &m->facts, HISTORY_BYTES_MAX, err);
+}
+
+static int attempt(struct making *m, struct fm_page *page, struct fm_err *err)
+{
+    char title[80];
+    struct fm_text text = {0};
+    cJSON *data = cJSON_CreateObject();
+    int rc = fill_data(data, m, page, err);
+    char *json = rc ? NULL : cJSON_PrintUnformatted(data);
+    cJSON_Delete(data);
+    if (!rc && !json)
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the page");
+    snprintf(title, sizeof title, "%s: a family of pruned models", m->facts.list.family);
+    fm_printable(title, false);
+    if (!rc)
+        rc = fm_pagetext_make(&text, title, json, err);
+    free(json);
+    page->text = text.data;
+    page->size = text.size;
+    return rc;
+}
+
+static int attempts(struct making *m, struct fm_page *page, struct fm_err *err)
+{
+    choose_shown(m, SHOWN_MAX);
+    m->experts = true;
+    for (;;) {
+        int rc = attempt(m, page, err);
+        if (rc || page->size <= FM_PAGE_BYTES_MAX)
+            return rc;
+        if (!m->experts)
+            return fm_fail(err, FM_ECONFIG,
+                           "the page would have %zu bytes (limit %d): name fewer files with "
+                           "--figures",
+                           page->size, FM_PAGE_BYTES_MAX);
+        free(page->text);
+        page->text = NULL;
+        m->experts = m->n > 2;
+        choose_shown(m, m->n > 2 ? (m->n + 1) / 2 : SHOWN_MAX);
+    }
+}
+
+static int read_figures(struct making *m, struct fm_page *page, struct fm_err *err)
+{
+    int rc = FM_OK;
+    m->figures = cJSON_CreateArray();
+    for (const char *const *file = m->options->figures; file && *file && !rc; file++) {
+        rc = fm_pagefigures_add(m->figures, *file, &m->facts, err);
+        page->figures++;
+    }
+    return rc;
+}
+
+int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_options *options,
+                 struct fm_err *err)
+{
+    struct making m = {.options = options, .path = path};
+    *page = (struct fm_page){.context = options->context};
+    int rc = fm_pagefacts_open(&m.facts, path, err);
+    if (!rc) {
+        uint64_t most = (uint64_t)m.facts.opened.config.T_max;
+        if (!page->context)
+            page->context = most < FM_PAGE_CONTEXT ? most : FM_PAGE_CONTEXT;
+        m.shown = fm_alloc(SHOWN_MAX, sizeof *m.shown, "the members of a page", err);
+        rc = m.shown ? read_figures(&m, page, err) : FM_ENOMEM;
+    }
+    if (!rc)
+        rc = attempts(&m, page, err);
+    page->budgets = m.facts.list.rows;
+    page->shown = m.n;
+    cJSON_Delete(m.figures);
+    free(m.shown);
+    fm_pagefacts_release(&m.facts);
+    return rc;
+}
+
+int fm_page_write(const struct fm_page *page, const char *path, bool force, struct fm_err *err)
+{
+    return fm_output_text(path, page->text, force, err);
+}
+
+void fm_page_release(struct fm_page *page)
+{
+    free(page->text);
+    *page = (struct fm_page){0};
+}

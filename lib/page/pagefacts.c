@@ -1,0 +1,216 @@
+/*
+ * What a page says of the bundle: the figures of fm-pack --list for each member, beside them what
+ * the list leaves out (tokens of experts, the history), and what a card must have space for.
+ */
+#include "lib/page/pagefacts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/export/runtimes.h"
+#include "lib/stage/stage.h"
+
+int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *err)
+{
+    int rc = fm_stage_open(&f->opened.bundle, path, FM_MEMBER_MASKS, err);
+    if (!rc)
+        rc = fm_list_fill(&f->list, &f->opened, true, err);
+    return rc ? rc : fm_ranking_open(&f->ranking, &f->opened.bundle, err);
+}
+
+void fm_pagefacts_release(struct fm_pagefacts *f)
+{
+    fm_ranking_release(&f->ranking);
+    fm_list_release(&f->list);
+    fm_opened_release(&f->opened);
+}
+
+const char *fm_pagefacts_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return strcmp(path, "-") == 0 ? "family.fm" : slash ? slash + 1 : path;
+}
+
+uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed)
+{
+    uint64_t of_channels = removed * fm_opened_channel_weights(&f->opened);
+    return f->list.row[0].bytes - of_channels;
+}
+
+/* ---- the model ---- */
+
+static void add_model(cJSON *data, const struct fm_list *list)
+{
+    cJSON *model = cJSON_AddObjectToObject(data, "model");
+    cJSON_AddStringToObject(model, "family", list->family);
+    cJSON_AddStringToObject(model, "dtype", list->dtype);
+    fm_json_add_uint(model, "layers", (uint64_t)list->layers);
+    cJSON *moe = cJSON_AddArrayToObject(model, "moe_layers");
+    for (int m = 0; m < list->M; m++)
+        fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
+    fm_json_add_uint(model, "experts", (uint64_t)list->experts);
+    fm_json_add_uint(model, "experts_per_token", (uint64_t)list->experts_per_token);
+    fm_json_add_uint(model, "hidden", (uint64_t)list->hidden);
+    fm_json_add_uint(model, "channels", (uint64_t)list->channels);
+    fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
+    fm_json_add_uint(model, "params", list->params);
+    if (list->storage[0])
+        cJSON_AddStringToObject(model, "storage", list->storage);
+}
+
+/* What a server keeps of a sequence, and the cards that have to hold it. */
+static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
+{
+    const struct fm_config *c = &f->opened.config;
+    struct fm_cost_cache cache = fm_cost_cache(c, fm_dtype_bits(f->opened.dtype));
+    cJSON *o = cJSON_AddObjectToObject(data, "cache");
+    fm_json_add_uint(o, "token", cache.token);
+    fm_json_add_uint(o, "window_token", cache.window_token);
+    fm_json_add_uint(o, "window", (uint64_t)cache.window);
+    fm_json_add_uint(o, "fixed", cache.fixed);
+    fm_json_add_uint(data, "context", context);
+    fm_json_add_uint(data, "context_most", (uint64_t)c->T_max);
+    cJSON *cards = cJSON_AddArrayToObject(data, "cards");
+    for (int i = 0; i < FM_CARDS; i++) {
+        cJSON *card = cJSON_CreateObject();
+        fm_json_add_uint(card, "bytes", fm_runtimes_cards[i]);
+        fm_json_add_uint(card, "space", fm_runtimes_card_space(fm_runtimes_cards[i]));
+        cJSON_AddItemToArray(cards, card);
+    }
+}
+
+void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
+                        uint64_t context)
+{
+    const struct fm_bundle *b = &f->opened.bundle;
+    const struct fm_list *list = &f->list;
+    char text[FM_DIGEST_HEX];
+    cJSON_AddStringToObject(data, "file", fm_pagefacts_name(path));
+    fm_json_add_uint(data, "bytes", b->file.size);
+    fm_digest_hex(text, &b->member[0].digest);
+    cJSON_AddStringToObject(data, "manifest", text);
+    cJSON_AddStringToObject(data, "stage", list->stage);
+    cJSON_AddBoolToObject(data, "packed", list->packed);
+    add_model(data, list);
+    if (list->granularity[0])
+        cJSON_AddStringToObject(data, "granularity", list->granularity);
+    if (list->adapter_budget >= 0)
+        fm_json_add_double(data, "adapter_budget", list->adapter_budget);
+    add_cards(data, f, context);
+}
+
+/* ---- its members ---- */
+
+/* Forms of exports: the options of fm-pack that make them, whether a server reads them, and whether
+ * they compute what the mask does, for all masks.  A load cap begins at the member. */
+static void add_forms(cJSON *data, const struct fm_list *list)
+{
+    cJSON *forms = cJSON_AddArrayToObject(data, "forms");
+    for (int i = 0; i < list->kinds; i++) {
+        const struct fm_layout *layout = list->kind[i].layout;
+        bool exact = !layout->level && !layout->one_width && layout->multiple <= 1;
+        char options[96];
+        snprintf(options, sizeof options, "--layout %s%s%s%s", layout->name,
+                 layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
+                 layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
+                 list->kind[i].capped ? " --load-cap " : "");
+        cJSON *form = cJSON_CreateObject();
+        cJSON_AddStringToObject(form, "name", list->kind[i].name);
+        cJSON_AddStringToObject(form, "options", options);
+        cJSON_AddBoolToObject(form, "capped", list->kind[i].capped);
+        cJSON_AddBoolToObject(form, "served", layout->split != FM_SPLIT_NONE);
+        cJSON_AddBoolToObject(form, "exact", exact);
+        cJSON_AddItemToArray(forms, form);
+    }
+}
+
+static void add_quality(cJSON *object, const struct fm_list_row *row)
+{
+    if (!row->measured) {
+        cJSON_AddNullToObject(object, "quality");
+        return;
+    }
+    cJSON *quality = cJSON_AddArrayToObject(object, "quality");
+    fm_json_add_double(quality, NULL, row->ce);
+    fm_json_add_double(quality, NULL, row->kl);
+    fm_json_add_double(quality, NULL, row->agree);
+    cJSON_AddBoolToObject(object, "recovered", row->recovered);
+}
+
+static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToArray(array, object);
+    fm_json_add_uint(object, "index", (uint64_t)row->index);
+    fm_json_add_double(object, "budget", row->budget);
+    fm_json_add_uint(object, "removed", row->removed);
+    cJSON_AddStringToObject(object, "method", row->method);
+    fm_json_add_uint(object, "min", row->width_min);
+    fm_json_add_double(object, "mean", row->width_mean);
+    fm_json_add_uint(object, "max", row->width_max);
+    fm_json_add_uint(object, "bytes", row->bytes);
+    fm_json_add_uint(object, "params", row->params);
+    fm_json_add_uint(object, "params_active", row->params_active);
+    add_quality(object, row);
+    cJSON *forms = cJSON_AddArrayToObject(object, "forms");
+    for (int i = 0; i < list->kinds; i++) {
+        char degrees[FM_TP_DEGREES_TEXT];
+        cJSON *form = cJSON_CreateArray();
+        fm_runtimes_print(degrees, row->form[i].tp_degrees, ", ");
+        fm_json_add_uint(form, NULL, row->form[i].tensors);
+        fm_json_add_uint(form, NULL, row->form[i].files);
+        cJSON_AddItemToArray(form, cJSON_CreateString(degrees));
+        cJSON_AddItemToArray(forms, form);
+    }
+}
+
+void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)
+{
+    add_forms(data, &f->list);
+    fm_json_add_uint(data, "budgets_all", (uint64_t)f->list.rows);
+    cJSON *budgets = cJSON_AddArrayToObject(data, "budgets");
+    for (int i = 0; i < n; i++)
+        add_row(budgets, &f->list, &f->list.row[shown[i]]);
+}
+
+/* ---- calibration ---- */
+
+void fm_pagefacts_tokens(cJSON *data, const struct fm_pagefacts *f)
+{
+    const struct fm_ranking *r = &f->ranking;
+    cJSON *tokens = cJSON_AddArrayToObject(data, "tokens");
+    cJSON *starved = cJSON_AddArrayToObject(data, "starved");
+    cJSON *unreached = cJSON_AddArrayToObject(data, "unreached");
+    for (int m = 0; m < r->M; m++) {
+        double slots = fm_ranking_slots(r, m);
+        for (int e = 0; e < r->E; e++) {
+            uint64_t at = (uint64_t)m * (uint64_t)r->E + (uint64_t)e;
+            enum fm_reach reach = fm_ranking_reach(r, m, e, slots);
+            fm_json_add_uint(tokens, NULL, (uint64_t)r->tokens[at]);
+            if (reach != FM_REACH_ENOUGH)
+                fm_json_add_uint(reach == FM_REACH_NONE ? unreached : starved, NULL, at);
+        }
+    }
+}
+
+int fm_pagefacts_history(cJSON *data, const struct fm_pagefacts *f, size_t limit,
+                         struct fm_err *err)
+{
+    const cJSON *manifest = f->opened.bundle.manifest;
+    cJSON *origin = cJSON_CreateObject();
+    static const char *const keys[] = {"model", "history"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(manifest, keys[i]);
+        cJSON_AddItemToObject(origin, keys[i], cJSON_Duplicate(item, true));
+    }
+    char *text = cJSON_PrintUnformatted(origin);
+    bool fits = text && strlen(text) <= limit;
+    cJSON_AddItemToObject(data, "origin", fits ? origin : cJSON_CreateNull());
+    if (!fits)
+        cJSON_Delete(origin);
+    bool failed = !text;
+    free(text);
+    return failed ? fm_fail(err, FM_ENOMEM, "no memory for the page") : FM_OK;
+}

@@ -1,0 +1,295 @@
+/*
+ * Figures from files.  They may be anything, so every number is held to what it can be, and a
+ * budget to the number of channels that it removes of this family, which is whole for figures of
+ * one of the same shape and for hardly any others.  Strings are taken as they are: the page's text
+ * is made so that none of them can do harm (pagetext.h).
+ */
+#include "lib/page/pagefigures.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/file.h"
+#include "formats/json/json.h"
+
+#define FILE_BYTES_MAX ((size_t)16 << 20)
+#define SERIES_MAX 64
+#define NAME_BYTES_MAX 64
+#define POINTS_MAX 256 /* of a series; of more, as many are taken, evenly spaced */
+
+/* One file while it is read. */
+struct reading {
+    const struct fm_pagefacts *facts;
+    const cJSON *from; /* the report */
+    cJSON *set;        /* what becomes of it */
+    struct fm_err *err;
+};
+
+static int count_of(const struct reading *r, const cJSON *o, const char *key, int64_t most,
+                    int64_t *value)
+{
+    return fm_json_get_int(o, key, 0, most, value, r->err);
+}
+
+/* A number that has to be there. */
+static int real_of(const struct reading *r, const cJSON *o, const char *key, double most,
+                   double *value)
+{
+    *value = -1;
+    int rc = fm_json_opt_double(o, key, 0, most, value, r->err);
+    if (!rc && *value < 0)
+        rc = fm_fail(r->err, FM_EFORMAT, "key \"%s\" is missing", key);
+    return rc;
+}
+
+static const cJSON *array_of(const struct reading *r, const char *key)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(r->from, key);
+    if (cJSON_IsArray(array))
+        return array;
+    fm_fail(r->err, FM_EFORMAT, "key \"%s\" is not an array", key);
+    return NULL;
+}
+
+/* Channels that a budget removes. */
+static int removed_of(const struct reading *r, double budget, uint64_t *removed)
+{
+    const struct fm_list *list = &r->facts->list;
+    double all = (double)list->M * list->experts * list->channels, n = budget * all;
+    *removed = (uint64_t)llround(n);
+    if (fabs(n - (double)*removed) > 1e-6 + 1e-15 * all)
+        return fm_fail(r->err, FM_ECONFIG,
+                       "budget %.9g is no whole number of the %.0f channels of this family: the "
+                       "figures are of another",
+                       budget, all);
+    return FM_OK;
+}
+
+/* ---- series ---- */
+
+/* The series of that name, a new one where there is none; its "points". */
+static cJSON *points_of(const struct reading *r, const char *name, const char *role)
+{
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series"), *series;
+    cJSON_ArrayForEach(series, list)
+    {
+        const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(series, "name"));
+        if (has && strcmp(has, name) == 0)
+            return cJSON_GetObjectItemCaseSensitive(series, "points");
+    }
+    if (strlen(name) >= NAME_BYTES_MAX || cJSON_GetArraySize(list) >= SERIES_MAX) {
+        fm_fail(r->err, FM_EFORMAT, "more than %d names of figures, or one of more than %d bytes",
+                SERIES_MAX, NAME_BYTES_MAX - 1);
+        return NULL;
+    }
+    series = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, series);
+    cJSON_AddStringToObject(series, "name", name);
+    cJSON_AddStringToObject(series, "role", role);
+    return cJSON_AddArrayToObject(series, "points");
+}
+
+/* A measured quality, with the budget in it or beside it; null and a loss that was not finite are
+ * no points. */
+static int add_point(const struct reading *r, const char *name, const char *role,
+                     const cJSON *quality, const cJSON *beside)
+{
+    double budget, kl, agree;
+    uint64_t removed;
+    if (!cJSON_IsObject(quality) || cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(quality, "ce")))
+        return FM_OK;
+    double ce;
+    int rc = real_of(r, beside ? beside : quality, "budget", 1, &budget);
+    if (!rc)
+        rc = removed_of(r, budget, &removed);
+    if (!rc)
+        rc = real_of(r, quality, "ce", DBL_MAX, &ce);
+    if (!rc)
+        rc = real_of(r, quality, "kl", DBL_MAX, &kl);
+    if (!rc)
+        rc = real_of(r, quality, "agree", 1, &agree);
+    cJSON *points = rc ? NULL : points_of(r, name, role);
+    if (!points)
+        return r->err->code;
+    cJSON *point = cJSON_CreateArray();
+    cJSON_AddItemToArray(points, point);
+    fm_json_add_double(point, NULL, budget);
+    fm_json_add_uint(point, NULL, fm_pagefacts_bytes(r->facts, removed));
+    fm_json_add_double(point, NULL, ce);
+    fm_json_add_double(point, NULL, kl);
+    fm_json_add_double(point, NULL, agree);
+    return FM_OK;
+}
+
+/* Of an array of rows, every how manyth is taken. */
+static int stride_of(const cJSON *rows)
+{
+    return (cJSON_GetArraySize(rows) + POINTS_MAX - 1) / POINTS_MAX;
+}
+
+/* ---- the tools' reports ---- */
+
+static int read_held(const struct reading *r)
+{
+    int64_t sequences, tokens;
+    int rc = count_of(r, r->from, "sequences", INT32_MAX, &sequences);
+    if (!rc)
+        rc = count_of(r, r->from, "seq_len", INT32_MAX, &tokens);
+    if (rc)
+        return rc;
+    cJSON *held = cJSON_AddArrayToObject(r->set, "held");
+    fm_json_add_uint(held, NULL, (uint64_t)sequences);
+    fm_json_add_uint(held, NULL, (uint64_t)tokens);
+    return FM_OK;
+}
+
+/* Rows of {"mask", "family": {...}, "uniform": {...}, ...}. */
+static int read_quality(const struct reading *r)
+{
+    const cJSON *rows = array_of(r, "rows"), *row, *cell;
+    int rc = rows ? read_held(r) : r->err->code, i = 0;
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (i++ % stride_of(rows) != 0)
+            continue;
+        for (cell = row->child; !rc && cell; cell = cell->next)
+            rc = cJSON_IsObject(cell) && cell->string
+                     ? add_point(r, cell->string,
+                                 strcmp(cell->string, "family") == 0 ? "family" : "control", cell,
+                                 NULL)
+                     : FM_OK;
+    }
+    return rc;
+}
+
+/* {"rival", "recovered", "default", "seconds", "peak_bytes", "cells": [null, {...}]}. */
+static int read_rival(const struct reading *r, const cJSON *row)
+{
+    char name[NAME_BYTES_MAX + 32];
+    const char *rival;
+    bool recovered = false, usual = false;
+    double seconds = -1;
+    int64_t peak = -1;
+    int rc = fm_json_get_string(row, "rival", &rival, r->err);
+    if (!rc)
+        rc = fm_json_opt_bool(row, "recovered", &recovered, r->err);
+    if (!rc)
+        rc = fm_json_opt_bool(row, "default", &usual, r->err);
+    if (!rc)
+        rc = fm_json_opt_double(row, "seconds", 0, DBL_MAX, &seconds, r->err);
+    if (!rc)
+        rc = fm_json_opt_int(row, "peak_bytes", 0, INT64_MAX, &peak, r->err);
+    if (rc)
+        return rc;
+    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, rival, recovered ? "+recover" : "",
+             usual ? " (default)" : "");
+    const cJSON *cells = cJSON_GetObjectItemCaseSensitive(row, "cells"), *cell;
+    const char *role = strcmp(rival, "bundle") == 0 ? "family" : "rival";
+    cJSON_ArrayForEach(cell, cells)
+    {
+        if (!rc)
+            rc = add_point(r, name, role, cell, NULL);
+    }
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series");
+    cJSON *series = cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1);
+    const char *last = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(series, "name"));
+    if (rc || !last || strcmp(last, name) != 0)
+        return rc;
+    if (seconds >= 0)
+        fm_json_add_double(series, "seconds", seconds);
+    if (peak >= 0)
+        fm_json_add_uint(series, "peak_bytes", (uint64_t)peak);
+    return FM_OK;
+}
+
+static int read_rivals(const struct reading *r)
+{
+    const cJSON *rows = array_of(r, "rows"), *row;
+    const cJSON *full = cJSON_GetObjectItemCaseSensitive(r->from, "full");
+    int rc = rows ? read_held(r) : r->err->code;
+    if (!rc && cJSON_IsObject(full)) {
+        double ce;
+        rc = real_of(r, full, "ce", DBL_MAX, &ce);
+        if (!rc)
+            fm_json_add_double(r->set, "full", ce);
+    }
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (!rc)
+            rc = read_rival(r, row);
+    }
+    return rc;
+}
+
+/* Rows of {"budget", "method", "quality", "recovered"}, the last of fm-recover alone. */
+static int read_masks(const struct reading *r, bool recover)
+{
+    const cJSON *rows = array_of(r, "budgets"), *row;
+    int rc = rows ? FM_OK : r->err->code, i = 0;
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *method = "before";
+        if (rc || i++ % stride_of(rows) != 0)
+            continue;
+        if (!recover)
+            rc = fm_json_get_string(row, "method", &method, r->err);
+        if (!rc)
+            rc = add_point(r, method, recover ? "before" : "family",
+                           cJSON_GetObjectItemCaseSensitive(row, "quality"), row);
+        if (!rc && recover)
+            rc = add_point(r, "after", "after", cJSON_GetObjectItemCaseSensitive(row, "recovered"),
+                           row);
+    }
+    return rc;
+}
+
+static int read_report(struct reading *r, const char *path)
+{
+    const char *tool;
+    int rc = fm_json_get_string(r->from, "tool", &tool, r->err);
+    if (rc)
+        return rc;
+    cJSON_AddStringToObject(r->set, "file", fm_pagefacts_name(path));
+    cJSON_AddStringToObject(r->set, "tool", tool);
+    cJSON_AddArrayToObject(r->set, "series");
+    if (strcmp(tool, "fm-bench quality") == 0)
+        return read_quality(r);
+    if (strcmp(tool, "fm-bench rivals") == 0)
+        return read_rivals(r);
+    if (strcmp(tool, "fm-train") == 0)
+        return read_masks(r, false);
+    if (strcmp(tool, "fm-recover") == 0)
+        return read_masks(r, true);
+    return fm_fail(r->err, FM_ECONFIG,
+                   "it is not what fm-bench quality, fm-bench rivals, fm-train or fm-recover "
+                   "writes with --json");
+}
+
+int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
+                       struct fm_err *err)
+{
+    struct fm_file file = {0};
+    struct reading r = {.facts = facts, .err = err};
+    char *text = NULL;
+    size_t size;
+    cJSON *tree = NULL;
+    int rc = fm_file_open(&file, path, err);
+    if (rc)
+        return rc;
+    rc = fm_file_slurp(&file, FILE_BYTES_MAX, &text, &size, err);
+    if (!rc)
+        rc = fm_json_tree(&tree, text, size, err);
+    if (!rc) {
+        r.from = tree;
+        r.set = cJSON_CreateObject();
+        cJSON_AddItemToArray(array, r.set);
+        rc = read_report(&r, path);
+    }
+    cJSON_Delete(tree);
+    free(text);
+    fm_file_close(&file);
+    return rc ? fm_within(err, "--figures %s", path) : FM_OK;
+}

@@ -1,0 +1,26 @@
+/*
+ * Measurements that a page shows beside the bundle's own: what --json or --report of our tools
+ * wrote.
+ */
+#ifndef FM_PAGEFIGURES_H
+#define FM_PAGEFIGURES_H
+
+#include <cjson/cJSON.h>
+
+#include "lib/base/err.h"
+#include "lib/page/pagefacts.h"
+
+/*
+ * Append the figures of a file to an array of a page's data: {"file", "tool", "held", "full",
+ * "series"}.  held is [sequences, tokens of each] where the file says it, full the loss of the full
+ * model where that is no point; a series has a name, a role ("family", "control", "rival",
+ * "before", "after"), seconds and peak_bytes of its calibration where they are known, and points
+ * [budget, bytes, cross-entropy, divergence, agreement].
+ *
+ * Read are reports of fm-bench quality and rivals, fm-train and fm-recover.  FM_ECONFIG for one of
+ * another tool, and for figures of a family of another shape; FM_EFORMAT for a broken one.
+ */
+int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
+                       struct fm_err *err);
+
+#endif

@@ -1,0 +1,108 @@
+/* A page's parts by themselves: the digest of its policy, words of strangers in HTML and in a
+ * script, and masks as text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/page/pagetext.h"
+#include "lib/page/pagewidths.h"
+#include "lib/page/sha256.h"
+
+/* Lengths around the ends of blocks; from Python's hashlib. */
+static void digests_are_those_of_sha256(void **state)
+{
+    static const struct {
+        size_t size;
+        const char *digest;
+    } known[] = {{0, "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="},
+                 {55, "n0OQ+NMMLdkuyfCVtl4rmumwqSWlJY4kHJ8ekQ9zQxg="},
+                 {56, "s1Q5pKxvCUi21vnjxq8PX1kM4g8b3nCQ73lwaG7Gc4o="},
+                 {63, "fT50oF19sVvOStnsBljqmOPwbu7PFrTG//LaRX3cLzQ="},
+                 {64, "/+BU/nrgy23GXDr5th1SCfQ5hR20PQulmXM33xVGaOs="},
+                 {119, "MeulHDE6XAgiat8Y1KNZz9/Y0ugWsT9K+VL36mWE3Ps="},
+                 {120, "Lz0zVDLHC1gK8Ojhs2dKfAINaDql9zqq7f3FWvkEwhw="},
+                 {1000, "Qe3s5C1j6Nm/UVqbppMuHCDLyfWl0TRkWttdsblzfqM="}};
+    char text[FM_SHA256_TEXT], a[1000];
+    (void)state;
+    memset(a, 'a', sizeof a);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        fm_sha256_base64(text, a, known[i].size);
+        assert_string_equal(text, known[i].digest);
+    }
+    fm_sha256_base64(text, "abc", 3);
+    assert_string_equal(text, "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
+}
+
+static void words_are_escaped_where_they_stand(void **state)
+{
+    struct fm_text html = {0}, json = {0};
+    struct fm_err err = {0};
+    (void)state;
+    fm_pagetext_html(&html, "a<b>&\"c'");
+    assert_string_equal(html.data, "a&lt;b&gt;&amp;&quot;c&#39;");
+    assert_int_equal(
+        fm_pagetext_json(&json, "[\"</script><!--&\xe2\x80\xa8\xe2\x80\xae\xff\"]", &err), FM_OK);
+    assert_string_equal(json.data,
+                        "[\"\\u003c/script\\u003e\\u003c!--\\u0026\\u2028\\u202e\\ufffd\"]");
+    free(html.data);
+    free(json.data);
+}
+
+/* The title alone stands outside of the data; the template's places are all filled. */
+static void a_page_is_its_template_filled(void **state)
+{
+    struct fm_text page = {0};
+    struct fm_err err = {0};
+    (void)state;
+    assert_int_equal(fm_pagetext_make(&page, "<x>", "{\"a\":\"<y>\"}", &err), FM_OK);
+    assert_non_null(strstr(page.data, "<title>&lt;x&gt;</title>"));
+    assert_non_null(strstr(page.data, "id=\"data\">{\"a\":\"\\u003cy\\u003e\"}</script>"));
+    assert_null(strstr(page.data, "@TITLE@"));
+    assert_null(strstr(page.data, "@SCRIPT@"));
+    assert_int_equal(strlen(page.data), page.size);
+    assert_string_equal(page.data + page.size - 8, "</html>\n");
+    free(page.data);
+}
+
+/* 2 layers of 3 experts of 200 channels, any width: more than 52 actions. */
+static void masks_are_what_differs_from_the_one_before(void **state)
+{
+    struct fm_budgets b = {0};
+    struct fm_err err = {0};
+    static const uint32_t widths[3][6] = {
+        {200, 200, 200, 200, 200, 200}, {200, 52, 53, 200, 200, 1}, {200, 52, 10, 157, 200, 1}};
+    static const char *const want[] = {"", "1z-A2A", "2J.A"};
+    static const int shown[] = {0, 1, 2};
+    (void)state;
+    b.actions.count = 200;
+    for (uint32_t i = 0; i < 200; i++)
+        b.actions.width[i] = i + 1;
+    fm_masks_init(&b.masks, 2, 3, 200);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(fm_masks_append(&b.masks, widths[i], FM_METHOD_WALK, 0, &err), FM_OK);
+    cJSON *data = cJSON_CreateObject();
+    assert_int_equal(fm_pagewidths_add(data, &b, shown, 3, &err), FM_OK);
+    const cJSON *masks = cJSON_GetObjectItem(data, "masks");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(data, "actions")), 200);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(cJSON_GetStringValue(cJSON_GetArrayItem(masks, i)), want[i]);
+    cJSON_Delete(data);
+    fm_masks_release(&b.masks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(digests_are_those_of_sha256),
+        cmocka_unit_test(words_are_escaped_where_they_stand),
+        cmocka_unit_test(a_page_is_its_template_filled),
+        cmocka_unit_test(masks_are_what_differs_from_the_one_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
