@@ -6,6 +6,7 @@
 #include "cmd/exporting.h"
 #include "cmd/offer.h"
 #include "cmd/show.h"
+#include "lib/export/runtimes.h"
 #include "lib/pack/pack.h"
 #include "lib/run/report.h"
 
@@ -96,7 +97,8 @@ static const struct fm_cli_scope scope[] = {
 
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
-                    struct fm_export_options *o, int mask, bool vllm, struct fm_err *err)
+                    const struct fm_offer_options *offer, struct fm_export_options *o, int mask,
+                    bool vllm, struct fm_err *err)
 {
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
@@ -104,7 +106,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
             return err->code;
         cli->run.output = NULL;
-        return fm_offer(cli, err);
+        return fm_offer(cli, offer, err);
     }
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, err)
@@ -124,9 +126,16 @@ int main(int argc, char **argv)
     char layouts[256];
     int layout = -1, mask = -1, runtime = 0, pad = 1;
     struct fm_export_options options = {.budget = -1};
+    struct fm_offer_options offer = {0};
     const struct fm_cli_option own[] = {
         {"list", 'l', FM_CLI_FLAG, &list, NULL, "list the budgets of a bundle or stage stream", 0,
          0, 0},
+        {"context", 0, FM_CLI_COUNT64, &offer.context, "N",
+         "list: tokens that a card has room for (default: 32768)", 0, 0, LIST | LIST_REPORT},
+        {"tp", 0, FM_CLI_INT, &offer.devices, "N", "list: which layouts split over N devices", 1,
+         FM_TP_DEGREES_MAX, LIST | LIST_REPORT},
+        {"quantum", 0, FM_CLI_INT, &offer.quantum, "Q",
+         "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
         {"export", 'x', FM_CLI_EXPORT, &directory, "DIR",
          "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
         {"budget", 'b', FM_CLI_REAL, &options.budget, "R",
@@ -179,6 +188,6 @@ int main(int argc, char **argv)
     options.pad_multiple = (uint32_t)pad;
     int rc = read_cap(&options, cap, &err);
     if (!rc)
-        rc = run_mode(&cli, list, directory, &options, mask, runtime == 1, &err);
+        rc = run_mode(&cli, list, directory, &offer, &options, mask, runtime == 1, &err);
     return fm_cli_end(&cli, rc, &err);
 }

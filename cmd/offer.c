@@ -11,6 +11,9 @@
 
 #include "lib/export/list.h"
 #include "lib/export/runtimes.h"
+#include "lib/run/report.h"
+
+#define CONTEXT 32768 /* tokens of one sequence: what people serve */
 
 static void format_count(char text[32], uint64_t n)
 {
@@ -22,8 +25,24 @@ static void format_count(char text[32], uint64_t n)
             *p = 'K';
 }
 
-static void row_text(FILE *out, const struct fm_list_row *r)
+/* What a row is the first of: " 80GB", " knee". */
+static void marks(FILE *out, const struct fm_list *list, int row, uint64_t context)
 {
+    const char *before = "  <- ";
+    for (int card = FM_CARDS - 1; card >= 0; card--) {
+        bool smaller = card > 0 && fm_list_first_on_card(list, card - 1, context) == row;
+        if (smaller || fm_list_first_on_card(list, card, context) != row)
+            continue;
+        fprintf(out, "%s%d GB", before, (int)(fm_runtimes_cards[card] / 1000000000));
+        before = ", ";
+    }
+    if (fm_list_knee(list) == row)
+        fprintf(out, "%sknee", before);
+}
+
+static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t context)
+{
+    const struct fm_list_row *r = &list->row[row];
     char bytes[32], params[32], active[32];
     fm_units_bytes(bytes, r->bytes);
     format_count(params, r->params);
@@ -33,6 +52,7 @@ static void row_text(FILE *out, const struct fm_list_row *r)
     if (r->measured)
         fprintf(out, " %9.4f %8.4f %6.1f%s", r->ce, r->kl, 100 * r->agree,
                 r->recovered ? "  recovered" : "");
+    marks(out, list, row, context);
     fputc('\n', out);
 }
 
@@ -117,8 +137,42 @@ static void form_table(FILE *out, const struct fm_list *list)
     fputc('\n', out);
 }
 
-static void table(FILE *out, const struct fm_list *list)
+/* Which layouts the widths allow for so many devices and such kernels. */
+static void pass_table(FILE *out, const struct fm_list *list, const struct fm_offer_options *o)
 {
+    int devices = o->devices ? o->devices : 1, quantum = o->quantum ? o->quantum : 1;
+    fprintf(out, "\nlayouts for %d device%s with widths in multiples of %d on each\nbudget\n",
+            devices, devices == 1 ? "" : "s", quantum);
+    for (int i = 0; i < list->rows; i++) {
+        const char *before = "  ";
+        fprintf(out, "%6.4f", list->row[i].budget);
+        for (int k = 0; k < list->kinds; k++) {
+            if (!fm_list_passes(&list->kind[k], &list->row[i].form[k], devices, (uint32_t)quantum))
+                continue;
+            fprintf(out, "%s%s", before, list->kind[k].name);
+            before = ", ";
+        }
+        fprintf(out, "%s\n", *before == ' ' ? "  none" : "");
+    }
+    fprintf(out,
+            "--export --pad-multiple %d rounds the widths of any layout up to these multiples\n",
+            quantum * devices);
+}
+
+static void legend(FILE *out, const struct fm_list *list, uint64_t context)
+{
+    fprintf(out,
+            "budget: share of expert channels removed; min mean max: channels of an expert; "
+            "bytes: a ragged export; active: parameters a token uses; CE KL agree%%: held out\n");
+    fprintf(out, "24, 48, 80 GB: the first that fits such a card beside %llu tokens of cache",
+            (unsigned long long)context);
+    fprintf(out, "%s\n",
+            fm_list_knee(list) < 0 ? "" : "; knee: beyond it loss grows faster than on average");
+}
+
+static void table(FILE *out, const struct fm_list *list, const struct fm_offer_options *o)
+{
+    uint64_t context = o->context;
     fm_cli_word(out, list->family);
     fprintf(out, ", stage %s: %d layers, ", list->stage, list->layers);
     if (list->M < list->layers)
@@ -141,33 +195,81 @@ static void table(FILE *out, const struct fm_list *list)
         fputs("no budgets yet: fm-train makes them\n", out);
         return;
     }
+    legend(out, list, context);
     fprintf(out, "%6s  %-14s %5s %8s %5s %9s %9s %9s %9s %8s %6s\n", "budget", "method", "min",
             "mean", "max", "bytes", "params", "active", "CE", "KL", "agree%");
     for (int i = 0; i < list->rows; i++)
-        row_text(out, &list->row[i]);
+        row_text(out, list, i, context);
     form_table(out, list);
+    if (o->devices || o->quantum)
+        pass_table(out, list, o);
 }
 
-static cJSON *list_json(const struct fm_list *list, struct fm_err *err)
+/* Sizes of cards and what passes are answers to options, so they are not in fm_list_json. */
+static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm_offer_options *o)
+{
+    if (list->rows == 0)
+        return;
+    fm_report_uint(tree, "context", o->context);
+    cJSON *cards = cJSON_AddArrayToObject(tree, "cards"), *passes;
+    for (int c = 0; c < FM_CARDS; c++) {
+        int row = fm_list_first_on_card(list, c, o->context);
+        cJSON *card = cJSON_CreateObject();
+        fm_report_uint(card, "bytes", fm_runtimes_cards[c]);
+        cJSON_AddItemToObject(card, "index",
+                              row < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(row));
+        cJSON_AddItemToArray(cards, card);
+    }
+    if (!o->devices && !o->quantum)
+        return;
+    passes = cJSON_AddArrayToObject(tree, "passes");
+    for (int i = 0; i < list->rows; i++) {
+        cJSON *names = cJSON_CreateArray();
+        for (int k = 0; k < list->kinds; k++)
+            if (fm_list_passes(&list->kind[k], &list->row[i].form[k], o->devices ? o->devices : 1,
+                               o->quantum ? (uint32_t)o->quantum : 1))
+                cJSON_AddItemToArray(names, cJSON_CreateString(list->kind[k].name));
+        cJSON_AddItemToArray(passes, names);
+    }
+}
+
+static cJSON *list_json(const struct fm_list *list, const struct fm_offer_options *o,
+                        struct fm_err *err)
 {
     char *text = fm_list_json(list);
     cJSON *tree = text ? cJSON_Parse(text) : NULL;
     if (!tree)
         fm_fail(err, FM_ENOMEM, "no memory for the list");
+    else
+        add_answers(tree, list, o);
     free(text);
     return tree;
 }
 
-int fm_offer(const struct fm_cli *cli, struct fm_err *err)
+/* The context to leave room for. */
+static int settle(struct fm_offer_options *o, const struct fm_list *list, struct fm_err *err)
 {
+    if (list->rows > 0 && o->context > list->context)
+        return fm_fail(err, FM_EUSAGE, "--context %llu: this model takes %llu tokens at the most",
+                       (unsigned long long)o->context, (unsigned long long)list->context);
+    if (o->context == 0)
+        o->context = list->context < CONTEXT ? list->context : CONTEXT;
+    return FM_OK;
+}
+
+int fm_offer(const struct fm_cli *cli, const struct fm_offer_options *options, struct fm_err *err)
+{
+    struct fm_offer_options o = *options;
     struct fm_list list;
     struct fm_cli_text text;
     int rc = fm_list_read(&list, cli->run.input, true, err);
     if (!rc)
+        rc = settle(&o, &list, err);
+    if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
-        table(text.out, &list);
-        rc = fm_cli_result(cli, &text, list_json(&list, err), err);
+        table(text.out, &list, &o);
+        rc = fm_cli_result(cli, &text, list_json(&list, &o, err), err);
     }
     fm_list_release(&list);
     return rc;

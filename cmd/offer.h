@@ -4,7 +4,14 @@
 
 #include "cmd/cli.h"
 
-/* Read cli->run.input and print. */
-int fm_offer(const struct fm_cli *cli, struct fm_err *err);
+/* What a list is to say beside the members. */
+struct fm_offer_options {
+    uint64_t context; /* tokens that a card has room for; 0: 32768, or what the model takes */
+    int devices;      /* --tp */
+    int quantum;      /* of both, 0: which layouts pass is not asked */
+};
+
+/* Read cli->run.input and print.  FM_EUSAGE for a context that the model does not take. */
+int fm_offer(const struct fm_cli *cli, const struct fm_offer_options *options, struct fm_err *err);
 
 #endif

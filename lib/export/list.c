@@ -72,6 +72,16 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
     return full - (fm_masks_channels(&o->budgets.masks) - fm_exportplan_channels_all(p)) * channel;
 }
 
+static uint32_t divisor_of(uint32_t a, uint32_t b)
+{
+    while (b) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* A form of one member; of all files where there are weights. */
 static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index, bool packed,
                      struct fm_err *err)
@@ -79,6 +89,9 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     fm_planner_widths(p, index);
     f->tensors = tensor_bytes(p);
     f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored);
+    f->divisor = 0;
+    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+        f->divisor = divisor_of(f->divisor, p->widths.stored[i]);
     int rc = packed ? fm_planner_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
@@ -208,6 +221,10 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
     if (!rc && fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
         fill_granularity(list, &o->bundle);
         rc = fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
+        if (!rc) {
+            list->cache = fm_cost_cache(&o->config, 16);
+            list->context = (uint64_t)o->config.T_max;
+        }
         if (!rc)
             rc = fill_rows(list, o, forms, err);
     }
@@ -227,6 +244,48 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
         rc = fm_list_fill(list, &o, forms, err);
     fm_opened_release(&o);
     return rc;
+}
+
+int fm_list_knee(const struct fm_list *list)
+{
+    int first = -1, last = -1, knee = -1;
+    double deepest = 0;
+    for (int i = 0; i < list->rows; i++) {
+        if (!list->row[i].measured)
+            continue;
+        first = first < 0 ? i : first;
+        last = i;
+    }
+    if (last - first < 2)
+        return -1;
+    const struct fm_list_row *a = &list->row[first], *b = &list->row[last];
+    for (int i = first + 1; i < last; i++) {
+        const struct fm_list_row *r = &list->row[i];
+        double line = a->ce + (b->ce - a->ce) * (r->budget - a->budget) / (b->budget - a->budget);
+        if (!r->measured || !(line - r->ce > deepest))
+            continue;
+        deepest = line - r->ce;
+        knee = i;
+    }
+    return knee;
+}
+
+int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens)
+{
+    for (int i = 0; i < list->rows; i++) {
+        int needs = fm_runtimes_card(list->row[i].bytes, &list->cache, tokens);
+        if (needs >= 0 && needs <= card)
+            return i;
+    }
+    return -1;
+}
+
+bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *form, int devices,
+                    uint32_t quantum)
+{
+    bool split = kind->layout->split == FM_SPLIT_EXPERTS;
+    return form->tp_degrees >> (devices - 1) & 1 &&
+           form->divisor % ((uint64_t)quantum * (uint64_t)(split ? devices : 1)) == 0;
 }
 
 void fm_list_release(struct fm_list *list)
@@ -256,6 +315,7 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
         fm_json_add_uint(form, "tensors", row->form[i].tensors);
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
+        fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
         cJSON *tp_degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
         for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
             if (row->form[i].tp_degrees >> (d - 1) & 1)
@@ -309,6 +369,8 @@ char *fm_list_json(const struct fm_list *list)
         cJSON_AddStringToObject(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
+    if (fm_list_knee(list) >= 0)
+        fm_json_add_uint(tree, "knee", (uint64_t)fm_list_knee(list));
     cJSON *budgets = cJSON_AddArrayToObject(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
         add_row(budgets, list, &list->row[i]);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "lib/base/err.h"
+#include "lib/block/cost.h"
 #include "lib/export/export.h"
 #include "lib/export/opened.h"
 #include "lib/model/model.h"
@@ -32,6 +33,7 @@ struct fm_list_form {
     uint64_t files;      /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
                             and where the layout cannot count so many members */
     uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
+    uint32_t divisor;    /* the greatest that divides the stored widths of all experts */
 };
 
 struct fm_list_row {
@@ -65,6 +67,8 @@ struct fm_list {
     bool packed;           /* it has weights: `files` are set */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
+    struct fm_cost_cache cache; /* what a server keeps of a sequence, in 16 bits */
+    uint64_t context;           /* the longest one, as the model says */
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };
@@ -76,6 +80,22 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
  * are members. */
 int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct fm_err *err);
 void fm_list_release(struct fm_list *list);
+
+/*
+ * The row beyond which a budget costs more loss than the family does on average: where the measured
+ * loss lies deepest below the straight line from the first member to the last.  -1: fewer than
+ * three are measured, or none lies below.
+ */
+int fm_list_knee(const struct fm_list *list);
+
+/* The first row, the largest model, whose tensors of a ragged export fit fm_runtimes_cards[card]
+ * beside the cache of `tokens`; -1: none. */
+int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens);
+
+/* Do the widths in files of a form go with devices that split experts, or hold them whole, and
+ * kernels that want multiples of `quantum` on each? */
+bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *form, int devices,
+                    uint32_t quantum);
 
 /* The same as JSON text with a newline at the end; free() it.  NULL: no memory. */
 char *fm_list_json(const struct fm_list *list);

@@ -8,7 +8,7 @@ done
 fm-verify -q ragged --against bundle.fm | sed 's/: .*items, .*B:/: items:/'
 echo "status ${PIPESTATUS[0]}"
 echo "-- listed"
-fm-pack --list bundle.fm | head -n 4
+fm-pack --list bundle.fm | head -n 6
 echo "-- the tensors of an export are those that were written then"
 fm-pack -q --export again --budget 0.40 --layout ragged bundle.fm >/dev/null
 cmp again/model.safetensors ragged/model.safetensors && cmp again/config.json ragged/config.json

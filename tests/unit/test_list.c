@@ -1,0 +1,77 @@
+/* What a list says of its members: the knee, the cards they fit, the widths that servers take. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/export/list.h"
+#include "lib/export/runtimes.h"
+
+#define ROWS 5
+
+/* Weights of 90 to 10 GB in steps of 20; a cache of 1 MB for a token. */
+static void fill(struct fm_list *list, struct fm_list_row *row, const double *ce)
+{
+    *list = (struct fm_list){.row = row, .rows = ROWS, .cache = {.token = 1000000}};
+    for (int i = 0; i < ROWS; i++)
+        row[i] = (struct fm_list_row){.index = i,
+                                      .budget = 0.2 * i,
+                                      .bytes = (uint64_t)(90 - 20 * i) * 1000000000,
+                                      .measured = true,
+                                      .ce = ce[i]};
+}
+
+static void the_knee_is_deepest_below_the_line(void **state)
+{
+    (void)state;
+    struct fm_list list;
+    struct fm_list_row row[ROWS];
+    fill(&list, row, (const double[]){1, 1.01, 1.05, 1.4, 2});
+    assert_int_equal(fm_list_knee(&list), 2);
+    row[2].measured = false;
+    assert_int_equal(fm_list_knee(&list), 3);
+    fill(&list, row, (const double[]){1, 1.5, 1.6, 1.8, 2});
+    assert_int_equal(fm_list_knee(&list), -1);
+    list.rows = 2;
+    assert_int_equal(fm_list_knee(&list), -1);
+}
+
+static void a_card_has_room_for_weights_and_cache(void **state)
+{
+    (void)state;
+    struct fm_list list;
+    struct fm_list_row row[ROWS];
+    fill(&list, row, (const double[]){1, 1, 1, 1, 1});
+    /* Nine tenths: 21.6, 43.2 and 72 GB. */
+    assert_int_equal(fm_list_first_on_card(&list, 2, 1), 1);
+    assert_int_equal(fm_list_first_on_card(&list, 1, 1), 3);
+    assert_int_equal(fm_list_first_on_card(&list, 0, 1), 4);
+    assert_int_equal(fm_list_first_on_card(&list, 2, 3000), 2);
+    assert_int_equal(fm_list_first_on_card(&list, 0, 11000), 4);
+    assert_int_equal(fm_list_first_on_card(&list, 0, 12000), -1);
+}
+
+static void widths_pass_where_each_device_has_multiples(void **state)
+{
+    (void)state;
+    struct fm_list_kind whole = {.layout = &fm_layout_ragged},
+                        split = {.layout = &fm_layout_uniform};
+    struct fm_list_form form = {.divisor = 256, .tp_degrees = 1 << 0 | 1 << 1 | 1 << 3};
+    assert_true(fm_list_passes(&whole, &form, 2, 256));
+    assert_true(fm_list_passes(&split, &form, 2, 128));
+    assert_false(fm_list_passes(&split, &form, 2, 256));
+    assert_false(fm_list_passes(&whole, &form, 3, 1));
+    assert_true(fm_list_passes(&split, &form, 4, 64));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_knee_is_deepest_below_the_line),
+        cmocka_unit_test(a_card_has_room_for_weights_and_cache),
+        cmocka_unit_test(widths_pass_where_each_device_has_multiples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
