@@ -16,6 +16,8 @@
 #   bench      fm-bench io and engine
 #   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
 #   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin
+#   deb        packages of Debian (cmd/package/debian), in build/deb
+#   packages-check  builds, installs and uses both in roots of Debian 12 and 13 (root, debootstrap)
 #   wheel      for pip: libfm_clip for PyTorch, the modelling file, the package of SGLang; in build/wheel
 #   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, the runtimes' files
 #   clean
@@ -232,6 +234,7 @@ check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi
 
 judge: all
 	@BUILD="$(BUILD)" bash tests/judge/judge.sh
+	@bash tests/judge/packages.sh || [ $$? = 77 ]
 judge-clip: all
 	@BUILD="$(BUILD)" bash tests/judge/clients.sh --clip
 clients: all
@@ -263,5 +266,5 @@ include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip wheel deb clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check install uninstall clean \
+.PHONY: all deps demo check judge judge-clip wheel deb packages-check clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check install uninstall clean \
 	deps-build deps-check gpu-build

@@ -10,3 +10,21 @@ wheel: $(BUILD)/$(CLIP_SO)
 	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(PYTHON) formats/runtime/wheel.py \
 		$(BUILD)/wheel/stripped/$(CLIP_SO) $(VERSION) $(BUILD)/wheel
 	@rm -r $(BUILD)/wheel/stripped
+
+# Debian's tools build in a copy of cmd/package/debian, with this tree for sources; nothing of theirs
+# is left in it.  What they compile is compiled with Debian's flags, in a folder of its own.
+DEB := $(BUILD)/deb
+DEB_BUILD ?= $(DEB)/build
+deb:
+	@command -v dh >/dev/null || { echo "make deb: needs debhelper: apt-get install debhelper" >&2; exit 1; }
+	@rm -rf $(DEB)/fm-suite $(DEB)/*.deb && mkdir -p $(DEB)/fm-suite && cp -r cmd/package/debian $(DEB)/fm-suite
+	@printf 'fm-suite ($(VERSION)) UNRELEASED; urgency=medium\n\n  * fm-history(7) says what changed.\n\n -- %s  %s\n' \
+		"$$(sed -n 's/^Maintainer: //p' cmd/package/debian/control)" \
+		"$$(date -u -R -d @$(SOURCE_DATE_EPOCH))" >$(DEB)/fm-suite/debian/changelog
+	$(Q)cd $(DEB)/fm-suite && unset MAKEFLAGS MFLAGS MAKELEVEL && DEB_BUILD_OPTIONS="noautodbgsym $$DEB_BUILD_OPTIONS" \
+		SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) FM_SOURCE="$(CURDIR)" FM_BUILD=$(DEB_BUILD) CUDA=$(CUDA) \
+		dpkg-buildpackage --build=binary --no-sign --jobs-force=$$(nproc) >../build.log 2>&1 || { tail -n 40 ../build.log >&2; exit 1; }
+	@ls $(DEB)/*.deb
+
+packages-check:
+	@bash tests/judge/packages.sh

@@ -12,8 +12,10 @@ they take every case in turn, one right after the other; the ratio is the median
 Every case runs once before the first round, and there the losses of the two are compared.  The exit
 status is 1 where they differ by more than TOLERANCE, or where a process failed.
 
-FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6), FM_JUDGE_COMPILE (inductor) for
-torch.compile in transformers.
+FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6), FM_CLIP_MODES (eager,compiled),
+FM_JUDGE_COMPILE (inductor) for torch.compile in transformers.  FM_CLIP_EXPORT: an export that is there,
+to take in place of that model's; a ragged one has one budget.  FM_CLIP_WHEEL: the wheel fm-runtime, where
+the modelling file then finds the library by itself, as pip installed it.
 """
 
 import contextlib
@@ -32,6 +34,8 @@ from client import MARK
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = os.environ.get("FM_CLIP_SHAPE", "1024,3584,8,2,4,4096,512")
 BUDGETS = [float(x) for x in os.environ.get("FM_CLIP_BUDGETS", "0,0.2,0.4,0.6").split(",")]
+MODES = os.environ.get("FM_CLIP_MODES", "eager,compiled").split(",")
+EXPORT, WHEEL = os.environ.get("FM_CLIP_EXPORT"), os.environ.get("FM_CLIP_WHEEL")
 ROUNDS = int(os.environ.get("FM_CLIP_ROUNDS", "5"))
 TOLERANCE = 1e-4  # of the loss; neighbouring budgets are further apart
 SEQUENCES, LENGTH, STEPS = 4, 128, 8
@@ -61,6 +65,9 @@ def export(folder):
 class Worker:
     def __init__(self, python, runtime, mode, folder, library, log):
         environment = os.environ | {"FM_CLIP_LIBRARY": library}
+        if WHEEL and library != "none":
+            environment = os.environ | {"PYTHONPATH": f"{library}:{os.environ['PYTHONPATH']}"}
+            environment.pop("FM_CLIP_LIBRARY", None)
         environment.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
         command = [python, ROOT / "tests/measure/clipworker.py", runtime, mode, folder]
         self.name, self.log = f"{runtime}, {mode}, FM_CLIP_LIBRARY={library}", log
@@ -93,12 +100,22 @@ class Worker:
         return " and ".join(sorted(said))
 
 
-def measure(pair, ids):
+def installed(python, scratch):
+    """Where the library is: built, or by pip from the wheel, beside the runtime and not in it."""
+    if not WHEEL:
+        return str((ROOT / os.environ.get("BUILD", "build") / "libfm_clip.so.1").resolve())
+    target = scratch / "wheel"
+    if not target.exists():
+        run(python, "-m", "pip", "install", "--quiet", "--no-index", "--target", target, WHEEL)
+    return str(target)
+
+
+def measure(pair, ids, budgets):
     """(tokens, budget) -> the losses of both, and the seconds of both in each round."""
     one = [row[:1] for row in ids]
     works = {SEQUENCES * LENGTH: (ids, 1), SEQUENCES: (one, STEPS)}
-    cases = {(tokens, budget): [] for tokens in works for budget in BUDGETS}
-    losses = {budget: [w.ask(budget=budget, ids=ids, steps=0) for w in pair] for budget in BUDGETS}
+    cases = {(tokens, budget): [] for tokens in works for budget in budgets}
+    losses = {budget: [w.ask(budget=budget, ids=ids, steps=0) for w in pair] for budget in budgets}
     for turn in range(-1, ROUNDS):
         for (tokens, budget), seconds in cases.items():
             ids, steps = works[tokens]
@@ -115,7 +132,8 @@ def table(runtime, mode, losses, cases):
         ratio = statistics.median(x[1] / x[0] for x in seconds)
         loss = losses[budget]
         off = abs(loss[0] - loss[1])
-        yield (runtime, mode, str(tokens), f"{budget:.2f}", f"{loss[0]:.6f}", f"{clip:.1f}", f"{own:.1f}",
+        at = "-" if budget is None else f"{budget:.2f}"
+        yield (runtime, mode, str(tokens), at, f"{loss[0]:.6f}", f"{clip:.1f}", f"{own:.1f}",
                f"{ratio:.2f}", f"{off:.1e}")
 
 
@@ -125,15 +143,15 @@ def show(rows):
         print("  ".join(x.rjust(w) for x, w in zip(row, wide, strict=True)), flush=True)
 
 
-def compare(python, runtime, mode, folder, scratch, ids):
+def compare(python, runtime, mode, folder, scratch, ids, budgets):
     """Rows of one runtime and mode, and whether all is right."""
-    library = str((ROOT / os.environ.get("BUILD", "build") / "libfm_clip.so.1").resolve())
+    library = installed(python, scratch)
     with contextlib.ExitStack() as stack:
         pair = []
         for name, lib in (("clip", library), ("own", "none")):
             pair.append(Worker(python, runtime, mode, folder, lib, scratch / f"{name}.log"))
             stack.callback(pair[-1].close)
-        losses, cases = measure(pair, ids)
+        losses, cases = measure(pair, ids, budgets)
     said = [w.path() for w in pair]
     print(f"{runtime}, {mode}: {said[0]} | {said[1]}", flush=True)
     paths = "libfm_clip 0" in said[0] and "without libfm_clip" in said[1]
@@ -147,15 +165,17 @@ def main():
     pythons = {"transformers": sys.executable, "vllm": vllm}
     rows, ok = [COLUMNS], True
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as scratch:
-        folder = export(Path(scratch))
-        vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+        folder = Path(EXPORT) if EXPORT else export(Path(scratch))
+        config = json.loads((folder / "config.json").read_text())
+        vocabulary, budgets = config["vocab_size"], BUDGETS if config.get("fm_family") else [None]
         draw = random.Random(1)
         ids = [[draw.randrange(3, vocabulary) for _ in range(LENGTH)] for _ in range(SEQUENCES)]
         for runtime in runtimes or pythons:
-            for mode in ("eager", "compiled"):
-                more, right = compare(pythons[runtime], runtime, mode, folder, Path(scratch), ids)
+            for mode in MODES:
+                more, right = compare(pythons[runtime], runtime, mode, folder, Path(scratch), ids, budgets)
                 rows, ok = rows + more, ok and right
-        print(f"H,I,E,k,layers,vocabulary: {SHAPE.rsplit(',', 1)[0]}; float32; median of {ROUNDS} rounds")
+        what = folder if EXPORT else f"H,I,E,k,layers,vocabulary: {SHAPE.rsplit(',', 1)[0]}"
+        print(f"{what}; float32; median of {ROUNDS} rounds")
         show(rows)
     print("libfm_clip in the runtimes: " + ("ok" if ok else "WRONG"))
     return 0 if ok else 1

@@ -3,9 +3,9 @@ in the runtime's environment: with libfm_clip and without it.
 
     python clipworker.py RUNTIME MODE DIRECTORY    transformers | vllm, eager | compiled
 
-Each line of standard input is a job in JSON: {"budget"} to switch to, {"ids"}, sequences of equal
-length, and {"steps"}: 0 asks for the loss of the ids, N for the seconds of N steps.  A step of
-transformers is a forward pass over all of ids; vLLM takes ids in one step, or generates N tokens
+Each line of standard input is a job in JSON: {"budget"} to switch to, null where there is one alone,
+{"ids"}, sequences of equal length, and {"steps"}: 0 asks for the loss of the ids, N for the seconds of
+N steps.  A step of transformers is a forward pass over all of ids; vLLM takes ids in one step, or generates N tokens
 after each where they are single tokens.  The answer is "FM-CELL " and JSON, {"value"}.
 """
 
@@ -93,7 +93,8 @@ class Vllm:
 
 
 def answer(client, job):
-    client.switch(job["budget"])
+    if job["budget"] is not None:
+        client.switch(job["budget"])
     if not job["steps"]:
         return client.loss(job["ids"])
     begin = time.perf_counter()
