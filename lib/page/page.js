@@ -121,10 +121,15 @@ function cardCell(tensors, card, served) {
   return el("td", { class: "fits" }, "✓ " + end + " tokens");
 }
 
+/* What was measured of the exported directory itself comes first. */
 function formQuality(row, i) {
+  for (const set of data.figures)
+    for (const s of set.exports ? set.series : [])
+      for (const p of s.points)
+        if (s.name === formName(i) && p[0] === row.budget) return el("td", {}, loss(p[2]));
   if (!row.quality) return el("td", { class: "none" }, "not measured");
   if (exact(row, i)) return el("td", {}, loss(row.quality[0]));
-  return el("td", { class: "none" }, "rounded: not measured");
+  return el("td", { class: "none" }, "wider: not measured");
 }
 
 function sizes() {
@@ -144,11 +149,10 @@ function sizes() {
     line.append(formQuality(row, i));
     body.append(line);
   });
-  table.replaceChildren(
-    el("caption", {}, "Member " + row.index + ": " + describe(row) + "; experts are " + row.min + " to " +
-      row.max + " channels wide, " + row.mean.toFixed(1) + " on average; " + count(row.params) +
-      " parameters, " + count(row.params_active) + " active for a token"),
-    el("thead", {}, top), body);
+  table.replaceChildren(el("thead", {}, top), body);
+  byId("member").textContent = "Member " + row.index + ": " + describe(row) + "; experts are " + row.min +
+    " to " + row.max + " channels wide, " + row.mean.toFixed(1) + " on average; " + count(row.params) +
+    " parameters, " + count(row.params_active) + " active for a token.";
   const c = data.cache;
   byId("cards-note").textContent =
     "A GB of a card is 10⁹ bytes, and nine tenths of it are for weights and cache. Keys and values take " +
@@ -197,11 +201,11 @@ function exporting() {
 
 const metrics = [
   { name: "Cross-entropy", unit: "nats per token, lower is better", at: 2, show: loss },
-  { name: "Divergence (KL) from the full model", unit: "nats per token, lower is better", at: 3, show: loss },
-  { name: "Top-1 agreement with the full model", unit: "share of tokens, higher is better", at: 4, show: percent },
+  { name: "Divergence (KL)", unit: "nats per token from the full model, lower is better", at: 3, show: loss },
+  { name: "Top-1 agreement", unit: "tokens where it is the full model's, higher is better", at: 4, show: percent },
 ];
 const dashes = ["", "7 3", "2 3", "9 3 2 3", "12 3", "4 4"];
-const field = { width: 400, height: 270, left: 52, right: 12, top: 10, bottom: 40 };
+const field = { width: 350, height: 245, left: 48, right: 10, top: 10, bottom: 38 };
 
 /* Steps of 1, 2 or 5 times a power of ten, seven at the most. */
 function ticks(low, high) {
@@ -218,6 +222,7 @@ function extent(series, at, own) {
   let low = Infinity, high = -Infinity;
   for (const s of series)
     for (const p of s.points) {
+      if (p[at] === null) continue;
       if (own && s.role !== "family" && s.role !== "before" && s.role !== "after") continue;
       low = Math.min(low, p[at]);
       high = Math.max(high, p[at]);
@@ -273,7 +278,7 @@ function gridOf(scale, xs, ys, metric) {
 
 function drawSeries(s, metric, scale, clip) {
   const g = svg("g", { "clip-path": `url(#${clip})` });
-  const points = s.points.slice().sort((a, b) => a[state.axis] - b[state.axis]);
+  const points = s.points.filter((p) => p[metric.at] !== null).sort((a, b) => a[state.axis] - b[state.axis]);
   g.append(svg("polyline", { class: "series c" + (s.style % 8), "stroke-dasharray": dashes[s.dash % dashes.length],
     points: points.map((p) => scale.x(p[state.axis]).toFixed(1) + "," + scale.y(p[metric.at]).toFixed(1)).join(" ") }));
   if (points.length <= 40)
@@ -348,7 +353,8 @@ function numbers(set) {
   for (const s of set.series)
     for (const p of s.points)
       body.append(el("tr", {}, el("th", { scope: "row", class: "word" }, s.name), el("td", {}, percent(p[0])),
-        el("td", {}, bytes(p[1])), el("td", {}, loss(p[2])), el("td", {}, loss(p[3])), el("td", {}, percent(p[4])),
+        el("td", {}, bytes(p[1])), el("td", {}, loss(p[2])), el("td", {}, p[3] === null ? "–" : loss(p[3])),
+        el("td", {}, p[4] === null ? "–" : percent(p[4])),
         el("td", { class: "left" }, p[5] || "")));
   const heads = ["Series", "Removed", "Bytes", "Cross-entropy", "KL", "Top-1", ""];
   return el("details", {}, el("summary", {}, "The numbers"),
@@ -366,6 +372,19 @@ function costs(set) {
   return el("details", {}, el("summary", {}, "What each calibration took"),
     el("table", {}, el("thead", {}, el("tr", {}, ...["Series", "Seconds", "Memory at most"].map((h) =>
       el("th", { scope: "col" }, h)))), body));
+}
+
+/* Which series a chart does not show, since they are beyond the end of its axis. */
+function beyond(set) {
+  const p = el("p", { class: "note" });
+  const draw = () => {
+    const [low, high] = yRange(set, set.series, metrics[0]);
+    const gone = set.series.filter((s) => s.on && s.points.length && s.points.every((q) => q[2] > high || q[2] < low));
+    p.textContent = gone.length ? "Beyond the axis of cross-entropy: " + gone.map((s) => s.name).join(", ") + "." : "";
+  };
+  set.draws.push(draw);
+  drawn.push(draw);
+  return p;
 }
 
 function addSet(set, note) {
@@ -386,15 +405,16 @@ function addSet(set, note) {
     byId("sets").append(el("p", {}, "Nothing was measured."));
     return;
   }
-  byId("sets").append(el("div", { class: "charts" }, ...metrics.map((m, i) => chart(set, m, i))),
-    legend(set), numbers(set));
+  const has = metrics.filter((m) => set.series.some((s) => s.points.some((q) => q[m.at] !== null)));
+  byId("sets").append(el("div", { class: "charts" }, ...has.map((m, i) => chart(set, m, i))),
+    legend(set), beyond(set), numbers(set));
   const cost = costs(set);
   if (cost) byId("sets").append(cost);
 }
 
 function heldNote(set) {
-  const file = el("code", { class: "word" }, set.file);
-  const note = ["From ", file, ", a report of " + set.tool];
+  const files = set.files.flatMap((f, i) => [i ? ", " : "", el("code", { class: "word" }, f)]);
+  const note = ["From ", ...files, set.files.length > 1 ? ", reports of " + set.tool : ", a report of " + set.tool];
   if (set.held) note.push("; held out: " + many(set.held[0], "sequence") + " of " + set.held[1] + " tokens");
   note.push(". Figures on other held-out tokens are not comparable.");
   return note;
@@ -422,7 +442,7 @@ function quality() {
   }
   data.figures.forEach((set, i) => {
     set.number = i + 1;
-    set.title = titles[set.tool];
+    set.title = set.exports ? "Exported directories" : titles[set.tool];
     addSet(set, heldNote(set));
   });
   missing(measured);
@@ -441,6 +461,8 @@ function missing(measured) {
   if (!has("fm-recover"))
     add(measured.some((r) => r.recovered) ? "losses before recovery" : "recovery",
       "fm-recover --report recover.json …");
+  if (!data.figures.some((f) => f.exports))
+    add("layouts that round widths up", "fm-bench quality --eval-tokens FILE --report layer.json DIR");
   if (list.children.length)
     byId("sets").append(el("h3", {}, "Not measured, or not named with --figures"), list);
 }
@@ -505,7 +527,7 @@ function heatMap(place, options) {
 }
 
 function paint(g, map, options) {
-  const gap = map.w > 7 && map.h > 7 ? 1 : 0, colours = options.colours();
+  const gap = map.w > 7 && map.h > 7 ? 1 : 0, colours = options.colours(), back = css("--back"), bad = css("--bad");
   g.font = "11px system-ui, sans-serif";
   g.fillStyle = css("--dim");
   g.textBaseline = "middle";
@@ -516,10 +538,10 @@ function paint(g, map, options) {
   for (let m = 0; m < M; m++)
     for (let e = 0; e < E; e++) {
       const x = map.left + e * map.w, y = m * map.h;
-      g.fillStyle = between(colours, options.value(m, e));
-      g.fillRect(x, y, map.w - gap, map.h - gap);
       const mark = options.mark && options.mark(m, e);
-      if (mark) cross(g, x, y, map.w - gap, map.h - gap, mark);
+      g.fillStyle = mark === 2 ? back : between(colours, options.value(m, e));
+      g.fillRect(x, y, map.w - gap, map.h - gap);
+      if (mark) cross(g, x, y, map.w - gap, map.h - gap, mark, bad);
     }
   if (!map.cell) return;
   g.strokeStyle = css("--focus");
@@ -528,8 +550,8 @@ function paint(g, map, options) {
 }
 
 /* One stroke for an expert that saw too little, two for one that saw nothing. */
-function cross(g, x, y, w, h, strokes) {
-  g.strokeStyle = css("--bad");
+function cross(g, x, y, w, h, strokes, colour) {
+  g.strokeStyle = colour;
   g.lineWidth = 1.5;
   g.beginPath();
   g.moveTo(x + 1, y + h - 1);
@@ -542,8 +564,8 @@ function legendOf(place, options) {
   const bar = el("canvas", { width: 160, height: 12, "aria-hidden": "true" });
   const g = bar.getContext("2d"), colours = options.colours();
   for (let x = 0; x < 160; x++) { g.fillStyle = between(colours, x / 159); g.fillRect(x, 0, 1, 12); }
-  place.replaceChildren(options.low, bar, options.high);
-  if (options.more) place.append(" ", options.more);
+  place.replaceChildren(el("span", {}, options.low), bar, el("span", {}, options.high),
+    el("span", {}, options.more || ""));
 }
 
 /* ---- widths ---- */
@@ -608,10 +630,12 @@ function widths() {
 
 /* ---- tokens ---- */
 
-function listed(places) {
-  const few = places.slice(0, 40).map((i) => "layer " + model.moe_layers[Math.floor(i / E)] + " expert " + (i % E) +
+/* The first of them, the fewest tokens first. */
+function listed(all) {
+  const places = all.slice().sort((a, b) => data.tokens[a] - data.tokens[b] || a - b);
+  const few = places.slice(0, 12).map((i) => "layer " + model.moe_layers[Math.floor(i / E)] + " expert " + (i % E) +
     " (" + data.tokens[i] + ")");
-  return few.join(", ") + (places.length > 40 ? ", and " + (places.length - 40) + " more" : "");
+  return few.join(", ") + (places.length > 12 ? ", and " + (places.length - 12) + " more" : "");
 }
 
 function tokens() {
@@ -629,7 +653,7 @@ function tokens() {
     value: (m, e) => (share(m, e) ? 0.5 + Math.log2(share(m, e)) / 6 : 0),
     mark: (m, e) => bad.get(m * E + e),
     low: "⅛ of an even share or less", high: "8 times it",
-    more: bad.size ? "／ starved: less than a tenth of an even share   ╳ no token" : null,
+    more: bad.size ? "; one stroke: starved, less than a tenth of an even share; two: no token" : null,
     label: () => "Tokens of " + many(E, "expert") + " in " + many(M, "layer") + "; " + data.starved.length +
       " saw less than a tenth of an even share, " + data.unreached.length + " saw none.",
     say: (m, e) => "Layer " + model.moe_layers[m] + ", expert " + e + ": " + data.tokens[m * E + e] + " tokens, " +
@@ -654,9 +678,12 @@ function tree(value) {
     if (value.every((v) => v === null || typeof v !== "object")) return tree(value.join(", "));
     return el("ol", {}, ...value.map((v) => el("li", {}, tree(v))));
   }
-  const list = el("dl", { class: "tree" });
-  for (const [key, v] of Object.entries(value))
-    list.append(el("dt", { class: "word" }, key), el("dd", {}, tree(v)));
+  const list = el("dl", { class: "tree" }), entries = Object.entries(value);
+  if (!entries.length) return "none";
+  for (const [key, v] of entries) { // deep ones have a line of their own where the window is narrow
+    const deep = v !== null && typeof v === "object" ? " deep" : "";
+    list.append(el("dt", { class: "word" + deep }, key), el("dd", { class: deep.trim() }, tree(v)));
+  }
   return list;
 }
 

@@ -246,15 +246,73 @@ static int read_masks(const struct reading *r, bool recover)
     return rc;
 }
 
-static int read_report(struct reading *r, const char *path)
+/* ---- an exported directory ---- */
+
+/* The bytes of a member's tensors in a layout. */
+static int bytes_of(const struct reading *r, const char *layout, double budget, uint64_t *bytes)
 {
-    const char *tool;
-    int rc = fm_json_get_string(r->from, "tool", &tool, r->err);
-    if (rc)
-        return rc;
-    cJSON_AddStringToObject(r->set, "file", fm_pagefacts_name(path));
-    cJSON_AddStringToObject(r->set, "tool", tool);
-    cJSON_AddArrayToObject(r->set, "series");
+    const struct fm_list *list = &r->facts->list;
+    for (int i = 0; i < list->rows; i++)
+        for (int k = 0; k < list->kinds && fabs(list->row[i].budget - budget) < 1e-9; k++)
+            if (strcmp(list->kind[k].name, layout) == 0) {
+                *bytes = list->row[i].form[k].tensors;
+                return FM_OK;
+            }
+    return fm_fail(r->err, FM_ECONFIG,
+                   "this family has no member of budget %.9g in a layout of that name: the figures "
+                   "are of another",
+                   budget);
+}
+
+static int read_export(const struct reading *r)
+{
+    const char *layout;
+    double budget, ce;
+    uint64_t bytes = 0;
+    int rc = fm_json_get_string(r->from, "layout", &layout, r->err);
+    if (!rc)
+        rc = real_of(r, r->from, "budget", 1, &budget);
+    if (!rc)
+        rc = bytes_of(r, layout, budget, &bytes);
+    if (!rc)
+        rc = real_of(r, r->from, "ce", DBL_MAX, &ce);
+    cJSON *points = rc ? NULL : points_of(r, layout, "family");
+    if (!points)
+        return r->err->code;
+    cJSON *point = cJSON_CreateArray();
+    cJSON_AddItemToArray(points, point);
+    fm_json_add_double(point, NULL, budget);
+    fm_json_add_uint(point, NULL, bytes);
+    fm_json_add_double(point, NULL, ce);
+    cJSON_AddItemToArray(point, cJSON_CreateNull());
+    cJSON_AddItemToArray(point, cJSON_CreateNull());
+    if (!cJSON_HasObjectItem(r->from, "original_ce") || cJSON_HasObjectItem(r->set, "full"))
+        return FM_OK;
+    rc = real_of(r, r->from, "original_ce", DBL_MAX, &ce);
+    if (!rc)
+        fm_json_add_double(r->set, "full", ce);
+    return rc;
+}
+
+/* The set of directories that were measured on these tokens, or NULL. */
+static cJSON *set_of(const cJSON *sets, const char *digest)
+{
+    cJSON *set;
+    cJSON_ArrayForEach(set, sets)
+    {
+        const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(set, "digest"));
+        if (has && strcmp(has, digest) == 0)
+            return set;
+    }
+    return NULL;
+}
+
+/* ---- any of them ---- */
+
+static int read_tool(const struct reading *r, const char *tool, bool exported)
+{
+    if (exported)
+        return read_export(r);
     if (strcmp(tool, "fm-bench quality") == 0)
         return read_quality(r);
     if (strcmp(tool, "fm-bench rivals") == 0)
@@ -266,6 +324,35 @@ static int read_report(struct reading *r, const char *path)
     return fm_fail(r->err, FM_ECONFIG,
                    "it is not what fm-bench quality, fm-bench rivals, fm-train or fm-recover "
                    "writes with --json");
+}
+
+/* Into a set of its own, or that of directories measured on the same tokens. */
+static int read_report(struct reading *r, cJSON *sets, const char *path)
+{
+    const char *tool, *digest = NULL;
+    int rc = fm_json_get_string(r->from, "tool", &tool, r->err);
+    bool exported =
+        !rc && strcmp(tool, "fm-bench quality") == 0 && cJSON_HasObjectItem(r->from, "layout");
+    if (!rc && exported)
+        rc = fm_json_get_string(r->from, "digest", &digest, r->err);
+    if (rc)
+        return rc;
+    r->set = exported ? set_of(sets, digest) : NULL;
+    if (!r->set) {
+        r->set = cJSON_CreateObject();
+        cJSON_AddItemToArray(sets, r->set);
+        cJSON_AddArrayToObject(r->set, "files");
+        cJSON_AddStringToObject(r->set, "tool", tool);
+        cJSON_AddArrayToObject(r->set, "series");
+        if (exported) {
+            cJSON_AddBoolToObject(r->set, "exports", 1);
+            cJSON_AddStringToObject(r->set, "digest", digest);
+            rc = read_held(r);
+        }
+    }
+    cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(r->set, "files"),
+                         cJSON_CreateString(fm_pagefacts_name(path)));
+    return rc ? rc : read_tool(r, tool, exported);
 }
 
 int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
@@ -284,9 +371,7 @@ int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts
         rc = fm_json_tree(&tree, text, size, err);
     if (!rc) {
         r.from = tree;
-        r.set = cJSON_CreateObject();
-        cJSON_AddItemToArray(array, r.set);
-        rc = read_report(&r, path);
+        rc = read_report(&r, array, path);
     }
     cJSON_Delete(tree);
     free(text);

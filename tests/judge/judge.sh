@@ -8,6 +8,8 @@
 #   tests/judge/judge.sh --venv                 make the environment, no more
 #
 # FM_JUDGE_STRINGS: texts that tests/judge/textjudge.py encodes with each tokenizer, beside the library.
+# The page of fm-bench report is looked at in Chromium, which the machine has to have (apt-get install
+# chromium); FM_JUDGE_SHOTS is where pictures of it go.
 # FM_JUDGE_FAMILY names a bundle to judge instead of a new one; it must have been made from
 # golden/tiny-mixtral with its calib.npy, --seq-len 128 and --eval-tokens heldout.npy.
 set -eu
@@ -55,5 +57,6 @@ status=0
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
 "$venv/bin/python" -u tests/judge/runtimejudge.py || status=1
+"$venv/bin/python" -u tests/judge/pagejudge.py || status=1
 "$venv/bin/python" -u tests/judge/judge.py || status=1
 exit $status

@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""The page of fm-bench report in a browser: headless Chromium, steered over a pipe.
+
+The slider, the maps and the form of the export line are worked by keyboard, and what the page then
+says is compared with what the tools print with --json; every control and picture has a name for
+screen readers; nothing is fetched, no script of a liar's bundle runs, and none could.  Pictures are
+left in $FM_JUDGE_SHOTS (default build/judge-page) for a person to look at.
+"""
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "golden/tiny-mixtral"
+LIAR = "</script><script>window.ran = 1</script><!-- & <img src=x onerror='window.ran = 1'>"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+class Browser:
+    """DevTools' protocol: JSON with a NUL behind it, commands in on 3 and answers out on 4."""
+
+    def __init__(self, program, profile):
+        commands, self.to = os.pipe()
+        self.back, answers = os.pipe()
+
+        def place():  # away from each other's numbers first
+            a, b = os.dup(commands), os.dup(answers)
+            os.dup2(a, 3)
+            os.dup2(b, 4)
+
+        self.process = subprocess.Popen(
+            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
+             f"--user-data-dir={profile}", "--no-first-run", "about:blank"],
+            preexec_fn=place, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(answers)
+        self.number, self.rest, self.events, self.session = 0, b"", [], None
+
+    def read(self):
+        while b"\0" not in self.rest:
+            more = os.read(self.back, 1 << 20)
+            if not more:
+                sys.exit("pagejudge: the browser ended")
+            self.rest += more
+        line, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(line)
+
+    def ask(self, method, **params):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.read()
+            if answer.get("id") == self.number:
+                assert "error" not in answer, (method, answer["error"])
+                return answer["result"]
+            self.events.append(answer)
+
+    def open(self, path):
+        """A new page: what happened in the one before is forgotten."""
+        self.session = None
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            self.ask(domain + ".enable")
+        self.events.clear()
+        self.ask("Page.navigate", url=path.resolve().as_uri())
+        while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
+            self.events.append(self.read())
+
+    def run(self, script):
+        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def key(self, name, times=1):
+        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "End": 35, "Home": 36,
+                 "Tab": 9}
+        for _ in range(times):
+            for kind in ("keyDown", "keyUp"):
+                self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name,
+                         windowsVirtualKeyCode=codes[name])
+
+    def text(self, selector):
+        return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def complaints(self):
+        """Exceptions, refusals by the policy, dialogues, and what was fetched beside the page."""
+        out = []
+        for e in self.events:
+            params = e.get("params", {})
+            if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded", "Page.javascriptDialogOpening"):
+                out.append(params)
+            if e.get("method") == "Network.requestWillBeSent" and params.get("type") != "Document":
+                out.append(params["request"]["url"])
+        return out
+
+    def picture(self, path, width, dark):
+        self.ask("Emulation.setEmulatedMedia", features=[
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.run("dispatchEvent(new Event('resize')); scrollTo({top: 0, behavior: 'instant'})")
+        data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True,
+                        clip={"x": 0, "y": 0, "width": width, "scale": 1,
+                              "height": self.run("document.documentElement.scrollHeight")})["data"]
+        path.write_bytes(base64.b64decode(data))
+        wide = self.run("document.documentElement.scrollWidth")
+        assert wide <= width, f"the page is {wide} pixels wide in a window of {width}"
+
+    def close(self):
+        self.session = None
+        self.ask("Browser.close")
+        self.process.wait(30)
+
+
+def units(n):
+    """As the page writes bytes."""
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if n < 999.95 or unit == "PB":
+            return f"{n:.0f} {unit}" if unit == "B" or n >= 99.95 else f"{n:.1f} {unit}"
+        n /= 1000
+
+
+def tool(*words):
+    return subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout
+
+
+def make_family():
+    """family.fm, its figures and its page, in this folder."""
+    tokens = ("--model", MODEL, "--tokens", MODEL / "calib.npy", "--seq-len", "128", "--max-tokens", "6144")
+    held = ("--eval-tokens", MODEL / "heldout.npy")
+    tool("fm-rank", "-q", *tokens, "-o", "ranked")
+    tool("fm-train", "-q", *tokens, *held, "--method", "saliency", "--budget-step", "0.1", "-o", "trained", "ranked")
+    tool("fm-pack", "-q", "--model", MODEL, "-o", "family.fm", "trained")
+    tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "quality.json", "family.fm")
+    tool("fm-bench", "report", "--figures", "quality.json", "-o", "page.html", "family.fm")
+    return json.loads(tool("fm-pack", "--list", "--json", "family.fm"))
+
+
+def sees_member(b, row, forms, model):
+    """Everything that the chosen member changes."""
+    q = row["quality"]
+    said = f"{100 * row['budget']:.1f} % of channels removed, {units(row['bytes'])}, CE {q['ce']:.4f}"
+    assert b.text("#chosen") == said, (b.text("#chosen"), said)
+    assert b.run("slider.getAttribute('aria-valuetext')") == f"member {row['index']}, {said}"
+    assert f"--mask {row['index']} --layout ragged family.fm" in b.text("#line")
+    table = b.run("[...document.querySelectorAll('#sizes tbody tr')].map("
+                  "(tr) => [...tr.cells].map((c) => c.textContent))")
+    assert [t[0] for t in table] == forms
+    for cells in table:
+        form = row["layouts"][cells[0]]
+        assert cells[1:3] == [units(form["tensors"]), units(form["files"])], cells
+        if cells[0] != "native":
+            assert cells[3] == ", ".join(map(str, form["tensor_parallel"])), cells
+            assert all(c == "✓ all 512 tokens" for c in cells[4:7]), cells
+    layers = b.run("[...document.querySelectorAll('#layers tbody tr')].map("
+                   "(tr) => [...tr.cells].map((c) => Number(c.textContent)))")
+    assert (min(n[1] for n in layers), max(n[3] for n in layers)) == (row["widths"]["min"], row["widths"]["max"])
+    mean = sum(n[2] for n in layers) / len(layers)
+    assert abs(mean - row["widths"]["mean"]) < 0.06, (mean, row["widths"], model)
+
+
+def works_by_keyboard(b, listed):
+    rows = listed["budgets"]
+    forms = b.run("data_forms = [...document.querySelectorAll('#sizes tbody th')].map((t) => t.textContent)")
+    assert sorted(forms) == sorted(rows[0]["layouts"])
+    b.run("document.getElementById('slider').focus()")
+    b.key("Home")
+    for i, row in enumerate(rows):
+        sees_member(b, row, forms, listed["model"])
+        if i + 1 < len(rows):
+            b.key("ArrowRight")
+    b.key("ArrowLeft", 3)
+    sees_member(b, rows[-4], forms, listed["model"])
+    b.run("document.querySelector('#widths-map .map canvas').focus()")
+    b.key("ArrowDown")
+    b.key("ArrowDown", 2)
+    b.key("ArrowRight", 3)
+    want = b.run("document.querySelector('#widths-map .readout').textContent")
+    assert want.startswith("Layer 2, expert 3: "), want
+    b.run("document.querySelector('#tokens-map .map canvas').focus()")
+    b.key("ArrowDown")
+    b.key("End")
+    assert b.text("#tokens-map .readout").startswith(f"Layer 0, expert {listed['model']['experts'] - 1}: ")
+    b.run("document.getElementById('form').focus()")
+    b.key("ArrowDown")
+    assert "--layout elastic" in b.text("#line"), b.text("#line")
+    b.key("ArrowUp")
+    b.run("const n = document.getElementById('context'); n.value = 200000000; n.dispatchEvent(new Event('input'))")
+    assert b.text("#sizes tbody tr:nth-child(2) td:nth-child(5)").startswith("✗ "), b.text("#sizes")
+    b.run("document.getElementById('context').value = 512; slider.dispatchEvent(new Event('input'))")
+
+
+def is_reached_by_tab(b):
+    """Every control, in the order of the page, and none is a trap."""
+    wanted = b.run("[...document.querySelectorAll('input, select, button, summary, [tabindex=\"0\"]')].length")
+    b.run("document.activeElement.blur(); scrollTo(0, 0)")
+    seen = set()
+    for _ in range(wanted + 5):
+        b.key("Tab")
+        seen.add(b.run("(() => { const all = [...document.querySelectorAll('*')]; "
+                       "return all.indexOf(document.activeElement); })()"))
+    radios = 1  # of a group of two, one is a stop
+    assert len(seen - {0, 1}) >= wanted - radios - 1, (len(seen), wanted)
+
+
+def has_names(b):
+    """Whatever a reader of screens stops at says what it is."""
+    stops = {"slider", "checkbox", "radio", "button", "combobox", "spinbutton", "image", "img", "application",
+             "group", "textbox", "DisclosureTriangle", "form", "region"}
+    nodes = b.ask("Accessibility.getFullAXTree")["nodes"]
+    found = {}
+    for node in nodes:
+        role = node.get("role", {}).get("value")
+        if node.get("ignored") or role not in stops:
+            continue
+        name = node.get("name", {}).get("value", "")
+        assert name or role == "group", (role, node)
+        found[role] = found.get(role, 0) + 1
+    assert found["slider"] == 1 and found["application"] == 2 and found.get("image", found.get("img")) >= 6, found
+
+
+def figures_are_those(b, listed, quality):
+    """The table behind each set of charts."""
+    tables = b.run("[...document.querySelectorAll('#sets details table')].map((t) => "
+                   "[...t.tBodies[0].rows].map((tr) => [...tr.cells].map((c) => c.textContent)))")
+    show = lambda name, budget, q: [name, f"{100 * budget:.1f} %", f"{q['ce']:.4f}", f"{q['kl']:.4f}",
+                                    f"{100 * q['agree']:.1f} %"]
+    without_bytes = [[r[:2] + r[3:6] for r in rows] for rows in tables]
+    own = [show("family", r["budget"], r["quality"]) for r in listed["budgets"]]
+    assert without_bytes[0] == own, (without_bytes[0][0], own[0])
+    kinds = [k for k in quality["rows"][0] if k != "mask"]
+    want = [show(k, r[k]["budget"], r[k]) for k in kinds for r in quality["rows"]]
+    assert without_bytes[1] == want
+    bytes_of = {r["budget"]: r["bytes"] for r in listed["budgets"]}
+    for r, row in zip(tables[0], listed["budgets"]):
+        assert r[2] == units(bytes_of[row["budget"]]), r
+    polylines = b.run("[...document.querySelectorAll('#sets svg[role=img]')].map("
+                      "(s) => s.querySelectorAll('polyline').length)")
+    assert polylines == [1, 1, 1, 4, 4, 4], polylines
+
+
+def resists(b):
+    """A liar's bundle: nothing of it runs, and what would is refused by the policy."""
+    code = f"b.manifest['history'][0]['options'][{LIAR!r}] = {LIAR!r}"
+    subprocess.run([sys.executable, ROOT / "tests/cli/forge.py", "family.fm", "<img src=x onerror=alert(1)>.fm", code],
+                   check=True)
+    tool("fm-bench", "report", "-q", "-o", "hostile.html", "<img src=x onerror=alert(1)>.fm")
+    b.open(Path("hostile.html"))
+    assert not b.complaints(), b.complaints()
+    assert b.run("document.querySelectorAll('img, script:not(#data)').length") == 1
+    assert b.run(f"document.getElementById('history').textContent.split({json.dumps(LIAR)}).length") == 3
+    b.run("document.body.insertAdjacentHTML('beforeend', \"<img src=x onerror='window.ran = 1'>\");"
+          "const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s)")
+    b.run("new Promise((done) => setTimeout(done, 200))")
+    assert b.run("window.ran === undefined")
+    assert any("Content Security Policy" in json.dumps(c) for c in b.complaints()), b.complaints()
+
+
+def pictures(b, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for dark in (False, True):
+        for width in (1280, 390):
+            b.picture(folder / f"page-{'dark' if dark else 'light'}-{width}.png", width, dark)
+    b.ask("Emulation.clearDeviceMetricsOverride")
+    paper = b.ask("Page.printToPDF", printBackground=False)["data"]
+    (folder / "page.pdf").write_bytes(base64.b64decode(paper))
+
+
+def main():
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not program:
+        sys.exit("pagejudge: no Chromium here; on Debian: apt-get install chromium")
+    shots = Path(os.environ.get("FM_JUDGE_SHOTS", ROOT / os.environ.get("BUILD", "build") / "judge-page"))
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)
+        listed = make_family()
+        quality = json.load(open("quality.json"))
+        b = Browser(program, scratch + "/profile")
+        b.open(Path("page.html"))
+        assert not b.complaints(), b.complaints()
+        works_by_keyboard(b, listed)
+        figures_are_those(b, listed, quality)
+        has_names(b)
+        is_reached_by_tab(b)
+        assert not b.complaints(), b.complaints()
+        pictures(b, shots)
+        resists(b)
+        b.close()
+    print(f"pagejudge: the page says what the tools say, by keyboard and by name; pictures in {shots}")
+
+
+main()
