@@ -33,6 +33,8 @@ static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
     int l = 0;
+    if (types && !cJSON_IsArray(types) && !cJSON_IsNull(types))
+        return fm_fail(err, FM_EFORMAT, "key 'layer_types' is not an array");
     cJSON_ArrayForEach(type, types)
     {
         const char *name = cJSON_IsString(type) ? type->valuestring : "?";

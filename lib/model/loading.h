@@ -26,8 +26,8 @@ struct fm_model_tensor {
 struct fm_layer_tensors {
     struct fm_model_tensor *place;
     size_t places;
-    uint64_t bytes; /* on disk: of all tensors, */
-    uint64_t piece; /* and the most that one task reads of them */
+    uint64_t bytes; /* on their way into memory: of all tensors, */
+    uint64_t piece; /* and the most that one task has of them */
     bool fused;     /* some tensor holds all experts */
     bool checked;   /* every weight was seen to be finite */
 };

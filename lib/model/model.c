@@ -135,13 +135,16 @@ static uint64_t place_bytes(const struct fm_stored *at)
     return at->tensor->size + (at->scale ? at->scale->size : 0);
 }
 
-/* What the layer's tensors take on disk, and a task's share of one in memory. */
+/* What the layer's tensors would take, and a task's share of one takes, on the way into memory:
+ * bytes of the file, and values where they are decoded. */
 static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer)
 {
     for (size_t i = 0; i < layer->places; i++) {
         const struct fm_model_tensor *p = &layer->place[i];
         uint64_t bytes = place_bytes(&p->at);
         bool fused = p->expert < 0 && fm_weights_is_expert(p->weight);
+        if (fm_stored_decodes(&p->at, &m->config))
+            bytes += fm_stored_bytes(&m->config, p->at.tensor);
         uint64_t piece = fused ? bytes / (uint64_t)m->config.E : bytes;
         layer->bytes += bytes;
         layer->piece = piece > layer->piece ? piece : layer->piece;

@@ -34,6 +34,11 @@
     "\"num_hidden_layers\":16,\"num_attention_heads\":16,\"num_key_value_heads\":16,"              \
     "\"num_experts\":64,\"num_experts_per_tok\":8,\"norm_topk_prob\":false,"                       \
     "\"vocab_size\":50304"
+#define GPT_OSS                                                                                    \
+    "\"model_type\":\"gpt_oss\",\"hidden_size\":64,\"intermediate_size\":64,"                      \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":32," \
+    "\"num_local_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":11,\"sliding_window\":8,"    \
+    "\"rope_parameters\":{\"rope_theta\":150000,\"rope_type\":\"default\"}"
 /* Six layers, of which 1, 3 and 5 may have experts. */
 #define SPARSE                                                                                     \
     "\"model_type\":\"qwen2_moe\",\"hidden_size\":8,\"intermediate_size\":5,"                      \
@@ -100,6 +105,34 @@ static void layers_without_experts_are_found(void **state)
     refused(SPARSE, "\"mlp_only_layers\":[-1]", FM_EFORMAT, "mlp_only_layers");
     refused(SPARSE, "\"mlp_only_layers\":[1.5]", FM_EFORMAT, "mlp_only_layers");
     refused(SPARSE, "\"mlp_only_layers\":\"1\"", FM_EFORMAT, "mlp_only_layers");
+}
+
+static void gpt_oss_is_refused_where_it_is_another(void **state)
+{
+    (void)state;
+    struct fm_config c = must(GPT_OSS, NULL);
+    assert_true(c.alpha == 1.702f && c.limit == 7);
+    for (int l = 0; l < 4; l++) /* beginning with a window */
+        assert_int_equal(fm_gqa_of(&c)->full[0] >> l & 1, l % 2);
+    assert_int_equal(fm_gqa_of(&c)->window, 8);
+    c = must(GPT_OSS, "\"swiglu_limit\":5.5,\"swiglu_alpha\":1,\"layer_types\":[\"full_attention\","
+                      "\"full_attention\",\"sliding_attention\",\"full_attention\"]");
+    assert_true(c.alpha == 1 && c.limit == 5.5f);
+    for (int l = 0; l < 4; l++)
+        assert_int_equal(fm_gqa_of(&c)->full[0] >> l & 1, l != 2);
+    must(GPT_OSS, "\"layer_types\":null,\"swiglu_limit\":null");
+    refused(GPT_OSS, "\"swiglu_limit\":-1", FM_EFORMAT, "key 'swiglu_limit' is -1");
+    refused(GPT_OSS, "\"swiglu_limit\":1e39", FM_EFORMAT, "key 'swiglu_limit' is 1e+39");
+    refused(GPT_OSS, "\"swiglu_limit\":\"7\"", FM_EFORMAT, "key 'swiglu_limit' is not a number");
+    refused(GPT_OSS, "\"swiglu_alpha\":-1.702", FM_EFORMAT, "key 'swiglu_alpha' is -1.702");
+    refused(GPT_OSS, "\"swiglu_alpha\":true", FM_EFORMAT, "key 'swiglu_alpha' is not a number");
+    refused(GPT_OSS, "\"layer_types\":[\"full_attention\"]", FM_EFORMAT, "1 entries for 4 layers");
+    refused(GPT_OSS, "\"layer_types\":[\"chunked_attention\"]", FM_ECONFIG,
+            "layer_types 'chunked_attention' is not supported; supported: full_attention, "
+            "sliding_attention");
+    refused(GPT_OSS, "\"layer_types\":[1,2,3,4]", FM_ECONFIG, "layer_types '?'");
+    refused(GPT_OSS, "\"layer_types\":\"full_attention\"", FM_EFORMAT, "not an array");
+    refused(GPT_OSS, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "hidden_act 'gelu'");
 }
 
 /* Params at widths: two layers of experts, of which one keeps 1 of 3 channels each. */
@@ -176,6 +209,7 @@ static void what_is_not_computed_is_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt_oss_is_refused_where_it_is_another),
         cmocka_unit_test(the_hubs_models_have_their_size),
         cmocka_unit_test(the_number_of_experts_has_two_names),
         cmocka_unit_test(both_spellings_of_a_config_give_the_same),

@@ -1,6 +1,6 @@
 /*
  * MXFP4 by the format's definition: every code under every scale, blocks of random bytes, and where
- * a value stops being a number.
+ * a value stops being a number; and what room reading them takes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,11 +10,15 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/dtype.h"
 #include "lib/base/rng.h"
 #include "lib/block/storage.h"
+#include "lib/model/model.h"
+#include "tests/unit/scratch.h"
 
 static const double values[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
@@ -70,11 +74,80 @@ static void random_blocks_have_their_own_scales(void **state)
         expect(got[i], codes[i / 2] >> (i % 2 * 4) & 15, scales[i / 32]);
 }
 
+#define LAYER "model.layers.0."
+#define EXPERTS LAYER "mlp.experts."
+
+/* One layer of three experts of width 96 in a model of width 64, all zero. */
+static const char *zeros_in_blocks(void)
+{
+    static const struct {
+        const char *name, *dtype, *shape;
+        size_t bytes;
+    } tensors[] = {
+        {"model.embed_tokens.weight", "BF16", "5, 64", 640},
+        {"lm_head.weight", "BF16", "5, 64", 640},
+        {"model.norm.weight", "BF16", "64", 128},
+        {LAYER "input_layernorm.weight", "BF16", "64", 128},
+        {LAYER "post_attention_layernorm.weight", "BF16", "64", 128},
+        {LAYER "self_attn.q_proj.weight", "BF16", "32, 64", 4096},
+        {LAYER "self_attn.q_proj.bias", "BF16", "32", 64},
+        {LAYER "self_attn.k_proj.weight", "BF16", "32, 64", 4096},
+        {LAYER "self_attn.k_proj.bias", "BF16", "32", 64},
+        {LAYER "self_attn.v_proj.weight", "BF16", "32, 64", 4096},
+        {LAYER "self_attn.v_proj.bias", "BF16", "32", 64},
+        {LAYER "self_attn.o_proj.weight", "BF16", "64, 32", 4096},
+        {LAYER "self_attn.o_proj.bias", "BF16", "64", 128},
+        {LAYER "self_attn.sinks", "BF16", "1", 2},
+        {LAYER "mlp.router.weight", "BF16", "3, 64", 384},
+        {LAYER "mlp.router.bias", "BF16", "3", 6},
+        {EXPERTS "gate_up_proj_blocks", "U8", "3, 192, 2, 16", 18432},
+        {EXPERTS "gate_up_proj_scales", "U8", "3, 192, 2", 1152},
+        {EXPERTS "gate_up_proj_bias", "BF16", "3, 192", 1152},
+        {EXPERTS "down_proj_blocks", "U8", "3, 64, 3, 16", 9216},
+        {EXPERTS "down_proj_scales", "U8", "3, 64, 3", 576},
+        {EXPERTS "down_proj_bias", "BF16", "3, 64", 384},
+    };
+    static const char config[] =
+        "{\"model_type\":\"gpt_oss\",\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
+        "\"head_dim\":32,\"num_local_experts\":3,\"num_experts_per_tok\":2,\"vocab_size\":5,"
+        "\"rope_parameters\":{\"rope_theta\":150000,\"rope_type\":\"default\"},"
+        "\"quantization_config\":{\"quant_method\":\"mxfp4\"}}";
+    char json[4096] = "{";
+    size_t at = 0, n = 1;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        n += (size_t)snprintf(
+            json + n, sizeof json - n,
+            "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", i ? "," : "",
+            tensors[i].name, tensors[i].dtype, tensors[i].shape, at, at + tensors[i].bytes);
+        at += tensors[i].bytes;
+    }
+    n += (size_t)snprintf(json + n, sizeof json - n, "}");
+    scratch_check(mkdir(scratch("blocks"), 0755) == 0, "blocks");
+    scratch_write("blocks/config.json", config, sizeof config - 1);
+    scratch_safetensors("blocks/model.safetensors", json, n, at);
+    return scratch("blocks");
+}
+
+static void room_to_decode_is_counted(void **state)
+{
+    struct fm_model *m;
+    struct fm_err err = {0};
+    (void)state;
+    if (fm_model_open(&m, zeros_in_blocks(), 1, &err))
+        fail_msg("%s", err.text);
+    uint64_t ends = (2 * 5 + 1) * 64 * sizeof(float);
+    uint64_t codes = 192 * (64 / 2 + 2), decoded = 192 * 64 * sizeof(uint16_t);
+    assert_int_equal(fm_model_resident_bytes(m), ends + fm_model_layer_bytes(m) + codes + decoded);
+    fm_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_under_every_scale_is_exact),
         cmocka_unit_test(random_blocks_have_their_own_scales),
+        cmocka_unit_test(room_to_decode_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
