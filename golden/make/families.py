@@ -854,7 +854,7 @@ QWEN3_NEXT = Odd(
 )
 
 QWEN35 = Odd(
-    seed=156,
+    seed=169,
     T=67,  # more than a chunk
     own={  # of text_config
         "attention_bias": False,
