@@ -47,12 +47,24 @@ bool fm_cpu_amx(void)
 
 /* ---- operands ---- */
 
-enum { AHEAD = 2 * STEP, AHEAD_TERMS = 8 * STEP }; /* rows, terms of a row */
+enum { AHEAD = 2 * STEP }; /* rows */
 
 /* The first `count` of 32. */
 static inline __mmask32 mask_of(int count)
 {
     return count >= STEP ? ~0u : count <= 0 ? 0 : (1u << count) - 1;
+}
+
+/* v[0], v[1] = pairs (x[c], x[ld + c]) of sixteen columns each of those in `mask`, of the first `n`
+ * of the two rows. */
+TARGET static inline void pair_rows(__m512i v[2], const uint16_t *x, int64_t ld, int n,
+                                    __mmask32 mask)
+{
+    __m512i a = _mm512_maskz_loadu_epi16(n > 0 ? mask : 0, x);
+    __m512i b = _mm512_maskz_loadu_epi16(n > 1 ? mask : 0, x + ld);
+    __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
+    v[0] = _mm512_permutex2var_epi64(low, _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), high);
+    v[1] = _mm512_permutex2var_epi64(low, _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4), high);
 }
 
 /* v[half][k] = pairs (x[2 k][c], x[2 k + 1][c]) of sixteen of the columns in `mask`, x (n, ld).
@@ -61,25 +73,22 @@ TARGET static inline void load_pairs(__m512i v[2][TILE], const uint16_t *x, int6
                                      __mmask32 mask)
 {
     for (int k = 0; k < TILE; k++, x += 2 * ld) {
-        __mmask32 first = 2 * k < n ? mask : 0, second = 2 * k + 1 < n ? mask : 0;
-        __m512i a = _mm512_maskz_loadu_epi16(first, x);
-        __m512i b = _mm512_maskz_loadu_epi16(second, x + ld);
-        __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
-        v[0][k] = _mm512_permutex2var_epi64(low, _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), high);
-        v[1][k] =
-            _mm512_permutex2var_epi64(low, _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4), high);
-        _mm_prefetch(x + AHEAD * ld, _MM_HINT_T0);
-        _mm_prefetch(x + (AHEAD + 1) * ld, _MM_HINT_T0);
+        __m512i pairs[2];
+        pair_rows(pairs, x, ld, n - 2 * k, mask);
+        v[0][k] = pairs[0];
+        v[1][k] = pairs[1];
+        _mm_prefetch(x + AHEAD * ld, _MM_HINT_T1);
+        _mm_prefetch(x + (AHEAD + 1) * ld, _MM_HINT_T1);
     }
 }
 
-/* v[c] = the terms in `mask` of x (count, ld). */
+/* v[c] = the terms in `mask` of x (count, ld).  The rows of the next block are asked for. */
 TARGET static inline void load_rows(__m512i v[TILE], const uint16_t *x, int64_t ld, int count,
                                     __mmask32 mask)
 {
     for (int c = 0; c < TILE; c++) {
         v[c] = c < count ? _mm512_maskz_loadu_epi16(mask, x + c * ld) : _mm512_setzero_si512();
-        _mm_prefetch(x + c * ld + AHEAD_TERMS, _MM_HINT_T0);
+        _mm_prefetch(x + (c + FM_AMX_BLOCK) * ld, _MM_HINT_T1);
     }
 }
 
@@ -119,6 +128,20 @@ TARGET static inline void arrange(uint16_t *to, const __m512i v[TILE], bool turn
         transpose(to, v);
     else
         store(to, v);
+}
+
+TARGET void fm_amx_pack_columns(uint16_t *to, const uint16_t *x, int64_t ld, int count, int n)
+{
+    const size_t panel = (size_t)fm_amx_steps(n) * PIECE;
+    for (int k = 0; k < fm_amx_steps(n) * STEP; k += 2, x += 2 * ld) {
+        uint16_t *at = to + k / STEP * PIECE + k % STEP * TILE;
+        for (int c = 0; c < count; c += STEP, at += 2 * panel) {
+            __m512i pairs[2];
+            pair_rows(pairs, x + c, ld, n - k, mask_of(count - c));
+            _mm512_storeu_si512(at, pairs[0]);
+            _mm512_storeu_si512(at + panel, pairs[1]);
+        }
+    }
 }
 
 TARGET void fm_amx_pack(uint16_t *block, struct fm_amx_operand of, bool right, int count, int n)

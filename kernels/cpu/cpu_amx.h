@@ -45,6 +45,10 @@ struct fm_amx_operand {
  * BLOCK, over the first n terms.  What is missing to whole panels or pieces is zero. */
 void fm_amx_pack(uint16_t *block, struct fm_amx_operand of, bool right, int count, int n);
 
+/* The same of the right operand, of as many columns as there are, x[k ld + c]: rows are read as
+ * they lie, whatever the number of columns. */
+void fm_amx_pack_columns(uint16_t *to, const uint16_t *x, int64_t ld, int count, int n);
+
 /* Between these two the calling thread's registers hold tiles. */
 void fm_amx_begin(void);
 void fm_amx_end(void);

@@ -58,6 +58,10 @@ static void pack_panels(uint16_t *to, const struct product *p, bool right, int f
     const uint16_t *x = right ? p->B : p->A;
     int64_t ld = right ? p->ldb : p->lda, across = along ? ld : 1, down = along ? 1 : ld;
     size_t panel = (size_t)fm_amx_steps(n) * FM_AMX_PIECE;
+    if (right && !along) {
+        fm_amx_pack_columns(to, x + first + k * ld, ld, count, n);
+        return;
+    }
     for (int i = 0; i < count; i += BLOCK, to += 2 * panel) {
         const uint16_t *from = x + (first + i) * across + k * down;
         fm_amx_pack(to, (struct fm_amx_operand){from, ld, along}, right, at_most(count - i, BLOCK),

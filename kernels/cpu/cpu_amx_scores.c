@@ -18,6 +18,8 @@ enum {
     TILE = FM_AMX_TILE,
     BLOCK = FM_AMX_BLOCK,
     TASK_ROWS = 8 * BLOCK,
+    PACK_COLS = 8 * BLOCK,
+    AHEAD = 2 * BLOCK,     /* columns */
     CACHE_BYTES = 1 << 20, /* of b that a second-level cache keeps while panels of a go by */
 };
 
@@ -39,13 +41,13 @@ static int at_most(int n, int most)
     return n < 0 ? 0 : n < most ? n : most;
 }
 
-/* BLOCK columns of b. */
+/* PACK_COLS columns of b. */
 static void pack_columns(void *arg, int index)
 {
     const struct amx *x = arg;
-    int j = index * BLOCK;
-    struct fm_amx_operand b = {x->b + j, x->H, false};
-    fm_amx_pack(x->packed + (size_t)j / TILE * x->panel, b, true, at_most(x->H - j, BLOCK), x->n);
+    int j = index * PACK_COLS;
+    fm_amx_pack_columns(x->packed + (size_t)j / TILE * x->panel, x->b + j, x->H,
+                        at_most(x->H - j, PACK_COLS), x->n);
 }
 
 /* BLOCK columns of a, from `first` on. */
@@ -86,11 +88,15 @@ TARGET static void square(float *lane, const struct amx *x, const float *d, int 
     }
 }
 
-/* Asks memory for the weights that the block at (row, j) will be squared against: rows are too far
- * apart for the CPU to foresee them. */
+/* Asks memory for the weights that the block at (row, j), or after the row's last one its
+ * successor, will be squared against: rows are too far apart for the CPU to foresee them. */
 static void fetch_weights(const struct amx *x, int row, int j)
 {
     size_t step = (size_t)(fm_dtype_bits(x->W.dtype) / 8), line = 64;
+    if (j >= x->H) {
+        row += BLOCK;
+        j -= x->H;
+    }
     for (int i = row; i < row + BLOCK && i < x->rows; i++)
         for (size_t at = 0; at < BLOCK * step; at += line)
             __builtin_prefetch((const char *)x->W.data + ((size_t)i * x->H + j) * step + at);
@@ -119,7 +125,7 @@ TARGET static void score_rows(void *arg, int index)
     for (int from = 0; from < x->H; from += cols)
         for (int r = 0; r < rows; r += BLOCK)
             for (int j = from; j < x->H && j < from + cols; j += BLOCK) {
-                fetch_weights(x, first + r, j);
+                fetch_weights(x, first + r, j + AHEAD);
                 fm_amx_multiply(d, BLOCK, false, a + (size_t)(r / TILE) * x->panel,
                                 x->packed + (size_t)(j / TILE) * x->panel, x->steps);
                 square(lane + r * TILE, x, d, first + r, rows - r < BLOCK ? rows - r : BLOCK, j);
@@ -146,7 +152,7 @@ void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, co
     x.steps = fm_amx_steps(n);
     x.panel = (size_t)x.steps * FM_AMX_PIECE;
     x.packed = fm_scratch((size_t)blocks * 2 * x.panel * sizeof *x.packed);
-    fm_pool_for(blocks, pack_columns, &x);
+    fm_pool_for((H + PACK_COLS - 1) / PACK_COLS, pack_columns, &x);
     fm_pool_for((x.rows + TASK_ROWS - 1) / TASK_ROWS, score_rows, &x);
     fm_scratch_release(mark);
 }
