@@ -97,6 +97,7 @@ struct fm_layer {
     float *input_norm, *input_norm_bias; /* (H) */
     float *post_norm, *post_norm_bias;   /* (H) */
     struct fm_arrays attention, router;
+    bool narrow; /* the attention's projections are bfloat16 (lib/block/pass.h) */
     struct fm_in mlp_gate_up, mlp_down; /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
     float *mlp_mix;       /* (H) logit of the shared expert's share, NULL: all of it */
     struct fm_in gate_up; /* (r sum cap, H) */
@@ -109,9 +110,9 @@ struct fm_layer {
 
 /* What lies outside the layers. */
 struct fm_nonlayer {
-    float *embed;            /* (V, H) */
+    struct fm_in embed;      /* (V, H) */
     float *norm, *norm_bias; /* (H) */
-    float *lm_head;          /* (V, H); the same block as embed where tied */
+    struct fm_in lm_head;    /* (V, H); the same block as embed where tied */
     float *lm_head_bias;     /* (V) */
 };
 

@@ -219,33 +219,37 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
 }
 
 /* The weights of z and a, which in packed files are the ends of others. */
-static const float *weights_z(const struct fm_pass *p)
+static const void *weights_z(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
     const struct fm_deltanet *m = fm_deltanet_of(p->config);
-    return m->packed ? w->qkv + (size_t)conv_width(m) * (size_t)p->config->H : w->z;
+    size_t behind = (size_t)conv_width(m) * (size_t)p->config->H;
+    return m->packed ? fm_pass_projection(p, w->qkv, behind).data : w->z;
 }
 
-static const float *weights_a(const struct fm_pass *p)
+static const void *weights_a(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
     const struct fm_deltanet *m = fm_deltanet_of(p->config);
-    return m->packed ? w->b + (size_t)m->Q * (size_t)p->config->H : w->a;
+    size_t behind = (size_t)m->Q * (size_t)p->config->H;
+    return m->packed ? fm_pass_projection(p, w->b, behind).data : w->a;
 }
 
 /* y (N, width) = x W^T. */
-static void project(const struct fm_pass *p, float *y, const float *x, const float *w, int width)
+static void project(const struct fm_pass *p, float *y, const float *x, const void *w, int width)
 {
     int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_f32(w), H, 0, y, width);
+    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_pass_projection(p, w, 0), H, 0, y,
+                 width);
 }
 
 /* dx (N, H) = dy W, or added to it. */
-static void project_back(const struct fm_pass *p, float *dx, const float *dy, const float *w,
+static void project_back(const struct fm_pass *p, float *dx, const float *dy, const void *w,
                          int width, bool add)
 {
     int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, false, N, H, width, 1, fm_f32(dy), width, fm_f32(w), H, add, dx, H);
+    p->ops->gemm(false, false, N, H, width, 1, fm_f32(dy), width, fm_pass_projection(p, w, 0), H,
+                 add, dx, H);
 }
 
 /* n (N, Q D): every head of o normalised. */
@@ -274,7 +278,7 @@ static void linear_forward(const struct fm_pass *p, const struct inner *a, float
     op->delta_rule(a->o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C, m->D);
     normalise(p, a, n);
     op->gate(n, n, a->z, true, (int64_t)N * V);
-    op->gemm(false, true, N, H, V, 1, fm_f32(n), V, fm_f32(w->out), V, 1, y, H);
+    op->gemm(false, true, N, H, V, 1, fm_f32(n), V, fm_pass_projection(p, w->out, 0), V, 1, y, H);
     fm_pass_release(p, mark);
 }
 
@@ -289,7 +293,8 @@ static void output_back(const struct fm_pass *p, const struct inner *a, float *d
     struct fm_mark mark = fm_pass_mark(p);
     float *n = fm_pass_floats(p, count), *dn = fm_pass_floats(p, count);
     normalise(p, a, n);
-    p->ops->gemm(false, false, N, V, H, 1, fm_f32(dy), H, fm_f32(w->out), V, 0, dn, V);
+    p->ops->gemm(false, false, N, V, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->out, 0), V, 0,
+                 dn, V);
     p->ops->gate_back(dn, dz, dn, n, a->z, true, (int64_t)count);
     p->ops->zero(d_o, count * sizeof *d_o);
     p->ops->norm_back(d_o, dn, a->o, w->norm, NULL, a->rstd, N * m->Q, m->D);

@@ -29,12 +29,12 @@ struct FM_OVERLAY fm_deltanet {
 /* Its weights in a layer: the full ones', or the others. */
 struct fm_deltanet_weights {
     struct fm_gqa_weights full;
-    float *qkv, *z;     /* (2 G C + Q D, H), (Q D, H); packed: z is behind qkv in one array */
-    float *b, *a;       /* (Q, H) twice; packed: a is behind b */
+    void *qkv, *z;      /* (2 G C + Q D, H), (Q D, H); packed: z is behind qkv in one array */
+    void *b, *a;        /* (Q, H) twice; packed: a is behind b; projections, as the two above */
     float *conv;        /* (2 G C + Q D, W) */
     float *rate, *bias; /* (Q) */
     float *norm;        /* (D) */
-    float *out;         /* (H, Q D) */
+    void *out;          /* (H, Q D): a projection */
 };
 
 extern const struct fm_attention fm_deltanet;
@@ -71,24 +71,24 @@ enum {
      FM_LAYER_FIELD(attention) + offsetof(struct fm_deltanet_weights, f), shape, when}
 #define FM_DELTANET_WEIGHTS(gqa, own)                                                              \
     FM_DELTANET_WEIGHT(gqa "q_proj.weight", FM_PART_HEADS, full.q, "pH", FM_DELTANET_FULL),        \
-    FM_DELTANET_WEIGHT(gqa "k_proj.weight", FM_PART_ATTENTION, full.k, "gH", FM_DELTANET_FULL),    \
-    FM_DELTANET_WEIGHT(gqa "v_proj.weight", FM_PART_ATTENTION, full.v, "gH", FM_DELTANET_FULL),    \
-    FM_DELTANET_WEIGHT(gqa "o_proj.weight", FM_PART_ATTENTION, full.o, "Hq", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(gqa "k_proj.weight", FM_PART_PROJECTION, full.k, "gH", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(gqa "v_proj.weight", FM_PART_PROJECTION, full.v, "gH", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(gqa "o_proj.weight", FM_PART_PROJECTION, full.o, "Hq", FM_DELTANET_FULL),    \
     FM_DELTANET_WEIGHT(gqa "q_norm.weight", FM_PART_ATTENTION, full.q_norm, "a",                   \
                        FM_DELTANET_FULL),                                                          \
     FM_DELTANET_WEIGHT(gqa "k_norm.weight", FM_PART_ATTENTION, full.k_norm, "b",                   \
                        FM_DELTANET_FULL),                                                          \
     FM_DELTANET_WEIGHT(own "in_proj_qkvz.weight", FM_PART_HEADS, qkv, "xH", FM_DELTANET_PACKED),   \
     FM_DELTANET_WEIGHT(own "in_proj_ba.weight", FM_PART_HEADS, b, "yH", FM_DELTANET_PACKED),       \
-    FM_DELTANET_WEIGHT(own "in_proj_qkv.weight", FM_PART_ATTENTION, qkv, "cH", FM_DELTANET_APART), \
-    FM_DELTANET_WEIGHT(own "in_proj_z.weight", FM_PART_ATTENTION, z, "vH", FM_DELTANET_APART),     \
-    FM_DELTANET_WEIGHT(own "in_proj_b.weight", FM_PART_ATTENTION, b, "hH", FM_DELTANET_APART),     \
-    FM_DELTANET_WEIGHT(own "in_proj_a.weight", FM_PART_ATTENTION, a, "hH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_qkv.weight", FM_PART_PROJECTION, qkv, "cH", FM_DELTANET_APART), \
+    FM_DELTANET_WEIGHT(own "in_proj_z.weight", FM_PART_PROJECTION, z, "vH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_b.weight", FM_PART_PROJECTION, b, "hH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_a.weight", FM_PART_PROJECTION, a, "hH", FM_DELTANET_APART),     \
     FM_DELTANET_WEIGHT(own "conv1d.weight", FM_PART_ATTENTION, conv, "c1w", FM_DELTANET_LINEAR),   \
     FM_DELTANET_WEIGHT(own "A_log", FM_PART_ATTENTION, rate, "h", FM_DELTANET_LINEAR),             \
     FM_DELTANET_WEIGHT(own "dt_bias", FM_PART_ATTENTION, bias, "h", FM_DELTANET_LINEAR),           \
     FM_DELTANET_WEIGHT(own "norm.weight", FM_PART_ATTENTION, norm, "d", FM_DELTANET_LINEAR),       \
-    FM_DELTANET_WEIGHT(own "out_proj.weight", FM_PART_ATTENTION, out, "Hv", FM_DELTANET_LINEAR)
+    FM_DELTANET_WEIGHT(own "out_proj.weight", FM_PART_PROJECTION, out, "Hv", FM_DELTANET_LINEAR)
 /* clang-format on */
 
 #endif

@@ -250,11 +250,12 @@ static int norm_width(const struct fm_config *c, int heads)
 }
 
 /* y (N, heads C) = x W^T, and its bias where there is one. */
-static void project(const struct fm_pass *p, float *y, const float *x, const float *w,
+static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
                     const float *bias, int heads)
 {
     int N = fm_pass_rows(p), H = p->config->H, width = heads * p->config->C;
-    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_f32(w), H, 0, y, width);
+    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_pass_projection(p, w, 0), H, 0, y,
+                 width);
     if (bias)
         p->ops->add_rows(y, bias, N, width);
 }
@@ -269,7 +270,7 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 
 /* q or k: projected into raw where it is normalised then, clamped, rotated. */
 static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
-                 const float *w, const float *bias, const float *norm, int heads)
+                 const void *w, const float *bias, const float *norm, int heads)
 {
     const struct fm_config *c = p->config;
     float clip = fm_gqa_of(c)->clip;
@@ -284,10 +285,10 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
 }
 
 /* The gate's rows of w->q. */
-static const float *gate_weights(const struct fm_pass *p)
+static struct fm_in gate_weights(const struct fm_pass *p)
 {
     const struct fm_config *c = p->config;
-    return fm_gqa_weights(p->layer)->q + (size_t)heads_width(c, c->Q) * (size_t)c->H;
+    return fm_pass_projection(p, fm_gqa_weights(p->layer)->q, heads_width(c, c->Q) * (size_t)c->H);
 }
 
 /* y (N, H) += the last product of o, gated where the block is. */
@@ -300,11 +301,12 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     const float *o = a->o;
     if (a->gate) {
         float *gated = fm_pass_floats(p, (size_t)N * (size_t)QC);
-        project(p, a->gate, x, gate_weights(p), NULL, c->Q);
+        project(p, a->gate, x, gate_weights(p).data, NULL, c->Q);
         p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QC);
         o = gated;
     }
-    p->ops->gemm(false, true, N, H, QC, 1, fm_f32(o), QC, fm_f32(w->o), QC, 1, y, H);
+    p->ops->gemm(false, true, N, H, QC, 1, fm_f32(o), QC, fm_pass_projection(p, w->o, 0), QC, 1, y,
+                 H);
     if (w->o_bias)
         p->ops->add_rows(y, w->o_bias, N, H);
     fm_pass_release(p, mark);
@@ -363,8 +365,7 @@ static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx,
     struct fm_mark mark = fm_pass_mark(p);
     float *dgate = fm_pass_floats(p, (size_t)N * (size_t)QC);
     p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QC);
-    p->ops->gemm(false, false, N, H, QC, 1, fm_f32(dgate), QC, fm_f32(gate_weights(p)), H, 0, dx,
-                 H);
+    p->ops->gemm(false, false, N, H, QC, 1, fm_f32(dgate), QC, gate_weights(p), H, 0, dx, H);
     fm_pass_release(p, mark);
 }
 
@@ -381,7 +382,8 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
     struct fm_mark mark = fm_pass_mark(p);
     float *d_o = fm_pass_floats(p, n * (size_t)QC), *dq = fm_pass_floats(p, n * (size_t)QC);
     float *dk = fm_pass_floats(p, n * (size_t)GC), *dv = fm_pass_floats(p, n * (size_t)GC);
-    op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_f32(w->o), QC, 0, d_o, QC);
+    op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->o, 0), QC, 0, d_o,
+             QC);
     if (a->gate)
         gate_back(p, a, dx, d_o);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G,
@@ -390,9 +392,12 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
     if (g->clip > 0)
         op->clamp_back(dv, a->v_raw, g->clip, (int64_t)N * GC);
-    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_f32(w->q), H, a->gate != NULL, dx, H);
-    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_f32(w->k), H, 1, dx, H);
-    op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_f32(w->v), H, 1, dx, H);
+    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_pass_projection(p, w->q, 0), H,
+             a->gate != NULL, dx, H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_pass_projection(p, w->k, 0), H, 1, dx,
+             H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_pass_projection(p, w->v, 0), H, 1, dx,
+             H);
     fm_pass_release(p, mark);
 }
 

@@ -48,8 +48,8 @@ struct FM_OVERLAY fm_gqa {
 
 /* Its weights in a layer. */
 struct fm_gqa_weights {
-    float *q, *k, *v, *o;                     /* (Q C, H), (G C, H), (G C, H), (H, Q C); gated: the
-                                                 gate's (Q C, H) are behind q */
+    void *q, *k, *v, *o;                      /* (Q C, H), (G C, H), (G C, H), (H, Q C); gated: the
+                                                 gate's (Q C, H) are behind q; projections */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
     float *sinks;                             /* (Q) */
@@ -79,14 +79,17 @@ enum {
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
      FM_LAYER_FIELD(attention) + offsetof(struct fm_gqa_weights, f), shape, when}
+#define FM_GQA_MATRIX(n, f, shape)                                                                 \
+    {FM_SAME(n), FM_PART_PROJECTION,                                                               \
+     FM_LAYER_FIELD(attention) + offsetof(struct fm_gqa_weights, f), shape, FM_ALWAYS}
 #define FM_GQA_WEIGHTS(prefix)                                                                     \
-    FM_GQA_WEIGHT(prefix "q_proj.weight", q, "qH", FM_ALWAYS),                                     \
+    FM_GQA_MATRIX(prefix "q_proj.weight", q, "qH"),                                                \
     FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_WEIGHT(prefix "k_proj.weight", k, "gH", FM_ALWAYS),                                     \
+    FM_GQA_MATRIX(prefix "k_proj.weight", k, "gH"),                                                \
     FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_WEIGHT(prefix "v_proj.weight", v, "gH", FM_ALWAYS),                                     \
+    FM_GQA_MATRIX(prefix "v_proj.weight", v, "gH"),                                                \
     FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "g", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_WEIGHT(prefix "o_proj.weight", o, "Hq", FM_ALWAYS),                                     \
+    FM_GQA_MATRIX(prefix "o_proj.weight", o, "Hq"),                                                \
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)

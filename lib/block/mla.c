@@ -172,21 +172,22 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
 }
 
 /* y (N, width) = x W^T, x (N, terms), and its bias where there is one. */
-static void project(const struct fm_pass *p, float *y, const float *x, const float *w,
+static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
                     const float *bias, int width, int terms)
 {
     int N = fm_pass_rows(p);
-    p->ops->gemm(false, true, N, width, terms, 1, fm_f32(x), terms, fm_f32(w), terms, 0, y, width);
+    p->ops->gemm(false, true, N, width, terms, 1, fm_f32(x), terms, fm_pass_projection(p, w, 0),
+                 terms, 0, y, width);
     if (bias)
         p->ops->add_rows(y, bias, N, width);
 }
 
 /* dx (N, terms) = dy W, dy (N, width), or added to it. */
-static void project_back(const struct fm_pass *p, float *dx, const float *dy, const float *w,
+static void project_back(const struct fm_pass *p, float *dx, const float *dy, const void *w,
                          int width, int terms, bool add)
 {
-    p->ops->gemm(false, false, fm_pass_rows(p), terms, width, 1, fm_f32(dy), width, fm_f32(w),
-                 terms, add, dx, terms);
+    p->ops->gemm(false, false, fm_pass_rows(p), terms, width, 1, fm_f32(dy), width,
+                 fm_pass_projection(p, w, 0), terms, add, dx, terms);
 }
 
 /* The last R of each of x's heads (N, heads, width) turned, sign 1, or turned back, -1. */
@@ -226,7 +227,8 @@ static void find_keys(const struct fm_pass *p, const struct inner *a, const floa
     float *latent = fm_pass_floats(p, n * (size_t)rank), *r = fm_pass_floats(p, n * (size_t)m->R);
     float *kv = fm_pass_floats(p, n * (size_t)width);
     project(p, a->c, x, w->kv_a, w->kv_a_bias, rank, c->H);
-    project(p, r, x, w->kv_a + below, w->kv_a_bias ? w->kv_a_bias + rank : NULL, m->R, c->H);
+    project(p, r, x, fm_pass_projection(p, w->kv_a, below).data,
+            w->kv_a_bias ? w->kv_a_bias + rank : NULL, m->R, c->H);
     rotate(p, r, 1, m->R, 1);
     p->ops->norm(fm_to_f32(latent), a->c_rstd, a->c, w->c_norm, NULL, N, rank, LATENT_EPS);
     project(p, kv, latent, w->kv_b, NULL, width, rank);
@@ -244,7 +246,8 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
     find_queries(p, a, x);
     find_keys(p, a, x);
     p->ops->attention(a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q, c->C, D, root(c), 0);
-    p->ops->gemm(false, true, N, c->H, QD, 1, fm_f32(a->o), QD, fm_f32(w->o), QD, 1, y, c->H);
+    p->ops->gemm(false, true, N, c->H, QD, 1, fm_f32(a->o), QD, fm_pass_projection(p, w->o, 0), QD,
+                 1, y, c->H);
     if (w->o_bias)
         p->ops->add_rows(y, w->o_bias, N, c->H);
 }
@@ -252,7 +255,8 @@ static void forward(const struct fm_pass *p, const struct fm_arrays *inner, floa
 /* dx += the gradient at x that comes through a latent (N, rank) and its norm: down (rank, H) makes
  * the latent, up (width, rank) what dy (N, width) is the gradient at. */
 struct latent {
-    const float *down, *norm, *up;
+    const void *down, *up; /* projections */
+    const float *norm;
     const float *value, *rstd; /* before the norm */
     int rank, width;
 };
@@ -313,7 +317,8 @@ static void keys_back(const struct fm_pass *p, const struct inner *a, float *dx,
     p->ops->join_keys_back(dkv, dr, dk, dv, N, c->Q, m->A, m->R, m->D);
     rotate(p, dr, 1, m->R, -1);
     latent_back(p, &z, dx, dkv);
-    project_back(p, dx, dr, w->kv_a + (size_t)m->c_rank * (size_t)c->H, m->R, c->H, true);
+    project_back(p, dx, dr, fm_pass_projection(p, w->kv_a, (size_t)m->c_rank * (size_t)c->H).data,
+                 m->R, c->H, true);
     fm_pass_release(p, mark);
 }
 

@@ -35,11 +35,13 @@ struct FM_OVERLAY fm_mla {
 
 /* Its weights in a layer; q, or q_a, q_norm and q_b. */
 struct fm_mla_weights {
-    float *q;                                /* (Q C, H) */
-    float *q_a, *q_a_bias, *q_norm, *q_b;    /* (q_rank, H), (q_rank) twice, (Q C, q_rank) */
-    float *kv_a, *kv_a_bias, *c_norm, *kv_b; /* (c_rank + R, H), (c_rank + R), (c_rank),
-                                                (Q (A + D), c_rank) */
-    float *o, *o_bias;                       /* (H, Q D), (H) */
+    void *q;                   /* (Q C, H); projections, and so are q_a, q_b, kv_a, kv_b and o */
+    void *q_a, *q_b;           /* (q_rank, H), (Q C, q_rank) */
+    float *q_a_bias, *q_norm;  /* (q_rank) twice */
+    void *kv_a, *kv_b;         /* (c_rank + R, H), (Q (A + D), c_rank) */
+    float *kv_a_bias, *c_norm; /* (c_rank + R), (c_rank) */
+    void *o;                   /* (H, Q D) */
+    float *o_bias;             /* (H) */
 };
 
 extern const struct fm_attention fm_mla;
@@ -61,17 +63,20 @@ enum { FM_MLA_Q_PLAIN = FM_OWN, FM_MLA_Q_RANK = FM_OWN << 1, FM_MLA_BIAS = FM_OW
 #define FM_MLA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
      FM_LAYER_FIELD(attention) + offsetof(struct fm_mla_weights, f), shape, when}
+#define FM_MLA_MATRIX(n, f, shape, when)                                                           \
+    {FM_SAME(n), FM_PART_PROJECTION,                                                               \
+     FM_LAYER_FIELD(attention) + offsetof(struct fm_mla_weights, f), shape, when}
 #define FM_MLA_WEIGHTS(prefix)                                                                     \
-    FM_MLA_WEIGHT(prefix "q_proj.weight", q, "qH", FM_MLA_Q_PLAIN),                                \
-    FM_MLA_WEIGHT(prefix "q_a_proj.weight", q_a, "rH", FM_MLA_Q_RANK),                             \
+    FM_MLA_MATRIX(prefix "q_proj.weight", q, "qH", FM_MLA_Q_PLAIN),                                \
+    FM_MLA_MATRIX(prefix "q_a_proj.weight", q_a, "rH", FM_MLA_Q_RANK),                             \
     FM_MLA_WEIGHT(prefix "q_a_proj.bias", q_a_bias, "r", FM_MLA_Q_RANK | FM_MLA_BIAS),             \
     FM_MLA_WEIGHT(prefix "q_a_layernorm.weight", q_norm, "r", FM_MLA_Q_RANK),                      \
-    FM_MLA_WEIGHT(prefix "q_b_proj.weight", q_b, "qr", FM_MLA_Q_RANK),                             \
-    FM_MLA_WEIGHT(prefix "kv_a_proj_with_mqa.weight", kv_a, "kH", FM_ALWAYS),                      \
+    FM_MLA_MATRIX(prefix "q_b_proj.weight", q_b, "qr", FM_MLA_Q_RANK),                             \
+    FM_MLA_MATRIX(prefix "kv_a_proj_with_mqa.weight", kv_a, "kH", FM_ALWAYS),                      \
     FM_MLA_WEIGHT(prefix "kv_a_proj_with_mqa.bias", kv_a_bias, "k", FM_MLA_BIAS),                  \
     FM_MLA_WEIGHT(prefix "kv_a_layernorm.weight", c_norm, "c", FM_ALWAYS),                         \
-    FM_MLA_WEIGHT(prefix "kv_b_proj.weight", kv_b, "bc", FM_ALWAYS),                               \
-    FM_MLA_WEIGHT(prefix "o_proj.weight", o, "Hv", FM_ALWAYS),                                     \
+    FM_MLA_MATRIX(prefix "kv_b_proj.weight", kv_b, "bc", FM_ALWAYS),                               \
+    FM_MLA_MATRIX(prefix "o_proj.weight", o, "Hv", FM_ALWAYS),                                     \
     FM_MLA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_MLA_BIAS)
 /* clang-format on */
 

@@ -54,6 +54,14 @@ static inline float *fm_pass_floats(const struct fm_pass *pass, size_t n)
     return pass->ops->device->scratch(n * sizeof(float));
 }
 
+/* A projection of the attention, from element `first` on. */
+static inline struct fm_in fm_pass_projection(const struct fm_pass *pass, const void *w,
+                                              size_t first)
+{
+    enum fm_dtype dtype = pass->layer->narrow ? FM_BF16 : FM_F32;
+    return fm_element((struct fm_in){w, dtype, NULL}, first);
+}
+
 /* An array that only products read. */
 static inline struct fm_out fm_pass_operand(const struct fm_pass *pass, size_t n)
 {

@@ -22,7 +22,8 @@ enum fm_weight_part {
     FM_PART_NONLAYER, /* a field of struct fm_nonlayer, as it is */
     FM_PART_NORM,     /* a field of struct fm_layer, as it is, and so are the next five */
     FM_PART_ATTENTION,
-    FM_PART_HEADS, /* the attention's too, rows in the order that the block says */
+    FM_PART_PROJECTION, /* the attention's too, a matrix that nothing but products reads, */
+    FM_PART_HEADS,      /* and such a one with its rows in the order that the block says */
     FM_PART_ROUTER,
     FM_PART_MIX,       /* of the MLP that all tokens go through: its share */
     FM_PART_DOWN_BIAS, /* (E, H): an expert's, and no channel's */

@@ -90,10 +90,22 @@ static struct inner inner_of(const struct fm_pass *p)
     return a;
 }
 
-/* Rows of expert e: where they begin, how many there are. */
+/* Micro-batches [part, end) of those that go through the layer together. */
+struct span {
+    int part, end;
+};
+
+#define SPAN_ROWS 512
+
+/* Rows of expert e: where those of micro-batch `part` begin; where all do, how many there are. */
+static int part_row(const struct fm_pass *p, const struct inner *a, int e, int part)
+{
+    return a->first[e * p->parts + part];
+}
+
 static int first_row(const struct fm_pass *p, const struct inner *a, int e)
 {
-    return a->first[e * p->parts];
+    return part_row(p, a, e, 0);
 }
 
 static int count_rows(const struct fm_pass *p, const struct inner *a, int e)
@@ -198,24 +210,25 @@ static bool rows_of(struct fm_expert_rows *r, const struct experts *x, int e)
     return r->n > 0;
 }
 
-/* Products of gate_up of an expert's rows, (n, r width): kept ones, or arena for them in scratch.
- */
-static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, int width)
+/* Products of gate_up of an expert's rows from row `first` of all on, (n, r width): kept ones, or
+ * slots for them in scratch. */
+static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, int first, int width)
 {
     const struct fm_config *c = x->pass->config;
-    size_t rows = (size_t)c->expert->rows, first = (size_t)first_row(x->pass, x->inner, r->e);
+    size_t rows = (size_t)c->expert->rows;
     if (x->inner->gu)
-        return x->inner->gu + first * rows * (size_t)c->I;
+        return x->inner->gu + (size_t)first * rows * (size_t)c->I;
     return fm_pass_floats(x->pass, (size_t)r->n * rows * (size_t)width);
 }
 
-/* A view of micro-batch `part` of an expert's rows; those before it begin at row *n of all. */
+/* A view of micro-batch `part` of an expert's rows, of which `all` has those from micro-batch
+ * `from` on; the view's are from row *n of these on. */
 static struct fm_expert_view view_part(const struct experts *x, const struct fm_expert_view *all,
-                                       int part, size_t *n)
+                                       int from, int part, size_t *n)
 {
     const int32_t *first = x->inner->first + (size_t)all->expert * (size_t)x->pass->parts;
     struct fm_expert_view v = *all;
-    *n = (size_t)(first[part] - first[0]);
+    *n = (size_t)(first[part] - first[from]);
     v.layer = x->where[part].layer;
     v.lane = x->where[part].lane;
     v.batch = x->where[part].batch;
@@ -238,7 +251,7 @@ static void show_forward(const struct experts *x, const struct fm_expert_rows *r
                                        .down = r->down,
                                        .x = rows};
     for (int i = 0; i < x->pass->parts; i++) {
-        struct fm_expert_view v = view_part(x, &all, i, &n);
+        struct fm_expert_view v = view_part(x, &all, 0, i, &n);
         v.h = fm_element(fm_written(r->h), n * (size_t)r->width);
         v.y = x->z + (first + n) * H;
         v.weight = x->inner->scale + first + n;
@@ -257,7 +270,7 @@ static void forward_expert(void *arg, int i)
     size_t H = (size_t)p->config->H, first = (size_t)first_row(p, x->inner, r.e);
     struct fm_mark mark = fm_pass_mark(p);
     struct fm_out rows = fm_pass_operand(p, (size_t)r.n * H);
-    float *gu = take_gu(x, &r, r.width);
+    float *gu = take_gu(x, &r, (int)first, r.width);
     if (x->visitor)
         r.h = fm_pass_operand(p, (size_t)r.n * (size_t)r.width);
     if (r.width > 0)
@@ -306,14 +319,15 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     fm_scratch_release(host);
 }
 
-/* Call the visitor for each micro-batch that has rows of this expert; `all` has the rows of all. */
-static void show(const struct experts *x, const struct fm_expert_view *all, int full)
+/* Call the visitor for each micro-batch of the span that has rows of this expert; `all` has the
+ * rows of all of them. */
+static void show(const struct experts *x, const struct fm_expert_view *all, struct span s, int full)
 {
     const struct fm_pass *p = x->pass;
     size_t r = (size_t)p->config->expert->rows, n;
     size_t H = (size_t)p->config->H, f = (size_t)full, k = (size_t)all->width;
-    for (int i = 0; i < p->parts; i++) {
-        struct fm_expert_view v = view_part(x, all, i, &n);
+    for (int i = s.part; i < s.end; i++) {
+        struct fm_expert_view v = view_part(x, all, s.part, i, &n);
         v.h = fm_element(v.h, n * f);
         v.dy = fm_element(v.dy, n * H);
         v.dh += n * f;
@@ -328,24 +342,21 @@ static void show(const struct experts *x, const struct fm_expert_view *all, int 
  * masked h, taken before any mask because masks learn from it; only channels below the width go
  * on.  The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
  */
-static void backward_expert(void *arg, int i)
+static void backward_rows(const struct experts *x, struct fm_expert_rows r, struct span s)
 {
-    const struct experts *x = arg;
     const struct fm_pass *p = x->pass;
     const struct fm_config *c = p->config;
     const struct inner *a = x->inner;
-    struct fm_expert_rows r;
-    if (!rows_of(&r, x, x->order[i]))
-        return;
     bool seen = x->visitor && x->visitor->expert;
-    int full = seen ? r.cap : r.width, first = first_row(p, a, r.e);
+    int full = seen ? r.cap : r.width, first = part_row(p, a, r.e, s.part);
+    r.n = part_row(p, a, r.e, s.end) - first;
     size_t n = (size_t)r.n, H = (size_t)c->H, f = (size_t)full, k = (size_t)r.width;
     struct fm_mark mark = fm_pass_mark(p);
     struct fm_out rows = fm_pass_operand(p, n * H), dy = fm_pass_operand(p, n * H);
     struct fm_expert_back b = {.x = fm_written(rows),
                                .dy = fm_written(dy),
                                .full = full,
-                               .gu = take_gu(x, &r, full),
+                               .gu = take_gu(x, &r, first, full),
                                .known = a->gu != NULL,
                                .h = fm_pass_operand(p, n * f),
                                .dh = fm_pass_floats(p, n * f),
@@ -373,8 +384,39 @@ static void backward_expert(void *arg, int i)
                                       .dy = b.dy,
                                       .dh = b.dh,
                                       .dgu = fm_written(b.dgu)},
-             full);
+             s, full);
     fm_pass_release(p, mark);
+}
+
+/*
+ * In float32 all of an expert's rows together.  With narrow operands as many micro-batches as have
+ * SPAN_ROWS rows, at which products are fast: weights take half the memory there, and the rows'
+ * gate and up, which are float32 in any case, would take more than they.
+ */
+static struct span next_span(const struct experts *x, int e, int part)
+{
+    const struct fm_pass *p = x->pass;
+    struct span s = {part, p->parts};
+    if (p->ops->operand == FM_F32)
+        return s;
+    int first = part_row(p, x->inner, e, part);
+    for (s.end = part + 1; s.end < p->parts; s.end++)
+        if (part_row(p, x->inner, e, s.end + 1) - first > SPAN_ROWS)
+            break;
+    return s;
+}
+
+static void backward_expert(void *arg, int i)
+{
+    const struct experts *x = arg;
+    struct fm_expert_rows r;
+    if (!rows_of(&r, x, x->order[i]))
+        return;
+    for (struct span s = {0}; s.end < x->pass->parts;) {
+        s = next_span(x, r.e, s.end);
+        if (part_row(x->pass, x->inner, r.e, s.end) > part_row(x->pass, x->inner, r.e, s.part))
+            backward_rows(x, r, s);
+    }
 }
 
 /* dxm (N, H) receives the gradient at a->xm that comes through the experts, if it is wanted; dy is

@@ -131,8 +131,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     float *logits = k->saved[lane] ? k->saved[lane] : k->logits;
     c->norm->forward(s->ops, k->xn, k->rstd, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->n,
                      c->H, c->eps);
-    s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H,
-                 fm_f32(r->nonlayer->lm_head), c->H, 0, logits, c->V);
+    s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H, r->nonlayer->lm_head, c->H,
+                 0, logits, c->V);
     if (r->nonlayer->lm_head_bias)
         s->ops->add_rows(logits, r->nonlayer->lm_head_bias, k->n, c->V);
     if (own->backward && k->saved[lane]) /* the gradient may not overwrite what others learn from */
@@ -151,8 +151,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (!own->backward)
         return FM_OK;
     s->ops->zero(k->dx, size);
-    s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V,
-                 fm_f32(r->nonlayer->lm_head), c->H, 0, k->dxn, c->H);
+    s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V, r->nonlayer->lm_head,
+                 c->H, 0, k->dxn, c->H);
     c->norm->backward(s->ops, k->dx, k->dxn, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->rstd,
                       k->n, c->H);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);

@@ -107,7 +107,7 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
         const struct fm_batch *batch = &r->batch[k->first + i];
         int n = batch->S * batch->T;
         const int32_t *ids = op->device->stage_in(batch->ids, (size_t)n * sizeof *ids);
-        op->embed(x + (size_t)i * one, ids, fm_f32(r->nonlayer->embed), n, r->sweep->config->H);
+        op->embed(x + (size_t)i * one, ids, r->nonlayer->embed, n, r->sweep->config->H);
     }
 }
 

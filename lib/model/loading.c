@@ -48,7 +48,7 @@ struct conversion {
     struct fm_digest *shares;            /* (places, 2) of tensors that hold all experts: codes or
                                             values, scales */
     const struct fm_model_tensor *whole; /* outside the layers: one tensor, cut into pieces */
-    float *dst;
+    struct fm_out dst;
     struct fm_scales scales; /* scale NULL: its tensor holds values */
     struct fm_digest sum;    /* of the pieces; of the layer */
 };
@@ -167,7 +167,7 @@ static void end_task(void *arg, int i)
     if (!rc && fm_stored_finite(&v->whole->at, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
-        convert_rows(v->m, fm_to_f32(v->dst + first), n, &src, 1, n, NULL);
+        convert_rows(v->m, fm_element_out(v->dst, first), n, &src, 1, n, NULL);
     else
         fail_piece(v, i, &err, true);
     struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, n * bytes);
@@ -192,6 +192,14 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     return widen_scales(&v->scales, v->m, v->whole, raw, err);
 }
 
+/* The end that a tensor becomes, where it carries its type. */
+static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_tensor *p)
+{
+    return p->weight->field == offsetof(struct fm_nonlayer, embed)     ? &m->nonlayer.embed
+           : p->weight->field == offsetof(struct fm_nonlayer, lm_head) ? &m->nonlayer.lm_head
+                                                                       : NULL;
+}
+
 /* Adds the tensor's digest to *sum. */
 static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_digest *sum,
                     struct fm_err *err)
@@ -199,12 +207,19 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     const struct fm_tensor *t = p->at.tensor;
     size_t n = (size_t)fm_tensor_count(t);
     size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
-    float **field = (float **)((char *)&m->nonlayer + p->weight->field);
-    *field = m->ops->device->alloc(n * sizeof **field, t->name, err);
+    enum fm_dtype dtype = fm_slots_nonlayer(m, p);
+    void **field = (void **)((char *)&m->nonlayer + p->weight->field);
+    *field = m->ops->device->alloc(fm_slots_size(n, dtype), t->name, err);
     if (!*field)
         return err->code;
-    struct conversion v = {
-        .m = m, .whole = p, .dst = *field, .failed = INT_MAX, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct fm_in *carried = end_with_type(m, p);
+    if (carried)
+        carried->dtype = dtype;
+    struct conversion v = {.m = m,
+                           .whole = p,
+                           .dst = {*field, dtype},
+                           .failed = INT_MAX,
+                           .lock = PTHREAD_MUTEX_INITIALIZER};
     struct fm_mark mark = fm_scratch_mark();
     if (!read_end_scales(&v, sum, &v.err))
         fm_pool_for((int)pieces, end_task, &v);
@@ -227,7 +242,7 @@ int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, s
     bool all = true; /* are read by this call */
     *nonlayer = &m->nonlayer;
     for (int i = 0; i < m->nonlayer_count; i++) {
-        const float *have = *(float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
+        const void *have = *(void **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
         int rc = have ? FM_OK : read_end(m, &m->nonlayer_tensor[i], &sum, err);
         if (rc)
             return rc;
@@ -314,10 +329,11 @@ static struct target target_in_layer(const struct conversion *v, const struct pi
         return (struct target){y->mlp_down, H, (size_t)mlp, (int)H, true};
     default:
         assert(fm_weights_is_field(x->tensor->weight));
-        float *to = *(float *const *)((const char *)&y->layer + x->tensor->weight->field);
+        void *at = *(void *const *)((const char *)&y->layer + x->tensor->weight->field);
+        struct fm_out to = {at, fm_slots_field(v->m, x->tensor->weight)};
         int rows = x->tensor->weight->part == FM_PART_HEADS ? (int)t->shape[0] : 1;
         size_t width = x->n / (size_t)rows;
-        return (struct target){fm_to_f32(to), width, width, rows, false};
+        return (struct target){to, width, width, rows, false};
     }
 }
 

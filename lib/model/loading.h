@@ -83,6 +83,11 @@ void fm_loading_join(struct fm_model *m);
  * products would round them to it, else float32. */
 enum fm_dtype fm_slots_held(const struct fm_model *m);
 
+/* The same of a field of a layer: products round projections, whatever they are on disk.  And of a
+ * tensor outside the layers: an embedding is looked up, too, and stays what it is. */
+enum fm_dtype fm_slots_field(const struct fm_model *m, const struct fm_weight *w);
+enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
+
 /* Bytes that an array of n takes among a layer's; that layer l takes. */
 static inline size_t fm_slots_size(uint64_t n, enum fm_dtype dtype)
 {

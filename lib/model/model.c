@@ -262,10 +262,11 @@ static int refuse_strays(struct fm_model *m, struct fm_err *err)
 
 static size_t nonlayer_bytes(const struct fm_model *m)
 {
-    size_t floats = 0;
+    size_t sum = 0;
     for (int i = 0; i < m->nonlayer_count; i++)
-        floats += (size_t)fm_tensor_count(m->nonlayer_tensor[i].at.tensor);
-    return floats * sizeof(float);
+        sum += fm_slots_size(fm_tensor_count(m->nonlayer_tensor[i].at.tensor),
+                             fm_slots_nonlayer(m, &m->nonlayer_tensor[i]));
+    return sum;
 }
 
 uint64_t fm_model_layer_bytes(const struct fm_model *m)
@@ -391,11 +392,11 @@ static void drop_weights(struct fm_model *m)
 
 void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
 {
-    enum fm_dtype held = fm_slots_held(m);
-    if (m->ops->device != ops->device || m->ops->operand != ops->operand)
+    bool other = m->ops->operand != ops->operand;
+    if (m->ops->device != ops->device || other)
         drop_weights(m);
     m->ops = ops;
-    if (fm_slots_held(m) != held)
+    if (other)
         count_pinned(m);
 }
 

@@ -8,9 +8,10 @@
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
  * Weights live in float32 in the online layout (kernels/ops/kernels.h) whatever the file holds; but
- * the matrices of experts and MLPs stay bfloat16 where they are that on disk and the products of
- * the table in use would round them to it.  One layer is resident at a time, and the system
- * is asked to have the next one ready; where all of them fit into --memory they stay.
+ * what the products of the table in use would round to bfloat16 is that in memory: projections and
+ * the LM head, and the matrices of experts, MLPs and the embedding where they are that on disk. One
+ * layer is resident at a time, and the system is asked to have the next one ready; where all of
+ * them fit into --memory they stay.
  *
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked

@@ -4,6 +4,7 @@
  * alone.
  */
 #include <assert.h>
+#include <stddef.h>
 
 #include "lib/block/storage.h"
 #include "lib/model/loading.h"
@@ -13,6 +14,20 @@ enum fm_dtype fm_slots_held(const struct fm_model *m)
     const struct fm_storage *storage = m->config.storage;
     bool same = m->dtype == FM_BF16 && (!storage || storage->decode);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
+}
+
+enum fm_dtype fm_slots_field(const struct fm_model *m, const struct fm_weight *w)
+{
+    bool projection = w->part == FM_PART_PROJECTION || w->part == FM_PART_HEADS;
+    return projection ? m->ops->operand : FM_F32;
+}
+
+enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p)
+{
+    bool exact = !p->at.scale && p->at.tensor->dtype == FM_BF16;
+    if (p->weight->field == offsetof(struct fm_nonlayer, embed))
+        return exact ? m->ops->operand : FM_F32;
+    return p->weight->field == offsetof(struct fm_nonlayer, lm_head) ? m->ops->operand : FM_F32;
 }
 
 static bool is_mlp(const struct fm_weight *w)
@@ -31,7 +46,8 @@ size_t fm_slots_bytes(const struct fm_model *m, int l)
         sum += fm_slots_size((uint64_t)c->expert->rows * channels, FM_F32);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
-            sum += fm_slots_size(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : FM_F32);
+            sum += fm_slots_size(fm_weights_count(c, w, l, 0),
+                                 is_mlp(w) ? held : fm_slots_field(m, w));
     return sum;
 }
 
@@ -65,7 +81,8 @@ static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int 
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_is_field(w) && fm_weights_exists(c, w, l))
             *(float **)((char *)y + w->field) =
-                carve(&at, fm_weights_count(c, w, l, 0), FM_F32).data;
+                carve(&at, fm_weights_count(c, w, l, 0), fm_slots_field(m, w)).data;
+    y->narrow = m->ops->operand == FM_BF16;
     s->mlp_gate_up = s->mlp_down = (struct fm_out){0};
     if (mlp > 0) {
         s->mlp_gate_up = carve(&at, 2 * mlp * H, held);

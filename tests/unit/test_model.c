@@ -187,9 +187,9 @@ static void a_checkpoint_is_read_into_the_online_layout(void **state)
             expect_same(layer->post_norm, H, "model.layers.%d.post_attention_layernorm.weight", l);
         }
         check(fm_model_nonlayer(m, &nonlayer, &err));
-        expect_same(nonlayer->embed, V * H, "model.embed_tokens.weight", 0);
+        expect_same(nonlayer->embed.data, V * H, "model.embed_tokens.weight", 0);
         expect_same(nonlayer->norm, H, "model.norm.weight", 0);
-        assert_ptr_equal(nonlayer->lm_head, nonlayer->embed);
+        assert_ptr_equal(nonlayer->lm_head.data, nonlayer->embed.data);
         assert_int_equal(fm_model_dtype(m), FM_F16);
         fm_model_close(m);
     }
@@ -286,7 +286,7 @@ static void write_native(struct fm_model *m, const struct fm_nonlayer *nonlayer)
     size_t n = 2, size = 0;
     char *config = config_text(&size), text[256];
     scratch_mkdir("native");
-    rest[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    rest[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
     rest[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
         const struct fm_layer *y = layer_of(m, l, -1);
@@ -316,7 +316,7 @@ static void write_ragged(struct fm_model *m, const struct fm_nonlayer *nonlayer)
     size_t n = 2, size = 0;
     char *config = config_text(&size), text[4096];
     scratch_mkdir("ragged");
-    p[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    p[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
     p[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
         const struct fm_layer *y = layer_of(m, l, -1);
@@ -358,7 +358,7 @@ static void a_bundle_is_read_like_its_checkpoint(void **state)
     (void)state;
     struct fm_model *m = open_model(ODD, 1 << 30);
     check(fm_model_nonlayer(m, &nonlayer, &err));
-    rest[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    rest[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
     rest[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     part[0] = (struct fm_part){.name = "carried/config.json", .size = size, .data = config};
     for (int l = 0; l < L; l++) {
@@ -388,7 +388,7 @@ static void a_bundle_is_read_like_its_checkpoint(void **state)
         for (int e = 0; e < E; e++)
             expect_expert(layer_of(packed, l, -1), l, e, NULL);
     check(fm_model_nonlayer(packed, &nonlayer, &err));
-    expect_same(nonlayer->embed, V * H, "model.embed_tokens.weight", 0);
+    expect_same(nonlayer->embed.data, V * H, "model.embed_tokens.weight", 0);
     fm_model_close(packed);
     fm_model_close(m);
     for (int i = 0; i <= L; i++)
@@ -412,7 +412,7 @@ static void take_stock(struct spoiled *s)
                               "model.layers.%d.block_sparse_moe.experts.%d.w2.weight"};
     s->n = 2;
     check(fm_model_nonlayer(m, &nonlayer, &err));
-    s->p[0] = piece(nonlayer->embed, V, H, "model.embed_tokens.weight", 0, 0);
+    s->p[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
     s->p[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
         s->n += add_rest(s->p + s->n, layer_of(m, l, -1), l, router_of(false));
