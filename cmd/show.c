@@ -51,9 +51,27 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
     fm_report_uint(o, "bytes_plain", written);
 }
 
-/* The time here, on machines that people have, and what would halve it. */
-static void forecast_text(FILE *out, const struct fm_forecast *f)
+/* Machines like this one, as far as more of them are faster. */
+static void ranks_text(FILE *out, const struct fm_estimate *p)
 {
+    static const int ranks[] = {2, 8, 32};
+    double before = p->forecast.seconds_most;
+    char most[32];
+    for (int i = 0; p->kinds && i < 3; i++) {
+        double now = fm_forecast_ranks(p, ranks[i]);
+        if (!(now < before))
+            return;
+        before = now;
+        fm_units_time(most, now);
+        fprintf(out, "%-9s%12s  on %d machines like %s (fm-mpi(7))\n", "ranks", most, ranks[i],
+                p->forecast.assumed ? "the assumed one" : "this one");
+    }
+}
+
+/* The time here, on machines that people have, and what would halve it. */
+static void forecast_text(FILE *out, const struct fm_estimate *p)
+{
+    const struct fm_forecast *f = &p->forecast;
     static const int cores[] = {2, 16, 64};
     char least[32], most[32];
     fm_units_time(least, f->seconds_least);
@@ -72,6 +90,8 @@ static void forecast_text(FILE *out, const struct fm_forecast *f)
         fm_units_time(most, fm_forecast_cores(f, cores[i]));
         fprintf(out, "%-9s%12s  on %d such cores\n", "machine", most, cores[i]);
     }
+    if (f->ranks == 1)
+        ranks_text(out, p);
     if (!f->halved.options[0])
         return;
     fm_units_time(most, f->halved_seconds);
@@ -109,7 +129,7 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
                 p->forecast.ranks,
                 p->forecast.working < p->forecast.ranks ? "; give more --batch, or fewer ranks"
                                                         : "");
-    forecast_text(out, &p->forecast);
+    forecast_text(out, p);
 }
 
 static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *p)

@@ -111,21 +111,28 @@ static void try_changes(struct fm_forecast *f, const struct fm_estimate *estimat
     }
 }
 
-/* The share of the work that the busiest rank has, and how many have some in the sweeps that cost
- * most. */
-static double busiest(struct fm_forecast *f, const struct fm_estimate *estimate)
+/* The share of the work that the busiest of so many ranks has. */
+static double share_of(const struct fm_estimate *estimate, int ranks)
 {
-    double part = 0, most = 0;
-    f->working = f->ranks;
+    double part = 0;
     for (int i = 0; i < estimate->kinds; i++) {
         int leaves = estimate->kind[i].leaves;
-        double flops = estimate->kind[i].flops;
-        part += flops * ((leaves + f->ranks - 1) / f->ranks) / leaves;
-        if (flops > most)
-            f->working = leaves < f->ranks ? leaves : f->ranks;
-        most = fmax(most, flops);
+        part += estimate->kind[i].flops * ((leaves + ranks - 1) / ranks) / leaves;
     }
     return estimate->flops > 0 ? part / estimate->flops : 1;
+}
+
+/* How many have work in the sweeps that cost most. */
+static int working_ranks(const struct fm_estimate *estimate, int ranks)
+{
+    double most = 0;
+    int working = ranks;
+    for (int i = 0; i < estimate->kinds; i++) {
+        if (estimate->kind[i].flops > most)
+            working = estimate->kind[i].leaves < ranks ? estimate->kind[i].leaves : ranks;
+        most = fmax(most, estimate->kind[i].flops);
+    }
+    return working;
 }
 
 int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
@@ -138,7 +145,8 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
     if (rc)
         return rc;
     f->ranks = fm_comm_size(run->comm);
-    double part = busiest(f, estimate);
+    f->working = working_ranks(estimate, f->ranks);
+    double part = share_of(estimate, f->ranks);
     f->rate_least /= part;
     f->rate_most /= part;
     f->seconds_least = estimate->flops / f->rate_most * OTHERS;
@@ -152,4 +160,9 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
 double fm_forecast_cores(const struct fm_forecast *f, int cores)
 {
     return f->seconds_most * f->threads / cores;
+}
+
+double fm_forecast_ranks(const struct fm_estimate *estimate, int ranks)
+{
+    return estimate->forecast.seconds_most * share_of(estimate, ranks);
 }

@@ -19,4 +19,7 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
 /* Seconds on a machine with `cores` cores of the probe's kind. */
 double fm_forecast_cores(const struct fm_forecast *forecast, int cores);
 
+/* Seconds of so many ranks on machines like this one, which share a sweep's leaves. */
+double fm_forecast_ranks(const struct fm_estimate *estimate, int ranks);
+
 #endif
