@@ -16,7 +16,11 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     struct fm_cli_text text;
     if (!cli->run.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
-    if ((cli->dry_run ? fm_pack_plan : fm_pack)(&cli->run, &r, err) || fm_cli_text_open(&text, err))
+    if ((cli->dry_run ? fm_pack_plan : fm_pack)(&cli->run, &r, err))
+        return err->code;
+    if (r.current.is)
+        return fm_show_current(cli, &r.current, err);
+    if (fm_cli_text_open(&text, err))
         return err->code;
     fm_show_bytes(text.out, "weights", r.bytes_in, "read");
     fm_show_stored(text.out, r.storage, r.bytes_in, r.bytes_weights);
@@ -90,6 +94,7 @@ enum { PACK = 1, LIST = 2, LIST_REPORT = 4, EXPORT = 8 };
 static const struct fm_cli_scope scope[] = {
     {.name = "model", .modes = PACK},
     {.name = "output", .modes = PACK},
+    {.name = "if-changed", .modes = PACK},
     {.name = "dry-run", .modes = PACK | EXPORT},
     {.name = "force", .modes = PACK | EXPORT | LIST_REPORT},
     {0},
@@ -174,7 +179,7 @@ int main(int argc, char **argv)
         .about = "Pack a family into one bundle, list it, export one member or all of it.",
         .often = "model output list export budget fit layout base-model force dry-run json help "
                  "version",
-        .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL,
+        .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_STAGE,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
         .scope = scope,

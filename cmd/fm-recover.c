@@ -40,7 +40,8 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options,          report,   run,
+                                      &report->current, describe, describe_json};
     if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
         .often = "model tokens text seq-len max-tokens budget strategy steps precision memory "
                  "output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS,
+                  FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
     };

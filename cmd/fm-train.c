@@ -75,7 +75,8 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options,          report,   run,
+                                      &report->current, describe, describe_json};
     if (check_method(cli, options, err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
@@ -129,7 +130,7 @@ int main(int argc, char **argv)
         .often = "model tokens text seq-len max-tokens method until steps granularity "
                  "precision memory output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS,
+                  FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
         .run = {.output = "-", .input = "-"},
         .operands_max = 1,
         .scope = scope,
@@ -145,7 +146,7 @@ int main(int argc, char **argv)
     struct fm_train_report report = {0};
     struct fm_err err = {0};
     int rc = work(&cli, &options, &report, &err);
-    if (!rc && strict && !cli.dry_run && !report.reached)
+    if (!rc && strict && !cli.dry_run && !report.current.is && !report.reached)
         rc = fm_fail(&err, FM_EDIFF, "--strict: %s came to a budget of %.4f, not --until %s",
                      fm_method_name(options.method), report.came_to, options.until);
     fm_train_report_release(&report);

@@ -18,6 +18,7 @@
 #include "lib/base/pool.h"
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
+#include "lib/stage/current.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
 #define BRIEF_LEFT 26 /* columns of option and argument in the short help */
@@ -49,10 +50,10 @@ struct shared {
 /* Section of --help for each group of shared options. */
 static const char *heading_of(int group)
 {
-    return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL) ? "Model and tokens"
-           : group & (FM_CLI_MACHINE | FM_CLI_RANKS)            ? "Machine"
-           : group & (FM_CLI_OUTPUT | FM_CLI_STATE)             ? "Output"
-                                                                : "Every tool";
+    return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL)    ? "Model and tokens"
+           : group & (FM_CLI_MACHINE | FM_CLI_RANKS)               ? "Machine"
+           : group & (FM_CLI_OUTPUT | FM_CLI_STAGE | FM_CLI_STATE) ? "Output"
+                                                                   : "Every tool";
 }
 
 /* What is read: the first rows under "Model and tokens". */
@@ -176,6 +177,10 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->output, "FILE",
           "where the result goes; - is standard output", 0, 0, 0},
+         0},
+        {FM_CLI_STAGE,
+         {"if-changed", 0, FM_CLI_FLAG, &run->if_changed, NULL,
+          "nothing to do where --output is of these inputs and options", 0, 0, 0},
          0},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->state, "FILE",
@@ -587,6 +592,17 @@ static void collect(struct fm_cli *cli, const struct table *t)
     fm_guard_reads(g, "standard input", "-", false);
 }
 
+/* An output that --if-changed made may be replaced by it. */
+static void find_output(struct fm_cli *cli)
+{
+    struct fm_run_options *run = &cli->run;
+    if (!run->if_changed)
+        return;
+    if (!run->output || strcmp(run->output, "-") == 0)
+        refuse(cli, "--if-changed needs --output FILE", "", "");
+    run->force = run->force || fm_current_is_own(run->output, cli->tool);
+}
+
 /* A model by its name on the hub is where the cache on this machine has it. */
 static void find_model(struct fm_cli *cli)
 {
@@ -626,6 +642,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
         return false;
     parse_words(cli, &t, argc, argv);
     find_model(cli);
+    find_output(cli);
     collect(cli, &t);
     if (chosen.help && *chosen.help)
         print_help(cli, &t);

@@ -208,6 +208,22 @@ static int show_ranks(cJSON **list, struct fm_comm *comm, struct fm_err *err)
     return rc;
 }
 
+int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err)
+{
+    struct fm_cli_text text;
+    char took[32];
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    fm_units_time(took, current->seconds);
+    fputs("up to date: ", text.out);
+    fm_cli_word(text.out, cli->run.output);
+    fprintf(text.out, " is of these inputs and options; reading them again took %s\n", took);
+    cJSON *o = fm_report_begin(cli->tool);
+    cJSON_AddBoolToObject(o, "up_to_date", true);
+    fm_report_double(o, "seconds", current->seconds);
+    return fm_cli_result(cli, &text, o, err);
+}
+
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
 {
     struct fm_estimate estimate = {0};
@@ -220,6 +236,8 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     if ((speaks && fm_run_check_stream(&cli->run, err)) ||
         tool->run(&cli->run, tool->options, tool->report, NULL, err))
         return err->code;
+    if (tool->current->is)
+        return speaks ? fm_show_current(cli, tool->current, err) : FM_OK;
     cJSON *ranks = NULL;
     if (show_ranks(&ranks, cli->run.comm, err) || !speaks || fm_cli_text_open(&text, err)) {
         cJSON_Delete(ranks);

@@ -10,6 +10,7 @@
 #include "lib/family/extra.h"
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
+#include "lib/stage/current.h"
 
 /* What fm-rank, fm-train and fm-recover do with their options and report. */
 struct fm_show_tool {
@@ -18,6 +19,7 @@ struct fm_show_tool {
     /* The estimate alone where there is one to fill. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
+    const struct fm_current *current; /* of the report */
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
@@ -32,6 +34,9 @@ void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
  * bytes as they are stored, and of the same weights in bundles and exports. */
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
+
+/* That an output is up to date, as the result. */
+int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err);
 
 /* With --dry-run the estimate; else the output is checked, the tool runs, its result is printed. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);

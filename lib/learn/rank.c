@@ -389,7 +389,8 @@ static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, i
                  fm_json_add_uint(result, "batches", (uint64_t)report->batches) &&
                  fm_json_add_double(result, "ce", report->ce) &&
                  fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->unreached);
-    return fm_task_history(manifest, TOOL, options, s->task, result, whole, err);
+    int rc = fm_task_history(manifest, TOOL, options, s->task, result, whole, err);
+    return rc ? rc : fm_current_record(manifest, &report->current, err);
 }
 
 static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
@@ -513,6 +514,13 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
         snprintf(text, sizeof text, "batch %d criterion %s", batch,
                  fm_criterion_name(s->criterion));
     rc = fm_task_params(task, &s->params, text, err);
+    if (!rc)
+        rc = fm_current_check(&report->current, task->run,
+                              &(struct fm_current_inputs){TOOL, &s->params, order_name(order), NULL,
+                                                          &task->dir, true},
+                              err);
+    if (rc || report->current.is)
+        return rc;
     if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
     if (!rc)

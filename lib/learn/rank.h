@@ -15,6 +15,7 @@
 #include "lib/learn/criterion.h"
 #include "lib/learn/estimate.h"
 #include "lib/run/run.h"
+#include "lib/stage/current.h"
 
 enum fm_rank_order {
     FM_ORDER_SCORE,   /* highest score first, ties to the lower channel */
@@ -40,6 +41,7 @@ struct fm_rank_report {
     int starved;                /* experts that saw some, but under 1 / (10 E) of their layer's */
     int resumed;                /* batches that came from the state file */
     double seconds;
+    struct fm_current current; /* of --if-changed; where it is, nothing else is filled in */
 };
 
 void fm_rank_defaults(struct fm_rank_options *options);

@@ -34,6 +34,7 @@ struct recovery {
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed;
+    struct fm_current current;
 };
 
 enum { CE, KL, AGREE, POSITIONS, QUALITIES };
@@ -345,7 +346,8 @@ static int record(cJSON *manifest, const struct recovery *r, struct fm_err *err)
                  fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask) &&
                  fm_json_add_double(result, "loss_first", r->tune.loss_first) &&
                  fm_json_add_double(result, "loss_last", r->tune.loss);
-    return fm_task_history(manifest, TOOL, options, &r->task, result, whole, err);
+    int rc = fm_task_history(manifest, TOOL, options, &r->task, result, whole, err);
+    return rc ? rc : fm_current_record(manifest, &r->current, err);
 }
 
 static int record_adapter(cJSON *manifest, const struct recovery *r, struct fm_err *err)
@@ -436,6 +438,14 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     estimate->memory += (uint64_t)(4 * floats * sizeof(float));
 }
 
+static int make_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+{
+    int rc = run_all(r, report, err);
+    if (!rc)
+        rc = fill_report(r, report, err);
+    return rc || fm_comm_rank(r->task.run->comm) != 0 ? rc : write_stream(r, err);
+}
+
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err)
 {
@@ -453,11 +463,13 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     if (!rc)
         rc = prepare(&r, err);
     if (!rc)
-        rc = run_all(&r, report, err);
-    if (!rc)
-        rc = fill_report(&r, report, err);
-    if (!rc)
-        rc = fm_comm_rank(run->comm) == 0 ? write_stream(&r, err) : FM_OK;
+        rc = fm_current_check(
+            &r.current, run,
+            &(struct fm_current_inputs){TOOL, &r.params, NULL, &r.task.in, &r.task.dir, false},
+            err);
+    report->current = r.current;
+    if (!rc && !r.current.is)
+        rc = make_all(&r, report, err);
     report->seconds = fm_clock_now() - r.task.began;
     rc = fm_comm_agree(run->comm, rc, err);
     fm_tune_release(&r.tune);

@@ -378,7 +378,8 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
                 fm_json_add_double(result, "came_to", report->came_to);
     if (t->options->method == FM_METHOD_BEST)
         whole = whole && record_choice(result, &t->task.held);
-    return fm_task_history(manifest, "fm-train", options, &t->task, result, whole, err);
+    int rc = fm_task_history(manifest, TOOL, options, &t->task, result, whole, err);
+    return rc ? rc : fm_current_record(manifest, &report->current, err);
 }
 
 static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,
@@ -502,6 +503,13 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     plan_work(t, &estimate);
     if (!rc)
         rc = prepare(t, err);
+    if (!rc)
+        rc = fm_current_check(
+            &report->current, t->task.run,
+            &(struct fm_current_inputs){TOOL, &t->params, NULL, &t->task.in, &t->task.dir, false},
+            err);
+    if (!rc && report->current.is)
+        return FM_OK;
     if (!rc)
         rc = run_all(t, report, err);
     if (!rc)

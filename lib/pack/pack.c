@@ -200,6 +200,8 @@ static int make_manifest(struct fm_packing *p, cJSON **manifest, struct fm_err *
     fm_json_add_uint(result, "segments", (uint64_t)p->seg.S);
     fm_json_add_uint(result, "merged", p->report->merged);
     rc = fm_stage_history(*manifest, "fm-pack", cJSON_CreateObject(), NULL, result, err);
+    if (!rc)
+        rc = fm_current_record(*manifest, &p->report->current, err);
     if (rc) {
         cJSON_Delete(*manifest);
         *manifest = NULL;
@@ -286,9 +288,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
 
 static int plan(struct fm_packing *p, struct fm_err *err)
 {
-    int rc = open_inputs(p, err);
-    if (!rc)
-        rc = plan_segments(p, err);
+    int rc = plan_segments(p, err);
     if (!rc)
         rc = plan_volumes(p, err);
     if (!rc)
@@ -384,10 +384,17 @@ int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, str
     double start = fm_clock_now();
     struct fm_packing p = {.run = run, .report = report};
     *report = (struct fm_pack_report){0};
-    int rc = plan(&p, err);
+    int rc = open_inputs(&p, err);
     if (!rc)
+        rc = fm_current_check(
+            &report->current, run,
+            &(struct fm_current_inputs){"fm-pack", NULL, NULL, &p.in, &p.cp.dir, false}, err);
+    bool needed = !rc && !report->current.is;
+    if (needed)
+        rc = plan(&p, err);
+    if (!rc && needed)
         rc = to_pipe(&p) ? write_pipe(&p, err) : write_file(&p, err);
-    if (!rc) {
+    if (!rc && needed) {
         rc = fm_bundle_finish(p.writer, err);
         p.writer = NULL;
     }
@@ -401,7 +408,9 @@ int fm_pack_plan(const struct fm_run_options *run, struct fm_pack_report *report
 {
     struct fm_packing p = {.run = run, .report = report};
     *report = (struct fm_pack_report){0};
-    int rc = plan(&p, err);
+    int rc = open_inputs(&p, err);
+    if (!rc)
+        rc = plan(&p, err);
     release(&p);
     return rc;
 }

@@ -67,6 +67,7 @@ struct fm_run_options {
     const char *input;        /* stage stream to read, "-": standard input, NULL: none */
     const char *output;       /* "-": standard output */
     bool force;               /* replace an existing output */
+    bool if_changed;          /* run only where the output is not of the same inputs and options */
     const char *state;        /* --state FILE, or NULL */
     struct fm_progress progress;
     const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */

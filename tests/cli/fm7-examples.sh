@@ -28,6 +28,15 @@ mkdir ../bin && printf '#!/bin/sh\nexit 1\n' >../bin/fm-verify && chmod +x ../bi
 PATH=$PWD/../bin:$PATH quiet make MODEL=../model
 ls
 
+echo "-- an export that does not verify is replaced"
+cat >../bin/fm-verify <<'SCRIPT'
+#!/bin/sh
+[ "$2" != --against ]
+SCRIPT
+PATH=$PWD/../bin:$PATH quiet make MODEL=../model
+quiet make MODEL=../model
+ls
+
 echo "-- the job of GitHub Actions"
 cd ../action || exit 99
 example 'A job of GitHub Actions' | sed -n 's/^ *- run: //p' >steps

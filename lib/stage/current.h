@@ -1,0 +1,48 @@
+/*
+ * --if-changed: a stage whose output was made of the same inputs with the same options need not
+ * run.  Digests decide, never times: with --if-changed the history entry of an output has a digest
+ * of all that shaped it but the weights, whose sums the manifest has anyway; to know that these
+ * are still the checkpoint's, it is read again.
+ */
+#ifndef FM_CURRENT_H
+#define FM_CURRENT_H
+
+#include <stdbool.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/bundle/bundle.h"
+#include "formats/file/digest.h"
+#include "formats/tensor/hfdir.h"
+#include "lib/base/err.h"
+#include "lib/run/run.h"
+
+struct fm_current {
+    bool is;                    /* the output is what this run would make */
+    double seconds;             /* that reading the weights again took */
+    char inputs[FM_DIGEST_HEX]; /* what an output is to have; "": --if-changed was not given */
+};
+
+/* What --if-changed compares; NULL and "" where a stage has none of it. */
+struct fm_current_inputs {
+    const char *tool;               /* "fm-train" */
+    const struct fm_digest *params; /* of a state file: tokens, options, version */
+    const char *text;               /* further options */
+    const struct fm_bundle *in;     /* the stream that is read */
+    const struct fm_hfdir *dir;     /* the checkpoint */
+    bool carries;                   /* its carried files travel with the output */
+};
+
+/* Whether `path` is the output of such a run of the same tool, whatever it was made of: then
+ * --if-changed may replace it. */
+bool fm_current_is_own(const char *path, const char *tool);
+
+/* Does nothing without run->if_changed.  Of ranks all call it, and rank 0 looks.  An output that is
+ * not there, or cannot be read, is not what this run would make, and no error. */
+int fm_current_check(struct fm_current *current, const struct fm_run_options *run,
+                     const struct fm_current_inputs *inputs, struct fm_err *err);
+
+/* Into the last entry of a manifest's history. */
+int fm_current_record(cJSON *manifest, const struct fm_current *current, struct fm_err *err);
+
+#endif
