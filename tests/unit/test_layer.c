@@ -129,16 +129,21 @@ static double dot(const float *a, const float *b)
     return sum;
 }
 
-static double worst(const float *a, const float *b)
+static double worst_of(const float *a, const float *b, int n)
 {
     double most = 0, largest = 0;
-    for (int i = 0; i < FLOATS; i++) {
+    for (int i = 0; i < n; i++) {
         most = fmax(most, fabs((double)a[i] - (double)b[i]));
         largest = fmax(largest, fabs((double)b[i]));
         if (isnan(a[i]))
             return NAN;
     }
     return most / largest;
+}
+
+static double worst(const float *a, const float *b)
+{
+    return worst_of(a, b, FLOATS);
 }
 
 /* <r, layer(x + step v)> */
@@ -271,6 +276,62 @@ static void micro_batches_of_a_pass_are_seen_apart(void **state)
     free(r);
 }
 
+/* With narrow operands more rows of an expert than are taken at once go back in several spans, and
+ * nothing shows: every micro-batch is as it is alone. */
+enum { MANY = 160, PART = MANY / 4 * T * H };
+
+/* Of each micro-batch and expert. */
+struct parts {
+    bool together;
+    int rows[4 * E];
+    double sum[4 * E];
+};
+
+static void add_part(void *self, const struct fm_expert_view *v)
+{
+    struct parts *s = self;
+    int at = v->batch * E + v->expert, first = s->together ? v->batch * (PART / H) : 0;
+    assert_int_equal(s->rows[at], 0);
+    s->rows[at] = v->n;
+    for (int r = 0; r < v->n; r++) {
+        assert_in_range(v->rows[r], first, first + PART / H - 1);
+        for (int j = 0; j < I; j++)
+            s->sum[at] += v->dh[r * I + j] * (double)(j + 1);
+    }
+}
+
+static void spans_of_narrow_rows_are_seen_as_one(void **state)
+{
+    const struct fm_ops *cpu = NULL;
+    struct fm_err err = {0};
+    (void)state;
+    if (fm_ops_cpu(&cpu, FM_PRECISION_BF16, &err))
+        skip();
+    struct fm_pass pass = pass_with(cpu, NULL);
+    struct fm_expert_view where[4] = {{0}};
+    struct parts all = {.together = true}, alone = {.together = false};
+    struct fm_visitor visitor = {.self = &all, .expert = add_part};
+    float *x = draw(4 * PART, 1), *dx = draw(4 * PART, 1), *want = malloc(4 * PART * sizeof *want);
+    memcpy(want, dx, 4 * PART * sizeof *want);
+    for (int i = 0; i < 4; i++)
+        where[i].batch = i;
+    pass.parts = 4;
+    pass.S = MANY;
+    fm_layer_backward(&pass, dx, true, x, &visitor, where);
+    pass.parts = 1;
+    pass.S = MANY / 4;
+    visitor.self = &alone;
+    for (int i = 0; i < 4; i++)
+        fm_layer_backward(&pass, want + i * PART, true, x + i * PART, &visitor, where + i);
+    assert_true(worst_of(dx, want, 4 * PART) <= 1e-3);
+    for (int i = 0; i < 4 * E; i++)
+        assert_true(all.rows[i] == alone.rows[i] &&
+                    fabs(all.sum[i] - alone.sum[i]) <= 1e-3 * (1 + fabs(alone.sum[i])));
+    free(x);
+    free(dx);
+    free(want);
+}
+
 /* What a visitor sees does not change what is computed, beyond rounding: products of another
  * width may add in another order. */
 static int views;
@@ -366,6 +427,7 @@ int main(void)
         cmocka_unit_test(the_backward_of_a_subnet_is_the_derivative),
         cmocka_unit_test(a_width_equals_zeroed_weights),
         cmocka_unit_test(micro_batches_of_a_pass_are_seen_apart),
+        cmocka_unit_test(spans_of_narrow_rows_are_seen_as_one),
         cmocka_unit_test(a_visitor_sees_every_row_once),
         cmocka_unit_test(the_fast_table_agrees_with_the_definition),
         cmocka_unit_test(a_weight_that_underflows_has_a_gradient_of_zero),
