@@ -1,8 +1,10 @@
 /*
- * The probe is a product that fits the cache, on all threads at once, in slices: a shared machine
- * gives each slice another rate, and the slowest and fastest bound what is said.  What would halve
- * the time is tried in the estimate's order: another precision of the same work first, then less
- * work.
+ * The probe is a product that fits the cache, on all threads at once, in slices: of float32 a small
+ * one, which is as fast as the engine's; of narrow operands, which lie ready as the engine's do,
+ * one with the rows and widths of an expert's, because packing them takes its share.  A shared
+ * machine gives each slice another rate, and the slowest and fastest bound what is said.  What
+ * would halve the time is tried in the estimate's order: another precision of the same work first,
+ * then less work.
  */
 #include "lib/learn/forecast.h"
 
@@ -14,7 +16,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
-#define PROBE 384
 #define SLICES 4
 #define SLICE_SECONDS 0.02
 #define OTHERS (4.0 / 3) /* of a run beside its products */
@@ -22,15 +23,21 @@
 
 struct probe {
     const struct fm_ops *ops;
-    const float *a, *b;
+    int M, N, K;
+    struct fm_in a, b;
     float *c; /* one for each task */
 };
+
+static double flops_of(const struct probe *p)
+{
+    return 2.0 * p->M * p->N * p->K;
+}
 
 static void multiply(void *arg, int i)
 {
     const struct probe *p = arg;
-    p->ops->gemm(false, true, PROBE, PROBE, PROBE, 1, fm_f32(p->a), PROBE, fm_f32(p->b), PROBE, 0,
-                 p->c + (size_t)i * PROBE * PROBE, PROBE);
+    p->ops->gemm(false, true, p->M, p->N, p->K, 1, p->a, p->K, p->b, p->K, 0,
+                 p->c + (size_t)i * (size_t)p->M * (size_t)p->N, p->N);
 }
 
 static int run_slice(double *rate, struct probe *probe, struct fm_err *err)
@@ -40,28 +47,46 @@ static int run_slice(double *rate, struct probe *probe, struct fm_err *err)
     while (!rc && spent < SLICE_SECONDS) {
         fm_pool_for(threads, multiply, probe);
         rc = probe->ops->device->sync(err);
-        flops += 2.0 * PROBE * PROBE * PROBE * threads;
+        flops += flops_of(probe) * threads;
         spent = fm_clock_now() - began;
     }
     *rate = flops / spent;
     return rc;
 }
 
+/* Operands of n small integers, exact in every type, behind probe->c, of which there is one for
+ * each thread; probe->c is the block. */
+static int fill_probe(struct probe *p, struct fm_err *err)
+{
+    const struct fm_device *device = p->ops->device;
+    enum fm_dtype dtype = p->ops->operand;
+    size_t a = (size_t)p->M * (size_t)p->K, n = a + (size_t)p->N * (size_t)p->K;
+    size_t c = (size_t)p->M * (size_t)p->N * (size_t)fm_pool_threads();
+    float *host = fm_alloc(n, sizeof *host, "a probe", err);
+    p->c = host ? device->alloc((c + 2 * n) * sizeof *p->c, "a probe", err) : NULL;
+    if (!p->c) {
+        free(host);
+        return err->code;
+    }
+    for (size_t i = 0; i < n; i++)
+        host[i] = (float)(i % 7) - 3;
+    struct fm_out all = {p->c + c, dtype};
+    device->copy_in(p->c + c + n, host, n * sizeof *host);
+    free(host);
+    p->ops->convert(all, (int64_t)n, fm_f32(p->c + c + n), NULL, 1, (int64_t)n);
+    p->a = fm_written(all);
+    p->b = fm_element(p->a, a);
+    return FM_OK;
+}
+
 /* FLOP/s of products by `ops`: of the slowest slice and of the fastest. */
 static int probe_rate(double *least, double *most, const struct fm_ops *ops, struct fm_err *err)
 {
-    size_t n = (size_t)PROBE * PROBE, floats = (2 + (size_t)fm_pool_threads()) * n;
-    float *host = fm_alloc(2 * n, sizeof *host, "a probe", err);
-    float *a = host ? ops->device->alloc(floats * sizeof *a, "a probe", err) : NULL;
-    if (!a) {
-        free(host);
-        return FM_ENOMEM;
-    }
-    for (size_t i = 0; i < 2 * n; i++)
-        host[i] = (float)(i % 7) - 3;
-    ops->device->copy_in(a, host, 2 * n * sizeof *a);
-    free(host);
-    struct probe probe = {ops, a, a + n, a + 2 * n};
+    bool narrow = ops->operand != FM_F32;
+    struct probe probe = narrow ? (struct probe){.ops = ops, .M = 512, .N = 1024, .K = 1024}
+                                : (struct probe){.ops = ops, .M = 384, .N = 384, .K = 384};
+    if (fill_probe(&probe, err))
+        return err->code;
     /* The first product makes the library's estimate. */
     multiply(&probe, 0);
     int rc = ops->device->sync(err);
@@ -73,7 +98,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
         *least = fmin(*least, rate);
         *most = fmax(*most, rate);
     }
-    ops->device->free(a);
+    ops->device->free(probe.c);
     return rc;
 }
 
