@@ -112,7 +112,7 @@ int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_op
     *page = (struct fm_page){.context = options->context};
     int rc = fm_pagefacts_open(&m.facts, path, err);
     if (!rc) {
-        uint64_t most = (uint64_t)m.facts.opened.config.T_max;
+        uint64_t most = m.facts.list.context;
         if (!page->context)
             page->context = most < FM_PAGE_CONTEXT ? most : FM_PAGE_CONTEXT;
         m.shown = fm_alloc(SHOWN_MAX, sizeof *m.shown, "the members of a page", err);

@@ -89,6 +89,9 @@ function head() {
 
 /* ---- the member ---- */
 
+/* Beyond it a budget costs more loss than the family does on average (lib/export/list.h). */
+const isKnee = (row) => row.index === data.knee;
+
 function describe(row) {
   let text = percent(row.budget) + " of channels removed, " + bytes(row.bytes);
   if (row.quality) text += ", CE " + loss(row.quality[0]) + (row.recovered ? " recovered" : "");
@@ -152,7 +155,8 @@ function sizes() {
   table.replaceChildren(el("thead", {}, top), body);
   byId("member").textContent = "Member " + row.index + ": " + describe(row) + "; experts are " + row.min +
     " to " + row.max + " channels wide, " + row.mean.toFixed(1) + " on average; " + count(row.params) +
-    " parameters, " + count(row.params_active) + " active for a token.";
+    " parameters, " + count(row.params_active) + " active for a token." + (isKnee(row) ?
+    " This is the knee of the family: beyond it, bytes cost more loss than they do on average." : "");
   const c = data.cache;
   byId("cards-note").textContent =
     "A GB of a card is 10⁹ bytes, and nine tenths of it are for weights and cache. Keys and values take " +
@@ -729,5 +733,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("resize", redraw);
 addEventListener("beforeprint", () => { document.documentElement.classList.add("paper"); redraw(); });
 addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); redraw(); });
-choose(Math.max(0, rows.findIndex((r) => r.budget >= 0.4)));
+const knee = rows.findIndex((r) => r.index >= data.knee); // -1 where there is none
+choose(knee >= 0 ? knee : Math.floor(rows.length / 2));
 })();

@@ -63,15 +63,14 @@ static void add_model(cJSON *data, const struct fm_list *list)
 /* What a server keeps of a sequence, and the cards that have to hold it. */
 static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
 {
-    const struct fm_config *c = &f->opened.config;
-    struct fm_cost_cache cache = fm_cost_cache(c, fm_dtype_bits(f->opened.dtype));
+    const struct fm_cost_cache *cache = &f->list.cache;
     cJSON *o = cJSON_AddObjectToObject(data, "cache");
-    fm_json_add_uint(o, "token", cache.token);
-    fm_json_add_uint(o, "window_token", cache.window_token);
-    fm_json_add_uint(o, "window", (uint64_t)cache.window);
-    fm_json_add_uint(o, "fixed", cache.fixed);
+    fm_json_add_uint(o, "token", cache->token);
+    fm_json_add_uint(o, "window_token", cache->window_token);
+    fm_json_add_uint(o, "window", (uint64_t)cache->window);
+    fm_json_add_uint(o, "fixed", cache->fixed);
     fm_json_add_uint(data, "context", context);
-    fm_json_add_uint(data, "context_most", (uint64_t)c->T_max);
+    fm_json_add_uint(data, "context_most", f->list.context);
     cJSON *cards = cJSON_AddArrayToObject(data, "cards");
     for (int i = 0; i < FM_CARDS; i++) {
         cJSON *card = cJSON_CreateObject();
@@ -169,7 +168,10 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)
 {
     add_forms(data, &f->list);
+    int knee = fm_list_knee(&f->list);
     fm_json_add_uint(data, "budgets_all", (uint64_t)f->list.rows);
+    if (knee >= 0)
+        fm_json_add_uint(data, "knee", (uint64_t)knee);
     cJSON *budgets = cJSON_AddArrayToObject(data, "budgets");
     for (int i = 0; i < n; i++)
         add_row(budgets, &f->list, &f->list.row[shown[i]]);

@@ -103,6 +103,7 @@ def bundle_agrees(data, bundle):
             assert degrees == (", ".join(map(str, form["tensor_parallel"])) or "none")
         assert sum(model["channels"] - w for w in widths) == b["removed"]
         assert (min(widths), max(widths)) == (b["widths"]["min"], b["widths"]["max"])
+    assert data.get("knee") == listed.get("knee")
     assert len(data["tokens"]) == len(data["model"]["moe_layers"]) * model["experts"]
 
 
