@@ -5,6 +5,7 @@
 #include "cmd/figures.h"
 
 #include <math.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "cmd/show.h"
@@ -41,6 +42,7 @@ cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             cJSON *m = fm_show_quality(&q->row[i].quality[k]);
             fm_report_double(m, "budget", q->row[i].budget[k]);
+            fm_report_uint(m, "bytes", q->row[i].bytes[k]);
             cJSON_AddItemToObject(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
         }
         cJSON_AddItemToArray(rows, row);
@@ -48,12 +50,25 @@ cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
     return o;
 }
 
-int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
-                            struct fm_err *err)
+/* The family's highest loss and a quarter of its span: controls that are worse leave the field. */
+static double loss_most(const struct fm_bench_quality *q)
 {
-    struct fm_plot plot = {.title = "Held-out cross-entropy over the budget",
-                           .x_label = "share of expert channels removed",
+    double low = INFINITY, high = 0;
+    for (int i = 0; i < q->rows; i++) {
+        low = fmin(low, q->row[i].quality[FM_BENCH_FAMILY].ce);
+        high = fmax(high, q->row[i].quality[FM_BENCH_FAMILY].ce);
+    }
+    return high > low ? high + 0.25 * (high - low) : 0;
+}
+
+int fm_figures_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
+                            bool force, struct fm_err *err)
+{
+    struct fm_plot plot = {.title = "Held-out cross-entropy of a family and its controls",
+                           .x_label = bytes ? FM_FIGURES_BYTES : "share of expert channels removed",
                            .y_label = "cross-entropy (nats per token)",
+                           .bytes = bytes,
+                           .y_most = loss_most(q),
                            .count = FM_BENCH_KINDS};
     size_t n = (size_t)q->rows;
     double *v = calloc(2 * FM_BENCH_KINDS * n + 1, sizeof *v);
@@ -62,7 +77,7 @@ int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, 
     for (int k = 0; k < FM_BENCH_KINDS; k++) {
         double *x = v + 2 * (size_t)k * n, *y = x + n;
         for (size_t i = 0; i < n; i++) {
-            x[i] = q->row[i].budget[k];
+            x[i] = bytes ? (double)q->row[i].bytes[k] : q->row[i].budget[k];
             y[i] = q->row[i].quality[k].ce;
         }
         plot.series[k] =

@@ -15,9 +15,10 @@
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
 
-/* The family's loss and its controls over the budget, as an SVG file. */
-int fm_figures_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
-                            struct fm_err *err);
+/* The family's loss and its controls over the budget, or over bytes, as an SVG file. */
+#define FM_FIGURES_BYTES "bytes of all tensors"
+int fm_figures_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
+                            bool force, struct fm_err *err);
 
 /* Of an exported directory. */
 void fm_figures_exported(FILE *out, const struct fm_bench_exported *e);
@@ -38,7 +39,7 @@ int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bo
 /* Losses of rivals at equal bytes, and what finding their cuts took. */
 void fm_figures_rivals(FILE *out, const struct fm_rival_table *t);
 cJSON *fm_figures_rivals_json(const struct fm_rival_table *t);
-int fm_figures_rivals_plot(const struct fm_rival_table *t, const char *path, bool force,
+int fm_figures_rivals_plot(const struct fm_rival_table *t, bool bytes, const char *path, bool force,
                            struct fm_err *err);
 
 /* The same for a serving loop. */

@@ -4,6 +4,7 @@
  */
 #include "cmd/figures.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "cmd/show.h"
@@ -14,6 +15,12 @@
 static double budget_of(const struct fm_rival_table *t, int b)
 {
     return (double)t->dropped[b] / t->experts;
+}
+
+/* Of all tensors, with the channels gone that the rule really removed. */
+static double bytes_of(const struct fm_rival_table *t, const struct fm_rival_cell *cell)
+{
+    return (double)t->bytes - cell->budget * (double)t->bytes_experts;
 }
 
 static void write_name(char text[48], const struct fm_rival_row *row)
@@ -131,8 +138,10 @@ static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row
     for (int b = 0; b < t->budgets; b++) {
         const struct fm_rival_cell *cell = &row->cell[b];
         cJSON *c = fm_show_quality(&cell->quality);
-        if (cell->quality.positions > 0)
+        if (cell->quality.positions > 0) {
             fm_report_double(c, "budget", cell->budget);
+            fm_report_uint(c, "bytes", (uint64_t)llround(bytes_of(t, cell)));
+        }
         cJSON_AddItemToArray(cells, c);
     }
     return o;
@@ -154,12 +163,13 @@ cJSON *fm_figures_rivals_json(const struct fm_rival_table *t)
 
 /* Losses grow so fast for some that a chart to the worst would show nothing of the others: points
  * above twice the full model's loss are left out. */
-int fm_figures_rivals_plot(const struct fm_rival_table *t, const char *path, bool force,
+int fm_figures_rivals_plot(const struct fm_rival_table *t, bool bytes, const char *path, bool force,
                            struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy at equal bytes of expert weights",
-                           .x_label = "share of expert weights removed",
-                           .y_label = "cross-entropy (nats per token)"};
+                           .x_label = bytes ? FM_FIGURES_BYTES : "share of expert weights removed",
+                           .y_label = "cross-entropy (nats per token)",
+                           .bytes = bytes};
     char(*name)[48] = calloc((size_t)t->rows, sizeof *name);
     double *v = calloc(2 * (size_t)t->rows * (size_t)t->budgets + 1, sizeof *v);
     int rc = name && v ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the plot");
@@ -170,7 +180,7 @@ int fm_figures_rivals_plot(const struct fm_rival_table *t, const char *path, boo
             const struct fm_quality *q = &t->row[i].cell[b].quality;
             if (q->positions == 0 || q->ce > 2 * t->full.ce)
                 continue;
-            x[n] = budget_of(t, b);
+            x[n] = bytes ? bytes_of(t, &t->row[i].cell[b]) : budget_of(t, b);
             y[n++] = q->ce;
         }
         write_name(name[i], &t->row[i]);

@@ -27,11 +27,13 @@ enum {
     REPORT = 1024,
     MEASURES = QUALITY | HELD | RIVALS | FAMILY | EXPORTED, /* losses of a model on tokens */
     CALIBRATED = QUALITY | RIVALS | FAMILY | EXPORTED, /* without data of its own to measure on */
+    LOSSES = QUALITY | HELD | RIVALS | FAMILY,         /* that --plot draws */
     SERVES = SERVE | ON_GPU
 };
 
 struct options {
     const char *budgets, *plot;         /* quality */
+    int over;                           /* quality, rivals: of --plot; 1: bytes, -1: not given */
     uint64_t size;                      /* io */
     int repeat;                         /* io, kernels; 0: theirs */
     const char *family, *python, *rows; /* kernels */
@@ -78,8 +80,9 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
         return err->code;
     int rc = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
     if (!rc && o->plot && !cli->dry_run)
-        rc = fm_cli_settle_side("--plot", o->plot,
-                                fm_figures_quality_plot(&q, o->plot, cli->run.force, err), err);
+        rc = fm_cli_settle_side(
+            "--plot", o->plot,
+            fm_figures_quality_plot(&q, o->over == 1, o->plot, cli->run.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
@@ -184,7 +187,7 @@ static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *er
 {
     o->rivals.budgets = o->budgets;
     o->rivals.dir = o->on.dir;
-    return fm_rivalling_run(cli, &o->rivals, o->plot, err);
+    return fm_rivalling_run(cli, &o->rivals, o->plot, o->over == 1, err);
 }
 
 /* What the page has. */
@@ -267,6 +270,8 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     bool alone = cli->operands < 2, known = false;
     if (*what && check_own(cli, what, &known, err))
         return err->code;
+    if (o->over >= 0 && !o->plot)
+        return fm_fail(err, FM_EUSAGE, "--over has no effect without --plot; omit it");
     if (cli->operands == 2)
         cli->run.input = cli->operand[1];
     if (strcmp(what, "quality") == 0)
@@ -322,6 +327,7 @@ int main(int argc, char **argv)
 {
     struct options o = {
         .size = 256u << 20,
+        .over = -1,
         .on = {.steps = -1},
         .serve = {.prompt = 64, .decode = 32},
     };
@@ -329,10 +335,12 @@ int main(int argc, char **argv)
         {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
          "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
          "experts; kernels, serve: shares removed",
-         0, 0, (MEASURES & ~EXPORTED) | KERNELS | SERVES},
+         0, 0, LOSSES | KERNELS | SERVES},
         {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
          "quality, rivals, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
-         (MEASURES & ~EXPORTED) | KERNELS | SERVES},
+         LOSSES | KERNELS | SERVES},
+        {"over", 0, FM_CLI_CHOICE, &o.over, "budget|bytes",
+         "quality, rivals: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
         {"record", 0, FM_CLI_FLAG, &o.record, NULL, "quality: write the figures into the directory",
          0, 0, QUALITY | HELD | EXPORTED},
         {"only", 0, FM_CLI_TEXT, &o.rivals.only, "NAME,...", "rivals: these rows (default: all)", 0,

@@ -22,7 +22,7 @@ static int check(const struct fm_run_options *run, struct fm_err *err)
 }
 
 int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *options,
-                     const char *plot, struct fm_err *err)
+                     const char *plot, bool bytes, struct fm_err *err)
 {
     struct fm_run_options run = cli->run;
     struct fm_cli_text text;
@@ -32,8 +32,8 @@ int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *op
     struct fm_rival_table *table = fm_alloc(1, sizeof *table, "a table", err);
     int rc = table ? fm_rival_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
     if (!rc && plot && !cli->dry_run)
-        rc = fm_cli_settle_side("--plot", plot,
-                                fm_figures_rivals_plot(table, plot, cli->run.force, err), err);
+        rc = fm_cli_settle_side(
+            "--plot", plot, fm_figures_rivals_plot(table, bytes, plot, cli->run.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {

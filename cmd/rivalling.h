@@ -6,6 +6,6 @@
 #include "lib/rival/rival.h"
 
 int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *options,
-                     const char *plot, struct fm_err *err);
+                     const char *plot, bool bytes, struct fm_err *err);
 
 #endif

@@ -25,6 +25,7 @@ enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH
 struct fm_bench_row {
     int mask;                                  /* index in the family */
     double budget[FM_BENCH_KINDS];             /* really removed; uniform may fall short */
+    uint64_t bytes[FM_BENCH_KINDS];            /* of all tensors, as ragged exports have them */
     struct fm_quality quality[FM_BENCH_KINDS]; /* family, uniform, shuffle-layer, shuffle-global */
 };
 

@@ -130,6 +130,14 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, con
     return FM_OK;
 }
 
+/* Bytes of all tensors where so many channels are gone: those of the family say what one takes. */
+static uint64_t bytes_without(const struct fm_budgets *b, uint64_t removed)
+{
+    int last = b->masks.count - 1;
+    uint64_t all = b->masks.mask[last].removed, full = b->budget[0].bytes;
+    return all == 0 ? full : full - (full - b->budget[last].bytes) / all * removed;
+}
+
 /* widths (rows, kinds, M, E), and what they really remove. */
 static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
                        uint64_t seed, struct fm_err *err)
@@ -151,7 +159,9 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
                                                s->budgets.actions.multiple);
             for (size_t i = 0; i < experts; i++)
                 w[i] = from[k] ? fm_masks_widths(from[k], mask)[i] : same;
-            q->row[r].budget[k] = (double)fm_masks_removed(f, w) / (double)fm_masks_channels(f);
+            uint64_t removed = fm_masks_removed(f, w);
+            q->row[r].budget[k] = (double)removed / (double)fm_masks_channels(f);
+            q->row[r].bytes[k] = bytes_without(&s->budgets, removed);
         }
     fm_masks_release(&layer);
     fm_masks_release(&global);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/units.h"
 #include "lib/run/guard.h"
 
 #define TOOL "fm-bench"
@@ -36,7 +37,7 @@ static const char *dash_of(int series)
 }
 
 struct axis {
-    double low, high, step; /* multiples of step */
+    double low, high, step; /* ticks are the multiples of step between the ends */
 };
 
 /* A step of 1, 2 or 5 times a power of ten that gives at most eight intervals. */
@@ -50,11 +51,13 @@ static double round_step(double span)
     return factor[3] * power;
 }
 
-static struct axis make_axis(double low, double high)
+static struct axis make_axis(double low, double high, bool round_ends)
 {
     if (!(high > low))
         high = low + 1;
     double step = round_step(high - low);
+    if (!round_ends)
+        return (struct axis){low, high, step};
     return (struct axis){floor(low / step + 1e-9) * step, ceil(high / step - 1e-9) * step, step};
 }
 
@@ -69,8 +72,10 @@ static void find_axes(const struct fm_plot *plot, struct axis *x, struct axis *y
                 high[a] = fmax(high[a], v[a]);
             }
         }
-    *x = make_axis(isfinite(low[0]) ? low[0] : 0, isfinite(high[0]) ? high[0] : 1);
-    *y = make_axis(isfinite(low[1]) ? low[1] : 0, isfinite(high[1]) ? high[1] : 1);
+    if (plot->y_most > 0)
+        high[1] = fmin(high[1], plot->y_most);
+    *x = make_axis(isfinite(low[0]) ? low[0] : 0, isfinite(high[0]) ? high[0] : 1, false);
+    *y = make_axis(isfinite(low[1]) ? low[1] : 0, isfinite(high[1]) ? high[1] : 1, true);
 }
 
 static double at_x(const struct axis *a, double v)
@@ -102,20 +107,32 @@ static void put_label(FILE *out, double x, double y, const char *attributes, con
     fputs("</text>\n", out);
 }
 
-static void draw_grid(FILE *out, const struct axis *x, const struct axis *y)
+/* Numbers of the first and the last tick. */
+static int first_tick(const struct axis *a)
+{
+    return (int)ceil(a->low / a->step - 1e-9);
+}
+
+static int last_tick(const struct axis *a)
+{
+    return (int)floor(a->high / a->step + 1e-9);
+}
+
+static void draw_grid(FILE *out, const struct axis *x, const struct axis *y, bool bytes)
 {
     char text[32];
-    int nx = (int)lround((x->high - x->low) / x->step);
-    int ny = (int)lround((y->high - y->low) / y->step);
-    for (int i = 0; i <= nx; i++) {
-        double v = x->low + i * x->step, at = at_x(x, v);
-        snprintf(text, sizeof text, "%.6g", fabs(v) < 1e-9 * x->step ? 0 : v);
+    for (int i = first_tick(x); i <= last_tick(x); i++) {
+        double v = i * x->step, at = at_x(x, v);
+        if (bytes)
+            fm_units_bytes(text, (uint64_t)fmax(v, 0));
+        else
+            snprintf(text, sizeof text, "%.6g", v);
         fprintf(out, "<path d=\"M%.1f %dV%d\" stroke=\"#ddd\"/>\n", at, TOP, HEIGHT - BOTTOM);
         put_label(out, at, HEIGHT - BOTTOM + 18, "text-anchor=\"middle\"", text);
     }
-    for (int i = 0; i <= ny; i++) {
-        double v = y->low + i * y->step, at = at_y(y, v);
-        snprintf(text, sizeof text, "%.6g", fabs(v) < 1e-9 * y->step ? 0 : v);
+    for (int i = first_tick(y); i <= last_tick(y); i++) {
+        double v = i * y->step, at = at_y(y, v);
+        snprintf(text, sizeof text, "%.6g", v);
         fprintf(out, "<path d=\"M%d %.1fH%d\" stroke=\"#ddd\"/>\n", LEFT, at, WIDTH - RIGHT);
         put_label(out, LEFT - 8, at + 4, "text-anchor=\"end\"", text);
     }
@@ -123,24 +140,32 @@ static void draw_grid(FILE *out, const struct axis *x, const struct axis *y)
             HEIGHT - BOTTOM, WIDTH - RIGHT);
 }
 
+/* In the legend: losses grow with the budget, so the upper left is empty, and fall with bytes. */
+static void draw_name(FILE *out, const char *name, int index, bool right)
+{
+    double row = TOP + 14 + 18 * index;
+    int left = right ? WIDTH - RIGHT - 190 : LEFT + 12;
+    fprintf(out,
+            "<path d=\"M%d %.1fh28\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n",
+            left, row - 4, colour_of(index), dash_of(index));
+    put_label(out, left + 36, row, "", name);
+}
+
+/* Lines are cut at the top of a field that ends below them; points above it are left out. */
 static void draw_series(FILE *out, const struct fm_plot_series *s, int index, const struct axis *x,
-                        const struct axis *y)
+                        const struct axis *y, bool cut)
 {
     fprintf(out,
             "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\" "
-            "points=\"",
-            colour_of(index), dash_of(index));
+            "%spoints=\"",
+            colour_of(index), dash_of(index), cut ? "clip-path=\"url(#field)\" " : "");
     for (int i = 0; i < s->count; i++)
         fprintf(out, "%s%.1f,%.1f", i ? " " : "", at_x(x, s->x[i]), at_y(y, s->y[i]));
     fputs("\"/>\n", out);
     for (int i = 0; i < s->count && s->count <= 24; i++)
-        fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"/>\n", at_x(x, s->x[i]),
-                at_y(y, s->y[i]), colour_of(index));
-    double row = TOP + 14 + 18 * index; /* the legend: losses grow, so the upper left is empty */
-    fprintf(out,
-            "<path d=\"M%d %.1fh28\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n",
-            LEFT + 12, row - 4, colour_of(index), dash_of(index));
-    put_label(out, LEFT + 48, row, "", s->name);
+        if (!cut || s->y[i] <= y->high)
+            fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"/>\n",
+                    at_x(x, s->x[i]), at_y(y, s->y[i]), colour_of(index));
 }
 
 static void draw(FILE *out, const struct fm_plot *plot)
@@ -152,9 +177,16 @@ static void draw(FILE *out, const struct fm_plot *plot)
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">" MARK
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
-    draw_grid(out, &x, &y);
+    draw_grid(out, &x, &y, plot->bytes);
+    if (plot->y_most > 0)
+        fprintf(out,
+                "<clipPath id=\"field\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>"
+                "</clipPath>\n",
+                LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     for (int s = 0; s < plot->count; s++)
-        draw_series(out, &plot->series[s], s, &x, &y);
+        draw_series(out, &plot->series[s], s, &x, &y, plot->y_most > 0);
+    for (int s = 0; s < plot->count; s++)
+        draw_name(out, plot->series[s].name, s, plot->bytes);
     put_label(out, WIDTH / 2.0, 24, "text-anchor=\"middle\" font-size=\"15\"", plot->title);
     put_label(out, WIDTH / 2.0, HEIGHT - 14, "text-anchor=\"middle\"", plot->x_label);
     fprintf(out, "<g transform=\"translate(18 %d) rotate(-90)\">\n", HEIGHT / 2);

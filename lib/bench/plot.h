@@ -1,5 +1,6 @@
 /*
- * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.
+ * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.  The
+ * field is as wide as the numbers, and as high, to round ends.
  */
 #ifndef FM_PLOT_H
 #define FM_PLOT_H
@@ -19,6 +20,8 @@ struct fm_plot_series {
 
 struct fm_plot {
     const char *title, *x_label, *y_label;
+    bool bytes;    /* x are bytes, and ticks say so */
+    double y_most; /* the field ends there, and lines that go beyond are cut; 0: none is */
     struct fm_plot_series series[FM_PLOT_SERIES_MAX];
     int count;
 };

@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/block/experts.h"
 #include "lib/learn/task.h"
 #include "lib/masks/decimal.h"
 #include "lib/rival/contest.h"
 #include "lib/rival/expertdrop.h"
 #include "lib/rival/methods.h"
+#include "lib/stage/stage.h"
 
 #define BUDGETS "0.125,0.25,0.375,0.5,0.625"
 #define RECOVERED "+recover"
@@ -156,6 +158,11 @@ static int open_config(struct fm_contest *c, struct fm_err *err)
         rc = fm_calib_open(&held, c->run, &c->config, true, err);
         c->table->sequences = held.count;
         c->table->T = held.T;
+        c->table->bytes = fm_stage_tensor_bytes(&task.dir, task.config);
+        c->table->bytes_experts = (uint64_t)c->config.M * (uint64_t)c->config.E *
+                                  (uint64_t)c->config.I *
+                                  fm_expert_channel_params(c->config.expert, c->config.H) *
+                                  (uint64_t)fm_dtype_bits(fm_model_dtype(task.model)) / 8;
     }
     fm_calib_close(&held);
     fm_task_close(&task);

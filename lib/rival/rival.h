@@ -64,6 +64,7 @@ struct fm_rival_row {
 struct fm_rival_table {
     int budgets, rows, sequences, T;
     int experts;                       /* E */
+    uint64_t bytes, bytes_experts;     /* of all tensors, and of channels of experts among them */
     int dropped[FM_RIVAL_BUDGETS_MAX]; /* (budgets) experts of every layer, increasing */
     struct fm_quality full;            /* positions 0: a plan, nothing was measured */
     struct fm_rival_row row[2 * FM_RIVALS];

@@ -29,8 +29,10 @@ rivals "${both[@]}" --dry-run --only default+recover,default
 qwen=$GOLDEN/odd-qwen2
 rivals -n --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy"
 rivals "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,saliency,walk+recover --steps 2 \
-    --plot losses.svg
+    --plot losses.svg --over bytes
 grep -c '<polyline' losses.svg
+grep -o '>bytes of all tensors<' losses.svg
+rivals "${both[@]}" --over bytes
 fm-bench rivals -q "${both[@]}" --budgets 0.2 --only reap,random,fisher-global --json |
     grep -o '"[a-z_]*":' | sort | uniq -c | awk '{ print $1, $2 }'
 

@@ -184,6 +184,40 @@ static void as_many_series_as_there_may_be_are_told_apart(void **state)
     free(text);
 }
 
+/* The field ends with the numbers, not with the next tick; what is worse than `y_most` is cut, and
+ * has no point above the field. */
+static void the_field_is_that_of_the_family(void **state)
+{
+    (void)state;
+    static const double x[] = {0, 0.35, 0.82}, family[] = {1, 1.1, 2}, control[] = {1, 3, 9};
+    struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 2, .y_most = 2};
+    plot.series[0] = (struct fm_plot_series){"family", x, family, 3};
+    plot.series[1] = (struct fm_plot_series){"control", x, control, 3};
+    char *text = draw(&plot), *p = text;
+    int circles = 0;
+    assert_non_null(strstr(text, "points=\"70.0,406.0 356.0,369.8 740.0,44.0\""));
+    assert_non_null(strstr(text, "clip-path=\"url(#field)\""));
+    assert_non_null(strstr(text, ">0.8</text>"));
+    assert_null(strstr(text, ">0.9</text>"));
+    for (; (p = strstr(p, "<circle")); p++)
+        circles++;
+    assert_int_equal(circles, 4);
+    free(text);
+}
+
+static void ticks_of_bytes_have_units(void **state)
+{
+    (void)state;
+    static const double x[] = {23.1e9, 60.4e9, 93.4e9};
+    struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 1, .bytes = true};
+    plot.series[0] = (struct fm_plot_series){"family", x, loss, 3};
+    char *text = draw(&plot);
+    assert_non_null(strstr(text, ">30 GB</text>"));
+    assert_non_null(strstr(text, ">90 GB</text>"));
+    assert_null(strstr(text, ">20 GB</text>"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +229,8 @@ int main(void)
         cmocka_unit_test(ticks_stand_at_their_numbers),
         cmocka_unit_test(one_point_and_none_can_be_drawn),
         cmocka_unit_test(as_many_series_as_there_may_be_are_told_apart),
+        cmocka_unit_test(the_field_is_that_of_the_family),
+        cmocka_unit_test(ticks_of_bytes_have_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
