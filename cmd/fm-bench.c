@@ -59,6 +59,9 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
         rc = fm_bench_exported(&cli->run, cli->dry_run, &e, err);
     if (!rc && o->record && !cli->dry_run)
         rc = fm_bench_record(cli->run.input, &e, err);
+    if (!rc && o->record && !cli->dry_run)
+        fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'",
+                    cli->run.input);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (rc)
