@@ -28,6 +28,16 @@ inline uint8_t *emu_at(uint32_t address, uint32_t bytes)
     }
     return emu.shared.data() + (address - EMU_BASE);
 }
+inline void shared_store(uint32_t to, int32_t v)
+{
+    memcpy(emu_at(to, 4), &v, 4);
+}
+inline int32_t shared_load(uint32_t from)
+{
+    int32_t v;
+    memcpy(&v, emu_at(from, 4), 4);
+    return v;
+}
 inline void shared_clear16(uint32_t to)
 {
     memset(emu_at(to, 16), 0, 16);
@@ -218,6 +228,15 @@ inline void copy_box(uint32_t to, const CUtensorMap *map, int32_t c0, int32_t c1
     });
     emu.moved = true;
 }
+inline uint64_t policy_once()
+{
+    return 1;
+}
+inline void copy_box_by(uint32_t to, const CUtensorMap *map, int32_t c0, int32_t c1,
+                        uint32_t barrier, uint64_t)
+{
+    copy_box(to, map, c0, c1, barrier);
+}
 inline void prefetch_map(const CUtensorMap *)
 {
 }
@@ -292,6 +311,7 @@ template <int LEFT> inline void products_wait()
             emu_multiply(p);
         queue.erase(queue.begin());
     }
+    __syncwarp(); /* .sync.aligned: no lane goes on before the others have read */
 }
 
 template <int N> inline void products_fence(float (&)[N])

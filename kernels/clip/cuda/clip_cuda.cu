@@ -266,6 +266,7 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = layer->shape;
     job.parts = !layer->simple; /* as many as the slots of a chunk want */
+    job.simple = layer->simple;
     job.hidden_stride = call->hidden_stride;
     job.out_stride = call->out_stride;
     job.ids_type = call->ids_type;

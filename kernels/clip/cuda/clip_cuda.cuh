@@ -81,11 +81,25 @@ __device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
     return high ? make_uint2(got, own) : make_uint2(own, got);
 }
 
-/* The tile of this block's round; false after the last. */
+/* Items of a product. */
+__device__ __forceinline__ int32_t items_of(const struct fm_cuda_job &job, int product)
+{
+    return fm_cuda_items(job.totals->tiles[product - 1], job.totals->halved[product - 1]);
+}
+
+__device__ __forceinline__ void take_item(const struct fm_cuda_job &job, int product, int32_t item,
+                                          struct fm_cuda_tile *tile, struct fm_cuda_group *group)
+{
+    *tile = fm_cuda_take(&job.shape, product, job.totals, job.groups, job.begin[product - 1], item,
+                         job.H);
+    *group = job.groups[tile->group];
+}
+
+/* The tile of this block's round, dealt out beforehand; false after the last. */
 __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
                                           struct fm_cuda_tile *tile, struct fm_cuda_group *group)
 {
-    int32_t items = fm_cuda_items(job.totals->tiles[product - 1], job.totals->halved[product - 1]);
+    int32_t items = items_of(job, product);
     int32_t ctas = job.shape.ctas;
     if (round * ctas >= items)
         return false;
@@ -94,9 +108,7 @@ __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int pro
         tile->cols = 0;
         return true;
     }
-    *tile = fm_cuda_take(&job.shape, product, job.totals, job.groups, job.begin[product - 1], item,
-                         job.H);
-    *group = job.groups[tile->group];
+    take_item(job, product, item, tile, group);
     return true;
 }
 

@@ -12,6 +12,11 @@
  *   small form   d (columns, rows): each consumer takes 64 columns x up to 64 rows, so few rows
  *                waste nothing and the weights stream past them
  *
+ * The producer takes a tile when it has asked for all of the one before: longest first, from a
+ * counter that all blocks share, and tells the consumers its number through shared memory.  (With
+ * job.simple tiles are dealt out beforehand, round by round.)  Who computes a tile changes no bit
+ * of it.  Weights that one tile alone reads, those of the small form, leave the cache first.
+ *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
  * 1 drops their columns where it stores; product 2, whose sum they would enter, overwrites them
  * with zeros in shared memory first.  So no number at or past the width enters a result, NaN or
@@ -27,7 +32,10 @@
 #define HOPPER_WEIGHTS_BYTES (4 * FM_MAP_BLOCK_BYTES)
 #define HOPPER_STAGE_BYTES (HOPPER_ROWS_BYTES + HOPPER_WEIGHTS_BYTES)
 #define HOPPER_BARRIERS_AT (HOPPER_STAGES * HOPPER_STAGE_BYTES)
-#define HOPPER_BYTES (HOPPER_BARRIERS_AT + 2 * HOPPER_STAGES * 8 + FM_MAP_ATOM_BYTES)
+#define HOPPER_TURNS 2 /* tiles that the producer may be ahead */
+#define HOPPER_TURNS_AT (HOPPER_BARRIERS_AT + 2 * HOPPER_STAGES * 8)
+#define HOPPER_ITEMS_AT (HOPPER_TURNS_AT + 2 * HOPPER_TURNS * 8)
+#define HOPPER_BYTES (HOPPER_ITEMS_AT + HOPPER_TURNS * 4 + FM_MAP_ATOM_BYTES)
 #define ROW_BOX 16
 #define ROW_BOX_BYTES (ROW_BOX * FM_MAP_ROW_BYTES)
 #define HOPPER_CONSUMERS 256
@@ -62,6 +70,62 @@ static __device__ __forceinline__ uint32_t empty_barrier(uint32_t ring, uint32_t
     return ring + HOPPER_BARRIERS_AT + (HOPPER_STAGES + stage) * 8;
 }
 
+/* Barriers of a turn: its item's number is there; all consumers have read it. */
+static __device__ __forceinline__ uint32_t turn_full(uint32_t ring, uint32_t turn)
+{
+    return ring + HOPPER_TURNS_AT + turn % HOPPER_TURNS * 8;
+}
+
+static __device__ __forceinline__ uint32_t turn_empty(uint32_t ring, uint32_t turn)
+{
+    return turn_full(ring, turn) + HOPPER_TURNS * 8;
+}
+
+static __device__ __forceinline__ uint32_t turn_item(uint32_t ring, uint32_t turn)
+{
+    return ring + HOPPER_ITEMS_AT + turn % HOPPER_TURNS * 4;
+}
+
+static __device__ __forceinline__ uint32_t turn_parity(uint32_t turn)
+{
+    return turn / HOPPER_TURNS & 1;
+}
+
+/* The producer's next tile, which it passes on; false after the last. */
+template <int PRODUCT>
+static __device__ bool give_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
+                                 struct fm_cuda_tile *tile, struct fm_cuda_group *g)
+{
+    int32_t ctas = job.shape.ctas, item = (int32_t)blockIdx.x;
+    if (job.simple)
+        item = fm_cuda_item(item, ctas, (int32_t)turn);
+    else if (turn > 0)
+        item = ctas + atomicAdd(&job.totals->begun[PRODUCT - 1], 1);
+    barrier_wait(turn_empty(ring, turn), turn_parity(turn) ^ 1, "producer's turn", turn, turn);
+    shared_store(turn_item(ring, turn), item);
+    barrier_arrive(turn_full(ring, turn));
+    if (item >= items_of(job, PRODUCT))
+        return false;
+    take_item(job, PRODUCT, item, tile, g);
+    return true;
+}
+
+/* The same tile for a consumer. */
+template <int PRODUCT>
+static __device__ bool take_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
+                                 struct fm_cuda_tile *tile, struct fm_cuda_group *g)
+{
+    barrier_wait(turn_full(ring, turn), turn_parity(turn), "consumer's turn", turn, turn);
+    int32_t item = shared_load(turn_item(ring, turn));
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(turn_empty(ring, turn));
+    if (item >= items_of(job, PRODUCT))
+        return false;
+    take_item(job, PRODUCT, item, tile, g);
+    return true;
+}
+
 /* One thread fills the ring with every tile of this block. */
 template <int PRODUCT>
 static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
@@ -70,9 +134,11 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
     struct fm_cuda_tile tile;
     struct fm_cuda_group g;
     uint32_t it = 0;
-    for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
+    uint64_t once = policy_once();
+    for (uint32_t turn = 0; give_turn<PRODUCT>(job, ring, turn, &tile, &g); turn++) {
         if (tile.cols == 0)
             continue;
+        bool hinted = !g.large && !job.simple;
         struct work w = work_of<PRODUCT>(tile, g);
         int64_t channel = job.row0[g.expert];
         int32_t row = g.row + tile.row;
@@ -87,10 +153,13 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
                            (uint32_t)(w.boxes * FM_MAP_BLOCK_BYTES + w.row_boxes * ROW_BOX_BYTES));
             for (int32_t b = 0; b < w.boxes; b++) {
                 uint32_t to = at + HOPPER_ROWS_BYTES + (uint32_t)b * FM_MAP_BLOCK_BYTES;
-                if (PRODUCT == 1)
-                    copy_box(to, weights, k, (int32_t)(2 * channel) + tile.col + b * 64, full);
+                int32_t along = PRODUCT == 1 ? k : tile.col + b * 64;
+                int32_t down = PRODUCT == 1 ? (int32_t)(2 * channel) + tile.col + b * 64
+                                            : (int32_t)channel + k;
+                if (hinted)
+                    copy_box_by(to, weights, along, down, full, once);
                 else
-                    copy_box(to, weights, tile.col + b * 64, (int32_t)channel + k, full);
+                    copy_box(to, weights, along, down, full);
             }
             for (int32_t b = 0; b < w.row_boxes; b++)
                 copy_box(at + (uint32_t)b * ROW_BOX_BYTES, rows, k, row + b * ROW_BOX, full);
@@ -261,7 +330,7 @@ static __device__ void consume(const fm_cuda_job &job, uint32_t ring)
     struct fm_cuda_tile tile;
     struct fm_cuda_group g;
     uint32_t it = 0, consumer = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
+    for (uint32_t turn = 0; take_turn<PRODUCT>(job, ring, turn, &tile, &g); turn++) {
         if (tile.cols == 0)
             continue;
         struct work w = work_of<PRODUCT>(tile, g);
@@ -293,6 +362,10 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
         for (uint32_t s = 0; s < HOPPER_STAGES; s++) {
             barrier_init(full_barrier(ring, s), 1);
             barrier_init(empty_barrier(ring, s), HOPPER_WARPS_OF_CONSUMERS);
+        }
+        for (uint32_t turn = 0; turn < HOPPER_TURNS; turn++) {
+            barrier_init(turn_full(ring, turn), 1);
+            barrier_init(turn_empty(ring, turn), HOPPER_WARPS_OF_CONSUMERS);
         }
         barrier_inits_end();
     }

@@ -22,6 +22,7 @@ struct fm_cuda_job {
     int32_t budget_type, E, e0, B, H, type;
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
     int32_t parts;           /* of the routing (fm_cuda_parts), or 0: its simpler form */
+    int32_t simple;          /* 1: tiles are dealt out beforehand, copies have no hints */
     struct fm_cuda_shape shape;
     /* the call, its pointers moved to the chunk's first token */
     const void *hidden, *ids;

@@ -19,6 +19,18 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+static __device__ __forceinline__ void shared_store(uint32_t to, int32_t v)
+{
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+
+static __device__ __forceinline__ int32_t shared_load(uint32_t from)
+{
+    int32_t v;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
 static __device__ __forceinline__ void shared_clear16(uint32_t to)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
@@ -159,6 +171,24 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier)
+                 : "memory");
+}
+
+/* What leaves the L2 cache first: for bytes that are read once. */
+static __device__ __forceinline__ uint64_t policy_once()
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* copy_box under a policy of the L2 cache. */
+static __device__ __forceinline__ void copy_box_by(uint32_t to, const CUtensorMap *map, int32_t c0,
+                                                   int32_t c1, uint32_t barrier, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
                  : "memory");
 }
 

@@ -450,6 +450,7 @@ FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t gr
         begin[groups] = carry;
         job->totals->tiles[product - 1] = carry;
         job->totals->halved[product - 1] = fm_cuda_halved(&job->shape, carry, carry - large);
+        job->totals->begun[product - 1] = 0;
     }
 }
 

@@ -206,7 +206,7 @@ struct fm_cuda_plan_totals {
     int32_t rows;      /* sorted rows, all groups */
     int32_t tiles[2];  /* of product 1 and 2 */
     int32_t halved[2]; /* the last of these are cut in two */
-    int32_t spare[2];
+    int32_t begun[2];  /* items of product 1 and 2 that blocks took beyond their first */
 };
 
 /* Work item `item` of a product (1 or 2): begin[] is that product's. */
