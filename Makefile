@@ -15,7 +15,7 @@
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
 #   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
-#   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin
+#   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin; check-ranks tests them
 #   deb        packages of Debian (cmd/package/debian), in build/deb
 #   packages-check  builds, installs and uses both in roots of Debian 12 and 13 (root, debootstrap)
 #   wheel      for pip: libfm_clip for PyTorch, the modelling file, the package of SGLang; in build/wheel
@@ -104,7 +104,8 @@ CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/cl
 ifndef MPI_PKG
 MPI_PKG := $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
 endif
-MPI_BUILD := $(BUILD)/mpi
+MPI_BUILD := $(BUILD)/mpi$(if $(filter command% environment%,$(origin MPI_PKG)),-$(MPI_PKG))
+MPI_MORE := $(MPI_BUILD)/lib/run/wire_mpi.c.o $(if $(SAN),$(MPI_BUILD)/tests/unit/keep_loaded.c.o)
 MPI_TOOLS := fm-rank fm-train fm-recover
 MPI_TESTS := test_comm test_fold
 
@@ -132,13 +133,13 @@ $(MPI_BUILD)/lib/run/wire_mpi.c.o: DEFINES += $(shell $(PKG_CONFIG) --cflags $(M
 $(MPI_BUILD)/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -o $@ $<
-$(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(MPI_BUILD)/lib/run/wire_mpi.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
+$(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(MPI_MORE) $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 $(MPI_BUILD)/bin/%: $(BUILD)/bin/%
 	@mkdir -p $(@D)
 	$(Q)ln -sf ../../bin/$* $@
-$(MPI_BUILD)/tests/%: $(BUILD)/tests/%.c.o $(MPI_BUILD)/lib/run/wire_mpi.c.o $(BUILD)/libfm.a
+$(MPI_BUILD)/tests/%: $(BUILD)/tests/%.c.o $(MPI_MORE) $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 mpi: $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%)
@@ -229,8 +230,12 @@ demo: all
 
 # Lint comes last and counts: a misplaced space must not keep the tests from running.
 check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
-	@BUILD="$(BUILD)" SAN="$(SAN)" bash tests/run.sh; status=$$?; \
+	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
+
+# What ranks are tested by, alone: with SAN=address,undefined, or another MPI (fm-hacking(7)).
+check-ranks: mpi-check $(MPI_TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
+	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh '@(unit/test_@(comm|fold|ranks)|cli/mpi)'
 
 judge: all
 	@BUILD="$(BUILD)" bash tests/judge/judge.sh
@@ -266,5 +271,5 @@ include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip wheel deb packages-check clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check install uninstall clean \
+.PHONY: all deps demo check judge judge-clip wheel deb packages-check clients fuzz gpu-check lint golden bench bench-kernels mpi mpi-check check-ranks install uninstall clean \
 	deps-build deps-check gpu-build

@@ -4,14 +4,14 @@
 # loss).  For a quiet machine with two CPUs.  Default: fm-rank.
 set -eu
 cd "$(dirname "$0")/../.."
-bin=$PWD/${BUILD:-build}/bin mpi=$PWD/${BUILD:-build}/mpi/bin
+bin=$PWD/${BUILD:-build}/bin mpi=$(realpath "${MPI_BUILD:-${BUILD:-build}/mpi}")/bin
 model=$1 tokens=$2
 shift 2
 [ $# -gt 0 ] || set -- fm-rank
 tool=$1
 shift
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none
+# shellcheck source=tests/ranks.sh
+. tests/ranks.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 seconds() { python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['seconds'])" "$1"; }
@@ -19,7 +19,7 @@ for ((i = 0; i < ${ROUNDS:-1}; i++)); do
     "$bin/$tool" --alone -q -f -T 2 --model "$model" --tokens "$tokens" -o "$scratch/one" \
         --report "$scratch/one.json" "$@" >/dev/null
     # Ranks that may use the same CPUs get a part each: here one.
-    mpirun -n 2 "$mpi/$tool" -q -f --model "$model" --tokens "$tokens" -o "$scratch/two" \
+    "$MPIRUN" -n 2 "$mpi/$tool" -q -f --model "$model" --tokens "$tokens" -o "$scratch/two" \
         --report "$scratch/two.json" "$@" >/dev/null
     one=$(seconds "$scratch/one.json") two=$(seconds "$scratch/two.json")
     echo "$tool: one process $one s, two ranks $two s: $(python3 -c "print(f'{$one / $two:.3f}')")"
