@@ -42,6 +42,20 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
     return FM_OK;
 }
 
+/* Ranks that went other ways would wait for each other; what shapes a result is compared later. */
+static int same_way(const struct fm_cli *cli, struct fm_err *err)
+{
+    const char *const says[] = {"absent", "given"};
+    bool streams = fm_ranks_streams(&cli->run, !cli->dry_run);
+    const struct fm_comm_fact fact[] = {
+        {"the tool", cli->tool},
+        {"--dry-run", says[cli->dry_run]},
+        {"--state", says[cli->run.state != NULL]},
+        {"standard input", streams ? "read" : "unused"},
+    };
+    return fm_comm_same(cli->run.comm, fact, sizeof fact / sizeof *fact, err);
+}
+
 /* Ranks where there are any.  Rank 0 speaks, and looks at what is in the way of outputs: it is the
  * one to write them, maybe where no other machine sees them. */
 static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
@@ -57,6 +71,8 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
     if (!speaks)
         run->progress = (struct fm_progress){0};
     int rc = fm_comm_agree(run->comm, speaks ? fm_guard_check(&cli->guard, err) : FM_OK, err);
+    if (!rc)
+        rc = same_way(cli, err);
     return rc ? rc : fm_ranks_begin(run, fm_ranks_streams(run, !cli->dry_run), err);
 }
 

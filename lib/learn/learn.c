@@ -54,6 +54,8 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
         rc = fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T,
                            samples + 1, err);
     if (!rc)
+        fm_task_warn_idle(n->task, n->batch / micro, micro * n->task->calib.T);
+    if (!rc)
         rc = fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples, n->sweep, FM_SUMS_DZ,
                               err);
     return rc;

@@ -174,6 +174,15 @@ int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, in
                         &options, err);
 }
 
+void fm_task_warn_idle(const struct fm_task *task, int batches, int rows)
+{
+    int leaves = fm_sweep_leaves(batches, rows, task->cut), ranks = fm_comm_size(task->run->comm);
+    if (leaves < ranks)
+        fm_run_warn(task->run,
+                    "%d of %d ranks have work in a step; raise --batch, or start fewer ranks",
+                    leaves, ranks);
+}
+
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err)
 {
     uint64_t count = (uint64_t)task->calib.count;
@@ -269,6 +278,7 @@ static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX]
         {"the digest of the tokens to measure on", hex[2]},
         {"the digest of the stream's ranking", hex[3]},
         {"the digest of the stream's masks", hex[4]},
+        {"another option", text},
         {"the digest of the other options", options},
     };
     return fm_comm_same(task->run->comm, fact, sizeof fact / sizeof *fact, err);

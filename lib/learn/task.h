@@ -71,6 +71,9 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err);
 
+/* Says where the batch of a step has fewer leaves (lib/engine/sweep.h) than there are ranks. */
+void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
+
 /*
  * Copy sequences [at, at + n) of an endless stream to ids (n, T): all of calib in a seeded
  * permutation, then again in another.

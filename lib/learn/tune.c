@@ -80,6 +80,7 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
         rc = fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err);
     if (rc)
         return rc;
+    fm_task_warn_idle(t->task, t->batch / micro, micro * T);
     size_t slots = (size_t)fm_sweep_slots(t->sweep) * t->floats * sizeof *t->slot;
     t->slot = t->task->ops->device->alloc(slots, "gradients of batches", err);
     if (t->slot)

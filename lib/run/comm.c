@@ -15,7 +15,7 @@
 #include "lib/base/mem.h"
 
 #define HOST_BYTES 64
-#define VALUE_BYTES 192
+#define VALUE_BYTES 512
 #define GRAIN 16 /* values: slices end where vectors do */
 
 struct fm_comm {
@@ -331,6 +331,30 @@ int fm_comm_spread(struct fm_comm *c, void *data, size_t value, size_t n, struct
 
 /* ---- the same on all ---- */
 
+/* Of a value of many words the one that differs, with the one before, which names it. */
+static void cut_to_word(char *word, const char *value, size_t differs)
+{
+    const char *from = value + differs, *end = from + strcspn(from, " ");
+    for (int spaces = 0; from > value; from--)
+        if (from[-1] == ' ' && ++spaces == 2)
+            break;
+    snprintf(word, VALUE_BYTES, "%.*s", (int)(end - from), from);
+}
+
+static int fail_different(const struct fm_comm *c, const char *what, const char *mine,
+                          const char *first, struct fm_err *err)
+{
+    char here[VALUE_BYTES], there[VALUE_BYTES];
+    size_t differs = 0;
+    while (mine[differs] && mine[differs] == first[differs])
+        differs++;
+    cut_to_word(here, mine, differs);
+    cut_to_word(there, first, differs);
+    return fm_fail(err, FM_ECONFIG,
+                   "%s is %s, that of rank 0 on %s is %s; all ranks must have the same", what, here,
+                   c->host[0], there);
+}
+
 int fm_comm_same(struct fm_comm *c, const struct fm_comm_fact *fact, int facts, struct fm_err *err)
 {
     char mine[FM_COMM_FACTS_MAX][VALUE_BYTES] = {""}, first[FM_COMM_FACTS_MAX][VALUE_BYTES];
@@ -343,8 +367,6 @@ int fm_comm_same(struct fm_comm *c, const struct fm_comm_fact *fact, int facts, 
     int rc = fm_comm_tell(c, first, sizeof first, err);
     for (int i = 0; !rc && i < facts; i++)
         if (memcmp(mine[i], first[i], VALUE_BYTES) != 0)
-            rc = fm_fail(err, FM_ECONFIG,
-                         "%s is %s, that of rank 0 on %s is %s; all ranks must have the same",
-                         fact[i].what, mine[i], c->host[0], first[i]);
+            rc = fail_different(c, fact[i].what, mine[i], first[i], err);
     return fm_comm_agree(c, rc, err);
 }

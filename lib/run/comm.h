@@ -89,13 +89,15 @@ int fm_comm_spread(struct fm_comm *comm, void *data, size_t value, size_t n, str
 int fm_comm_exchange(struct fm_comm *comm, const struct fm_wire_part *send,
                      const struct fm_wire_part *recv, struct fm_err *err);
 
-/* Something that must be the same on all ranks, for people: "the version", "0.1.0". */
+/* Something that must be the same on all ranks, for people: "the version", "0.1.0".  Of a value of
+ * several words the one that differs is named with the one before: "batch 8 steps 3". */
 struct fm_comm_fact {
     const char *what, *value;
 };
 #define FM_COMM_FACTS_MAX 16
 
-/* FM_ECONFIG that names the first rank that differs from rank 0, its machine and in what. */
+/* FM_ECONFIG that names the first rank that differs from rank 0, its machine and in what; the first
+ * 511 bytes of a value are compared. */
 int fm_comm_same(struct fm_comm *comm, const struct fm_comm_fact *fact, int facts,
                  struct fm_err *err);
 

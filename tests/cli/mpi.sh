@@ -1,13 +1,10 @@
 # Ranks: the bytes of one process without MPI, for two and three of them; a run that is stopped on
 # three goes on with two; and what must not be done by many.
-mpi=$(dirname "$(command -v fm-rank)")/../mpi/bin
-if [ ! -x "$mpi/fm-rank" ] || ! command -v mpirun >/dev/null; then
-    echo "no MPI here: 'make check' tests ranks once 'apt-get install openmpi-bin libopenmpi-dev' was run" >&2
-    exit 77
-fi
-# Of Open MPI; others do not look at them.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_odls_base_sigkill_timeout=0
+# shellcheck source=tests/ranks.sh
+. "$GOLDEN/../tests/ranks.sh"
+mpi=${MPI_BUILD:-$(dirname "$(command -v fm-rank)")/../mpi}/bin
+has_ranks "$mpi/fm-rank" || exit 77
+export OMPI_MCA_odls_base_sigkill_timeout=0
 odd=$GOLDEN/odd-qwen2
 # Leaves of 32 sequences of 64 tokens: three in a step of training, two in one of recovering, so
 # that of three ranks one has no work; one a batch to rank, of which there are five.
@@ -21,7 +18,7 @@ said() { grep '^fm-' | sed "s/ on $(hostname)/ on HOST/g; s/[0-9a-f]\{32\}/DIGES
 ranks() { # ranks N TOOL OPTION...: what the tool says, and the status
     local n=$1 tool=$2 status
     shift 2
-    mpirun -n "$n" "$mpi/$tool" "$@" >out 2>err
+    "$MPIRUN" -n "$n" "$mpi/$tool" "$@" >out 2>err
     status=$?
     said <err
     [ $status = 0 ] || echo "$tool: status $status"
@@ -45,7 +42,9 @@ for r in json.load(open('report'))['ranks']:
     print(r['rank'], r['leaves'], r['seconds_computing'] > 0, r['seconds_waiting'] > 0, sorted(r))"
 ranks 3 "${train[@]}" --report report -f -o trained3 ranked
 members trained trained3
-ranks 3 "${recover[@]}" -o recovered3 trained
+"$MPIRUN" -n 3 "$mpi/fm-recover" "${recover[@]:2}" -o recovered3 trained 2>err >out
+said <err | grep warning
+"$MPIRUN" -n 3 "$mpi/fm-recover" "${recover[@]:2}" --dry-run trained 2>err | grep ranks
 members recovered recovered3
 ranks 2 "${recover[@]}" -o recovered2 trained
 members recovered recovered2
@@ -62,15 +61,15 @@ long=(fm-train "${common[@]}" --batch 96 --budget-step 0.2 --until 0.2 --steps "
 started() { # started FILE: the launcher's ranks have begun, as the file shows
     while kill -0 $! && [ ! -e "$1" ]; do sleep 0.05; done 2>/dev/null
 }
-mpirun -n 3 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
+"$MPIRUN" -n 3 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
 started state
 kill -USR1 $!
 wait $!
 echo "status $?"
 echo state* stopped*
-mpirun -n 2 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
+"$MPIRUN" -n 2 "$mpi/fm-train" "${long[@]:1}" --state state -o stopped ranked >out 2>err &
 started state.lock
-kill -9 "$(pgrep -P $! | tail -n 1)"
+kill -9 "$(a_rank_of $!)"
 wait $! || echo "the job ends"
 flock -w 9 state.lock true # others end a moment later than their launcher
 echo state stopped*
@@ -78,12 +77,15 @@ echo state stopped*
 members straight stopped
 
 echo "# what ranks must have in common"
-mpirun -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked : \
-    -n 1 "$mpi/fm-train" "${train[@]:1}" --seed 1 -o other ranked 2>err >out
+"$MPIRUN" -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked : \
+    -n 1 "$mpi/fm-train" "${train[@]:1}" --steps 3 -o other ranked 2>err >out
 echo "status $?"
 said <err
+"$MPIRUN" -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked : \
+    -n 1 "$mpi/fm-train" "${train[@]:1}" --dry-run -o other ranked 2>err >out
+said <err
 echo "# the failure of one"
-mpirun -n 1 "$mpi/fm-rank" "${rank[@]:1}" -o other : \
+"$MPIRUN" -n 1 "$mpi/fm-rank" "${rank[@]:1}" -o other : \
     -n 1 "$mpi/fm-rank" "${rank[@]:1}" --tokens missing -o other 2>err >out
 echo "status $?"
 said <err

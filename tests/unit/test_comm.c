@@ -208,10 +208,13 @@ static void a_fact_that_differs_is_named(struct fm_comm *comm)
 {
     struct fm_err err = {0};
     char want[FM_ERR_TEXT_BYTES];
-    const struct fm_comm_fact fact[] = {{"the version", "1"},
-                                        {"the seed", fm_comm_rank(comm) > 0 ? "8" : "7"}};
+    bool other = fm_comm_rank(comm) > 0;
+    const struct fm_comm_fact fact[] = {
+        {"the version", "1"},
+        {"an option", other ? "lr 1 batch 80 steps 4" : "lr 1 batch 8 steps 3"}};
     snprintf(want, sizeof want,
-             "rank 1 on %s: the seed is 8, that of rank 0 on %s is 7; all ranks must have the same",
+             "rank 1 on %s: an option is batch 80, that of rank 0 on %s is batch 8; all ranks must "
+             "have the same",
              fm_comm_host(comm, 1), fm_comm_host(comm, 0));
     RANKS_CHECK(fm_comm_same(comm, fact, 2, &err) == FM_ECONFIG && err.code == FM_ECONFIG);
     RANKS_CHECK(strcmp(err.text, want) == 0);
