@@ -4,10 +4,10 @@
 # uninterrupted run of one process.  A line a trial; status 1 where one differs.
 set -eu
 cd "$(dirname "$0")/../.."
-bin=$PWD/${BUILD:-build}/bin mpi=$PWD/${BUILD:-build}/mpi/bin odd=$PWD/golden/odd-qwen2
+bin=$PWD/${BUILD:-build}/bin mpi=$(realpath "${MPI_BUILD:-${BUILD:-build}/mpi}")/bin odd=$PWD/golden/odd-qwen2
 trials=${1:-20}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none
+# shellcheck source=tests/ranks.sh
+. tests/ranks.sh
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
@@ -16,7 +16,7 @@ sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for 
 common=(-q --model "$odd" --tokens tokens --token-dtype u16 --seq-len 64 --precision f32 --threads 1)
 declare -A options=(
     [fm-rank]="--batch 1"
-    [fm-train]="--batch 96 --until 0.2 --steps ${STEPS:-40} ranked"
+    [fm-train]="--batch 96 --budget-step 0.1 --until 0.2 --steps ${STEPS:-40} ranked"
     [fm-recover]="--batch 96 --lora-rank 4 --budget 0 --steps ${STEPS:-40} trained"
 )
 start() { # start RANKS TOOL OUTPUT: 0 ranks, one process without MPI
@@ -24,7 +24,7 @@ start() { # start RANKS TOOL OUTPUT: 0 ranks, one process without MPI
     if [ "$1" = 0 ]; then
         "$bin/$2" "${common[@]}" ${options[$2]} --state state -o "$3" >/dev/null 2>&1
     else
-        mpirun -n "$1" "$mpi/$2" "${common[@]}" ${options[$2]} --state state -o "$3" >/dev/null 2>&1
+        "$MPIRUN" -n "$1" "$mpi/$2" "${common[@]}" ${options[$2]} --state state -o "$3" >/dev/null 2>&1
     fi
 }
 members() { # members STREAM: digests of all but build.json
@@ -33,29 +33,35 @@ members() { # members STREAM: digests of all but build.json
         [ "$member" = build.json ] || tar xOf "$1" "$member" | xxhsum -H2
     done
 }
-began=${EPOCHREALTIME/./}
-start 0 fm-rank ranked
-start 0 fm-train trained
-start 0 fm-recover recovered
-took=$(((${EPOCHREALTIME/./} - began) / 3))
-declare -A straight=([fm-rank]=ranked [fm-train]=trained [fm-recover]=recovered)
+declare -A straight=([fm-rank]=ranked [fm-train]=trained [fm-recover]=recovered) took
+for tool in fm-rank fm-train fm-recover; do
+    began=${EPOCHREALTIME/./}
+    start 0 $tool "${straight[$tool]}"
+    took[$tool]=$(((${EPOCHREALTIME/./} - began) / 2))
+done
 tools=(fm-rank fm-train fm-recover) counts=(2 3 5) again=(3 0 2 1) status=0
-for ((i = 0; i < trials; i++)); do
+for ((i = 0; i < trials;)); do
     tool=${tools[i % 3]} n=${counts[RANDOM % 3]} m=${again[RANDOM % 4]} kept=none
     rm -f out state
-    wait=$(((RANDOM * 32768 + RANDOM) % (took * 2) + 1000000))
+    wait=$(((RANDOM * 32768 + RANDOM) % took[$tool] + 300000))
     start "$n" "$tool" out &
     job=$!
     sleep "$((wait / 1000000)).$(printf %06d $((wait % 1000000)))"
-    launcher=$(pgrep -P $job mpirun || true)
-    victim=$(pgrep -P "${launcher:-$job}" "$tool" | shuf -n 1 || true)
+    launcher=$(pgrep -P $job || true)
+    victim=$([ -z "$launcher" ] || a_rank_of "$launcher")
     [ -z "$victim" ] || kill -9 "$victim"
     code=0
     wait $job || code=$?
+    if [ -z "$victim" ]; then # it was over, or had not begun
+        took[$tool]=$((took[$tool] * 4 / 5 + 1))
+        continue
+    fi
+    i=$((i + 1))
+    [ ! -e state.lock ] || flock -w 9 state.lock true # others end a moment later than their launcher
     [ ! -e state ] || kept=state
     [ -e out ] || start "$m" "$tool" out || echo "the run after it failed"
     same=differs
     [ "$(members out)" = "$(members "${straight[$tool]}")" ] && same=same || status=1
-    echo "$tool: $n ranks, ${victim:+one killed after $((wait / 1000)) ms, }status $code, $kept left; then $m: $same"
+    echo "$tool: $n ranks, one killed after $((wait / 1000)) ms, status $code, $kept left; then $m: $same"
 done
 exit $status
