@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What the tools' dry runs say of Mixtral-8x7B and Qwen3-30B-A3B: memory, disk and time of every
-step, on this machine and on ones with more cores.  Dry runs read headers alone, so the checkpoints
+"""What the tools' dry runs say of Mixtral-8x7B, Qwen3-30B-A3B and DeepSeek-V3: memory, disk and time
+of every step, on this machine and on ones with more cores, or on so many ranks (fm-mpi(7)).  Dry runs read headers alone, so the checkpoints
 are config.json and safetensors headers of the real shapes over files of holes.
 
 usage: BUILD=build tests/measure/forecast.py [--tokens 262144] [--seq-len 2048] [--memory 16GB]
-           [--precision f32] [--dir DIR]
+           [--precision f32] [--dir DIR] [--ranks N] [--batch N] [--rate GFLOPS] [--only NAME]
 
 Needs Python alone, and a file system with sparse files."""
 
@@ -33,10 +33,52 @@ MODELS = {
         "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
         "attention_bias": False, "use_sliding_window": False, "sliding_window": None,
         "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+    "DeepSeek-V3": {
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,
+        "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+        "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
+        "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid", "topk_method": "noaux_tc", "first_k_dense_replace": 3,
+        "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "hidden_act": "silu",
+        "max_position_embeddings": 163840, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+        "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
+                         "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+        "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
 }
 
 
+def mlp(p, H, I):
+    for name, shape in ("gate_proj", (I, H)), ("up_proj", (I, H)), ("down_proj", (H, I)):
+        yield f"{p}.{name}.weight", shape
+
+
+def deepseek(c, l):
+    p, H, heads = f"model.layers.{l}.", c["hidden_size"], c["num_attention_heads"]
+    q, kv, rope = c["q_lora_rank"], c["kv_lora_rank"], c["qk_rope_head_dim"]
+    nope, wide = c["qk_nope_head_dim"], c["v_head_dim"]
+    yield p + "input_layernorm.weight", (H,)
+    yield p + "post_attention_layernorm.weight", (H,)
+    for name, shape in (("q_a_proj", (q, H)), ("q_a_layernorm", (q,)), ("q_b_proj", (heads * (nope + rope), q)),
+                        ("kv_a_proj_with_mqa", (kv + rope, H)), ("kv_a_layernorm", (kv,)),
+                        ("kv_b_proj", (heads * (nope + wide), kv)), ("o_proj", (H, heads * wide))):
+        yield f"{p}self_attn.{name}.weight", shape
+    if l < c["first_k_dense_replace"]:
+        yield from mlp(p + "mlp", H, c["intermediate_size"])
+        return
+    E, I = c["n_routed_experts"], c["moe_intermediate_size"]
+    yield p + "mlp.gate.weight", (E, H)
+    yield p + "mlp.gate.e_score_correction_bias", (E,)
+    yield from mlp(p + "mlp.shared_experts", H, I)
+    for e in range(E):
+        yield from mlp(f"{p}mlp.experts.{e}", H, I)
+
+
 def layer(c, l):
+    if c["model_type"] == "deepseek_v3":
+        yield from deepseek(c, l)
+        return
     p, H, heads = f"model.layers.{l}.", c["hidden_size"], c["num_attention_heads"]
     wide = c.get("head_dim", H // heads)
     yield p + "input_layernorm.weight", (H,)
@@ -90,6 +132,10 @@ def main():
     a.add_argument("--memory", default="16GB")
     a.add_argument("--precision", default="f32")
     a.add_argument("--dir")
+    a.add_argument("--ranks", type=int, default=0)
+    a.add_argument("--batch", type=int)
+    a.add_argument("--rate")
+    a.add_argument("--only")
     o = a.parse_args()
     build = os.environ.get("BUILD", "build")
     top = o.dir or f"{build}/forecast"
@@ -98,14 +144,22 @@ def main():
     tokens = f"{top}/tokens.bin"
     with open(tokens, "wb") as out:
         out.truncate(2 * o.tokens)
+    ranks = ["mpirun", "--oversubscribe", "-n", str(o.ranks)] if o.ranks else []
+    tools = f"{build}/mpi/bin" if o.ranks else f"{build}/bin"
+    common = ["--assume-rate", o.rate] if o.rate else []
     for name, config in MODELS.items():
+        if o.only and name != o.only:
+            continue
         path = f"{top}/{name}"
         print(f"\n{name}: {make(config, path) / 1e9:.1f} GB in bfloat16")
-        for tool, more in ("fm-rank", []), ("fm-train", []), ("fm-train", ["--method", "saliency"]), ("fm-recover", []):
-            command = [f"{build}/bin/{tool}", "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16",
-                       "--seq-len", str(o.seq_len), "--memory", o.memory, "--precision", o.precision, *more]
+        saliency = [] if o.batch else [("fm-train", ["--method", "saliency"])]
+        for tool, more in ("fm-rank", []), ("fm-train", []), *saliency, ("fm-recover", []):
+            batch = ["--batch", str(o.batch)] if o.batch and tool != "fm-rank" else []
+            command = [*ranks, f"{tools}/{tool}", "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16",
+                       "--seq-len", str(o.seq_len), "--memory", o.memory, "--precision", o.precision, *common,
+                       *batch, *more]
             done = subprocess.run(command, capture_output=True, text=True)
-            print("$", " ".join([tool, *command[6:]]).replace(tokens, "calib.bin"))
+            print("$", " ".join([*ranks, tool, *command[len(ranks) + 6:]]).replace(tokens, "calib.bin"))
             print(done.stdout + done.stderr, end="")
     shutil.rmtree(top)
 
