@@ -44,13 +44,13 @@ install: all $(COMPLETIONS)
 	$(INSTALL) -m 644 formats/runtime/fm_clip/*.py formats/runtime/fm_clip/py.typed $(DESTDIR)$(DATADIR)/fm_clip
 
 # Folders of our own go whole, in case an older version had more in them; those of the system stay.
+# What is not there was not installed, or by a version that had less.
 uninstall:
-	cd $(DESTDIR)$(BINDIR) && rm -f $(TOOLS) $(notdir $(SCRIPTS))
-	cd $(DESTDIR)$(LIBDIR) && rm -f $(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc
+	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,$(TOOLS) $(notdir $(SCRIPTS)))
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
-	rm -rf $(DESTDIR)$(INCLUDEDIR)/fm $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/fm_clip
-	rm -f $(DESTDIR)$(DATADIR)/modeling_fm.py $(DESTDIR)$(DATADIR)/torch_experts.py
-	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DATADIR)
-	cd $(DESTDIR)$(BASHDIR) && rm -f $(TOOLS)
-	cd $(DESTDIR)$(ZSHDIR) && rm -f $(TOOLS:%=_%)
+	rm -rf $(addprefix $(DESTDIR),$(INCLUDEDIR)/fm $(DATADIR)/fm_sglang $(DATADIR)/fm_clip)
+	rm -f $(addprefix $(DESTDIR)$(DATADIR)/,modeling_fm.py torch_experts.py)
+	[ ! -d $(DESTDIR)$(DATADIR) ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DATADIR)
+	rm -f $(TOOLS:%=$(DESTDIR)$(BASHDIR)/%) $(TOOLS:%=$(DESTDIR)$(ZSHDIR)/_%)
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done

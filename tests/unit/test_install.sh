@@ -78,4 +78,5 @@ cd "$root" || exit 1
 in_make uninstall || fail "make uninstall: status $?"
 find "$dest" ! -type d | grep . && fail "left behind"
 find "$dest" -name '*fm*' | grep . && fail "folders left behind"
+in_make uninstall || fail "make uninstall where nothing is: status $?"
 exit $bad
