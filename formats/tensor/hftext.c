@@ -2,11 +2,12 @@
  * A multimodal checkpoint keeps a text model whole: its config.json in text_config, its tensors
  * under a prefix.  Whoever opens the directory sees that model alone, under the names of its own
  * class, and what else there is as tensors that it does not know.  The text class itself saves what
- * it loaded from such a checkpoint under the prefix, too.
+ * it loaded from such a checkpoint under the prefix, too.  The rest of config.json goes along in
+ * the text's, so that an export may be the whole again.
  */
 #include "formats/tensor/hftext.h"
 
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,10 +74,67 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
     if (fm_json_tree(&json, config, size, &broken))
         return FM_OK;
     cJSON *part = find_text(json);
-    bool ok = !part || (add_class(part, json) && add_shared(part, json) &&
-                        (*text = fm_json_print(part)) != NULL);
+    bool ok = !part || (add_class(part, json) && add_shared(part, json));
+    if (part && ok) {
+        cJSON_DetachItemViaPointer(json, part);
+        cJSON_DeleteItemFromObjectCaseSensitive(part, FM_HFTEXT_WRAPPER);
+        ok = cJSON_AddItemToObject(part, FM_HFTEXT_WRAPPER, json);
+        *text = ok ? fm_json_print(part) : NULL;
+        if (ok)
+            json = NULL; /* part's */
+        ok = *text != NULL;
+        cJSON_Delete(part);
+    }
     cJSON_Delete(json);
     return ok ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
+}
+
+bool fm_hftext_wrapped(const char *config, size_t size)
+{
+    struct fm_err broken = {0};
+    cJSON *json = NULL;
+    bool has = !fm_json_tree(&json, config, size, &broken) &&
+               cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER));
+    cJSON_Delete(json);
+    return has;
+}
+
+int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err *err)
+{
+    cJSON *text = NULL;
+    *whole = NULL;
+    int rc = fm_json_tree(&text, config, size, err);
+    if (rc)
+        return rc;
+    cJSON *wrapper = cJSON_DetachItemFromObjectCaseSensitive(text, FM_HFTEXT_WRAPPER);
+    if (!cJSON_IsObject(wrapper)) {
+        rc = fm_fail(err, FM_EFORMAT, "key '" FM_HFTEXT_WRAPPER "' is not an object");
+    } else {
+        cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* are the wrapper's */
+        cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "text_config");
+        if (!cJSON_GetObjectItemCaseSensitive(text, "quantization_config"))
+            cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "quantization_config");
+        bool ok = cJSON_AddItemToObject(wrapper, "text_config", text);
+        if (ok)
+            text = NULL;
+        *whole = ok ? fm_json_print(wrapper) : NULL;
+        rc = *whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
+    }
+    cJSON_Delete(wrapper);
+    cJSON_Delete(text);
+    return rc;
+}
+
+int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, struct fm_err *err)
+{
+    static const char own[] = "model.";
+    bool has = strncmp(name, own, sizeof own - 1) == 0;
+    int n = snprintf(whole, FM_ST_NAME_BYTES_MAX + 1, "%s%s", has ? PREFIX : "",
+                     name + (has ? sizeof own - 1 : 0));
+    return n <= FM_ST_NAME_BYTES_MAX
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "tensor '%.80s...' has too long a name for the wrapper",
+                         name);
 }
 
 static int compare_names(const void *a, const void *b)

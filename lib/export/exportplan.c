@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "formats/bundle/archive.h"
+#include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 #include "lib/model/checkpoint.h"
 
@@ -36,7 +37,11 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     size_t first = p->from->rests + most_parts(p);
     int rc = grow((void **)&p->tensor, p->tensors, first, sizeof *p->tensor,
                   "the tensors of an export", err);
-    char *name = !rc ? fm_strdup(like->t.name, err) : NULL;
+    char whole[FM_ST_NAME_BYTES_MAX + 1];
+    bool wrap = p->wrapped && !(like->from && like->from->extra);
+    if (!rc && wrap)
+        rc = fm_hftext_name(whole, like->t.name, err);
+    char *name = !rc ? fm_strdup(wrap ? whole : like->t.name, err) : NULL;
     if (!name)
         return err->code;
     struct fm_planned_tensor *t = &p->tensor[p->tensors++];

@@ -85,6 +85,7 @@ struct fm_exportplan {
     size_t weight_files;   /* of these, made for `planned_for`; 0: none yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
+    bool wrapped; /* the export is the multimodal checkpoint, not its text class alone */
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
 

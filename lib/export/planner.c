@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "formats/tensor/hfcache.h"
+#include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
@@ -127,6 +128,8 @@ int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
         rc = check_values(p, err);
     if (!rc)
         rc = check_extra(p, err);
+    p->wrapped = !rc && options->keep_extra && options->layout->names == FM_NAMING_STOCK &&
+                 fm_hftext_wrapped(from->config_text, from->config_bytes);
     if (!rc)
         rc = keep_members(p, err);
     return rc ? rc : check_pad(p, err);

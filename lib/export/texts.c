@@ -13,6 +13,7 @@
 
 #include "formats/json/json.h"
 #include "formats/runtime/modeling.h"
+#include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
 #include "lib/export/trust.h"
@@ -211,6 +212,24 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
 
+/* The text class's config.json becomes the wrapper's, or is the text class's alone. */
+static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_jsonedit alone = {FM_HFTEXT_WRAPPER, NULL};
+    char *whole = NULL;
+    if (!fm_hftext_wrapped(*text, *size))
+        return FM_OK;
+    if (!p->wrapped)
+        return fm_jsonedit_set(text, size, &alone, 1, err);
+    int rc = fm_hftext_wrap(&whole, *text, *size, err);
+    if (rc)
+        return rc;
+    free(*text);
+    *text = whole;
+    *size = strlen(whole);
+    return FM_OK;
+}
+
 static int add_config(struct fm_exportplan *p, struct fm_err *err)
 {
     struct fm_texts_edit e = {.err = err};
@@ -227,6 +246,8 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)
         free(e.value[i]);
+    if (!e.rc)
+        e.rc = wrap_config(&text, &size, p, err);
     if (!e.rc)
         return fm_exportplan_add_file(p, "config.json", text, size, size, false, err);
     free(text);

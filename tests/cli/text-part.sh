@@ -54,6 +54,30 @@ fm-pack -q --export along --budget 0.4 --layout padded --keep-extra family.fm >/
 fm-verify -q --function --tokens "$tokens" --against family.fm along | sed 's/[0-9.]* [kM]B/SIZE/; s/loss.*differ/differ/'
 cat along/*.safetensors whole/*.safetensors | grep -ao 'mtp\.fc\.weight' | sort | uniq -c
 
+echo "== with all parts it is the whole again: the wrapper's config.json and names"
+grep -c fm_wrapper along/config.json whole/config.json
+python3 - "$model" <<'PYTHON'
+import glob, json, struct, sys
+def names(path):
+    out = set()
+    for file in glob.glob(path + "/*.safetensors"):
+        with open(file, "rb") as f:
+            size, = struct.unpack("<Q", f.read(8))
+            out |= {n for n in json.loads(f.read(size)) if "experts." not in n and "__" not in n}
+    return out
+have, want = names("along"), {n for n in names(sys.argv[1]) if not n.startswith(("full.", "grad."))}
+want = {n for n in want if n.startswith(("model.", "mtp.", "lm_head"))}
+print(len(have), "names,", "those of the original" if have == want else sorted(have ^ want))
+config, original = (json.load(open(d + "/config.json")) for d in ("along", sys.argv[1]))
+texts = [c.pop("text_config") for c in (config, original)]
+print("config.json:", "as it was" if config == original else "another")
+print("text_config:", "as it was" if all(texts[0][k] == v for k, v in texts[1].items()) else "another")
+PYTHON
+pack along third.fm
+fm-pack -q --export twice-along --budget 0.4 --layout padded --keep-extra third.fm >/dev/null
+cmp along/config.json twice-along/config.json && echo "and so again"
+rm -rf twice-along
+
 echo "== a name that two tensors would have"
 mkdir twice
 cp "$model"/config.json twice

@@ -53,6 +53,7 @@ make -s BUILD="$BUILD" "$BUILD/tests/judge/logprobs" "$BUILD/tests/judge/encode"
 export PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests/judge:$PATH PYTHONPATH=$PWD/golden/make
 status=0
 "$venv/bin/python" -u tests/judge/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
+"$venv/bin/python" -u tests/judge/wrapperjudge.py || status=1
 "$venv/bin/python" -u tests/judge/familyjudge.py || status=1
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
