@@ -148,7 +148,32 @@ FAMILIES = {
         "scoring_func": "sigmoid",
         "topk_method": "noaux_tc",
     },
+    "gpt_oss": {  # a window that closes, before a full layer and behind it
+        "head_dim": 32,
+        "sliding_window": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "qwen3_next": {
+        "intermediate_size": 160,
+        "shared_expert_intermediate_size": 96,
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "full_attention_interval": 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    },
 }
+UNFUSED = ("gpt_oss",)  # experts with biases: fm-pack has no fused layout of them
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
 # Exports: row of the table -> options of fm-pack.  `layer fused` is the one for fused kernels.
@@ -251,6 +276,8 @@ def make_exports(family, calib, folder):
     widths = json.loads((capped / "fm-export.json").read_text())["widths"]
     family.channels = sum(map(sum, widths))
     for row, options in EXPORTS.items():
+        if row == "layer fused" and family.name in UNFUSED:
+            continue
         family.paths[row] = export(row, 0 if row == "elastic" else BUDGET, *options)
     family.paths["elastic compiled"] = family.paths[CAPPED] = family.paths["elastic"]
 
@@ -264,7 +291,8 @@ def measure_ours(family, folder):
     for row in ("uniform", "layer"):
         family.ours[row] = [logprobs(row)]
     family.ours |= {"original": [full], "padded": [member], "ragged": [member]}
-    family.ours["layer fused"] = family.ours["layer"]
+    if family.name not in UNFUSED:
+        family.ours["layer fused"] = family.ours["layer"]
     family.ours["elastic"] = family.ours["elastic compiled"] = [full, member, full]
     family.ours[CAPPED] = [member, logprobs("further"), member]
 
@@ -294,6 +322,8 @@ def cells_for(family, client):
 def asked(name, row, client):
     """Is that cell worth a run?  Our package for SGLang is asked for what it adds, and for the
     switch; SGLang alone knows one width of fused experts for all layers."""
+    if row == "layer fused" and name in UNFUSED:
+        return False
     if client == "sglang + fm_sglang":
         more = (*STOCK, "ragged", "layer") if name == "phimoe" else ()
         return row in ("layer fused", "elastic", CAPPED, *more)

@@ -110,13 +110,13 @@ def make(model, layers):
     return total
 
 
-def make_tokens(path, count):
+def make_tokens(path, count, vocabulary):
     draw = random.Random(3)
     head = "{'descr': '<i4', 'fortran_order': False, 'shape': (%d,), }" % count
     head += " " * (-(len(head) + 11) % 64) + "\n"
     with open(path, "wb") as f:
         f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head.encode())
-        f.write(struct.pack(f"<{count}i", *(draw.randrange(CONFIG["vocab_size"]) for _ in range(count))))
+        f.write(struct.pack(f"<{count}i", *(draw.randrange(vocabulary) for _ in range(count))))
 
 
 def size_of(path):
@@ -155,9 +155,11 @@ def run(bin, tool, *args, made=None, dry=True):
         sys.exit(f"{tool} ended with status {process.returncode}")
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--layers", type=int, default=12)
+def main(name, make, vocabulary, layers=12):
+    """make(DIR, LAYERS) writes the checkpoint and gives its bytes."""
+    p = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--layers", type=int, default=layers)
     p.add_argument("--memory", default="8GiB")
     p.add_argument("--tokens", type=int, default=2048)
     p.add_argument("--precision", default="f32")
@@ -166,12 +168,12 @@ def main():
     p.add_argument("--keep", action="store_true")
     o = p.parse_args()
     build = os.environ.get("BUILD", "build")
-    bin, where = os.path.join(build, "bin"), o.dir or os.path.join(build, "moonlight")
+    bin, where = os.path.join(build, "bin"), o.dir or os.path.join(build, name)
     os.makedirs(where)
-    at = lambda name: os.path.join(where, name)
+    at = lambda file: os.path.join(where, file)
     try:
         print(f"checkpoint: {make(at('model'), o.layers) / 1e9:.2f} GB, {o.layers} layers", flush=True)
-        make_tokens(at("tokens.npy"), o.tokens)
+        make_tokens(at("tokens.npy"), o.tokens, vocabulary)
         common = ["--memory", o.memory, "--quiet"]
         run(bin, "fm-rank", "--model", at("model"), "--tokens", at("tokens.npy"), "--seq-len", "256",
             "--precision", o.precision, *common, "-o", at("ranking"), made=at("ranking"))
@@ -189,4 +191,5 @@ def main():
             shutil.rmtree(where)
 
 
-main()
+if __name__ == "__main__":
+    main("moonlight", make, CONFIG["vocab_size"])
