@@ -254,6 +254,16 @@ bool fm_finish_reached(struct fm_trainer *t, const struct fm_masks *f, double *c
         warn_learned(t, *came_to);
     if (!is_short(t, f, end))
         return false;
+    uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
+    if (m == FM_METHOD_UNIFORM && narrow > o->width_multiple &&
+        (!o->actions || narrow > t->actions.width[0])) {
+        fm_run_warn(
+            t->task.run,
+            "the last mask removes %.4f of the channels, not --until %s: every expert has %u "
+            "of %d there, and with the next fewer more would go; give a higher --until",
+            fm_masks_budget(f, f->count - 1), o->until, narrow, f->I);
+        return false;
+    }
     bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
     fm_run_warn(t->task.run,
                 "the last mask removes %.4f of the channels, not --until %s: experts are at their "
