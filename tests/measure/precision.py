@@ -94,7 +94,7 @@ class Study:
 def families(study, seed):
     methods = {"saliency": ("--method", "saliency", "--budget-step", "0.2")}
     if study.steps:
-        methods["learned"] = ("--steps", study.steps)
+        methods["learned"] = ("--method", "learned", "--steps", study.steps, "--budget-step", "0.2", "--until", "0.6")
     for name, method in methods.items():
         for precision in PRECISIONS:
             rows = study.losses(name, seed, precision, study.rank(seed, precision), *method)
