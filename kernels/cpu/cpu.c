@@ -31,6 +31,7 @@ static void fill_bf16(void)
     cpu_bf16.operand = FM_BF16;
     cpu_bf16.gemm = cpu_bf16_gemm;
     cpu_bf16.channel_scores = cpu_bf16_channel_scores;
+    cpu_bf16.channel_scores_each = cpu_bf16_channel_scores_each;
 }
 
 const struct fm_ops *fm_ops_cpu_bf16(void)

@@ -59,12 +59,13 @@ void fm_amx_multiply(float *d, int ld, bool add, const uint16_t *left, const uin
                      int steps);
 
 /*
- * Adds into s (I) the sum over the `per` rows i of channel i / per, and over H, of (W dW)^2, where
- * dW (per I, H) = a^T b is made in float32, 32 x 32 values at a time, and dropped.  a (n, per I)
- * and b (n, H) are BF16, W (per I, H) F32 or BF16.
+ * Adds into s (I) the sum over the `per` rows i of channel i / per, over H and over the batches, of
+ * (W dW)^2, where dW (per I, H) = a^T b of a batch is made in float32, 32 x 32 values at a time,
+ * and dropped.  a (n, per I) and b (n, H) are BF16, W (per I, H) F32 or BF16; batch p of `parts`
+ * has rows [first[p] - first[0], first[p + 1] - first[0]).
  */
 void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
-                       int n, int I, int H);
+                       const int32_t *first, int parts, int I, int H);
 
 /* C (M, N) = op(A) op(B) + beta C as in kernels.h, sums in float32 in the order of K.  K > 0. */
 void fm_cpu_amx_gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, int lda,

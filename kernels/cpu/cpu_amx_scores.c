@@ -1,7 +1,10 @@
 /*
- * dW = a^T b in blocks of 32 x 32 values, summed over all n rows, so that a block goes to memory
- * once, to be squared against W.  oneDNN has nothing like it: its products end in an array as large
- * as the weights, and making and reading that takes longer than the product.
+ * dW = a^T b in blocks of 32 x 32 values, summed over all rows of a batch, so that a block goes to
+ * memory once, to be squared against W.  oneDNN has nothing like it: its products end in an array
+ * as large as the weights, and making and reading that takes longer than the product.
+ *
+ * Of many small experts a batch has few rows, and reading W takes longer than the product, so that
+ * blocks of several batches are made before W is looked at.
  *
  * As in cpu_scores.c, W is taken 2^32 times as large, so that squares of small gradients do not
  * underflow.
@@ -20,6 +23,7 @@ enum {
     TASK_ROWS = 8 * BLOCK,
     PACK_COLS = 8 * BLOCK,
     AHEAD = 2 * BLOCK,     /* columns */
+    AT_ONCE = 4,           /* batches whose blocks the first-level cache keeps */
     CACHE_BYTES = 1 << 20, /* of b that a second-level cache keeps while panels of a go by */
 };
 
@@ -30,10 +34,13 @@ struct amx {
     int per;
     struct fm_in W;
     const uint16_t *a, *b;
-    int n, rows, I, H; /* rows of W: per I */
-    int steps;         /* pieces of a panel */
-    size_t panel;      /* numbers of one */
-    uint16_t *packed;  /* b: panel j at j panel */
+    const int32_t *first; /* (parts + 1) rows of batches, from first[0] on */
+    int parts;
+    int rows, I, H;   /* rows of W: per I */
+    size_t panel;     /* numbers of a panel of each batch, one batch after another, */
+    size_t *at;       /* (parts + 1) where a batch's panels begin: of one column or row tile */
+    uint16_t *packed; /* b: batch p's panel j at tiles at[p] + j (at[p + 1] - at[p]) */
+    size_t tiles;     /* of b */
 };
 
 static int at_most(int n, int most)
@@ -41,20 +48,37 @@ static int at_most(int n, int most)
     return n < 0 ? 0 : n < most ? n : most;
 }
 
+static int rows_of(const struct amx *x, int p)
+{
+    return x->first[p + 1] - x->first[p];
+}
+
+/* Numbers of a panel of batch p. */
+static size_t panel_of(const struct amx *x, int p)
+{
+    return x->at[p + 1] - x->at[p];
+}
+
 /* PACK_COLS columns of b. */
 static void pack_columns(void *arg, int index)
 {
     const struct amx *x = arg;
     int j = index * PACK_COLS;
-    fm_amx_pack_columns(x->packed + (size_t)j / TILE * x->panel, x->b + j, x->H,
-                        at_most(x->H - j, PACK_COLS), x->n);
+    for (int p = 0; p < x->parts; p++) {
+        uint16_t *to = x->packed + x->tiles * x->at[p] + (size_t)(j / TILE) * panel_of(x, p);
+        const uint16_t *from = x->b + (size_t)(x->first[p] - x->first[0]) * (size_t)x->H;
+        fm_amx_pack_columns(to, from + j, x->H, at_most(x->H - j, PACK_COLS), rows_of(x, p));
+    }
 }
 
-/* BLOCK columns of a, from `first` on. */
-static void pack_rows(uint16_t *to, const struct amx *x, int first)
+/* BLOCK columns of a, from `row` on: two panels of every batch, one batch after another. */
+static void pack_rows(uint16_t *to, const struct amx *x, int row)
 {
-    struct fm_amx_operand a = {x->a + first, x->rows, false};
-    fm_amx_pack(to, a, false, at_most(x->rows - first, BLOCK), x->n);
+    for (int p = 0; p < x->parts; p++) {
+        const uint16_t *from = x->a + (size_t)(x->first[p] - x->first[0]) * (size_t)x->rows;
+        struct fm_amx_operand a = {from + row, x->rows, false};
+        fm_amx_pack(to + 2 * x->at[p], a, false, at_most(x->rows - row, BLOCK), rows_of(x, p));
+    }
 }
 
 /* The first `count` of 16. */
@@ -71,9 +95,10 @@ TARGET static inline __m512 load_weights(struct fm_in W, size_t at, __mmask16 ma
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16));
 }
 
-/* lane (rows, TILE) += (W d)^2 of `rows` rows of W from `row` on, columns [j, j + BLOCK). */
-TARGET static void square(float *lane, const struct amx *x, const float *d, int row, int rows,
-                          int j)
+/* lane (rows, TILE) += (W d)^2 of `count` blocks d, of `rows` rows of W from `row` on, columns
+ * [j, j + BLOCK). */
+TARGET static void square(float *lane, const struct amx *x, const float *d, int count, int row,
+                          int rows, int j)
 {
     const __m512 up = _mm512_set1_ps(0x1p32f);
     for (int i = 0; i < rows; i++, lane += TILE, d += BLOCK) {
@@ -81,8 +106,11 @@ TARGET static void square(float *lane, const struct amx *x, const float *d, int 
         __m512 sum = _mm512_loadu_ps(lane);
         for (int half = 0; half < BLOCK && j + half < x->H; half += TILE) {
             __m512 w = load_weights(x->W, at + half, mask_of(x->H - j - half));
-            __m512 v = _mm512_mul_ps(_mm512_mul_ps(w, up), _mm512_loadu_ps(d + half));
-            sum = _mm512_fmadd_ps(v, v, sum);
+            w = _mm512_mul_ps(w, up);
+            for (int p = 0; p < count; p++) {
+                __m512 v = _mm512_mul_ps(w, _mm512_loadu_ps(d + p * BLOCK * BLOCK + half));
+                sum = _mm512_fmadd_ps(v, v, sum);
+            }
         }
         _mm512_storeu_ps(lane, sum);
     }
@@ -109,6 +137,26 @@ static int find_columns(const struct amx *x)
     return cols > 0 ? cols : BLOCK;
 }
 
+/* The block at (row, j), left the panels of its rows: as many batches at a time as the cache keeps.
+ */
+static void score_block(float *lane, const struct amx *x, const uint16_t *left, int row, int rows,
+                        int j)
+{
+    float d[AT_ONCE * BLOCK * BLOCK];
+    for (int p = 0; p < x->parts;) {
+        int count = 0;
+        for (; count < AT_ONCE && p < x->parts; p++) {
+            size_t panel = panel_of(x, p);
+            if (panel == 0)
+                continue;
+            const uint16_t *right = x->packed + x->tiles * x->at[p] + (size_t)(j / TILE) * panel;
+            fm_amx_multiply(d + count++ * BLOCK * BLOCK, BLOCK, false, left + 2 * x->at[p], right,
+                            (int)(panel / FM_AMX_PIECE));
+        }
+        square(lane, x, d, count, row, rows, j);
+    }
+}
+
 /* TASK_ROWS rows of W. */
 TARGET static void score_rows(void *arg, int index)
 {
@@ -116,7 +164,7 @@ TARGET static void score_rows(void *arg, int index)
     int first = index * TASK_ROWS, cols = find_columns(x);
     int rows = x->rows - first < TASK_ROWS ? x->rows - first : TASK_ROWS;
     int blocks = (rows + BLOCK - 1) / BLOCK;
-    float lane[TASK_ROWS * TILE] = {0}, d[BLOCK * BLOCK];
+    float lane[TASK_ROWS * TILE] = {0};
     struct fm_mark mark = fm_scratch_mark();
     uint16_t *a = fm_scratch((size_t)blocks * 2 * x->panel * sizeof *a);
     for (int i = 0; i < blocks; i++)
@@ -126,9 +174,8 @@ TARGET static void score_rows(void *arg, int index)
         for (int r = 0; r < rows; r += BLOCK)
             for (int j = from; j < x->H && j < from + cols; j += BLOCK) {
                 fetch_weights(x, first + r, j + AHEAD);
-                fm_amx_multiply(d, BLOCK, false, a + (size_t)(r / TILE) * x->panel,
-                                x->packed + (size_t)(j / TILE) * x->panel, x->steps);
-                square(lane + r * TILE, x, d, first + r, rows - r < BLOCK ? rows - r : BLOCK, j);
+                score_block(lane + r * TILE, x, a + (size_t)(r / TILE) * x->panel, first + r,
+                            rows - r < BLOCK ? rows - r : BLOCK, j);
             }
     fm_amx_end();
     for (int r = 0; r < rows; r++) {
@@ -141,17 +188,22 @@ TARGET static void score_rows(void *arg, int index)
 }
 
 void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
-                       int n, int I, int H)
+                       const int32_t *first, int parts, int I, int H)
 {
-    if (n <= 0)
+    if (first[parts] <= first[0])
         return;
     struct fm_mark mark = fm_scratch_mark();
-    struct amx x = {.s = s, .per = per, .W = W, .a = a, .b = b, .n = n, .I = I, .H = H};
-    int blocks = (H + BLOCK - 1) / BLOCK;
+    struct amx x = {.s = s, .per = per, .W = W, .a = a, .b = b, .I = I, .H = H};
+    x.first = first;
+    x.parts = parts;
     x.rows = per * I;
-    x.steps = fm_amx_steps(n);
-    x.panel = (size_t)x.steps * FM_AMX_PIECE;
-    x.packed = fm_scratch((size_t)blocks * 2 * x.panel * sizeof *x.packed);
+    x.at = fm_scratch(((size_t)parts + 1) * sizeof *x.at);
+    x.at[0] = 0;
+    for (int p = 0; p < parts; p++)
+        x.at[p + 1] = x.at[p] + (size_t)fm_amx_steps(first[p + 1] - first[p]) * FM_AMX_PIECE;
+    x.panel = x.at[parts];
+    x.tiles = (size_t)((H + BLOCK - 1) / BLOCK) * 2;
+    x.packed = fm_scratch(x.tiles * x.panel * sizeof *x.packed);
     fm_pool_for((H + PACK_COLS - 1) / PACK_COLS, pack_columns, &x);
     fm_pool_for((x.rows + TASK_ROWS - 1) / TASK_ROWS, score_rows, &x);
     fm_scratch_release(mark);
@@ -160,8 +212,8 @@ void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, co
 #else
 
 void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
-                       int n, int I, int H)
+                       const int32_t *first, int parts, int I, int H)
 {
-    (void)s, (void)per, (void)W, (void)a, (void)b, (void)n, (void)I, (void)H;
+    (void)s, (void)per, (void)W, (void)a, (void)b, (void)first, (void)parts, (void)I, (void)H;
 }
 #endif

@@ -253,14 +253,22 @@ void cpu_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, stru
     fm_cpu_tile_scores(fm_cpu_tile_get(0), s, gate_up, down, dgu, x, h, dy, n, I, H);
 }
 
-/* The same by matrix registers. */
-static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n,
-                      int I, int H)
+void cpu_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
+                             struct fm_in x, struct fm_in h, struct fm_in dy, const int32_t *first,
+                             int parts, int I, int H)
+{
+    fm_scores_each(cpu_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
+}
+
+/* By matrix registers, of batches each by itself. */
+static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B,
+                      const int32_t *first, int parts, int I, int H)
 {
     struct fm_mark mark = fm_scratch_mark();
-    A = fm_cpu_as(A, FM_BF16, (size_t)n * per * I);
-    B = fm_cpu_as(B, FM_BF16, (size_t)n * H);
-    fm_cpu_amx_scores(s, per, W, A.data, B.data, n, I, H);
+    size_t n = (size_t)(first[parts] - first[0]);
+    A = fm_cpu_as(A, FM_BF16, n * per * I);
+    B = fm_cpu_as(B, FM_BF16, n * H);
+    fm_cpu_amx_scores(s, per, W, A.data, B.data, first, parts, I, H);
     fm_scratch_release(mark);
 }
 
@@ -268,10 +276,23 @@ void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down,
                              struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {
     if (fm_cpu_amx()) {
-        score_amx(s, 2, gate_up, dgu, x, n, I, H);
-        score_amx(s, 1, down, h, dy, n, I, H);
+        const int32_t first[] = {0, n};
+        cpu_bf16_channel_scores_each(s, gate_up, down, dgu, x, h, dy, first, 1, I, H);
         return;
     }
     score(s, 2, gate_up, dgu, x, n, I, H, fm_cpu_bf16_product, NULL);
     score(s, 1, down, h, dy, n, I, H, fm_cpu_bf16_product, NULL);
+}
+
+void cpu_bf16_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
+                                  struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
+                                  const int32_t *first, int parts, int I, int H)
+{
+    if (!fm_cpu_amx()) {
+        fm_scores_each(cpu_bf16_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I,
+                       H);
+        return;
+    }
+    score_amx(s, 2, gate_up, dgu, x, first, parts, I, H);
+    score_amx(s, 1, down, h, dy, first, parts, I, H);
 }

@@ -123,3 +123,23 @@ void ref_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, stru
     }
     fm_scratch_release(mark);
 }
+
+void fm_scores_each(fm_scores *scores, double *s, struct fm_in gate_up, struct fm_in down,
+                    struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
+                    const int32_t *first, int parts, int I, int H)
+{
+    for (int p = 0; p < parts; p++) {
+        size_t at = (size_t)(first[p] - first[0]), wide = at * (size_t)I, rows = at * (size_t)H;
+        int n = first[p + 1] - first[p];
+        if (n > 0)
+            scores(s, gate_up, down, fm_element(dgu, 2 * wide), fm_element(x, rows),
+                   fm_element(h, wide), fm_element(dy, rows), n, I, H);
+    }
+}
+
+void ref_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
+                             struct fm_in x, struct fm_in h, struct fm_in dy, const int32_t *first,
+                             int parts, int I, int H)
+{
+    fm_scores_each(ref_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
+}

@@ -33,6 +33,16 @@ int32_t fm_largest_left(const float *x, const int32_t *ids, int n, int E);
 /* The entries of cpu whose products have bfloat16 operands. */
 void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                    struct fm_in B, int ldb, float beta, float *C, int ldc);
+/* channel_scores of one table; channel_scores_each by it, batch by batch. */
+typedef void fm_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
+                       struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H);
+void fm_scores_each(fm_scores *scores, double *s, struct fm_in gate_up, struct fm_in down,
+                    struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
+                    const int32_t *first, int parts, int I, int H);
+
+void cpu_bf16_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
+                                  struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
+                                  const int32_t *first, int parts, int I, int H);
 void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                              struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H);
 

@@ -64,6 +64,14 @@ static void note_channel_scores(double *s, struct fm_in gate_up, struct fm_in do
     meter_channel_scores(s, gate_up, down, dgu, x, h, dy, n, I, H);
 }
 
+static void note_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
+                                     struct fm_in dgu, struct fm_in x, struct fm_in h,
+                                     struct fm_in dy, const int32_t *first, int parts, int I, int H)
+{
+    note_product(FM_METER_channel_scores_each, 3 * I, H, first[parts] - first[0]);
+    meter_channel_scores_each(s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
+}
+
 const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 {
     static struct fm_ops table = {
@@ -78,6 +86,7 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
     table.operand = ops->operand;
     table.gemm = note_gemm;
     table.channel_scores = note_channel_scores;
+    table.channel_scores_each = note_channel_scores_each;
     base = ops;
     for (int i = 0; i < FM_METER_STAGES; i++) {
         flops[i] = 0;
@@ -109,5 +118,6 @@ int fm_meter_stages(struct fm_meter_stage stage[FM_METER_STAGES])
 
 double fm_meter_flops(void)
 {
-    return flops[FM_METER_gemm] + flops[FM_METER_channel_scores];
+    return flops[FM_METER_gemm] + flops[FM_METER_channel_scores] +
+           flops[FM_METER_channel_scores_each];
 }

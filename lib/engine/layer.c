@@ -326,6 +326,14 @@ static void show(const struct experts *x, const struct fm_expert_view *all, stru
     const struct fm_pass *p = x->pass;
     size_t r = (size_t)p->config->expert->rows, n;
     size_t H = (size_t)p->config->H, f = (size_t)full, k = (size_t)all->width;
+    if (x->visitor->spans) {
+        struct fm_expert_view v = view_part(x, all, s.part, s.part, &n);
+        v.n = all->n;
+        v.parts = s.end - s.part;
+        v.first = x->inner->first + (size_t)all->expert * (size_t)p->parts + s.part;
+        x->visitor->expert(x->visitor->self, &v);
+        return;
+    }
     for (int i = s.part; i < s.end; i++) {
         struct fm_expert_view v = view_part(x, all, s.part, i, &n);
         v.h = fm_element(v.h, n * f);

@@ -80,6 +80,9 @@ struct fm_expert_view {
     int expert, lane, batch;
     int slot;                   /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
     int n;                      /* rows routed here, > 0 */
+    int parts;                  /* of a visitor with `spans`: micro-batches from `batch` on, whose
+                                   rows these are; others: 0 */
+    const int32_t *first;       /* (parts + 1) the host's: where their rows begin, less first[0] */
     const int32_t *rows;        /* (n) token index among the micro-batches that go through the layer
                                    together, ascending */
     int width, cap;             /* channels the lane uses, channels in memory */
@@ -99,6 +102,9 @@ struct fm_visitor {
     void *self;
     /* The visitor is called on the way forward instead, with every lane; no lane has `backward`. */
     bool forward;
+    /* Of several micro-batches that go back together `expert` sees all rows at once, and puts what
+     * it keeps of them into the slot of the first. */
+    bool spans;
     /*
      * All losses of the sweep are known: measure is (batches, lanes).  May set
      * scale (lanes), 1 before, which multiplies that lane's gradient.  NULL: not wanted.

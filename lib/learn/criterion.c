@@ -166,8 +166,13 @@ void fm_criterion_add(const struct fm_criterion_adder *a, double *sums,
         add_forward(a, sums, v);
         return;
     }
-    a->ops->channel_scores(sums, a->ones ? ones : v->gate_up, a->ones ? ones : v->down, v->dgu,
-                           v->x, v->h, v->dy, v->n, a->I, a->H);
+    if (v->parts > 0)
+        a->ops->channel_scores_each(sums, a->ones ? ones : v->gate_up, a->ones ? ones : v->down,
+                                    v->dgu, v->x, v->h, v->dy, v->first, v->parts, a->I, a->H);
+    else
+        a->ops->channel_scores(sums, a->ones ? ones : v->gate_up, a->ones ? ones : v->down, v->dgu,
+                               v->x, v->h, v->dy, v->n, a->I, a->H);
+    assert(v->parts == 0 || !v->gate_up_bias);
     if (v->gate_up_bias)
         a->ops->bias_scores(sums, a->ones ? a->ones : v->gate_up_bias, v->dgu, v->n, a->I);
 }

@@ -204,8 +204,11 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
     bool backward = fm_criterion_backward(s->criterion);
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
+    /* In float32 every batch's scores are added by themselves, and biases' in any case. */
+    bool spans = backward && s->task->ops->operand != FM_F32 && !s->task->config->expert->bias;
     struct fm_visitor visitor = {.self = s,
                                  .forward = !backward,
+                                 .spans = spans,
                                  .layer_begin = begin_layer,
                                  .expert = score_expert,
                                  .commit = add_batch,

@@ -347,6 +347,8 @@ static void run_bf16_expert(const struct fm_ops *ops, const int *z, struct outpu
     ops->dot_rows(give(o, floats(n), n, TOL_SUM), h, fm_f32(dh), n, I, k);
     ops->channel_sums(give_doubles(o, I, TOL_EACH), h, fm_f32(dh), n, I);
     ops->channel_scores(give_doubles(o, I, TOL_SUM), w, down, d, x, h, dy, n, I, H);
+    const int32_t first[] = {7, 7 + n / 3, 7 + n / 3, 7 + n};
+    ops->channel_scores_each(give_doubles(o, I, TOL_SUM), w, down, d, x, h, dy, first, 3, I, H);
     ops->split_pairs(even, odd, d, n, I, k);
     give_bf16(o, even, kept);
     give_bf16(o, odd, kept);

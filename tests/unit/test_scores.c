@@ -60,7 +60,7 @@ static void scores_agree_by_matrix_registers(void **state)
         double *want = zeros(I), *s = zeros(I);
         fm_ops_ref()->channel_scores(want, fm_f32(weights), fm_f32(down), fm_f32(dgu), fm_f32(x),
                                      fm_f32(h), fm_f32(none), n, I, H);
-        fm_cpu_amx_scores(s, 2, W, a.data, b.data, n, I, H);
+        fm_cpu_amx_scores(s, 2, W, a.data, b.data, (const int32_t[]){0, n}, 1, I, H);
         expect_doubles(s, want, (size_t)I, TOL_SUM, "score");
         check_guards();
         free_arrays();
