@@ -62,6 +62,8 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_run_options *run = &cli->run;
     const char *warning = NULL;
+    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* else rank 0 would wait for a stream */
+        run->input = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
         fm_comm_open(&run->comm, fm_wire_linked, cli->alone, &warning, err))
         return err->code;

@@ -84,6 +84,9 @@ said <err
 "$MPIRUN" -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked : \
     -n 1 "$mpi/fm-train" "${train[@]:1}" --dry-run -o other ranked 2>err >out
 said <err
+"$MPIRUN" -n 1 "$mpi/fm-train" "${train[@]:1}" -o other : \
+    -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked <trained 2>err >out
+said <err
 echo "# the failure of one"
 "$MPIRUN" -n 1 "$mpi/fm-rank" "${rank[@]:1}" -o other : \
     -n 1 "$mpi/fm-rank" "${rank[@]:1}" --tokens missing -o other 2>err >out
