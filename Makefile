@@ -120,7 +120,12 @@ $(BUILD)/kernels/%.c.o $(BUILD)/pic/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS +=
 $(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
 $(BUILD)/lib/bench/pytorch.c.o: formats/runtime/torch_experts.py
-$(BUILD)/lib/page/pagetext.c.o: $(wildcard lib/page/page.html lib/page/page.css lib/page/page.js)
+PAGE_SCRIPT := lib/page/page.js lib/page/charts.js lib/page/maps.js
+# Digests as a page's policy has them: SHA-256 in base64.
+digest_of = $(shell cat $(1) | sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64)
+PAGE_DIGESTS = -DFM_PAGE_SCRIPT_SHA256='"$(call digest_of,$(PAGE_SCRIPT))"' -DFM_PAGE_STYLE_SHA256='"$(call digest_of,lib/page/page.css)"'
+$(BUILD)/lib/page/pagetext.c.o: FLAGS += $(PAGE_DIGESTS)
+$(BUILD)/lib/page/pagetext.c.o: lib/page/page.html lib/page/page.css $(PAGE_SCRIPT)
 
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)

@@ -1,5 +1,6 @@
 /*
- * Template, style and script are files beside this one, which the assembler puts in; a word between
+ * Template, style and script are files beside this one, which the assembler puts in (the script is
+ * page.js, charts.js and maps.js, one behind the other); a word between
  * two '@' of the template is a place that is filled.
  *
  * What came from files stands in the page at two places.  In the title it is escaped as HTML.  All
@@ -15,13 +16,13 @@
 #include <string.h>
 
 #include "lib/base/printable.h"
-#include "lib/page/sha256.h"
 
 __asm__(".pushsection .rodata\n"
         ".globl fm_page_template, fm_page_style, fm_page_script\n"
         "fm_page_template: .incbin \"lib/page/page.html\"\n.byte 0\n"
         "fm_page_style: .incbin \"lib/page/page.css\"\n.byte 0\n"
-        "fm_page_script: .incbin \"lib/page/page.js\"\n.byte 0\n"
+        "fm_page_script: .incbin \"lib/page/page.js\"\n"
+        ".incbin \"lib/page/charts.js\"\n.incbin \"lib/page/maps.js\"\n.byte 0\n"
         ".popsection\n");
 extern const char fm_page_template[], fm_page_style[], fm_page_script[];
 
@@ -62,15 +63,11 @@ int fm_pagetext_json(struct fm_text *t, const char *json, struct fm_err *err)
     return whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the page");
 }
 
+/* The Makefile takes the digests of the files. */
 static void say_policy(struct fm_text *t)
 {
-    char script[FM_SHA256_TEXT], style[FM_SHA256_TEXT];
-    fm_sha256_base64(script, fm_page_script, strlen(fm_page_script));
-    fm_sha256_base64(style, fm_page_style, strlen(fm_page_style));
-    fm_text_printf(t,
-                   "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; "
-                   "base-uri 'none'; form-action 'none'",
-                   script, style);
+    say(t, "default-src 'none'; script-src 'sha256-" FM_PAGE_SCRIPT_SHA256
+           "'; style-src 'sha256-" FM_PAGE_STYLE_SHA256 "'; base-uri 'none'; form-action 'none'");
 }
 
 int fm_pagetext_make(struct fm_text *page, const char *title, const char *data, struct fm_err *err)

@@ -1,5 +1,4 @@
-/* A page's parts by themselves: the digest of its policy, words of strangers in HTML and in a
- * script, and masks as text. */
+/* A page's parts by themselves: words of strangers in HTML and in a script, and masks as text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,32 +11,6 @@
 
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
-#include "lib/page/sha256.h"
-
-/* Lengths around the ends of blocks; from Python's hashlib. */
-static void digests_are_those_of_sha256(void **state)
-{
-    static const struct {
-        size_t size;
-        const char *digest;
-    } known[] = {{0, "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="},
-                 {55, "n0OQ+NMMLdkuyfCVtl4rmumwqSWlJY4kHJ8ekQ9zQxg="},
-                 {56, "s1Q5pKxvCUi21vnjxq8PX1kM4g8b3nCQ73lwaG7Gc4o="},
-                 {63, "fT50oF19sVvOStnsBljqmOPwbu7PFrTG//LaRX3cLzQ="},
-                 {64, "/+BU/nrgy23GXDr5th1SCfQ5hR20PQulmXM33xVGaOs="},
-                 {119, "MeulHDE6XAgiat8Y1KNZz9/Y0ugWsT9K+VL36mWE3Ps="},
-                 {120, "Lz0zVDLHC1gK8Ojhs2dKfAINaDql9zqq7f3FWvkEwhw="},
-                 {1000, "Qe3s5C1j6Nm/UVqbppMuHCDLyfWl0TRkWttdsblzfqM="}};
-    char text[FM_SHA256_TEXT], a[1000];
-    (void)state;
-    memset(a, 'a', sizeof a);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        fm_sha256_base64(text, a, known[i].size);
-        assert_string_equal(text, known[i].digest);
-    }
-    fm_sha256_base64(text, "abc", 3);
-    assert_string_equal(text, "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
-}
 
 static void words_are_escaped_where_they_stand(void **state)
 {
@@ -99,7 +72,6 @@ static void masks_are_what_differs_from_the_one_before(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digests_are_those_of_sha256),
         cmocka_unit_test(words_are_escaped_where_they_stand),
         cmocka_unit_test(a_page_is_its_template_filled),
         cmocka_unit_test(masks_are_what_differs_from_the_one_before),

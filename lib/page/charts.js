@@ -1,0 +1,270 @@
+/* ---- charts: the function of page.js goes on ---- */
+
+const metrics = [
+  { name: "Cross-entropy", unit: "nats per token, lower is better", at: 2, show: loss },
+  { name: "Divergence (KL)", unit: "nats per token from the full model, lower is better", at: 3, show: loss },
+  { name: "Top-1 agreement", unit: "tokens where it is the full model's, higher is better", at: 4, show: percent },
+];
+const dashes = ["", "7 3", "2 3", "9 3 2 3", "12 3", "4 4"];
+const field = { width: 350, height: 245, left: 48, right: 10, top: 10, bottom: 38 };
+
+/* Steps of 1, 2 or 5 times a power of ten, seven at the most. */
+function ticks(low, high) {
+  const span = high - low || Math.abs(high) || 1, power = 10 ** Math.floor(Math.log10(span / 6));
+  const step = [1, 2, 5, 10].map((f) => f * power).find((s) => span / s <= 7);
+  const out = [];
+  for (let i = Math.ceil(low / step - 1e-9); i <= Math.floor(high / step + 1e-9); i++) out.push(i * step);
+  return out;
+}
+
+/* Ends of an axis: of the family's own figures, so that a control that is far off does not flatten
+ * them, or of all. */
+function extent(series, at, own) {
+  let low = Infinity, high = -Infinity;
+  for (const s of series)
+    for (const p of s.points) {
+      if (p[at] === null) continue;
+      if (own && s.role !== "family" && s.role !== "before" && s.role !== "after") continue;
+      low = Math.min(low, p[at]);
+      high = Math.max(high, p[at]);
+    }
+  return [low, high];
+}
+
+function yRange(set, series, metric) {
+  const families = series.filter((s) => s.role !== "control" && s.role !== "rival");
+  let [low, high] = extent(series, metric.at, !state.whole && families.length > 0);
+  if (!state.whole && families.length === 0 && set.full && metric.at === 2)
+    high = Math.min(high, 2 * set.full);
+  if (!state.whole && families.length > 0) { // a quarter more for the others
+    const [least, most] = extent(series, metric.at, false), more = 0.25 * (high - low || 0.1);
+    if (metric.at === 4) low = Math.max(least, low - more);
+    else high = Math.min(most, high + more);
+    if (metric.at === 4) high = Math.max(high, most);
+    else low = Math.min(low, least);
+  }
+  if (metric.at === 2 && set.full !== undefined) low = Math.min(low, set.full);
+  if (!(high > low)) { low -= 0.05; high += 0.05; }
+  const pad = 0.04 * (high - low);
+  return [metric.at === 4 || low > 0 ? low - pad : low, metric.at === 4 ? Math.min(1, high + pad) : high + pad];
+}
+
+function marker(x, y, style, title) {
+  const classes = "mark c" + (style % 8), shape = Math.floor(style / 8) % 3;
+  const extra = title ? [svg("title", {}, title)] : [];
+  if (shape === 1) return svg("rect", { x: x - 2.5, y: y - 2.5, width: 5, height: 5, class: classes + " hollow" }, ...extra);
+  if (shape === 2) return svg("path", { d: `M${x} ${y - 3.5}l3.5 6h-7z`, class: classes + " hollow" }, ...extra);
+  return svg("circle", { cx: x, cy: y, r: 2.5, class: classes + " f" + (style % 8) }, ...extra);
+}
+
+const axisText = (v) => (state.axis === 1 ? bytes(v) : (100 * v).toFixed(v && v < 0.01 ? 1 : 0) + " %");
+
+function gridOf(scale, xs, ys, metric) {
+  const g = svg("g", { "aria-hidden": "true" });
+  const { left, top, width, height, right, bottom } = field;
+  for (const v of xs) {
+    g.append(svg("path", { d: `M${scale.x(v)} ${top}V${height - bottom}`, class: "grid" }));
+    g.append(svg("text", { x: scale.x(v), y: height - bottom + 15, "text-anchor": "middle" }, axisText(v)));
+  }
+  for (const v of ys) {
+    const text = metric.at === 4 ? (100 * v).toFixed(0) + " %" : String(+v.toPrecision(6));
+    g.append(svg("path", { d: `M${left} ${scale.y(v)}H${width - right}`, class: "grid" }));
+    g.append(svg("text", { x: left - 6, y: scale.y(v) + 4, "text-anchor": "end" }, text));
+  }
+  g.append(svg("path", { d: `M${left} ${top}V${height - bottom}H${width - right}`, class: "frame" }));
+  g.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" },
+    state.axis === 1 ? "bytes of all tensors" : "share of channels removed"));
+  return g;
+}
+
+function drawSeries(s, metric, scale, clip) {
+  const g = svg("g", { "clip-path": `url(#${clip})` });
+  const points = s.points.filter((p) => p[metric.at] !== null).sort((a, b) => a[state.axis] - b[state.axis]);
+  g.append(svg("polyline", { class: "series c" + (s.style % 8), "stroke-dasharray": dashes[s.dash % dashes.length],
+    points: points.map((p) => scale.x(p[state.axis]).toFixed(1) + "," + scale.y(p[metric.at]).toFixed(1)).join(" ") }));
+  if (points.length <= 40)
+    for (const p of points)
+      g.append(marker(scale.x(p[state.axis]), scale.y(p[metric.at]), s.style,
+        s.name + ": " + percent(p[0]) + " removed, " + bytes(p[1]) + ", " + metric.show(p[metric.at])));
+  return g;
+}
+
+function chart(set, metric, number) {
+  const figure = el("figure", {}, el("figcaption", {}, metric.name + " ", el("span", { class: "note" }, metric.unit)));
+  const clip = "clip-" + set.number + "-" + number;
+  const draw = () => {
+    const series = set.series.filter((s) => s.on);
+    const { left, top, width, height, right, bottom } = field;
+    let [x0, x1] = extent(series.length ? series : set.series, state.axis, false);
+    if (!(x1 > x0)) { x0 -= 0.5 * Math.abs(x0) || 0.5; x1 += 0.5 * Math.abs(x1) || 0.5; }
+    const [y0, y1] = yRange(set, series.length ? series : set.series, metric);
+    const scale = {
+      x: (v) => left + ((v - x0) / (x1 - x0)) * (width - left - right),
+      y: (v) => height - bottom - ((v - y0) / (y1 - y0)) * (height - top - bottom),
+    };
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
+      "aria-label": metric.name + " of " + set.title + " over " +
+        (state.axis === 1 ? "bytes" : "the share of channels removed") + ": " +
+        series.map((s) => s.name).join(", ") + ". The table behind the charts has the numbers." },
+      svg("clipPath", { id: clip }, svg("rect", { x: left, y: top - 4, width: width - left - right + 4,
+        height: height - top - bottom + 4 })),
+      gridOf(scale, ticks(x0, x1), ticks(y0, y1), metric));
+    if (metric.at === 2 && set.full !== undefined)
+      picture.append(svg("path", { d: `M${left} ${scale.y(set.full)}H${width - right}`, class: "full" },
+        svg("title", {}, "full model: " + loss(set.full))));
+    for (const s of series) picture.append(drawSeries(s, metric, scale, clip));
+    const row = rows[state.at], here = scale.x(state.axis === 1 ? row.bytes : row.budget);
+    if (here >= left - 1 && here <= width - right + 1)
+      picture.append(svg("path", { d: `M${here} ${top}V${height - bottom}`, class: "here" }));
+    picture.addEventListener("click", (event) => pick(event, picture, x0, x1));
+    if (figure.lastChild.namespaceURI === picture.namespaceURI) figure.lastChild.remove();
+    figure.append(picture);
+  };
+  set.draws.push(draw);
+  drawn.push(draw);
+  return figure;
+}
+
+/* A click into a chart chooses the member that is nearest. */
+function pick(event, picture, x0, x1) {
+  const box = picture.getBoundingClientRect();
+  const x = ((event.clientX - box.left) / box.width) * field.width;
+  const v = x0 + ((x - field.left) / (field.width - field.left - field.right)) * (x1 - x0);
+  let best = 0;
+  const far = (row) => Math.abs((state.axis === 1 ? row.bytes : row.budget) - v);
+  rows.forEach((row, i) => { if (far(row) < far(rows[best])) best = i; });
+  choose(best);
+}
+
+function legend(set) {
+  const list = el("ul", { class: "legend", "aria-label": "Series of " + set.title });
+  for (const s of set.series) {
+    const box = el("input", { type: "checkbox", checked: s.on });
+    box.addEventListener("change", () => { s.on = box.checked; for (const draw of set.draws) draw(); });
+    const line = svg("svg", { viewBox: "0 0 34 12", "aria-hidden": "true" },
+      svg("path", { d: "M1 6H33", class: "series c" + (s.style % 8), "stroke-dasharray": dashes[s.dash % dashes.length] }),
+      marker(17, 6, s.style));
+    list.append(el("li", {}, el("label", {}, box, line, el("span", { class: "word" }, s.name))));
+  }
+  return list;
+}
+
+function numbers(set) {
+  const body = el("tbody", {});
+  for (const s of set.series)
+    for (const p of s.points)
+      body.append(el("tr", {}, el("th", { scope: "row", class: "word" }, s.name), el("td", {}, percent(p[0])),
+        el("td", {}, bytes(p[1])), el("td", {}, loss(p[2])), el("td", {}, p[3] === null ? "–" : loss(p[3])),
+        el("td", {}, p[4] === null ? "–" : percent(p[4])),
+        el("td", { class: "left" }, p[5] || "")));
+  const heads = ["Series", "Removed", "Bytes", "Cross-entropy", "KL", "Top-1", ""];
+  return el("details", {}, el("summary", {}, "The numbers"),
+    el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Numbers of " + set.title },
+      el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", { scope: "col" }, h)))), body)));
+}
+
+function costs(set) {
+  const body = el("tbody", {});
+  for (const s of set.series)
+    if (s.seconds !== undefined)
+      body.append(el("tr", {}, el("th", { scope: "row", class: "word" }, s.name), el("td", {}, s.seconds.toFixed(1)),
+        el("td", {}, s.peak_bytes !== undefined ? bytes(s.peak_bytes) : "–")));
+  if (!body.children.length) return null;
+  return el("details", {}, el("summary", {}, "What each calibration took"),
+    el("table", {}, el("thead", {}, el("tr", {}, ...["Series", "Seconds", "Memory at most"].map((h) =>
+      el("th", { scope: "col" }, h)))), body));
+}
+
+/* Which series a chart does not show, since they are beyond the end of its axis. */
+function beyond(set) {
+  const p = el("p", { class: "note" });
+  const draw = () => {
+    const [low, high] = yRange(set, set.series, metrics[0]);
+    const gone = set.series.filter((s) => s.on && s.points.length && s.points.every((q) => q[2] > high || q[2] < low));
+    p.textContent = gone.length ? "Beyond the axis of cross-entropy: " + gone.map((s) => s.name).join(", ") + "." : "";
+  };
+  set.draws.push(draw);
+  drawn.push(draw);
+  return p;
+}
+
+function addSet(set, note) {
+  set.draws = [];
+  set.series.forEach((s, i) => {
+    s.style = i % 24; // eight colours by three marks; dashes tell more apart
+    s.dash = s.role === "family" || s.role === "after" ? 0 : s.role === "before" ? 1 : 1 + (i % 5);
+    s.on = true;
+  });
+  if (set.series.length > 10) { // the family's, the defaults and the best of the others
+    const mean = (s) => s.points.reduce((sum, p) => sum + p[2], 0) / s.points.length;
+    const rest = set.series.filter((s) => s.role === "rival" && !s.name.endsWith("(default)"));
+    const best = rest.slice().sort((a, b) => mean(a) - mean(b)).slice(0, 8);
+    for (const s of rest) s.on = best.includes(s);
+  }
+  byId("sets").append(el("h3", {}, set.title), note && el("p", { class: "note" }, ...note));
+  if (!set.series.some((s) => s.points.length)) {
+    byId("sets").append(el("p", {}, "Nothing was measured."));
+    return;
+  }
+  const has = metrics.filter((m) => set.series.some((s) => s.points.some((q) => q[m.at] !== null)));
+  byId("sets").append(el("div", { class: "charts" }, ...has.map((m, i) => chart(set, m, i))),
+    legend(set), beyond(set), numbers(set));
+  const cost = costs(set);
+  if (cost) byId("sets").append(cost);
+}
+
+function heldNote(set) {
+  const files = set.files.flatMap((f, i) => [i ? ", " : "", el("code", { class: "word" }, f)]);
+  const note = ["From ", ...files, set.files.length > 1 ? ", reports of " + set.tool : ", a report of " + set.tool];
+  if (set.held) note.push("; held out: " + many(set.held[0], "sequence") + " of " + set.held[1] + " tokens");
+  note.push(". Figures on other held-out tokens are not comparable.");
+  return note;
+}
+
+const titles = {
+  "fm-bench quality": "The family and its controls",
+  "fm-bench rivals": "Rivals at equal bytes",
+  "fm-train": "Masks of fm-train, before recovery",
+  "fm-recover": "Before and after recovery",
+};
+
+function quality() {
+  const measured = rows.filter((r) => r.quality);
+  const own = { number: 0, title: "The bundle's own figures", series: [] };
+  if (measured.length) {
+    const recovered = measured.filter((r) => r.recovered).length;
+    own.series.push({ name: recovered ? "family, recovered" : "family", role: "family",
+      points: measured.map((r) => [r.budget, r.bytes, ...r.quality, r.method]) });
+    addSet(own, ["Measured when the masks were made" + (recovered ? " and recovered" : "") +
+      "; the layouts that keep each width have these figures at these bytes."]);
+  } else {
+    byId("sets").append(el("h3", {}, own.title), el("p", {}, "The bundle has none: ",
+      code("fm-train --eval-tokens FILE"), " measures every member when it makes it."));
+  }
+  data.figures.forEach((set, i) => {
+    set.number = i + 1;
+    set.title = set.exports ? "Exported directories" : titles[set.tool];
+    addSet(set, heldNote(set));
+  });
+  missing(measured);
+}
+
+/* What was not measured, and the command that does. */
+function missing(measured) {
+  const has = (tool) => data.figures.some((f) => f.tool === tool);
+  const file = quoted(data.file), list = el("ul", {});
+  const add = (what, command) => list.append(el("li", {}, what + ": ", code(command)));
+  if (!has("fm-bench quality"))
+    add("controls of equal budget", "fm-bench quality --eval-tokens FILE --report quality.json " + file);
+  if (!has("fm-bench rivals"))
+    add("other pruners' rules at equal bytes",
+      "fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE --report rivals.json " + file);
+  if (!has("fm-recover"))
+    add(measured.some((r) => r.recovered) ? "losses before recovery" : "recovery",
+      "fm-recover --report recover.json …");
+  if (!data.figures.some((f) => f.exports))
+    add("layouts that round widths up", "fm-bench quality --eval-tokens FILE --report layer.json DIR");
+  if (list.children.length)
+    byId("sets").append(el("h3", {}, "Not measured, or not named with --figures"), list);
+}
+
