@@ -49,7 +49,7 @@ wanted() {
 # start FUNCTION ARGUMENTS...: it runs beside others, with a folder of its own in $own.
 start() {
     if [ "$running" -ge "$jobs_max" ]; then
-        wait -n
+        wait -fn # until it ends: one that is stopped goes on later
         running=$((running - 1))
     fi
     tests=$((tests + 1)) running=$((running + 1))
@@ -168,7 +168,7 @@ cli_tests
 unit_tests
 scripts
 replays
-wait
+wait -f
 
 passed=$(count passed) failed=$(count failed) skipped=$(count skipped)
 echo "$passed passed, $failed failed, $skipped skipped"
