@@ -15,9 +15,8 @@
 
 #include "cmd/completion.h"
 #include "cmd/value.h"
+#include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/bench/plot.h"
-#include "lib/run/report.h"
 #include "lib/stage/current.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
@@ -333,32 +332,6 @@ static void print_help(struct fm_cli *cli, const struct table *t)
            cli->tool);
 }
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-/* Edit distance, for words of at most 31 bytes; longer ones are far from everything. */
-static int distance(const char *a, const char *b)
-{
-    int row[32];
-    size_t n = strlen(a), m = strlen(b);
-    if (n > 31 || m > 31)
-        return 99;
-    for (size_t j = 0; j <= m; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= n; i++) {
-        int corner = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= m; j++) {
-            int swap = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            row[j] = least(swap, 1 + least(row[j], row[j - 1]));
-        }
-    }
-    return row[m];
-}
-
 static _Noreturn void refuse(const struct fm_cli *cli, const char *what, const char *name,
                              const char *advice)
 {
@@ -377,7 +350,7 @@ static _Noreturn void refuse_option(const struct fm_cli *cli, const struct table
     name[strcspn(name, "=")] = '\0';
     int best = 3;
     for (int i = 0; i < t->rows; i++) {
-        int d = distance(name, t->row[i]->name);
+        int d = fm_names_distance(name, t->row[i]->name);
         if (d < best) {
             best = d;
             snprintf(advice, sizeof advice, "did you mean --%s?", t->row[i]->name);
@@ -543,37 +516,6 @@ static void settle_run(struct fm_run_options *run)
     memcpy(run->texts, chosen.texts, sizeof run->texts);
 }
 
-/* One row: the files that it names. */
-static void collect_row(struct fm_guard *g, const struct fm_cli_option *o, const char *what)
-{
-    static const enum fm_guard_kind kind[] = {[FM_CLI_RESULT] = FM_GUARD_RESULT,
-                                              [FM_CLI_EXPORT] = FM_GUARD_DIRECTORY,
-                                              [FM_CLI_REPORT] = FM_GUARD_SIDE,
-                                              [FM_CLI_PLOT] = FM_GUARD_SIDE,
-                                              [FM_CLI_JOURNAL] = FM_GUARD_STATE};
-    const char *const *value = o->value;
-    switch (o->kind) {
-    case FM_CLI_READ:
-        fm_guard_reads(g, what, *value, false);
-        break;
-    case FM_CLI_READS:
-    case FM_CLI_SOURCES:
-        for (; *value; value++)
-            fm_guard_reads(g, what, *value, o->kind == FM_CLI_SOURCES);
-        break;
-    case FM_CLI_RESULT:
-    case FM_CLI_EXPORT:
-    case FM_CLI_REPORT:
-    case FM_CLI_PLOT:
-    case FM_CLI_JOURNAL:
-        fm_guard_writes(g, what, *value, kind[o->kind],
-                        o->kind == FM_CLI_PLOT ? fm_plot_is_own : fm_report_is_own);
-        break;
-    default:
-        break;
-    }
-}
-
 /* All files that the command line names, and standard input. */
 static void collect(struct fm_cli *cli, const struct table *t)
 {
@@ -585,7 +527,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
         snprintf(what[i], sizeof what[i], "--%s", o->name);
         if (o->kind == FM_CLI_RESULT && g->writes > 0 && g->write[0].kind == FM_GUARD_DIRECTORY)
             continue; /* an export is the result, not --output's default */
-        collect_row(g, o, what[i]);
+        fm_value_files(g, o, what[i]);
     }
     for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)
         fm_guard_reads(g, "the operand", cli->operand[i], false);

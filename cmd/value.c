@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/bench/plot.h"
+#include "lib/run/report.h"
+
 static bool parse_count(uint64_t *value, const char *text, const char **end)
 {
     uint64_t v = 0;
@@ -164,4 +167,34 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
     else
         snprintf(text, size, "use a %s",
                  o->kind == FM_CLI_INT || o->kind == FM_CLI_COUNT64 ? "whole number" : "name");
+}
+
+void fm_value_files(struct fm_guard *g, const struct fm_cli_option *o, const char *what)
+{
+    static const enum fm_guard_kind kind[] = {[FM_CLI_RESULT] = FM_GUARD_RESULT,
+                                              [FM_CLI_EXPORT] = FM_GUARD_DIRECTORY,
+                                              [FM_CLI_REPORT] = FM_GUARD_SIDE,
+                                              [FM_CLI_PLOT] = FM_GUARD_SIDE,
+                                              [FM_CLI_JOURNAL] = FM_GUARD_STATE};
+    const char *const *value = o->value;
+    switch (o->kind) {
+    case FM_CLI_READ:
+        fm_guard_reads(g, what, *value, false);
+        break;
+    case FM_CLI_READS:
+    case FM_CLI_SOURCES:
+        for (; *value; value++)
+            fm_guard_reads(g, what, *value, o->kind == FM_CLI_SOURCES);
+        break;
+    case FM_CLI_RESULT:
+    case FM_CLI_EXPORT:
+    case FM_CLI_REPORT:
+    case FM_CLI_PLOT:
+    case FM_CLI_JOURNAL:
+        fm_guard_writes(g, what, *value, kind[o->kind],
+                        o->kind == FM_CLI_PLOT ? fm_plot_is_own : fm_report_is_own);
+        break;
+    default:
+        break;
+    }
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "lib/run/guard.h"
 #include "lib/run/run.h"
 
 enum fm_cli_kind {
@@ -52,5 +53,9 @@ bool fm_value_parse(const struct fm_cli_option *option, const char *text);
 
 /* What would have been right: "use a size such as 4GiB, 23.4GB or 512M". */
 void fm_value_explain(char *text, size_t size, const struct fm_cli_option *option);
+
+/* The files that an option's value names, to the guard; `what` is the option's name with dashes,
+ * and stays while the guard is used. */
+void fm_value_files(struct fm_guard *guard, const struct fm_cli_option *option, const char *what);
 
 #endif

@@ -33,3 +33,28 @@ const char *fm_names_twin(const void *records, size_t count, size_t size)
             return name_of(at);
     return NULL;
 }
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+int fm_names_distance(const char *a, const char *b)
+{
+    int row[32];
+    size_t n = strlen(a), m = strlen(b);
+    if (n > 31 || m > 31)
+        return 99;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int corner = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int swap = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            row[j] = least(swap, 1 + least(row[j], row[j - 1]));
+        }
+    }
+    return row[m];
+}

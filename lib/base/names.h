@@ -17,4 +17,8 @@ void *fm_names_find(const void *records, size_t count, size_t size, const char *
 /* Of sorted records: the first name that two of them have, or NULL. */
 const char *fm_names_twin(const void *records, size_t count, size_t size);
 
+/* Edits from one name to the other (Levenshtein's), for names of at most 31 bytes; longer ones are
+ * far from everything. */
+int fm_names_distance(const char *a, const char *b);
+
 #endif
