@@ -33,8 +33,29 @@ static void a_wrapper_has_a_text_part(void **state)
     assert_non_null(strstr(text, "\"dtype\": \"bfloat16\""));
     assert_non_null(strstr(text, "\"tie_word_embeddings\": false"));
     assert_non_null(strstr(text, "\"rope_theta\": 10000000"));
-    assert_null(strstr(text, "vision"));
+    assert_true(fm_hftext_wrapped(text, strlen(text)));
+    char *whole = NULL;
+    struct fm_err err = {0};
+    assert_int_equal(fm_hftext_wrap(&whole, text, strlen(text), &err), FM_OK);
+    assert_non_null(strstr(whole, "\"architectures\": [\"XyForConditionalGeneration\"]"));
+    assert_non_null(strstr(whole, "\"vision\": 1"));
+    assert_non_null(strstr(whole, "\"eps\": 1e-06"));
+    assert_null(strstr(whole, FM_HFTEXT_WRAPPER));
+    free(whole);
     free(text);
+}
+
+static void a_text_without_its_wrapper_is_not_wrapped(void **state)
+{
+    static const char *const none[] = {"{\"model_type\":\"xy_text\"}",
+                                       "{\"fm_wrapper\":7,\"model_type\":\"xy_text\"}", "[1]", ""};
+    (void)state;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        char *whole = NULL;
+        struct fm_err err = {0};
+        assert_int_equal(fm_hftext_wrap(&whole, none[i], strlen(none[i]), &err), FM_EFORMAT);
+        assert_null(whole);
+    }
 }
 
 static void other_texts_stay(void **state)
@@ -77,6 +98,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wrapper_has_a_text_part),
+        cmocka_unit_test(a_text_without_its_wrapper_is_not_wrapped),
         cmocka_unit_test(other_texts_stay),
         cmocka_unit_test(names_lose_their_prefix_and_stay_sorted),
     };
