@@ -588,9 +588,10 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
         rc = count_batches(&batches, &task, err);
     if (!rc) {
         estimate_scores(estimate, &task, options->criterion, batches);
-        /* Half of it, in whole sequences. */
-        uint64_t T = (uint64_t)task.calib.T, half = (estimate->used / T + 1) / 2 * T;
-        fm_estimate_offer(estimate, estimate->flops / 2, "--max-tokens %" PRIu64, half);
+        int half = batches / 2; /* one batch has none */
+        if (half)
+            fm_estimate_offer(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
+                              estimate->used / (uint64_t)batches * (uint64_t)half);
         estimate_carried(estimate, &task.dir);
         rc = fm_task_estimate_end(&task, estimate, err);
     }

@@ -1,9 +1,8 @@
 /*
  * A layer is read by the pool, a tensor or an expert's share of one at a time, and turned into what
- * products take while it lies in the cache.  Meanwhile a thread of its own asks the system to have
- * the bytes of the next layer ready, so that a disk is read while the layer before is computed
- * with, and no memory of ours is taken for it.  Layers that fit into memory keep a slot of their
- * own, the others share one; a caller that asks for a layer does not see which.
+ * products take while it lies in the cache; the bytes of the next one are asked for meanwhile
+ * (prefetch.c).  Layers that fit into memory keep a slot of their own, the others share one; a
+ * caller that asks for a layer does not see which.
  */
 #include "lib/model/loading.h"
 
@@ -14,7 +13,6 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/base/signals.h"
 #include "lib/block/experts.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
@@ -24,14 +22,6 @@ size_t fm_loading_channels(const struct fm_model *m, int l)
     for (size_t e = 0; moe >= 0 && e < E; e++)
         sum += m->caps[(size_t)moe * E + e];
     return sum;
-}
-
-void fm_loading_join(struct fm_model *m)
-{
-    atomic_store(&m->ahead.enough, true);
-    if (m->ahead.running)
-        pthread_join(m->ahead.thread, NULL);
-    m->ahead.running = false;
 }
 
 /* Work shared by the tasks that convert: the first bad task's error wins. */
@@ -569,38 +559,18 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     return FM_OK;
 }
 
-static void *look_ahead(void *arg)
-{
-    struct fm_model *m = arg;
-    const struct fm_layer_tensors *layer = &m->layer[m->ahead.l];
-    for (size_t i = 0; i < layer->places; i++) {
-        const struct fm_stored *at = &layer->place[i].at;
-        fm_file_expect(at->file, at->tensor->offset, at->tensor->size, &m->ahead.enough);
-        if (at->scale)
-            fm_file_expect(at->scale_file, at->scale->offset, at->scale->size, &m->ahead.enough);
-    }
-    return NULL;
-}
-
-static void start_prefetch(struct fm_model *m, int l)
-{
-    m->ahead.l = l;
-    atomic_store(&m->ahead.enough, false);
-    m->ahead.running = fm_signals_thread(&m->ahead.thread, look_ahead, m) == 0;
-}
-
 int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err)
 {
     assert(l >= 0 && l < m->config.L && next >= -1 && next < m->config.L);
     struct fm_layer_slot *s = slot_of(m, l);
-    fm_loading_join(m);
+    fm_prefetch_end(m);
     int rc = s->l == l ? FM_OK : load_layer(m, s, l, err);
     if (rc)
         return rc;
     *layer = &s->layer;
     if (next >= 0 && slot_of(m, next)->l != next)
-        start_prefetch(m, next);
+        fm_prefetch_begin(m, next);
     return FM_OK;
 }
 

@@ -76,8 +76,9 @@ struct fm_model {
 /* Sum of the caps of decoder layer l; 0: it is dense. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
 
-/* End the thread that looks ahead, if there is one. */
-void fm_loading_join(struct fm_model *m);
+/* Begin to look ahead at layer l, where nothing is under way; and end that, where something is. */
+void fm_prefetch_begin(struct fm_model *m, int l);
+void fm_prefetch_end(struct fm_model *m);
 
 /* What the matrices of experts and MLPs are in memory: bfloat16 where they are that on disk and
  * products would round them to it, else float32. */

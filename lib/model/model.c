@@ -436,7 +436,7 @@ void fm_model_close(struct fm_model *m)
 {
     if (!m)
         return;
-    fm_loading_join(m);
+    fm_prefetch_end(m);
     for (int l = 0; m->layer && l < m->config.L; l++)
         free(m->layer[l].place);
     drop_weights(m);

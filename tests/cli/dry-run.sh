@@ -15,6 +15,10 @@ fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --memory 1K -o out 2>&1 >/d
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --memory 1K 2>&1 >/dev/null |
     sed 's/up to .* MB/up to M MB, towards a pipe too/'
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 0.0000001 | grep '^time'
+for tokens in 8 24; do
+    echo "half of $tokens tokens: $(fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --seq-len 8 \
+        --max-tokens $tokens --assume-rate 1 -o out | grep -o 'max-tokens.*')"
+done
 fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
