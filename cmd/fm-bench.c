@@ -326,70 +326,72 @@ static void settle(struct options *o)
     "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] ...\n"                     \
     "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
+/* What the command line asks for. */
+static struct options asked = {
+    .size = 256u << 20,
+    .over = -1,
+    .on = {.steps = -1},
+    .serve = {.prompt = 64, .decode = 32},
+};
+
+static const struct fm_cli_option own[] = {
+    {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
+     "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
+     "experts; kernels, serve: shares removed",
+     0, 0, LOSSES | KERNELS | SERVES},
+    {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
+     "quality, rivals, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
+     LOSSES | KERNELS | SERVES},
+    {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
+     "quality, rivals: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
+    {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the directory",
+     0, 0, QUALITY | HELD | EXPORTED},
+    {"only", 0, FM_CLI_TEXT, &asked.rivals.only, "NAME,...", "rivals: these rows (default: all)", 0,
+     0, RIVALS},
+    {"size", 0, FM_CLI_SIZE, &asked.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
+     IO},
+    {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
+     "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1, 100,
+     IO | KERNELS | SERVES},
+    {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
+     "kernels, serve: take shape and masks from it", 0, 0, KERNELS | SERVES},
+    {"python", 0, FM_CLI_TEXT, &asked.python, "PROGRAM",
+     "kernels: Python with PyTorch to compare with, or none (default: python3)", 0, 0, KERNELS},
+    {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
+     "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
+    {"dir", 0, FM_CLI_TEXT, &asked.on.dir, "DIR",
+     "io, engine, rivals: where to write data (default: TMPDIR or /var/tmp)", 0, 0,
+     IO | ENGINE | RIVALS},
+    {"shape", 0, FM_CLI_TEXT, &asked.shape, "SHAPE",
+     "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, "
+     "serve: or H,I,E,K (default: 1024,3584,8,2)",
+     0, 0, ENGINE | KERNELS | SERVES},
+    {"dtype", 0, FM_CLI_CHOICE, &asked.dtype, "bf16|f32|f16",
+     "engine, kernels, serve: type of the weights (default: bf16; f16: kernels only)", 0, 0,
+     ENGINE | KERNELS | SERVES},
+    {"sequences", 0, FM_CLI_INT, &asked.sequences, "N",
+     "engine: to rank; serve: at once (default: 8)", 1, 1 << 20, ENGINE | SERVES},
+    {"steps", 0, FM_CLI_INT, &asked.on.steps, "N",
+     "engine: training steps, 0: none (default: 2); rivals: of learned and recovery, 0: theirs", 0,
+     1 << 20, ENGINE | RIVALS},
+    {"keep", 0, FM_CLI_FLAG, &asked.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
+     ENGINE},
+    {"layers", 0, FM_CLI_INT, &asked.layers, "N",
+     "engine, serve: decoder layers (default: 2; what fits --memory)", 1, 1024, ENGINE | SERVES},
+    {"prompt", 0, FM_CLI_INT, &asked.serve.prompt, "N",
+     "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
+    {"decode", 0, FM_CLI_INT, &asked.serve.decode, "N",
+     "serve: generated tokens of each sequence (default: 32)", 1, 1 << 20, SERVES},
+    {"figures", 0, FM_CLI_READS, asked.figures, "FILE",
+     "report: what --json of quality, rivals, fm-train, fm-recover gave; repeat for more", 0, 0,
+     REPORT},
+    {"context", 0, FM_CLI_INT, &asked.context, "N",
+     "report: tokens for which a card has space beside the weights (default: 8192)", 1, INT32_MAX,
+     REPORT},
+};
+
 int main(int argc, char **argv)
 {
-    struct options o = {
-        .size = 256u << 20,
-        .over = -1,
-        .on = {.steps = -1},
-        .serve = {.prompt = 64, .decode = 32},
-    };
-    const struct fm_cli_option own[] = {
-        {"budgets", 0, FM_CLI_TEXT, &o.budgets, "R,R,...",
-         "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
-         "experts; kernels, serve: shares removed",
-         0, 0, LOSSES | KERNELS | SERVES},
-        {"plot", 0, FM_CLI_PLOT, &o.plot, "FILE",
-         "quality, rivals, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
-         LOSSES | KERNELS | SERVES},
-        {"over", 0, FM_CLI_CHOICE, &o.over, "budget|bytes",
-         "quality, rivals: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
-        {"record", 0, FM_CLI_FLAG, &o.record, NULL, "quality: write the figures into the directory",
-         0, 0, QUALITY | HELD | EXPORTED},
-        {"only", 0, FM_CLI_TEXT, &o.rivals.only, "NAME,...", "rivals: these rows (default: all)", 0,
-         0, RIVALS},
-        {"size", 0, FM_CLI_SIZE, &o.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
-         IO},
-        {"repeat", 0, FM_CLI_INT, &o.repeat, "N",
-         "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1,
-         100, IO | KERNELS | SERVES},
-        {"family", 0, FM_CLI_READ, &o.family, "BUNDLE",
-         "kernels, serve: take shape and masks from it", 0, 0, KERNELS | SERVES},
-        {"python", 0, FM_CLI_TEXT, &o.python, "PROGRAM",
-         "kernels: Python with PyTorch to compare with, or none (default: python3)", 0, 0, KERNELS},
-        {"rows", 0, FM_CLI_TEXT, &o.rows, "N,N,...",
-         "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
-        {"dir", 0, FM_CLI_TEXT, &o.on.dir, "DIR",
-         "io, engine, rivals: where to write data (default: TMPDIR or /var/tmp)", 0, 0,
-         IO | ENGINE | RIVALS},
-        {"shape", 0, FM_CLI_TEXT, &o.shape, "SHAPE",
-         "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, "
-         "serve: or H,I,E,K (default: 1024,3584,8,2)",
-         0, 0, ENGINE | KERNELS | SERVES},
-        {"dtype", 0, FM_CLI_CHOICE, &o.dtype, "bf16|f32|f16",
-         "engine, kernels, serve: type of the weights (default: bf16; f16: kernels only)", 0, 0,
-         ENGINE | KERNELS | SERVES},
-        {"sequences", 0, FM_CLI_INT, &o.sequences, "N",
-         "engine: to rank; serve: at once (default: 8)", 1, 1 << 20, ENGINE | SERVES},
-        {"steps", 0, FM_CLI_INT, &o.on.steps, "N",
-         "engine: training steps, 0: none (default: 2); rivals: of learned and recovery, 0: theirs",
-         0, 1 << 20, ENGINE | RIVALS},
-        {"keep", 0, FM_CLI_FLAG, &o.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
-         ENGINE},
-        {"layers", 0, FM_CLI_INT, &o.layers, "N",
-         "engine, serve: decoder layers (default: 2; what fits --memory)", 1, 1024,
-         ENGINE | SERVES},
-        {"prompt", 0, FM_CLI_INT, &o.serve.prompt, "N",
-         "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
-        {"decode", 0, FM_CLI_INT, &o.serve.decode, "N",
-         "serve: generated tokens of each sequence (default: 32)", 1, 1 << 20, SERVES},
-        {"figures", 0, FM_CLI_READS, o.figures, "FILE",
-         "report: what --json of quality, rivals, fm-train, fm-recover gave; repeat for more", 0, 0,
-         REPORT},
-        {"context", 0, FM_CLI_INT, &o.context, "N",
-         "report: tokens for which a card has space beside the weights (default: 8192)", 1,
-         INT32_MAX, REPORT},
-    };
     struct fm_cli cli = {
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
@@ -404,7 +406,7 @@ int main(int argc, char **argv)
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
-    settle(&o);
+    settle(&asked);
     struct fm_err err = {0};
-    return fm_cli_end(&cli, work(&cli, &o, &err), &err);
+    return fm_cli_end(&cli, work(&cli, &asked, &err), &err);
 }

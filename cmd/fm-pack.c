@@ -123,53 +123,57 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     return fm_exporting(cli, o, err);
 }
 
+/* What the command line asks for. */
+static struct {
+    bool list;
+    const char *directory, *cap;
+    char layouts[256]; /* their names, for --layout */
+    int layout, mask, runtime, pad;
+    struct fm_export_options options;
+    struct fm_offer_options offer;
+} asked = {.layout = -1, .mask = -1, .pad = 1, .options = {.budget = -1}};
+
+static const struct fm_cli_option own[] = {
+    {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
+     0, 0},
+    {"context", 0, FM_CLI_COUNT64, &asked.offer.context, "N",
+     "list: tokens that a card has room for (default: 32768)", 0, 0, LIST | LIST_REPORT},
+    {"tp", 0, FM_CLI_INT, &asked.offer.devices, "N", "list: which layouts split over N devices", 1,
+     FM_TP_DEGREES_MAX, LIST | LIST_REPORT},
+    {"quantum", 0, FM_CLI_INT, &asked.offer.quantum, "Q",
+     "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
+    {"export", 'x', FM_CLI_EXPORT, &asked.directory, "DIR",
+     "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
+    {"budget", 'b', FM_CLI_REAL, &asked.options.budget, "R",
+     "the member nearest to this share of channels removed", 0, 1, EXPORT},
+    {"exact", 0, FM_CLI_FLAG, &asked.options.exact, NULL,
+     "with --budget: that share to four decimals, or nothing", 0, 0, EXPORT},
+    {"fit", 0, FM_CLI_SIZE, &asked.options.fit, "SIZE",
+     "the largest member whose export takes at most SIZE", 0, 0, EXPORT},
+    {"mask", 0, FM_CLI_INT, &asked.mask, "INDEX", "the member with this index in the list, from 0",
+     0, 1 << 20, EXPORT},
+    {"layout", 0, FM_CLI_CHOICE, &asked.layout, asked.layouts,
+     "form of the export (default: ragged)", 0, 0, EXPORT},
+    {"for", 0, FM_CLI_CHOICE, &asked.runtime, "any|vllm",
+     "program that reads layout layer (default: any)", 0, 0, EXPORT},
+    {"load-cap", 0, FM_CLI_TEXT, &asked.cap, "R[:R2]",
+     "elastic: only budgets from R to R2, and no wider experts", 0, 0, EXPORT},
+    {"shard-size", 0, FM_CLI_SIZE, &asked.options.shard_bytes, "SIZE",
+     "most bytes of tensors in a file (default: 4GiB)", 0, 0, EXPORT},
+    {"pad-multiple", 0, FM_CLI_INT, &asked.pad, "M",
+     "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
+    {"base-model", 0, FM_CLI_TEXT, &asked.options.base_model, "ORG/NAME",
+     "name of the original model, for the model card", 0, 0, EXPORT},
+    {"allow-code", 0, FM_CLI_FLAG, &asked.options.allow_code, NULL,
+     "keep Python files of the checkpoint's author beside ours", 0, 0, EXPORT},
+    {"keep-extra", 0, FM_CLI_FLAG, &asked.options.keep_extra, NULL,
+     "keep layers for multi-token prediction", 0, 0, EXPORT},
+    {"no-check", 0, FM_CLI_FLAG, &asked.options.no_check, NULL,
+     "do not check weights against the bundle's checksums", 0, 0, EXPORT},
+};
+
 int main(int argc, char **argv)
 {
-    bool list = false;
-    const char *directory = NULL;
-    const char *cap = NULL;
-    char layouts[256];
-    int layout = -1, mask = -1, runtime = 0, pad = 1;
-    struct fm_export_options options = {.budget = -1};
-    struct fm_offer_options offer = {0};
-    const struct fm_cli_option own[] = {
-        {"list", 'l', FM_CLI_FLAG, &list, NULL, "list the budgets of a bundle or stage stream", 0,
-         0, 0},
-        {"context", 0, FM_CLI_COUNT64, &offer.context, "N",
-         "list: tokens that a card has room for (default: 32768)", 0, 0, LIST | LIST_REPORT},
-        {"tp", 0, FM_CLI_INT, &offer.devices, "N", "list: which layouts split over N devices", 1,
-         FM_TP_DEGREES_MAX, LIST | LIST_REPORT},
-        {"quantum", 0, FM_CLI_INT, &offer.quantum, "Q",
-         "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
-        {"export", 'x', FM_CLI_EXPORT, &directory, "DIR",
-         "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
-        {"budget", 'b', FM_CLI_REAL, &options.budget, "R",
-         "the member nearest to this share of channels removed", 0, 1, EXPORT},
-        {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
-         "with --budget: that share to four decimals, or nothing", 0, 0, EXPORT},
-        {"fit", 0, FM_CLI_SIZE, &options.fit, "SIZE",
-         "the largest member whose export takes at most SIZE", 0, 0, EXPORT},
-        {"mask", 0, FM_CLI_INT, &mask, "INDEX", "the member with this index in the list, from 0", 0,
-         1 << 20, EXPORT},
-        {"layout", 0, FM_CLI_CHOICE, &layout, layouts, "form of the export (default: ragged)", 0, 0,
-         EXPORT},
-        {"for", 0, FM_CLI_CHOICE, &runtime, "any|vllm",
-         "program that reads layout layer (default: any)", 0, 0, EXPORT},
-        {"load-cap", 0, FM_CLI_TEXT, &cap, "R[:R2]",
-         "elastic: only budgets from R to R2, and no wider experts", 0, 0, EXPORT},
-        {"shard-size", 0, FM_CLI_SIZE, &options.shard_bytes, "SIZE",
-         "most bytes of tensors in a file (default: 4GiB)", 0, 0, EXPORT},
-        {"pad-multiple", 0, FM_CLI_INT, &pad, "M",
-         "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
-        {"base-model", 0, FM_CLI_TEXT, &options.base_model, "ORG/NAME",
-         "name of the original model, for the model card", 0, 0, EXPORT},
-        {"allow-code", 0, FM_CLI_FLAG, &options.allow_code, NULL,
-         "keep Python files of the checkpoint's author beside ours", 0, 0, EXPORT},
-        {"keep-extra", 0, FM_CLI_FLAG, &options.keep_extra, NULL,
-         "keep layers for multi-token prediction", 0, 0, EXPORT},
-        {"no-check", 0, FM_CLI_FLAG, &options.no_check, NULL,
-         "do not check weights against the bundle's checksums", 0, 0, EXPORT},
-    };
     struct fm_cli cli = {
         .tool = "fm-pack",
         .synopsis = "--model DIR [options] [STAGE] > family.fm\n"
@@ -184,15 +188,16 @@ int main(int argc, char **argv)
         .operands_max = 1,
         .scope = scope,
     };
-    fm_layouts_choices(layouts, sizeof layouts);
+    fm_layouts_choices(asked.layouts, sizeof asked.layouts);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
     if (cli.operands)
         cli.run.input = cli.operand[0];
-    options.layout = layout < 0 ? &fm_layout_ragged : fm_layouts[layout];
-    options.pad_multiple = (uint32_t)pad;
-    int rc = read_cap(&options, cap, &err);
+    asked.options.layout = asked.layout < 0 ? &fm_layout_ragged : fm_layouts[asked.layout];
+    asked.options.pad_multiple = (uint32_t)asked.pad;
+    int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
-        rc = run_mode(&cli, list, directory, &offer, &options, mask, runtime == 1, &err);
+        rc = run_mode(&cli, asked.list, asked.directory, &asked.offer, &asked.options, asked.mask,
+                      asked.runtime == 1, &err);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -20,7 +20,6 @@
 #include "lib/stage/current.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
-#define BRIEF_LEFT 26 /* columns of option and argument in the short help */
 
 /* The option table of one parse: the tool's own rows, then the shared ones. */
 struct table {
@@ -147,8 +146,8 @@ static const char *json_help(const struct fm_cli *cli)
                : "print the result as JSON";
 }
 
-/* By what, where the result goes, and what every tool takes. */
-static int add_others(struct shared *rows, struct fm_cli *cli)
+/* By what it is computed. */
+static int add_machine(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
     const struct shared list[] = {
@@ -173,6 +172,16 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          {"alone", 0, FM_CLI_FLAG, &cli->alone, NULL,
           "no rank of many, whatever the launcher says (fm-mpi(7))", 0, 0, 0},
          0},
+    };
+    memcpy(rows, list, sizeof list);
+    return FM_CLI_COUNT(list);
+}
+
+/* Where the result goes, and what every tool takes. */
+static int add_others(struct shared *rows, struct fm_cli *cli)
+{
+    struct fm_run_options *run = &cli->run;
+    const struct shared list[] = {
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->output, "FILE",
           "where the result goes; - is standard output", 0, 0, 0},
@@ -226,6 +235,7 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
     static struct shared rows[OPTIONS_MAX];
     *count = add_inputs(rows, cli);
     *count += add_sequences(rows + *count, cli);
+    *count += add_machine(rows + *count, cli);
     *count += add_others(rows + *count, cli);
     return rows;
 }
@@ -251,43 +261,6 @@ static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli
 
 /* --- help and mistakes --- */
 
-static void print_left(char *left, size_t size, const struct fm_cli_option *o, const char *arg)
-{
-    char letter[8] = "    ";
-    if (o->letter)
-        snprintf(letter, sizeof letter, "-%c, ", o->letter);
-    snprintf(left, size, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? arg : "");
-}
-
-static void print_row(const struct fm_cli_option *o)
-{
-    char left[128];
-    print_left(left, sizeof left, o, o->arg);
-    if (strlen(left) > 30)
-        printf("  %s\n  %-31s%s\n", left, "", o->help);
-    else
-        printf("  %-31s%s\n", left, o->help);
-}
-
-/* In one line of a terminal: the first of many choices, and of what would not fit its beginning. */
-static void print_short(const struct fm_cli_option *o)
-{
-    char left[128], arg[32] = "", help[128];
-    size_t room = 80 - 2 - BRIEF_LEFT;
-    if (o->arg)
-        snprintf(arg, sizeof arg, "%s", o->arg);
-    if (o->arg && 7 + strlen(o->name) + strlen(o->arg) >= BRIEF_LEFT && strchr(arg, '|'))
-        snprintf(arg + strcspn(arg, "|"), 5, "|...");
-    snprintf(help, sizeof help, "%s", o->help);
-    if (strlen(help) > room) {
-        help[strcspn(help, ";")] = '\0';
-        if (strchr(help, '(') && !strchr(help, ')'))
-            strcat(help, ")");
-    }
-    print_left(left, sizeof left, o, arg);
-    printf("  %-*s%s\n", BRIEF_LEFT, left, help);
-}
-
 static const struct fm_cli_option *find_row(const struct table *t, const char *name, size_t length)
 {
     for (int i = 0; i < t->rows; i++)
@@ -304,7 +277,7 @@ static void print_brief(const struct fm_cli *cli, const struct table *t)
         end = name + strcspn(name, " ");
         const struct fm_cli_option *row = find_row(t, name, (size_t)(end - name));
         assert(row);
-        print_short(row);
+        fm_value_print_short(row);
     }
     printf("\n%s --help=all: all options.  Manual: %s(1), fm(7).\n", cli->tool, cli->tool);
 }
@@ -317,7 +290,7 @@ static void print_help(struct fm_cli *cli, const struct table *t)
     if (t->own)
         printf("\nOptions\n");
     for (int i = 0; i < t->own; i++)
-        print_row(t->row[i]);
+        fm_value_print(t->row[i]);
     const char *heading = "";
     for (int i = 0, at = t->own; at < t->rows; i++) {
         if (&list[i].option != t->row[at])
@@ -326,7 +299,7 @@ static void print_help(struct fm_cli *cli, const struct table *t)
         if (strcmp(now, heading) != 0)
             printf("\n%s\n", now);
         heading = now;
-        print_row(t->row[at++]);
+        fm_value_print(t->row[at++]);
     }
     printf("\nSizes: 4GiB, 23.4GB, 512M.  Exit statuses and everything else: %s(1), fm(7).\n",
            cli->tool);

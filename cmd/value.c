@@ -15,6 +15,8 @@
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
+#define BRIEF_LEFT 26 /* columns of option and argument in the short help */
+
 static bool parse_count(uint64_t *value, const char *text, const char **end)
 {
     uint64_t v = 0;
@@ -197,4 +199,40 @@ void fm_value_files(struct fm_guard *g, const struct fm_cli_option *o, const cha
     default:
         break;
     }
+}
+
+static void print_left(char *left, size_t size, const struct fm_cli_option *o, const char *arg)
+{
+    char letter[8] = "    ";
+    if (o->letter)
+        snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    snprintf(left, size, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? arg : "");
+}
+
+void fm_value_print(const struct fm_cli_option *o)
+{
+    char left[128];
+    print_left(left, sizeof left, o, o->arg);
+    if (strlen(left) > 30)
+        printf("  %s\n  %-31s%s\n", left, "", o->help);
+    else
+        printf("  %-31s%s\n", left, o->help);
+}
+
+void fm_value_print_short(const struct fm_cli_option *o)
+{
+    char left[128], arg[32] = "", help[128];
+    size_t left_over = 80 - 2 - BRIEF_LEFT;
+    if (o->arg)
+        snprintf(arg, sizeof arg, "%s", o->arg);
+    if (o->arg && 7 + strlen(o->name) + strlen(o->arg) >= BRIEF_LEFT && strchr(arg, '|'))
+        snprintf(arg + strcspn(arg, "|"), 5, "|...");
+    snprintf(help, sizeof help, "%s", o->help);
+    if (strlen(help) > left_over) {
+        help[strcspn(help, ";")] = '\0';
+        if (strchr(help, '(') && !strchr(help, ')'))
+            strcat(help, ")");
+    }
+    print_left(left, sizeof left, o, arg);
+    printf("  %-*s%s\n", BRIEF_LEFT, left, help);
 }

@@ -58,4 +58,9 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *optio
  * and stays while the guard is used. */
 void fm_value_files(struct fm_guard *guard, const struct fm_cli_option *option, const char *what);
 
+/* The option's row of --help on standard output: whole; and in one line of a terminal, the first of
+ * many choices, and of what would not fit its beginning. */
+void fm_value_print(const struct fm_cli_option *option);
+void fm_value_print_short(const struct fm_cli_option *option);
+
 #endif
