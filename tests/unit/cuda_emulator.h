@@ -8,7 +8,9 @@
  * by chance, from emu.chance on), threads run in random order, and a block in which nothing can go
  * on is a deadlock and aborts.  A kernel that is launched early (emu.early) finds the device's
  * memory closed until nothing of its block can go on without it: grid_wait is the only way.  What
- * comes to a block of a cluster before its barriers are there, or after its end, aborts.
+ * comes to a block of a cluster before its barriers are there, or after its end, aborts.  What
+ * products add up comes to the program's numbers at products_fence alone, and only where nothing is
+ * under way any more: a compiler may have read them before.
  *
  * Not modelled: time, caches, memory ordering between proxies, bank conflicts, registers.
  */
@@ -190,6 +192,7 @@ struct emu_thread {
     std::vector<std::function<void()>> copies_open;         /* and not yet */
     std::vector<std::vector<emu_product>> products;         /* wgmma, committed */
     std::vector<emu_product> products_open;
+    std::map<float *, std::vector<float>> sums; /* of products that were not yet fenced, by d */
 };
 
 struct emu_machine {
