@@ -9,7 +9,8 @@
  * refused here or ends the program with a sentence.
  *   memory   device memory is unreadable for the host, and unreadable for all once freed; addresses
  *            are never used again; an allocation ends where a page ends
- *   streams  work runs as late as its stream allows: when somebody waits
+ *   streams  work runs as late as its stream allows: when somebody waits; so do copies and memsets
+ *            that the host need not wait for; only streams apart do not wait for the default one
  *   capture  calls that a capture forbids fail and break it
  *   handles  unknown, twice destroyed or never destroyed ones are told
  *   maps     every rule of cuTensorMapEncodeTiled, alignment of the map itself too
@@ -57,7 +58,7 @@ const char *double_word(const char *name);
 int double_enqueue(void *stream, const char *what, double_work work);
 /* What was put on a stream (or into its capture) last, if that is known; "" otherwise. */
 const char *double_last(void *stream);
-/* Run all that is on a stream (NULL: on all). */
+/* Run all that a wait for a stream waits for (NULL: for the device). */
 void double_drain(void *stream);
 /* 0, or why a call that waits or allocates may not be made now (and the capture is broken). */
 int double_unsafe(void);
@@ -80,6 +81,8 @@ void double_fail_after(int calls);
 bool double_fails(const char *function);
 /* Calls of functions that can fail, so far. */
 int double_calls(void);
+/* The kernels that were launched since this was last asked: " NAME" each, or " early:NAME". */
+std::string double_launched(void);
 
 /* --- double_kernels.cc: everything that the emulator knows about a kernel */
 

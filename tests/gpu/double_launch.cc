@@ -207,6 +207,15 @@ static bool has_code(const registered &r)
     return false;
 }
 
+static std::string launched;
+
+std::string double_launched(void)
+{
+    std::string all;
+    all.swap(launched);
+    return all;
+}
+
 static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **arguments,
                           size_t shared, cudaStream_t stream, bool early = false)
 {
@@ -226,6 +235,7 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **ar
     double_work work = r->kernel->bind(sizes, block.x, shared, arguments);
     if (early)
         work = [work]() { double_run_early(work); };
+    launched += std::string(early ? " early:" : " ") + r->kernel->name;
     return (cudaError_t)double_error(double_enqueue(stream, r->kernel->name, work));
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <vector>
 
 static const size_t arena_bytes = (size_t)256 << 30, page = 4096, grain = 256;
 static const size_t touched_max = (size_t)1 << 20; /* of a memset: longer ones are for a cache */
@@ -205,6 +206,7 @@ static void copy_now(void *to, const void *from, size_t bytes)
         double_wrote(bytes);
 }
 
+/* To the device: taken from the host at once, and landed when the default stream comes to it. */
 extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
     if (double_fails("cudaMemcpy"))
@@ -215,7 +217,15 @@ extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cuda
         return cudaSuccess;
     if (int code = check_sides(to, from, bytes, kind))
         return (cudaError_t)double_error(code);
-    double_drain(nullptr);
+    if (double_is_device(to, bytes)) {
+        bool inside = double_is_device(from, bytes);
+        std::vector<uint8_t> taken((const uint8_t *)from, (const uint8_t *)from + !inside * bytes);
+        return (cudaError_t)double_error(double_enqueue(nullptr, "a copy", [=]() {
+            memcpy(to, inside ? from : taken.data(), bytes);
+            double_wrote(bytes);
+        }));
+    }
+    double_drain(cudaStreamLegacy);
     copy_now(to, from, bytes);
     return cudaSuccess;
 }

@@ -26,6 +26,7 @@ struct CUstream_st {
     std::deque<piece> queue;
     CUgraph_st *into; /* what is captured, or NULL */
     bool broken;
+    bool apart; /* it does not wait for the default stream, nor that for it */
 };
 struct CUevent_st {
     bool recorded;
@@ -96,9 +97,11 @@ static void drain_one(CUstream_st *s)
 void double_drain(void *stream)
 {
     CUstream_st *only = stream ? known((cudaStream_t)stream) : nullptr;
-    drain_one(&the_default);
+    bool blocking = only == &the_default;
+    if (!only || !only->apart)
+        drain_one(&the_default);
     for (CUstream_st *s : streams)
-        if (!only || s == only)
+        if (!only || s == only || (blocking && !s->apart))
             drain_one(s);
 }
 
@@ -113,7 +116,7 @@ int double_unsafe(void)
     return code;
 }
 
-/* Streams are blocking ones: work on the default stream waits for all others, and they for it. */
+/* Work on the default stream waits for all others but those apart, and they for it. */
 int double_enqueue(void *stream, const char *what, double_work work)
 {
     CUstream_st *s = known((cudaStream_t)stream);
@@ -127,8 +130,9 @@ int double_enqueue(void *stream, const char *what, double_work work)
         if (double_unsafe())
             return cudaErrorStreamCaptureImplicit;
         for (CUstream_st *other : streams)
-            drain_one(other);
-    } else {
+            if (!other->apart)
+                drain_one(other);
+    } else if (!s->apart) {
         drain_one(&the_default);
     }
     s->queue.push_back({what, work});
@@ -143,13 +147,19 @@ const char *double_last(void *stream)
     return s->queue.empty() ? "" : s->queue.back().what;
 }
 
-extern "C" cudaError_t cudaStreamCreate(cudaStream_t *stream)
+extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     if (double_fails("cudaStreamCreate"))
         return (cudaError_t)double_error(cudaErrorUnknown);
     *stream = new CUstream_st();
+    (*stream)->apart = flags & cudaStreamNonBlocking;
     streams.insert(*stream);
     return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
 extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -174,7 +184,7 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream)
         double_unsafe();
         return (cudaError_t)double_error(cudaErrorStreamCaptureUnsupported);
     }
-    double_drain(s == &the_default ? nullptr : s);
+    double_drain(s == &the_default ? cudaStreamLegacy : s);
     return cudaSuccess;
 }
 

@@ -199,29 +199,40 @@ static void maps_want_alignment()
     report(good, "layers are prepared wherever the heap puts them");
 }
 
-/* fm_clip_name of the best path under a FM_DOUBLE, or the refusal; in a process of its own, since
- * what was found of a driver is kept. */
-static std::string best(const char *words, int shift)
+/* What became of a layer under a FM_DOUBLE: fm_clip_name of the best path, or the refusal; and the
+ * kernels of a call.  In a process of its own, since what was found of a driver is kept. */
+struct chosen {
+    char name[200], kernels[1000];
+};
+
+static chosen best(const char *words, int shift)
 {
+    chosen c = {"no answer", ""};
     int ends[2];
-    char name[200] = "";
     fflush(stdout);
     if (pipe(ends))
-        return "no pipe";
+        return c;
     if (fork() == 0) {
         setenv("FM_DOUBLE", words, 1);
         inputs in(shift);
         struct fm_clip *clip = nullptr;
         struct fm_clip_error error = {};
         int32_t code = fm_clip_prepare(&clip, &in.layer, &error);
-        snprintf(name, sizeof name, "%.150s", code == FM_CLIP_OK ? fm_clip_name(clip) : error.text);
-        _exit(write(ends[1], name, sizeof name) != sizeof name);
+        double_launched();
+        if (code == FM_CLIP_OK)
+            code = fm_clip_forward(clip, &in.call, &error);
+        snprintf(c.name, sizeof c.name, "%.150s",
+                 code == FM_CLIP_OK ? fm_clip_name(clip) : error.text);
+        snprintf(c.kernels, sizeof c.kernels, "%s", double_launched().c_str());
+        _exit(write(ends[1], &c, sizeof c) != sizeof c);
     }
     close(ends[1]);
-    ssize_t got = read(ends[0], name, sizeof name);
+    chosen got;
+    if (read(ends[0], &got, sizeof got) == sizeof got)
+        c = got;
     close(ends[0]);
     wait(nullptr);
-    return got == sizeof name ? name : "no answer";
+    return c;
 }
 
 static void the_best_path_that_serves_is_taken()
@@ -235,13 +246,14 @@ static void the_best_path_that_serves_is_taken()
                 {"cc=10.0", "cuda mma bf16", 0},
                 {"", "cuda plain bf16", 1}};
     for (const auto &row : rows) {
-        std::string name = best(row.words, row.shift);
-        report(name == row.name,
+        chosen c = best(row.words, row.shift);
+        bool plain = !strstr(c.kernels, "early:") && !strstr(c.kernels, "pairs");
+        report(!strcmp(c.name, row.name) && plain,
                std::string("best with \"") + row.words + "\"" + (row.shift ? ", shifted" : ""),
-               name.c_str());
+               plain ? c.name : c.kernels);
     }
-    std::string old = best("cc=7.5", 0);
-    report(old.find("7.5") != std::string::npos, "an old device is refused", old.c_str());
+    chosen old = best("cc=7.5", 0);
+    report(strstr(old.name, "7.5"), "an old device is refused", old.name);
     setenv("FM_DOUBLE", "none", 1);
     struct fm_clip_error error = {};
     report(fm_clip_available(FM_CLIP_CUDA, &error) == FM_CLIP_EDEVICE, "so is an old driver",
@@ -271,6 +283,41 @@ static void baselines_are_not_captured()
         fm_clip_release(clip);
     }
     cudaStreamDestroy(stream);
+}
+
+/* A stream that does not wait for the default one, as PyTorch's do not: what prepare and status put
+ * on that one has to be there when they return. */
+static void nothing_is_left_on_the_default_stream()
+{
+    inputs in;
+    std::vector<uint16_t> out[2];
+    struct fm_clip *clip = nullptr;
+    cudaStream_t apart;
+    cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking);
+    in.layer.path = FM_CLIP_MMA;
+    for (cudaStream_t stream : {apart, (cudaStream_t) nullptr}) {
+        std::vector<uint16_t> &numbers = out[stream == apart];
+        fm_clip_release(clip);
+        cudaDeviceSynchronize();
+        bool good = fm_clip_prepare(&clip, &in.layer, nullptr) == FM_CLIP_OK;
+        in.call.stream = stream;
+        good = good && fm_clip_forward(clip, &in.call, nullptr) == FM_CLIP_OK;
+        cudaStreamSynchronize(stream);
+        numbers.resize(N * H);
+        cudaMemcpy(numbers.data(), in.call.out, N * H * 2, cudaMemcpyDeviceToHost);
+        if (!good)
+            numbers.clear();
+    }
+    report(!out[0].empty() && out[0] == out[1], "a call at once after prepare, on a stream apart");
+    int32_t before = fm_clip_status(clip, nullptr), budget = 7;
+    cudaMemcpyAsync((void *)in.layer.budget, &budget, sizeof budget, cudaMemcpyHostToDevice, apart);
+    in.call.stream = apart;
+    fm_clip_forward(clip, &in.call, nullptr);
+    cudaStreamSynchronize(apart);
+    report(before == 0 && fm_clip_status(clip, nullptr) == FM_CLIP_FAULT_BUDGET,
+           "a fault at once after status, on a stream apart");
+    fm_clip_release(clip);
+    cudaStreamDestroy(apart);
 }
 
 /* --- failures in turn */
@@ -380,20 +427,37 @@ static void failures_are_seen()
 }
 
 /* The forms of the Hopper path that must be asked for: where a device or driver has none, the one
- * without serves; only a kernel may be in front of an early launch. */
+ * without serves.  Before this process has prepared a layer: what it found of a driver would be
+ * found in those of best, too. */
 static void forms_are_chosen()
+{
+    static const struct {
+        const char *words, *name, *kernel;
+    } rows[] = {{"", "cuda hopper bf16", " early:hopper_pairs<"},
+                {"nopairs", "cuda hopper bf16", " early:hopper_product<"},
+                {"driver=12020", "cuda hopper bf16", " hopper_pairs<"},
+                {"cc=8.0", "cuda mma bf16", " mma_product<"},
+                {"notensormap", "cuda mma bf16", " mma_product<"}};
+    setenv("FM_CLIP_CUDA_EARLY", "1", 1);
+    setenv("FM_CLIP_CUDA_PAIRS", "0", 1);
+    for (const auto &row : rows) {
+        chosen c = best(row.words, 0);
+        report(!strcmp(c.name, row.name) && strstr(c.kernels, row.kernel),
+               std::string("asked for pairs and early launches, with \"") + row.words + "\"",
+               strstr(c.kernels, row.kernel) ? c.name : c.kernels);
+    }
+    unsetenv("FM_CLIP_CUDA_EARLY");
+    unsetenv("FM_CLIP_CUDA_PAIRS");
+}
+
+/* Only a kernel may be in front of an early launch. */
+static void forms_fail_well()
 {
     inputs in;
     setenv("FM_CLIP_CUDA_EARLY", "1", 1);
     fails_well("a call by hopper, launched early", [&]() { return run_clip(in, FM_CLIP_HOPPER); });
     setenv("FM_CLIP_CUDA_PAIRS", "0", 1);
     report(run_clip(in, FM_CLIP_HOPPER), "a call by hopper in pairs, launched early");
-    for (const char *words : {"", "nopairs", "driver=12020", "cc=8.0", "notensormap"}) {
-        std::string name = best(words, 0);
-        report(name.compare(0, 5, "cuda ") == 0,
-               std::string("asked for pairs and early launches, with \"") + words + "\"",
-               name.c_str());
-    }
     unsetenv("FM_CLIP_CUDA_EARLY");
     unsetenv("FM_CLIP_CUDA_PAIRS");
     dies("an early launch behind a memset", [&]() {
@@ -411,10 +475,12 @@ int main(void)
     memory_is_strict();
     captures_are_strict();
     the_best_path_that_serves_is_taken();
+    forms_are_chosen();
     maps_want_alignment();
     baselines_are_not_captured();
+    nothing_is_left_on_the_default_stream();
     failures_are_seen();
-    forms_are_chosen();
+    forms_fail_well();
     printf("%d failures\n", failures);
     return failures != 0;
 }

@@ -110,6 +110,8 @@ static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error 
         code = cudaMemcpy(layer->cap, layer->host_cap, E * sizeof(int32_t), cudaMemcpyHostToDevice);
     if (code == cudaSuccess)
         code = cudaMemset(layer->faults, 0, sizeof(int32_t));
+    if (code == cudaSuccess) /* these may still be on their way, and no call need wait for them */
+        code = cudaStreamSynchronize(nullptr);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "row0, cap or faults");
     return fm_clip_check_rows(given, layer->host_row0, layer->host_cap, error);
@@ -395,6 +397,8 @@ static int32_t cuda_status(struct fm_clip *clip, struct fm_clip_error *error)
         code = cudaMemcpy(&faults, layer->faults, sizeof faults, cudaMemcpyDeviceToHost);
     if (code == cudaSuccess)
         code = cudaMemset(layer->faults, 0, sizeof faults);
+    if (code == cudaSuccess) /* the next call may be on a stream that does not wait for this */
+        code = cudaStreamSynchronize(nullptr);
     if (code == cudaSuccess)
         return faults;
     fm_clip_cuda_fail(error, code, "the device");
