@@ -21,6 +21,8 @@ enum {
     STRETCH = 512,   /* terms of the sum: 32 KiB of A */
     TASK_COLS = 512, /* 512 KiB of B */
     TASK_ROWS = 1024,
+    PACK_ROWS = 256, /* of A, of a task that packs them for all */
+    PACK_ONCE = 3,   /* tasks side by side that then read A packed */
 };
 
 #define TARGET __attribute__((target("avx512f")))
@@ -34,6 +36,7 @@ struct product {
     float *C;
     int ldc;
     int rows, cols, across; /* of a task; tasks side by side */
+    uint16_t *left;         /* all of A packed, a stretch after another; NULL: tasks do that */
 };
 
 static int at_most(int n, int most)
@@ -100,6 +103,25 @@ static void make_block(const struct product *p, int i, int j, bool add, const ui
     copy_block(c, p->ldc, d, BLOCK, rows, cols);
 }
 
+/* Where the packed panels of A's rows from i on begin, of the stretch from k on, `panel` numbers
+ * each; i is a multiple of BLOCK. */
+static uint16_t *left_at(const struct product *p, int k, int i, size_t panel)
+{
+    size_t all = (size_t)(p->M + BLOCK - 1) / BLOCK * BLOCK;
+    return p->left + (size_t)k * all + (size_t)(i / TILE) * panel;
+}
+
+static void pack_left(void *arg, int index)
+{
+    const struct product *p = arg;
+    int i = index * PACK_ROWS;
+    for (int k = 0; k < p->K; k += STRETCH) {
+        int n = at_most(p->K - k, STRETCH);
+        size_t panel = (size_t)fm_amx_steps(n) * FM_AMX_PIECE;
+        pack_panels(left_at(p, k, i, panel), p, false, i, at_most(p->M - i, PACK_ROWS), k, n);
+    }
+}
+
 static void run_task(void *arg, int index)
 {
     const struct product *p = arg;
@@ -109,14 +131,17 @@ static void run_task(void *arg, int index)
     int most = at_most(p->K, STRETCH);
     size_t longest = (size_t)fm_amx_steps(most) * FM_AMX_PIECE;
     uint16_t *right = fm_scratch((size_t)p->cols / TILE * longest * sizeof *right);
-    uint16_t *left = fm_scratch(2 * longest * sizeof *left);
+    uint16_t *own = p->left ? NULL : fm_scratch(2 * longest * sizeof *own), *left = own;
     fm_amx_begin();
     for (int k = 0; k < p->K; k += STRETCH) {
         int n = at_most(p->K - k, STRETCH), steps = fm_amx_steps(n);
         size_t panel = (size_t)steps * FM_AMX_PIECE;
         pack_panels(right, p, true, j0, cols, k, n);
         for (int i = 0; i < rows; i += BLOCK) {
-            pack_panels(left, p, false, i0 + i, at_most(rows - i, BLOCK), k, n);
+            if (p->left)
+                left = left_at(p, k, i0 + i, panel);
+            else
+                pack_panels(own, p, false, i0 + i, at_most(rows - i, BLOCK), k, n);
             for (int j = 0; j < cols; j += BLOCK)
                 make_block(p, i0 + i, j0 + j, p->add || k > 0, left,
                            right + (size_t)(j / TILE) * panel, steps);
@@ -131,11 +156,18 @@ void fm_cpu_amx_gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, i
 {
     if (M <= 0 || N <= 0)
         return;
-    struct product p = {ta, tb, M, N, K, A, B, lda, ldb, beta != 0, C, ldc, 0, 0, 0};
+    struct product p = {ta, tb, M, N, K, A, B, lda, ldb, beta != 0, C, ldc, 0, 0, 0, NULL};
+    struct fm_mark mark = fm_scratch_mark();
     p.rows = cut_evenly(M, TASK_ROWS);
     p.cols = cut_evenly(N, TASK_COLS);
     p.across = (N + p.cols - 1) / p.cols;
+    if (p.across >= PACK_ONCE) {
+        size_t rows = (size_t)(M + BLOCK - 1) / BLOCK * BLOCK;
+        p.left = fm_scratch(rows * (size_t)fm_amx_steps(K) * FM_AMX_STEP * sizeof *p.left);
+        fm_pool_for((M + PACK_ROWS - 1) / PACK_ROWS, pack_left, &p);
+    }
     fm_pool_for((M + p.rows - 1) / p.rows * p.across, run_task, &p);
+    fm_scratch_release(mark);
 }
 
 #else
