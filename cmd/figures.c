@@ -219,6 +219,11 @@ static double share_of(const struct fm_bench_engine_run *r)
     return r->useful / r->seconds / r->peak;
 }
 
+static void engine_rest(FILE *out, const char *name, double seconds, double all)
+{
+    fprintf(out, "  %-16s %10s %10.3f %6.1f%%\n", name, "", seconds, 100 * seconds / all);
+}
+
 static void engine_text(FILE *out, const char *name, const struct fm_bench_engine *e,
                         const struct fm_bench_engine_run *r)
 {
@@ -227,12 +232,11 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
     fprintf(out, "%s: %.4g tokens/s; %.2f s for %.4g useful GFLOP, %.2f of the peak of %.4g%s\n",
             name, r->tokens_second, r->seconds, 1e-9 * r->useful, share_of(r), 1e-9 * r->peak,
             share_of(r) > 1.05 ? ", which scores, summed in registers, may exceed" : "");
-    double all = r->seconds * e->threads, rest = all;
+    double all = r->seconds * e->threads;
     fprintf(out, "  %-16s %10s %10s %7s %9s\n", "operation", "calls", "thread s", "share",
             "GFLOP/s");
     for (int i = 0; i < r->stages; i++) {
         const struct fm_meter_stage *s = &r->stage[i];
-        rest -= s->seconds;
         if (s->seconds >= 0.002 * all)
             fprintf(out, "  %-16s %10llu %10.3f %6.1f%%", s->name, (unsigned long long)s->calls,
                     s->seconds, 100 * s->seconds / all);
@@ -241,7 +245,9 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
         if (s->seconds >= 0.002 * all)
             fputc('\n', out);
     }
-    fprintf(out, "  %-16s %10s %10.3f %6.1f%%\n", "reading, waiting", "", rest, 100 * rest / all);
+    engine_rest(out, "reading", r->rest.reading, all);
+    engine_rest(out, "waiting", r->rest.waiting, all);
+    engine_rest(out, "other", r->rest.other, all);
 }
 
 void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
@@ -276,6 +282,10 @@ static cJSON *engine_json(const struct fm_bench_engine_run *r)
             fm_report_double(s, "flops", r->stage[i].flops);
         cJSON_AddItemToArray(list, s);
     }
+    cJSON *rest = cJSON_AddObjectToObject(o, "thread_seconds");
+    fm_report_double(rest, "reading", r->rest.reading);
+    fm_report_double(rest, "waiting", r->rest.waiting);
+    fm_report_double(rest, "other", r->rest.other);
     return o;
 }
 

@@ -38,6 +38,7 @@ struct loop {
     int running; /* tasks taken and not finished */
     struct loop *older;
     const struct loop *parent; /* whose task opened it; NULL: none */
+    int label;
 };
 
 /* Everything below is guarded by `lock`. */
@@ -52,6 +53,25 @@ static int n_waiting; /* for loops of theirs to end */
 static bool stopping;
 static _Thread_local const struct loop *inside; /* whose task this thread runs */
 
+static _Thread_local int label;
+static _Atomic(void (*)(int from)) watch;
+
+int fm_pool_label(int next)
+{
+    int before = label;
+    void (*changed)(int) =
+        next == before ? NULL : atomic_load_explicit(&watch, memory_order_relaxed);
+    if (changed)
+        changed(before);
+    label = next;
+    return before;
+}
+
+void fm_pool_watch(void (*changed)(int from))
+{
+    atomic_store(&watch, changed);
+}
+
 static void run_one(struct loop *loop)
 {
     const struct loop *before = inside;
@@ -59,7 +79,9 @@ static void run_one(struct loop *loop)
     loop->running++;
     pthread_mutex_unlock(&lock);
     inside = loop;
+    int outer = fm_pool_label(loop->label);
     loop->task(loop->arg, i);
+    fm_pool_label(outer);
     inside = before;
     pthread_mutex_lock(&lock);
     if (--loop->running == 0 && loop->next >= loop->n)
@@ -83,6 +105,13 @@ static struct loop *open_loop(const struct loop *from)
     return NULL;
 }
 
+static void await(pthread_cond_t *event)
+{
+    int before = fm_pool_label(FM_POOL_IDLE);
+    pthread_cond_wait(event, &lock);
+    fm_pool_label(before);
+}
+
 static void *help(void *unused)
 {
     (void)unused;
@@ -94,7 +123,7 @@ static void *help(void *unused)
             continue;
         }
         n_idle++;
-        pthread_cond_wait(&work_came, &lock);
+        await(&work_came);
         n_idle--;
     }
     pthread_mutex_unlock(&lock);
@@ -150,7 +179,7 @@ static void wait_for(const struct loop *loop)
             continue;
         }
         n_waiting++;
-        pthread_cond_wait(&task_ended, &lock);
+        await(&task_ended);
         n_waiting--;
     }
 }
@@ -162,7 +191,7 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
             task(arg, i);
         return;
     }
-    struct loop loop = {.task = task, .arg = arg, .n = n, .parent = inside};
+    struct loop loop = {.task = task, .arg = arg, .n = n, .parent = inside, .label = label};
     pthread_mutex_lock(&lock);
     loop.older = loops;
     loops = &loop;

@@ -35,6 +35,19 @@ int fm_pool_threads(void);
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
 
 /*
+ * For measuring: a label says what a thread is busy with.  A task has the label of whoever opened
+ * its loop; a thread that waits for tasks is idle; all else is 0 until somebody says what it is.
+ */
+enum { FM_POOL_IDLE = -2, FM_POOL_READING = -1 };
+
+/* The calling thread's label from here on; returns the one before. */
+int fm_pool_label(int label);
+
+/* `changed`, unless NULL, is called by every thread whose label is about to change; while all
+ * threads but the caller's are idle. */
+void fm_pool_watch(void (*changed)(int from));
+
+/*
  * Scratch of the calling thread: a stack that keeps its memory between uses.
  *
  *     struct fm_mark mark = fm_scratch_mark();

@@ -76,6 +76,7 @@ struct fm_bench_engine_run {
     double peak;          /* flop/s of large products, of its precision: mean of before and after */
     int stages;           /* operations, longest first; seconds summed over threads */
     struct fm_meter_stage stage[FM_METER_STAGES];
+    struct fm_meter_rest rest;
 };
 
 struct fm_bench_engine {

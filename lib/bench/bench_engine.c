@@ -41,7 +41,7 @@ static void settle(struct fm_bench_engine_run *r, double seconds, double tokens)
     r->seconds = seconds;
     r->tokens_second = tokens / seconds;
     r->flops = fm_meter_flops();
-    r->stages = fm_meter_stages(r->stage);
+    r->stages = fm_meter_end(r->stage, &r->rest);
 }
 
 static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run,

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "lib/base/clock.h"
+#include "lib/base/pool.h"
 
 static const char *const stage_name[] = {
 #define FM_OP(name, parameters, arguments) #name,
@@ -17,9 +18,13 @@ static const char *const stage_name[] = {
 };
 
 static const struct fm_ops *base;
-static struct {
-    _Atomic uint64_t nanoseconds, calls;
-} spent[FM_METER_STAGES];
+
+/* What a thread did under a label of the pool: an operation's is its stage + 1. */
+enum { LABELS = FM_METER_STAGES + 1 - FM_POOL_IDLE };
+static _Atomic uint64_t spent[LABELS]; /* nanoseconds; a label's at label - FM_POOL_IDLE */
+static _Atomic uint64_t calls[FM_METER_STAGES];
+static _Atomic uint64_t began; /* before that nobody counted */
+static _Thread_local uint64_t since;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static double flops[FM_METER_STAGES];
 
@@ -37,14 +42,23 @@ static void note_product(int stage, int M, int N, int K)
     pthread_mutex_unlock(&lock);
 }
 
-/* meter_NAME: one call of the base table on this thread's clock. */
+/* The thread's time since its label changed last was spent under this one. */
+static void charge(int label)
+{
+    uint64_t now = nanoseconds(), first = atomic_load(&began);
+    uint64_t from = since > first ? since : first;
+    atomic_fetch_add(&spent[label - FM_POOL_IDLE], now > from ? now - from : 0);
+    since = now;
+}
+
+/* meter_NAME: one call of the base table, under its label. */
 #define FM_OP(name, parameters, arguments)                                                         \
     static void meter_##name parameters                                                            \
     {                                                                                              \
-        uint64_t begin = nanoseconds();                                                            \
+        int before = fm_pool_label(FM_METER_##name + 1);                                           \
         base->name arguments;                                                                      \
-        atomic_fetch_add(&spent[FM_METER_##name].nanoseconds, nanoseconds() - begin);              \
-        atomic_fetch_add(&spent[FM_METER_##name].calls, 1);                                        \
+        fm_pool_label(before);                                                                     \
+        atomic_fetch_add(&calls[FM_METER_##name], 1);                                              \
     }
 #include "kernels/ops/kernels.def"
 #undef FM_OP
@@ -90,9 +104,12 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
     base = ops;
     for (int i = 0; i < FM_METER_STAGES; i++) {
         flops[i] = 0;
-        atomic_store(&spent[i].nanoseconds, 0);
-        atomic_store(&spent[i].calls, 0);
+        atomic_store(&calls[i], 0);
     }
+    for (int i = 0; i < LABELS; i++)
+        atomic_store(&spent[i], 0);
+    atomic_store(&began, nanoseconds());
+    fm_pool_watch(charge);
     return &table;
 }
 
@@ -103,14 +120,25 @@ static int longer_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-int fm_meter_stages(struct fm_meter_stage stage[FM_METER_STAGES])
+static double seconds_of(int label)
+{
+    return 1e-9 * (double)atomic_load(&spent[label - FM_POOL_IDLE]);
+}
+
+int fm_meter_end(struct fm_meter_stage stage[FM_METER_STAGES], struct fm_meter_rest *rest)
 {
     int n = 0;
+    double all = 1e-9 * (double)(nanoseconds() - atomic_load(&began)) * fm_pool_threads();
+    charge(0);
+    fm_pool_watch(NULL);
+    *rest = (struct fm_meter_rest){.reading = seconds_of(FM_POOL_READING), .other = seconds_of(0)};
+    rest->waiting = all - rest->reading - rest->other;
     for (int i = 0; i < FM_METER_STAGES; i++) {
-        uint64_t calls = atomic_load(&spent[i].calls);
-        if (calls)
-            stage[n++] = (struct fm_meter_stage){
-                stage_name[i], calls, 1e-9 * (double)atomic_load(&spent[i].nanoseconds), flops[i]};
+        double seconds = seconds_of(i + 1);
+        uint64_t count = atomic_load(&calls[i]);
+        rest->waiting -= seconds;
+        if (count)
+            stage[n++] = (struct fm_meter_stage){stage_name[i], count, seconds, flops[i]};
     }
     qsort(stage, (size_t)n, sizeof *stage, longer_first);
     return n;

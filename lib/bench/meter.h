@@ -17,7 +17,7 @@ enum {
     FM_METER_STAGES
 };
 
-/* Time of one operation, summed over the threads that called it. */
+/* Time of one operation, summed over the threads that were busy with it. */
 struct fm_meter_stage {
     const char *name;
     uint64_t calls;
@@ -25,11 +25,17 @@ struct fm_meter_stage {
     double flops; /* of its products; 0: it has none */
 };
 
-/* The table that measures `base`; counters are zero from here on. */
+/* And of what is none, summed over threads: layers on their way into memory, but for operations;
+ * nothing to do; everything else.  With the operations that is all time of all threads. */
+struct fm_meter_rest {
+    double reading, waiting, other;
+};
+
+/* The table that measures `base`; counters are zero from here on, until the end. */
 const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
 
 /* Stages that were called, longest first; their number. */
-int fm_meter_stages(struct fm_meter_stage stage[FM_METER_STAGES]);
+int fm_meter_end(struct fm_meter_stage stage[FM_METER_STAGES], struct fm_meter_rest *rest);
 
 /* FLOPs of all matrix products: gemm, and those inside channel_scores. */
 double fm_meter_flops(void);

@@ -226,11 +226,10 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     return err->code;
 }
 
-int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, struct fm_err *err)
+static int load_ends(struct fm_model *m, struct fm_err *err)
 {
     struct fm_digest sum = {{0}};
     bool all = true; /* are read by this call */
-    *nonlayer = &m->nonlayer;
     for (int i = 0; i < m->nonlayer_count; i++) {
         const void *have = *(void **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
         int rc = have ? FM_OK : read_end(m, &m->nonlayer_tensor[i], &sum, err);
@@ -238,11 +237,17 @@ int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, s
             return rc;
         all &= !have;
     }
-    if (all && note_sum(m, m->config.L, &sum, err))
-        return err->code;
-    if (m->config.tied)
+    return all ? note_sum(m, m->config.L, &sum, err) : FM_OK;
+}
+
+int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, struct fm_err *err)
+{
+    int before = fm_pool_label(FM_POOL_READING), rc = load_ends(m, err);
+    fm_pool_label(before);
+    *nonlayer = &m->nonlayer;
+    if (!rc && m->config.tied)
         m->nonlayer.lm_head = m->nonlayer.embed;
-    return FM_OK;
+    return rc;
 }
 
 /* Does it hold all experts of a layer? */
@@ -564,8 +569,10 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
 {
     assert(l >= 0 && l < m->config.L && next >= -1 && next < m->config.L);
     struct fm_layer_slot *s = slot_of(m, l);
+    int before = fm_pool_label(FM_POOL_READING);
     fm_prefetch_end(m);
     int rc = s->l == l ? FM_OK : load_layer(m, s, l, err);
+    fm_pool_label(before);
     if (rc)
         return rc;
     *layer = &s->layer;

@@ -68,6 +68,40 @@ static void a_synthetic_checkpoint_opens_as_a_model(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+/* Outer tasks are under the opener's label, and those of a loop inside one under the label that the
+ * outer one gave itself, whichever thread takes them. */
+static void note_label(void *arg, int i)
+{
+    (void)i;
+    int *wrong = arg, now = fm_pool_label(0);
+    __atomic_fetch_add(wrong, now != 8, __ATOMIC_RELAXED);
+    fm_pool_label(now);
+}
+
+static void label_inner(void *arg, int i)
+{
+    (void)i;
+    int *wrong = arg, before = fm_pool_label(8);
+    __atomic_fetch_add(wrong, before != 7, __ATOMIC_RELAXED);
+    fm_pool_for(50, note_label, wrong);
+    assert_int_equal(fm_pool_label(before), 8);
+}
+
+static void tasks_are_labelled_as_who_opened_their_loop(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    for (int threads = 1; threads <= 4; threads += 3) {
+        int wrong = 0;
+        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        assert_int_equal(fm_pool_label(7), 0);
+        fm_pool_for(20, label_inner, &wrong);
+        assert_int_equal(fm_pool_label(0), 7);
+        fm_pool_stop();
+        assert_int_equal(wrong, 0);
+    }
+}
+
 static void the_meter_counts_and_changes_nothing(void **state)
 {
     (void)state;
@@ -79,7 +113,9 @@ static void the_meter_counts_and_changes_nothing(void **state)
     for (int i = 0; i < 7; i++)
         meter->gemm(false, false, 2, 2, 3, 1, fm_f32(A), 3, fm_f32(B), 2, 0, got, 2);
     assert_memory_equal(got, want, sizeof got);
-    assert_int_equal(fm_meter_stages(stage), 1);
+    struct fm_meter_rest rest;
+    assert_int_equal(fm_meter_end(stage, &rest), 1);
+    assert_true(rest.other > 0 && rest.reading == 0);
     assert_string_equal(stage[0].name, "gemm");
     assert_int_equal(stage[0].calls, 7);
     assert_true(fm_meter_flops() == 7 * 2.0 * 2 * 2 * 3);
@@ -144,6 +180,7 @@ int main(void)
         cmocka_unit_test(models_with_latent_attention_are_made_as_what_they_are),
         cmocka_unit_test(a_shape_is_seven_numbers),
         cmocka_unit_test(a_synthetic_checkpoint_opens_as_a_model),
+        cmocka_unit_test(tasks_are_labelled_as_who_opened_their_loop),
         cmocka_unit_test(the_meter_counts_and_changes_nothing),
         cmocka_unit_test(io_and_engine_measure_a_small_model),
     };
