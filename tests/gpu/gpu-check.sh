@@ -9,26 +9,28 @@
 #   host       what needs no GPU: the same program on strict doubles of driver, runtime and cuBLAS
 #   probes     copies, products, tails and maps one by one, seconds
 #   small      tiny and small cases of the fused paths
-#   forms      tiny and replays on the forms of the Hopper path that must be asked for: kernels
-#              launched early, blocks in pairs; their failures are shown and not counted
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
 #   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
 #   serve      the serving loop
 #   torch      errors beside PyTorch's own
 #   quick      a bench of minutes, with the shares that are wanted, beside PyTorch and Triton
+#   forms      tiny, replays and that bench on the forms of the Hopper path that must be asked for:
+#              kernels launched early, blocks in pairs; their failures are shown and not counted
 #   profile    two shapes under ncu
 #   baselines  the bench's baselines at odd sizes, last of what may fail on cuBLAS
 #   memcheck   tiny and small under compute-sanitizer
 #   real bench (only where named) real sizes against the definition; the whole bench
+#   plan       (alone) prints what runs for each part, and its limit in seconds
 #
-# Each part runs under a time limit of its own, in a process of its own, and its result is kept in
-# $OUT (or build/gpu-check) as it comes: a part that hangs ends, and the next one begins.  A part of
-# the Hopper path that hangs is run once more with waits that say who waited for what and stop.
+# All of it, the build too, ends within FM_GPU_SECONDS (590).  Each run is a process of its own with a
+# limit of its own; the limits add up to no more than the whole, so that nothing that hangs takes the
+# time of what comes after it.  What others left over a run may use, up to twice its limit.  Results
+# are in $OUT (or build/gpu-check) as they come.  A run of the Hopper path that hangs is repeated once
+# with waits that say who waited for what and stop, in what is left over.
 #
-# No part begins after FM_GPU_SECONDS (580), and none goes on for longer; FM_GPU_LIMIT is the most
-# for any one part.  Nothing is written outside $OUT and the build folder: caches of CUDA, Triton
-# and their like go to $OUT/cache.
+# Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and their like go to
+# $OUT/cache.
 #
 # FM_GPU_DOUBLE=1: every part that a host can run, on the doubles (what `make check` does).
 #
@@ -36,20 +38,49 @@
 # proven about the rest.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+export LC_ALL=C
 BUILD=${BUILD:-build}
 out=${OUT:-$BUILD/gpu-check}
 double=${FM_GPU_DOUBLE:-}
-mkdir -p "$out" || exit 1
 bad=0
-began_all=$SECONDS
-seconds_max=${FM_GPU_SECONDS:-580} # of all parts and the build
-[ -z "$double" ] || seconds_max=100000
-limit_max=${FM_GPU_LIMIT:-100000} # of any one part
+all="host probes small replays edges model serve torch quick forms profile baselines memcheck"
+parts=${*:-$all}
+
+# What runs: its name, the part that it is of (- where that is all), its limit in 600 seconds.
+plan="build - 124
+machine - 6
+there - 12
+host host 6
+probes probes 12
+tiny small 10
+small small 24
+simple small 8
+replays replays 36
+edges edges 24
+model model 36
+serve serve 14
+torch torch 30
+quick quick 26
+rivals quick 24
+early forms 8
+pairs forms 8
+both forms 12
+forms forms 24
+profile profile 24
+baselines baselines 18
+memcheck memcheck 74
+racecheck memcheck 20
+synccheck memcheck 20
+real real 300
+bench bench 600"
+if [ "$parts" = plan ]; then
+    echo "$plan"
+    exit 0
+fi
+mkdir -p "$out" || exit 1
 export XDG_CACHE_HOME=$PWD/$out/cache PYTHONDONTWRITEBYTECODE=1
 case $out in /*) XDG_CACHE_HOME=$out/cache ;; esac
 export CUDA_CACHE_PATH=$XDG_CACHE_HOME/cuda TRITON_CACHE_DIR=$XDG_CACHE_HOME/triton
-all="host probes small replays forms edges model serve torch quick profile baselines memcheck"
-parts=${*:-$all}
 : >"$out/summary.txt"
 
 say() {
@@ -58,34 +89,58 @@ say() {
 wants() {
     [[ " $parts " == *" $1 "* ]]
 }
+now() { # milliseconds
+    echo $((${EPOCHREALTIME/./} / 1000))
+}
 
-# run PART SECONDS COMMAND...: output to the terminal and a log, under a limit; the status is counted
-# (77 is a skip), and the summary has it before the next part begins.  A process that waits inside a
-# driver cannot even be killed: the outer timeout ends the inner one, and the check goes on.
+seconds_max=${FM_GPU_SECONDS:-590}
+[ -z "$double" ] || seconds_max=${FM_GPU_SECONDS:-6000} # a host is slow, and does other things
+began_all=$(now) ahead=0
+declare -A limit # milliseconds of each run; ahead: of those that are still to come
+while read -r name part seconds; do
+    limit[$name]=$((seconds * seconds_max * 1000 / 600))
+    [ "$part" != - ] && ! wants "$part" || ahead=$((ahead + limit[$name]))
+done <<<"$plan"
+# those that are named alone may take longer than the whole
+[ -n "${FM_GPU_SECONDS:-}" ] || [ $ahead -le $((seconds_max * 1000)) ] || seconds_max=$((ahead / 1000))
+
+# room NAME: in $room the milliseconds that a run may take: its limit, and what others left over.
+room() {
+    ahead=$((ahead - limit[$1]))
+    room=$((seconds_max * 1000 - ($(now) - began_all) - ahead))
+    [ $room -le $((2 * limit[$1])) ] || room=$((2 * limit[$1]))
+}
+seconds() { # of milliseconds
+    printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000))
+}
+
+# run NAME COMMAND...: output to the terminal and a log, under the limit; the status is counted (77 is
+# a skip), and the summary has it before the next one begins.  A process that waits inside a driver
+# cannot even be killed: the outer timeout ends the inner one, and the check goes on.
 run() {
-    local part=$1 limit=$2 began=$SECONDS status word left
-    shift 2
-    [ -z "$double" ] || limit=$((10 * limit)) # a host is slow, and does other things
-    left=$((seconds_max - (SECONDS - began_all)))
-    if [ $left -lt 5 ]; then
-        echo "$part: left out, the time is over" | tee -a "$out/summary.txt"
-        return 77
+    local name=$1 began status word took
+    shift
+    room "$name"
+    if [ $room -lt 50 ]; then
+        echo "$name: left out, the time is over" | tee -a "$out/summary.txt"
+        return 76
     fi
-    [ "$limit" -le $left ] || limit=$left
-    [ "$limit" -le "$limit_max" ] || limit=$limit_max
-    say "$part (at most $limit s): $*"
-    timeout -s KILL $((limit + 15)) timeout -k 5 "$limit" "$@" >"$out/$part.log" 2>&1 </dev/null
+    say "$name (at most $(seconds $room) s): $*"
+    began=$(now)
+    timeout -s KILL "$(seconds $room)" timeout -k "$(seconds $((room / 20)))" \
+        "$(seconds $((room * 9 / 10)))" "$@" >"$out/$name.log" 2>&1 </dev/null
     status=$?
-    cat "$out/$part.log"
+    took=$(seconds $(($(now) - began)))
+    cat "$out/$name.log"
     # a profiler's counters are for root alone on many machines
-    [ $status = 0 ] || ! grep -q ERR_NVGPUCTRPERM "$out/$part.log" || status=77
+    [ $status = 0 ] || ! grep -q ERR_NVGPUCTRPERM "$out/$name.log" || status=77
     case $status in
     0) word=ok ;;
     77) word="left out" ;;
-    124 | 137) word="HUNG, ended after $limit s" ;;
+    124 | 137) word="HUNG, ended" ;;
     *) word="FAILED, status $status" ;;
     esac
-    echo "$part: $word, $((SECONDS - began)) s" | tee -a "$out/summary.txt"
+    echo "$name: $word, $took s" | tee -a "$out/summary.txt"
     case $status in 0 | 77) ;; *) bad=1 ;; esac
     return "$status"
 }
@@ -97,18 +152,18 @@ show() {
     bad=$before
 }
 
-# checker PART SECONDS WORDS...: a part of gpu_check; what hangs is asked where.
+# checker NAME WORDS...: a run of gpu_check; what hangs is asked where.
 checker() {
-    local part=$1 limit=$2 status
-    shift 2
-    run "$part" "$limit" "$BUILD/tests/gpu/$program" "$@"
+    local name=$1 status
+    shift
+    run "$name" "$BUILD/tests/gpu/$program" "$@"
     status=$?
-    case $status in
-    124 | 137)
-        [ ! -x "$BUILD/tests/gpu/gpu_check_watch" ] || [ -n "$double" ] ||
-            run "$part-watched" 60 "$BUILD/tests/gpu/gpu_check_watch" "$@"
-        ;;
-    esac
+    [ $status = 124 ] || [ $status = 137 ] || return 0
+    [ -x "$BUILD/tests/gpu/gpu_check_watch" ] && [ -z "$double" ] || return 0
+    limit[watched]=$((seconds_max * 1000 - ($(now) - began_all) - ahead))
+    [ "${limit[watched]}" -le 15000 ] || limit[watched]=15000
+    ahead=$((ahead + limit[watched]))
+    run watched "$BUILD/tests/gpu/gpu_check_watch" "$@"
     return 0
 }
 
@@ -126,95 +181,109 @@ if ! command -v "${NVCC:-nvcc}" >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ];
     exit 77
 fi
 if [ -z "$double" ]; then
-    began=$SECONDS
-    make --no-print-directory -j"$(nproc)" gpu-build || {
-        echo "gpu-check: the build failed"
+    # gpu-more beside it: what another compiler may not build, and the check is worth having without
+    # shellcheck disable=SC2016 # $0 is the inner shell's
+    run build sh -c 'make -k --no-print-directory -j"$0" gpu-build gpu-more; make -s gpu-build' "$(nproc)" || {
+        echo "gpu-check: the build failed or took too long; to give it time: make -j gpu-build gpu-more"
         exit 1
     }
-    # what another compiler may not build: the check is worth having without it
-    make --no-print-directory -k -j"$(nproc)" gpu-more ||
-        echo "build: the doubles or the watched program were not built" | tee -a "$out/summary.txt"
-    say "built in $((SECONDS - began)) s"
+    for program in gpu_check_double gpu_check_watch; do
+        [ -x "$BUILD/tests/gpu/$program" ] ||
+            echo "build: $program was not built" | tee -a "$out/summary.txt"
+    done
 fi
 
 # --- what needs no GPU
 
 if wants host && [ -z "$double" ] && [ -x "$BUILD/tests/gpu/gpu_check_double" ]; then
-    run host 30 "$BUILD/tests/gpu/gpu_check_double" host
-    run ideal 60 env LD_LIBRARY_PATH="$BUILD/tests/gpu" "$BUILD/tests/gpu/gpu_check_double" small
+    run host "$BUILD/tests/gpu/gpu_check_double" host
 fi
 program=gpu_check
 if [ -n "$double" ]; then
     program=gpu_check_double
     export LD_LIBRARY_PATH="$BUILD/tests/gpu"
+elif command -v nvidia-smi >/dev/null; then
+    show machine nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total,mig.mode.current --format=csv
 fi
-"$BUILD/tests/gpu/$program" there >"$out/there.log" 2>&1
-if [ $? = 77 ]; then
-    cat "$out/there.log"
+run there "$BUILD/tests/gpu/$program" there
+case $? in
+0) ;;
+77)
+    ahead=0 limit[ideal]=60000
+    ! wants host || [ ! -x "$BUILD/tests/gpu/gpu_check_double" ] ||
+        run ideal env LD_LIBRARY_PATH="$BUILD/tests/gpu" "$BUILD/tests/gpu/gpu_check_double" small
     echo "gpu-check: NO GPU HERE. The code was built; what runs on a GPU is unproven by this run."
     [ $bad = 0 ] && exit 77
     exit 1
-fi
+    ;;
+*)
+    echo "gpu-check: the GPU does not answer: nothing else was run"
+    exit 1
+    ;;
+esac
 
 # --- what does, in the order in which a fault is cheapest to find
 
-[ -n "$double" ] || ! command -v nvidia-smi >/dev/null ||
-    timeout 20 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total,mig.mode.current --format=csv
-replays=2000 amount=quick
-[ -z "$double" ] || replays=15 amount=tiny
+replays=2000 amount=quick forms=forms
+[ -z "$double" ] || replays=15 amount=tiny forms=tiny-forms
 python=$(command -v python3)
 
-python_part() { # python_part PART SECONDS SCRIPT ARGUMENTS...
+python_run() { # python_run NAME SCRIPT ARGUMENTS...
     if [ -n "$double" ]; then
         return # PyTorch has no double
     elif [ -n "$python" ]; then
-        run "$1" "$2" "$python" "${@:3}"
+        run "$1" "$python" "${@:2}"
     else
         echo "$1: left out, no python3 here" | tee -a "$out/summary.txt"
     fi
 }
 
-! wants probes || checker probes 20 probes
-! wants small || checker tiny 20 tiny
-! wants small || checker small 60 small
-! wants small || FM_CLIP_CUDA_SIMPLE=1 checker simple 20 tiny
-! wants replays || checker replays 60 replays $replays
-if wants forms; then
-    FM_CLIP_CUDA_EARLY=1 trial early 20 tiny
-    FM_CLIP_CUDA_PAIRS=0 trial pairs 20 tiny
-    FM_CLIP_CUDA_EARLY=1 FM_CLIP_CUDA_PAIRS=0 trial both 30 replays $((replays / 4))
+! wants probes || checker probes probes
+if wants small; then
+    checker tiny tiny
+    checker small small
+    FM_CLIP_CUDA_SIMPLE=1 checker simple tiny
 fi
-! wants edges || checker edges 40 edges
-! wants model || python_part model 60 tests/gpu/gpu_model.py "$BUILD/libfm_clip.so"
-! wants serve || checker serve 30 serve
-! wants torch || python_part torch 60 tests/gpu/gpu_check.py "$BUILD/libfm_clip.so" "$out/errors.json"
+! wants replays || checker replays replays $replays
+! wants edges || checker edges edges
+! wants model || python_run model tests/gpu/gpu_model.py "$BUILD/libfm_clip.so"
+! wants serve || checker serve serve
+! wants torch || python_run torch tests/gpu/gpu_check.py "$BUILD/libfm_clip.so" "$out/errors.json"
 [ -z "$double" ] || export FM_DOUBLE="memory=8589934592"
-! wants quick || checker quick 60 bench "$out/quick.json" $amount
-! wants quick || python_part rivals 60 tests/gpu/gpu_rivals.py "$out/quick.json" "$out/rivals.json"
-if wants profile; then
+if wants quick; then
+    checker quick bench "$out/quick.json" $amount
+    python_run rivals tests/gpu/gpu_rivals.py "$out/quick.json" "$out/rivals.json"
+fi
+if wants forms; then
+    FM_CLIP_CUDA_EARLY=1 trial early tiny
+    FM_CLIP_CUDA_PAIRS=0 trial pairs tiny
+    FM_CLIP_CUDA_EARLY=1 FM_CLIP_CUDA_PAIRS=0 trial both replays $((replays / 4))
+    trial forms bench "$out/forms.json" $forms
+fi
+if wants profile && [ -z "$double" ]; then
     ncu=$(command -v ncu /usr/local/cuda/bin/ncu | head -n 1)
-    if [ -n "$ncu" ] && [ -z "$double" ]; then
-        run profile 60 "$ncu" --set full -k regex:product -c 8 -f -o "$out/profile" \
+    if [ -n "$ncu" ]; then
+        run profile "$ncu" --set full -k regex:product -c 8 -f -o "$out/profile" \
             "$BUILD/tests/gpu/$program" profile
-    elif [ -z "$double" ]; then
+    else
         echo "profile: left out, no ncu here" | tee -a "$out/summary.txt"
     fi
 fi
-! wants baselines || checker baselines 60 baselines
+! wants baselines || checker baselines baselines
 if wants memcheck && [ -z "$double" ]; then
     sanitizer=$(command -v compute-sanitizer /usr/local/cuda/bin/compute-sanitizer | head -n 1)
     if [ -n "$sanitizer" ]; then
-        run memcheck 120 "$sanitizer" --tool memcheck --error-exitcode 9 "$BUILD/tests/gpu/$program" small
-        show racecheck 60 "$sanitizer" --tool racecheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
-        show synccheck 60 "$sanitizer" --tool synccheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
+        run memcheck "$sanitizer" --tool memcheck --error-exitcode 9 "$BUILD/tests/gpu/$program" small
+        show racecheck "$sanitizer" --tool racecheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
+        show synccheck "$sanitizer" --tool synccheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
     else
         echo "memcheck: left out, no compute-sanitizer here" | tee -a "$out/summary.txt"
     fi
 fi
-! wants real || checker real 300 real
-! wants bench || checker bench 600 bench "$out/bench.json" all
+! wants real || checker real real
+! wants bench || checker bench bench "$out/bench.json" all
 
-say "$((SECONDS - began_all)) s in all"
+say "$(seconds $(($(now) - began_all))) s in all"
 cat "$out/summary.txt"
 case $bad in 0) say "all good" ;; *) say "SOMETHING IS WRONG: see FAIL and HUNG above" ;; esac
 exit $bad

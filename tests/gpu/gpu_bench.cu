@@ -44,26 +44,30 @@ static const shape shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                                {"phi-3.5-moe", 4096, 6400, 16, 2}};
 static const shape tiny = {"tiny", 136, 200, 8, 2};
 
-/* What is measured: all of it, a quick look, or as little as says that the bench itself works. */
+/* What is measured: all of it, a quick look, or as little as says that the bench itself works.  The
+ * forms that must be asked for are measured apart: one that hangs takes nothing else along. */
 struct plan {
     std::vector<shape> shapes;
     std::vector<int> tokens, budgets; /* budgets: rows of `shares` */
     std::vector<int> paths;
     int rounds;
+    bool forms;
 };
 
 static plan plan_of(const std::string &which)
 {
     const std::vector<int> every = {FM_CLIP_NAIVE, FM_CLIP_BUCKET, FM_CLIP_MMA, FM_CLIP_HOPPER};
-    if (which == "tiny")
-        return {{tiny}, {3, 70}, {0, 3}, every, 2};
-    if (which == "quick")
-        return {{shapes[0]}, {16, 64, 256, 4096}, {0, 2, 3}, {FM_CLIP_HOPPER, FM_CLIP_MMA}, 9};
+    if (which == "tiny" || which == "tiny-forms")
+        return {{tiny}, {3, 70}, {0, 3}, every, 2, which == "tiny-forms"};
+    const std::vector<int> fused = {FM_CLIP_HOPPER, FM_CLIP_MMA};
+    if (which == "quick" || which == "forms")
+        return {{shapes[0]}, {16, 64, 256, 4096}, {0, 2, 3}, fused, 9, which == "forms"};
     return {{shapes, shapes + sizeof shapes / sizeof *shapes},
             {1, 16, 64, 256, 1024, 4096},
             {0, 1, 2, 3},
             every,
-            15};
+            15,
+            false};
 }
 
 /* Widths of the budgets 0, 0.2, 0.4, 0.6: shares of eight experts, mixed as learned masks are. */
@@ -187,7 +191,8 @@ static std::vector<measured> measure(const shape &m, const plan &todo, const lim
         test_call c(l, N, m.K, 0);
         for (const implementation &kernel : kernels)
             for (int32_t b : todo.budgets) {
-                if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path))
+                if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path) ||
+                    (kernel.early || kernel.pairs) != todo.forms)
                     continue;
                 std::string why;
                 l.set_budget(b);

@@ -12,7 +12,8 @@
  *   gpu_check serve           the serving loop
  *   gpu_check baselines       the same small cases on the bench's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
- *   gpu_check bench FILE all|quick|tiny   times and limits to FILE as JSON, and a table
+ *   gpu_check bench FILE all|quick|tiny|forms|tiny-forms
+ *                             times and limits to FILE as JSON, and a table
  *   gpu_check profile         a few runs of two shapes, for a profiler
  *
  * Status 0, 1 (something is wrong), or 77: no GPU.
@@ -499,7 +500,7 @@ static int run_part(const std::string &mode, const char *word)
         real_sizes();
     else {
         fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|serve|"
-                        "baselines|real|bench FILE all|quick|tiny|profile\n");
+                        "baselines|real|bench FILE all|quick|tiny|forms|tiny-forms|profile\n");
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);

@@ -300,7 +300,8 @@ void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
 void check_serve();              /* gpu_serve.cu */
 
-/* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick" or "tiny". */
+/* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick", "tiny"; or of
+ * the forms that must be asked for "forms", "tiny-forms". */
 int run_bench(const char *json_file, const char *which);
 /* A few runs of two shapes, for a profiler. */
 int run_profile();

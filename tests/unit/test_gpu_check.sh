@@ -28,21 +28,59 @@ emulated() {
     FM_DOUBLE=emulated LD_LIBRARY_PATH=$doubles "$doubles/gpu_check_double" "$@" || bad=1
 }
 
-# A part that hangs is ended and told of, and the next one runs; nothing but $OUT is written.
-hangs() {
-    local home=$scratch/fake
+# check_fake SECONDS HANGS PARTS...: the check of a program that only hangs, where HANGS matches its
+# words, and does not end when it is asked to.
+check_fake() {
+    local home=$scratch/fake seconds=$1 hangs=$2
+    shift 2
     mkdir -p "$home/tests/gpu"
     cat >"$home/tests/gpu/gpu_check_double" <<'END'
-#!/bin/sh
-case $1 in tiny) exec sleep 60 ;; esac
+#!/bin/bash
+trap '' TERM
+[[ ! " $* " =~ $hangs ]] || while :; do sleep 0.2; done
+echo "what $* says"
 END
     chmod +x "$home/tests/gpu/gpu_check_double"
-    FM_GPU_DOUBLE=1 FM_GPU_LIMIT=1 OUT=$scratch/hung BUILD=$home HOME=/nonexistent \
-        bash tests/gpu/gpu-check.sh small >/dev/null 2>&1
-    if [ $? != 1 ] || ! grep -q '^tiny: HUNG' "$scratch/hung/summary.txt" ||
-        ! grep -q '^small: ok' "$scratch/hung/summary.txt"; then
+    FM_GPU_DOUBLE=1 FM_GPU_SECONDS=$seconds OUT=$scratch/hung BUILD=$home HOME=/nonexistent \
+        hangs=$hangs bash tests/gpu/gpu-check.sh "$@" >/dev/null 2>&1
+}
+
+# What hangs is ended and told of; what ran before it and what comes after it keep their results, and
+# all of it ends in time even where everything hangs.  Nothing but $OUT is written.
+hangs() {
+    local began took name log=$scratch/hung/summary.txt
+    check_fake 20 ' tiny ' small replays
+    if [ $? != 1 ] || [ "$(grep -c '^\(tiny\|simple\): HUNG' "$log")" != 2 ] || ! grep -q '^small: ok' "$log" ||
+        ! grep -q '^replays: ok' "$log" || ! grep -q 'what small says' "$scratch/hung/small.log"; then
         echo "FAIL a part that hangs:"
-        cat "$scratch/hung/summary.txt"
+        cat "$log"
+        bad=1
+    fi
+    began=${EPOCHREALTIME/[.,]/}
+    check_fake 12 'probes|tiny|small|replays|edges|serve|bench|baselines'
+    [ $? = 1 ] || bad=1
+    took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
+    for name in probes tiny small simple replays edges serve quick early pairs both forms baselines; do
+        grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not told of"
+    done >"$scratch/untold"
+    # at this scale what it costs to begin a process may be more than a limit; the last one must begin
+    if [ -s "$scratch/untold" ] || ! grep -q '^baselines: HUNG' "$log" || [ $took -gt 16000 ]; then
+        echo "FAIL all parts hang: $took ms of 12000"
+        cat "$scratch/untold" "$log"
+        bad=1
+    fi
+}
+
+# The limits of all that runs without being named add up to ten minutes at the most, and the parts
+# come in the order in which faults are cheapest to find.
+plans() {
+    local plan
+    plan=$(bash tests/gpu/gpu-check.sh plan)
+    if ! awk '$2 != "real" && $2 != "bench" { sum += $3 } END { exit !(NR > 20 && sum <= 600) }' <<<"$plan" ||
+        [ "$(awk '$2 != "-" { print $2 }' <<<"$plan" | uniq | tr '\n' ' ')" != \
+            "host probes small replays edges model serve torch quick forms profile baselines memcheck real bench " ]; then
+        echo "FAIL the plan of the check:"
+        echo "$plan"
         bad=1
     fi
 }
@@ -64,6 +102,7 @@ ships() {
 mkdir -p "$scratch/cuda/lib64"
 ln -s "$(realpath "$doubles/libcublas.so.13")" "$scratch/cuda/lib64/"
 
+plans
 hangs
 ships
 emulated tiny
