@@ -208,6 +208,9 @@ $(BUILD)/tests/gpu/gpu_check_double: $(GPU_O) $(DOUBLE_O)
 	$(Q)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
 $(BUILD)/tests/gpu/double_test: $(BUILD)/tests/gpu/double_test.cc.o $(filter-out $(BUILD)/tests/%,$(GPU_O)) $(DOUBLE_O)
 	$(Q)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
+# The library on the doubles, for what loads it: the modelling file (tests/judge/gpujudge.py).
+$(BUILD)/tests/gpu/libfm_clip_double.so: $(CLIP_O) $(DOUBLE_O)
+	$(Q)$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lm -lpthread
 $(BUILD)/tests/gpu/libcublas.so.13: $(BUILD)/tests/gpu/double_cublas.cc.o
 	$(Q)$(CXX) -shared -Wl,-soname,$(@F) -o $@ $<
 gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
