@@ -201,7 +201,7 @@ $(BUILD)/watch/$(WATCHED): NVFLAGS += -DFM_CLIP_WATCH
 $(BUILD)/watch/$(WATCHED): GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/watch/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -c -o $@ $<
+	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/tests/gpu/gpu_check_watch: $(GPU_O:$(BUILD)/$(WATCHED)=$(BUILD)/watch/$(WATCHED))
 	$(Q)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
 $(BUILD)/tests/gpu/gpu_check_double: $(GPU_O) $(DOUBLE_O)
@@ -215,7 +215,7 @@ $(BUILD)/tests/gpu/libcublas.so.13: $(BUILD)/tests/gpu/double_cublas.cc.o
 	$(Q)$(CXX) -shared -Wl,-soname,$(@F) -o $@ $<
 gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
 gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
--include $(wildcard $(BUILD)/tests/gpu/*.d)
+-include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
 
 # What test_faults loads before the tools, so that their calls fail.
 $(BUILD)/tests/unit/faults.so: tests/unit/faults.c | deps-check
