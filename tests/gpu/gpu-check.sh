@@ -116,7 +116,7 @@ seconds() { # of milliseconds
 
 # run NAME COMMAND...: output to the terminal and a log, under the limit; the status is counted (77 is
 # a skip), and the summary has it before the next one begins.  A process that waits inside a driver
-# cannot even be killed: the outer timeout ends the inner one, and the check goes on.
+# cannot even be killed: a second later the outer timeout ends the inner one, and the check goes on.
 run() {
     local name=$1 began status word took
     shift
@@ -127,7 +127,7 @@ run() {
     fi
     say "$name (at most $(seconds $room) s): $*"
     began=$(now)
-    timeout -s KILL "$(seconds $room)" timeout -k "$(seconds $((room / 20)))" \
+    timeout -s KILL "$(seconds $((room + 1000)))" timeout -k "$(seconds $((room / 20)))" \
         "$(seconds $((room * 9 / 10)))" "$@" >"$out/$name.log" 2>&1 </dev/null
     status=$?
     took=$(seconds $(($(now) - began)))
