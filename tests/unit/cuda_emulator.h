@@ -12,7 +12,10 @@
  * products add up comes to the program's numbers at products_fence alone, and only where nothing is
  * under way any more: a compiler may have read them before.
  *
- * Not modelled: time, caches, memory ordering between proxies, bank conflicts, registers.
+ * What ordinary stores wrote to shared memory is closed to matrix products and copies out until the
+ * thread that stored it has fenced it.
+ *
+ * Not modelled: time, caches, other ordering between proxies, bank conflicts, registers.
  */
 #ifndef TESTS_CUDA_EMULATOR_H
 #define TESTS_CUDA_EMULATOR_H
@@ -119,6 +122,12 @@ inline __half2 __floats2half2_rn(float x, float y)
 {
     return {__float2half_rn(x), __float2half_rn(y)};
 }
+inline uint32_t __float_as_uint(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
 inline float __expf(float x)
 {
     return expf(x);
@@ -173,6 +182,7 @@ struct emu_block { /* what threads of a block share */
     uint32_t rank; /* in its cluster */
     unsigned left; /* threads that have not ended */
     std::vector<uint8_t> shared;
+    std::vector<uint8_t> unfenced; /* which bytes of it were stored and not fenced since */
     std::map<int, emu_meeting> warps, halls; /* warps by number, barriers by id */
     std::map<uint32_t, emu_barrier> barriers;
 };
@@ -192,7 +202,10 @@ struct emu_thread {
     std::vector<std::function<void()>> copies_open;         /* and not yet */
     std::vector<std::vector<emu_product>> products;         /* wgmma, committed */
     std::vector<emu_product> products_open;
-    std::map<float *, std::vector<float>> sums; /* of products that were not yet fenced, by d */
+    std::vector<std::function<void()>> sent_open; /* copies out, not yet committed */
+    std::vector<std::function<void()>> sent;      /* and those that are */
+    std::vector<uint32_t> stored;                 /* to shared memory, not yet fenced */
+    std::map<float *, std::vector<float>> sums;   /* of products that were not yet fenced, by d */
 };
 
 struct emu_machine {
@@ -246,6 +259,8 @@ inline void emu_yield()
 inline void emu_enter()
 {
     emu.kernel();
+    if (!emu.now->sent.empty() || !emu.now->sent_open.empty())
+        emu_stop("a thread ended with copies out under way");
     emu.now->done = true;
     emu.now->of->left--;
     emu.moved = true;
@@ -350,6 +365,7 @@ inline void emu_gather(unsigned first, unsigned size, size_t shared_bytes)
         b.rank = r;
         b.left = threads;
         b.shared.assign(shared_bytes + 2048, 0xff);
+        b.unfenced.assign(b.shared.size(), 0);
         for (unsigned t = 0; t < threads; t++) {
             emu_thread &thread = emu.threads[r * threads + t];
             thread.of = &b;

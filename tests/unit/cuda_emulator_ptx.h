@@ -38,9 +38,23 @@ inline int32_t shared_load(uint32_t from)
     memcpy(&v, emu_at(from, 4), 4);
     return v;
 }
+/* An ordinary store of what products or copies out may read. */
+inline void emu_store(uint32_t to, const void *from, uint32_t bytes)
+{
+    memcpy(emu_at(to, bytes), from, bytes);
+    memset(&emu.here->unfenced[to - EMU_BASE], 1, bytes);
+    for (uint32_t i = 0; i < bytes; i++)
+        emu.now->stored.push_back(to - EMU_BASE + i);
+}
 inline void shared_clear16(uint32_t to)
 {
-    memset(emu_at(to, 16), 0, 16);
+    static const uint8_t zeros[16] = {};
+    emu_store(to, zeros, 16);
+}
+inline void shared_store8(uint32_t to, uint32_t low, uint32_t high)
+{
+    uint32_t both[2] = {low, high};
+    emu_store(to, both, 8);
 }
 /* The 128-byte swizzle works on address bits: 4..6 are xor-ed with 7..9. */
 inline uint32_t emu_swizzled(uint32_t address)
@@ -287,6 +301,48 @@ inline void prefetch_map(const CUtensorMap *)
 }
 inline void fence_async()
 {
+    for (uint32_t at : emu.now->stored)
+        emu.here->unfenced[at] = 0;
+    emu.now->stored.clear();
+}
+inline void emu_must_be_fenced(uint32_t address, uint32_t bytes)
+{
+    emu_at(address, bytes);
+    if (memchr(&emu.here->unfenced[address - EMU_BASE], 1, bytes))
+        emu_stop("what was stored is read by another proxy and was not fenced");
+}
+
+/* Copies out read as late as the program allows, or at once by chance. */
+inline void copy_out(void *to, uint32_t from, uint32_t bytes)
+{
+    if ((uintptr_t)to % 16 || from % 16 || bytes % 16 || bytes == 0)
+        emu_stop("a copy out that is not of sixteens");
+    emu.now->sent_open.push_back([=]() {
+        emu_must_be_fenced(from, bytes);
+        memcpy(to, emu_at(from, bytes), bytes);
+    });
+}
+inline void emu_send(std::vector<std::function<void()>> &copies)
+{
+    for (auto &copy : copies)
+        copy();
+    copies.clear();
+}
+inline void copies_out_end()
+{
+    auto &open = emu.now->sent_open;
+    if (emu_random() % 4 == 0)
+        emu_send(open);
+    emu.now->sent.insert(emu.now->sent.end(), open.begin(), open.end());
+    open.clear();
+}
+inline void copies_out_read()
+{
+    emu_send(emu.now->sent);
+}
+inline void copies_out_wait()
+{
+    emu_send(emu.now->sent);
 }
 inline void named_barrier(int id, int threads)
 {
@@ -313,7 +369,11 @@ inline uint16_t emu_operand(uint64_t descriptor, int across, uint32_t mn, uint32
     }
     uint32_t at = across ? mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2
                          : mn / 8 * stride + mn % 8 * 128 + k * 2;
-    return emu_half_at(emu_swizzled(start + at));
+    uint32_t address = emu_swizzled(start + at);
+    uint16_t number = emu_half_at(address);
+    if (emu.here->unfenced[address - EMU_BASE])
+        emu_must_be_fenced(address, 2);
+    return number;
 }
 
 /* This thread's registers of a 64 x n product: rows 16 warp + lane / 4 (+ 8), columns in groups of
@@ -326,8 +386,9 @@ inline void emu_multiply(const emu_product &p)
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t k = 0; k < 16; k++)
             a[r][k] = p.number(emu_operand(p.a, p.a_across, rows[r], k));
-    std::vector<float> &sums =
-        emu.now->sums.emplace(p.d, std::vector<float>(p.d, p.d + p.n / 2)).first->second;
+    std::vector<float> &sums = emu.now->sums[p.d];
+    if (sums.empty())
+        sums.assign(p.d, p.d + p.n / 2);
     for (int i = 0; i < p.n / 2; i++) {
         uint32_t column = (uint32_t)i / 4 * 8 + t % 4 * 2 + (uint32_t)(i & 1);
         float sum = p.add_to ? sums[(size_t)i] : 0.0f;

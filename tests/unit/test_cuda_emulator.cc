@@ -1,6 +1,7 @@
 /*
- * The emulator of tests/unit/cuda_emulator.h is strict where kernels are launched early or blocks
- * come in clusters: what a GPU would only sometimes punish ends the program.
+ * The emulator of tests/unit/cuda_emulator.h is strict where kernels are launched early, blocks
+ * come in clusters, or the copy engine takes out what was stored: what a GPU would only sometimes
+ * punish ends the program.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
@@ -98,6 +99,34 @@ static void the_emulator_is_strict()
     });
 }
 
+/* One thread stores 16 bytes and has them copied out. */
+static void copies_out(bool fenced, bool waits, uint32_t got[4])
+{
+    emu_launch(one_block, 1, 2048, [=]() {
+        for (uint32_t round = 1; round <= 2; round++) {
+            shared_store8(some_barrier, round, round);
+            shared_store8(some_barrier + 8, round, round);
+            if (fenced)
+                fence_async();
+            copy_out(got + 4 * (round - 1), some_barrier, 16);
+            copies_out_end();
+            if (waits)
+                copies_out_read();
+        }
+    });
+}
+
+static void copies_out_are_strict()
+{
+    alignas(16) static uint32_t got[8];
+    dies("a copy out of what was not fenced", []() { copies_out(false, true, got); });
+    dies("a thread that ends before its copies out", []() { copies_out(true, false, got); });
+    copies_out(true, true, got);
+    bool good = got[0] == 1 && got[3] == 1 && got[4] == 2 && got[7] == 2;
+    failures += !good;
+    printf("%s two copies out of one place\n", good ? "ok  " : "FAIL");
+}
+
 /* The same done right: both blocks have the box, and an early launch reads what it waited for. */
 static void what_is_right_goes_through()
 {
@@ -122,6 +151,7 @@ static void what_is_right_goes_through()
 int main(void)
 {
     the_emulator_is_strict();
+    copies_out_are_strict();
     what_is_right_goes_through();
     printf("%d failures\n", failures);
     return failures != 0;
