@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cmd/show.h"
 #include "lib/base/units.h"
@@ -250,6 +251,52 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
     engine_rest(out, "other", r->rest.other, all);
 }
 
+/* Our speed at the same, in the precision of the run; 0: that was not measured. */
+static double ours(const struct fm_bench_engine *e, const struct fm_pytorch_row *row)
+{
+    const struct fm_bench_engine_run *r = strcmp(row->what, "rank") == 0 ? &e->rank : &e->train;
+    return strcmp(row->precision, e->precision) == 0 ? r->tokens_second : 0;
+}
+
+static void torch_text(FILE *out, const struct fm_bench_engine *e)
+{
+    if (e->torch.rows > 0)
+        fprintf(out, "PyTorch %s, autograd over transformers' model, its fastest experts:\n",
+                e->torch.version);
+    for (int i = 0; i < e->torch.rows; i++) {
+        const struct fm_pytorch_row *row = &e->torch.row[i];
+        fprintf(out, "  %-5s %-4s ", row->what, row->precision);
+        if (row->tokens_second > 0)
+            fprintf(out, "%.4g tokens/s, %s", row->tokens_second, row->experts);
+        else
+            fprintf(out, "none: %s", row->why);
+        if (row->tokens_second > 0 && ours(e, row) > 0)
+            fprintf(out, "; ours %.2f times that", ours(e, row) / row->tokens_second);
+        fputc('\n', out);
+    }
+}
+
+static cJSON *torch_json(const struct fm_bench_engine *e)
+{
+    cJSON *o = cJSON_CreateObject(), *list;
+    cJSON_AddStringToObject(o, "version", e->torch.version);
+    list = cJSON_AddArrayToObject(o, "loops");
+    for (int i = 0; i < e->torch.rows; i++) {
+        const struct fm_pytorch_row *row = &e->torch.row[i];
+        cJSON *r = cJSON_CreateObject();
+        cJSON_AddStringToObject(r, "what", row->what);
+        cJSON_AddStringToObject(r, "precision", row->precision);
+        if (row->tokens_second > 0) {
+            cJSON_AddStringToObject(r, "experts", row->experts);
+            fm_report_double(r, "tokens_per_second", row->tokens_second);
+        } else {
+            cJSON_AddStringToObject(r, "missing", row->why);
+        }
+        cJSON_AddItemToArray(list, r);
+    }
+    return o;
+}
+
 void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
 {
     char bytes[32];
@@ -259,6 +306,7 @@ void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
     fprintf(out, "peak: GFLOP/s of oneDNN's best large product on all threads, before and after\n");
     engine_text(out, "rank", e, &e->rank);
     engine_text(out, "train", e, &e->train);
+    torch_text(out, e);
     if (e->kept[0])
         fprintf(out, "kept in %s\n", e->kept);
 }
@@ -300,5 +348,7 @@ cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
     cJSON_AddItemToObject(o, "rank", engine_json(&e->rank));
     if (e->train.seconds > 0)
         cJSON_AddItemToObject(o, "train", engine_json(&e->train));
+    if (e->torch.rows > 0)
+        cJSON_AddItemToObject(o, "pytorch", torch_json(e));
     return o;
 }

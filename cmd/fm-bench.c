@@ -32,15 +32,16 @@ enum {
 };
 
 struct options {
-    const char *budgets, *plot;         /* quality */
-    int over;                           /* quality, rivals: of --plot; 1: bytes, -1: not given */
-    uint64_t size;                      /* io */
-    int repeat;                         /* io, kernels; 0: theirs */
-    const char *family, *python, *rows; /* kernels */
-    const char *shape;                  /* engine, kernels, serve; NULL: theirs */
-    int sequences;                      /* engine, serve; 0: theirs */
-    int layers;                         /* engine, serve; 0: theirs */
-    struct fm_bench_engine_options on;  /* engine; dir is io's too */
+    const char *budgets, *plot;        /* quality */
+    int over;                          /* quality, rivals: of --plot; 1: bytes, -1: not given */
+    uint64_t size;                     /* io */
+    int repeat;                        /* io, kernels; 0: theirs */
+    const char *family, *rows;         /* kernels */
+    const char *python;                /* kernels, engine */
+    const char *shape;                 /* engine, kernels, serve; NULL: theirs */
+    int sequences;                     /* engine, serve; 0: theirs */
+    int layers;                        /* engine, serve; 0: theirs */
+    struct fm_bench_engine_options on; /* engine; dir is io's too */
     int dtype;
     bool record;             /* quality */
     const char *benchmark;   /* quality */
@@ -339,6 +340,7 @@ static void settle(struct options *o)
     o->on.shape = o->shape ? o->shape : "256,896,8,2,4,1024,256";
     o->on.sequences = o->sequences ? o->sequences : 8;
     o->on.layers = o->layers;
+    o->on.python = o->python && strcmp(o->python, "none") != 0 ? o->python : NULL;
     o->rivals.steps = o->on.steps > 0 ? o->on.steps : 0;
     o->on.steps = o->on.steps < 0 ? 2 : o->on.steps;
     o->serve.layers = o->layers;
@@ -389,7 +391,8 @@ static const struct fm_cli_option own[] = {
     {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
      "kernels, serve: take shape and masks from it", 0, 0, KERNELS | SERVES},
     {"python", 0, FM_CLI_TEXT, &asked.python, "PROGRAM",
-     "kernels: Python with PyTorch to compare with, or none (default: python3)", 0, 0, KERNELS},
+     "kernels, engine: Python with PyTorch to compare with, or none (default: python3; none)", 0, 0,
+     KERNELS | ENGINE},
     {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
      "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
     {"dir", 0, FM_CLI_TEXT, &asked.on.dir, "DIR",

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "lib/bench/meter.h"
+#include "lib/bench/pytorch.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
@@ -86,16 +87,18 @@ struct fm_bench_engine {
     char cpu[96], dnnl[64];
     const char *precision; /* "f32", "bf16" */
     struct fm_bench_engine_run rank, train;
+    struct fm_pytorch_loops torch; /* no rows: not asked for */
 };
 
 struct fm_bench_engine_options {
-    const char *shape; /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
-    int layers;        /* of a model; 0: two */
-    const char *dtype; /* "bf16", "f32" */
-    const char *dir;   /* where the checkpoint is made */
-    int sequences;     /* to rank */
-    int steps;         /* to train; 0: rank only */
-    bool keep;         /* leave the checkpoint, its tokens and stage streams */
+    const char *shape;  /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
+    int layers;         /* of a model; 0: two */
+    const char *dtype;  /* "bf16", "f32" */
+    const char *dir;    /* where the checkpoint is made */
+    int sequences;      /* to rank */
+    int steps;          /* to train; 0: rank only */
+    bool keep;          /* leave the checkpoint, its tokens and stage streams */
+    const char *python; /* with PyTorch and transformers, to compare with; NULL: none */
 };
 
 /* run gives batch, memory, device and threads. */

@@ -21,24 +21,29 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/pool.h"
 #include "lib/base/signals.h"
 #include "lib/bench/kernelcase.h"
 #include "lib/run/process.h"
 
-/* The assembler puts the program in, so that an installed tool needs nothing beside it. */
+/* The assembler puts the programs in, so that an installed tool needs nothing beside it. */
 __asm__(".pushsection .rodata\n"
         ".globl fm_pytorch_program\n"
         "fm_pytorch_program: .incbin \"formats/runtime/torch_experts.py\"\n"
         ".byte 0\n"
+        ".globl fm_pytorch_loops_program\n"
+        "fm_pytorch_loops_program: .incbin \"formats/runtime/torch_loops.py\"\n"
+        ".byte 0\n"
         ".popsection\n");
 
-extern const char fm_pytorch_program[];
+extern const char fm_pytorch_program[], fm_pytorch_loops_program[];
 
 enum { LINE_BYTES = 512 };
 #define GRACE 1.0 /* seconds that its end may take once it has hung up */
 
 struct fm_pytorch {
     const char *python; /* as it was asked for */
+    const char *program;
     struct fm_process child;
     int socket, silence;
     const atomic_int *stop; /* or NULL */
@@ -64,8 +69,8 @@ static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
 /* Its standard input is the socket; what it or PyTorch prints is dropped. */
 static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 {
-    char program[] = "-c", *text = (char *)fm_pytorch_program;
-    char *argv[] = {(char *)p->python, program, text, NULL};
+    char option[] = "-c";
+    char *argv[] = {(char *)p->python, option, (char *)p->program, NULL};
     posix_spawn_file_actions_t actions;
     if (posix_spawn_file_actions_init(&actions) != 0)
         return fm_fail(err, FM_ENOMEM, "no memory to run '%s'", p->python);
@@ -211,19 +216,26 @@ static int start(struct fm_pytorch *p, struct fm_err *err)
     return rc;
 }
 
-int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct fm_kernelcase *c,
-                    int silence, const atomic_int *stop, struct fm_err *err)
+static int open_program(struct fm_pytorch **result, const char *python, const char *program,
+                        int silence, const atomic_int *stop, struct fm_err *err)
 {
     struct fm_pytorch *p = *result = fm_alloc(1, sizeof *p, "PyTorch", err);
     if (!p)
         return err->code;
     p->python = python;
+    p->program = program;
     p->silence = silence;
     p->stop = stop;
     p->socket = -1;
     int rc = start(p, err);
-    if (!rc)
-        rc = greet(p, err);
+    return rc ? rc : greet(p, err);
+}
+
+int fm_pytorch_open(struct fm_pytorch **result, const char *python, const struct fm_kernelcase *c,
+                    int silence, const atomic_int *stop, struct fm_err *err)
+{
+    int rc = open_program(result, python, fm_pytorch_program, silence, stop, err);
+    struct fm_pytorch *p = *result;
     if (!rc)
         rc = load(p, c, err);
     if (rc) {
@@ -298,4 +310,69 @@ double fm_pytorch_loop(struct fm_kernelcase *c, int tokens)
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens)
 {
     return fm_pytorch_run(c->torch, c, "torch-grouped", tokens);
+}
+
+/* --- autograd loops over a checkpoint --- */
+
+/* Where it shall work; a name with a line's end in it would be two. */
+static int send_place(struct fm_pytorch *p, const char *model, const char *tokens, int threads,
+                      struct fm_err *err)
+{
+    char line[LINE_BYTES];
+    if (strchr(model, '\n') || strchr(tokens, '\n'))
+        return fm_fail(err, FM_EUSAGE,
+                       "a directory with a line's end in its name is not for "
+                       "PyTorch; use another --dir");
+    int rc = send_all(p, model, strlen(model), err);
+    if (!rc)
+        rc = send_line(p, err, "\n");
+    if (!rc)
+        rc = send_all(p, tokens, strlen(tokens), err);
+    if (!rc)
+        rc = send_line(p, err, "\n%d\n", threads);
+    if (!rc)
+        rc = receive_line(p, line, err);
+    if (!rc && strcmp(line, "ready") != 0)
+        rc = fail_strange(p, line, err);
+    return rc;
+}
+
+static int ask_loop(struct fm_pytorch *p, struct fm_pytorch_row *row, struct fm_err *err)
+{
+    char line[LINE_BYTES];
+    if (send_line(p, err, "%s %s\n", row->what, row->precision) || receive_line(p, line, err))
+        return err->code;
+    if (strncmp(line, "cannot ", 7) == 0) {
+        snprintf(row->why, sizeof row->why, "%s", line + 7);
+        return FM_OK;
+    }
+    double rate = 0;
+    int end = 0;
+    if (sscanf(line, "%31s %lf%n", row->experts, &rate, &end) != 2 || line[end] || !(rate > 0) ||
+        !isfinite(rate))
+        return fail_strange(p, line, err);
+    row->tokens_second = rate;
+    return FM_OK;
+}
+
+int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const char *model,
+                     const char *tokens, bool train, int silence, const atomic_int *stop,
+                     struct fm_err *err)
+{
+    static const char *const what[] = {"rank", "train"}, *const precision[] = {"bf16", "f32"};
+    struct fm_pytorch *p;
+    *loops = (struct fm_pytorch_loops){0};
+    int rc = open_program(&p, python, fm_pytorch_loops_program, silence, stop, err);
+    if (!rc) {
+        snprintf(loops->version, sizeof loops->version, "%s", p->version);
+        rc = send_place(p, model, tokens, fm_pool_threads(), err);
+    }
+    for (int i = 0; i < (train ? 4 : 2) && !rc; i++) {
+        struct fm_pytorch_row *row = &loops->row[loops->rows];
+        *row = (struct fm_pytorch_row){.what = what[i / 2], .precision = precision[i % 2]};
+        rc = ask_loop(p, row, err);
+        loops->rows += !rc;
+    }
+    fm_pytorch_close(p);
+    return rc;
 }

@@ -1,7 +1,8 @@
 /*
  * PyTorch beside our kernels: formats/runtime/torch_experts.py in a process of its own, which
- * computes the layer of a measurement (lib/bench/kernelcase.h) when it is asked to.  Private to
- * lib/kernelbench*.c.
+ * computes the layer of a measurement (lib/bench/kernelcase.h) when it is asked to.  And beside the
+ * engine: formats/runtime/torch_loops.py, which goes through a whole checkpoint.  Private to
+ * lib/bench.
  *
  * It gets the layer's numbers over a socket and keeps a copy of them, so that twice the memory of
  * the weights is needed.  Whatever becomes of it is one sentence in fm_pytorch_why: after the first
@@ -11,6 +12,7 @@
 #define FM_PYTORCH_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "lib/base/err.h"
 
@@ -40,5 +42,25 @@ double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
 
 /* The first thing that it could not do, or "". */
 const char *fm_pytorch_why(const struct fm_pytorch *p);
+
+/* What an autograd loop over transformers' model of a checkpoint does. */
+struct fm_pytorch_row {
+    const char *what, *precision; /* "rank" or "train"; "bf16" or "f32" */
+    char experts[32];             /* transformers' name for its fastest ones */
+    double tokens_second;         /* 0: it cannot, */
+    char why[FM_ERR_TEXT_BYTES];  /* for this reason */
+};
+
+struct fm_pytorch_loops {
+    char version[64];
+    int rows;
+    struct fm_pytorch_row row[4];
+};
+
+/* Loops over the checkpoint `model` and the rows of `tokens`, a .npy, on as many threads as the
+ * pool has: ranking, and, if asked to, steps of training.  Errors as in fm_pytorch_open. */
+int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const char *model,
+                     const char *tokens, bool train, int silence, const atomic_int *stop,
+                     struct fm_err *err);
 
 #endif

@@ -197,6 +197,64 @@ static void a_child_that_is_lost_takes_no_row_of_ours_along(void **state)
     }
 }
 
+/* Loops over a checkpoint: what is asked, what comes back, what is refused. */
+static int run_loops(struct fm_pytorch_loops *loops, const char *name, const char *answers,
+                     const char *model, struct fm_err *err)
+{
+    char script[512];
+    snprintf(script, sizeof script,
+             "echo torch 9.9 >&0\nread -r model\nread -r tokens\nread -r threads\n"
+             "[ \"$model $tokens $threads\" = 'a b/c t.npy 2' ] || exit 6\necho ready >&0\n"
+             "while read -r what precision; do %s; done",
+             answers);
+    *err = (struct fm_err){0};
+    return fm_pytorch_loops(loops, fake(name, script), model, "t.npy", true, 5, NULL, err);
+}
+
+static void loops_are_asked_for_both_precisions(void **state)
+{
+    (void)state;
+    struct fm_pytorch_loops l;
+    struct fm_err err;
+    const char *answers = "if [ $what = train ]; then echo cannot KeyError: $precision >&0\n"
+                          "else echo grouped_$precision 105.5 >&0; fi";
+    assert_int_equal(run_loops(&l, "loops", answers, "a b/c", &err), FM_OK);
+    assert_string_equal(l.version, "9.9");
+    assert_int_equal(l.rows, 4);
+    static const char *const experts[] = {"grouped_bf16", "grouped_f32", "", ""};
+    static const char *const why[] = {"", "", "KeyError: bf16", "KeyError: f32"};
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(l.row[i].what, i < 2 ? "rank" : "train");
+        assert_string_equal(l.row[i].precision, i % 2 ? "f32" : "bf16");
+        assert_string_equal(l.row[i].experts, experts[i]);
+        assert_string_equal(l.row[i].why, why[i]);
+        assert_true(l.row[i].tokens_second == (i < 2 ? 105.5 : 0));
+    }
+}
+
+static void loops_that_fail_are_one_sentence(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *answers, *model, *what;
+        int code;
+    } bad[] = {
+        {"loops-babble", "echo fast >&0", "a b/c", "answered 'fast'", FM_EIO},
+        {"loops-below", "echo eager -1 >&0", "a b/c", "answered 'eager -1'", FM_EIO},
+        {"loops-more", "echo eager 1 2 >&0", "a b/c", "answered 'eager 1 2'", FM_EIO},
+        {"loops-quit", "exit 4", "a b/c", "ended with status 4", FM_EIO},
+        {"loops-other", ":", "a", "ended with status 6", FM_EIO},
+        {"loops-lines", ":", "a\nb", "use another --dir", FM_EUSAGE},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fm_pytorch_loops l;
+        struct fm_err err;
+        int rc = run_loops(&l, bad[i].name, bad[i].answers, bad[i].model, &err);
+        if (rc != bad[i].code || !strstr(err.text, bad[i].what))
+            fail_msg("%s: %d '%s' does not say '%s'", bad[i].name, rc, err.text, bad[i].what);
+    }
+}
+
 int main(void)
 {
     struct fm_err err = {0};
@@ -208,6 +266,8 @@ int main(void)
         cmocka_unit_test(requests_name_kernel_tokens_budget_and_rows),
         cmocka_unit_test(what_it_cannot_do_is_left_out_and_said),
         cmocka_unit_test(a_child_that_is_lost_takes_no_row_of_ours_along),
+        cmocka_unit_test(loops_are_asked_for_both_precisions),
+        cmocka_unit_test(loops_that_fail_are_one_sentence),
     };
     if (fm_pool_start(2, &err) != FM_OK)
         return 1;

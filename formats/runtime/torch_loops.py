@@ -1,0 +1,162 @@
+"""PyTorch's side of `fm-bench engine`: autograd loops over transformers' model of a checkpoint.
+
+fm-bench starts this program (`python3 -c`, it is built in) with a socket as standard input and
+talks to it in lines:
+
+    here        torch VERSION                   or: error SENTENCE
+    fm-bench    the checkpoint's directory; a file of tokens, rows of a .npy; THREADS
+    here        ready
+    fm-bench    WHAT PRECISION                  again and again, until it hangs up
+    here        EXPERTS TOKENS_PER_SECOND       or: cannot SENTENCE
+
+WHAT is what one sequence goes through:
+    rank    scores of all channels, from the gradients of the experts' weights;
+    train   what a step of masks needs: logits of the full model, those of a student whose channels
+            are multiplied with masks, cross-entropy and divergence, the gradient at every mask.
+EXPERTS is the fastest of transformers' implementations of experts.  The first sequence warms up, the
+next one chooses among them, and those behind it are the measure; loading is in none of them.
+"""
+
+import sys
+
+sys.path[:] = [folder for folder in sys.path if folder]  # what lies where fm-bench runs is not asked
+
+import signal  # noqa: E402
+import socket  # noqa: E402
+import time  # noqa: E402
+
+TYPES = {"f32": "float32", "bf16": "bfloat16"}
+EXPERTS = ("grouped_mm", "batched_mm", "eager")
+TIMED = 3  # sequences
+
+
+class Rank:
+    experts = EXPERTS
+
+    def __init__(self, torch, model):
+        self.torch, self.model = torch, model
+        for name, p in model.named_parameters():
+            p.requires_grad_("experts" in name)
+        self.weights = [p for p in model.parameters() if p.requires_grad]
+        self.scores = [torch.zeros(p.shape[:-1], dtype=torch.float64) for p in self.weights]
+
+    def step(self, ids):
+        self.model(input_ids=ids, labels=ids).loss.backward()
+        with self.torch.no_grad():
+            for p, score in zip(self.weights, self.scores):
+                score += (p * p.grad).float().square().sum(-1)
+                p.grad = None
+
+
+class Masked:
+    """The gate of an experts' module, times a mask of every expert's channels."""
+
+    def __init__(self, torch, experts):
+        size = experts.num_experts, experts.intermediate_dim
+        self.mask = torch.ones(size, dtype=experts.down_proj.dtype, requires_grad=True)
+        self.on, self.rows, self.plain = False, None, experts._apply_gate
+        experts.register_forward_pre_hook(self.note, with_kwargs=True)
+        experts._apply_gate = self.apply_gate
+
+    def note(self, _, args, kwargs):
+        index = kwargs["top_k_index"] if "top_k_index" in kwargs else args[1]
+        self.rows = index.reshape(-1).sort().values
+
+    def apply_gate(self, both):
+        h = self.plain(both)
+        return h * self.mask[self.rows] if self.on else h
+
+
+class Train:
+    experts = EXPERTS[:1]  # masks are applied where rows are sorted by expert: it alone does that
+
+    def __init__(self, torch, model):
+        self.torch, self.model = torch, model
+        model.requires_grad_(False)
+        self.masks = [Masked(torch, m) for m in model.modules() if hasattr(m, "gate_up_proj")]
+
+    def logits(self, ids, masked):
+        for mask in self.masks:
+            mask.on = masked
+        return self.model(input_ids=ids).logits[:, :-1].float().log_softmax(-1)
+
+    def step(self, ids):
+        F = self.torch.nn.functional
+        with self.torch.no_grad():
+            teacher = self.logits(ids, False)
+        student = self.logits(ids, True)
+        loss = F.nll_loss(student.flatten(0, 1), ids[0, 1:])
+        (loss + F.kl_div(student, teacher, log_target=True, reduction="sum") / ids.numel()).backward()
+        for mask in self.masks:
+            mask.mask.grad = None
+
+
+def seconds(loop, rows):
+    start = time.perf_counter()
+    for ids in rows:
+        loop.step(ids)
+    return time.perf_counter() - start
+
+
+def measure(torch, checkpoint, tokens, what, precision):
+    from transformers import AutoModelForCausalLM
+
+    form = {"rank": Rank, "train": Train}[what]
+    dtype = getattr(torch, TYPES[precision])
+    row = [tokens[i % len(tokens) : i % len(tokens) + 1] for i in range(TIMED + 2)]
+    best = None
+    for experts in form.experts:
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, experts_implementation=experts)
+        loop = form(torch, model)
+        seconds(loop, row[:1])
+        took = seconds(loop, row[1:2])
+        if best is None or took < best[0]:
+            best = took, experts, loop
+        del model, loop
+    return best[1], TIMED * row[0].numel() / seconds(best[2], row[2:])
+
+
+def sentence(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def serve(torch, channel):
+    def say(text):
+        channel.write(text.encode() + b"\n")
+        channel.flush()
+
+    import numpy
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    say(f"torch {torch.__version__}")
+    checkpoint, tokens, threads = (channel.readline().decode().rstrip("\n") for _ in range(3))
+    torch.set_num_threads(int(threads))
+    tokens = torch.from_numpy(numpy.load(tokens).astype(numpy.int64))
+    say("ready")
+    for line in channel:
+        try:
+            experts, rate = measure(torch, checkpoint, tokens, *line.decode().split())
+            say(f"{experts} {rate:.6g}")
+        except Exception as error:
+            say(f"cannot {sentence(error)}")
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # fm-bench decides, and then hangs up
+    channel = socket.socket(fileno=0).makefile("rwb")
+    try:
+        import torch
+
+        serve(torch, channel)
+    except (EOFError, BrokenPipeError):
+        sys.exit(0)
+    except Exception as error:
+        channel.write(f"error {sentence(error)}\n".encode())
+        channel.flush()
+        while channel.read(1 << 20):  # fm-bench reads that when it has sent what it is sending
+            pass
+
+
+if __name__ == "__main__":
+    main()
