@@ -79,6 +79,16 @@ if [ -n "$tool" ]; then
             if (kernels[0] != 8 || kernels[1] != 4) { print "kernels: " kernels[0] ", " kernels[1]; bad = 1 }
             exit bad
         }' "$scratch/sass" || fail "pairs, early launches or registers are not as wanted"
+    # whatever may be launched early waits first: on the devices where that is done, with their own code
+    "$tool" -sass -arch sm_90 "${object%hopper*}route.cu.o" | awk '
+        /Function : / { kernels++ }
+        /ACQBULK/ { wait++ }
+        /PREEXIT/ { leave++ }
+        END {
+            if (kernels >= 18 && wait == kernels && leave == kernels) exit 0
+            print kernels + 0 " kernels of routing, " wait + 0 " waits, " leave + 0 " releases"
+            exit 1
+        }' || fail "a kernel of routing for 9.0 does not wait"
 else
     echo "no cuobjdump here: opcodes are counted instead"
     "$NVCC" -I. -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -cubin \
