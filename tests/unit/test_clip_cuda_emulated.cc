@@ -490,9 +490,9 @@ static void plain_sums_go_by_blocks()
     printf("%s plain f32, a sum of 4100: off by %.1e\n", word, sqrt(off / all));
 }
 
-/* Another form gives the bits that the usual one gives: rows of one tile, of an even and of an odd
- * number of them, one column of tiles and more. */
-static void form_gives_the_same_bits(const char *name, int32_t *form, int type)
+/* The other forms give the bits that the usual one gives: rows of one tile, of an even and of an
+ * odd number of them, one column of tiles and more. */
+static void forms_give_the_same_bits(int type)
 {
     layer l = make_layer(type, 328, 2, {190, 33, 300}, {190, 1, 257, 64, 33, 130});
     for (int N : {20, 150, 320}) {
@@ -504,11 +504,13 @@ static void form_gives_the_same_bits(const char *name, int32_t *form, int type)
         data d = make_data(l, c);
         run_call(HOPPER, l, c, d);
         std::vector<uint8_t> usual = d.out;
-        *form = 1;
-        run_call(HOPPER, l, c, d);
-        *form = 0;
-        printf("%s %s, %d tokens, type %d: the same bits\n", counted(d.out == usual), name, N,
-               type);
+        for (int32_t *form : {&in_pairs, &overlap}) {
+            *form = 1;
+            run_call(HOPPER, l, c, d);
+            *form = 0;
+            printf("%s %s, %d tokens, type %d: the same bits\n", counted(d.out == usual),
+                   form == &in_pairs ? "pairs of blocks" : "overlapped", N, type);
+        }
     }
 }
 
@@ -599,10 +601,9 @@ int main(void)
     long_sums(HOPPER, "hopper bf16 in pairs");
     emu.early = false;
     in_pairs = 0;
-    form_gives_the_same_bits("pairs of blocks", &in_pairs, FM_CLIP_BF16);
-    form_gives_the_same_bits("overlapped", &overlap, FM_CLIP_F16);
+    forms_give_the_same_bits(FM_CLIP_BF16);
     overlap = 1;
-    all_forms(HOPPER, "hopper bf16, overlapped", FM_CLIP_BF16, true);
+    all_forms(HOPPER, "hopper f16, overlapped", FM_CLIP_F16, true);
     overlap = 0;
     long_sums(MMA, "mma bf16");
     long_sums(HOPPER, "hopper bf16");
