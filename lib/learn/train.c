@@ -19,12 +19,12 @@
 #include "lib/learn/finish.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/refine.h"
+#include "lib/learn/trainplan.h"
 #include "lib/learn/trainstate.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 
 #define TOOL "fm-train"
-#define BATCH 8
 
 void fm_train_defaults(struct fm_train_options *options)
 {
@@ -63,23 +63,6 @@ static const char *schedule_name(enum fm_lambda_schedule schedule)
 static bool is_shuffle(enum fm_method method)
 {
     return method == FM_METHOD_SHUFFLE_LAYER || method == FM_METHOD_SHUFFLE_GLOBAL;
-}
-
-/* best makes the families of the others. */
-static bool makes(const struct fm_train_options *o, enum fm_method family)
-{
-    return o->method == family || o->method == FM_METHOD_BEST;
-}
-
-/* So many sequences, or all there are. */
-static int sequences_of(const struct fm_calib *calib, int want)
-{
-    return want < calib->count ? want : calib->count;
-}
-
-static int batch_of(const struct fm_run_options *run)
-{
-    return run->batch > 0 ? run->batch : BATCH;
 }
 
 static int check_options(const struct fm_train_options *o, struct fm_decimal *step,
@@ -151,7 +134,7 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
         o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
-        t->walk.sequences, batch_of(t->task.run), o->nested, o->refine, o->around_sequences,
+        t->walk.sequences, fm_train_batch(t->task.run), o->nested, o->refine, o->around_sequences,
         o->refine_sequences);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
@@ -192,7 +175,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
                                  .actions = &t->actions,
                                  .step = t->step,
                                  .until = t->until,
-                                 .batch = batch_of(t->task.run)};
+                                 .batch = fm_train_batch(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
     return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_LEARNED], FM_METHOD_LEARNED, err);
 }
@@ -211,16 +194,16 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     int rc = FM_OK;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_init(&t->masks[i], c->M, c->E, c->I);
-    t->walk =
-        (struct fm_walk){.task = &t->task,
-                         .actions = &t->actions,
-                         .step = &t->step,
-                         .until = &t->until,
-                         .granularity = t->options->granularity,
-                         .sequences = sequences_of(&t->task.calib, t->options->walk_sequences)};
+    t->walk = (struct fm_walk){.task = &t->task,
+                               .actions = &t->actions,
+                               .step = &t->step,
+                               .until = &t->until,
+                               .granularity = t->options->granularity,
+                               .sequences =
+                                   fm_train_sequences(&t->task.calib, t->options->walk_sequences)};
     t->exchange = t->walk;
     t->exchange.worth = &t->worth;
-    t->exchange.sequences = sequences_of(&t->task.calib, t->options->around_sequences);
+    t->exchange.sequences = fm_train_sequences(&t->task.calib, t->options->around_sequences);
     if (t->exchanges && !t->walks) /* they are what digests and manifests name */
         t->walk.sequences = t->exchange.sequences;
     if (is_shuffle(t->options->method)) {
@@ -366,7 +349,7 @@ static bool record_choice(cJSON *result, const struct fm_calib *held)
 static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
                   struct fm_err *err)
 {
-    cJSON *options = fm_task_options(&t->task, batch_of(t->task.run));
+    cJSON *options = fm_task_options(&t->task, fm_train_batch(t->task.run));
     cJSON *result = cJSON_CreateObject();
     if (!options || !result) {
         cJSON_Delete(options);
@@ -413,105 +396,12 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
     return rc;
 }
 
-/* Students keep all channels at the start and 1 - until at the end. */
-static double mean_kept(const struct fm_decimal *until)
-{
-    return 1 - (double)until->num / (double)until->den / 2;
-}
-
-static void estimate_masks(struct fm_estimate *estimate, const struct fm_train_options *o,
-                           struct fm_task *task, const struct fm_decimal *step,
-                           const struct fm_decimal *until)
-{
-    *estimate = (struct fm_estimate){0};
-    uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
-    uint64_t masks = targets + 1, memory = task->memory;
-    uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
-    int walk = sequences_of(&task->calib, o->walk_sequences);
-    int around = sequences_of(&task->calib, o->around_sequences);
-    int fixed = sequences_of(&task->calib, o->refine_sequences);
-    struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
-    if (makes(o, FM_METHOD_LEARNED)) {
-        sweep.count = (uint64_t)o->steps;
-        sweep.rows = (uint64_t)batch_of(task->run) * T;
-        sweep.lanes = 1 + o->samples;
-        sweep.backward = o->samples;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    if (makes(o, FM_METHOD_WALK)) {
-        sweep.count = targets;
-        sweep.rows = (uint64_t)walk * T;
-        sweep.backward = 1;
-        sweep.lanes = 2;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    if (makes(o, FM_METHOD_EXCHANGE)) {
-        sweep.count = targets;
-        sweep.rows = (uint64_t)around * T;
-        sweep.backward = FM_WORTH_LANES;
-        sweep.lanes = 1 + FM_WORTH_LANES;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    if (o->refine > 0) {
-        sweep.count = fm_refine_masks(step, until) * (uint64_t)o->refine;
-        sweep.rows = (uint64_t)around * T;
-        sweep.lanes = 1 + FM_WORTH_LANES;
-        sweep.backward = FM_WORTH_LANES;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-        sweep.rows = (uint64_t)fixed * T;
-        sweep.lanes = 2 + FM_REFINE_SETS;
-        sweep.backward = 0;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    group = group < masks ? group : masks;
-    sweep.count =
-        (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? FM_TRAIN_FAMILIES : 1);
-    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
-    sweep.lanes = (int)group + 1;
-    sweep.backward = 0;
-    fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* Widths compress well, so this is what they are at the most. */
-    estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
-}
-
-/* Fewer steps, or a method that takes none. */
-static void plan_changes(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct fm_decimal *step,
-                         const struct fm_decimal *until)
-{
-    static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
-    struct fm_train_options other = *o;
-    struct fm_estimate changed;
-    if (makes(o, FM_METHOD_LEARNED) && o->steps > 1) {
-        other.steps = o->steps / 2;
-        estimate_masks(&changed, &other, task, step, until);
-        fm_estimate_offer(estimate, changed.flops, "--steps %d", other.steps);
-    }
-    for (int i = 0; i < 2; i++) {
-        other.method = method[i];
-        estimate_masks(&changed, &other, task, step, until);
-        fm_estimate_offer(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
-    }
-}
-
-/* What estimate_masks added, in its order. */
-static void plan_work(struct fm_trainer *t, const struct fm_estimate *estimate)
-{
-    int at = 0;
-    t->work.learn = t->learns ? estimate->kind[at++].flops : 0;
-    t->work.walk = t->walks ? estimate->kind[at++].flops : 0;
-    t->work.exchange = t->exchanges ? estimate->kind[at++].flops : 0;
-    for (int i = 0; i < 2 && t->options->refine > 0; i++)
-        t->work.refine += estimate->kind[at++].flops;
-    t->work.measure = estimate->kind[at].flops;
-}
-
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_estimate estimate;
-    estimate_masks(&estimate, t->options, &t->task, &t->step, &t->until);
+    fm_trainplan_estimate(&estimate, t->options, &t->task, &t->step, &t->until);
     int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
-    plan_work(t, &estimate);
+    fm_trainplan_work(t, &estimate);
     if (!rc)
         rc = prepare(t, err);
     if (!rc)
@@ -561,9 +451,9 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
         rc = fm_task_open(&t.task, run, needed(options), err);
     if (!rc)
         rc = settle(&own, &t.task, err);
-    t.learns = makes(&own, FM_METHOD_LEARNED);
-    t.walks = makes(&own, FM_METHOD_WALK);
-    t.exchanges = makes(&own, FM_METHOD_EXCHANGE);
+    t.learns = fm_train_makes(&own, FM_METHOD_LEARNED);
+    t.walks = fm_train_makes(&own, FM_METHOD_WALK);
+    t.exchanges = fm_train_makes(&own, FM_METHOD_EXCHANGE);
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
@@ -588,8 +478,8 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc && task.in.members)
         rc = settle(&own, &task, err);
     if (!rc) {
-        estimate_masks(estimate, &own, &task, &step, &until);
-        plan_changes(estimate, &own, &task, &step, &until);
+        fm_trainplan_estimate(estimate, &own, &task, &step, &until);
+        fm_trainplan_offer(estimate, &own, &task, &step, &until);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);
