@@ -11,6 +11,7 @@
 #include "lib/base/mem.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/refine.h"
+#include "lib/learn/trainplan.h"
 #include "lib/masks/gaps.h"
 
 /* Masks from b on that have no figures yet, up to `most`: their numbers, and copies of their widths
@@ -210,7 +211,7 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
     struct fm_refine refine = {.task = &t->task,
                                .worth = &t->worth,
                                .size = fm_granularity_size(o->granularity, f->M, f->E),
-                               .around = o->around_sequences < count ? o->around_sequences : count,
+                               .around = fm_train_around(&t->task.calib, o),
                                .sequences =
                                    o->refine_sequences < count ? o->refine_sequences : count};
     fm_run_phase(t->task.run, t->work.refine, t->work.measure);

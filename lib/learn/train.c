@@ -46,6 +46,7 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .lambda_last = 4,
                                          .walk_sequences = 32,
                                          .around_sequences = 16,
+                                         .around_tokens = 6144,
                                          .refine_sequences = 64};
 }
 
@@ -99,6 +100,15 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
     return FM_OK;
 }
 
+/* Unless the user names them, exchange has finer actions than the others: its steps are measured
+ * one by one, and what a logit has to learn grows with their number. */
+static int parse_actions(struct fm_actions *actions, const struct fm_train_options *o, bool fine,
+                         int I, struct fm_err *err)
+{
+    const char *text = o->actions ? o->actions : fine ? FM_ACTIONS_TWENTY : FM_ACTIONS_TEN;
+    return fm_actions_parse(actions, text, I, o->width_multiple, err);
+}
+
 /* The action set: of the stream for the shuffles, of the budget steps for uniform. */
 static int choose_actions(struct fm_trainer *t, struct fm_err *err)
 {
@@ -106,9 +116,10 @@ static int choose_actions(struct fm_trainer *t, struct fm_err *err)
     int I = t->task.config->I, rc;
     if (o->method == FM_METHOD_UNIFORM && !o->actions)
         return fm_actions_steps(&t->actions, &t->step, &t->until, I, o->width_multiple, err);
-    rc = fm_actions_parse(&t->actions, o->actions ? o->actions : FM_ACTIONS_TEN, I,
-                          o->width_multiple, err);
-    if (!rc && t->actions.merged)
+    rc = parse_actions(&t->actions, o, t->exchanges, I, err);
+    if (!rc)
+        rc = parse_actions(&t->coarse, o, false, I, err);
+    if (!rc && (o->actions || o->width_multiple > 1) && t->actions.merged)
         fm_run_warn(t->task.run,
                     "%d of %d actions give a width that another one has already, and are merged: "
                     "%d channels in multiples of %u leave %d widths",
@@ -134,8 +145,8 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
         o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
-        t->walk.sequences, fm_train_batch(t->task.run), o->nested, o->refine, o->around_sequences,
-        o->refine_sequences);
+        t->walk.sequences, fm_train_batch(t->task.run), o->nested, o->refine,
+        fm_train_around(&t->task.calib, o), o->refine_sequences);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -148,7 +159,7 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
 static int make_saliency(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
-    return fm_masks_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
+    return fm_masks_saliency(f, &t->coarse, r->scores, r->order, &t->step, &t->until,
                              t->options->granularity, err);
 }
 
@@ -172,7 +183,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
 {
     t->learn = (struct fm_learn){.task = &t->task,
                                  .options = t->options,
-                                 .actions = &t->actions,
+                                 .actions = &t->coarse,
                                  .step = t->step,
                                  .until = t->until,
                                  .batch = fm_train_batch(t->task.run)};
@@ -195,15 +206,16 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_init(&t->masks[i], c->M, c->E, c->I);
     t->walk = (struct fm_walk){.task = &t->task,
-                               .actions = &t->actions,
+                               .actions = &t->coarse,
                                .step = &t->step,
                                .until = &t->until,
                                .granularity = t->options->granularity,
                                .sequences =
                                    fm_train_sequences(&t->task.calib, t->options->walk_sequences)};
     t->exchange = t->walk;
+    t->exchange.actions = &t->actions;
     t->exchange.worth = &t->worth;
-    t->exchange.sequences = fm_train_sequences(&t->task.calib, t->options->around_sequences);
+    t->exchange.sequences = fm_train_around(&t->task.calib, t->options);
     if (t->exchanges && !t->walks) /* they are what digests and manifests name */
         t->walk.sequences = t->exchange.sequences;
     if (is_shuffle(t->options->method)) {

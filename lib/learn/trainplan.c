@@ -19,6 +19,12 @@ int fm_train_sequences(const struct fm_calib *calib, int want)
     return want < calib->count ? want : calib->count;
 }
 
+int fm_train_around(const struct fm_calib *calib, const struct fm_train_options *o)
+{
+    int take = (o->around_tokens + calib->T - 1) / calib->T;
+    return fm_train_sequences(calib, take > o->around_sequences ? take : o->around_sequences);
+}
+
 int fm_train_batch(const struct fm_run_options *run)
 {
     return run->batch > 0 ? run->batch : BATCH;
@@ -39,7 +45,7 @@ void fm_trainplan_estimate(struct fm_estimate *estimate, const struct fm_train_o
     uint64_t masks = targets + 1, memory = task->memory;
     uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
     int walk = fm_train_sequences(&task->calib, o->walk_sequences);
-    int around = fm_train_sequences(&task->calib, o->around_sequences);
+    int around = fm_train_around(&task->calib, o);
     int fixed = fm_train_sequences(&task->calib, o->refine_sequences);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
     if (fm_train_makes(o, FM_METHOD_LEARNED)) {

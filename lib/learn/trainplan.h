@@ -14,6 +14,9 @@ bool fm_train_makes(const struct fm_train_options *o, enum fm_method family);
 /* So many sequences, or all there are. */
 int fm_train_sequences(const struct fm_calib *calib, int want);
 
+/* Sequences of a budget of exchange, or of a round of --refine. */
+int fm_train_around(const struct fm_calib *calib, const struct fm_train_options *o);
+
 /* Sequences of a step of learning. */
 int fm_train_batch(const struct fm_run_options *run);
 

@@ -72,7 +72,7 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
     struct fm_learn *n = &t->learn;
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
-    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
+    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->coarse.count;
     if (t->learns) {
         add_item(item, &items, "taken", FM_I64, 1, &n->taken);
         add_item(item, &items, "lambda", FM_F64, 1, &n->lambda);

@@ -24,6 +24,7 @@ struct fm_trainer {
     struct fm_task task;
     const struct fm_train_options *options;
     struct fm_actions actions;
+    struct fm_actions coarse; /* of learned, walk and saliency: some of them, or all */
     struct fm_decimal step, until;
     struct fm_learn learn; /* in use if `learns` */
     struct fm_walk walk, exchange;

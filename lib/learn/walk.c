@@ -16,8 +16,10 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* A step up must be worth so much more than the step down it is paid with. */
-#define MARGIN 1.2
+/* A step up must be worth more than the step down it is paid with; and at most this part of the
+ * experts is in an exchange at once, since what steps are worth holds near the present mask. */
+#define MARGIN 1
+#define PART 4
 
 /* The cheapest way down for one expert: to which action, at what cost per channel. */
 struct move {
@@ -143,7 +145,7 @@ static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struc
     target = (target + (uint64_t)size - 1) / (uint64_t)size;
     fm_granularity_gather(widths, (size_t)X, size);
     fm_worth_lower(w->worth, widths, target);
-    int pairs = fm_worth_pairs(w->worth, widths, MARGIN, pair, err), most = X / size / 8 + 1;
+    int pairs = fm_worth_pairs(w->worth, widths, MARGIN, pair, err), most = X / size / PART + 1;
     for (int i = 0; i < pairs && i < most; i++)
         fm_worth_exchange(w->worth, widths, &pair[i]);
     /* Steps are not all of one size. */

@@ -13,6 +13,8 @@
 
 #define FM_ACTIONS_MAX 1024
 #define FM_ACTIONS_TEN "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
+#define FM_ACTIONS_TWENTY                                                                          \
+    "0.05,0.1,0.15,0.2,0.25,0.3,0.35,0.4,0.45,0.5,0.55,0.6,0.65,0.7,0.75,0.8,0.85,0.9,0.95,1"
 #define FM_ACTIONS_PAPER "0.1,0.4,0.7,1"
 
 struct fm_actions {

@@ -12,7 +12,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-#define KEEP 0.7 /* of a running mean, at every sweep */
+#define KEEP 0.5 /* of a running mean, at every sweep */
 #define DEEPER                                                                                     \
     1.2 /* a range that was not measured is worth this times the one above it, at least:           \
            channels are ranked */

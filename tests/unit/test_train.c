@@ -181,6 +181,27 @@ static uint64_t bin_of(const struct fm_masks *f, int b)
     return (20 * f->mask[b].removed + channels) / (2 * channels);
 }
 
+/* Only exchange moves in twentieths, also where best compares it with what moves in tenths. */
+static void exchange_has_finer_actions(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fm_method method;
+        int actions;
+    } row[] = {{FM_METHOD_LEARNED, 10}, {FM_METHOD_EXCHANGE, 20}, {FM_METHOD_BEST, 20}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct runs r;
+        struct fm_train_options options;
+        struct fm_train_report report = {0};
+        training_init(&r, &options, "ranked.fm", "actions.fm", row[i].method);
+        options.until = "0.1";
+        options.steps = 2;
+        training_must(&r, &options, &report);
+        assert_int_equal(report.actions.count, row[i].actions);
+        fm_train_report_release(&report);
+    }
+}
+
 static void the_best_is_nowhere_worse_and_says_what_it_was_chosen_on(void **state)
 {
     (void)state;
@@ -491,6 +512,7 @@ int main(void)
         cmocka_unit_test(mask_gradients_are_the_golden_ones),
         cmocka_unit_test(the_walk_takes_the_cheapest_channels),
         cmocka_unit_test(every_method_makes_a_family),
+        cmocka_unit_test(exchange_has_finer_actions),
         cmocka_unit_test(the_best_is_nowhere_worse_and_says_what_it_was_chosen_on),
         cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),

@@ -38,6 +38,7 @@ static inline void training_init(struct runs *r, struct fm_train_options *o, con
     o->prior = 1;
     o->walk_sequences = 3;
     o->around_sequences = 3;
+    o->around_tokens = 0;
     runs_init(r, in, out);
     runs_tokens(r, 40, 11);
     r->run.batch = 4;
