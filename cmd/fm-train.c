@@ -54,6 +54,17 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
     return fm_options_check(cli, WITH_ACTIONS, "with --method uniform and --actions", err);
 }
 
+/* Whoever names an option that learning alone has means learning. */
+static enum fm_method default_method(const struct fm_cli *cli)
+{
+    for (int i = 0; i < cli->givens; i++) {
+        const struct fm_cli_given *g = &cli->given[i];
+        if (g->modes && !(g->modes & ~LEARNING))
+            return FM_METHOD_LEARNED;
+    }
+    return FM_METHOD_EXCHANGE;
+}
+
 /* Neither the method was chosen nor anything that only some methods have. */
 static bool leaves_method_open(const struct fm_cli *cli)
 {
@@ -86,14 +97,16 @@ int main(int argc, char **argv)
 {
     struct fm_train_options options;
     fm_train_defaults(&options);
-    int method = (int)options.method, schedule = (int)options.schedule;
+    int method = -1, schedule = (int)options.schedule;
     int granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
     bool strict = false;
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange|best",
-         "how masks are made (default: learned; uniform of scores that are not taylor's)", 0, 0, 0},
+         "how masks are made (default: exchange; learned with its options; uniform of scores not "
+         "taylor's)",
+         0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "what each width belongs to (default: expert)", 0, 0, CHOOSING},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
@@ -112,17 +125,17 @@ int main(int argc, char **argv)
         {"nested", 0, FM_CLI_FLAG, &options.nested, NULL, "widths never grow with the budget", 0, 0,
          CHOOSING},
         {"steps", 0, FM_CLI_INT, &options.steps, "N",
-         "training steps (default: 500; at most as many to catch up)", 1, FM_TRAIN_STEPS_MAX,
-         LEARNING},
+         "learned: training steps (default: 500; at most as many to catch up)", 1,
+         FM_TRAIN_STEPS_MAX, LEARNING},
         {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",
-         "subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX, LEARNING},
+         "learned: subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX, LEARNING},
         {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
-         "how strongly scores shape the start; 0: not at all (default: 4)", 0, FM_TRAIN_PRIOR_MAX,
-         LEARNING},
+         "learned: how strongly scores shape the start; 0: not at all (default: 4)", 0,
+         FM_TRAIN_PRIOR_MAX, LEARNING},
         {"lambda-schedule", 0, FM_CLI_CHOICE, &schedule, "paced|linear",
-         "weight of the cost: a controller, or a ramp (default: paced)", 0, 0, LEARNING},
-        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 0.02)", FM_TRAIN_LR_MIN,
-         FM_TRAIN_LR_MAX, LEARNING},
+         "learned: weight of the cost, a controller or a ramp (default: paced)", 0, 0, LEARNING},
+        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learned: learning rate (default: 0.02)",
+         FM_TRAIN_LR_MIN, FM_TRAIN_LR_MAX, LEARNING},
     };
     struct fm_cli cli = {
         .tool = "fm-train",
@@ -139,7 +152,7 @@ int main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)
         cli.run.input = cli.operand[0];
-    options.method = (enum fm_method)method;
+    options.method = method < 0 ? default_method(&cli) : (enum fm_method)method;
     options.method_open = leaves_method_open(&cli);
     options.granularity = (enum fm_granularity)granularity;
     options.schedule = (enum fm_lambda_schedule)schedule;

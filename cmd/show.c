@@ -109,6 +109,8 @@ static int leaves_of(const struct fm_estimate *p)
 
 static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
+    if (p->method)
+        fprintf(out, "%-9s%12s  makes the masks\n", "method", p->method);
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);
@@ -136,6 +138,8 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
 {
     cJSON *o = fm_report_begin(cli->tool);
     cJSON_AddBoolToObject(o, "dry_run", 1);
+    if (p->method)
+        cJSON_AddStringToObject(o, "method", p->method);
     fm_report_uint(o, "memory", p->memory);
     fm_report_uint(o, "spill", p->spill);
     fm_report_uint(o, "read", p->read);

@@ -25,7 +25,7 @@ rows() {
 
 say "fm-rank | fm-train | tee | fm-recover | fm-pack"
 fm-rank "${data[@]}" |
-    fm-train "${data[@]}" "${quality[@]}" --steps 150 --until 0.70 --budget-step 0.02 |
+    fm-train "${data[@]}" "${quality[@]}" --method learned --steps 150 --until 0.70 --budget-step 0.02 |
     tee "$dir/trained.stage" |
     fm-recover "${data[@]}" "${quality[@]}" --budget 0.40 --steps 40 |
     fm-pack --model "$model" -o "$dir/family.fm"

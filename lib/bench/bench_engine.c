@@ -71,6 +71,7 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     struct fm_train_options options;
     struct fm_train_report report = {0};
     fm_train_defaults(&options);
+    options.method = FM_METHOD_LEARNED;
     options.steps = steps;
     options.budget_step = "0.10";
     options.until = "0.10";

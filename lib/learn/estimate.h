@@ -49,6 +49,7 @@ struct fm_estimate {
     uint64_t tokens;          /* token positions computed, over all lanes */
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
     const char *precision; /* of products: "f32", "bf16" */
+    const char *method;    /* that makes masks; NULL: none are made */
     double flops;          /* of the matrix products */
     double useful;         /* of these, what is not made again: a forward, and each gradient once */
     struct {

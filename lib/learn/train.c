@@ -28,7 +28,7 @@
 
 void fm_train_defaults(struct fm_train_options *options)
 {
-    *options = (struct fm_train_options){.method = FM_METHOD_LEARNED,
+    *options = (struct fm_train_options){.method = FM_METHOD_EXCHANGE,
                                          .width_multiple = 1,
                                          .budget_step = "0.01",
                                          .until = "0.80",
@@ -492,6 +492,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc) {
         fm_trainplan_estimate(estimate, &own, &task, &step, &until);
         fm_trainplan_offer(estimate, &own, &task, &step, &until);
+        estimate->method = fm_method_name(own.method);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);

@@ -14,7 +14,7 @@ fm-rank --model "$odd" --tokens "$odd/tokens.npy" --criterion fisher -o none.fm
 train() {
     echo "-- $*"
     fm-train --model "$odd" --tokens "$odd/tokens.npy" --budget-step 0.25 --until 0.5 --force \
-        -o masks.fm "$@" 2>&1 >said | grep -v 'measure\|learn:'
+        -o masks.fm "$@" 2>&1 >said | grep -v 'measure\|learn:\|walk:'
     echo "status ${PIPESTATUS[0]}"
     tar xOf masks.fm manifest.json 2>/dev/null | grep -o '"method": *"[a-z]*"'
     rm -f masks.fm
@@ -29,6 +29,10 @@ train --method learned energy.fm
 train --steps 2 energy.fm
 train --prior 0 --steps 2 energy.fm
 train --method saliency taylor.fm
+# Without --method, options that only learned has choose it.
+train taylor.fm
+train --steps 2 taylor.fm
+train --batch 4 --prior 0 --steps 2 --granularity layer taylor.fm
 
 # A plan is of what the run would do.
 plan() {

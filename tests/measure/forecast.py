@@ -152,8 +152,9 @@ def main():
             continue
         path = f"{top}/{name}"
         print(f"\n{name}: {make(config, path) / 1e9:.1f} GB in bfloat16")
-        saliency = [] if o.batch else [("fm-train", ["--method", "saliency"])]
-        for tool, more in ("fm-rank", []), ("fm-train", []), *saliency, ("fm-recover", []):
+        methods = ["learned"] if o.batch else ["exchange", "learned", "saliency"]
+        train = [("fm-train", ["--method", method]) for method in methods]
+        for tool, more in ("fm-rank", []), *train, ("fm-recover", []):
             batch = ["--batch", str(o.batch)] if o.batch and tool != "fm-rank" else []
             command = [*ranks, f"{tools}/{tool}", "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16",
                        "--seq-len", str(o.seq_len), "--memory", o.memory, "--precision", o.precision, *common,

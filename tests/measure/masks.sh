@@ -8,7 +8,7 @@
 # After make, and `tests/judge/judge.sh --golden trained`, which makes four of the models and the
 # third split of golden/tiny-mixtral.  Methods are those of fm-train, `default`, what it does
 # unless told otherwise, and any of them with more options: exchange+refine=8+nested is --method
-# exchange --refine=8 --nested.
+# exchange --refine=8 --nested.  The last one is compared with the others.
 #
 # All run on one thread.  Streams, reports and losses go to DIR (build/masks); what is there is
 # not made again, so an interrupted study is resumed, and the table (-t: that alone) is of what is
@@ -18,7 +18,7 @@ export LC_ALL=C
 cd "$(dirname "$0")/../.."
 dir=build/masks
 models=tiny-mixtral,choose-qwen2,choose-phimoe,confirm-mixtral,confirm-olmoe
-methods=uniform,saliency,walk,learned,exchange,default
+methods=uniform,saliency,walk,learned,default
 seeds=0,1,2
 table=
 while getopts d:m:k:s:t option; do
@@ -49,7 +49,7 @@ measure() {
     local to=$dir/$1-$3-$2 options=() common parts part
     locate "$1"
     common=(--model "$files" --tokens "$files/calib.npy" --seq-len 128 --shuffle --seed "$2" -T 1
-        --quiet --force)
+        --precision f32 --quiet --force)
     [ -s "$dir/$1-rank-$2" ] || fm-rank "${common[@]}" -o "$dir/$1-rank-$2" >/dev/null
     if [ "$3" != default ]; then
         IFS=+ read -ra parts <<<"$3"

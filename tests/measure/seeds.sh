@@ -45,7 +45,7 @@ for s; do
     stage ranked-uniform "$s" fm-train rank --method uniform --budget-step 0.2
     stage unranked-uniform "$s" fm-train original --method uniform --budget-step 0.2
     stage saliency "$s" fm-train rank --method saliency
-    stage learned "$s" fm-train rank
+    stage learned "$s" fm-train rank --method learned
     stage shuffle-layer "$s" fm-train learned --method shuffle-layer
     stage shuffle-global "$s" fm-train learned --method shuffle-global
     stage recovered "$s" fm-recover learned --budget 0.40
