@@ -110,7 +110,7 @@ static int leaves_of(const struct fm_estimate *p)
 static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)
-        fprintf(out, "%-9s%12s  makes the masks\n", "method", p->method);
+        fprintf(out, "%-9s%12s  makes masks\n", "method", p->method);
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);

@@ -72,9 +72,9 @@ int fm_criterion_settle(struct fm_train_options *o, enum fm_criterion *criterion
         snprintf(prior, sizeof prior, " with --prior %g", o->prior);
     return fm_fail(err, FM_ECONFIG,
                    "the channels were ranked by %s, and --method %s%s needs scores of taylor: run "
-                   "fm-rank with --criterion taylor, or use --method uniform%s",
+                   "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
                    fm_criterion_name(*criterion), fm_method_name(o->method), prior,
-                   prior[0] ? " or --prior 0" : "");
+                   prior[0] ? "" : "learned with ");
 }
 
 int fm_criterion_begin(struct fm_criterion_adder *a, enum fm_criterion criterion,

@@ -1,8 +1,9 @@
 /*
  * Methods differ in how a family comes about: at once from scores, step by step by gradients
- * (learn, walk), or as the best of several.  Around them everything is the same: check the
- * options, take up the state, make the family, finish it (lib/learn/finish.h), write the stream.
- * `best` is the others run one after another, and a choice by held-out loss for every budget.
+ * (learn, walk, exchange), or as the best of several.  Around them everything is the same: check
+ * the options, take up the state, make the family, finish it (lib/learn/finish.h), write the
+ * stream. `best` is the others run one after another, and a choice by held-out loss for every
+ * budget.
  */
 #include "lib/learn/train.h"
 
@@ -137,16 +138,18 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
     char text[1024];
+    bool exchanges = t->exchanges || o->refine > 0;
     int n = snprintf(
         text, sizeof text,
         "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
         "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-        "lambda %.17g walk %d batch %d nested %d refine %d %d %d widths",
+        "lambda %.17g walk %d batch %d nested %d refine %d %d %d%s widths",
         fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
         o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
         t->walk.sequences, fm_train_batch(t->task.run), o->nested, o->refine,
-        fm_train_around(&t->task.calib, o), o->refine_sequences);
+        exchanges ? fm_train_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
+        exchanges ? " " FM_WORTH_RULE : "");
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];

@@ -23,6 +23,10 @@
 
 #define FM_WORTH_LANES 4 /* masks around one */
 
+/* Of what is measured, chosen and exchanged, with all constants: another one where a change of them
+ * changes masks, so that no state and no output of the former rule is taken for one of this. */
+#define FM_WORTH_RULE "worth 2"
+
 struct fm_worth {
     const struct fm_actions *actions; /* borrowed */
     int X;

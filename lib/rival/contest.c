@@ -34,6 +34,7 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival)
         {.kind = FM_CONTEST_METHOD, .name = "uniform", .method = FM_METHOD_UNIFORM},
         {.kind = FM_CONTEST_METHOD, .name = "saliency", .method = FM_METHOD_SALIENCY},
         {.kind = FM_CONTEST_METHOD, .name = "walk", .method = FM_METHOD_WALK},
+        {.kind = FM_CONTEST_METHOD, .name = "exchange", .method = FM_METHOD_EXCHANGE},
         {.kind = FM_CONTEST_METHOD, .name = "learned", .method = FM_METHOD_LEARNED},
         {.kind = FM_CONTEST_METHOD, .name = "default", .method = FM_METHODS},
         {.kind = FM_CONTEST_BUNDLE, .name = "bundle"},

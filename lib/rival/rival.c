@@ -73,7 +73,8 @@ static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *ru
                 err, FM_EUSAGE,
                 "--only: '%.*s' is not a rival; use reap, frequency, random, activation, "
                 "contribution, energy, fisher-expert, fisher-layer, fisher-global, "
-                "bundle, or uniform, saliency, walk, learned, default, also with +recover",
+                "bundle, or uniform, saliency, walk, exchange, learned, default, also with "
+                "+recover",
                 (int)(len < 64 ? len : 64), at);
         if (rival == FM_RIVAL_BUNDLE && !run->input)
             return fm_fail(err, FM_EUSAGE, "--only bundle: name the bundle");

@@ -34,6 +34,7 @@ enum fm_rival {
     FM_RIVAL_UNIFORM,
     FM_RIVAL_SALIENCY,
     FM_RIVAL_WALK,
+    FM_RIVAL_EXCHANGE,
     FM_RIVAL_LEARNED,
     FM_RIVAL_DEFAULT, /* what fm-train does unless told otherwise, where that is none of these */
     FM_RIVAL_BUNDLE,  /* the family that was given */
