@@ -202,6 +202,32 @@ static void exchange_has_finer_actions(void **state)
     }
 }
 
+/* How much exchange reads is a parameter of what exchanges, and of nothing else. */
+static void a_state_knows_only_what_shaped_it(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fm_method method;
+        int refine;
+        bool same;
+    } row[] = {
+        {FM_METHOD_WALK, 0, true}, {FM_METHOD_WALK, 1, false}, {FM_METHOD_EXCHANGE, 0, false}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct runs r;
+        struct fm_err err = {0};
+        struct fm_train_options options;
+        struct fm_train_report report = {0};
+        training_init(&r, &options, "ranked.fm", "state.fm", row[i].method);
+        options.refine = row[i].refine;
+        training_stop(&r, &options, 3);
+        options.around_tokens = 1000;
+        assert_int_equal(fm_train(&r.run, &options, &report, &err),
+                         row[i].same ? FM_OK : FM_ECONFIG);
+        fm_train_report_release(&report);
+        unlink(r.run.state);
+    }
+}
+
 static void the_best_is_nowhere_worse_and_says_what_it_was_chosen_on(void **state)
 {
     (void)state;
@@ -513,6 +539,7 @@ int main(void)
         cmocka_unit_test(the_walk_takes_the_cheapest_channels),
         cmocka_unit_test(every_method_makes_a_family),
         cmocka_unit_test(exchange_has_finer_actions),
+        cmocka_unit_test(a_state_knows_only_what_shaped_it),
         cmocka_unit_test(the_best_is_nowhere_worse_and_says_what_it_was_chosen_on),
         cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
