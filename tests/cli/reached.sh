@@ -19,5 +19,5 @@ train() { # train OPTION...: warnings, what --json says, what the manifest says,
     train --method uniform --until 0.8 --width-multiple 16
     train --method walk --until 0.3 --strict
     fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method best --refine 1 --dry-run \
-        --assume-rate 1 | head -n 1
+        --assume-rate 1 | sed -n 2p
 } 2>&1 | sed 's/, 37 channels/, I channels/'
