@@ -36,6 +36,15 @@ static struct {
     bool version;
 } chosen;
 
+/* Values of --precision.  What is measured is compared with what others measured elsewhere, so that
+ * fm-bench computes in float32 everywhere; the stages in what is fast. */
+enum { IN_F32, IN_BF16, IN_EITHER };
+
+static bool is_stage(const struct fm_cli *cli)
+{
+    return cli->groups & FM_CLI_STATE;
+}
+
 /* What a shared option needs beside it to mean something. */
 enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8, NEEDS_EVAL = 16 };
 
@@ -158,7 +167,9 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16|auto",
-          "precision of matrix products (default: f32)", 0, 0, 0},
+          is_stage(cli) ? "precision of matrix products (default: auto)"
+                        : "precision of matrix products (default: f32)",
+          0, 0, 0},
          0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
@@ -483,8 +494,8 @@ static void settle_run(struct fm_run_options *run)
     static const char *const device[] = {"auto", "ref", "cpu", "cuda"};
     static const enum fm_token_type token_type[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
     run->device = device[chosen.device];
-    run->precision = chosen.precision == 1 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
-    run->precision_auto = chosen.precision == 2;
+    run->precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    run->precision_auto = chosen.precision == IN_EITHER;
     run->token_dtype = token_type[chosen.token_dtype];
     run->tokens = chosen.tokens[0];
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
@@ -569,6 +580,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
 {
     struct table t;
     build_table(&t, cli, own, count);
+    chosen.precision = is_stage(cli) ? IN_EITHER : IN_F32;
     if (completes(cli, &t, argc, argv))
         return false;
     parse_words(cli, &t, argc, argv);

@@ -3,8 +3,8 @@ odd=$GOLDEN/odd-mixtral
 
 # family METHOD OPTION...: ranked, trained and family.fm in the test's own folder
 family() {
-    fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
-    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method "$1" --budget-step 0.1 \
+    fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked >/dev/null 2>&1
+    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method "$1" --budget-step 0.1 \
         "${@:2}" -o trained ranked >/dev/null
     fm-pack -q --model "$odd" -o family.fm trained >/dev/null
 }

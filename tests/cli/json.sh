@@ -1,14 +1,14 @@
 # Results for scripts: --json on standard output, on standard error beside a stream, --report FILE.
 odd=$GOLDEN/odd-mixtral
-fm-rank -q --json --report report.json --model "$odd" --tokens "$odd/tokens.npy" -o ranked \
-    2>/dev/null >printed.json
+fm-rank -q --json --report report.json --model "$odd" --tokens "$odd/tokens.npy" --precision f32 \
+    -o ranked 2>/dev/null >printed.json
 cmp printed.json report.json && echo same
 grep -v '"seconds"\|"ce"' report.json
-fm-rank -q --json --model "$odd" --tokens "$odd/tokens.npy" 2>&1 >stream | grep -v warning |
+fm-rank -q --json --model "$odd" --tokens "$odd/tokens.npy" --precision f32 2>&1 >stream | grep -v warning |
     grep -v '"seconds"' >beside.json
 cmp stream ranked && echo same
 grep -v '"seconds"' report.json | cmp - beside.json && echo same
-fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform --budget-step 0.2 --until 0.6 -o trained \
-    ranked >/dev/null
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method uniform \
+    --budget-step 0.2 --until 0.6 -o trained ranked >/dev/null
 fm-pack --list --json trained | grep -v '"ce"\|"kl"\|"agree"'
 fm-pack --list ranked

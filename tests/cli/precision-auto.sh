@@ -8,7 +8,8 @@ planned() { fm-rank -n --json --assume-rate 100 "$@" | sed -n 's/.*"precision": 
 same() { [ "$2" = "$3" ] && echo "$1: as it should be" || echo "$1: $2, not $3"; }
 
 same "bfloat16 weights" "$(planned --model "$tiny" "${tokens[@]}" --precision auto)" $has
-same "nothing said" "$(planned --model "$tiny" "${tokens[@]}")" f32
+same "nothing said" "$(planned --model "$tiny" "${tokens[@]}")" $has
+same "float32 asked for" "$(planned --model "$tiny" "${tokens[@]}" --precision f32)" f32
 odd=$GOLDEN/odd-olmoe
 same "float32 weights" "$(planned --model "$odd" --tokens "$odd/tokens.npy" --precision auto)" f32
 same "the definition" "$(planned --model "$tiny" "${tokens[@]}" --precision auto --device ref)" f32

@@ -3,7 +3,7 @@
 odd=$GOLDEN/odd-mixtral
 try() {
     echo "\$ fm-rank $*"
-    fm-rank --model "$odd" --tokens "$odd/tokens.npy" "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g"
+    fm-rank --model "$odd" --tokens "$odd/tokens.npy" --precision f32 "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g"
     echo "status ${PIPESTATUS[0]}"
 }
 try --batch 4 --memory 100000kB -o ranked

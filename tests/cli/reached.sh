@@ -1,11 +1,11 @@
 # A family that falls short of --until says why and what to raise: in a warning, in --json, in the
 # manifest, and by its status where that was asked for.  One that does not has no such words.
 odd=$GOLDEN/odd-mixtral
-fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked 2>/dev/null >/dev/null
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked 2>/dev/null >/dev/null
 train() { # train OPTION...: warnings, what --json says, what the manifest says, the status
     echo "-- $*"
-    fm-train --model "$odd" --tokens "$odd/tokens.npy" --budget-step 0.1 --json -f -o trained "$@" \
-        ranked >json
+    fm-train --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --budget-step 0.1 --json -f \
+        -o trained "$@" ranked >json
     echo "status $?"
     grep -o -e '"reached": [a-z]*' -e '"came_to": [0-9.]*' json
     tar xOf trained manifest.json | grep -o -e '"reached": [a-z]*' -e '"came_to": [0-9.]*' |
@@ -18,6 +18,6 @@ train() { # train OPTION...: warnings, what --json says, what the manifest says,
     train --method saliency --until 0.8 --actions 0.5,1
     train --method uniform --until 0.8 --width-multiple 16
     train --method walk --until 0.3 --strict
-    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method best --refine 1 --dry-run \
-        --assume-rate 1 | sed -n 2p
+    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method best --refine 1 \
+        --dry-run --assume-rate 1 | sed -n 2p
 } 2>&1 | sed 's/, 37 channels/, I channels/'

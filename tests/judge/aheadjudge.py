@@ -49,7 +49,7 @@ def add_layer(source, to):
 
 
 def make_family(model, folder):
-    common = ("--model", model, "--tokens", model / "tokens.npy", "-q")
+    common = ("--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "-q")
     tool("fm-rank", *common, "-o", folder / "ranked")
     tool("fm-train", *common, "--method", "saliency", "--budget-step", "0.2", "--until", "0.4",
          "-o", folder / "trained", folder / "ranked")

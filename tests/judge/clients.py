@@ -265,7 +265,7 @@ def open_family(name, folder):
 
 
 def make_exports(family, calib, folder):
-    stage = ["--model", family.model, "--tokens", calib, "--seq-len", T, "--quiet"]
+    stage = ["--model", family.model, "--tokens", calib, "--seq-len", T, "--precision", "f32", "--quiet"]
     rank, train, packed = (folder / f"{x}.fm" for x in ("rank", "train", "family"))
     np.save(folder / "ids.npy", np.array(family.ids, np.int32))
     masks = ["--method", "saliency", "--until", "0.6", "--eval-tokens", folder / "ids.npy"]

@@ -57,7 +57,7 @@ def kernels(folder):
 
 
 def make_family(model, family, tokens, T):
-    common = f"--quiet --model {model} --tokens {tokens} --seq-len {T}"
+    common = f"--quiet --model {model} --tokens {tokens} --seq-len {T} --precision f32"
     subprocess.run(
         f"fm-rank {common} --max-tokens 4096 |"
         f" fm-train {common} --method saliency --max-tokens 4096 --budget-step 0.2 --until 0.6 |"

@@ -94,7 +94,7 @@ class Row:
 
 def make_family(row):
     """Ranking and bundle, by the short way."""
-    stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--quiet"]
+    stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--precision", "f32", "--quiet"]
     masks = ["--method", "saliency", "--until", "0.81", "--eval-tokens", row.tokens]
     rank, train, family = (row.folder / f"{name}.fm" for name in ("rank", "train", "family"))
     tool("fm-rank", *stage, "-o", rank)

@@ -96,7 +96,7 @@ def make_family(folder):
     given = os.environ.get("FM_JUDGE_FAMILY")
     if given:
         return Path(given).resolve()
-    stage = ["--model", MODEL, "--tokens", CALIB, "--seq-len", T, "--quiet"]
+    stage = ["--model", MODEL, "--tokens", CALIB, "--seq-len", T, "--precision", "f32", "--quiet"]
     held = ["--eval-tokens", HELDOUT]
     family = ["--method", "saliency", "--until", "0.6", "--width-multiple", ALIGNED]
     rank, train, recover = (folder / f"{name}.fm" for name in ("rank", "train", "recover"))

@@ -134,7 +134,7 @@ def tool(*words):
 
 def make_family():
     """family.fm, its figures and its page, in this folder."""
-    tokens = ("--model", MODEL, "--tokens", MODEL / "calib.npy", "--seq-len", "128", "--max-tokens", "6144")
+    tokens = ("--model", MODEL, "--tokens", MODEL / "calib.npy", "--seq-len", "128", "--max-tokens", "6144", "--precision", "f32")
     held = ("--eval-tokens", MODEL / "heldout.npy")
     tool("fm-rank", "-q", *tokens, "-o", "ranked")
     tool("fm-train", "-q", *tokens, *held, "--method", "saliency", "--budget-step", "0.1", "-o", "trained", "ranked")

@@ -161,7 +161,7 @@ def load(folder):
 
 
 def export(folder):
-    common = f"--quiet --model {MODEL} --tokens {MODEL}/calib.npy --seq-len 128 --max-tokens 4096"
+    common = f"--quiet --model {MODEL} --tokens {MODEL}/calib.npy --seq-len 128 --max-tokens 4096 --precision f32"
     run(
         "bash", "-c",
         f"fm-rank {common} | fm-train {common} --method saliency --budget-step 0.2 --until 0.6 |"

@@ -34,7 +34,7 @@ def make(folder):
 
 
 def make_exports(folder):
-    stage = ["--model", folder / "model", "--tokens", MODEL / "tokens.npy", "--quiet"]
+    stage = ["--model", folder / "model", "--tokens", MODEL / "tokens.npy", "--precision", "f32", "--quiet"]
     tool("fm-rank", *stage, "-o", folder / "rank")
     masks = ["--method", "saliency", "--budget-step", "0.2", "--until", "0.4"]
     tool("fm-train", *stage, *masks, "-o", folder / "masks", folder / "rank")

@@ -35,7 +35,7 @@ stage() {
     shift 4
     [ "$tool" = fm-rank ] || set -- "$@" --eval-tokens "$model/heldout.npy"
     [ -s "$to.json" ] || "$tool" --model "$model" --tokens "$model/calib.npy" --seq-len 128 \
-        --shuffle --seed "$seed" ${threads:+-T "$threads"} --quiet --force --report "$to.json" \
+        --shuffle --seed "$seed" ${threads:+-T "$threads"} --precision f32 --quiet --force --report "$to.json" \
         "$@" ${from:+"$from"} >"$to"
 }
 

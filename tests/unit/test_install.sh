@@ -48,8 +48,9 @@ compile -o family family.c || exit 1
 model=$root/golden/odd-mixtral
 ./family "$model" "$model/tokens.npy" >said || fail "the example ends with status $?"
 PATH=$dest/usr/bin:$PATH
-if ! { fm-rank -q -m "$model" -t "$model/tokens.npy" -o ranked2.fm &&
-    fm-train -q -m "$model" -t "$model/tokens.npy" --method saliency -o trained2.fm ranked2.fm &&
+if ! { fm-rank -q -m "$model" -t "$model/tokens.npy" --precision f32 -o ranked2.fm &&
+    fm-train -q -m "$model" -t "$model/tokens.npy" --precision f32 --method saliency \
+        -o trained2.fm ranked2.fm &&
     fm-pack -q -m "$model" -o family2.fm trained2.fm &&
     fm-pack -q --export out2 --budget 0.40 family2.fm; } >log; then
     fail "the tools failed"
