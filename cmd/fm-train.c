@@ -76,6 +76,13 @@ static bool leaves_method_open(const struct fm_cli *cli)
     return true;
 }
 
+/* method: the one that was asked for, or -1. */
+static void settle_method(struct fm_train_options *options, const struct fm_cli *cli, int method)
+{
+    options->method = method < 0 ? default_method(cli) : (enum fm_method)method;
+    options->method_open = leaves_method_open(cli);
+}
+
 static int run(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err)
 {
@@ -93,12 +100,21 @@ static int work(const struct fm_cli *cli, const struct fm_train_options *options
     return fm_show_tool(cli, &tool, err);
 }
 
+/* --strict. */
+static int check_reached(const struct fm_cli *cli, const struct fm_train_options *options,
+                         const struct fm_train_report *report, struct fm_err *err)
+{
+    if (cli->dry_run || report->current.is || report->reached)
+        return FM_OK;
+    return fm_fail(err, FM_EDIFF, "--strict: %s came to a budget of %.4f, not --until %s",
+                   fm_method_name(options->method), report->came_to, options->until);
+}
+
 int main(int argc, char **argv)
 {
     struct fm_train_options options;
     fm_train_defaults(&options);
-    int method = -1, schedule = (int)options.schedule;
-    int granularity = (int)options.granularity;
+    int method = -1, schedule = (int)options.schedule, granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
     bool strict = false;
     const struct fm_cli_option own[] = {
@@ -152,17 +168,15 @@ int main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)
         cli.run.input = cli.operand[0];
-    options.method = method < 0 ? default_method(&cli) : (enum fm_method)method;
-    options.method_open = leaves_method_open(&cli);
+    settle_method(&options, &cli, method);
     options.granularity = (enum fm_granularity)granularity;
     options.schedule = (enum fm_lambda_schedule)schedule;
     options.width_multiple = (uint32_t)multiple;
     struct fm_train_report report = {0};
     struct fm_err err = {0};
     int rc = work(&cli, &options, &report, &err);
-    if (!rc && strict && !cli.dry_run && !report.current.is && !report.reached)
-        rc = fm_fail(&err, FM_EDIFF, "--strict: %s came to a budget of %.4f, not --until %s",
-                     fm_method_name(options.method), report.came_to, options.until);
+    if (!rc && strict)
+        rc = check_reached(&cli, &options, &report, &err);
     fm_train_report_release(&report);
     return fm_cli_end(&cli, rc, &err);
 }
