@@ -13,8 +13,10 @@ WHAT is what one sequence goes through:
     rank    scores of all channels, from the gradients of the experts' weights;
     train   what a step of masks needs: logits of the full model, those of a student whose channels
             are multiplied with masks, cross-entropy and divergence, the gradient at every mask.
-EXPERTS is the fastest of transformers' implementations of experts.  The first sequence warms up, the
-next one chooses among them, and those behind it are the measure; loading is in none of them.
+EXPERTS is the fastest of transformers' implementations of experts; batched_mm, which copies an
+expert's weights for every row, is left out where the copies of a layer would not fit.  The first
+sequence warms up, the next one chooses among them, and those behind it are the measure; loading is in
+none of them.
 """
 
 import sys
@@ -98,6 +100,21 @@ def seconds(loop, rows):
     return time.perf_counter() - start
 
 
+def memory_left():
+    with open("/proc/meminfo") as lines:
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+
+
+def too_large(model, experts, rows):
+    """Copies of weights and of their gradients, in a layer and the one before it."""
+    if experts != "batched_mm":
+        return False
+    stacked = [p for name, p in model.named_parameters() if "experts" in name and p.dim() == 3]
+    layers = model.config.num_hidden_layers
+    row = sum(p[0].numel() * p.element_size() for p in stacked) // layers
+    return 4 * rows * model.config.num_experts_per_tok * row > memory_left()
+
+
 def measure(torch, checkpoint, tokens, what, precision):
     from transformers import AutoModelForCausalLM
 
@@ -107,6 +124,8 @@ def measure(torch, checkpoint, tokens, what, precision):
     best = None
     for experts in form.experts:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, experts_implementation=experts)
+        if too_large(model, experts, row[0].numel()):
+            continue
         loop = form(torch, model)
         seconds(loop, row[:1])
         took = seconds(loop, row[1:2])
