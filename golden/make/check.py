@@ -133,7 +133,7 @@ def check_members(report, cfg, weights, g):
 
 
 def check_subnet(report, cfg, weights, g):
-    """Masked outputs, and c by METHOD's formula instead of autograd."""
+    """Masked outputs, and c by the formula of fm-method(7) instead of autograd."""
     ids, teacher = g["grad.ids"].long(), None
     with torch.no_grad():
         teacher = Plain(cfg, weights).logits(ids)

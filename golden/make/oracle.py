@@ -1,4 +1,4 @@
-"""What METHOD calls a score, a mask gradient or an adapter, from transformers' own autograd.
+"""What fm-method(7) calls a score, a mask gradient or an adapter, from transformers' own autograd.
 
 Nothing here knows how the suite computes: the model is transformers' own in float32 with eager
 attention, and every derivative comes from autograd.  Subnets and adapters need a hook in the
@@ -161,7 +161,7 @@ def channel_squares(experts):
 
 
 def scores(model, batches):
-    """METHOD 1: (M, E, I) mean over batches of the per-batch squares, and the batch losses."""
+    """fm-method(7), SCORE: (M, E, I) mean over batches of the per-batch squares, and the batch losses."""
     total, losses = 0.0, []
     for ids in batches:
         model.zero_grad(set_to_none=True)

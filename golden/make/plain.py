@@ -1,8 +1,8 @@
-"""The families and the gradients that METHOD derives, once more in plain double precision.
+"""The families and the gradients that fm-method(7) derives, once more in plain double precision.
 
 transformers rounds to float32 and its autograd is a black box; this is neither.  `make.py check`
 holds the stored goldens against it, so that a mistake in oracle.py or a surprise in a library is
-seen before anything is compared with the goldens.  The mask gradient is formed by METHOD 3's
+seen before anything is compared with the goldens.  The mask gradient is formed by fm-method(7)'s
 formula, not by autograd.
 
 Weights have the names on disk in one spelling (`spell`), and what a family does follows from the
@@ -263,7 +263,7 @@ def route(z, w, cfg):
 
 
 def mixture(x, w, cfg, masks, tape):
-    """(N, H) through the experts; tape receives what METHOD 3's reduction needs of each expert."""
+    """(N, H) through the experts; tape receives what the reduction of fm-method(7) needs of each expert."""
     router = w["mlp.gate.weight"]
     top, index = route(linear(x, w, "mlp.gate"), w, cfg)
     y = torch.zeros_like(x)

@@ -1,6 +1,6 @@
 /*
  * LoRA adapters on gate, up and down of every expert, only on the channels that a
- * mask keeps (METHOD.md 4), and their merge into the online layout.
+ * mask keeps (fm-method(7)), and their merge into the online layout.
  *
  * Expert of width k, rank r, s = alpha / r:
  *     gate row j  += s * gate_B[j,:] gate_A          gate_A (r, H), gate_B (k, r)

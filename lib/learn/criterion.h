@@ -1,7 +1,7 @@
 /*
- * What the score of a channel is.  The first is the suite's own (METHOD.md 1); the others are those
- * of other pruners, with which fm-rank gives a quick first look and fm-bench compares.  All are
- * sums over the rows of an expert, batch by batch, so that a visitor of the sweep makes them.
+ * What the score of a channel is.  The first is the suite's own (fm-method(7)); the others are
+ * those of other pruners, with which fm-rank gives a quick first look and fm-bench compares.  All
+ * are sums over the rows of an expert, batch by batch, so that a visitor of the sweep makes them.
  *
  * h (n, I) is what down is applied to, w (n) the router's weights, both of the n rows that a batch
  * routes to the expert; down_j the column of W_down that belongs to channel j.

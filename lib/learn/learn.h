@@ -1,6 +1,6 @@
 /*
  * learned: one step after another of training logits by sampled subnets, under a
- * controller that paces the budget (METHOD.md 3).  Everything a step changes is in
+ * controller that paces the budget (fm-method(7)).  Everything a step changes is in
  * struct fm_learn and its family, so that a run can be saved between any two.
  */
 #ifndef FM_LEARN_H

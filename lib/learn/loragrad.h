@@ -1,4 +1,4 @@
-/* Gradients of adapters (METHOD.md 4), for recovery and its tests. */
+/* Gradients of adapters (fm-method(7)), for recovery and its tests. */
 #ifndef FM_LORAGRAD_H
 #define FM_LORAGRAD_H
 

@@ -1,5 +1,5 @@
 /*
- * Gradients of the loss with respect to prefix masks (METHOD.md 3): a visitor that sums
+ * Gradients of the loss with respect to prefix masks (fm-method(7)): a visitor that sums
  * c[j] = sum over tokens of h[t,j] dh[t,j], before any mask, and keeps of it per expert and
  * action dz_a = sum over j < k_a of c[j], or the sum of c[j]^2 over the channels that lie between
  * action a - 1 and action a, or both.

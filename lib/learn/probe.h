@@ -1,6 +1,6 @@
 /*
  * One sweep that says what masks are worth: their losses, or the gradients of their channels
- * (METHOD.md 3a).  The full model rides along as the teacher; the loss is CE + KL.
+ * (fm-method(7)).  The full model rides along as the teacher; the loss is CE + KL.
  */
 #ifndef FM_PROBE_H
 #define FM_PROBE_H

@@ -1,5 +1,5 @@
 /*
- * fm-rank: squared first-order scores of every channel (METHOD.md 1), or those of another
+ * fm-rank: squared first-order scores of every channel (fm-method(7)), or those of another
  * criterion, summed batch by batch.  The device scores the experts of a batch into a slot, and
  * slots are folded into the sums of the layer in order of batch; the host has the sums of all
  * layers, between two groups of batches.  Of ranks, each has those of its slice of all layers, or

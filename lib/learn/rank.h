@@ -1,5 +1,5 @@
 /*
- * fm-rank: channel scores and the order they give (METHOD.md 1).
+ * fm-rank: channel scores and the order they give (fm-method(7)).
  *
  * A score is the mean over calibration batches of the sum over a channel's parameters of
  * (theta dL/dtheta)^2, the square taken per parameter and batch, or what another criterion says.

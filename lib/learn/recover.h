@@ -1,6 +1,6 @@
 /*
  * fm-recover: low-rank adapters trained on one mask of the family, for all of them
- * (METHOD.md 4).  The ranked weights stay frozen; channels beyond the mask are not touched.
+ * (fm-method(7)).  The ranked weights stay frozen; channels beyond the mask are not touched.
  */
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H

@@ -1,5 +1,5 @@
 /*
- * fm-train: a family of masks, one for every budget (METHOD.md 2, 3, 3a).
+ * fm-train: a family of masks, one for every budget (fm-method(7)).
  *
  * `learned` keeps logits over the action set for every expert and trains them by
  * straight-through Gumbel-softmax while a controller lowers the expected width along a

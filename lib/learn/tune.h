@@ -1,5 +1,5 @@
 /*
- * Training of adapters, step by step (METHOD.md 4): lanes of one sweep, gradients of the
+ * Training of adapters, step by step (fm-method(7)): lanes of one sweep, gradients of the
  * adapter from its expert views, AdamW.  Gradients and moments of layers are records of
  * stores, so that beyond --memory they lie in a temporary file; the adapter itself stays.
  * Of ranks, all have the adapter; each keeps the gradients and moments of its slice of every layer,

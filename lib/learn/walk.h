@@ -1,7 +1,7 @@
 /*
  * walk: at every budget step, measure at the current masks what each expert's channels
  * carry, and lower the experts whose channels cost least, until the budget is met
- * (METHOD.md 3a).  The family is all the state it has.
+ * (fm-method(7)).  The family is all the state it has.
  * exchange: the same, by what steps are worth around the current masks, and experts whose steps
  * are worth less than another's are narrowed to widen that one; its state is struct fm_worth.
  */

@@ -3,7 +3,7 @@
  * group are one after another in every (M, E) array, so that a group is a run of them.
  *
  * Whatever an expert adds to a loss, to a cost or to a score, its group adds the sum of: with one
- * width for all, that is what moving the width does (METHOD.md 3 with tied logits).
+ * width for all, that is what moving the width does (fm-method(7) with tied logits).
  */
 #ifndef FM_GRANULARITY_H
 #define FM_GRANULARITY_H

@@ -1,7 +1,7 @@
 /*
  * The mathematics of learned masks, without a model: logits over the action set for
  * every expert, the straight-through Gumbel-softmax, the gradients of its loss, Adam,
- * and the controller that paces the budget (METHOD.md 3).  Everything in double.
+ * and the controller that paces the budget (fm-method(7)).  Everything in double.
  *
  * x counts experts of all layers, X = M E; a counts actions.
  */

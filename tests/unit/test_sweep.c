@@ -92,7 +92,7 @@ static void near_sums(const char *name, const double *c, size_t n)
     free(f);
 }
 
-/* Teacher and student of METHOD 3 in one sweep. */
+/* Teacher and student of the mask gradient (fm-method(7)) in one sweep. */
 static void a_subnet_learns_as_autograd_says(void **state)
 {
     struct sweeps u;
