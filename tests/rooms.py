@@ -89,6 +89,8 @@ lib/rival/contest.h
 
 FILES_MAX = 20  # .c files in a folder of sources, tests/unit apart
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
+# Only formats/file opens names; elsewhere only files of the kernel's, written out.
+OPENS = re.compile(r'\b(open|openat|creat|fopen|freopen|opendir|scandir)\((?!"/proc/)')
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
 
 
@@ -133,6 +135,17 @@ def faulty_lines(sources):
                 yield f'{path}:{line}: {room} includes {to} ("{target}"); it may include {" ".join(may)}'
             elif target in PRIVATE and room not in (to, *PRIVATE[target].split()) and may != ["*"]:
                 yield f'{path}:{line}: "{target}" is private to {to}'
+
+
+def opening_lines(root, sources):
+    """Calls that may wait for a FIFO or a device: formats/file/file.h has those that do not."""
+    for path in sources:
+        if path.startswith(("formats/file/", "tests/")) or not path.endswith(".c"):
+            continue
+        for n, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            call = OPENS.search(line.split("/* ")[0])
+            if call and not re.search(r"(\.|->)" + call[1], line):
+                yield f"{path}:{n}: {call[1]}() outside formats/file; use a verb of formats/file/file.h"
 
 
 def circles(sources):
@@ -194,7 +207,8 @@ def main(arguments):
     sources = read(root)
     if "--table" in arguments:
         return table(sources)
-    faults = [*rows_go_down(), *faulty_lines(sources), *circles(sources), *crowded(sources)]
+    faults = [*rows_go_down(), *faulty_lines(sources), *opening_lines(root, sources),
+              *circles(sources), *crowded(sources)]
     if not sources:
         faults.append("tests/rooms.py: no source files here; run it from the root")
     for fault in faults:

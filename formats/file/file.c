@@ -101,6 +101,18 @@ int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
     return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
 }
 
+int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err)
+{
+    int fd = move_above_standard(openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    *entries = fd < 0 ? NULL : fdopendir(fd);
+    if (*entries)
+        return FM_OK;
+    fm_fail_errno(err, "cannot list a directory");
+    if (fd >= 0)
+        close(fd);
+    return err->code;
+}
+
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err)
 {
     *f = *from;

@@ -6,7 +6,8 @@
  * digest, text.
  *
  * Files: the only open(2) in the tree (file.c, and for what is written output.c,
- * outdir.c, temporary.c).  Inputs are read with pread, never mapped,
+ * outdir.c, temporary.c, lock.c; tests/rooms.py checks it), so that no name leads to a FIFO or a
+ * device that the open would wait for.  Inputs are read with pread, never mapped,
  * and must be regular files (a pipe on "-" is spooled).  Outputs are written to a
  * temporary in the target directory and appear under their name whole or not at
  * all: fsync, rename, fsync of the directory.
@@ -14,6 +15,7 @@
 #ifndef FM_FILE_H
 #define FM_FILE_H
 
+#include <dirent.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,8 +44,10 @@ int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
 int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err);
 /* The same file once more, to be closed for itself. */
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err);
-/* A directory for the verb above; close(2) it.  FM_ENOENT, FM_EPERM. */
+/* A directory for fm_file_open_at; close(2) it.  FM_ENOENT, FM_EPERM. */
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err);
+/* The entries of that directory, from the first one, whatever else reads it; closedir(3) it. */
+int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err);
 void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
 
 /* Exactly size bytes at offset; a short file is FM_EFORMAT "ends at byte ...", one that was longer

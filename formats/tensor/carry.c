@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
@@ -129,16 +128,10 @@ int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_er
     dir->carried = fm_alloc(FM_CARRIED_MAX, sizeof *dir->carried, "the carried files", err);
     if (!dir->carried)
         return err->code;
-    int fd = fcntl(dir->fd, F_DUPFD_CLOEXEC, 0);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        rc = fm_fail_errno(err, "cannot list the directory '%s'", dir->path);
-        if (fd >= 0)
-            close(fd);
-        return rc;
-    }
-    rewinddir(d); /* the position is shared with dir->fd */
+    DIR *d;
     const struct dirent *e;
+    if (fm_file_entries(&d, dir->fd, err))
+        return fm_within(err, "%s", dir->path);
     while (!rc && (errno = 0, e = readdir(d)))
         rc = add(dir, e->d_name, pattern, &sum, err);
     if (!rc && errno != 0)

@@ -9,14 +9,14 @@
  */
 #include "formats/tensor/hfcache.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "formats/file/file.h"
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 #define REVISION_BYTES 128
@@ -50,19 +50,24 @@ static void find_root(char root[PATH_MAX])
         snprintf(root, PATH_MAX, "%s/.cache/huggingface/hub", at);
 }
 
-/* The revision that refs/main names: one component of a path. */
-static bool read_revision(char revision[REVISION_BYTES], const char *repository)
+/* The revision that refs/main names: one component of a path.  *found: there is one. */
+static int read_revision(char revision[REVISION_BYTES], bool *found, const char *repository,
+                         struct fm_err *err)
 {
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/refs/main", repository);
-    int fd = n < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return false;
-    ssize_t got = read(fd, revision, REVISION_BYTES - 1);
-    close(fd);
-    revision[got > 0 ? got : 0] = '\0';
+    struct fm_err none = {0};
+    char *text;
+    size_t size;
+    *found = false;
+    int rc = fm_file_slurp_in(repository, "refs/main", REVISION_BYTES - 1, &text, &size, &none);
+    if (rc == FM_ENOENT)
+        return FM_OK;
+    if (rc)
+        return fm_fail(err, rc, "%s", none.text);
+    memcpy(revision, text, size + 1);
+    free(text);
     revision[strcspn(revision, "\r\n")] = '\0';
-    return revision[0] && revision[0] != '.' && strspn(revision, LETTERS) == strlen(revision);
+    *found = revision[0] && revision[0] != '.' && strspn(revision, LETTERS) == strlen(revision);
+    return FM_OK;
 }
 
 int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err)
@@ -73,7 +78,9 @@ int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *er
     find_root(root);
     int n = snprintf(repository, sizeof repository, "%s/models--%.*s--%s", root, slash, name,
                      name + slash + 1);
-    bool found = n < (int)sizeof repository && read_revision(revision, repository);
+    bool found = false;
+    if (n < (int)sizeof repository && read_revision(revision, &found, repository, err))
+        return err->code;
     if (found) {
         n = snprintf(path, size, "%s/snapshots/%s", repository, revision);
         found = n > 0 && (size_t)n < size && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -89,19 +96,18 @@ int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *er
 /* Is there an entry whose name begins so? */
 static bool has_entry(int dir, const char *begin, const char *end)
 {
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    struct fm_err unused = {0};
+    DIR *d;
     const struct dirent *e;
     bool found = false;
-    if (!d && fd >= 0)
-        close(fd);
-    while (d && !found && (e = readdir(d))) {
+    if (fm_file_entries(&d, dir, &unused))
+        return false;
+    while (!found && (e = readdir(d))) {
         size_t n = strlen(e->d_name), tail = strlen(end);
         found = strncmp(e->d_name, begin, strlen(begin)) == 0 && n >= tail &&
                 strcmp(e->d_name + n - tail, end) == 0;
     }
-    if (d)
-        closedir(d);
+    closedir(d);
     return found;
 }
 

@@ -16,7 +16,8 @@ bool fm_hfcache_is_name(const char *name);
 /*
  * The directory of the checkpoint `name`, as `hf download` left it: revision main of the cache that
  * HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME says, or ~/.cache/huggingface.  FM_ENOENT, with the
- * command that fetches it, where it is not there.
+ * command that fetches it, where it is not there; what fm_file_open says of a refs/main that cannot
+ * be read.
  */
 int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err);
 

@@ -7,7 +7,6 @@
 #include "lib/run/guard.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -139,8 +138,15 @@ static bool is_below(const struct spot *s, const struct spot *directory)
  * name of a shard. */
 static bool is_linked(const struct spot *s, const struct spot *directory)
 {
+    struct fm_err unused = {0};
+    DIR *dir = NULL;
+    int fd;
     bool linked = false;
-    DIR *dir = s->there && is_directory(directory) ? opendir(directory->path) : NULL;
+    if (!s->there || !is_directory(directory) ||
+        fm_file_open_directory(&fd, directory->path, &unused))
+        return false;
+    fm_file_entries(&dir, fd, &unused);
+    close(fd);
     for (const struct dirent *d; dir && !linked && (d = readdir(dir));) {
         struct stat st;
         linked = fstatat(dirfd(dir), d->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&

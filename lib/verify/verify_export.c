@@ -5,11 +5,11 @@
  */
 #include "lib/verify/verify_parts.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -132,9 +132,14 @@ static bool is_the_hubs(const char *name)
 
 static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
 {
-    DIR *dir = opendir(j->v->options->target);
-    if (!dir)
-        return fm_fail_errno(err, "cannot read directory '%s'", j->v->options->target);
+    DIR *dir;
+    int fd, rc = fm_file_open_directory(&fd, j->v->options->target, err);
+    if (rc)
+        return rc;
+    rc = fm_file_entries(&dir, fd, err);
+    close(fd);
+    if (rc)
+        return fm_within(err, "%s", j->v->options->target);
     const struct dirent *entry;
     while ((entry = readdir(dir)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&

@@ -15,7 +15,7 @@ cp "$odd/config.json" torch && touch torch/pytorch_model.bin
 cp "$odd/config.json" gguf && touch gguf/model-q4.gguf
 cp "$odd/config.json" empty
 plan() { # plan MODEL [TOKENS]: the sentence, or that it is planned
-    fm-rank -n --model "$1" --tokens "${2:-$odd/tokens.npy}" >said 2>&1
+    timeout 60 fm-rank -n --model "$1" --tokens "${2:-$odd/tokens.npy}" >said 2>&1
     local status=$?
     if [ $status = 0 ]; then
         echo "$1: planned"
@@ -28,6 +28,8 @@ for model in nothing some/model some/other cache cache/models--some--model unind
     plan $model
 done
 printf '../../..' >cache/models--some--model/refs/main
+plan some/model
+rm cache/models--some--model/refs/main && mkfifo cache/models--some--model/refs/main
 plan some/model
 rm -r cache/models--some--model/refs
 plan some/model

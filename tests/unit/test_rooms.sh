@@ -28,6 +28,7 @@ refuses 'is private to lib/engine' lib/learn/rank.c '#include "lib/engine/sweepi
 refuses 'a circle of files that are not one module: lib/masks/granularity lib/masks/masks' lib/masks/granularity.h \
     '#include "lib/masks/masks.h"'
 refuses 'is not a file of ours' lib/run/run.c '#include "run.h"'
+refuses 'opendir() outside formats/file' lib/run/run.c 'DIR *d = opendir(path);'
 mkdir "$copy/lib/attic"
 refuses "'lib/attic' is not a room" lib/attic/x.c ''
 rm -r "$copy/lib/attic"
