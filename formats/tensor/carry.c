@@ -49,13 +49,16 @@ static char *cut_last(char *path)
     return slash + 1;
 }
 
-/* .../models--NAME/blobs/DIGEST, links resolved: where a Hugging Face cache keeps a file.  `path`
- * is cut. */
-static bool is_blob(char *path)
+/* `home` is models--NAME/snapshots/REVISION of a Hugging Face cache, and `folder` the blobs of the
+ * same repository, where the cache keeps the files of its snapshots.  Both are cut. */
+static bool is_own_blobs(char *folder, char *home)
 {
-    const char *folder, *repository;
-    return cut_last(path) && (folder = cut_last(path)) && strcmp(folder, "blobs") == 0 &&
-           (repository = cut_last(path)) && strncmp(repository, "models--", 8) == 0;
+    const char *name;
+    if (!(name = cut_last(folder)) || strcmp(name, "blobs") != 0 || !cut_last(home) ||
+        !(name = cut_last(home)) || strcmp(name, "snapshots") != 0 || strcmp(folder, home) != 0)
+        return false;
+    name = cut_last(home);
+    return name && strncmp(name, "models--", 8) == 0;
 }
 
 /* FM_ECONFIG where the link `name` leads to a file that is not the checkpoint's. */
@@ -67,10 +70,7 @@ static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_er
         return fm_fail_errno(err, "cannot follow the link '%s'", name);
     memcpy(folder, target, sizeof folder);
     cut_last(folder);
-    if (strcmp(folder, home) == 0)
-        return FM_OK;
-    memcpy(folder, target, sizeof folder);
-    if (is_blob(folder))
+    if (strcmp(folder, home) == 0 || is_own_blobs(folder, home))
         return FM_OK;
     return fm_fail(
         err, FM_ECONFIG,

@@ -10,9 +10,11 @@
  *     code                *.py: what auto_map names.  It is carried and never run
  *
  * Everything else stays behind, calibration data above all, unless a pattern of the user names it.
- * A link is followed to a file of the directory itself, or to a blob of a Hugging Face cache
- * (models--NAME/blobs/DIGEST); another one is refused, so that a checkpoint cannot have a secret of
- * this machine's carried away, unless a pattern of the user names the link.
+ * A link is followed to a file of the directory itself and, from a snapshot of a Hugging Face cache
+ * (models--NAME/snapshots/REVISION), to a blob of the same repository (models--NAME/blobs/DIGEST).
+ * Any other link is refused, so that a checkpoint cannot have a secret of this machine carried
+ * away, be it a file of a private model in the same cache; unless a pattern of the user names the
+ * link.
  */
 #ifndef FM_CARRY_H
 #define FM_CARRY_H

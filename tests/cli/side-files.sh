@@ -11,12 +11,14 @@ cp tokens.npy pair.bin
 echo words >pair.idx
 echo words >trove.ds.index
 cp tokens.npy trove.ds
-mkdir -p dir models--a/blobs
+mkdir -p dir models--a/blobs models--a/snapshots # the model is a snapshot of a cache
+mv model models--a/snapshots/0123
+ln -s models--a/snapshots/0123 model
 ln -s ../model dir/link
 ln -s model/config.json alias
 ln model/model-00002-of-00002.safetensors second
 mv model/config.json models--a/blobs/b
-ln -s ../models--a/blobs/b model/config.json
+ln -s ../../blobs/b model/config.json
 cp -r cut whole
 cp family.fm cut/family.fm
 echo notes >notes

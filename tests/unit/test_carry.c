@@ -192,6 +192,33 @@ static void refuses_links_that_lead_elsewhere(void **state)
     is_refused(name, NULL, FM_ECONFIG, "'config.json' is a link to '");
 }
 
+/* Beside a downloaded model, the cache may have private ones. */
+static void refuses_blobs_of_another_repository(void **state)
+{
+    (void)state;
+    static const char snapshot[] = "models--c--d/snapshots/0123";
+    const char *name = make();
+    const char *made[] = {"models--c--d", "models--c--d/blobs", "models--c--d/snapshots",
+                          snapshot,       "models--c--secret",  "models--c--secret/blobs"};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        scratch_mkdir(made[i]);
+    scratch_put("models--c--secret/blobs", "70", "s3cret");
+    scratch_put("models--c--d/blobs", "70", "tokenizer");
+    scratch_put(snapshot, "config.json", "{}");
+    link_to(scratch(scratch_inside(name, "model.safetensors")), snapshot, "model.safetensors");
+    link_to("../../../models--c--secret/blobs/70", snapshot, "tokenizer.json");
+    is_refused(snapshot, NULL, FM_ECONFIG, "models--c--secret/blobs/70', outside the checkpoint");
+    carries(snapshot, (const char *const[]){"tokenizer.json", NULL}, "config.json tokenizer.json");
+    /* A blob of this repository that is itself a link out of it */
+    scratch_check(unlink(scratch(scratch_inside(snapshot, "tokenizer.json"))) == 0, "unlink");
+    link_to("../../blobs/71", snapshot, "tokenizer.json");
+    link_to("../../models--c--secret/blobs/70", "models--c--d/blobs", "71");
+    is_refused(snapshot, NULL, FM_ECONFIG, "models--c--secret/blobs/70', outside the checkpoint");
+    /* From no snapshot, to blobs of any repository */
+    link_to("../models--c--d/blobs/70", name, "tokenizer.json");
+    is_refused(name, NULL, FM_ECONFIG, "models--c--d/blobs/70', outside the checkpoint");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +227,7 @@ int main(void)
         cmocka_unit_test(carries_so_many_and_no_more),
         cmocka_unit_test(follows_links_inside_and_into_a_cache),
         cmocka_unit_test(refuses_links_that_lead_elsewhere),
+        cmocka_unit_test(refuses_blobs_of_another_repository),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
