@@ -68,21 +68,27 @@ static bool has_memory(void)
     return probe != MAP_FAILED && munmap(probe, PROBE_BYTES) == 0;
 }
 
-/* What is not a lack of memory happens once more, to whoever handled it before. */
-static void judge_crash(int sig)
+/*
+ * What is not a lack of memory happens once more, to the handler that was there before.  A faulting
+ * instruction faults again when this returns; a signal that was sent, by abort(3) or by another
+ * process, does not come again by itself.
+ */
+static void judge_crash(int sig, siginfo_t *info, void *context)
 {
-    if (watched && !has_memory())
+    bool sent = info->si_code <= 0, aborted = sig == SIGABRT && info->si_pid == getpid();
+    (void)context;
+    if (watched && (!sent || aborted) && !has_memory())
         fm_fatal_memory("%s: no memory", watched);
     for (size_t i = 0; i < CRASHES; i++)
         if (crashes[i] == sig)
             sigaction(sig, &before[i], NULL);
-    if (sig == SIGABRT)
+    if (sent)
         raise(sig);
 }
 
 static void catch_crashes(void)
 {
-    struct sigaction action = {.sa_handler = judge_crash, .sa_flags = SA_NODEFER};
+    struct sigaction action = {.sa_sigaction = judge_crash, .sa_flags = SA_NODEFER | SA_SIGINFO};
     for (size_t i = 0; i < CRASHES; i++)
         sigaction(crashes[i], &action, &before[i]);
 }

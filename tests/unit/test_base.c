@@ -468,25 +468,48 @@ static void scratch_is_a_stack(void **state)
     fm_scratch_release(outer);
 }
 
-static void start_of_the_end(bool starved)
+static void watch_a_library(bool starved)
 {
     const struct rlimit core = {0, 0}, all = {1 << 20, 1 << 20}; /* less than there is already */
     setrlimit(RLIMIT_CORE, &core);
+    signal(SIGSEGV, SIG_DFL); /* cmocka's handler */
     if (freopen("/dev/null", "w", stderr) == NULL || (starved && setrlimit(RLIMIT_AS, &all) != 0))
         _exit(100);
     fm_fatal_watch("a library");
-    abort();
 }
 
 static int crash_with_memory(void)
 {
-    start_of_the_end(false);
-    return 101;
+    watch_a_library(false);
+    abort();
 }
 
 static int crash_without_memory(void)
 {
-    start_of_the_end(true);
+    watch_a_library(true);
+    abort();
+}
+
+static int write_through_null(void)
+{
+    watch_a_library(true);
+    *(volatile int *)NULL = 1;
+    return 101;
+}
+
+/* kill(2) of another process, inside the call of the library and after it */
+static int killed_inside(void)
+{
+    watch_a_library(true);
+    kill(getpid(), SIGSEGV);
+    return 101;
+}
+
+static int killed_after(void)
+{
+    watch_a_library(false);
+    fm_fatal_unwatch();
+    kill(getpid(), SIGSEGV);
     return 101;
 }
 
@@ -498,6 +521,17 @@ static void a_watched_crash_is_a_lack_of_memory_where_there_is_none(void **state
 #endif
     assert_int_equal(in_child(crash_with_memory, -2, -2), 200 + SIGABRT);
     assert_int_equal(in_child(crash_without_memory, -2, -2), FM_ENOMEM);
+    assert_int_equal(in_child(write_through_null, -2, -2), FM_ENOMEM);
+}
+
+static void a_crash_sent_from_outside_ends_the_process(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    assert_int_equal(in_child(killed_inside, -2, -2), 200 + SIGSEGV);
+    assert_int_equal(in_child(killed_after, -2, -2), 200 + SIGSEGV);
 }
 
 /* names */
@@ -579,6 +613,7 @@ int main(void)
         cmocka_unit_test(thread_counts_are_checked),
         cmocka_unit_test(scratch_is_a_stack),
         cmocka_unit_test(a_watched_crash_is_a_lack_of_memory_where_there_is_none),
+        cmocka_unit_test(a_crash_sent_from_outside_ends_the_process),
         cmocka_unit_test(records_are_sorted_and_found_by_their_names),
         cmocka_unit_test(sizes_and_times_are_read_at_a_glance),
     };
