@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formats/file/text.h"
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
@@ -543,6 +544,26 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     return rc;
 }
 
+/* The files to carry, which all ranks were told alike; rank 0 writes those that it has. */
+static int list_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
+{
+    struct fm_text given = {0};
+    struct fm_comm *comm = task->run->comm;
+    int rc = fm_comm_agree(comm, fm_carry_list(&task->dir, pattern, err), err);
+    if (rc || !comm)
+        return rc;
+    for (int i = 0; pattern[i]; i++)
+        fm_text_printf(&given, "%s%s", i ? "," : "", pattern[i]);
+    if (given.failed)
+        fm_fail(err, FM_ENOMEM, "no memory for the patterns of --carry");
+    rc = fm_comm_agree(comm, given.failed ? err->code : FM_OK, err);
+    if (!rc)
+        rc = fm_comm_same(
+            comm, &(struct fm_comm_fact){"--carry", given.data ? given.data : "absent"}, 1, err);
+    free(given.data);
+    return rc;
+}
+
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
             struct fm_rank_report *report, struct fm_err *err)
 {
@@ -556,7 +577,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     if (note[0])
         fm_run_warn(run, "%s", note);
     if (!rc)
-        rc = fm_carry_list(&task.dir, options->carry, err);
+        rc = list_carried(&task, options->carry, err);
     if (!rc)
         rc = run_task(&s, options->order, report, err);
     fm_criterion_end(&s.adder);

@@ -14,6 +14,17 @@ said <err
 "$MPIRUN" -n 1 "$mpi/fm-train" "${train[@]:1}" -o other : \
     -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked <tokens 2>err >out
 said <err
+for second in "--carry config.json" "--carry config.json --carry *.json" ""; do
+    # shellcheck disable=SC2086 # options
+    (
+        set -f
+        "$MPIRUN" -n 1 "$mpi/fm-rank" "${rank[@]:1}" --carry config.json -o other : \
+            -n 1 "$mpi/fm-rank" "${rank[@]:1}" $second -o other 2>err >out
+    )
+    echo "status $?"
+    said <err
+    rm -f other
+done
 echo "# the failure of one"
 "$MPIRUN" -n 1 "$mpi/fm-rank" "${rank[@]:1}" -o other : \
     -n 1 "$mpi/fm-rank" "${rank[@]:1}" --tokens missing -o other 2>err >out
