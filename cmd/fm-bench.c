@@ -68,7 +68,7 @@ static int record(const struct fm_cli *cli, const struct fm_bench_exported *e,
 {
     int rc = *b->task ? fm_bench_benchmark_record(cli->run.input, b, e, err) : FM_OK;
     if (!rc)
-        rc = fm_bench_record(cli->run.input, e, err);
+        rc = fm_bench_record(&cli->run, e, err);
     if (!rc)
         fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'%s",
                     cli->run.input, *b->task ? ", and in its .eval_results" : "");

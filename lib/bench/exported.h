@@ -47,9 +47,10 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets, boo
                       struct fm_bench_exported *result, struct fm_err *err);
 void fm_bench_exported_release(struct fm_bench_exported *result);
 
-/* Write the figures into the directory, in the place of older ones; each file appears whole, and
- * fm-export.json last.  A directory without a card gets none. */
-int fm_bench_record(const char *directory, const struct fm_bench_exported *result,
+/* Write the figures into the directory run->input, in the place of those that an earlier call wrote
+ * there, and of nothing else; each file appears whole, and fm-export.json last.  A directory
+ * without a card gets none. */
+int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_exported *result,
                     struct fm_err *err);
 
 /*

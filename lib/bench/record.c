@@ -1,8 +1,9 @@
 /*
- * The card is its owner's to edit, so only what was written here before is replaced: a section
- * under its own heading, and model-index in the front matter; the line that says that nothing was
- * measured goes.  model-index is what cards on the hub have for results of any data; those of
- * benchmarks that are registered there are lib/bench/benchmark.c's.
+ * The card is its owner's to edit, so only what was written here before is replaced: a section, and
+ * model-index in the front matter, each between two marks.  A model-index without them is the
+ * owner's; YAML allows one, so that it stays and none is added.  The line of fm-pack that says that
+ * nothing was measured goes.  model-index is what cards on the hub have for results of any data;
+ * those of benchmarks that are registered there are lib/bench/benchmark.c's.
  */
 #include "lib/bench/exported.h"
 
@@ -17,14 +18,22 @@
 
 #define CARD_BYTES_MAX ((size_t)4 << 20)
 #define JSON_BYTES_MAX ((size_t)16 << 20)
-#define HEADING "## Measured\n"
 #define RUNNING "## Running it\n"
-#define INDEX "model-index:\n"
-#define NOT_MEASURED "| quality | not measured"
+#define NOT_MEASURED "| quality | not measured at these widths (`fm-bench quality` does) |\n"
+
+/* What is between two such lines is replaced by the next record. */
+struct marks {
+    const char *begin, *end;
+};
+static const struct marks of_section = {
+    "<!-- fm-bench quality --record: begin; what is between is replaced by the next -->\n",
+    "<!-- fm-bench quality --record: end -->\n"};
+static const struct marks of_index = {"# fm-bench quality --record: begin\n",
+                                      "# fm-bench quality --record: end\n"};
 
 /* ---- pieces of a text ---- */
 
-/* The first line at or behind `from` that begins with `begin`; NULL: none. */
+/* The first line from `from` on that begins with `begin`; NULL: none. */
 static const char *find_line(const char *from, const char *begin)
 {
     size_t n = strlen(begin);
@@ -49,25 +58,32 @@ static const char *end_of_front(const char *card)
     return strncmp(card, "---\n", 4) == 0 ? find_line(card + 4, "---\n") : NULL;
 }
 
-/* Behind a model-index that begins at `line`: lines of its own are indented or begin a list. */
-static const char *behind_index(const char *line)
+/* The first part between marks, from *begin to *end with both; NULL: none.  A mark that has lost
+ * its other one marks nothing. */
+static const char *find_marked(const char *from, const struct marks *marks, const char **end)
 {
-    do
-        line = next_line(line);
-    while (*line == ' ' || (*line == '-' && line[1] == ' '));
-    return line;
-}
-
-/* Behind our section: at the next heading or the end. */
-static const char *behind_section(const char *line)
-{
-    const char *next = find_line(next_line(line), "#");
-    return next ? next : line + strlen(line);
+    const char *begin, *again;
+    for (begin = find_line(from, marks->begin); begin; begin = again) {
+        *end = find_line(begin, marks->end);
+        again = find_line(next_line(begin), marks->begin);
+        if (*end && (!again || *end < again)) {
+            *end = next_line(*end);
+            return begin;
+        }
+    }
+    return NULL;
 }
 
 static void add_span(struct fm_text *t, const char *from, const char *to)
 {
     fm_text_add(t, from, (size_t)(to - from));
+}
+
+/* The key is there, in whatever form YAML has for it. */
+static bool has_index(const char *front)
+{
+    return find_line(front, "model-index:") || find_line(front, "\"model-index\":") ||
+           find_line(front, "'model-index':");
 }
 
 /* ---- what is said ---- */
@@ -82,19 +98,21 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
 static void say_index(struct fm_text *t, const struct fm_bench_exported *r)
 {
     const struct fm_bench_member *m = &r->member[r->start];
-    fm_text_printf(t, INDEX "- name: fm-%s-%.4f\n  results:\n", r->layout, m->budget);
+    fm_text_printf(t, "%smodel-index:\n- name: fm-%s-%.4f\n  results:\n", of_index.begin, r->layout,
+                   m->budget);
     fm_text_printf(t, "  - task:\n      type: text-generation\n    dataset:\n      type: custom\n");
     fm_text_printf(t, "      name: %d held-out sequences of %d tokens, xxh3 %s\n", r->sequences,
                    r->T, r->digest);
     fm_text_printf(t, "    metrics:\n");
     say_metric(t, "cross_entropy", m->quality.ce, "cross-entropy, nats per token");
     say_metric(t, "perplexity", exp(m->quality.ce), NULL);
-    if (!r->compared)
-        return;
-    say_metric(t, "kl_divergence", m->quality.kl,
-               "divergence from the original model, nats per token");
-    say_metric(t, "top1_agreement", m->quality.agree,
-               "share of tokens where the original finds the same one most probable");
+    if (r->compared) {
+        say_metric(t, "kl_divergence", m->quality.kl,
+                   "divergence from the original model, nats per token");
+        say_metric(t, "top1_agreement", m->quality.agree,
+                   "share of tokens where the original finds the same one most probable");
+    }
+    fm_text_printf(t, "%s", of_index.end);
 }
 
 static void say_row(struct fm_text *t, const struct fm_bench_exported *r, int i)
@@ -113,7 +131,8 @@ static void say_row(struct fm_text *t, const struct fm_bench_exported *r, int i)
 
 static void say_section(struct fm_text *t, const struct fm_bench_exported *r)
 {
-    fm_text_printf(t, HEADING "\n`fm-bench quality` on the files of this directory, %d held-out ",
+    fm_text_printf(t, "%s## Measured\n\n", of_section.begin);
+    fm_text_printf(t, "`fm-bench quality` on the files of this directory, %d held-out ",
                    r->sequences);
     fm_text_printf(t, "sequences of %d tokens (xxh3 of\ntheir ids `%s`), %s", r->T, r->digest,
                    r->precision);
@@ -127,23 +146,40 @@ static void say_section(struct fm_text *t, const struct fm_bench_exported *r)
                        exp(r->original.ce));
     for (int i = 0; i < r->members; i++)
         say_row(t, r, i);
-    fm_text_printf(t, "\n");
+    fm_text_printf(t, "%s\n", of_section.end);
 }
 
 /* ---- the files ---- */
 
-/* `card` again, without old figures and with these. */
-static void edit_card(struct fm_text *t, const char *card, const struct fm_bench_exported *r)
+/* The front matter, which ends at `front`, with these figures for older ones of ours. */
+static void edit_front(struct fm_text *t, const char *card, const char *front,
+                       const struct fm_bench_exported *r, bool *kept)
 {
-    const char *at = card, *front = end_of_front(card);
-    if (front) {
-        const char *index = find_line(card, INDEX);
-        if (index && index < front) {
-            add_span(t, at, index);
-            at = behind_index(index);
-        }
-        add_span(t, at, front);
+    const char *at = card, *begin, *end;
+    struct fm_text own = {0};
+    while ((begin = find_marked(at, &of_index, &end)) && end <= front) {
+        add_span(&own, at, begin);
+        at = end;
+    }
+    add_span(&own, at, front);
+    t->failed |= own.failed;
+    *kept = own.data && has_index(own.data);
+    fm_text_add(t, own.data, own.size);
+    if (!*kept)
         say_index(t, r);
+    free(own.data);
+}
+
+/*
+ * `card` again, without older figures of ours and with these: the section where the older one was,
+ * else before what says how the export runs.  *kept: the owner has a model-index.
+ */
+static void edit_card(struct fm_text *t, const char *card, const struct fm_bench_exported *r,
+                      bool *kept)
+{
+    const char *at = card, *front = end_of_front(card), *end;
+    if (front) {
+        edit_front(t, card, front, r, kept);
         at = front;
     }
     const char *claim = find_line(at, NOT_MEASURED);
@@ -151,18 +187,26 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_bench
         add_span(t, at, claim);
         at = next_line(claim);
     }
-    const char *old = find_line(at, HEADING), *place = old ? old : find_line(at, RUNNING);
+    const char *old = find_marked(at, &of_section, &end),
+               *place = old ? old : find_line(at, RUNNING);
     add_span(t, at, place ? place : at + strlen(at));
     if (!place)
         fm_text_printf(t, "\n");
     say_section(t, r);
-    const char *rest = !place ? "" : old ? behind_section(old) : place;
+    const char *rest = !place ? "" : !old ? place : *end == '\n' ? end + 1 : end;
+    while ((old = find_marked(rest, &of_section, &end))) { /* of a card that was merged, say */
+        add_span(t, rest, old);
+        rest = end;
+    }
     fm_text_add(t, rest, strlen(rest));
 }
 
-static int record_card(const char *directory, const struct fm_bench_exported *r, struct fm_err *err)
+static int record_card(const struct fm_run_options *run, const struct fm_bench_exported *r,
+                       struct fm_err *err)
 {
+    const char *directory = run->input;
     struct fm_text t = {0};
+    bool kept = false;
     struct fm_err none = {0};
     char *card = NULL, *path = NULL;
     size_t size;
@@ -174,10 +218,15 @@ static int record_card(const char *directory, const struct fm_bench_exported *r,
         return fm_fail(err, rc ? rc : FM_EFORMAT, "%s/%s: %s", directory, FM_EXPORT_CARD,
                        rc ? none.text : "is no text");
     }
-    edit_card(&t, card, r);
+    edit_card(&t, card, r, &kept);
     path = fm_file_join(directory, FM_EXPORT_CARD, err);
     rc = path && !t.failed ? fm_output_text(path, t.data, true, err)
                            : fm_fail(err, FM_ENOMEM, "no memory for the card");
+    if (!rc && kept)
+        fm_run_note(run,
+                    "'%s/%s' has a model-index of its owner's, which stays; the figures are in "
+                    "its section Measured",
+                    directory, FM_EXPORT_CARD);
     free(path);
     free(card);
     free(t.data);
@@ -235,9 +284,9 @@ static int record_json(const char *directory, const struct fm_bench_exported *r,
     return rc;
 }
 
-int fm_bench_record(const char *directory, const struct fm_bench_exported *result,
+int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_exported *result,
                     struct fm_err *err)
 {
-    int rc = record_card(directory, result, err);
-    return rc ? rc : record_json(directory, result, err);
+    int rc = record_card(run, result, err);
+    return rc ? rc : record_json(run->input, result, err);
 }

@@ -31,6 +31,38 @@ fm-bench quality -q -m "$odd" "${eval[@]}" --record --benchmark me/my.set:text-2
 short <elastic/.eval_results/fm-text-2.yaml | sed 's/fm-bench .*"/fm-bench VERSION"/'
 sed -n '/^| the original/,/^$/p' elastic/README.md | short
 fm-verify -q elastic --against family.fm | sed 's/:.*:/:/'
+echo "-- what the owner wrote stays, and is not taken for what was recorded"
+fm-pack -q --export mine --layout ragged --budget 0.3 family.fm >/dev/null 2>&1
+python3 - mine/README.md <<'END'
+import sys
+path = sys.argv[1]
+front, body = open(path).read().split("\n---\n", 1)
+body = body.replace("## Running it", """## Measured
+On my own data.
+
+| quality | not measured by others |
+
+## Running it""")
+open(path, "w").write(front + "\nmodel-index:\n- name: mine\n  results: []\n---\n" + body)
+END
+cp mine/README.md owner
+fm-bench quality -m "$odd" "${eval[@]}" --record mine 2>&1 >/dev/null | grep model-index
+diff owner mine/README.md | short
+cp mine/README.md once
+fm-bench quality -q -m "$odd" "${eval[@]}" --record mine >/dev/null
+cmp once mine/README.md && echo "recorded twice: the same"
+{
+    cat mine/README.md
+    echo "after the end"
+} >edited && sed -i '/^<!-- fm-bench quality --record: end/a my remark' edited
+cp edited mine/README.md
+fm-bench quality -q -m "$odd" "${eval[@]}" --record mine >/dev/null
+diff edited mine/README.md
+sed -i '/^<!-- fm-bench quality --record: end/d' mine/README.md
+fm-bench quality -q -m "$odd" "${eval[@]}" --record mine >/dev/null
+fm-bench quality -q -m "$odd" "${eval[@]}" --record mine >/dev/null
+grep -c -e 'my remark' -e 'after the end' -e 'On my own' mine/README.md
+grep -c 'record: begin' mine/README.md
 say() {
     echo "\$ $*" >&2
     "$@" >/dev/null
