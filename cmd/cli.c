@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cmd/progress.h"
+#include "lib/base/isa.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
@@ -78,6 +79,16 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
     return rc ? rc : fm_ranks_begin(run, fm_ranks_streams(run, !cli->dry_run), err);
 }
 
+static int check_isa(struct fm_err *err)
+{
+    const char *mistake = fm_isa_mistake();
+    return mistake ? fm_fail(err, FM_EUSAGE,
+                             "the environment variable FM_ISA is '%s', but may be base, avx2, "
+                             "avx512 or amx",
+                             mistake)
+                   : FM_OK;
+}
+
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count)
 {
@@ -89,7 +100,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)
         fm_progress_log();
-    if (fm_signals_install(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
+    if (check_isa(&err) || fm_signals_install(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
         fm_pool_start(cli->run.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
 }

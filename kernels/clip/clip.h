@@ -184,7 +184,9 @@ FM_CLIP_API uint32_t fm_clip_abi(void);
 /* "0.1.0", the version of the suite. */
 FM_CLIP_API const char *fm_clip_version(void);
 
-/* Whether this library can serve a device here: FM_CLIP_OK, or FM_CLIP_EDEVICE and why not. */
+/* Whether this library can serve a device here: FM_CLIP_OK, or FM_CLIP_EDEVICE and why not;
+ * FM_CLIP_EUSAGE where the environment variable FM_ISA has a value that fm-clip(3) does not list.
+ */
 FM_CLIP_API int32_t fm_clip_available(int32_t device, struct fm_clip_error *error);
 
 /*

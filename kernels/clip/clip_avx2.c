@@ -6,9 +6,10 @@
 #include "kernels/clip/clip_tile.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
-#include <cpuid.h>
 #include <immintrin.h>
 #include <string.h>
+
+#include "lib/base/isa.h"
 
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define INLINE AVX2 static inline __attribute__((always_inline))
@@ -127,10 +128,7 @@ const struct fm_clip_tile *fm_clip_tile_avx2(void)
 {
     static const struct fm_clip_tile tile = {"avx2",  false, pack_rows, pack_columns,
                                              product, NULL,  NULL};
-    unsigned a, b, c = 0, d; /* clang 14's __builtin_cpu_supports does not know F16C */
-    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-    return here ? &tile : NULL;
+    return fm_isa() >= FM_ISA_AVX2 ? &tile : NULL;
 }
 
 #else

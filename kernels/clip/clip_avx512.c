@@ -7,6 +7,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include "kernels/clip/clip_avx512.h"
+#include "lib/base/isa.h"
 
 #define AVX512 FM_AVX512
 #define INLINE FM_AVX512_INLINE
@@ -95,9 +96,7 @@ const struct fm_clip_tile *fm_clip_tile_avx512(void)
 {
     static const struct fm_clip_tile tile = {
         "avx512", false, pack_rows, pack_columns, product, fm_clip_few_rows, fm_clip_few_columns};
-    bool here = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    return here ? &tile : NULL;
+    return fm_isa() >= FM_ISA_AVX512 ? &tile : NULL;
 }
 
 #else

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/clip/clip_avx512.h"
+#include "lib/base/isa.h"
 
 #define BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,f16c")))
 #define INLINE BF16 static inline __attribute__((always_inline))
@@ -99,7 +100,7 @@ const struct fm_clip_tile *fm_clip_tile_bf16(void)
 {
     static const struct fm_clip_tile tile = {"avx512-bf16", true, pack_rows, pack_columns,
                                              product,       NULL, NULL};
-    return fm_clip_tile_avx512() && __builtin_cpu_supports("avx512bf16") ? &tile : NULL;
+    return fm_isa_avx512_bf16() ? &tile : NULL;
 }
 
 #else

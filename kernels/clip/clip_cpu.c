@@ -16,6 +16,7 @@
 #include "kernels/clip/clip_pool.h"
 #include "kernels/clip/clip_tile.h"
 #include "lib/base/dtype.h"
+#include "lib/base/isa.h"
 #include "lib/base/vector.h"
 
 /* A task's rows and columns: what they take of second-level cache is some 600 KB. */
@@ -454,10 +455,23 @@ static void name_path(struct cpu_clip *c, int32_t type)
              type == FM_CLIP_F32 || c->tile->pair ? "" : " widened");
 }
 
+static int32_t available(struct fm_clip_error *error)
+{
+    const char *mistake = fm_isa_mistake();
+    if (mistake)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE,
+                            "the environment variable FM_ISA is '%.32s', but may be base, avx2, "
+                            "avx512 or amx",
+                            mistake);
+    return FM_CLIP_OK;
+}
+
 static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
                        struct fm_clip_error *error)
 {
-    int32_t code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
+    int32_t code = available(error);
+    if (code == FM_CLIP_OK)
+        code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
     if (code != FM_CLIP_OK)
         return code;
     const struct fm_clip_tile *tile = fm_clip_choose(layer->path, layer->type);
@@ -490,12 +504,6 @@ static int32_t status(struct fm_clip *clip, struct fm_clip_error *error)
 {
     (void)error;
     return atomic_exchange(&((struct cpu_clip *)clip)->faults, 0);
-}
-
-static int32_t available(struct fm_clip_error *error)
-{
-    (void)error;
-    return FM_CLIP_OK;
 }
 
 const struct fm_clip_driver fm_clip_cpu = {available,       prepare, release,

@@ -70,7 +70,7 @@ struct fm_clip_tile {
      : (type) == FM_CLIP_F16 ? of(FM_CLIP_F16, __VA_ARGS__)                                        \
                              : of(FM_CLIP_BF16, __VA_ARGS__))
 
-/* NULL where compiler or CPU lack it. */
+/* NULL where the compiler, the CPU or FM_ISA excludes it. */
 const struct fm_clip_tile *fm_clip_tile_portable(void);
 const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);

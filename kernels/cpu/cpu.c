@@ -6,12 +6,9 @@
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
+#include "lib/base/isa.h"
 
 #include <pthread.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 static const struct fm_ops cpu_f32 = {
     .name = "cpu",
@@ -33,7 +30,7 @@ static void fill_bf16(void)
     cpu_bf16.gemm = cpu_bf16_gemm;
     cpu_bf16.channel_scores = cpu_bf16_channel_scores;
     cpu_bf16.channel_scores_each = cpu_bf16_channel_scores_each;
-    if (fm_cpu_amx()) { /* by oneDNN such small products are not faster than in float32 */
+    if (fm_isa_amx()) { /* by oneDNN such small products are not faster than in float32 */
         cpu_bf16.attention = cpu_bf16_attention;
         cpu_bf16.attention_back = cpu_bf16_attention_back;
     }
@@ -45,27 +42,16 @@ const struct fm_ops *fm_ops_cpu_bf16(void)
     return &cpu_bf16;
 }
 
-/* CPUID leaf 7: subleaf 1 EAX bit 5 is AVX512_BF16, subleaf 0 EDX bit 22 is AMX_BF16. */
-static bool has_bf16_instructions(void)
-{
-#if defined(__x86_64__)
-    unsigned a, b, c, d;
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5))
-        return true;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22))
-        return true;
-#endif
-    return false;
-}
-
 int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm_err *err)
 {
     if (fm_dnnl_prepare(err))
         return err->code;
-    if (precision == FM_PRECISION_BF16 && !(has_bf16_instructions() && fm_dnnl_has_bf16()))
+    bool bf16 = (fm_isa_avx512_bf16() || fm_isa() >= FM_ISA_AMX) && fm_dnnl_has_bf16();
+    if (precision == FM_PRECISION_BF16 && !bf16)
         return fm_fail(err, FM_EDEVICE,
-                       "this CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16); use "
-                       "--precision f32");
+                       "%s no bfloat16 instructions (avx512_bf16 or amx_bf16); use "
+                       "--precision f32",
+                       fm_isa_limit() < FM_ISA_AVX512 ? "FM_ISA allows" : "this CPU has");
     *ops = precision == FM_PRECISION_BF16 ? fm_ops_cpu_bf16() : &cpu_f32;
     return FM_OK;
 }

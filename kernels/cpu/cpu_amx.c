@@ -1,7 +1,7 @@
 /*
- * Matrix registers: whether they are there, how operands are packed for them, and a block of 32 x
- * 32 sums in four of them.  Each of the four loads of a step serves two multiplications; more sums
- * than that there are no registers for.
+ * Matrix registers: how operands are packed for them, and a block of 32 x 32 sums in four of them.
+ * Each of the four loads of a step serves two multiplications; more sums than that there are no
+ * registers for.
  *
  * The pieces, as the instruction wants them, k a pair of terms:
  *     left:   piece[c][k] = (row c at 2 k, row c at 2 k + 1)
@@ -13,37 +13,11 @@
 #include "kernels/cpu/cpu_amx.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { TILE = FM_AMX_TILE, STEP = FM_AMX_STEP, PIECE = FM_AMX_PIECE };
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,amx-tile,amx-bf16")))
-
-/* ---- whether ---- */
-
-enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-
-static bool available;
-
-/* CPUID leaf 7 EDX: bit 22 AMX-BF16, 24 AMX-TILE; Linux grants the registers on request. */
-static void ask(void)
-{
-    unsigned a, b, c, d;
-    available = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) &&
-                syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-bool fm_cpu_amx(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, ask);
-    return available;
-}
 
 /* ---- operands ---- */
 
@@ -234,10 +208,4 @@ TARGET void fm_amx_multiply(float *d, int ld, bool add, const uint16_t *left, co
     _tile_stored(3, low + TILE, wide);
 }
 
-#else
-
-bool fm_cpu_amx(void)
-{
-    return false;
-}
 #endif

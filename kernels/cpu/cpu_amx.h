@@ -6,6 +6,8 @@
  * of terms.  It is loaded fastest from where it lies in one kilobyte, so operands are packed: a
  * panel is TILE rows of the left operand, or TILE columns of the right one, piece after piece along
  * the sum.
+ *
+ * Everything here needs fm_isa_amx().
  */
 #ifndef FM_KERNELS_CPU_AMX_H
 #define FM_KERNELS_CPU_AMX_H
@@ -21,9 +23,6 @@ enum {
     FM_AMX_PIECE = FM_AMX_TILE * FM_AMX_STEP, /* numbers of a piece */
     FM_AMX_BLOCK = 2 * FM_AMX_TILE,           /* rows and columns that are made at a time */
 };
-
-/* The CPU has them and the system lets this process use them.  All else here needs it. */
-bool fm_cpu_amx(void);
 
 /* Pieces along a sum of n terms. */
 static inline int fm_amx_steps(int n)

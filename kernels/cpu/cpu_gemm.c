@@ -8,6 +8,7 @@
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/dtype.h"
+#include "lib/base/isa.h"
 #include "lib/base/pool.h"
 
 /*
@@ -55,7 +56,7 @@ static void run_tiles(struct gemm *g)
 {
     if (g->M <= 0 || g->N <= 0)
         return;
-    if (g->product == fm_cpu_bf16_product && g->alpha == 1 && g->K > 0 && fm_cpu_amx()) {
+    if (g->product == fm_cpu_bf16_product && g->alpha == 1 && g->K > 0 && fm_isa_amx()) {
         fm_cpu_amx_gemm(g->ta, g->tb, g->M, g->N, g->K, g->A.data, g->lda, g->B.data, g->ldb,
                         g->beta, g->C, g->ldc);
         return;

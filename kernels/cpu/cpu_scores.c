@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu_tile.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
+#include "lib/base/isa.h"
 #include "lib/base/pool.h"
 
 static const float scale_up = 0x1p32f;
@@ -275,7 +276,7 @@ static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct
 void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                              struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {
-    if (fm_cpu_amx()) {
+    if (fm_isa_amx()) {
         const int32_t first[] = {0, n};
         cpu_bf16_channel_scores_each(s, gate_up, down, dgu, x, h, dy, first, 1, I, H);
         return;
@@ -288,7 +289,7 @@ void cpu_bf16_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in 
                                   struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
                                   const int32_t *first, int parts, int I, int H)
 {
-    if (!fm_cpu_amx()) {
+    if (!fm_isa_amx()) {
         fm_scores_each(cpu_bf16_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I,
                        H);
         return;

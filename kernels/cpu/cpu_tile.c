@@ -6,6 +6,8 @@
 
 #include <stddef.h>
 
+#include "lib/base/isa.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -69,9 +71,9 @@ const struct fm_cpu_tile *fm_cpu_tile_get(int index)
 {
     static const struct fm_cpu_tile wide = {WIDE_ROWS, run_wide};
     static const struct fm_cpu_tile narrow = {NARROW_ROWS, run_narrow};
-    if (__builtin_cpu_supports("avx512f") && index-- == 0)
+    if (fm_isa() >= FM_ISA_AVX512 && index-- == 0)
         return &wide;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && index-- == 0)
+    if (fm_isa() >= FM_ISA_AVX2 && index-- == 0)
         return &narrow;
     return NULL;
 }

@@ -17,7 +17,7 @@ struct fm_cpu_tile {
     void (*run)(float *d, const float *a, const float *b, int n);
 };
 
-/* The index-th tile that this CPU can run, fastest first; NULL behind the last. */
+/* The index-th tile at the level of lib/base/isa.h, fastest first; NULL after the last. */
 const struct fm_cpu_tile *fm_cpu_tile_get(int index);
 
 /* channel_scores of the table by that tile, or by float32 products where it is NULL. */

@@ -12,6 +12,7 @@
 
 #include "kernels/ops/kernels.h"
 #include "lib/base/fatal.h"
+#include "lib/base/isa.h"
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error "oneDNN must be built with OpenMP or sequential: other runtimes choose threads by themselves"
@@ -23,12 +24,30 @@
 /* From libgomp, declared here because omp.h is not in every compiler's path. */
 extern void omp_set_num_threads(int threads);
 
-/* The number of OpenMP threads is a setting of each thread. */
-static void use_one_thread(void)
+static dnnl_status_t limited = dnnl_success;
+
+/* FM_ISA counts for oneDNN too, which takes the limit before its first use only.  Without it
+ * ONEDNN_MAX_CPU_ISA keeps its effect. */
+static void limit_isa(void)
 {
+#if defined(__x86_64__)
+    static const dnnl_cpu_isa_t most[] = {[FM_ISA_BASE] = dnnl_cpu_isa_sse41,
+                                          [FM_ISA_AVX2] = dnnl_cpu_isa_avx2,
+                                          [FM_ISA_AVX512] = dnnl_cpu_isa_avx512_core_bf16};
+    if (fm_isa_limit() < FM_ISA_AMX)
+        limited = dnnl_set_max_cpu_isa(most[fm_isa_limit()]);
+#endif
+}
+
+/* Before every use.  The number of OpenMP threads is a setting of each thread. */
+static void begin_use(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     static _Thread_local bool done;
-    if (!done)
-        omp_set_num_threads(1);
+    if (done)
+        return;
+    pthread_once(&once, limit_isa);
+    omp_set_num_threads(1);
     done = true;
 }
 
@@ -43,7 +62,7 @@ static void expect(dnnl_status_t status, const char *what, int M, int N, int K)
 void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
                    const float *B, int ldb, float beta, float *C, int ldc)
 {
-    use_one_thread();
+    begin_use();
     if (K == 0) { /* oneDNN leaves C alone then; beta is 0 or 1 */
         for (int i = 0; i < M && beta == 0; i++)
             memset(C + (size_t)i * ldc, 0, (size_t)N * sizeof *C);
@@ -87,6 +106,11 @@ int fm_dnnl_prepare(struct fm_err *err)
     if (probe == MAP_FAILED)
         return fm_fail(err, FM_ENOMEM, "no memory for oneDNN's kernels (%zu bytes)", PROBE_BYTES);
     munmap(probe, PROBE_BYTES);
+    begin_use();
+    if (limited != dnnl_success)
+        return fm_fail(err, FM_EDEVICE,
+                       "this oneDNN cannot be kept to FM_ISA=%s (status %d); unset FM_ISA",
+                       fm_isa_name(fm_isa_limit()), (int)limited);
     pthread_once(&once, compile_kernels);
     return FM_OK;
 }
@@ -210,7 +234,7 @@ static dnnl_status_t run_product(struct product *p, void *const data[3])
 void fm_dnnl_bf16gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, int lda,
                       const uint16_t *B, int ldb, float *C)
 {
-    use_one_thread();
+    begin_use();
     pthread_once(&engine_once, make_engine);
     struct product p = {0};
     const struct matrix m[3] = {describe(ta, M, K, lda, dnnl_bf16),
@@ -225,7 +249,7 @@ void fm_dnnl_bf16gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, 
 
 bool fm_dnnl_has_bf16(void)
 {
-    use_one_thread();
+    begin_use();
     pthread_once(&engine_once, make_engine);
     struct product p = {0};
     const struct matrix m[3] = {describe(false, 2, 2, 2, dnnl_bf16),
@@ -270,6 +294,7 @@ static const char *isa_name(unsigned isa)
 
 void fm_ops_dnnl_version(char *text, int size)
 {
+    begin_use();
     const dnnl_version_t *v = dnnl_version();
     snprintf(text, (size_t)size, "%d.%d.%d %s", v->major, v->minor, v->patch,
              isa_name((unsigned)dnnl_get_effective_cpu_isa()));

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/ops/ops.h"
+#include "lib/base/isa.h"
 
 #define TOL_SUM 5e-6
 
@@ -86,7 +87,7 @@ static void every_form_agrees_at_the_edge_of_memory(void **state)
     (void)state;
     static const int sizes[][3] = {{1, 1, 1},     {33, 70, 129}, {31, 33, 513}, {64, 32, 1100},
                                    {5, 1040, 40}, {1030, 48, 3}, {16, 16, 32}};
-    if (!fm_cpu_amx())
+    if (!fm_isa_amx())
         skip();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = 0; form < 8; form++)
@@ -98,7 +99,7 @@ static void sums_do_not_depend_on_the_cut(void **state)
 {
     (void)state;
     enum { M = 1100, N = 600, K = 700 };
-    if (!fm_cpu_amx())
+    if (!fm_isa_amx())
         skip();
     float *a = normals((size_t)M * K, 1), *b = normals((size_t)K * N, 1);
     const uint16_t *A = as_bf16(a, (size_t)M * K).data, *B = as_bf16(b, (size_t)K * N).data;

@@ -5,6 +5,7 @@
 #include "tests/unit/clip.h"
 
 #include "kernels/clip/clip_tile.h"
+#include "lib/base/isa.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -20,7 +21,7 @@ __attribute__((target("avx512f"))) static __m512 add_pairs(__m512 sum, __m512i a
 }
 
 #define _mm512_dpbf16_ps(sum, a, b) add_pairs(sum, (__m512i)(a), (__m512i)(b))
-#define __builtin_cpu_supports(name) 1
+#define fm_isa_avx512_bf16() (fm_isa() >= FM_ISA_AVX512)
 #include "kernels/clip/clip_bf16.c" /* fm_clip_tile_bf16, in place of the library's */
 
 static uint16_t *bf16_numbers(size_t n)

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_tile.h"
 #include "kernels/ops/ops.h"
+#include "lib/base/isa.h"
 
 #define TOL_SUM 5e-6
 
@@ -43,7 +44,7 @@ static void scores_agree_by_every_tile_and_by_products(void **state)
 static void scores_agree_by_matrix_registers(void **state)
 {
     (void)state;
-    if (!fm_cpu_amx())
+    if (!fm_isa_amx())
         skip();
     for (int c = 0; c < 2 * SHAPES; c++) {
         int n = shapes[c / 2][0], I = shapes[c / 2][1], H = shapes[c / 2][2];

@@ -1,0 +1,43 @@
+/*
+ * Which vector instructions the hand-written kernels, FM_CLONES (vector.h) and oneDNN use.  The CPU
+ * and the operating system are asked once, here only.
+ *
+ * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, for tests and for
+ * the same bytes on machines that differ; without it there is none.  It is read once, at the first
+ * call of any function below.  Another value is a mistake: fm_isa_mistake returns it, and
+ * whatever can fail refuses to begin (fm_cli_begin, fm_clip_prepare).
+ */
+#ifndef FM_BASE_ISA_H
+#define FM_BASE_ISA_H
+
+#include <stdbool.h>
+
+/* Each includes those before it.  On a machine that is not an x86-64 the level is FM_ISA_BASE. */
+enum fm_isa {
+    FM_ISA_BASE,   /* what every CPU of the architecture has: SSE2 on x86-64 */
+    FM_ISA_AVX2,   /* AVX2, FMA, F16C */
+    FM_ISA_AVX512, /* AVX-512 F, BW, DQ, VL */
+    FM_ISA_AMX     /* AMX-TILE and AMX-BF16; fm_isa_amx says whether the process may use them */
+};
+
+/* The level in force: the CPU's, at most the limit.  A few nanoseconds. */
+enum fm_isa fm_isa(void);
+
+/* The limit alone; FM_ISA_AMX where there is none. */
+enum fm_isa fm_isa_limit(void);
+
+/* AVX512_BF16, an extension that not every CPU of level FM_ISA_AVX512 has. */
+bool fm_isa_avx512_bf16(void);
+
+/* Level FM_ISA_AMX, and the kernel lets this process use the tile registers.  The first call asks
+ * the kernel for them, which makes signal frames of the process larger. */
+bool fm_isa_amx(void);
+
+/* "base", "avx2", "avx512", "amx". */
+const char *fm_isa_name(enum fm_isa isa);
+
+/* The value of FM_ISA where it is none of those names, else NULL.  The level is FM_ISA_BASE then.
+ */
+const char *fm_isa_mistake(void);
+
+#endif
