@@ -244,7 +244,8 @@ static struct piece find_piece(const struct pass *p, int i, bool second)
     return t;
 }
 
-FM_CLONES static void swiglu(float *restrict h, const float *restrict gu, int channels)
+FM_CLONES(void, swiglu, (float *restrict h, const float *restrict gu, int channels),
+          (h, gu, channels))
 {
     for (int j = 0; j < channels; j++) {
         float g = gu[2 * j], u = gu[2 * j + 1];
@@ -252,8 +253,9 @@ FM_CLONES static void swiglu(float *restrict h, const float *restrict gu, int ch
     }
 }
 
-FM_CLONES static void swiglu_clamped(float *restrict h, const float *restrict gu, int channels,
-                                     float alpha, float limit)
+FM_CLONES(void, swiglu_clamped,
+          (float *restrict h, const float *restrict gu, int channels, float alpha, float limit),
+          (h, gu, channels, alpha, limit))
 {
     for (int j = 0; j < channels; j++) {
         float g = gu[2 * j], u = gu[2 * j + 1];
@@ -270,7 +272,7 @@ static void widen(float *to, const void *array, int64_t first, int n, const stru
     fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
 }
 
-FM_CLONES static void add_bias(float *restrict y, const float *restrict b, int n)
+FM_CLONES(void, add_bias, (float *restrict y, const float *restrict b, int n), (y, b, n))
 {
     for (int i = 0; i < n; i++)
         y[i] += b[i];
@@ -345,7 +347,8 @@ static void run_second(void *arg, int i, int worker)
                (size_t)t.lanes * sizeof(float));
 }
 
-FM_CLONES static void add_scaled(float *restrict y, const float *restrict z, float w, int n)
+FM_CLONES(void, add_scaled, (float *restrict y, const float *restrict z, float w, int n),
+          (y, z, w, n))
 {
     for (int i = 0; i < n; i++)
         y[i] += w * z[i];

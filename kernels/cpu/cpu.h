@@ -8,9 +8,9 @@
  * cpu_vocab, cpu_optim, cpu_families, cpu_memory.
  *
  * Private to kernels/cpu: what the fast loops share.  One binary serves every
- * x86-64: hot loops are compiled for AVX-512, AVX2 and the baseline, and the loader
- * picks.  Another instruction set may give other last bits, which is why the
- * same-bytes promise holds for one machine type.
+ * x86-64: hot loops are compiled for AVX-512, AVX2 and the baseline (vector.h), with
+ * the same bits.  Products have other last bits on another level of lib/base/isa.h,
+ * and with caches of another size, so the same-bytes promise holds for one machine type.
  *
  * Sums are made in FM_LANES float lanes over a block, in a fixed order, and the
  * lanes are added in double, so that compilers may use vectors of any width and

@@ -20,7 +20,7 @@ struct rope {
     float sign;
 };
 
-FM_CLONES static void rotate_halves(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, rotate_halves, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct rope *a = args;
     int half = a->R / 2;
@@ -39,7 +39,7 @@ FM_CLONES static void rotate_halves(const void *args, int64_t first, int64_t las
     }
 }
 
-FM_CLONES static void rotate_pairs(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, rotate_pairs, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct rope *a = args;
     int half = a->R / 2;
@@ -191,8 +191,9 @@ static struct span find_span(const struct attention *a, int row)
 
 /* Rows of p (rows, keys), scores over `after` before, become probabilities; keys a row does not see
  * get 0.  The sink takes what is left of 1. */
-FM_CLONES static void softmax_rows(float *p, const struct span *s, int window, float after,
-                                   const float *sink)
+FM_CLONES(void, softmax_rows,
+          (float *p, const struct span *s, int window, float after, const float *sink),
+          (p, s, window, after, sink))
 {
     for (int r = 0; r < s->rows; r++) {
         int t = s->row + r;
@@ -268,8 +269,10 @@ void cpu_bf16_attention(float *o, const float *q, const float *k, const float *v
 
 /* dp (rows, keys) becomes ds = scale p (dp - sum_j p dp); the sum is d_o . o, but of rounded
  * operands it is made of what dp is, so that ds has no sum of its own. */
-FM_CLONES static void softmax_back_rows(float *dp, const float *p, const float *d_o, const float *o,
-                                        const struct attention *a, const struct span *s)
+FM_CLONES(void, softmax_back_rows,
+          (float *dp, const float *p, const float *d_o, const float *o, const struct attention *a,
+           const struct span *s),
+          (dp, p, d_o, o, a, s))
 {
     float scale = a->scale;
     for (int r = 0; r < s->rows; r++) {
@@ -394,7 +397,7 @@ void cpu_join_keys(float *k, float *v, const float *kv, const float *r, int N, i
                 &(struct keys){(float *)kv, (float *)r, k, v, Q, A, R, D});
 }
 
-FM_CLONES static void part_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, part_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct keys *a = args;
     int A = a->A, R = a->R, D = a->D;

@@ -13,7 +13,7 @@ struct clamped {
     float alpha, limit;
 };
 
-FM_CLONES static void clamped_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, clamped_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct clamped *a = args;
     struct fm_mark mark = fm_scratch_mark();
@@ -37,7 +37,8 @@ void cpu_swiglu_clamped(struct fm_out h, const float *gu, int n, int I, float al
                 &(struct clamped){.out = h, .gu = gu, .alpha = alpha, .limit = limit});
 }
 
-FM_CLONES static void clamped_back_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, clamped_back_rows, (const void *args, int64_t first, int64_t last),
+          (args, first, last))
 {
     const struct clamped *a = args;
     size_t count = (size_t)(last - first) * 2 * (size_t)a->k;
@@ -76,7 +77,7 @@ struct dots {
     int H;
 };
 
-FM_CLONES static void add_each(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, add_each, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct dots *a = args;
     size_t H = (size_t)a->H;
@@ -101,7 +102,7 @@ struct scores {
     int n, I;
 };
 
-FM_CLONES static void score_channels(const struct scores *a, int first, int last)
+FM_CLONES(void, score_channels, (const struct scores *a, int first, int last), (a, first, last))
 {
     double sum[2 * CHANNELS] = {0};
     int width = 2 * (last - first);

@@ -88,8 +88,9 @@ static void find_chunk(struct chunk *y, int s, int h, int index)
 #define NORM_EPS 1e-6
 
 /* y (n, C) = scale x / root, root (n) = sqrt(|x|^2 + eps); rows of x are `step` apart. */
-FM_CLONES static void normalise_rows(float *y, float *root, const float *x, int n, int C, int step,
-                                     float scale)
+FM_CLONES(void, normalise_rows,
+          (float *y, float *root, const float *x, int n, int C, int step, float scale),
+          (y, root, x, n, C, step, scale))
 {
     for (int t = 0; t < n; t++) {
         const float *restrict row = x + (int64_t)t * step;
@@ -102,7 +103,7 @@ FM_CLONES static void normalise_rows(float *y, float *root, const float *x, int 
 }
 
 /* c, L and what a state keeps up to each token and from each on. */
-FM_CLONES static void find_decays(const struct chunk *y)
+FM_CLONES(void, find_decays, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
     int n = y->n;
@@ -121,7 +122,7 @@ FM_CLONES static void find_decays(const struct chunk *y)
 }
 
 /* m (n, n) *= L, and its diagonal is 0 where it is not wanted. */
-FM_CLONES static void decay_square(float *m, const float *L, int n, bool diagonal)
+FM_CLONES(void, decay_square, (float *m, const float *L, int n, bool diagonal), (m, L, n, diagonal))
 {
     for (int i = 0; i < n * n; i++)
         m[i] *= L[i];
@@ -130,7 +131,8 @@ FM_CLONES static void decay_square(float *m, const float *L, int n, bool diagona
 }
 
 /* y (n, W) = by x, row by row. */
-FM_CLONES static void scale_rows(float *y, const float *x, const float *by, int n, int W)
+FM_CLONES(void, scale_rows, (float *y, const float *x, const float *by, int n, int W),
+          (y, x, by, n, W))
 {
     for (int t = 0; t < n; t++)
         for (int i = 0; i < W; i++)
@@ -138,7 +140,7 @@ FM_CLONES static void scale_rows(float *y, const float *x, const float *by, int 
 }
 
 /* u holds K Z: u = v - grown u - A d, d = beta u, row after row. */
-FM_CLONES static void solve(const struct chunk *y)
+FM_CLONES(void, solve, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
     int n = y->n, D = r->D;
@@ -181,7 +183,7 @@ static void find_scores(const struct chunk *y)
     decay_square(y->P, y->L, n, true);
 }
 
-FM_CLONES static void scale(float *x, float by, int64_t n)
+FM_CLONES(void, scale, (float *x, float by, int64_t n), (x, by, n))
 {
     for (int64_t i = 0; i < n; i++)
         x[i] *= by;
@@ -247,7 +249,7 @@ void cpu_delta_rule(float *o, const float *x, const float *g, const float *beta,
 
 /* x holds the gradient at d but for what goes on inside the chunk: from the last row, x -= A^T z, z
  * = beta x, which is the gradient at u and v; dbeta = u.x. */
-FM_CLONES static void solve_back(const struct chunk *y)
+FM_CLONES(void, solve_back, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
     int n = y->n, D = r->D;
@@ -269,7 +271,7 @@ FM_CLONES static void solve_back(const struct chunk *y)
 
 /* dc from what L is in A and P, whose gradients are -dA and dP; these become those at the plain
  * products k.k and q.k. */
-FM_CLONES static void decays_back(const struct chunk *y, float *dA, float *dP)
+FM_CLONES(void, decays_back, (const struct chunk *y, float *dA, float *dP), (y, dA, dP))
 {
     int n = y->n;
     for (int i = 0; i < n; i++)
@@ -293,8 +295,10 @@ FM_CLONES static void decays_back(const struct chunk *y, float *dA, float *dP)
 }
 
 /* to (n, W) += by rows, and dc (n) += sign rows.(by rows); their sum. */
-FM_CLONES static double add_scaled(float *to, const float *rows, const float *by, float sign,
-                                   const float *with, double *dc, double dc_sign, int n, int W)
+FM_CLONES(double, add_scaled,
+          (float *to, const float *rows, const float *by, float sign, const float *with, double *dc,
+           double dc_sign, int n, int W),
+          (to, rows, by, sign, with, dc, dc_sign, n, W))
 {
     double all = 0;
     for (int t = 0; t < n; t++) {
@@ -331,8 +335,10 @@ static void products_back(const struct chunk *y, const float *Z)
 }
 
 /* dx (n, C), rows `step` apart, += the gradient at x from dy, the one at y = scale x / root. */
-FM_CLONES static void normalise_back_rows(float *dx, const float *dy, const float *y,
-                                          const float *root, int n, int C, int step, float scale)
+FM_CLONES(void, normalise_back_rows,
+          (float *dx, const float *dy, const float *y, const float *root, int n, int C, int step,
+           float scale),
+          (dx, dy, y, root, n, C, step, scale))
 {
     for (int t = 0; t < n; t++) {
         const float *restrict d = dy + (int64_t)t * C, *restrict row = y + (int64_t)t * C;
@@ -351,7 +357,7 @@ static void give_decays(const struct chunk *y)
         y->r->dg[y->gate + (int64_t)t * y->r->Q] = (float)(sum += y->dc[t]);
 }
 
-FM_CLONES static double dot(const float *a, const float *b, int n)
+FM_CLONES(double, dot, (const float *a, const float *b, int n), (a, b, n))
 {
     return fm_dot(a, b, n);
 }

@@ -15,7 +15,7 @@ struct gather {
     int H;
 };
 
-FM_CLONES static void gather_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, gather_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct gather *a = args;
     int H = a->H;
@@ -52,7 +52,7 @@ struct combine {
     int K, H;
 };
 
-FM_CLONES static void combine_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, combine_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct combine *a = args;
     int H = a->H;
@@ -80,7 +80,7 @@ struct swiglu {
     int I, k;
 };
 
-FM_CLONES static void swiglu_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, swiglu_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct swiglu *a = args;
     struct fm_mark mark = fm_scratch_mark();
@@ -101,7 +101,8 @@ void cpu_swiglu(struct fm_out h, const float *gu, int n, int I)
     fm_cpu_rows((int64_t)n * I, 4, swiglu_rows, &(struct swiglu){.out = h, .gu = gu});
 }
 
-FM_CLONES static void swiglu_back_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, swiglu_back_rows, (const void *args, int64_t first, int64_t last),
+          (args, first, last))
 {
     const struct swiglu *a = args;
     size_t count = (size_t)(last - first) * 2 * (size_t)a->k;
@@ -133,7 +134,7 @@ struct dot_rows {
     int I, k;
 };
 
-FM_CLONES static void dot_each(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, dot_each, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct dot_rows *a = args;
     size_t I = (size_t)a->I, from = (size_t)first * I, count = (size_t)(last - first) * I;
@@ -159,7 +160,7 @@ struct sums {
     int n, I;
 };
 
-FM_CLONES static void sum_columns(const struct sums *a, int first, int last)
+FM_CLONES(void, sum_columns, (const struct sums *a, int first, int last), (a, first, last))
 {
     double *restrict c = a->c;
     for (int r = 0; r < a->n; r++) {

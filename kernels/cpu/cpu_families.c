@@ -16,7 +16,7 @@ struct rows {
     int E, K, H;
 };
 
-FM_CLONES static void add_to_row(float *x, const float *b, int H)
+FM_CLONES(void, add_to_row, (float *x, const float *b, int H), (x, b, H))
 {
     for (int i = 0; i < H; i++)
         x[i] += b[i];
@@ -83,7 +83,7 @@ void cpu_route_raw_back(float *dlogits, const float *dweights, const int32_t *id
                 &(struct rows){.x = dlogits, .a = dweights, .ids = ids, .b = p, .E = E, .K = K});
 }
 
-FM_CLONES static void scale_row(float *x, float s, int H)
+FM_CLONES(void, scale_row, (float *x, float s, int H), (x, s, H))
 {
     for (int i = 0; i < H; i++)
         x[i] *= s;
@@ -103,7 +103,7 @@ void cpu_gate_rows(float *h, float *s, const float *u, int N, int I)
     fm_cpu_rows(N, I, gate_rows, &(struct rows){.x = h, .y = s, .a = u, .H = I});
 }
 
-FM_CLONES static double dot_row(const float *a, const float *b, int n)
+FM_CLONES(double, dot_row, (const float *a, const float *b, int n), (a, b, n))
 {
     return fm_dot(a, b, n);
 }
@@ -131,7 +131,7 @@ struct gating {
     float by;
 };
 
-FM_CLONES static void gate(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, gate, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct gating *g = args;
     float *y = g->y;
@@ -145,7 +145,7 @@ void cpu_gate(float *y, const float *x, const float *z, bool silu, int64_t count
     fm_cpu_rows(count, 4, gate, &(struct gating){.y = y, .x = x, .z = z, .silu = silu});
 }
 
-FM_CLONES static void gate_back(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, gate_back, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct gating *g = args;
     float *dx = g->y, *restrict dz = g->dz;
@@ -211,7 +211,7 @@ static int take_taps(float *w, int64_t *at, const struct convolution *c, int ind
     return n;
 }
 
-FM_CLONES static void convolve_columns(const struct convolution *c, float *w, int index)
+FM_CLONES(void, convolve_columns, (const struct convolution *c, float *w, int index), (c, w, index))
 {
     int64_t at;
     int n = take_taps(w, &at, c, index);
@@ -225,8 +225,8 @@ FM_CLONES static void convolve_columns(const struct convolution *c, float *w, in
 }
 
 /* da of the W tokens from t on lie in a ring; behind the sequence they are 0. */
-FM_CLONES static void convolve_back_columns(const struct convolution *c, float *w, float *ring,
-                                            int index)
+FM_CLONES(void, convolve_back_columns,
+          (const struct convolution *c, float *w, float *ring, int index), (c, w, ring, index))
 {
     int64_t at;
     int n = take_taps(w, &at, c, index), W = c->W;

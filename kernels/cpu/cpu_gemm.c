@@ -113,7 +113,8 @@ void fm_cpu_f32_product(bool ta, bool tb, int M, int N, int K, float alpha, stru
     fm_dnnl_sgemm(ta, tb, M, N, K, alpha, A.data, lda, B.data, ldb, beta, C, ldc);
 }
 
-FM_CLONES static void scale_row(float *c, const float *product, int n, float alpha, float beta)
+FM_CLONES(void, scale_row, (float *c, const float *product, int n, float alpha, float beta),
+          (c, product, n, alpha, beta))
 {
     if (beta == 0)
         for (int j = 0; j < n; j++)

@@ -20,7 +20,7 @@ FM_INLINE float centre(const float *x, const float *b, int H)
     return b ? (float)(fm_sum(x, H) / H) : 0;
 }
 
-FM_CLONES static void norm_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, norm_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct norm *a = args;
     int H = a->H;
@@ -71,7 +71,8 @@ FM_INLINE double sum_along(const float *w, const float *dy, const float *x, floa
     return fm_add_lanes(lane);
 }
 
-FM_CLONES static void norm_back_rows(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, norm_back_rows, (const void *args, int64_t first, int64_t last),
+          (args, first, last))
 {
     const struct norm_back *a = args;
     int H = a->H;

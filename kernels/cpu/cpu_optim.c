@@ -11,7 +11,7 @@ struct adamw {
     float shrink, step, root, eps;    /* lr decay, lr / bias1, 1 / sqrt(bias2) */
 };
 
-FM_CLONES static void step_block(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, step_block, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct adamw a = *(const struct adamw *)args;
     float *restrict p = a.p, *restrict m = a.m, *restrict v = a.v;
@@ -43,7 +43,7 @@ struct sum {
     const float *x;
 };
 
-FM_CLONES static void add_block(const void *args, int64_t first, int64_t last)
+FM_CLONES(void, add_block, (const void *args, int64_t first, int64_t last), (args, first, last))
 {
     const struct sum *a = args;
     float *restrict y = a->y;

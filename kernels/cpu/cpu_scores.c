@@ -65,7 +65,7 @@ static size_t count_panel(const struct scores *t)
 }
 
 /* Columns [i, i + rows) of a, in panels as wide as a tile has rows, filled up with zeros. */
-FM_CLONES static void pack_rows(float *to, const struct scores *t, int i, int rows)
+FM_CLONES(void, pack_rows, (float *to, const struct scores *t, int i, int rows), (to, t, i, rows))
 {
     int width = t->tile->rows;
     size_t stride = (size_t)t->per * t->I, panel = count_panel(t);
@@ -84,8 +84,10 @@ FM_CLONES static void pack_rows(float *to, const struct scores *t, int i, int ro
 }
 
 /* lane (rows, cols of a tile) += (W d)^2 for the first cols columns of W. */
-FM_CLONES static void square_tile(float *restrict lane, const float *restrict w, int ld,
-                                  const float *restrict d, int rows, int cols)
+FM_CLONES(void, square_tile,
+          (float *restrict lane, const float *restrict w, int ld, const float *restrict d, int rows,
+           int cols),
+          (lane, w, ld, d, rows, cols))
 {
     for (int i = 0; i < rows; i++, lane += FM_TILE_COLS, d += FM_TILE_COLS, w += ld) {
         if (cols == FM_TILE_COLS)
@@ -98,7 +100,7 @@ FM_CLONES static void square_tile(float *restrict lane, const float *restrict w,
 }
 
 /* sum[i] = the lanes of row i, halves added to halves. */
-FM_CLONES static void add_lanes(double *sum, float *lane, int rows)
+FM_CLONES(void, add_lanes, (double *sum, float *lane, int rows), (sum, lane, rows))
 {
     for (int i = 0; i < rows; i++, lane += FM_TILE_COLS) {
 #pragma GCC unroll 5
@@ -177,8 +179,9 @@ FM_INLINE double sum_squares(const float *w, const float *d, int n)
 }
 
 /* sum[i] += row i of W (ld apart) against row i of d (rows, cols). */
-FM_CLONES static void square_rows(double *sum, const float *w, int ld, const float *d, int rows,
-                                  int cols)
+FM_CLONES(void, square_rows,
+          (double *sum, const float *w, int ld, const float *d, int rows, int cols),
+          (sum, w, ld, d, rows, cols))
 {
     for (int i = 0; i < rows; i++)
         sum[i] += sum_squares(w + (int64_t)i * ld, d + (int64_t)i * cols, cols);

@@ -68,8 +68,8 @@ static int32_t find_first(const float *l, int V, float value)
 }
 
 /* One row; e and eq (V) are scratch. */
-FM_CLONES static void loss_row(const struct loss *a, int64_t r, float *restrict e,
-                               float *restrict eq)
+FM_CLONES(void, loss_row, (const struct loss *a, int64_t r, float *restrict e, float *restrict eq),
+          (a, r, e, eq))
 {
     int V = a->V, target = a->target[r];
     float *restrict l = a->logits + r * V;

@@ -90,8 +90,9 @@ FM_INLINE const float *load(float *row, const struct fm_serve_cache *c, const ch
 }
 
 /* p (group, length): probabilities. */
-FM_CLONES static void weigh_keys(float *p, float *row, const struct attention *a, const float *q,
-                                 const char *head)
+FM_CLONES(void, weigh_keys,
+          (float *p, float *row, const struct attention *a, const float *q, const char *head),
+          (p, row, a, q, head))
 {
     int C = a->cache->C;
     float scale = (float)(1 / sqrt(C));
@@ -112,8 +113,9 @@ FM_CLONES static void weigh_keys(float *p, float *row, const struct attention *a
     }
 }
 
-FM_CLONES static void mix_values(float *o, float *row, const struct attention *a, const float *p,
-                                 const char *head)
+FM_CLONES(void, mix_values,
+          (float *o, float *row, const struct attention *a, const float *p, const char *head),
+          (o, row, a, p, head))
 {
     int C = a->cache->C;
     memset(o, 0, (size_t)a->group * (size_t)C * sizeof *o);

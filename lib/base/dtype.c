@@ -141,13 +141,15 @@ static inline float float_of_e8m0(uint8_t b)
     return float_of_bits(b == 0xffu ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x00400000u);
 }
 
-FM_CLONES static void widen_bfloats(float *restrict dst, const uint16_t *restrict src, size_t n)
+FM_CLONES(void, widen_bfloats, (float *restrict dst, const uint16_t *restrict src, size_t n),
+          (dst, src, n))
 {
     for (size_t i = 0; i < n; i++)
         dst[i] = float_of_bits((uint32_t)src[i] << 16);
 }
 
-FM_CLONES static void narrow_to_bfloats(uint16_t *restrict dst, const float *restrict src, size_t n)
+FM_CLONES(void, narrow_to_bfloats, (uint16_t *restrict dst, const float *restrict src, size_t n),
+          (dst, src, n))
 {
     for (size_t i = 0; i < n; i++)
         dst[i] = bfloat_of_float(src[i]);
@@ -232,7 +234,7 @@ static size_t e4m3_nan(const uint8_t *b, size_t n)
 /* The largest exponent, in its place among the bits, of n floats or of n halves whose exponent has
  * these bits.
  */
-FM_CLONES static int32_t largest_exponent(const uint32_t *w, size_t n)
+FM_CLONES(int32_t, largest_exponent, (const uint32_t *w, size_t n), (w, n))
 {
     int32_t most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -242,7 +244,8 @@ FM_CLONES static int32_t largest_exponent(const uint32_t *w, size_t n)
     return most;
 }
 
-FM_CLONES static int16_t largest_short_exponent(const uint16_t *h, uint16_t bits, size_t n)
+FM_CLONES(int16_t, largest_short_exponent, (const uint16_t *h, uint16_t bits, size_t n),
+          (h, bits, n))
 {
     int16_t most = 0;
     for (size_t i = 0; i < n; i++) {

@@ -2,8 +2,8 @@
  * Which vector instructions the hand-written kernels, FM_CLONES (vector.h) and oneDNN use.  The CPU
  * and the operating system are asked once, here only.
  *
- * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, for tests and for
- * the same bytes on machines that differ; without it there is none.  It is read once, at the first
+ * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, so that one
+ * machine can run what another one would; without it there is none.  It is read once, at the first
  * call of any function below.  Another value is a mistake: fm_isa_mistake returns it, and
  * whatever can fail refuses to begin (fm_cli_begin, fm_clip_prepare).
  */

@@ -1,7 +1,15 @@
 /*
- * Loops that the compiler makes vectors of, for every x86-64 in one binary: FM_CLONES compiles a
- * function for AVX-512, AVX2 and the baseline, and the loader picks.  fm_expf is such a loop's e^x,
- * since libm's is not inlined.
+ * Loops that the compiler makes vectors of, for every x86-64 in one binary.
+ *
+ *     FM_CLONES(float, scale, (float *x, float by, int n), (x, by, n))
+ *     {
+ *         ... the body of a static function scale(x, by, n) ...
+ *     }
+ *
+ * compiles the body for AVX-512, AVX2 and the baseline, and each call of scale() runs the one of
+ * fm_isa() (isa.h).  All three give the same bits: the compiler contracts no a * b + c into one
+ * operation and changes the order of no sum (tests/unit/test_kernels_cpu.c).  fm_expf is such a
+ * loop's e^x, since libm's is not inlined.
  */
 #ifndef FM_VECTOR_H
 #define FM_VECTOR_H
@@ -9,18 +17,33 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Resolvers run before a sanitizer is ready, so sanitized builds have the baseline alone. */
-#if defined(__x86_64__) && defined(__has_attribute) && !defined(__SANITIZE_ADDRESS__) &&           \
-    !defined(__SANITIZE_THREAD__)
-#if __has_attribute(target_clones)
-#define FM_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-#endif
-#ifndef FM_CLONES
-#define FM_CLONES
-#endif
+#include "lib/base/isa.h"
 
 #define FM_INLINE static inline __attribute__((always_inline))
+
+#if defined(__x86_64__)
+#define FM_CLONES(type, name, parameters, arguments)                                               \
+    FM_INLINE type name##_body parameters;                                                         \
+    __attribute__((target("avx512f"))) static type name##_avx512 parameters                        \
+    {                                                                                              \
+        return name##_body arguments;                                                              \
+    }                                                                                              \
+    __attribute__((target("avx2"))) static type name##_avx2 parameters                             \
+    {                                                                                              \
+        return name##_body arguments;                                                              \
+    }                                                                                              \
+    static type name parameters                                                                    \
+    {                                                                                              \
+        enum fm_isa isa = fm_isa();                                                                \
+        return isa >= FM_ISA_AVX512 ? name##_avx512 arguments                                      \
+               : isa == FM_ISA_AVX2 ? name##_avx2 arguments                                        \
+                                    : name##_body arguments;                                       \
+    }                                                                                              \
+    FM_INLINE type name##_body parameters
+#else
+#define FM_CLONES(type, name, parameters, arguments) static type name parameters
+#endif
+
 /*
  * e^x within 1.5 units in the last place (checked over all exponents in test_cpu_products.c), where
  * the result is denormal within one denormal step; Inf above 88.73, 0 below -103.98, NaN

@@ -8,9 +8,13 @@
  */
 #include "tests/unit/outputs.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
+#include "lib/base/isa.h"
 #include "lib/base/pool.h"
 
 #define TOL_SUM 5e-6
@@ -537,22 +541,27 @@ static void bf16_products_agree_within_their_precision(void **state)
     expect_table(fm_ops_cpu_bf16(), TOL_BF16);
 }
 
-/* XOR-rotate of all bytes of all outputs of all cases. */
+/* FNV-1a of the bytes of case c's outputs, after `sum`. */
+static uint64_t hash_case(uint64_t sum, int c, const struct fm_ops *ops)
+{
+    struct outputs o = run(c, ops);
+    for (int i = 0; i < o.count; i++) {
+        size_t bytes = o.n[i] * (o.d[i] ? 8 : 4);
+        const unsigned char *p = o.f[i]   ? (unsigned char *)o.f[i]
+                                 : o.d[i] ? (unsigned char *)o.d[i]
+                                          : (unsigned char *)o.i[i];
+        for (size_t b = 0; b < bytes; b++)
+            sum = (sum ^ p[b]) * 0x100000001b3;
+    }
+    free_arrays();
+    return sum;
+}
+
 static uint64_t fingerprint(const struct fm_ops *ops)
 {
     uint64_t sum = 0;
-    for (int c = 0; c < CASES; c++) {
-        struct outputs o = run(c, ops);
-        for (int i = 0; i < o.count; i++) {
-            size_t bytes = o.n[i] * (o.d[i] ? 8 : 4);
-            const unsigned char *p = o.f[i]   ? (unsigned char *)o.f[i]
-                                     : o.d[i] ? (unsigned char *)o.d[i]
-                                              : (unsigned char *)o.i[i];
-            for (size_t b = 0; b < bytes; b++)
-                sum = (sum ^ p[b]) * 0x100000001b3; /* FNV-1a */
-        }
-        free_arrays();
-    }
+    for (int c = 0; c < CASES; c++)
+        sum = hash_case(sum, c, ops);
     return sum;
 }
 
@@ -575,12 +584,60 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
     }
 }
 
-int main(void)
+/* Operations made of loops only: FM_CLONES gives the same bits at every level of lib/base/isa.h.
+ * The others contain products, whose order of summation depends on the level. */
+static bool is_product(int c)
+{
+    static const char *const product[] = {"gemm",      "attention",   "delta",
+                                          "bf16 rows", "bf16 expert", "scores"};
+    for (size_t i = 0; i < sizeof product / sizeof *product; i++)
+        if (strcmp(cases[c].name, product[i]) == 0)
+            return true;
+    return false;
+}
+
+static const char *self;
+
+static int print_hashes(void)
+{
+    printf("%s", fm_isa_name(fm_isa()));
+    for (int c = 0; c < CASES; c++)
+        printf(" %016" PRIx64, hash_case(0, c, cpu()));
+    return 0;
+}
+
+/* The level is found once in a process, so this program runs again for each. */
+static void loops_give_the_same_bits_at_every_level(void **state)
+{
+    (void)state;
+    for (enum fm_isa isa = FM_ISA_BASE; isa < fm_isa(); isa++) {
+        char command[4200], level[16];
+        snprintf(command, sizeof command, "FM_ISA=%s '%s' hashes", fm_isa_name(isa), self);
+        FILE *f = popen(command, "r");
+        assert_non_null(f);
+        assert_int_equal(fscanf(f, "%15s", level), 1);
+        assert_string_equal(level, fm_isa_name(isa));
+        for (int c = 0; c < CASES; c++) {
+            uint64_t hash;
+            assert_int_equal(fscanf(f, "%" SCNx64, &hash), 1);
+            if (!is_product(c) && hash != hash_case(0, c, cpu()))
+                fail_msg("case %d, %s, has other bits with FM_ISA=%s than with %s", c,
+                         cases[c].name, level, fm_isa_name(fm_isa()));
+        }
+        assert_int_equal(pclose(f), 0);
+    }
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(every_op_agrees_with_the_definition),
         KERNEL_TEST(bf16_products_agree_within_their_precision),
         KERNEL_TEST(any_number_of_threads_gives_the_same_bytes),
+        KERNEL_TEST(loops_give_the_same_bits_at_every_level),
     };
+    self = argv[0];
+    if (argc > 1 && strcmp(argv[1], "hashes") == 0)
+        return print_hashes();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
