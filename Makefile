@@ -83,6 +83,16 @@ GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -lcudart_static -lrt -ldl -Wl$(comma)-Bstatic -lstdc++ -Wl$(comma)-Bdynamic)
 
+# Tools of many processes are the same objects and one file more, in a folder of their own: `make
+# MPI=1` builds (and installs) those, `make check` tests them as well where there is an MPI.
+ifndef MPI_PKG # asked at each use: on a fresh machine that is after the packages were installed
+MPI_PKG = $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
+endif
+MPI_BUILD := $(BUILD)/mpi$(if $(filter command% environment%,$(origin MPI_PKG)),-$(MPI_PKG))
+MPI_MORE := $(MPI_BUILD)/lib/run/wire_mpi.c.o $(if $(SAN),$(MPI_BUILD)/tests/unit/keep_loaded.c.o)
+MPI_TOOLS := fm-rank fm-train fm-recover
+MPI_TESTS := test_comm test_fold
+
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 LIB_C := $(filter-out lib/run/wire_mpi.c,$(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
@@ -100,16 +110,6 @@ CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip/*.c) lib/bas
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
 # Sections that nobody calls go: C++'s library would bring a symbol of a newer glibc than servers have.
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete -Wl,--gc-sections
-
-# Tools of many processes are the same objects and one file more, in a folder of their own: `make
-# MPI=1` builds (and installs) those, `make check` tests them as well where there is an MPI.
-ifndef MPI_PKG
-MPI_PKG := $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
-endif
-MPI_BUILD := $(BUILD)/mpi$(if $(filter command% environment%,$(origin MPI_PKG)),-$(MPI_PKG))
-MPI_MORE := $(MPI_BUILD)/lib/run/wire_mpi.c.o $(if $(SAN),$(MPI_BUILD)/tests/unit/keep_loaded.c.o)
-MPI_TOOLS := fm-rank fm-train fm-recover
-MPI_TESTS := test_comm test_fold
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 
@@ -225,7 +225,8 @@ $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
 -include $(wildcard $(MPI_BUILD)/lib/run/*.d) $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
-DEPS = CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
+NEEDS_MPI := $(filter 1,$(MPI))$(filter mpi mpi-check check-ranks,$(MAKECMDGOALS))
+DEPS = $(if $(NEEDS_MPI),MPI=1 MPI_PKG="$(MPI_PKG)") CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
 # Packages are installed for who asks to try or to check, never by a build or an install.
 DEPS_INSTALL := $(if $(filter demo check,$(MAKECMDGOALS)),install)

@@ -4,7 +4,7 @@
 # something is missing, the one line to run is printed and the status is 1; `deps.sh install
 # build|check|ci` installs it, as root with apt-get.  Nothing is touched where everything
 # is there, whoever installed it: headers are looked for with the compiler, so a library in another
-# place is found through CPPFLAGS and DNNL_CPPFLAGS.
+# place is found through CPPFLAGS and DNNL_CPPFLAGS.  MPI=1 asks for an MPI too, MPI_PKG says which.
 set -u
 CC=${CC:-cc}
 CXX=${CXX:-g++}
@@ -34,6 +34,11 @@ runs_cxx() {
     $CXX -E -x c++ -o /dev/null /dev/null
 }
 
+# shellcheck disable=SC2317 # need runs it
+mpi() {
+    [ -n "${MPI_PKG:-}" ] && ${PKG_CONFIG:-pkg-config} --exists "$MPI_PKG"
+}
+
 # A compiler that somebody chose is not ours to install.
 for command in "$CC" "$CXX"; do
     case $command in
@@ -55,6 +60,12 @@ if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/
     need libzstd-dev header zstd.h
     need libdnnl-dev header dnnl.h
     need librandom123-dev header Random123/philox.h
+fi
+if [ "${MPI:-0}" = 1 ]; then
+    case ${MPI_PKG:-} in
+    mpich) need "mpich libmpich-dev" mpi ;;
+    *) need "openmpi-bin libopenmpi-dev" mpi ;;
+    esac
 fi
 case ${1:-build} in
 check | ci)

@@ -37,6 +37,8 @@ PKG_CONFIG=none-such FAKE_UID=1000 expect "an install that is not allowed" 1 \
 PKG_CONFIG=none-such expect "an install" 0 "deps.sh: installing pkg-config" \
     "update -qq
 install -y -qq --no-install-recommends pkg-config" install build
+MPI=1 MPI_PKG=none-such FAKE_UID=1000 expect "a build with MPI" 1 \
+    "deps.sh: something is missing; run: sudo apt-get install -y openmpi-bin libopenmpi-dev" "" build
 CC="none-such gcc" expect "a compiler that is not there" 1 \
     "deps.sh: no program 'none-such', which CC or CXX names" "" install build
 exit $failed
