@@ -33,23 +33,34 @@ INLINE __m512 term_of(const int type, __m512 word, bool second)
                                       : _mm512_slli_epi32(v, 16));
 }
 
-/* One line of each of 16 rows of weights, `n` terms at most, onto the sums. */
+/* A term of each of 16 rows of weights onto the sums. */
+INLINE void add_term(const int rows, __m512 *sum, const float *const *x, int term, __m512 b)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+        sum[r] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][term]), b, sum[r]);
+}
+
+/* One whole line of each of 16 rows of weights, transposed. */
 INLINE void add_line(const int rows, const int type, __m512 *sum, const float *const *x, int term,
-                     __m512 line[LANES], int n)
+                     __m512 line[LANES])
 {
     const int each = type == FM_CLIP_F32 ? 1 : 2;
-    fm_clip_transpose(line);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
 #pragma GCC unroll 2
-        for (int j = 0; j < each; j++) {
-            if (i * each + j >= n)
-                return;
-            __m512 b = term_of(type, line[i], j);
-#pragma GCC unroll 6
-            for (int r = 0; r < rows; r++)
-                sum[r] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][term + i * each + j]), b, sum[r]);
-        }
+        for (int j = 0; j < each; j++)
+            add_term(rows, sum, x, term + i * each + j, term_of(type, line[i], j));
+}
+
+/* The last one, of `n` terms.  Unrolled, it takes compilers half a minute. */
+INLINE void add_rest(const int rows, const int type, __m512 *sum, const float *const *x, int term,
+                     __m512 line[LANES], int n)
+{
+    const int each = type == FM_CLIP_F32 ? 1 : 2;
+#pragma GCC unroll 1
+    for (int i = 0; i < n; i++)
+        add_term(rows, sum, x, term + i, term_of(type, line[i / each], i % each));
 }
 
 /* 16 columns of the first product; `next` is where the 16 after them begin. */
@@ -72,10 +83,11 @@ INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const f
                 _mm_prefetch(at[i] + ahead, _MM_HINT_T1);
                 v[i] = load_line(at[i] + (int64_t)k * size, (int64_t)(end - k) * size);
             }
+            fm_clip_transpose(v);
             if (end - k >= line)
-                add_line(rows, type, sum, x, k, v, line);
+                add_line(rows, type, sum, x, k, v);
             else
-                add_line(rows, type, sum, x, k, v, end - k);
+                add_rest(rows, type, sum, x, k, v, end - k);
         }
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
