@@ -175,31 +175,26 @@ static int check_ends(const struct fm_bundle *b, bool prefix, struct fm_err *err
     return FM_OK;
 }
 
-int fm_bundle_schema(int *schema, const cJSON *json, struct fm_err *err)
+int fm_bundle_check_schema(const cJSON *json, struct fm_err *err)
 {
     int64_t value = 0;
     if (fm_json_get_int(json, "schema", INT32_MIN, INT32_MAX, &value, err))
         return err->code;
-    if (value < 1)
-        return fm_fail(err, FM_EFORMAT, "schema %" PRId64 " was never written by this suite",
-                       value);
-    if (value > FM_BUNDLE_SCHEMA_MAX)
-        return fm_fail(err, FM_EFORMAT,
-                       "schema %" PRId64 " is newer than this program, which reads up to %d; use a "
-                       "newer fm suite",
-                       value, FM_BUNDLE_SCHEMA_MAX);
-    *schema = (int)value;
-    return FM_OK;
+    if (value == FM_BUNDLE_SCHEMA)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "schema is %" PRId64 ", and this program reads schema %d only; use the version "
+                   "of the fm suite that wrote it",
+                   value, FM_BUNDLE_SCHEMA);
 }
 
 static int check_title(const cJSON *manifest, struct fm_err *err)
 {
     static const char *const stages[] = {"rank", "train", "recover", "pack"};
-    int schema = 0;
     const char *suite, *stage;
     if (!cJSON_IsObject(manifest))
         return fm_fail(err, FM_EFORMAT, "is not an object");
-    if (fm_bundle_schema(&schema, manifest, err) ||
+    if (fm_bundle_check_schema(manifest, err) ||
         fm_json_get_string(manifest, "suite", &suite, err) ||
         fm_json_get_string(manifest, "stage", &stage, err))
         return err->code;

@@ -31,8 +31,8 @@
 #include "formats/file/file.h"
 #include "lib/base/err.h"
 
-/* The newest schema of streams and exports that is read (fm-bundle(5), Compatibility). */
-#define FM_BUNDLE_SCHEMA_MAX 2
+/* The schema of streams, bundles and exports (fm-bundle(5)): the one that is written and read. */
+#define FM_BUNDLE_SCHEMA 1
 #define FM_BUNDLE_MEMBERS_MAX 65536
 #define FM_BUNDLE_MANIFEST_BYTES_MAX (4u << 20)
 #define FM_BUNDLE_READ_BYTES_MAX (1ull << 33) /* of a member that is read whole */
@@ -92,8 +92,8 @@ int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool pr
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 
-/* The "schema" of a manifest or of fm-export.json: FM_EFORMAT unless it is one that is read. */
-int fm_bundle_schema(int *schema, const cJSON *json, struct fm_err *err);
+/* FM_EFORMAT unless the "schema" of a manifest or of fm-export.json is FM_BUNDLE_SCHEMA. */
+int fm_bundle_check_schema(const cJSON *json, struct fm_err *err);
 
 const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name);
 

@@ -27,7 +27,7 @@
  * for the one that a directory says it is.
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
- * fm-export.json: {"schema": 1 or 2, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
+ * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
  * "removed", "budget", "load_cap": [R, R2], "allow_code" and "keep_extra": true (where there are),
  * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
  * ..], "files": every name in the directory, "config": digest of the checkpoint's config.json,

@@ -302,7 +302,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_export_options *o = &p->options;
     struct fm_text t = {0};
     fm_text_printf(&t, "{\n  \"schema\": %d,\n  \"suite\": \"fm\",\n  \"layout\": \"%s\",\n",
-                   fm_families_schema(p->from->config.family), o->layout->name);
+                   FM_BUNDLE_SCHEMA, o->layout->name);
     fm_text_printf(&t, "  \"for\": \"%s\",\n  \"index\": %d,\n",
                    o->layout->runtime ? o->layout->runtime : "any", p->index);
     fm_text_printf(&t, "  \"removed\": %" PRIu64 ",\n  \"budget\": %.17g,\n", mask->removed,

@@ -43,7 +43,6 @@ static const struct fm_scored_options router = {.groups = FM_GROUPS_METHOD, .sca
 
 const struct fm_model_family fm_deepseek_v2 = {
     .name = "deepseek_v2",
-    .schema = 2,
     .class_name = "DeepseekV2",
     .width_key = "moe_intermediate_size",
     .experts_key = "n_routed_experts",

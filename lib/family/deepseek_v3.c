@@ -43,7 +43,6 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
 const struct fm_model_family fm_deepseek_v3 = {
     .name = "deepseek_v3",
     .alias = "kimi_k2",
-    .schema = 2,
     .class_name = "DeepseekV3",
     .width_key = "moe_intermediate_size",
     .experts_key = "n_routed_experts",

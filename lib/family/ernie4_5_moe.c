@@ -89,7 +89,6 @@ static const struct fm_extra_form extra = {
 
 const struct fm_model_family fm_ernie4_5_moe = {
     .name = "ernie4_5_moe",
-    .schema = 2,
     .class_name = "Ernie4_5_Moe",
     .width_key = "moe_intermediate_size",
     .experts_key = "moe_num_experts",

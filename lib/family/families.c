@@ -3,7 +3,7 @@
  *
  * To add one:
  *  1. its file here: the keys of config.json that no block reads, its tensors as a table made of
- *     its blocks' rows, which blocks it is made of, and .schema = 2; and its row in the list below;
+ *     its blocks' rows, and which blocks it is made of; and its row in the list below;
  *  2. where it computes what no other family does: a block of its own in lib/block, with what it
  *     needs of operations in kernels/ops;
  *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a
@@ -13,7 +13,6 @@
  */
 #include "lib/family/family.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,12 +30,6 @@ const struct fm_model_family *fm_families_find(const char *name)
             (families[i]->alias && strcmp(name, families[i]->alias) == 0))
             return families[i];
     return NULL;
-}
-
-int fm_families_schema(const struct fm_model_family *family)
-{
-    assert(!family->extra || family->schema >= 2);
-    return family->schema ? family->schema : 1;
 }
 
 void fm_families_list(char *text, size_t size)

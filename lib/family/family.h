@@ -20,7 +20,6 @@ struct fm_model_family {
     const char *name;       /* model_type */
     const char *alias;      /* another one, where architectures names class_name ForCausalLM all the
                                same; NULL: none */
-    int schema;             /* fm_families_schema; 0: 1 */
     const char *class_name; /* "Mixtral": class prefix in transformers 5; ours is Fm in front */
     const char *served_as;  /* architecture that servers know, where transformers 5 saves class_name
                                ForCausalLM and they do not know that; NULL: they do */
@@ -56,13 +55,6 @@ extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_o
 
 /* By name or alias; NULL: there is none. */
 const struct fm_model_family *fm_families_find(const char *name);
-/*
- * The schema that streams and exports of a family's models say (fm-bundle(5)), decided here and
- * nowhere else.  2 where a reader that knows only 1 would misread them: the family is newer than
- * that reader, its experts have biases, or tensors of no decoder layer come with it.  So a new
- * family says 2.
- */
-int fm_families_schema(const struct fm_model_family *family);
 /* "mixtral, qwen2_moe": all there are. */
 void fm_families_list(char *text, size_t size);
 

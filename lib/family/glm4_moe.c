@@ -31,7 +31,6 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1);
 
 const struct fm_model_family fm_glm4_moe = {
     .name = "glm4_moe",
-    .schema = 2,
     .class_name = "Glm4Moe",
     .width_key = "moe_intermediate_size",
     .experts_key = "n_routed_experts",

@@ -76,7 +76,6 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1.8);
 
 const struct fm_model_family fm_glm4_moe_lite = {
     .name = "glm4_moe_lite",
-    .schema = 2,
     .class_name = "Glm4MoeLite",
     .width_key = "moe_intermediate_size",
     .experts_key = "n_routed_experts",

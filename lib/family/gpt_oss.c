@@ -50,7 +50,6 @@ static const struct fm_softmax_options router = {.renormalised = true};
 
 const struct fm_model_family fm_gpt_oss = {
     .name = "gpt_oss",
-    .schema = 2,
     .class_name = "GptOss",
     .width_key = "intermediate_size",
     .read_layers = read_layers,

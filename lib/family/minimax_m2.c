@@ -105,7 +105,6 @@ static const struct fm_extra_form extra = {.name = extra_names,
 const struct fm_model_family fm_minimax_m2 = {
     .name = "minimax_m2",
     .alias = "minimax", /* as the first checkpoint said it, which is an older model's name */
-    .schema = 2,
     .class_name = "MiniMaxM2",
     .width_key = "intermediate_size",
     .read_layers = read_layers,

@@ -35,7 +35,6 @@ static const struct fm_extra_form extra = {.name = extra_names, .count = extra_c
 
 const struct fm_model_family fm_qwen3_5_moe = {
     .name = "qwen3_5_moe_text",
-    .schema = 2,
     .class_name = "Qwen3_5Moe",
     .width_key = "moe_intermediate_size",
     .read_layers = read_layers,

@@ -24,7 +24,6 @@ static const struct fm_softmax_options router = {.key = true, .renormalised = tr
 
 const struct fm_model_family fm_qwen3_next = {
     .name = "qwen3_next",
-    .schema = 2,
     .class_name = "Qwen3Next",
     .width_key = "moe_intermediate_size",
     .read_layers = fm_qwen_shared_layers,

@@ -158,8 +158,7 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
         *err = absent;
         return rc;
     }
-    int schema;
-    if (json && fm_bundle_schema(&schema, json, err)) {
+    if (json && fm_bundle_check_schema(json, err)) {
         cJSON_Delete(json);
         return fm_within(err, "%s/fm-export.json", t->path);
     }

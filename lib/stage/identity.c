@@ -269,14 +269,14 @@ static int read_family(const struct fm_model_family **family, const cJSON *model
     return *family ? FM_OK : fm_fail(err, FM_ECONFIG, "family '%.64s' is not known", name);
 }
 
-static int read_model(struct fm_stage_model *m, const cJSON *model,
-                      const struct fm_model_family **family, struct fm_err *err)
+static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_err *err)
 {
+    const struct fm_model_family *family;
     const char *text;
     int64_t params = 0;
     if (!cJSON_IsObject(model))
         return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
-    if (read_family(family, model, err) || read_digest(&text, model, "config", err) ||
+    if (read_family(&family, model, err) || read_digest(&text, model, "config", err) ||
         check_shards(model, err) || read_layers(m, model, err) ||
         read_size(&m->E, model, "experts", FM_EXPERTS_MAX, err) ||
         read_size(&m->K, model, "experts_per_token", m->E, err) ||
@@ -288,9 +288,9 @@ static int read_model(struct fm_stage_model *m, const cJSON *model,
         return err->code;
     int dtype = fm_dtype_from_name(text, strlen(text));
     struct fm_weightsum sums;
-    if (read_sums(&sums, model, m->L, err) || read_extra(m, model, *family, err))
+    if (read_sums(&sums, model, m->L, err) || read_extra(m, model, family, err))
         return err->code;
-    m->channel_params = fm_expert_channel_params((*family)->expert, m->H);
+    m->channel_params = fm_expert_channel_params(family->expert, m->H);
     if (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype))
         return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
     m->dtype = (enum fm_dtype)dtype;
@@ -303,28 +303,12 @@ static int read_model(struct fm_stage_model *m, const cJSON *model,
     return fm_others_read(&m->others, model, m->dtype, m->params - experts, err);
 }
 
-/* The manifest says the schema of its model, as it was written. */
-static int check_schema(const cJSON *manifest, const struct fm_model_family *family,
-                        struct fm_err *err)
-{
-    int schema = 0, wanted = fm_families_schema(family);
-    if (fm_bundle_schema(&schema, manifest, err))
-        return err->code;
-    if (schema != wanted)
-        return fm_fail(err, FM_EFORMAT, "schema is %d, that of family '%s' is %d", schema,
-                       family->name, wanted);
-    return FM_OK;
-}
-
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b, struct fm_err *err)
 {
     const cJSON *json = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
-    const struct fm_model_family *family = NULL;
     *model = (struct fm_stage_model){0};
-    if (read_model(model, json, &family, err))
+    if (read_model(model, json, err))
         return fm_within(err, "%s: %s: model", b->file.path, FM_MEMBER_MANIFEST);
-    if (check_schema(b->manifest, family, err))
-        return fm_within(err, "%s: %s", b->file.path, FM_MEMBER_MANIFEST);
     return FM_OK;
 }
 

@@ -172,17 +172,9 @@ static bool copy_key(cJSON *to, const cJSON *from, const char *key)
     return !item || add_item(to, key, cJSON_Duplicate(item, true));
 }
 
-/* Of a manifest's model, whose family is known. */
-static uint64_t schema_of(const cJSON *model)
-{
-    const cJSON *family = cJSON_GetObjectItemCaseSensitive(model, "family");
-    return (uint64_t)fm_families_schema(fm_families_find(family->valuestring));
-}
-
 static bool fill_manifest(cJSON *m, enum fm_stage stage, const cJSON *in, cJSON *model)
 {
-    const cJSON *of = in ? cJSON_GetObjectItemCaseSensitive(in, "model") : model;
-    bool ok = fm_json_add_uint(m, "schema", schema_of(of)) &&
+    bool ok = fm_json_add_uint(m, "schema", FM_BUNDLE_SCHEMA) &&
               cJSON_AddStringToObject(m, "suite", "fm") &&
               cJSON_AddStringToObject(m, "stage", stage_names[stage]);
     if (!in)

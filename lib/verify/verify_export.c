@@ -63,13 +63,13 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     size_t size;
     cJSON *json = NULL;
     const char *layout = NULL;
-    int schema, rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX,
-                                      &text, &size, err);
+    int rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text,
+                              &size, err);
     if (rc)
         return fm_within(err, "no export of fm-pack");
     rc = fm_json_tree(&json, text, size, err);
     if (!rc)
-        rc = fm_bundle_schema(&schema, json, err);
+        rc = fm_bundle_check_schema(json, err);
     if (!rc)
         rc = fm_json_get_string(json, "layout", &layout, err);
     j->options.layout = !rc ? fm_layouts_find(layout) : NULL;

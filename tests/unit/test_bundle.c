@@ -362,8 +362,10 @@ static void expect_manifest_refused(const char *from, const char *to, const char
 static void manifests_that_lie_are_refused(void **unused)
 {
     (void)unused;
-    expect_manifest_refused("\"schema\": 1", "\"schema\": 0", "never written");
-    expect_manifest_refused("\"schema\": 1", "\"schema\": 3", "newer than this program");
+    expect_manifest_refused("\"schema\": 1", "\"schema\": 0",
+                            "schema is 0, and this program reads schema 1 only");
+    expect_manifest_refused("\"schema\": 1", "\"schema\": 2",
+                            "schema is 2, and this program reads schema 1 only");
     expect_manifest_refused("\"schema\": 1", "\"schemb\": 1", "'schema' is missing");
     expect_manifest_refused("\"fm\"", "\"xy\"", "suite is 'xy'");
     expect_manifest_refused("\"rank\"", "\"bank\"", "stage 'bank'");

@@ -160,40 +160,6 @@ static void histories_that_cannot_be_are_refused(void **unused)
     }
 }
 
-/* Schema 1 is what the first tools read; what they would misread says 2 (fm-bundle(5)). */
-static void the_family_decides_the_schema(void **unused)
-{
-    (void)unused;
-    static const char *const first[] = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe"};
-    struct fm_err err = {0};
-    struct fm_bundle b;
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
-        assert_int_equal(fm_families_schema(fm_families_find(first[i])), 1);
-    assert_int_equal(fm_families_schema(&(struct fm_model_family){.schema = 2}), 2);
-    for (uint64_t schema = 1; schema <= 2; schema++) {
-        cJSON *model, *m = cJSON_CreateObject();
-        struct fm_bundle_writer *w;
-        fm_json_add_uint(m, "schema", schema);
-        cJSON_AddStringToObject(m, "suite", "fm");
-        cJSON_AddStringToObject(m, "stage", "rank");
-        stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &err),
-                    &err);
-        cJSON_AddItemToObject(m, "model", model);
-        cJSON_AddItemToObject(m, "history",
-                              cJSON_Parse("[{\"tool\": \"fm-rank\", \"options\": {}}]"));
-        const char *path = scratch("schema");
-        stages_must(fm_bundle_begin(&w, path, true, m, NULL, 0, &err), &err);
-        stages_must(fm_bundle_finish(w, &err), &err);
-        if (schema == 2) {
-            stages_expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT,
-                          "schema is 2, that of family 'mixtral' is 1");
-            continue;
-        }
-        stages_must(fm_stage_open(&b, path, NULL, &err), &err);
-        fm_bundle_close(&b);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,7 +169,6 @@ int main(void)
         cmocka_unit_test(another_checkpoint_is_refused_by_its_digests),
         cmocka_unit_test(a_config_of_another_model_is_refused),
         cmocka_unit_test(histories_that_cannot_be_are_refused),
-        cmocka_unit_test(the_family_decides_the_schema),
     };
     return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
 }

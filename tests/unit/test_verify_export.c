@@ -201,6 +201,10 @@ static void an_export_that_claims_what_cannot_be_is_malformed(void **unused)
         verify_run("sed -i '%s' %s/fm-export.json", edit[i], to);
         assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
     }
+    verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
+    verify_run("sed -i 's/\"schema\": 1/\"schema\": 2/' %s/fm-export.json", to);
+    assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
+    assert_non_null(strstr(verify_said.text, "schema is 2, and this program reads schema 1 only"));
     /* One byte a shard is only many files, and none of them there. */
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_run("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
