@@ -11,14 +11,9 @@
 #ifndef FM_MODELING_H
 #define FM_MODELING_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* Its text, not NUL-terminated. */
 const char *fm_modeling_text(size_t *size);
-
-/* Is this the XXH3-128, in 32 hexadecimal digits, of the text as an earlier version of the suite
- * put it into exports? */
-bool fm_modeling_was(const char *digest);
 
 #endif

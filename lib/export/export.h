@@ -32,7 +32,7 @@
  * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
  * ..], "files": every name in the directory, "config": digest of the checkpoint's config.json,
  * "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same options, same
- * bytes.  (Older exports have no "files".)
+ * bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

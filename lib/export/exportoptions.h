@@ -39,7 +39,6 @@ struct fm_export_options {
     bool keep_extra;        /* tensors of no decoder layer come along, where the layout can */
     bool no_check;          /* weights are not held to the bundle's digests as they pass */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */
-    bool unlisted;          /* as before there was "files": to compare with such an export */
 };
 
 #endif

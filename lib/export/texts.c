@@ -321,7 +321,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     fm_text_printf(&t, "  \"widths\": ");
     fm_texts_widths(&t, p, p->widths.kept, "  ");
     fm_text_printf(&t, ",\n");
-    if (!o->unlisted && say_files(&t, p, err)) {
+    if (say_files(&t, p, err)) {
         free(t.data);
         return err->code;
     }

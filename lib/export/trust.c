@@ -10,7 +10,6 @@
 
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
-#include "formats/runtime/modeling.h"
 
 static bool ends_with(const char *name, const char *tail)
 {
@@ -21,14 +20,6 @@ static bool ends_with(const char *name, const char *tail)
 bool fm_trust_is_code(const char *name)
 {
     return ends_with(name, ".py");
-}
-
-bool fm_trust_was_ours(const char *name, const void *text, size_t size)
-{
-    struct fm_digest digest = fm_digest_of(text, size);
-    char hex[FM_DIGEST_HEX];
-    fm_digest_hex(hex, &digest);
-    return strcmp(name, FM_EXPORT_MODELING) == 0 && fm_modeling_was(hex);
 }
 
 /* Does an object inside of `json` have an auto_map? */

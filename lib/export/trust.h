@@ -24,7 +24,4 @@ void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *r
 /* A name that Python would run: our modelling file, or the author's. */
 bool fm_trust_is_code(const char *name);
 
-/* Is it our modelling file as an earlier version of the suite wrote it? */
-bool fm_trust_was_ours(const char *name, const void *text, size_t size);
-
 #endif

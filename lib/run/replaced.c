@@ -1,6 +1,6 @@
 /*
- * --force replaces an export, never what somebody put beside it: a file counts as the export's when
- * fm-export.json lists it, or, from before there was a list, when exports have files of that name.
+ * --force replaces an export and never the files that somebody put beside it: a file is the
+ * export's only if fm-export.json lists it.
  */
 #include "lib/run/replaced.h"
 
@@ -8,34 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/file/carried.h"
 #include "formats/json/json.h"
-#include "formats/tensor/hfwriter.h"
 
 #define JSON_BYTES_MAX ((size_t)64 << 20)
-
-/* layers-00003.safetensors, model-00001-of-00002.safetensors: what is `#` in `like` is a number. */
-static bool is_like(const char *name, const char *like)
-{
-    for (; *like; like++) {
-        size_t digits = strspn(name, "0123456789");
-        if (*like == '#' ? digits == 0 : *name != *like)
-            return false;
-        name += *like == '#' ? digits : 1;
-    }
-    return *name == '\0';
-}
-
-static bool is_usual(const char *name)
-{
-    static const char *const usual[] = {"model.safetensors", "model-#-of-#.safetensors",
-                                        FM_HFWRITER_INDEX, "layers-#.safetensors",
-                                        "rest.safetensors"};
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        if (is_like(name, usual[i]))
-            return true;
-    return !fm_carried_refuse(name);
-}
 
 static bool has(const void *self, const char *name)
 {
@@ -44,8 +19,6 @@ static bool has(const void *self, const char *name)
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
         return false;
-    if (!files)
-        return is_usual(name);
     cJSON_ArrayForEach(file, files)
     {
         if (cJSON_IsString(file) && strcmp(file->valuestring, name) == 0)

@@ -1,8 +1,6 @@
 /*
  * An export that --force may replace: which files of its directory are its own.  It lists them in
- * fm-export.json.  One that was written before there was such a list has no weights but under the
- * names that exports give, and beside them what a checkpoint carries along: a file of weights under
- * another name, somebody's adapter, is not its own.
+ * fm-export.json.
  */
 #ifndef FM_REPLACED_H
 #define FM_REPLACED_H

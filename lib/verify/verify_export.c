@@ -36,21 +36,20 @@ static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_er
     return FM_OK;
 }
 
-/* The options that shaped it; those of an export that says nothing of them are the default's. */
+/* The options that shaped it. */
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
     const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
     int64_t pad = 1, shard = 0;
-    int rc = fm_json_opt_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
+    int rc = fm_json_get_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
     if (!rc)
-        rc = fm_json_opt_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
+        rc = fm_json_get_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
     if (!rc)
         rc = read_cap(o, json, err);
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
-    o->unlisted = !cJSON_HasObjectItem(json, "files");
     if (!rc && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
         rc = fm_layouts_vllm(&o->layout, err);
     return rc ? rc : fm_planner_check(o, err);
@@ -170,8 +169,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
                          missing.text);
     else if (claims && fm_exportplan_unmeasured(&text, &size, &missing))
         fm_verifier_find(j->v, i, FM_EFORMAT, f->name, "%s", missing.text);
-    else if ((size != f->bytes || memcmp(text, want, size) != 0) &&
-             !(j->options.layout->code && fm_trust_was_ours(f->name, text, size)))
+    else if (size != f->bytes || memcmp(text, want, size) != 0)
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
     free(text);
     return rc == FM_ENOMEM || rc == FM_EIO ? rc : FM_OK;

@@ -112,7 +112,6 @@ python3 "$ahead" "$GOLDEN/odd-mixtral" buffer "" 0 buffer
 pack buffer buffer.fm >/dev/null
 tar -xOf buffer.fm manifest.json | grep -A 6 '"others"'
 tar -xOf one.fm manifest.json | grep -A 2 '"others"'
-tar -xOf "$GOLDEN/kept/bundle.fm" manifest.json | grep '"others"'
 fm-verify -q trained >/dev/null && fm-verify -q buffer.fm >/dev/null && echo verified
 
 echo "== damage and lies are found"
