@@ -1,8 +1,8 @@
 /*
  * A state file is saved as outputs are, by rename, so a run that is killed while it saves still
- * has the state before.  It is useful only to the same run: a digest of options and inputs refuses
- * any other, and one of the arrays a damaged file.  How often it is saved follows from what saving
- * costs (a twentieth of the time), between one second and twenty.
+ * has the state before.  It is useful only to the same run: its version and a digest of options and
+ * inputs refuse any other, and a digest of the arrays refuses a damaged file.  How often it is
+ * saved follows from what saving costs (a twentieth of the time), between one second and twenty.
  */
 #include "lib/run/journal.h"
 
@@ -20,6 +20,7 @@
 #include "lib/base/pool.h"
 
 #define KEY_TOOL "fm.state"
+#define KEY_VERSION "fm.version"
 #define KEY_PARAMS "fm.params"
 #define KEY_DATA "fm.data"
 
@@ -181,7 +182,8 @@ static int save(const char *path, const char *tool, const struct fm_digest *para
     int rc = hash_items(data_hex, item, items, err);
     if (rc)
         return rc;
-    const char *metadata[] = {KEY_TOOL, tool, KEY_PARAMS, params_hex, KEY_DATA, data_hex, NULL};
+    const char *metadata[] = {KEY_TOOL,   tool,     KEY_VERSION, FM_VERSION, KEY_PARAMS,
+                              params_hex, KEY_DATA, data_hex,    NULL};
     struct fm_output out;
     rc = open_state(&out, path, tool, err);
     if (rc)
@@ -202,14 +204,20 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
                           const struct fm_digest *params, struct fm_err *err)
 {
     const char *has_tool = fm_safetensors_metadata(&j->st, KEY_TOOL);
+    const char *has_version = fm_safetensors_metadata(&j->st, KEY_VERSION);
     const char *has_params = fm_safetensors_metadata(&j->st, KEY_PARAMS);
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, params);
-    if (!has_tool || !has_params || !fm_safetensors_metadata(&j->st, KEY_DATA))
+    if (!has_tool || !has_version || !has_params || !fm_safetensors_metadata(&j->st, KEY_DATA))
         return fm_fail(err, FM_EFORMAT, "'%s' is not a state file of this suite", path);
     if (strcmp(has_tool, tool) != 0)
         return fm_fail(err, FM_ECONFIG, "state file '%s' belongs to %s; this is %s", path, has_tool,
                        tool);
+    if (strcmp(has_version, FM_VERSION) != 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "state file '%s' is of version %s of the fm suite, this is %s; end the run "
+                       "with that version, or remove the file to start anew",
+                       path, has_version, FM_VERSION);
     if (strcmp(has_params, hex) != 0)
         return fm_fail(err, FM_ECONFIG,
                        "state file '%s' belongs to a run with other inputs or options; repeat that "

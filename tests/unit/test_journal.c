@@ -164,6 +164,31 @@ static void the_state_of_another_run_is_refused(void **state)
     assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_EFORMAT);
 }
 
+/* The versions have the same length, so nothing else of the file changes. */
+static void the_state_of_another_version_is_refused(void **state)
+{
+    (void)state;
+    const char *path = save_state("e.state", 3);
+    struct fm_journal j;
+    struct fm_digest d = params(1);
+    struct fm_err err = {0};
+    bool found;
+    char want[128], other[] = FM_VERSION;
+    size_t size, n = strlen(FM_VERSION);
+    other[0] = other[0] == '9' ? '8' : '9';
+    char *bytes = scratch_read(path, &size);
+    char *at = memmem(bytes, size, "\"fm.version\":\"", 14);
+    assert_non_null(at);
+    assert_memory_equal(at + 14, FM_VERSION, n);
+    memcpy(at + 14, other, n);
+    scratch_write("e.state", bytes, size);
+    free(bytes);
+    assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_EFORMAT);
+    snprintf(want, sizeof want, "is of version %s of the fm suite, this is %s", other, FM_VERSION);
+    assert_non_null(strstr(err.text, want));
+    assert_true(fm_journal_is_own(path, "fm-test"));
+}
+
 static void a_flipped_bit_is_found(void **state)
 {
     (void)state;
@@ -218,6 +243,7 @@ int main(void)
         cmocka_unit_test(no_file_is_no_state),
         cmocka_unit_test(the_state_of_another_run_is_refused),
         cmocka_unit_test(another_file_is_never_replaced),
+        cmocka_unit_test(the_state_of_another_version_is_refused),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(saving_waits_longer_where_it_costs_more),
     };
