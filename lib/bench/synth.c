@@ -18,6 +18,7 @@
 #include "lib/base/rng.h"
 #include "lib/bench/shapes.h"
 #include "lib/family/family.h"
+#include "lib/model/model.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
@@ -329,7 +330,10 @@ static int make_manifest(struct stage *g, struct fm_err *err)
     cJSON *model;
     /* All weights have one type, that of any tensor. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
-    int rc = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, err);
+    struct fm_weightsum sums;
+    int rc = fm_model_sums_of(&sums, &g->dir, err);
+    if (!rc)
+        rc = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, &sums, err);
     if (!rc)
         rc = fm_stage_manifest(&g->manifest, FM_STAGE_TRAIN, NULL, model, dropped, err);
     if (!rc)

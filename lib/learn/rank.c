@@ -406,11 +406,7 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     int rc = fm_model_sums(task->model, &sums, err);
     if (!rc)
         rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
-                                     err);
-    if (!rc && fm_stage_weights_add(model, &sums, err)) {
-        cJSON_Delete(model);
-        return err->code;
-    }
+                                     &sums, err);
     if (!rc)
         rc = fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, err);
     if (!rc)

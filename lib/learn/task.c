@@ -52,8 +52,8 @@ static int try_output(const struct fm_run_options *run, struct fm_err *err)
 static int digest_identity(struct fm_task *task, struct fm_err *err)
 {
     cJSON *model = NULL;
-    int rc =
-        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model), err);
+    int rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
+                                     NULL, err);
     if (rc)
         return rc;
     char *text = fm_json_print(model);
@@ -116,8 +116,7 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
         rc = fm_ranking_open(&task->ranking, &task->in, err);
     if (rc)
         return rc;
-    if (task->wanted.L > 0)
-        fm_model_want(task->model, &task->wanted);
+    fm_model_want(task->model, &task->wanted);
     if (task->ranking.M != c->M || task->ranking.E != c->E || task->ranking.I != c->I)
         return fm_fail(err, FM_ECONFIG,
                        "the ranking in '%s' has %d x %d x %d channels, the model "

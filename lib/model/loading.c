@@ -581,6 +581,16 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     return FM_OK;
 }
 
+int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    struct fm_model *model = NULL;
+    int rc = fm_model_open_dir(&model, dir, (uint64_t)64 << 20, err);
+    if (!rc)
+        rc = fm_model_sums(model, sums, err);
+    fm_model_close(model);
+    return rc;
+}
+
 int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, struct fm_err *err)
 {
     const struct fm_layer *layer;

@@ -103,6 +103,8 @@ void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 
 /* The sums of the checkpoint; what was not read so far is read. */
 int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, struct fm_err *err);
+/* The sums of the checkpoint in `dir`, which is read once, layer by layer. */
+int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, struct fm_err *err);
 
 /* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
  * nonlayer, the layers that stay, the slot of the others and what is on its way into it. */

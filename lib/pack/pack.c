@@ -336,6 +336,8 @@ static int write_pipe(struct fm_packing *p, struct fm_err *err)
 {
     int rc = fm_packing_pass(p, "digests", err);
     if (!rc)
+        rc = fm_packing_check_sums(p, err);
+    if (!rc)
         rc = finish_segments(p, err);
     if (!rc)
         rc = plan_parts(p, true, err);
@@ -352,6 +354,8 @@ static int write_file(struct fm_packing *p, struct fm_err *err)
     int rc = begin(p, err);
     if (!rc)
         rc = fm_packing_pass(p, "weights", err);
+    if (!rc)
+        rc = fm_packing_check_sums(p, err);
     if (!rc)
         rc = finish_segments(p, err);
     return !rc ? fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments, p->segments_bytes,

@@ -73,5 +73,7 @@ static inline enum fm_dtype fm_packing_made_as(const struct fm_packing *p)
  * `stage` is the name under which progress is reported.
  */
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err);
+/* After a pass: FM_ECONFIG where a layer is not the one that was ranked. */
+int fm_packing_check_sums(const struct fm_packing *p, struct fm_err *err);
 
 #endif

@@ -268,9 +268,10 @@ static int read_mask(struct fm_mask *mask, struct fm_budget *s, const cJSON *bud
 struct reading {
     const struct fm_stage_model *model;
     struct fm_config config;
-    uint64_t bytes;                 /* of all tensors of the full model; 0: not known yet */
-    uint64_t bytes_most;            /* that all shards of the checkpoint can become */
-    int64_t steps_most;             /* that training could take */
+    uint64_t bytes;      /* of all tensors of the full model; 0: the checksums that say it
+                            are malformed, which their own reader reports */
+    uint64_t bytes_most; /* that all shards of the checkpoint can become */
+    int64_t steps_most;  /* that training could take */
     struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
     const uint32_t *widths;         /* of all masks */
     uint64_t before;                /* removed by the budget before */
@@ -287,8 +288,7 @@ static uint64_t expert_bytes(const struct reading *r)
     return (uint64_t)r->model->M * (uint64_t)r->model->E * (uint64_t)r->model->I * channel_bytes(r);
 }
 
-/* Parameters and bytes follow from the widths; bytes of a stream of an earlier version, before
- * anything is packed, from those of the first budget, which the shards bound. */
+/* Parameters and bytes follow from the widths. */
 static int check_sizes(struct reading *r, const struct fm_mask *mask, const struct fm_budget *s,
                        const uint32_t *widths, struct fm_err *err)
 {
@@ -303,15 +303,11 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
         return fm_fail(err, FM_EFORMAT,
                        "params_active is %" PRIu64 ", and its widths make %" PRIu64,
                        s->params_active, active);
-    if (r->bytes == 0 && s->bytes <= r->bytes_most && s->bytes + removed >= expert_bytes(r) &&
-        s->bytes + removed <= r->bytes_most)
-        r->bytes = s->bytes + removed;
-    if (r->bytes == 0)
+    if (r->bytes > r->bytes_most)
         return fm_fail(err, FM_EFORMAT,
-                       "bytes is %" PRIu64 ", and its experts have %" PRIu64
-                       ", all shards of the checkpoint %" PRIu64,
-                       s->bytes, expert_bytes(r) - removed, r->bytes_most);
-    if (s->bytes != r->bytes - removed)
+                       "tensors have %" PRIu64 " bytes, all shards of the checkpoint %" PRIu64,
+                       r->bytes, r->bytes_most);
+    if (r->bytes && s->bytes != r->bytes - removed)
         return fm_fail(err, FM_EFORMAT, "bytes is %" PRIu64 " where tensors have %" PRIu64,
                        s->bytes, r->bytes - removed);
     return FM_OK;
@@ -471,8 +467,8 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
-/* Of everything but experts, by the checksums; before anything is packed by shapes and what the
- * manifest says of types.  An earlier version says nothing of them. */
+/* Of all tensors, by the checksums; before anything is packed by shapes and what the manifest says
+ * of types. */
 static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_segments seg = {0};
@@ -481,7 +477,7 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     if (r->config.storage)
         r->bytes_most *= fm_storage_growth(r->config.storage);
     if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS)) {
-        r->bytes = r->model->summed ? expert_bytes(r) + fm_others_bytes(&r->model->others) : 0;
+        r->bytes = expert_bytes(r) + fm_others_bytes(&r->model->others);
         return FM_OK;
     }
     int rc = fm_segments_read(&seg, b, &r->config, err);
@@ -495,10 +491,6 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     }
     if (!rc)
         r->bytes += expert_bytes(r);
-    if (!rc && r->bytes > r->bytes_most)
-        rc = fm_fail(err, FM_EFORMAT,
-                     "tensors have %" PRIu64 " bytes, all shards of the checkpoint %" PRIu64,
-                     r->bytes, r->bytes_most);
     fm_segments_release(&seg);
     if (rc != FM_EFORMAT || !r->notes)
         return rc;

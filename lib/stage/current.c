@@ -104,7 +104,7 @@ static bool same_weights(const struct fm_bundle *b, const struct fm_run_options 
     char bytes[32];
     uint64_t stored, written;
     bool same = !fm_stage_model_check(b, dir, &none) && !fm_stage_weights_read(&made, b, &none) &&
-                made.L > 0 && !fm_model_open_dir(&model, dir, MEMORY, &none);
+                !fm_model_open_dir(&model, dir, MEMORY, &none);
     if (same) {
         fm_model_bytes(model, &stored, &written);
         fm_units_bytes(bytes, stored);

@@ -99,8 +99,32 @@ static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_con
     return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
 }
 
+static bool add_sum(cJSON *list, const struct fm_digest *sum)
+{
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, sum);
+    cJSON *text = cJSON_CreateString(hex);
+    return text && cJSON_AddItemToArray(list, text);
+}
+
+/* {"layers": [hex, ...], "rest": hex} */
+static int add_weights(cJSON *model, const struct fm_weightsum *sums, struct fm_err *err)
+{
+    char hex[FM_DIGEST_HEX];
+    cJSON *weights = cJSON_AddObjectToObject(model, "weights");
+    cJSON *layers = weights ? cJSON_AddArrayToObject(weights, "layers") : NULL;
+    bool ok = layers;
+    for (int l = 0; l < sums->L && ok; l++)
+        ok = add_sum(layers, &sums->sum[l]);
+    fm_digest_hex(hex, &sums->sum[sums->L]);
+    if (ok && cJSON_AddStringToObject(weights, "rest", hex))
+        return FM_OK;
+    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+}
+
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
-                            const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
+                            const struct fm_config *config, enum fm_dtype dtype,
+                            const struct fm_weightsum *sums, struct fm_err *err)
 {
     char hex[FM_DIGEST_HEX];
     cJSON *m = cJSON_CreateObject();
@@ -113,34 +137,14 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
     int rc = shards && ok && add_sizes(m, config, dtype)
                  ? add_tensors(m, dir, config, dtype, err)
                  : fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+    if (!rc && sums)
+        rc = add_weights(m, sums, err);
     *model = m;
     if (rc) {
         cJSON_Delete(m);
         *model = NULL;
     }
     return rc;
-}
-
-static bool add_sum(cJSON *list, const struct fm_digest *sum)
-{
-    char hex[FM_DIGEST_HEX];
-    fm_digest_hex(hex, sum);
-    cJSON *text = cJSON_CreateString(hex);
-    return text && cJSON_AddItemToArray(list, text);
-}
-
-int fm_stage_weights_add(cJSON *model, const struct fm_weightsum *sums, struct fm_err *err)
-{
-    char hex[FM_DIGEST_HEX];
-    cJSON *weights = cJSON_AddObjectToObject(model, "weights");
-    cJSON *layers = weights ? cJSON_AddArrayToObject(weights, "layers") : NULL;
-    bool ok = layers;
-    for (int l = 0; l < sums->L && ok; l++)
-        ok = add_sum(layers, &sums->sum[l]);
-    fm_digest_hex(hex, &sums->sum[sums->L]);
-    if (ok && cJSON_AddStringToObject(weights, "rest", hex))
-        return FM_OK;
-    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
 }
 
 static int read_size(int *size, const cJSON *object, const char *key, int64_t max,
@@ -198,16 +202,13 @@ static int check_shards(const cJSON *model, struct fm_err *err)
     return FM_OK;
 }
 
-/* {"layers": [hex, ...], "rest": hex}; there since weights are part of a model's identity. */
+/* {"layers": [hex, ...], "rest": hex} */
 static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struct fm_err *err)
 {
     const cJSON *weights = cJSON_GetObjectItemCaseSensitive(model, "weights"), *entry;
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(weights, "layers");
     const char *hex;
     int l = 0;
-    sums->L = 0;
-    if (!weights)
-        return FM_OK;
     if (!cJSON_IsArray(layers) || cJSON_GetArraySize(layers) != L)
         return fm_fail(err, FM_EFORMAT, "weights: 'layers' is not a list of %d digests", L);
     cJSON_ArrayForEach(entry, layers)
@@ -295,7 +296,6 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
         return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
     m->dtype = (enum fm_dtype)dtype;
     m->params = (uint64_t)params;
-    m->summed = sums.L > 0;
     uint64_t experts = (uint64_t)m->M * (uint64_t)m->E * (uint64_t)m->I * m->channel_params;
     if (experts > m->params)
         return fm_fail(err, FM_EFORMAT, "params is %" PRIu64 ", and its experts have %" PRIu64,

@@ -50,8 +50,7 @@ struct fm_stage_model {
     enum fm_dtype dtype;
     uint64_t params, channel_params; /* of all; of one channel of an expert */
     struct fm_extra extra;           /* tensors of no decoder layer; marks are not known */
-    bool summed;                     /* it has sums of weights: this suite wrote it, or a later */
-    struct fm_others others;         /* where it is summed: tensors that are no experts' */
+    struct fm_others others;         /* tensors that are no experts' */
 };
 
 /*
@@ -64,10 +63,11 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
 /* The same checks of a bundle that is open. */
 int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err);
 
-/* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights. */
+/* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights, `sums` are
+ * those of its weights, or NULL: without them it is an identity of the files only. */
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
-                            struct fm_err *err);
+                            const struct fm_weightsum *sums, struct fm_err *err);
 /* Sizes and dtype from the manifest, checked against the limits of lib/block/keys.h. */
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
@@ -85,10 +85,7 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
 /* Bytes of the shards of the checkpoint, by the manifest; FM_EFORMAT where it does not say them. */
 int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_err *err);
 
-/* Add the sums of its weights to a model's identity. */
-int fm_stage_weights_add(cJSON *model, const struct fm_weightsum *sums, struct fm_err *err);
-/* The sums that the stream was made from; L is 0 where an earlier version wrote it, which took
- * none. */
+/* The sums of the weights that the stream was made from. */
 int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err);
 
 /* Bytes of all tensors of a checkpoint but those of no decoder layer, as bundles have them. */

@@ -181,7 +181,7 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT,
                        "tensors that are no experts' have %" PRIu64 " elements, the model %" PRIu64,
                        elements, needed);
-    if (!j->model.summed || fm_others_equal(&others, known))
+    if (fm_others_equal(&others, known))
         return fm_extra_check(&extra, &j->config, err);
     if (others.unread_tensors == known->unread_tensors &&
         others.unread_bytes == known->unread_bytes)

@@ -7,6 +7,7 @@
 #define FM_TESTS_GIVEN_H
 
 #include "formats/tensor/carry.h"
+#include "lib/model/model.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"
@@ -83,12 +84,14 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_ranking r = {0};
+    struct fm_weightsum sums;
     cJSON *model = NULL, *manifest = NULL;
     void *data;
     size_t size;
     given_ranking(&r);
     GIVEN_TRY(fm_ranking_pack(&r, given_moe, &data, &size, &given_err));
-    GIVEN_TRY(fm_stage_model_identity(&model, dir, config, FM_F16, &given_err));
+    GIVEN_TRY(fm_model_sums_of(&sums, dir, &given_err));
+    GIVEN_TRY(fm_stage_model_identity(&model, dir, config, FM_F16, &sums, &given_err));
     GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &given_err));
     GIVEN_TRY(fm_stage_history(manifest, "fm-rank", given_options("order", "score"), NULL, NULL,
                                &given_err));

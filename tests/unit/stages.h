@@ -73,6 +73,17 @@ static inline cJSON *stages_options(const char *key, const char *value)
     return o;
 }
 
+/* Of weights that no test of a stage reads: all sums are 0. */
+static inline cJSON *stages_identity(void)
+{
+    cJSON *model = NULL;
+    const struct fm_weightsum sums = {.L = stages_config.L};
+    struct fm_err err = {0};
+    stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &sums, &err),
+                &err);
+    return model;
+}
+
 static inline const char *stages_write(const char *name, enum fm_stage stage,
                                        const struct fm_bundle *in, cJSON *manifest,
                                        const char *member, const void *data, size_t size)
@@ -94,7 +105,7 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
     struct fm_calib calib = {.T = 16, .count = 4};
     void *data;
     size_t size;
-    stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &err), &err);
+    model = stages_identity();
     stages_must(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &err), &err);
     stages_must(fm_stage_history(manifest, "fm-rank", stages_options("order", order),
                                  fm_provenance_tokens(&calib), NULL, &err),

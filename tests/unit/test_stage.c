@@ -143,21 +143,39 @@ static void histories_that_cannot_be_are_refused(void **unused)
     static const char *const why[] = {"stage is 'train'", "is out of order"};
     struct fm_err err = {0};
     for (int i = 0; i < 2; i++) {
-        cJSON *model, *m = cJSON_CreateObject();
+        cJSON *m = cJSON_CreateObject();
         struct fm_bundle_writer *w;
         struct fm_bundle b;
         fm_json_add_uint(m, "schema", 1);
         cJSON_AddStringToObject(m, "suite", "fm");
         cJSON_AddStringToObject(m, "stage", stages[i]);
-        stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &err),
-                    &err);
-        cJSON_AddItemToObject(m, "model", model);
+        cJSON_AddItemToObject(m, "model", stages_identity());
         cJSON_AddItemToObject(m, "history", cJSON_Parse(histories[i]));
         const char *path = scratch("bad");
         stages_must(fm_bundle_begin(&w, path, true, m, NULL, 0, &err), &err);
         stages_must(fm_bundle_finish(w, &err), &err);
         stages_expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT, why[i]);
     }
+}
+
+static void a_model_without_sums_of_its_weights_is_refused(void **unused)
+{
+    (void)unused;
+    struct fm_err err = {0};
+    struct fm_bundle_writer *w;
+    struct fm_bundle b;
+    cJSON *model = stages_identity(), *m = cJSON_CreateObject();
+    cJSON_DeleteItemFromObject(model, "weights");
+    fm_json_add_uint(m, "schema", 1);
+    cJSON_AddStringToObject(m, "suite", "fm");
+    cJSON_AddStringToObject(m, "stage", "rank");
+    cJSON_AddItemToObject(m, "model", model);
+    cJSON_AddItemToObject(m, "history", cJSON_Parse("[{\"tool\": \"fm-rank\", \"options\": {}}]"));
+    const char *path = scratch("unsummed");
+    stages_must(fm_bundle_begin(&w, path, true, m, NULL, 0, &err), &err);
+    stages_must(fm_bundle_finish(w, &err), &err);
+    stages_expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT,
+                  "weights: 'layers' is not a list of 3 digests");
 }
 
 int main(void)
@@ -169,6 +187,7 @@ int main(void)
         cmocka_unit_test(another_checkpoint_is_refused_by_its_digests),
         cmocka_unit_test(a_config_of_another_model_is_refused),
         cmocka_unit_test(histories_that_cannot_be_are_refused),
+        cmocka_unit_test(a_model_without_sums_of_its_weights_is_refused),
     };
     return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
 }
