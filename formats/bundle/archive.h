@@ -1,12 +1,12 @@
 /*
- * The tar subset that bundles are made of, through libarchive.
+ * The tar subset that bundles are made of.
  *
  * Two tar readers often disagree about one file, and attacks live in the gap.  So the reader here
- * checks every 512-byte header itself, asks libarchive for the same member, and refuses what is not
- * exactly this: regular files (type '0'), ustar magic, octal numbers, mode 0644, uid, gid and mtime
- * 0, no owner names, no links, names of [A-Za-z0-9._/-]+ without empty, "." or ".." components, no
- * name twice, padding of zeros, two zero blocks and the end of the file right behind them.  A pax
- * header is accepted only for a member of 8 GiB or more and may hold its size alone.
+ * checks every byte of a header and refuses what is not exactly this: regular files (type '0'),
+ * ustar magic, octal numbers, mode 0644, uid, gid and mtime 0, no owner names, no links, names of
+ * [A-Za-z0-9._/-]+ without empty, "." or ".." components, no name twice, padding of zeros, two zero
+ * blocks and the end of the file right behind them.  A pax header is accepted only for a member of
+ * 8 GiB or more and may hold its size alone.
  *
  * The writer's headers are libarchive's, in exactly that subset.
  */

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <archive.h>
+#include <archive_entry.h>
 #include <cmocka.h>
 
 #include "formats/bundle/archive.h"
@@ -78,6 +80,32 @@ static FILE *spill(const struct tar *t, struct fm_file *file)
     return f;
 }
 
+/* What is accepted means the same to other readers: libarchive lists the same members, at the same
+ * places, and ends there. */
+static void expect_agreement(const struct fm_file *file, const struct fm_archive_member *member,
+                             size_t members)
+{
+    struct archive *tar = archive_read_new();
+    struct archive_entry *entry;
+    assert_non_null(tar);
+    assert_int_equal(lseek(file->fd, 0, SEEK_SET), 0);
+    assert_int_equal(archive_read_support_format_tar(tar), ARCHIVE_OK);
+    assert_int_equal(archive_read_open_fd(tar, file->fd, 4096), ARCHIVE_OK);
+    for (size_t i = 0; i < members; i++) {
+        assert_int_equal(archive_read_next_header(tar, &entry), ARCHIVE_OK);
+        assert_string_equal(archive_entry_pathname(entry), member[i].name);
+        assert_int_equal(archive_entry_size(entry), member[i].size);
+        assert_int_equal(archive_entry_filetype(entry), AE_IFREG);
+        assert_null(archive_entry_hardlink(entry));
+        assert_null(archive_entry_symlink(entry));
+        assert_int_equal((uint64_t)archive_read_header_position(tar) +
+                             fm_archive_header_bytes(member[i].size),
+                         member[i].offset);
+    }
+    assert_int_equal(archive_read_next_header(tar, &entry), ARCHIVE_EOF);
+    archive_read_free(tar);
+}
+
 static int list(const struct tar *t, bool prefix, size_t limit, struct fm_archive_member **member,
                 size_t *members, struct fm_err *err)
 {
@@ -86,6 +114,8 @@ static int list(const struct tar *t, bool prefix, size_t limit, struct fm_archiv
     *member = NULL;
     *members = 0;
     int code = fm_archive_list(member, members, limit, &file, prefix, err);
+    if (!code && !prefix)
+        expect_agreement(&file, *member, *members);
     fclose(f);
     return code;
 }
@@ -349,6 +379,7 @@ static void members_of_eight_gigabytes_have_a_pax_size(void **unused)
         assert_true(member[0].size == sizes[i]);
         assert_true(member[0].offset == fm_archive_header_bytes(sizes[i]));
         assert_true(member[0].offset == (i == 0 ? 512 : 1536));
+        expect_agreement(&file, member, members);
         fm_archive_release(member, members);
         fclose(f);
     }
