@@ -13,6 +13,10 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
+#define KEY_BYTES_MAX 1024
+
+/* ---- keys of the outermost object ---- */
+
 /* What an edit replaces, as offsets into the text: the value of its key, or all that makes the
  * member; 0, 0: the key is not there. */
 struct span {
@@ -51,7 +55,7 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
     size_t cut = o->last; /* end of what was taken out */
     bool more;
     do {
-        char name[1024];
+        char name[KEY_BYTES_MAX];
         size_t before = o->last;
         if ((rc = fm_json_string(&j, name, sizeof name, err)) ||
             (rc = fm_json_expect(&j, ':', err)))
@@ -148,4 +152,98 @@ int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, i
 out:
     free(o.span);
     return rc;
+}
+
+/* ---- members at any depth ---- */
+
+struct pruning {
+    struct fm_json j;
+    const char *text;
+    char *to;      /* where the next byte that stays goes */
+    size_t copied; /* bytes of the text that were copied or taken out */
+    fm_jsonedit_stays stays;
+    void *self;
+};
+
+/* The text up to `from` stays, from there to `end` it does not. */
+static void take_out(struct pruning *p, size_t from, size_t end)
+{
+    put(&p->to, p->text + p->copied, from - p->copied);
+    p->copied = end;
+}
+
+static int prune_value(struct pruning *p, int depth, struct fm_err *err);
+
+static int prune_array(struct pruning *p, int depth, struct fm_err *err)
+{
+    if (fm_json_accept(&p->j, ']'))
+        return FM_OK;
+    do {
+        int rc = prune_value(p, depth, err);
+        if (rc)
+            return rc;
+    } while (fm_json_accept(&p->j, ','));
+    return fm_json_expect(&p->j, ']', err);
+}
+
+static int prune_object(struct pruning *p, int depth, struct fm_err *err)
+{
+    char name[KEY_BYTES_MAX];
+    size_t begin = (size_t)(p->j.at - p->text); /* of what may be taken out with the next member */
+    bool none = true, more;                     /* none stays so far */
+    if (fm_json_accept(&p->j, '}'))
+        return FM_OK;
+    do {
+        int rc = fm_json_string(&p->j, name, sizeof name, err);
+        if (!rc)
+            rc = fm_json_expect(&p->j, ':', err);
+        bool stays = !rc && p->stays(p->self, name, depth);
+        if (!rc)
+            rc = stays ? prune_value(p, depth, err) : fm_json_skip(&p->j, err);
+        if (rc)
+            return rc;
+        size_t end = (size_t)(p->j.at - p->text);
+        more = fm_json_accept(&p->j, ',');
+        /* With the comma in front of it, or behind it where nothing is left in front. */
+        if (!stays && none && more)
+            end = (size_t)(p->j.at - p->text);
+        if (!stays)
+            take_out(p, begin, end);
+        none = none && !stays;
+        begin = end;
+    } while (more);
+    return fm_json_expect(&p->j, '}', err);
+}
+
+static int prune_value(struct pruning *p, int depth, struct fm_err *err)
+{
+    if (depth >= FM_JSON_DEPTH_MAX)
+        return fm_json_skip(&p->j, err); /* which refuses what is nested deeper */
+    if (fm_json_accept(&p->j, '{'))
+        return prune_object(p, depth + 1, err);
+    if (fm_json_accept(&p->j, '['))
+        return prune_array(p, depth + 1, err);
+    return fm_json_skip(&p->j, err);
+}
+
+int fm_jsonedit_prune(char **text, size_t *size, fm_jsonedit_stays stays, void *self,
+                      struct fm_err *err)
+{
+    int rc = fm_json_check(*text, *size, err);
+    char *made = rc ? NULL : fm_alloc(*size + 1, 1, "a JSON text", err);
+    if (!made)
+        return err->code;
+    struct pruning p = {.text = *text, .to = made, .stays = stays, .self = self};
+    fm_json_init(&p.j, *text, *size);
+    rc = prune_value(&p, 0, err);
+    if (rc) {
+        free(made);
+        return rc;
+    }
+    put(&p.to, *text + p.copied, *size - p.copied);
+    *p.to = '\0';
+    *size = (size_t)(p.to - made);
+    free(*text);
+    *text = made;
+    return FM_OK;
 }

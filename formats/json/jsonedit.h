@@ -5,6 +5,7 @@
 #ifndef FM_JSONEDIT_H
 #define FM_JSONEDIT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "lib/base/err.h"
@@ -22,5 +23,18 @@ struct fm_jsonedit {
  */
 int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err);
+
+/* Does a member of this name stay?  depth: how many objects and arrays it is inside of, 1 for the
+ * members of an object that is the whole text. */
+typedef bool (*fm_jsonedit_stays)(void *self, const char *key, int depth);
+
+/*
+ * *text is JSON, as above.  Take out every member, at any depth, that does not stay, with all that
+ * is in it; what stays is asked about inside, too, and keeps its bytes.  On failure *text stays:
+ * FM_EFORMAT where it is not JSON as json.h wants it, or a key is longer than 1023 bytes;
+ * FM_ENOMEM.
+ */
+int fm_jsonedit_prune(char **text, size_t *size, fm_jsonedit_stays stays, void *self,
+                      struct fm_err *err);
 
 #endif

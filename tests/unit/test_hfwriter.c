@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,6 +125,73 @@ static void keys_are_taken_out(void **unused)
     set_all(text, edit, 4, "{\n  \"new\": 4\n}\n");
 }
 
+/* "bad" goes at any depth, "top" in the outermost object alone. */
+static bool stays(void *asked, const char *key, int depth)
+{
+    ++*(int *)asked;
+    return strcmp(key, "bad") != 0 && !(strcmp(key, "top") == 0 && depth == 1);
+}
+
+static int prune(char **text, size_t *size, int *asked)
+{
+    struct fm_err err = {0};
+    *size = strlen(*text);
+    *asked = 0;
+    return fm_jsonedit_prune(text, size, stays, asked, &err);
+}
+
+static void members_are_taken_out_at_any_depth(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *before, *after;
+        int asked;
+    } t[] = {
+        {"{\n  \"bad\": [1, {\"bad\": 2}],\n  \"a\": {\"x\": 1, \"b\\u0061d\": 3 }\n}\n",
+         "{\n  \"a\": {\"x\": 1 }\n}\n", 4},
+        {"{\"top\": 1, \"a\": {\"top\" :2}}", "{ \"a\": {\"top\" :2}}", 3},
+        {"[{\"bad\": 1}, [[{\"a\": 1,\"bad\": {}, \"c\": [ ] }]]]",
+         "[{}, [[{\"a\": 1, \"c\": [ ] }]]]", 4},
+        {"{\"bad\": 1, \"bad\": 2, \"a\": 1e3, \"bad\": 3, \"bad\": 4}", "{ \"a\": 1e3}", 5},
+        {"{\"a\": {\"bad\": 1}, \"bad\": {\"a\": 1}, \"b\": {\"c\": 0, \"bad\": 1}}",
+         "{\"a\": {}, \"b\": {\"c\": 0}}", 6},
+        {"{\"bad\": 1, \"bad\": 2}", "{}", 2},
+        {"{ }", "{ }", 0},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char *text = strdup(t[i].before);
+        size_t size;
+        int asked;
+        assert_int_equal(prune(&text, &size, &asked), FM_OK);
+        assert_string_equal(text, t[i].after);
+        assert_int_equal(size, strlen(t[i].after));
+        assert_int_equal(asked, t[i].asked);
+        free(text);
+    }
+}
+
+/* Nothing is half done: a broken text, and one deeper than the reader goes, stay as they are. */
+static void a_text_that_cannot_be_read_is_not_pruned(void **unused)
+{
+    (void)unused;
+    char deep[128] = "", *d = deep;
+    for (int i = 0; i < 17; i++)
+        d += sprintf(d, "[");
+    d += sprintf(d, "{\"bad\": 1}");
+    for (int i = 0; i < 17; i++)
+        d += sprintf(d, "]");
+    const char *bad[] = {"",  "{\"bad\": 1", "{\"bad\": 1,}", "{\"bad\": NaN}", "{\"bad\": 1} {}",
+                         deep};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *text = strdup(bad[i]);
+        size_t size;
+        int asked;
+        assert_int_equal(prune(&text, &size, &asked), FM_EFORMAT);
+        assert_string_equal(text, bad[i]);
+        free(text);
+    }
+}
+
 static void a_text_that_is_no_object_is_refused(void **unused)
 {
     (void)unused;
@@ -148,6 +216,8 @@ int main(void)
         cmocka_unit_test(one_key_changes_and_no_other_byte),
         cmocka_unit_test(many_keys_change_at_once),
         cmocka_unit_test(keys_are_taken_out),
+        cmocka_unit_test(members_are_taken_out_at_any_depth),
+        cmocka_unit_test(a_text_that_cannot_be_read_is_not_pruned),
         cmocka_unit_test(a_text_that_is_no_object_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
