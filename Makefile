@@ -61,7 +61,7 @@ WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-pro
 	-Wconversion -Wno-string-conversion
 # Golden numbers match across compilers only where neither contracts a*b+c by itself.
 FLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -pthread $(SANFLAGS)
-SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+SANFLAGS := $(if $(SAN),-DFM_SANITIZED -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 # A bare machine with a GPU has nvcc, gcc and make: its goals ask for no more.
 GPU_ALONE := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(if $(filter-out gpu-%,$(MAKECMDGOALS)),,1))
 PKGS := $(if $(GPU_ALONE),,libarchive libxxhash libcjson libzstd)

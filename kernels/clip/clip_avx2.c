@@ -59,12 +59,12 @@ INLINE void pack_rows_of(const int type, float *panel, const char *src, int64_t 
     for (int l = 0; l < FM_CLIP_LANES; l += 8)
         for (int k = 0; k < terms; k += 8) {
             __m256 v[8];
-#pragma GCC unroll 8
+            FM_CLIP_UNROLL(8)
             for (int i = 0; i < 8; i++)
                 v[i] = l + i < lanes ? load(src + (l + i) * ld + k * size, terms - k, type)
                                      : _mm256_setzero_ps();
             transpose(v);
-#pragma GCC unroll 8
+            FM_CLIP_UNROLL(8)
             for (int i = 0; i < 8; i++)
                 _mm256_store_ps(panel + (size_t)(k + i) * FM_CLIP_LANES + l, v[i]);
         }
@@ -91,20 +91,20 @@ INLINE void product_of(const int rows, float *c, int ldc, const float *const *x,
                        int terms, bool first)
 {
     __m256 sum[FM_CLIP_TILE_ROWS][2];
-#pragma GCC unroll 6
+    FM_CLIP_UNROLL(6)
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_setzero_ps();
     for (int k = 0; k < terms; k++) {
         __m256 b0 = _mm256_load_ps(panel + (size_t)k * FM_CLIP_LANES);
         __m256 b1 = _mm256_load_ps(panel + (size_t)k * FM_CLIP_LANES + 8);
-#pragma GCC unroll 6
+        FM_CLIP_UNROLL(6)
         for (int r = 0; r < rows; r++) {
             __m256 a = _mm256_set1_ps(x[r][k]);
             sum[r][0] = _mm256_fmadd_ps(a, b0, sum[r][0]);
             sum[r][1] = _mm256_fmadd_ps(a, b1, sum[r][1]);
         }
     }
-#pragma GCC unroll 6
+    FM_CLIP_UNROLL(6)
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < 2; i++) {
             float *to = c + (size_t)r * ldc + 8 * i;

@@ -20,14 +20,14 @@ INLINE void pack_rows_of(const int type, float *panel, const char *src, int64_t 
         for (int k = 0; k < terms; k += 16) {
             __m512 v[16];
             int n = terms - k;
-#pragma GCC unroll 16
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < 16; i++) {
                 _mm_prefetch(src + (l + 16 + i) * ld + k * size, _MM_HINT_T0);
                 v[i] = l + i < lanes ? fm_clip_load(src + (l + i) * ld + k * size, n, type)
                                      : _mm512_setzero_ps();
             }
             fm_clip_transpose(v);
-#pragma GCC unroll 16
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < 16; i++)
                 _mm512_store_ps(panel + (size_t)(k + i) * FM_CLIP_LANES + l, v[i]);
         }
@@ -43,14 +43,15 @@ INLINE void pack_columns_of(const int type, float *panel, const char *src, int64
                             int terms)
 {
     const int64_t size = type == FM_CLIP_F32 ? 4 : 2;
-    for (int k = 0; k < terms; k++)
-#pragma GCC unroll 4
+    for (int k = 0; k < terms; k++) {
+        FM_CLIP_UNROLL(4)
         for (int l = 0; l < FM_CLIP_LANES; l += 16) {
             _mm_prefetch(src + (k + 12) * ld + l * size, _MM_HINT_T0);
             _mm512_store_ps(panel + (size_t)k * FM_CLIP_LANES + l,
                             l < lanes ? fm_clip_load(src + k * ld + l * size, lanes - l, type)
                                       : _mm512_setzero_ps());
         }
+    }
 }
 
 AVX512 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,
@@ -70,13 +71,13 @@ INLINE void product_of(const int rows, float *c, int ldc, const float *const *x,
     for (int k = 0; k < terms; k++) {
         __m512 b[4];
         _mm_prefetch(at + (k & mask) * ld + ((k >> shift) << 6), _MM_HINT_T1);
-#pragma GCC unroll 4
+        FM_CLIP_UNROLL(4)
         for (int i = 0; i < 4; i++)
             b[i] = _mm512_load_ps(panel + (size_t)k * FM_CLIP_LANES + 16 * i);
-#pragma GCC unroll 6
+        FM_CLIP_UNROLL(6)
         for (int r = 0; r < rows; r++) {
             __m512 a = _mm512_set1_ps(x[r][k]);
-#pragma GCC unroll 4
+            FM_CLIP_UNROLL(4)
             for (int i = 0; i < 4; i++)
                 sum[r][i] = _mm512_fmadd_ps(a, b[i], sum[r][i]);
         }

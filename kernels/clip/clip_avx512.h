@@ -50,24 +50,26 @@ FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
 /* Sums of a tile: rows times 64 lanes. */
 FM_AVX512_INLINE void fm_clip_sums_clear(__m512 sum[][4], const int rows)
 {
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
+    FM_CLIP_UNROLL(6)
+    for (int r = 0; r < rows; r++) {
+        FM_CLIP_UNROLL(4)
         for (int i = 0; i < 4; i++)
             sum[r][i] = _mm512_setzero_ps();
+    }
 }
 
 /* Into c, or added to what is there. */
 FM_AVX512_INLINE void fm_clip_sums_store(float *c, int ldc, __m512 sum[][4], const int rows,
                                          bool first)
 {
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
+    FM_CLIP_UNROLL(6)
+    for (int r = 0; r < rows; r++) {
+        FM_CLIP_UNROLL(4)
         for (int i = 0; i < 4; i++) {
             float *to = c + (size_t)r * ldc + 16 * i;
             _mm512_storeu_ps(to, first ? sum[r][i] : _mm512_add_ps(_mm512_loadu_ps(to), sum[r][i]));
         }
+    }
 }
 
 /* kernels/clip/clip_few.c; see struct fm_clip_tile. */

@@ -22,7 +22,7 @@ BF16 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, 
     for (int l = 0; l < FM_CLIP_LANES; l += 16)
         for (int k = 0; k < terms; k += 32) {
             __m512 v[16];
-#pragma GCC unroll 16
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < 16; i++) {
                 _mm_prefetch((const char *)src + (l + 16 + i) * ld + 2 * k, _MM_HINT_T0);
                 v[i] = l + i < lanes ? _mm512_castsi512_ps(load(
@@ -30,7 +30,7 @@ BF16 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, 
                                      : _mm512_setzero_ps();
             }
             fm_clip_transpose(v);
-#pragma GCC unroll 16
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < 16; i++)
                 _mm512_store_ps((float *)panel + (size_t)(k / 2 + i) * FM_CLIP_LANES + l, v[i]);
         }
@@ -73,15 +73,15 @@ INLINE void product_of(const int rows, float *c, int ldc, const void *const *x, 
         for (int j = 2 * k; j < 2 * k + 2; j++)
             _mm_prefetch(ahead->at + (j & ahead->mask) * ahead->ld + ((j >> ahead->shift) << 6),
                          _MM_HINT_T1);
-#pragma GCC unroll 4
+        FM_CLIP_UNROLL(4)
         for (int i = 0; i < 4; i++)
             b[i] = (__m512bh)_mm512_load_ps(panel + (size_t)k * FM_CLIP_LANES + 16 * i);
-#pragma GCC unroll 6
+        FM_CLIP_UNROLL(6)
         for (int r = 0; r < rows; r++) {
             int32_t pair;
             memcpy(&pair, (const char *)x[r] + 4 * (size_t)k, sizeof pair);
             __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 4
+            FM_CLIP_UNROLL(4)
             for (int i = 0; i < 4; i++)
                 sum[r][i] = _mm512_dpbf16_ps(sum[r][i], a, b[i]);
         }

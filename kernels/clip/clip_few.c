@@ -36,7 +36,7 @@ INLINE __m512 term_of(const int type, __m512 word, bool second)
 /* A term of each of 16 rows of weights onto the sums. */
 INLINE void add_term(const int rows, __m512 *sum, const float *const *x, int term, __m512 b)
 {
-#pragma GCC unroll 6
+    FM_CLIP_UNROLL(6)
     for (int r = 0; r < rows; r++)
         sum[r] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][term]), b, sum[r]);
 }
@@ -46,11 +46,12 @@ INLINE void add_line(const int rows, const int type, __m512 *sum, const float *c
                      __m512 line[LANES])
 {
     const int each = type == FM_CLIP_F32 ? 1 : 2;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-#pragma GCC unroll 2
+    FM_CLIP_UNROLL(16)
+    for (int i = 0; i < LANES; i++) {
+        FM_CLIP_UNROLL(2)
         for (int j = 0; j < each; j++)
             add_term(rows, sum, x, term + i * each + j, term_of(type, line[i], j));
+    }
 }
 
 /* The last one, of `n` terms.  Unrolled, it takes compilers half a minute. */
@@ -71,14 +72,14 @@ INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const f
     for (int block = 0; block < terms; block += FM_CLIP_DEPTH) {
         int end = terms - block < FM_CLIP_DEPTH ? terms : block + FM_CLIP_DEPTH;
         __m512 sum[FM_CLIP_TILE_ROWS];
-#pragma GCC unroll 6
+        FM_CLIP_UNROLL(6)
         for (int r = 0; r < rows; r++)
             sum[r] = _mm512_setzero_ps();
         for (int k = block; k < end; k += line) {
             __m512 v[LANES];
             int64_t ahead = k + AHEAD * line < terms ? 0 : next;
             ahead += (int64_t)(k + AHEAD * line) * size;
-#pragma GCC unroll 16
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < LANES; i++) {
                 _mm_prefetch(at[i] + ahead, _MM_HINT_T1);
                 v[i] = load_line(at[i] + (int64_t)k * size, (int64_t)(end - k) * size);
@@ -89,7 +90,7 @@ INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const f
             else
                 add_rest(rows, type, sum, x, k, v, end - k);
         }
-#pragma GCC unroll 6
+        FM_CLIP_UNROLL(6)
         for (int r = 0; r < rows; r++) {
             float *to = c + (size_t)r * ldc;
             _mm512_storeu_ps(to, block ? _mm512_add_ps(_mm512_loadu_ps(to), sum[r]) : sum[r]);
@@ -97,7 +98,7 @@ INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const f
     }
 }
 
-INLINE void few_rows_of(const int rows, const int type, float *c, int ldc, const float *const *x,
+INLINE void few_rows_of(const int type, const int rows, float *c, int ldc, const float *const *x,
                         const char *src, int64_t ld, int lanes, int terms)
 {
     for (int l = 0; l < lanes; l += LANES) {
@@ -116,27 +117,27 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
     for (int block = 0; block < terms; block += FM_CLIP_DEPTH) {
         int end = terms - block < FM_CLIP_DEPTH ? terms : block + FM_CLIP_DEPTH;
         __m512 sum[24];
-#pragma GCC unroll 24
+        FM_CLIP_UNROLL(24)
         for (int i = 0; i < rows * wide; i++)
             sum[i] = _mm512_setzero_ps();
         for (int k = block; k < end; k++) {
             const char *row = src + k * ld;
-#pragma GCC unroll 16
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < wide; i++) {
                 if (16 * i >= lanes)
                     continue; /* other tasks' columns: not even to be fetched */
                 if (16 * i * size % 64 == 0)
                     _mm_prefetch(row + ROWS_AHEAD * ld + (int64_t)16 * i * size, _MM_HINT_T0);
                 __m512 b = fm_clip_load(row + (int64_t)16 * i * size, lanes - 16 * i, type);
-#pragma GCC unroll 6
+                FM_CLIP_UNROLL(6)
                 for (int r = 0; r < rows; r++)
                     sum[r * wide + i] =
                         _mm512_fmadd_ps(_mm512_set1_ps(x[r][k]), b, sum[r * wide + i]);
             }
         }
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 16
+        FM_CLIP_UNROLL(6)
+        for (int r = 0; r < rows; r++) {
+            FM_CLIP_UNROLL(16)
             for (int i = 0; i < wide; i++) {
                 if (16 * i >= lanes)
                     continue;
@@ -144,11 +145,12 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
                 __m512 s = sum[r * wide + i];
                 _mm512_storeu_ps(to, block ? _mm512_add_ps(_mm512_loadu_ps(to), s) : s);
             }
+        }
     }
 }
 
 /* As many columns as the registers hold sums of: long pieces of each row of weights. */
-INLINE void few_columns_of(const int rows, const int type, float *c, int ldc, const float *const *x,
+INLINE void few_columns_of(const int type, const int rows, float *c, int ldc, const float *const *x,
                            const char *src, int64_t ld, int lanes, int terms)
 {
     const int wide = rows == 1 ? 16 : rows < 4 ? 8 : 4, size = type == FM_CLIP_F32 ? 4 : 2;
@@ -160,9 +162,7 @@ INLINE void few_columns_of(const int rows, const int type, float *c, int ldc, co
 INLINE void any_rows(const int rows, int type, float *c, int ldc, const float *const *x,
                      const char *src, int64_t ld, int lanes, int terms)
 {
-    type == FM_CLIP_F32   ? few_rows_of(rows, FM_CLIP_F32, c, ldc, x, src, ld, lanes, terms)
-    : type == FM_CLIP_F16 ? few_rows_of(rows, FM_CLIP_F16, c, ldc, x, src, ld, lanes, terms)
-                          : few_rows_of(rows, FM_CLIP_BF16, c, ldc, x, src, ld, lanes, terms);
+    FM_CLIP_OF_TYPE(few_rows_of, type, rows, c, ldc, x, src, ld, lanes, terms);
 }
 
 FM_AVX512 void fm_clip_few_rows(float *c, int ldc, const void *const *x, int rows, const void *src,
@@ -175,9 +175,7 @@ FM_AVX512 void fm_clip_few_rows(float *c, int ldc, const void *const *x, int row
 INLINE void any_columns(const int rows, int type, float *c, int ldc, const float *const *x,
                         const char *src, int64_t ld, int lanes, int terms)
 {
-    type == FM_CLIP_F32   ? few_columns_of(rows, FM_CLIP_F32, c, ldc, x, src, ld, lanes, terms)
-    : type == FM_CLIP_F16 ? few_columns_of(rows, FM_CLIP_F16, c, ldc, x, src, ld, lanes, terms)
-                          : few_columns_of(rows, FM_CLIP_BF16, c, ldc, x, src, ld, lanes, terms);
+    FM_CLIP_OF_TYPE(few_columns_of, type, rows, c, ldc, x, src, ld, lanes, terms);
 }
 
 FM_AVX512 void fm_clip_few_columns(float *c, int ldc, const void *const *x, int rows,

@@ -57,7 +57,16 @@ struct fm_clip_tile {
 };
 
 /* of(n, ...) where n is `rows`, of(t, ...) where t is `type`: a constant in each branch, so that an
- * inline function is compiled for it alone. */
+ * inline function is compiled for each of them; FM_CLIP_UNROLL(n) before a loop unrolls it n times.
+ * Not under sanitizers: with a branch for every check, unrolled loops become functions of so many
+ * blocks that clang 14 takes minutes for each. */
+#ifdef FM_SANITIZED
+#define FM_CLIP_UNROLL(n)
+#define FM_CLIP_OF_ROWS(of, rows, ...) of(rows, __VA_ARGS__)
+#define FM_CLIP_OF_TYPE(of, type, ...) of(type, __VA_ARGS__)
+#else
+#define FM_CLIP_PRAGMA(text) _Pragma(#text)
+#define FM_CLIP_UNROLL(n) FM_CLIP_PRAGMA(GCC unroll n)
 #define FM_CLIP_OF_ROWS(of, rows, ...)                                                             \
     ((rows) == 1   ? of(1, __VA_ARGS__)                                                            \
      : (rows) == 2 ? of(2, __VA_ARGS__)                                                            \
@@ -69,6 +78,7 @@ struct fm_clip_tile {
     ((type) == FM_CLIP_F32   ? of(FM_CLIP_F32, __VA_ARGS__)                                        \
      : (type) == FM_CLIP_F16 ? of(FM_CLIP_F16, __VA_ARGS__)                                        \
                              : of(FM_CLIP_BF16, __VA_ARGS__))
+#endif
 
 /* NULL where the compiler, the CPU or FM_ISA excludes it. */
 const struct fm_clip_tile *fm_clip_tile_portable(void);
