@@ -163,7 +163,7 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
         return rc;
     rc = check_directory(d->temp, d->path, d->force, err);
     if (!rc) {
-        fm_temporary_rmdir(d->temp);
+        fm_temporary_rmdir(d->slot, d->temp);
     } else if (exchange(d, &unused)) { /* then it stays under the temporary's name */
         fm_temporary_forget(d->slot);
         d->slot = -1;
@@ -192,14 +192,20 @@ static int appear(struct fm_outdir *d, struct fm_err *err)
 int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err)
 {
     assert(d->fd >= 0);
-    int rc = fm_temporary_flush(d->fd, d->path, err);
+    int parent = -1, rc = fm_temporary_flush(d->fd, d->path, err);
+    if (!rc)
+        rc = fm_temporary_open_parent(&parent, d->path, err);
     if (!rc)
         rc = appear(d, err);
-    if (!rc) {
-        free(d->temp);
-        d->temp = NULL;
-        rc = fm_temporary_flush_parent(d->path, err);
-    }
+    if (rc)
+        goto out;
+    free(d->temp);
+    d->temp = NULL;
+    if (parent >= 0)
+        rc = fm_temporary_flush(parent, d->path, err);
+out:
+    if (parent >= 0)
+        close(parent);
     fm_outdir_abandon(d);
     return rc;
 }
@@ -211,7 +217,7 @@ void fm_outdir_abandon(struct fm_outdir *d)
     if (d->fd >= 0)
         close(d->fd);
     if (d->temp)
-        fm_temporary_rmdir(d->temp);
+        fm_temporary_rmdir(d->slot, d->temp);
     fm_temporary_forget(d->slot);
     free(d->temp);
     free(d->path);

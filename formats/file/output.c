@@ -205,19 +205,25 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
 /* Give the flushed and closed temporary its name. */
 static int appear(struct fm_output *o, struct fm_err *err)
 {
-    if (fm_temporary_enter(err))
+    int parent = -1, failed;
+    if (!o->inside && fm_temporary_open_parent(&parent, o->path, err))
         return err->code;
-    int failed = o->force ? rename(o->temp, o->path) : fm_temporary_rename(o->temp, o->path);
+    int rc = fm_temporary_enter(err);
+    if (rc)
+        goto out;
+    failed = o->force ? rename(o->temp, o->path) : fm_temporary_rename(o->temp, o->path);
     fm_temporary_leave();
-    if (failed)
-        return fm_temporary_fail(o->path, err);
+    if (failed) {
+        rc = fm_temporary_fail(o->path, err);
+        goto out;
+    }
     free(o->temp);
     o->temp = NULL;
-    if (o->inside)
-        return FM_OK;
-    int rc = fm_temporary_flush_parent(o->path, err);
-    if (rc)
+    if (parent >= 0 && (rc = fm_temporary_flush(parent, o->path, err)))
         unlink(o->path);
+out:
+    if (parent >= 0)
+        close(parent);
     return rc;
 }
 

@@ -1,7 +1,8 @@
 /*
  * A signal handler may only call what is async-signal-safe: no malloc, no readdir, no locks.  So
  * the names to be removed are in a static table with an atomic state each, and removing a
- * directory's files reads it with getdents64 into a buffer on the stack.
+ * directory's files reads it with getdents64 into a buffer on the stack.  That takes a descriptor,
+ * which a process may have run out of: one is reserved before the directory is made.
  *
  * The steps that make an output durable are here too, with what differs between filesystems: a
  * rename that replaces nothing, an fsync that says it is not supported, a directory that cannot be
@@ -29,11 +30,12 @@
 #define NAME_KEPT 180 /* bytes of NAME in the temporary's own name, of NAME_MAX 255 */
 
 enum { FREE, FILLING, LIVE };
-enum { WAIT_MS = 200 };
+enum { WAIT_MS = 200, OPEN_TRIES = 50 };
 
 static struct {
     atomic_int state;
     bool directory;
+    atomic_int reserve; /* of a directory: the descriptor that removing it will need, or -1 */
     char path[PATH_MAX];
 } table[FM_TEMPORARIES_MAX];
 
@@ -52,6 +54,25 @@ int fm_temporary_enter(struct fm_err *err)
 void fm_temporary_leave(void)
 {
     atomic_fetch_sub(&inside, 1);
+}
+
+/* A descriptor of nothing in particular. */
+static int reserve_one(const char *path, int *reserve, struct fm_err *err)
+{
+    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    *reserve = fd < 0 || fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (*reserve < 0)
+        fm_fail_errno(err, "cannot create '%s'", path);
+    if (fd >= 0 && *reserve != fd)
+        close(fd);
+    return *reserve < 0 ? err->code : FM_OK;
+}
+
+static void drop_reserve(int slot)
+{
+    int fd = slot >= 0 ? atomic_exchange(&table[slot].reserve, -1) : -1;
+    if (fd > STDERR_FILENO)
+        close(fd);
 }
 
 static int claim_slot(void)
@@ -136,10 +157,14 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
                 FM_TEMPORARIES_MAX);
         return NULL;
     }
+    int reserve = -1;
     fm_fatal_clean_with(fm_file_remove_temporaries);
     memcpy(table[s].path, made, (size_t)n + 1);
     table[s].directory = directory;
-    char *copy = fm_strdup(made, err);
+    char *copy = directory && reserve_one(path, &reserve, err) ? NULL : fm_strdup(made, err);
+    atomic_store(&table[s].reserve, reserve);
+    if (!copy)
+        drop_reserve(s);
     atomic_store(&table[s].state, copy ? LIVE : FREE);
     *slot = copy ? s : -1;
     return copy;
@@ -147,17 +172,35 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
 
 void fm_temporary_forget(int slot)
 {
-    if (slot >= 0)
-        atomic_store(&table[slot].state, FREE);
+    if (slot < 0)
+        return;
+    drop_reserve(slot);
+    atomic_store(&table[slot].state, FREE);
+}
+
+/* By the descriptor that was reserved; where another thread is as short of them and takes it, this
+ * waits for the next. */
+static int open_reserved(int slot, const char *path)
+{
+    drop_reserve(slot);
+    for (int i = 0; i < OPEN_TRIES; i++) {
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
+            return fd;
+        poll(NULL, 0, 1);
+    }
+    return -1;
 }
 
 /* readdir allocates; getdents64 into a buffer of ours does not.  Removing while reading may skip
  * names, so it starts again until a pass removes nothing. */
-void fm_temporary_rmdir(const char *path)
+void fm_temporary_rmdir(int slot, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
+    int fd = open_reserved(slot, path);
+    if (fd < 0) {
+        rmdir(path); /* it may be empty */
         return;
+    }
     _Alignas(struct dirent64) char buffer[4096];
     bool removed = true;
     while (removed) {
@@ -195,21 +238,15 @@ int fm_temporary_flush(int fd, const char *name, struct fm_err *err)
     return rc == FM_EPERM ? (err->code = FM_EIO) : rc;
 }
 
-int fm_temporary_flush_parent(const char *path, struct fm_err *err)
+int fm_temporary_open_parent(int *fd, const char *path, struct fm_err *err)
 {
     const char *slash = strrchr(path, '/');
     char *dir = slash == path ? strdup("/")
                               : strndup(slash ? path : ".", slash ? (size_t)(slash - path) : 1);
     if (!dir)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int rc = FM_OK;
-    if (fd >= 0)
-        rc = fm_temporary_flush(fd, dir, err);
-    else if (errno != EACCES) /* a directory that may be written and not read */
-        rc = fm_fail_errno(err, "cannot open '%s'", dir);
-    if (fd >= 0)
-        close(fd);
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = *fd < 0 && errno != EACCES ? fm_fail_errno(err, "cannot open '%s'", dir) : FM_OK;
     free(dir);
     return rc;
 }
@@ -236,7 +273,7 @@ void fm_file_remove_temporaries(void)
         if (atomic_load(&table[i].state) != LIVE)
             continue;
         if (table[i].directory)
-            fm_temporary_rmdir(table[i].path);
+            fm_temporary_rmdir(i, table[i].path);
         else
             unlink(table[i].path);
     }

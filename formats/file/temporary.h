@@ -30,14 +30,17 @@ int fm_temporary_enter(struct fm_err *err);
 void fm_temporary_leave(void);
 /* Leave the table; the file stays.  A slot below 0 is fine. */
 void fm_temporary_forget(int slot);
-/* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. */
-void fm_temporary_rmdir(const char *path);
+/* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. `slot`
+ * is that of a directory, which holds the descriptor that this needs. */
+void fm_temporary_rmdir(int slot, const char *path);
 
 /* The sentence and code for errno of a creation that failed. */
 int fm_temporary_fail(const char *path, struct fm_err *err);
-/* fsync, which pipes and some filesystems do not know; and that of the directory of path. */
+/* fsync, which pipes and some filesystems do not know. */
 int fm_temporary_flush(int fd, const char *name, struct fm_err *err);
-int fm_temporary_flush_parent(const char *path, struct fm_err *err);
+/* The directory of `path`, to be flushed once something in it was renamed.  It is opened before, as
+ * that may fail for want of a descriptor.  *fd is -1 where it may be written and not read. */
+int fm_temporary_open_parent(int *fd, const char *path, struct fm_err *err);
 /* rename(2), never over something that came into being meanwhile (EEXIST). */
 int fm_temporary_rename(const char *from, const char *to);
 

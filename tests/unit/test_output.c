@@ -378,6 +378,72 @@ static int be_killed(void)
     return 103;
 }
 
+/* As many descriptors as there may be are open but for `spare`. */
+static int spare;
+
+static void take_descriptors(void)
+{
+    int taken[64], n = 0;
+    const struct rlimit few = {32, 32};
+    setrlimit(RLIMIT_NOFILE, &few);
+    while ((taken[n] = dup(STDERR_FILENO)) >= 0)
+        n++;
+    for (int i = 0; i < spare && n > 0; i++)
+        close(taken[--n]);
+}
+
+static int export_with_few(void)
+{
+    struct fm_outdir d;
+    struct fm_output o;
+    struct fm_err err = {0};
+    take_descriptors();
+    if (fm_outdir_open(&d, scratch("few/dir"), &force, &err))
+        return err.code;
+    int rc = fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err);
+    if (!rc)
+        rc = fm_output_end(&o, fm_output_write(&o, "abc", 3, &err), &err);
+    if (!rc)
+        return fm_outdir_commit(&d, &err);
+    fm_outdir_abandon(&d);
+    return rc;
+}
+
+static int be_killed_with_few(void)
+{
+    struct fm_outdir d;
+    struct fm_output o;
+    struct fm_err err = {0};
+    signal(SIGTERM, on_signal);
+    if (fm_outdir_open(&d, scratch("few/dir"), &force, &err) ||
+        fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err))
+        return 100;
+    take_descriptors();
+    raise(SIGTERM);
+    return 101;
+}
+
+static void without_descriptors_nothing_is_left(void **state)
+{
+    (void)state;
+    int rc = FM_EIO;
+    scratch_mkdir("few");
+    for (spare = 0; spare < 8 && rc; spare++) { /* and then once over the one that it made */
+        rc = in_child(export_with_few, -2, -2);
+        assert_int_equal(scratch_entries(scratch("few")), rc ? 0 : 1);
+    }
+    assert_int_equal(rc, FM_OK);
+    assert_in_range(spare, 4, 7);
+    for (spare = 0; spare < 8; spare++) {
+        in_child(export_with_few, -2, -2);
+        assert_int_equal(scratch_entries(scratch("few")), 1);
+        assert_int_equal(access(scratch("few/dir/" FM_OUTDIR_MARK), F_OK), 0);
+    }
+    spare = 0;
+    assert_int_equal(in_child(be_killed_with_few, -2, -2), FM_OK);
+    assert_int_equal(scratch_entries(scratch("few")), 1);
+}
+
 static int be_out_of_memory(void)
 {
     struct fm_output o;
@@ -472,6 +538,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_is_never_replaced),
         cmocka_unit_test(a_directory_with_directories_is_never_replaced),
         cmocka_unit_test(a_signal_removes_what_is_temporary),
+        cmocka_unit_test(without_descriptors_nothing_is_left),
         cmocka_unit_test(nothing_appears_once_temporaries_are_removed),
         cmocka_unit_test(a_loop_without_memory_leaves_nothing),
         cmocka_unit_test(the_table_of_temporaries_is_given_back),
