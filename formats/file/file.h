@@ -125,8 +125,11 @@ struct fm_outdir {
     int fd;
     char *path, *temp;
     const struct fm_outdir_listed *force; /* the rest is private */
+    uint64_t dev, ino;                    /* what is to be replaced; 0: nothing is there */
     int slot;
 };
+/* `path` is that of d->path from open to commit, else FM_ECREATE: where another process replaced it
+ * meanwhile, that one's stays. */
 int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
                    struct fm_err *err);
 /* What that would say now; nothing is made. */

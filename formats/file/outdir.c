@@ -77,6 +77,28 @@ static int check_target(const char *path, const struct fm_outdir_listed *listed,
     return check_directory(path, path, listed, err);
 }
 
+/* dev and ino of what `path` is, 0 where there is nothing. */
+static void identify(const char *path, uint64_t *dev, uint64_t *ino)
+{
+    struct stat st;
+    bool there = lstat(path, &st) == 0;
+    *dev = there ? (uint64_t)st.st_dev : 0;
+    *ino = there ? (uint64_t)st.st_ino : 0;
+}
+
+/* FM_ECREATE unless `there` is what d->path was when it was opened. */
+static int check_same(const struct fm_outdir *d, const char *there, struct fm_err *err)
+{
+    uint64_t dev, ino;
+    identify(there, &dev, &ino);
+    if (dev == d->dev && ino == d->ino)
+        return FM_OK;
+    return fm_fail(err, FM_ECREATE,
+                   "another process %s '%s' meanwhile, and it stays; run the command again to "
+                   "replace it",
+                   d->ino ? "replaced" : "made", d->path);
+}
+
 static char *without_slashes(const char *path, struct fm_err *err)
 {
     char *copy = fm_strdup(path, err);
@@ -114,6 +136,7 @@ int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir
     d->path = without_slashes(path, err);
     if (!d->path)
         return err->code;
+    identify(d->path, &d->dev, &d->ino);
     int rc = check_target(d->path, force, err);
     if (!rc && !(d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err)))
         rc = err->code;
@@ -152,16 +175,20 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
 }
 
 /* Put the new directory where the old one was, then remove the old one's files.  What came into the
- * old one at the last moment brings it back. */
+ * old one at the last moment, or in its place, brings it back. */
 static int replace(struct fm_outdir *d, struct fm_err *err)
 {
     struct fm_err unused = {0};
-    int rc = check_target(d->path, d->force, err);
+    int rc = check_same(d, d->path, err);
+    if (!rc)
+        rc = check_target(d->path, d->force, err);
     if (!rc)
         rc = exchange(d, err);
     if (rc)
         return rc;
-    rc = check_directory(d->temp, d->path, d->force, err);
+    rc = check_same(d, d->temp, err);
+    if (!rc)
+        rc = check_directory(d->temp, d->path, d->force, err);
     if (!rc) {
         fm_temporary_rmdir(d->slot, d->temp);
     } else if (exchange(d, &unused)) { /* then it stays under the temporary's name */

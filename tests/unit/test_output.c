@@ -326,6 +326,30 @@ static void what_no_export_listed_stays(void **state)
     assert_int_equal(scratch_entries(scratch("mixed")), 1);
 }
 
+/* Two runs with --force: the later one neither replaces the result of the other nor blames it for
+ * files that are not an export's. */
+static void what_another_run_put_there_stays(void **state)
+{
+    (void)state;
+    struct fm_outdir first, second;
+    struct fm_err err = {0};
+    scratch_mkdir("two");
+    for (int there = 0; there < 2; there++) { /* over nothing, then over an export */
+        assert_int_equal(fm_outdir_open(&first, scratch("two/dir"), &force, &err), FM_OK);
+        assert_int_equal(fm_outdir_open(&second, scratch("two/dir"), &force, &err), FM_OK);
+        put(&first, FM_OUTDIR_MARK, "first");
+        put(&first, "of-the-first", "1");
+        put(&second, FM_OUTDIR_MARK, "second");
+        assert_int_equal(fm_outdir_commit(&first, &err), FM_OK);
+        assert_int_equal(fm_outdir_commit(&second, &err), FM_ECREATE);
+        if (!strstr(err.text, there ? "another process replaced '" : "another process made '"))
+            fail_msg("%s", err.text);
+        assert_int_equal(scratch_entries(scratch("two")), 1);
+        assert_int_equal(access(scratch("two/dir/of-the-first"), F_OK), 0);
+        scratch_check(unlink(scratch("two/dir/of-the-first")) == 0, "unlink");
+    }
+}
+
 static void a_checkpoint_is_never_replaced(void **state)
 {
     (void)state;
@@ -535,6 +559,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_named_with_its_room),
         cmocka_unit_test(directories_appear_whole_or_not_at_all),
         cmocka_unit_test(what_no_export_listed_stays),
+        cmocka_unit_test(what_another_run_put_there_stays),
         cmocka_unit_test(a_checkpoint_is_never_replaced),
         cmocka_unit_test(a_directory_with_directories_is_never_replaced),
         cmocka_unit_test(a_signal_removes_what_is_temporary),
