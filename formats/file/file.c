@@ -101,6 +101,16 @@ int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
     return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
 }
 
+int fm_file_same_directory(int dirfd, const char *path, struct fm_err *err)
+{
+    struct stat held, now;
+    if (fstat(dirfd, &held) != 0)
+        return fm_fail_errno(err, "cannot examine '%s'", path);
+    if (stat(path, &now) == 0 && now.st_dev == held.st_dev && now.st_ino == held.st_ino)
+        return FM_OK;
+    return fm_fail(err, FM_EIO, "'%s' was replaced while it was read; run the command again", path);
+}
+
 int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err)
 {
     int fd = move_above_standard(openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -216,6 +226,18 @@ int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **tex
         return err->code;
     int rc = fm_file_open(&f, path, err);
     free(path);
+    if (rc)
+        return rc;
+    rc = fm_file_slurp(&f, limit, text, size, err);
+    fm_file_close(&f);
+    return rc;
+}
+
+int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, size_t *size,
+                     struct fm_err *err)
+{
+    struct fm_file f;
+    int rc = fm_file_open_at(&f, dirfd, name, true, err);
     if (rc)
         return rc;
     rc = fm_file_slurp(&f, limit, text, size, err);

@@ -46,6 +46,8 @@ int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *er
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err);
 /* A directory for fm_file_open_at; close(2) it.  FM_ENOENT, FM_EPERM. */
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err);
+/* FM_EIO where `path` is no longer that directory: another one was renamed over it. */
+int fm_file_same_directory(int dirfd, const char *path, struct fm_err *err);
 /* The entries of that directory, from the first one, whatever else reads it; closedir(3) it. */
 int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err);
 void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
@@ -61,8 +63,10 @@ void fm_file_expect(const struct fm_file *f, uint64_t offset, uint64_t size,
 /* The whole file, at most `limit` bytes, NUL appended, free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err);
-/* The same of the file dir/name. */
+/* The same of the file dir/name, or of `name` in the open directory dirfd. */
 int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
+                     struct fm_err *err);
+int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
 /* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name does
  * not matter: the old one stays readable and whole.) */

@@ -27,6 +27,7 @@ struct fm_verifier {
     const struct fm_run_options *run;
     const struct fm_verify_options *options;
     struct fm_verify_report *report;
+    int dir; /* of an export: the directory, open throughout, so that all is read from one */
     struct fm_parallel parallel;
     pthread_mutex_t lock; /* of everything below, while tasks run */
     struct fm_finding *finding;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
@@ -196,23 +197,41 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
     return FM_OK;
 }
 
+/* fm-pack --force renames a new export over an old one and removes the files of the old one: what
+ * was found then is about neither. */
+static int check_in_place(struct fm_verifier *v, int rc, struct fm_err *err)
+{
+    struct fm_err replaced = {0};
+    if (!fm_file_same_directory(v->dir, v->options->target, &replaced))
+        return rc;
+    fm_verifier_forget(v);
+    *err = replaced;
+    return err->code;
+}
+
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err)
 {
     double start = fm_clock_now();
     *report = (struct fm_verify_report){.index = -1};
-    struct fm_verifier v = {.run = run, .options = options, .report = report};
+    struct fm_verifier v = {.run = run, .options = options, .report = report, .dir = -1};
     bool directory = is_directory(options->target);
     int rc = check_options(run, options, directory, err);
+    if (!rc && directory)
+        rc = fm_file_open_directory(&v.dir, options->target, err);
     if (rc)
         return rc;
     pthread_mutex_init(&v.lock, NULL);
     rc = directory ? fm_verify_export(&v, err) : fm_verify_bundle(&v, err);
     if (!rc && options->function && report->failed == 0)
         rc = fm_verify_function(&v, err);
+    if (directory && rc != FM_ESAVED)
+        rc = check_in_place(&v, rc, err);
     tell_findings(&v);
     free(v.finding);
     free(v.served);
+    if (v.dir >= 0)
+        close(v.dir);
     pthread_mutex_destroy(&v.lock);
     report->seconds = fm_clock_now() - start;
     if (!rc && v.lost.code) {

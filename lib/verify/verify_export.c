@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -62,8 +61,7 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
     size_t size;
     cJSON *json = NULL;
     const char *layout = NULL;
-    int rc = fm_file_slurp_in(j->v->options->target, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text,
-                              &size, err);
+    int rc = fm_file_slurp_at(j->v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text, &size, err);
     if (rc)
         return fm_within(err, "no export of fm-pack");
     rc = fm_json_tree(&json, text, size, err);
@@ -132,12 +130,7 @@ static bool is_the_hubs(const char *name)
 static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
 {
     DIR *dir;
-    int fd, rc = fm_file_open_directory(&fd, j->v->options->target, err);
-    if (rc)
-        return rc;
-    rc = fm_file_entries(&dir, fd, err);
-    close(fd);
-    if (rc)
+    if (fm_file_entries(&dir, j->v->dir, err))
         return fm_within(err, "%s", j->v->options->target);
     const struct dirent *entry;
     while ((entry = readdir(dir)))
@@ -158,7 +151,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     struct fm_err missing = {0};
     bool claims = strcmp(f->name, FM_EXPORT_JSON) == 0;
     size_t most = (size_t)f->bytes + (claims ? FM_EXPORT_MEASURED_MAX : 1);
-    int rc = fm_file_slurp_in(j->v->options->target, f->name, most, &text, &size, &missing);
+    int rc = fm_file_slurp_at(j->v->dir, f->name, most, &text, &size, &missing);
     fm_verifier_count(j->v, 1, f->bytes);
     if (rc == FM_ENOMEM || rc == FM_EIO)
         *err = missing;
@@ -191,9 +184,7 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
     const struct fm_planned_file *f = &j->plan.file[i];
     struct fm_verify_shard *s = &j->shard[i];
     struct fm_err broken = {0};
-    char *path = fm_file_join(j->v->options->target, f->name, &broken);
-    int rc = path ? fm_file_open(&s->file, path, &broken) : broken.code;
-    free(path);
+    int rc = fm_file_open_at(&s->file, j->v->dir, f->name, true, &broken);
     if (!rc) {
         s->open = true;
         rc = fm_safetensors_open(&s->st, &s->file, 0, s->file.size, &broken);

@@ -212,6 +212,35 @@ static void an_export_that_claims_what_cannot_be_is_malformed(void **unused)
     assert_non_null(strstr(verify_found, "model-00001-of-"));
 }
 
+/* As fm-pack --export --force does it, while the weights are read. */
+static void replace_once(void *self, const char *stage, uint64_t done, uint64_t total,
+                         const char *unit)
+{
+    bool *replaced = self;
+    (void)stage, (void)done, (void)total, (void)unit;
+    if (!*replaced)
+        verify_run("mv %1$s %1$s-old && mv %1$s-new %1$s && rm -r %1$s-old", scratch("copy"));
+    *replaced = true;
+}
+
+static void an_export_that_is_replaced_meanwhile_is_not_judged(void **unused)
+{
+    (void)unused;
+    bool replaced = false;
+    const char *to = scratch("copy");
+    verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
+    verify_copy_dir(verify_dir_of(&fm_layout_padded), scratch("copy-new"));
+    verify_progress = (struct fm_progress){.report = replace_once, .self = &replaced};
+    assert_int_equal(verify(to, verify_bundle), FM_EIO);
+    verify_progress = (struct fm_progress){0};
+    assert_true(replaced);
+    assert_non_null(strstr(verify_said.text, "copy' was replaced while it was read"));
+    assert_string_equal(verify_found, "");
+    assert_int_equal(verify_report.failed, 0);
+    assert_int_equal(verify(to, verify_bundle), FM_OK);
+    assert_string_equal(verify_report.kind, "padded");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +252,7 @@ int main(void)
         cmocka_unit_test(a_tensor_too_many_is_named),
         cmocka_unit_test(an_export_of_another_budget_does_not_pass_for_this_one),
         cmocka_unit_test(an_export_that_claims_what_cannot_be_is_malformed),
+        cmocka_unit_test(an_export_that_is_replaced_meanwhile_is_not_judged),
     };
     return cmocka_run_group_tests(tests, verify_make_all, NULL);
 }

@@ -18,6 +18,7 @@ static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS_MAX][60
 static char verify_found[65536];
 static struct fm_err verify_said;
 static struct fm_verify_report verify_report;
+static struct fm_progress verify_progress; /* of the runs; zero: silent */
 
 static inline void verify_keep(void *self, const char *item, const char *what)
 {
@@ -32,6 +33,7 @@ static inline int verify_as(const char *target, const char *against, bool functi
     struct fm_run_options run = {.model = model,
                                  .tokens = GIVEN_MODEL "/tokens.npy",
                                  .device = "ref",
+                                 .progress = verify_progress,
                                  .memory = (uint64_t)256 << 20};
     struct fm_verify_options options = {.target = target,
                                         .against = against,
