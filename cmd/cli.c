@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -127,26 +128,45 @@ void fm_cli_text_drop(struct fm_cli_text *text)
     free(text->bytes);
 }
 
+/* FM_EPIPE, FM_EIO; what could not be written is dropped, and asked for no more.  `why`: the errno
+ * of an earlier write, or 0. */
+static int flush_stdout(int why, struct fm_err *err)
+{
+    bool lost = ferror(stdout) != 0;
+    if (fflush(stdout))
+        why = errno;
+    if (!lost && !why)
+        return FM_OK;
+    __fpurge(stdout);
+    clearerr(stdout);
+    return fm_fail(err, why == EPIPE ? FM_EPIPE : FM_EIO, "cannot write standard output%s%s",
+                   why ? ": " : "", why ? strerror(why) : "");
+}
+
+static int print_report(const struct fm_cli *cli, const cJSON *report, struct fm_err *err)
+{
+    int rc = fm_report_write(report, cli->tool, cli->report, cli->force, err);
+    return fm_cli_settle_side("--report", cli->report, rc, err);
+}
+
+/* A report in a file comes last: where standard output fails, the run has no result to report. */
 static int print_result(const struct fm_cli *cli, const char *text, const cJSON *report,
                         struct fm_err *err)
 {
     bool stream = cli->run.output && strcmp(cli->run.output, "-") == 0 && !cli->dry_run;
+    bool first = cli->report && strcmp(cli->report, "-") == 0;
     FILE *out = stream ? stderr : stdout;
-    if (cli->report &&
-        fm_cli_settle_side("--report", cli->report,
-                           fm_report_write(report, cli->tool, cli->report, cli->force, err), err))
+    if (first && print_report(cli, report, err))
         return err->code;
-    if (!cli->json) {
-        if (!stream || !cli->quiet)
-            fputs(text, out);
-        return FM_OK;
-    }
-    char *json = fm_report_json(report, err);
-    if (!json)
+    char *json = cli->json ? fm_report_json(report, err) : NULL;
+    if (cli->json && !json)
         return err->code;
-    fputs(json, out);
+    bool silent = !json && stream && cli->quiet;
+    int why = !silent && fputs(json ? json : text, out) < 0 && !stream ? errno : 0;
     free(json);
-    return FM_OK;
+    if (flush_stdout(why, err))
+        return err->code;
+    return cli->report && !first ? print_report(cli, report, err) : FM_OK;
 }
 
 int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,
@@ -163,23 +183,6 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
     free(text->bytes);
     cJSON_Delete(report);
     return rc;
-}
-
-static int flush_stdout(const struct fm_cli *cli, int code)
-{
-    bool lost = ferror(stdout) != 0;
-    int why = 0;
-    if (fflush(stdout) != 0) {
-        lost = true;
-        why = errno;
-    }
-    if (!lost)
-        return code;
-    if (why == EPIPE)
-        return FM_EPIPE;
-    fprintf(stderr, "%s: cannot write standard output%s%s\n", cli->tool, why ? ": " : "",
-            why ? strerror(why) : "");
-    return code ? code : FM_EIO;
 }
 
 /* All ranks end alike: with one code, and by one signal if by any. */
@@ -211,7 +214,10 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
         fm_run_abandon();
         fm_signals_end(stop);
     }
-    code = flush_stdout(cli, code);
+    struct fm_err lost = {0};
+    if (flush_stdout(0, &lost) == FM_EIO)
+        fprintf(stderr, "%s: %s\n", cli->tool, lost.text);
+    code = code && lost.code != FM_EPIPE ? code : lost.code;
     if (code == FM_EPIPE) {
         fm_run_abandon();
         fm_signals_end(SIGPIPE);

@@ -53,7 +53,8 @@ void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
 int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err);
 
 /*
- * Print the result: `text` for people, or `report` as JSON with --json; on standard output, or
+ * Print the result, before the output has its name (lib/run/run.h, struct fm_announce): `text` for
+ * people, or `report` as JSON with --json; on standard output, which is flushed, or
  * on standard error where standard output carries the stream (then nothing for people with
  * --quiet).  --report FILE gets the JSON too, or a warning says why not.  Releases text and takes
  * report over, always.

@@ -104,12 +104,29 @@ static int look(struct fm_current *current, const struct fm_cli *cli,
     return rc;
 }
 
+struct shown {
+    const struct fm_cli *cli;
+    const struct fm_export_options *options;
+    const struct fm_export_report *report;
+};
+
+static int show_report(void *self, struct fm_err *err)
+{
+    const struct shown *s = self;
+    struct fm_cli_text text;
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    export_text(text.out, s->options, s->report);
+    return fm_cli_result(s->cli, &text, export_json(s->cli, s->options, s->report), err);
+}
+
 int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,
                  struct fm_err *err)
 {
     struct fm_export_report r = {0};
     struct fm_current current = {0};
-    struct fm_cli_text text;
+    struct shown shown = {cli, options, &r};
+    struct fm_run_options run = cli->run;
     if (cli->run.if_changed && (!cli->run.input || strcmp(cli->run.input, "-") == 0))
         return fm_fail(err, FM_EUSAGE,
                        "--if-changed reads the bundle twice, standard input only once; name "
@@ -118,9 +135,8 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
         return err->code;
     if (current.is)
         return fm_show_current(cli, &current, err);
-    if ((cli->dry_run ? fm_export_plan : fm_export)(&cli->run, options, &r, err) ||
-        fm_cli_text_open(&text, err))
-        return err->code;
-    export_text(text.out, options, &r);
-    return fm_cli_result(cli, &text, export_json(cli, options, &r), err);
+    if (cli->dry_run)
+        return fm_export_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
+    run.announce = (struct fm_announce){show_report, &shown};
+    return fm_export(&run, options, &r, err);
 }

@@ -10,42 +10,57 @@
 #include "lib/pack/pack.h"
 #include "lib/run/report.h"
 
+struct shown {
+    const struct fm_cli *cli;
+    const struct fm_pack_report *report;
+};
+
+static int show_report(void *self, struct fm_err *err)
+{
+    const struct shown *s = self;
+    const struct fm_pack_report *r = s->report;
+    struct fm_cli_text text;
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    fm_show_bytes(text.out, "weights", r->bytes_in, "read");
+    fm_show_stored(text.out, r->storage, r->bytes_in, r->bytes_weights);
+    fm_show_bytes(text.out, "bundle", r->bytes_out, r->adapter ? "adapter merged" : "no adapter");
+    fm_show_extra(text.out, &r->extra, "kept as they are, ranked by no tool");
+    fm_show_bytes(text.out, "memory", r->bytes_memory, "at the most");
+    fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r->budgets, r->layers,
+            r->experts);
+    cJSON *o = fm_report_begin("fm-pack");
+    cJSON_AddBoolToObject(o, "dry_run", s->cli->dry_run);
+    fm_report_uint(o, "bytes_in", r->bytes_in);
+    fm_show_stored_json(o, r->storage, r->bytes_in, r->bytes_weights);
+    fm_report_uint(o, "bytes_out", r->bytes_out);
+    fm_report_uint(o, "bytes_memory", r->bytes_memory);
+    fm_report_uint(o, "bytes_free", r->bytes_free);
+    fm_report_uint(o, "passes", (uint64_t)r->passes);
+    fm_report_uint(o, "layers", (uint64_t)r->layers);
+    fm_report_uint(o, "experts", (uint64_t)r->experts);
+    fm_report_uint(o, "budgets", (uint64_t)r->budgets);
+    fm_report_uint(o, "segments", (uint64_t)r->segments);
+    fm_extra_json(o, &r->extra);
+    cJSON_AddBoolToObject(o, "adapter", r->adapter);
+    fm_report_uint(o, "merged", r->merged);
+    fm_report_double(o, "seconds", r->seconds);
+    return fm_cli_result(s->cli, &text, o, err);
+}
+
 static int pack(const struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_pack_report r = {0};
-    struct fm_cli_text text;
-    if (!cli->run.model)
+    struct shown shown = {cli, &r};
+    struct fm_run_options run = cli->run;
+    if (!run.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
-    if ((cli->dry_run ? fm_pack_plan : fm_pack)(&cli->run, &r, err))
+    if (cli->dry_run)
+        return fm_pack_plan(&run, &r, err) ? err->code : show_report(&shown, err);
+    run.announce = (struct fm_announce){show_report, &shown};
+    if (fm_pack(&run, &r, err))
         return err->code;
-    if (r.current.is)
-        return fm_show_current(cli, &r.current, err);
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    fm_show_bytes(text.out, "weights", r.bytes_in, "read");
-    fm_show_stored(text.out, r.storage, r.bytes_in, r.bytes_weights);
-    fm_show_bytes(text.out, "bundle", r.bytes_out, r.adapter ? "adapter merged" : "no adapter");
-    fm_show_extra(text.out, &r.extra, "kept as they are, ranked by no tool");
-    fm_show_bytes(text.out, "memory", r.bytes_memory, "at the most");
-    fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r.budgets, r.layers,
-            r.experts);
-    cJSON *o = fm_report_begin("fm-pack");
-    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
-    fm_report_uint(o, "bytes_in", r.bytes_in);
-    fm_show_stored_json(o, r.storage, r.bytes_in, r.bytes_weights);
-    fm_report_uint(o, "bytes_out", r.bytes_out);
-    fm_report_uint(o, "bytes_memory", r.bytes_memory);
-    fm_report_uint(o, "bytes_free", r.bytes_free);
-    fm_report_uint(o, "passes", (uint64_t)r.passes);
-    fm_report_uint(o, "layers", (uint64_t)r.layers);
-    fm_report_uint(o, "experts", (uint64_t)r.experts);
-    fm_report_uint(o, "budgets", (uint64_t)r.budgets);
-    fm_report_uint(o, "segments", (uint64_t)r.segments);
-    fm_extra_json(o, &r.extra);
-    cJSON_AddBoolToObject(o, "adapter", r.adapter);
-    fm_report_uint(o, "merged", r.merged);
-    fm_report_double(o, "seconds", r.seconds);
-    return fm_cli_result(cli, &text, o, err);
+    return r.current.is ? fm_show_current(cli, &r.current, err) : FM_OK;
 }
 
 /* Which of --budget, --fit and --mask chooses; a layout that holds all members starts full. */

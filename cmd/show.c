@@ -189,16 +189,12 @@ static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *est
     return fm_cli_result(cli, &text, estimate_json(cli, estimate), err);
 }
 
-/* What each rank did; none where the process is alone. */
-static int show_ranks(cJSON **list, struct fm_comm *comm, struct fm_err *err)
+/* What each rank did; NULL where the process is alone. */
+static cJSON *list_ranks(const struct fm_comm *comm)
 {
-    int ranks = fm_comm_size(comm);
-    if (!comm)
-        return FM_OK;
-    struct fm_tally *all = fm_alloc((size_t)ranks, sizeof *all, "what ranks did", err);
-    int rc = all ? fm_comm_collect(comm, all, fm_comm_tally(comm), sizeof *all, err) : FM_ENOMEM;
-    *list = !rc ? cJSON_CreateArray() : NULL;
-    for (int r = 0; !rc && r < ranks; r++) {
+    const struct fm_tally *all = fm_comm_tallies(comm);
+    cJSON *list = all ? cJSON_CreateArray() : NULL;
+    for (int r = 0; list && r < fm_comm_size(comm); r++) {
         cJSON *o = cJSON_CreateObject();
         fm_report_uint(o, "rank", (uint64_t)r);
         cJSON_AddStringToObject(o, "host", fm_comm_host(comm, r));
@@ -206,10 +202,9 @@ static int show_ranks(cJSON **list, struct fm_comm *comm, struct fm_err *err)
         fm_report_double(o, "seconds_computing", all[r].computing);
         fm_report_double(o, "seconds_waiting", all[r].waiting);
         fm_report_double(o, "seconds_reading", all[r].reading);
-        cJSON_AddItemToArray(*list, o);
+        cJSON_AddItemToArray(list, o);
     }
-    free(all);
-    return rc;
+    return list;
 }
 
 int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err)
@@ -228,30 +223,40 @@ int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, 
     return fm_cli_result(cli, &text, o, err);
 }
 
+struct shown {
+    const struct fm_cli *cli;
+    const struct fm_show_tool *tool;
+};
+
+static int show_report(void *self, struct fm_err *err)
+{
+    const struct shown *shown = self;
+    const struct fm_show_tool *tool = shown->tool;
+    struct fm_cli_text text;
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    tool->text(text.out, tool->report);
+    cJSON *json = tool->json(tool->report), *ranks = list_ranks(shown->cli->run.comm);
+    if (ranks)
+        cJSON_AddItemToObject(json, "ranks", ranks);
+    return fm_cli_result(shown->cli, &text, json, err);
+}
+
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
 {
     struct fm_estimate estimate = {0};
-    struct fm_cli_text text;
-    bool speaks = fm_comm_rank(cli->run.comm) == 0;
+    struct shown shown = {cli, tool};
+    struct fm_run_options run = cli->run;
+    bool speaks = fm_comm_rank(run.comm) == 0;
     if (cli->dry_run)
-        return !tool->run(&cli->run, tool->options, tool->report, &estimate, err) && speaks
+        return !tool->run(&run, tool->options, tool->report, &estimate, err) && speaks
                    ? show_estimate(cli, &estimate, err)
                    : err->code;
-    if ((speaks && fm_run_check_stream(&cli->run, err)) ||
-        tool->run(&cli->run, tool->options, tool->report, NULL, err))
+    run.announce = (struct fm_announce){show_report, &shown};
+    if ((speaks && fm_run_check_stream(&run, err)) ||
+        tool->run(&run, tool->options, tool->report, NULL, err))
         return err->code;
-    if (tool->current->is)
-        return speaks ? fm_show_current(cli, tool->current, err) : FM_OK;
-    cJSON *ranks = NULL;
-    if (show_ranks(&ranks, cli->run.comm, err) || !speaks || fm_cli_text_open(&text, err)) {
-        cJSON_Delete(ranks);
-        return err->code;
-    }
-    tool->text(text.out, tool->report);
-    cJSON *json = tool->json(tool->report);
-    if (ranks)
-        cJSON_AddItemToObject(json, "ranks", ranks);
-    return fm_cli_result(cli, &text, json, err);
+    return tool->current->is && speaks ? fm_show_current(cli, tool->current, err) : FM_OK;
 }
 
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)

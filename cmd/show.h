@@ -38,7 +38,8 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
 /* That an output is up to date, as the result. */
 int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err);
 
-/* With --dry-run the estimate; else the output is checked, the tool runs, its result is printed. */
+/* With --dry-run the estimate; else the output is checked and the tool runs.  Its result is printed
+ * before the output has its name. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
 /* "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to tenths of even number, as a line

@@ -129,7 +129,10 @@ bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w);
 /* The next `size` bytes of a part without data; hashed on the way.  To a pipe: part after part. */
 int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, size_t size,
                      struct fm_err *err);
-/* Every part complete, else assert: checksums, manifest, end blocks, fsync, rename. */
+/* Every part complete, else assert: checksums, manifest, end blocks, fsync.  The bundle is whole
+ * and has no name yet. */
+int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err);
+/* That, unless it was done, and the rename.  Releases w, in failure too. */
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err);
 void fm_bundle_abandon(struct fm_bundle_writer *w); /* NULL is fine */
 

@@ -49,6 +49,7 @@ struct fm_bundle_writer {
     size_t next;     /* first slot that is not written */
     uint64_t end;    /* offset of the two zero blocks */
     char *copy;      /* COPY_BYTES */
+    bool complete;   /* on the disk */
 };
 
 static bool is_appended(const struct slot *s)
@@ -445,7 +446,7 @@ static int write_ends(struct fm_bundle_writer *w, struct fm_err *err)
     return rc ? rc : put(w, w->end, zeros, sizeof zeros, err);
 }
 
-int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
+int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err)
 {
     for (size_t i = 0; i < w->slots; i++) {
         struct slot *s = &w->slot[i];
@@ -456,6 +457,15 @@ int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
         s->known = true;
     }
     int rc = write_ends(w, err);
+    if (!rc)
+        rc = fm_output_flush(&w->out, err);
+    w->complete = !rc;
+    return rc;
+}
+
+int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    int rc = w->complete ? FM_OK : fm_bundle_complete(w, err);
     if (!rc)
         rc = fm_output_commit(&w->out, err);
     fm_bundle_abandon(w);

@@ -105,6 +105,8 @@ int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm
 /* Anywhere in a seekable output; safe from several threads at once. */
 int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, size_t size,
                        struct fm_err *err);
+/* All bytes that were written are on the disk, still without a name. */
+int fm_output_flush(const struct fm_output *o, struct fm_err *err);
 /* fsync, close, rename, fsync the directory: the output now exists. */
 int fm_output_commit(struct fm_output *o, struct fm_err *err);
 /* The end: commit where what was written is whole (`rc` FM_OK), else abandon.  The first failure.

@@ -227,10 +227,15 @@ out:
     return rc;
 }
 
+int fm_output_flush(const struct fm_output *o, struct fm_err *err)
+{
+    return fm_temporary_flush(o->fd, name_of(o), err);
+}
+
 int fm_output_commit(struct fm_output *o, struct fm_err *err)
 {
     assert(o->fd >= 0);
-    int rc = fm_temporary_flush(o->fd, name_of(o), err);
+    int rc = fm_output_flush(o, err);
     int fd = o->fd;
     o->fd = -1;
     if (close(fd) != 0 && !rc)

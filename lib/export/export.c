@@ -219,14 +219,27 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     return rc;
 }
 
+struct timed {
+    const struct fm_run_options *run;
+    struct fm_export_report *report;
+    double began;
+};
+
+static int announce(void *self, struct fm_err *err)
+{
+    const struct timed *t = self;
+    t->report->seconds = fm_clock_now() - t->began;
+    return fm_run_announce(t->run, err);
+}
+
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err)
 {
-    double start = fm_clock_now();
+    struct timed timed = {run, report, fm_clock_now()};
+    struct fm_run_options own = *run;
+    own.announce = (struct fm_announce){announce, &timed};
     *report = (struct fm_export_report){0};
-    int rc = export(run, options, true, NULL, report, err);
-    report->seconds = fm_clock_now() - start;
-    return rc;
+    return export(&own, options, true, NULL, report, err);
 }
 
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,

@@ -190,6 +190,8 @@ static int write_directory(struct writer *w, struct fm_err *err)
     if (!rc)
         rc = fm_file_unchanged(&w->plan->from->bundle.file, err);
     if (!rc)
+        rc = fm_run_announce(w->run, err);
+    if (!rc)
         rc = fm_outdir_commit(&w->dir, err);
     fm_outdir_abandon(&w->dir);
     fm_replaced_close(&old);
@@ -318,6 +320,8 @@ static int write_stream(struct writer *w, struct fm_err *err)
         rc = fm_output_write(&w->out, zeros, sizeof zeros, err);
     if (!rc)
         rc = fm_output_commit(&w->out, err);
+    if (!rc)
+        rc = fm_run_announce(w->run, err);
     fm_output_abandon(&w->out);
     fm_hasher_free(w->hasher);
     return rc;

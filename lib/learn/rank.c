@@ -415,8 +415,7 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
         rc = fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err);
     if (!rc) {
         struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
-        rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RANK, manifest, NULL,
-                            &task->dir, &member, 1, err);
+        rc = fm_stage_write(task->run, FM_STAGE_RANK, manifest, NULL, &task->dir, &member, 1, err);
         manifest = NULL;
     }
     cJSON_Delete(manifest);
@@ -531,9 +530,11 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     rc = gather(s, err);
     if (!rc)
         rc = fm_task_same_weights(task, err);
+    if (!rc)
+        rc = fm_comm_share_tallies(task->run->comm, err);
+    report->seconds = fm_clock_now() - task->began;
     if (!rc && fm_comm_rank(task->run->comm) == 0)
         rc = finish(s, order, batch, report, err);
-    report->seconds = fm_clock_now() - task->began;
     rc = fm_comm_agree(task->run->comm, rc, err);
     if (!rc)
         fm_task_forget(task, TOOL);

@@ -397,8 +397,7 @@ static int write_stream(struct recovery *r, struct fm_err *err)
         rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
     member[1].data = adapter;
     if (!rc) {
-        rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_RECOVER, manifest,
-                            &task->in, NULL, member, 2, err);
+        rc = fm_stage_write(task->run, FM_STAGE_RECOVER, manifest, &task->in, NULL, member, 2, err);
         manifest = NULL;
     }
     cJSON_Delete(manifest);
@@ -443,6 +442,10 @@ static int make_all(struct recovery *r, struct fm_recover_report *report, struct
     int rc = run_all(r, report, err);
     if (!rc)
         rc = fill_report(r, report, err);
+    rc = fm_comm_agree(r->task.run->comm, rc, err);
+    if (!rc)
+        rc = fm_comm_share_tallies(r->task.run->comm, err);
+    report->seconds = fm_clock_now() - r->task.began;
     return rc || fm_comm_rank(r->task.run->comm) != 0 ? rc : write_stream(r, err);
 }
 
@@ -470,7 +473,6 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     report->current = r.current;
     if (!rc && !r.current.is)
         rc = make_all(&r, report, err);
-    report->seconds = fm_clock_now() - r.task.began;
     rc = fm_comm_agree(run->comm, rc, err);
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);

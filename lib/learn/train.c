@@ -402,8 +402,7 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
                              fm_model_dtype(task->model), manifest, &frame, &size, err);
     if (!rc) {
         struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
-        rc = fm_stage_write(task->run->output, task->run->force, FM_STAGE_TRAIN, manifest,
-                            &task->in, NULL, &member, 1, err);
+        rc = fm_stage_write(task->run, FM_STAGE_TRAIN, manifest, &task->in, NULL, &member, 1, err);
         manifest = NULL;
     }
     cJSON_Delete(manifest);
@@ -430,9 +429,12 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
         rc = run_all(t, report, err);
     if (!rc)
         fill_report(report, t);
+    rc = fm_comm_agree(t->task.run->comm, rc, err);
     if (!rc)
-        rc = fm_comm_rank(t->task.run->comm) == 0 ? write_stream(t, report, err) : FM_OK;
+        rc = fm_comm_share_tallies(t->task.run->comm, err);
     report->seconds = fm_clock_now() - t->task.began;
+    if (!rc && fm_comm_rank(t->task.run->comm) == 0)
+        rc = write_stream(t, report, err);
     rc = fm_comm_agree(t->task.run->comm, rc, err);
     if (!rc)
         fm_task_forget(&t->task, TOOL);

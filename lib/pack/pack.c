@@ -398,12 +398,16 @@ int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, str
         rc = plan(&p, err);
     if (!rc && needed)
         rc = to_pipe(&p) ? write_pipe(&p, err) : write_file(&p, err);
+    if (!rc && needed)
+        rc = fm_bundle_complete(p.writer, err);
+    report->seconds = fm_clock_now() - start;
+    if (!rc && needed)
+        rc = fm_run_announce(run, err);
     if (!rc && needed) {
         rc = fm_bundle_finish(p.writer, err);
         p.writer = NULL;
     }
     release(&p);
-    report->seconds = fm_clock_now() - start;
     return rc;
 }
 

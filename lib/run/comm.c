@@ -26,7 +26,7 @@ struct fm_comm {
     struct fm_wire_part *send, *recv; /* (size) */
     int agreed;                       /* what the last agreement was */
     struct fm_err over;               /* the error that ended all talk */
-    struct fm_tally tally;
+    struct fm_tally tally, *tallies;  /* (size), once they were shared */
 };
 
 /* ---- the launcher ---- */
@@ -80,6 +80,7 @@ static void drop(struct fm_comm *c)
     free(c->codes);
     free(c->send);
     free(c->recv);
+    free(c->tallies);
     free(c);
 }
 
@@ -172,6 +173,21 @@ struct fm_tally *fm_comm_tally(struct fm_comm *c)
 {
     static struct fm_tally nobody;
     return c ? &c->tally : &nobody;
+}
+
+int fm_comm_share_tallies(struct fm_comm *c, struct fm_err *err)
+{
+    if (!c)
+        return FM_OK;
+    if (!c->tallies)
+        c->tallies = fm_alloc((size_t)c->size, sizeof *c->tallies, "what ranks did", err);
+    int rc = fm_comm_agree(c, c->tallies ? FM_OK : err->code, err);
+    return rc ? rc : fm_comm_collect(c, c->tallies, &c->tally, sizeof c->tally, err);
+}
+
+const struct fm_tally *fm_comm_tallies(const struct fm_comm *c)
+{
+    return c ? c->tallies : NULL;
 }
 
 /* ceil(n rank / size), without an overflow. */

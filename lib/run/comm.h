@@ -59,6 +59,9 @@ struct fm_tally {
     double computing, waiting, reading; /* seconds: in sweeps; for other ranks; for weights */
 };
 struct fm_tally *fm_comm_tally(struct fm_comm *comm);
+/* Every rank has every rank's from now on, (size); NULL before, and where alone. */
+int fm_comm_share_tallies(struct fm_comm *comm, struct fm_err *err);
+const struct fm_tally *fm_comm_tallies(const struct fm_comm *comm);
 
 /* The pieces [*first, *first + *count) of n that are a rank's: as even as can be, in order of rank;
  * rank 0 has one before any other has. */

@@ -146,6 +146,11 @@ int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *f
                    has);
 }
 
+int fm_run_announce(const struct fm_run_options *run, struct fm_err *err)
+{
+    return run->announce.say ? run->announce.say(run->announce.self, err) : FM_OK;
+}
+
 void fm_run_abandon(void)
 {
     fm_file_remove_temporaries();

@@ -39,6 +39,16 @@ struct fm_progress {
     void *self;
 };
 
+/*
+ * Called once, by the process that writes the result, when that is whole on the disk and has no
+ * name yet, to say what it is: the report of the run is filled.  Where it fails, nothing appears
+ * under the result's name, and the run can be started again as it was.
+ */
+struct fm_announce {
+    int (*say)(void *self, struct fm_err *err); /* NULL: nothing is said */
+    void *self;
+};
+
 struct fm_run_options {
     const char *model;                      /* --model DIR */
     const char *tokens;                     /* --tokens FILE[:WEIGHT] */
@@ -70,6 +80,7 @@ struct fm_run_options {
     bool if_changed;          /* run only where the output is not of the same inputs and options */
     const char *state;        /* --state FILE, or NULL */
     struct fm_progress progress;
+    struct fm_announce announce;
     const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
     struct fm_comm *comm;   /* the ranks that make this run together; NULL: alone */
 };
@@ -116,6 +127,9 @@ int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *f
 
 /* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
 void fm_run_abandon(void);
+
+/* run->announce, where there is one. */
+int fm_run_announce(const struct fm_run_options *run, struct fm_err *err);
 
 /* Nothing where the caller wants no progress. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,

@@ -377,7 +377,7 @@ void fm_stage_parts_release(struct fm_stage_parts *p)
     *p = (struct fm_stage_parts){0};
 }
 
-int fm_stage_write(const char *path, bool force, enum fm_stage stage, cJSON *manifest,
+int fm_stage_write(const struct fm_run_options *run, enum fm_stage stage, cJSON *manifest,
                    const struct fm_bundle *in, const struct fm_hfdir *dir,
                    const struct fm_stage_member *member, size_t members, struct fm_err *err)
 {
@@ -388,9 +388,15 @@ int fm_stage_write(const char *path, bool force, enum fm_stage stage, cJSON *man
         cJSON_Delete(manifest);
         return rc;
     }
-    rc = fm_bundle_begin(&writer, path, force, manifest, parts.part, parts.parts, err);
+    rc = fm_bundle_begin(&writer, run->output, run->force, manifest, parts.part, parts.parts, err);
+    if (!rc)
+        rc = fm_bundle_complete(writer, err);
+    if (!rc)
+        rc = fm_run_announce(run, err);
     if (!rc)
         rc = fm_bundle_finish(writer, err);
+    else
+        fm_bundle_abandon(writer);
     fm_stage_parts_release(&parts);
     return rc;
 }

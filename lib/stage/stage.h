@@ -18,7 +18,7 @@
  *     fm_stage_history(manifest, "fm-train", options, fm_provenance_tokens(&calib), result, &err);
  *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir, config), dtype,
  *                     manifest, &frame, &size, &err);
- *     fm_stage_write(run->output, run->force, FM_STAGE_TRAIN, manifest, &in, NULL,
+ *     fm_stage_write(run, FM_STAGE_TRAIN, manifest, &in, NULL,
  *                    &(struct fm_stage_member){FM_MEMBER_MASKS, frame, size}, 1, &err);
  *
  * A stage that runs again replaces what it made, and what later stages made of that is dropped.
@@ -37,6 +37,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/model/model.h"
+#include "lib/run/run.h"
 #include "lib/stage/others.h"
 
 enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK };
@@ -135,8 +136,8 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
 int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err);
 void fm_stage_parts_release(struct fm_stage_parts *p); /* zeroed struct is fine */
 
-/* Collect, write, commit.  Takes manifest over, in failure too. */
-int fm_stage_write(const char *path, bool force, enum fm_stage stage, cJSON *manifest,
+/* Collect, write to run->output, announce, commit.  Takes manifest over, in failure too. */
+int fm_stage_write(const struct fm_run_options *run, enum fm_stage stage, cJSON *manifest,
                    const struct fm_bundle *in, const struct fm_hfdir *dir,
                    const struct fm_stage_member *member, size_t members, struct fm_err *err);
 

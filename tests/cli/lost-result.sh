@@ -1,0 +1,32 @@
+# Where the result cannot be printed the run fails, and there is nothing under the output's name: the
+# same command runs again.
+# shellcheck source=tests/cli/family.bash
+. "$(dirname "$0")/family.bash"
+family saliency
+mkdir in && mv ranked trained family.fm in
+model=(-q --model "$odd" --tokens "$odd/tokens.npy")
+again() { # again COMMAND...: its output is `out`
+    local full closed json report last
+    "$@" 2>>said >/dev/full
+    full=$?
+    "$@" 2>>said >&-
+    closed=$?
+    "$@" --json 2>>said >/dev/full
+    json=$?
+    "$@" --report - 2>>said >/dev/full
+    report=$?
+    "$@" --report side.json 2>>said >/dev/full
+    echo "$1 $full $closed $json $report $?: $(find . -maxdepth 1 -name '*out*' -o -name side.json | wc -l) files"
+    "$@" --report side.json 2>>said >/dev/null
+    last=$?
+    echo "again: status $last, $(find . -maxdepth 1 -name out -o -name side.json | wc -l) files"
+    rm -rf out side.json
+}
+again fm-rank "${model[@]}" -o out
+again fm-rank "${model[@]}" -o out --state state
+again fm-train "${model[@]}" --method uniform --budget-step 0.5 -o out in/ranked
+again fm-recover "${model[@]}" --steps 1 -o out in/trained
+again fm-pack -q --model "$odd" -o out in/trained
+again fm-pack -q --export out --budget 0.4 in/family.fm
+grep -v 'saw no token' said | sort | uniq -c | sed 's/^ *//'
+find . -mindepth 1 -maxdepth 1 | sort
