@@ -173,7 +173,9 @@ replays
 wait -f $(jobs -p)
 
 passed=$(count passed) failed=$(count failed) skipped=$(count skipped)
-echo "$passed passed, $failed failed, $skipped skipped"
+# The vector units that the tests used (fm(7), FM_ISA).
+units=$("$BUILD/tests/unit/test_isa" level 2>/dev/null) || units="vector units unknown: no test_isa"
+echo "$passed passed, $failed failed, $skipped skipped ($units)"
 [ "$failed" = 0 ] || sed 's/^/failed: /' "$scratch/failed"
 if [ $((passed + failed)) = 0 ]; then
     echo "run.sh: no test ran (pattern '$pattern')" >&2
