@@ -181,7 +181,7 @@ static const struct fm_cli_option own[] = {
     {"base-model", 0, FM_CLI_TEXT, &asked.options.base_model, "ORG/NAME",
      "name of the original model, for the model card", 0, 0, EXPORT},
     {"allow-code", 0, FM_CLI_FLAG, &asked.options.allow_code, NULL,
-     "keep Python files of the checkpoint's author beside ours", 0, 0, EXPORT},
+     "keep code of the checkpoint's author, and keys that load code", 0, 0, EXPORT},
     {"keep-extra", 0, FM_CLI_FLAG, &asked.options.keep_extra, NULL,
      "keep layers for multi-token prediction", 0, 0, EXPORT},
     {"no-check", 0, FM_CLI_FLAG, &asked.options.no_check, NULL,

@@ -7,7 +7,8 @@
  *                         special_tokens_map.json, spiece.model, sentencepiece*.model, *.tiktoken
  *     chat templates      *.jinja, chat_template.json
  *     licences, readme    LICENSE*, LICENCE*, NOTICE*, COPYING*, USE_POLICY*, README*
- *     code                *.py: what auto_map names.  It is carried and never run
+ *     code                *.py: what auto_map names.  It is carried, never run, and exported only
+ *                         where the user asks for it (lib/export/trust.h)
  *
  * Everything else stays behind, calibration data above all, unless a pattern of the user names it.
  * A link is followed to a file of the directory itself and, from a snapshot of a Hugging Face cache

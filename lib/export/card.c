@@ -13,6 +13,7 @@
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "lib/export/runtimes.h"
+#include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
 /* A text of any length. */
@@ -328,12 +329,30 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, " --pad-multiple %" PRIu32, o->pad_multiple);
     if (o->shard_bytes)
         fm_text_printf(t, " --shard-size %" PRIu64, o->shard_bytes);
+    if (o->allow_code)
+        fm_text_printf(t, " --allow-code");
     if (o->keep_extra)
         fm_text_printf(t, " --keep-extra");
     if (o->base_model)
         fm_text_printf(t, " --base-model %s", o->base_model);
     fm_text_printf(t, " family.fm\n    fm-verify DIR --against family.fm\n\n"
                       "`family.fm` is the bundle that holds the family (suite fm, fm-pack(1)).\n");
+}
+
+/* What of the author's was kept. */
+static void say_code(struct fm_text *t, const struct fm_exportplan *p)
+{
+    char names[FM_CODE_NAMES_BYTES];
+    size_t next = 0;
+    if (!fm_trust_names(p, FM_CODE_KEPT, &next, names))
+        return;
+    fm_text_printf(t,
+                   "\n## Code\n\n%sThis is the original author's code, or makes programs load "
+                   "code or another model:\n",
+                   p->options.layout->code ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
+    do
+        fm_text_printf(t, "%s\n", names);
+    while (fm_trust_names(p, FM_CODE_KEPT, &next, names));
 }
 
 int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
@@ -362,11 +381,6 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     say_runtimes(&t, p);
     say_data(&t, p);
     say_command(&t, p);
-    if (p->options.allow_code && p->code.count > 0)
-        fm_text_printf(&t,
-                       "\n## Code\n\n`" FM_EXPORT_MODELING
-                       "` is the fm suite's.  These files are the "
-                       "original author's, and run\nwhere `trust_remote_code` is given: %s\n",
-                       p->code.names);
+    say_code(&t, p);
     return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
 }

@@ -35,7 +35,7 @@ struct fm_export_options {
     bool load_cap;        /* of the family, members with budgets from load_low to load_high alone */
     double load_low, load_high;
     uint32_t pad_multiple;  /* widths are rounded up to it, and to that of the training; 0: 1 */
-    bool allow_code;        /* of layouts that need trust: the author's code is kept */
+    bool allow_code;        /* the author's code is kept, and what loads it (trust.h) */
     bool keep_extra;        /* tensors of no decoder layer come along, where the layout can */
     bool no_check;          /* weights are not held to the bundle's digests as they pass */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */

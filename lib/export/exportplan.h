@@ -62,12 +62,22 @@ struct fm_planned_widths {
                                    fm_export_report */
 };
 
-/* Files of the checkpoint's author that Python would run, or that name such: left out, or kept with
- * options.allow_code (lib/export/trust.h). */
+/* What of the checkpoint's author an export left out or kept (lib/export/trust.h). */
+enum fm_code_fate {
+    FM_CODE_LEFT, /* code, or what makes a program load code or another model */
+    FM_CODE_KEPT  /* the same, with options.allow_code */
+};
+
+#define FM_CODE_NAME_BYTES 192
+#define FM_CODES_MAX 256
+
 struct fm_planned_code {
-    int count;
-    bool tokenizer;  /* one is the tokenizer's */
-    char names[512]; /* as many as fit: "a.py, b.py" */
+    struct fm_code_item {
+        enum fm_code_fate fate;
+        char name[FM_CODE_NAME_BYTES]; /* "helper.py", "tokenizer_config.json: auto_map" */
+    } * item;
+    size_t items, capacity;
+    bool tokenizer; /* one that was left out is the tokenizer's */
 };
 
 struct fm_exportplan {

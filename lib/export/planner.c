@@ -30,11 +30,6 @@ int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
     if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
         return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
                        o->load_low, o->load_high);
-    if (o->allow_code && !o->layout->code)
-        return fm_fail(err, FM_EUSAGE,
-                       "--allow-code: layout %s needs no trust and carries all files of the "
-                       "checkpoint; leave it out",
-                       o->layout->name);
     if (o->keep_extra && !o->layout->extra) {
         char able[64];
         fm_layouts_extra(able, sizeof able);

@@ -148,7 +148,8 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
     cJSON *json = NULL;
     struct fm_text t = {0};
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
-    if (!has_modules(p, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
+    if (p->options.allow_code &&
+        !has_modules(p, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
         fm_text_printf(&t, "{}");
         fm_texts_set(e, "auto_map", &t);
     }
@@ -238,7 +239,8 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     if (!text)
         return err->code;
     memcpy(text, p->from->config_text, size);
-    if (p->options.layout->config)
+    e.rc = fm_trust_config(p, &text, &size, err);
+    if (!e.rc && p->options.layout->config)
         p->options.layout->config(&e, p);
     leave_extra(&e, p);
     set_plain(&e, p);
@@ -363,13 +365,13 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
 {
     fm_trust_begin(p);
     int rc = add_config(p, err);
-    if (!rc)
-        rc = fm_card_plan(p, err);
     if (!rc && p->options.layout->code)
         rc = add_modeling(p, err);
     for (size_t i = 0; i < p->from->bundle.members && !rc; i++)
         if (strncmp(p->from->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) ==
             0)
             rc = add_carried(p, &p->from->bundle.member[i], err);
+    if (!rc)
+        rc = fm_card_plan(p, err); /* which names the code that is kept */
     return rc ? rc : add_export_json(p, err);
 }

@@ -1,46 +1,133 @@
 /*
  * A safe checkpoint became one that runs its author's code: nothing of it ran without trust, our
- * modelling file asked for trust, and with it theirs ran too.
+ * modelling file asked for trust, and with it theirs ran too.  Then custom_pipelines did the same
+ * where auto_map was gone.  The lists below are of what the loaders' sources read (transformers
+ * 5.23, vLLM 0.33, SGLang 0.5.23, ModelScope 1.40, sentence-transformers 6.2, peft 0.21).
  */
 #include "lib/export/trust.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
+#include "lib/base/mem.h"
 
-static bool ends_with(const char *name, const char *tail)
-{
-    size_t n = strlen(name), t = strlen(tail);
-    return n >= t && strcmp(name + n - t, tail) == 0;
-}
+/* Keys by which a program runs code or takes another model, as fnmatch(3) has them. */
+static const char *const loading[] = {
+    "auto_map",                 /* classes of a Python file here or in another repository */
+    "custom_pipelines",         /* transformers: the same for pipeline() */
+    "custom_generate",          /* transformers: the same for generate() */
+    "trust_remote_code",        /* as an argument of somebody's from_pretrained() */
+    "*attn_implementation*",    /* transformers: attention from a kernel on the hub */
+    "*experts_implementation*", /* transformers: the same for experts */
+    "kernel_config",            /* transformers: the same for any layer */
+    "transformers_weights",     /* transformers: another file of weights */
+    "*name_or_path",            /* another model: a base, a verifier, a tokenizer of audio; and the
+                                   repository in which from_config() looks for classes */
+    "speculators_config",       /* vLLM: serve the model that it names */
+    "audio_tokenizer",          /* transformers: a class and a model for it */
+    "plugins",                  /* ModelScope: install and import these packages */
+    "allow_remote",             /* ModelScope: import Python files of the directory */
+    NULL};
 
-bool fm_trust_is_code(const char *name)
-{
-    return ends_with(name, ".py");
-}
+/* Files that are code, or that are there to name code or another model. */
+static const char *const code[] = {
+    "*.py", "*.pyc", "*.pyd", "*.so", "*.pkl", "adapter_config.json", "modules.json", NULL};
 
-/* Does an object inside of `json` have an auto_map? */
-static bool has_map_inside(const cJSON *json)
+/* Keys of these are words of a language, and no program looks for settings among them. */
+static const char *const vocabulary[] = {"tokenizer.json", "vocab.json", "added_tokens.json",
+                                         "tekken.json", NULL};
+
+/* ModelScope's configuration.json names classes under many keys; these two name none. */
+static const char *const modelscope[] = {"framework", "task", NULL};
+
+static bool is_one_of(const char *const *pattern, const char *name)
 {
-    const cJSON *v;
-    cJSON_ArrayForEach(v, json)
-    {
-        if (cJSON_GetObjectItemCaseSensitive(v, "auto_map") || has_map_inside(v))
+    for (; *pattern; pattern++)
+        if (fnmatch(*pattern, name, 0) == 0)
             return true;
-    }
     return false;
 }
 
-/* Note a name for fm_trust_tell. */
-static void note(struct fm_exportplan *p, const char *name)
+/* ---- notes ---- */
+
+/* Once for each name. */
+static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *file, const char *key,
+                struct fm_err *err)
 {
-    size_t n = strlen(p->code.names);
-    snprintf(p->code.names + n, sizeof p->code.names - n, "%s%s", n ? ", " : "", name);
-    p->code.count++;
+    struct fm_planned_code *c = &p->code;
+    struct fm_code_item new = {.fate = fate};
+    snprintf(new.name, sizeof new.name, "%s%s%.64s", file, key ? ": " : "", key ? key : "");
+    for (size_t i = 0; i < c->items; i++)
+        if (strcmp(c->item[i].name, new.name) == 0)
+            return FM_OK;
+    if (c->items == FM_CODES_MAX)
+        return fm_fail(err, FM_ECONFIG,
+                       "%s: more than %d files and keys of the checkpoint would be left out or are "
+                       "code; remove them from the checkpoint",
+                       p->from->bundle.file.path, FM_CODES_MAX);
+    if (c->items == c->capacity) {
+        size_t capacity = c->capacity ? 2 * c->capacity : 8;
+        if (fm_grow((void **)&c->item, capacity, sizeof *c->item, "the list of code", err))
+            return err->code;
+        c->capacity = capacity;
+    }
+    c->item[c->items++] = new;
+    return FM_OK;
 }
+
+/* Code, or what loads it. */
+static int note_code(struct fm_exportplan *p, const char *file, const char *key, struct fm_err *err)
+{
+    bool kept = p->options.allow_code;
+    if (!kept &&
+        (strncmp(file, "tokenization_", 13) == 0 ||
+         (key && strcmp(file, "tokenizer_config.json") == 0 && strcmp(key, "auto_map") == 0)))
+        p->code.tokenizer = true;
+    return note(p, kept ? FM_CODE_KEPT : FM_CODE_LEFT, file, key, err);
+}
+
+/* ---- keys ---- */
+
+struct reading {
+    struct fm_exportplan *plan;
+    const char *file;
+    bool replaces_map;  /* its auto_map becomes that of our modelling file */
+    struct fm_err *err; /* of a note; what came first */
+    int rc;
+};
+
+static bool stays(void *self, const char *key, int depth)
+{
+    struct reading *r = self;
+    bool modelscopes = depth == 1 && strcmp(r->file, "configuration.json") == 0;
+    if (!is_one_of(loading, key) && !(modelscopes && !is_one_of(modelscope, key)))
+        return true;
+    if (r->replaces_map && depth == 1 && r->plan->options.allow_code &&
+        strcmp(key, "auto_map") == 0)
+        return true;
+    if (!r->rc)
+        r->rc = note_code(r->plan, r->file, key, r->err);
+    return r->plan->options.allow_code;
+}
+
+static int prune(struct fm_exportplan *p, const char *file, char **text, size_t *size,
+                 struct fm_err *err)
+{
+    struct reading r = {.plan = p, .file = file, .err = err};
+    r.replaces_map = p->options.layout->code && strcmp(file, "config.json") == 0;
+    int rc = fm_jsonedit_prune(text, size, stays, &r, err);
+    return rc ? rc : r.rc;
+}
+
+int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size, struct fm_err *err)
+{
+    return prune(p, "config.json", text, size, err);
+}
+
+/* ---- files ---- */
 
 static int add_as_it_is(struct fm_exportplan *p, const char *name, const struct fm_member *m,
                         struct fm_err *err)
@@ -51,82 +138,81 @@ static int add_as_it_is(struct fm_exportplan *p, const char *name, const struct 
     return rc;
 }
 
-/* A config without its auto_map; one that we cannot read, or that has others deeper, stays behind.
- */
-static int add_config(struct fm_exportplan *p, const char *name, const struct fm_member *m,
-                      struct fm_err *err)
+/* A file without those keys; one that cannot be read is left out whole. */
+static int add_json(struct fm_exportplan *p, const char *name, const struct fm_member *m,
+                    struct fm_err *err)
 {
     void *data = NULL;
     size_t size = 0;
-    cJSON *json = NULL;
-    struct fm_err unread = {0};
-    const struct fm_jsonedit none = {"auto_map", "{}"};
     int rc = fm_bundle_read(&p->from->bundle, m, &data, &size, err);
     if (rc)
         return rc;
     char *text = data;
-    bool readable = !fm_json_tree(&json, text, size, &unread) && cJSON_IsObject(json);
-    const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "auto_map");
-    bool left = !readable || has_map_inside(json);
-    if (left || map)
-        note(p, name);
-    if (map && cJSON_GetObjectItemCaseSensitive(map, "AutoTokenizer"))
-        p->code.tokenizer = true;
-    if (!left && !map)
-        rc = add_as_it_is(p, name, m, err);
-    else if (!left && !(rc = fm_jsonedit_set(&text, &size, &none, 1, err))) {
-        rc = fm_exportplan_add_file(p, name, text, size, size, false, err);
-        text = NULL;
-    }
-    cJSON_Delete(json);
+    struct fm_err unread = {0};
+    rc = prune(p, name, &text, &size, &unread);
+    bool unreadable = rc == FM_EFORMAT, left = unreadable && !p->options.allow_code;
+    if (unreadable)
+        rc = note_code(p, name, "cannot be read as JSON", err);
+    else if (rc)
+        *err = unread;
+    if (!rc && !left && size != m->size)
+        return fm_exportplan_add_file(p, name, text, size, size, false, err);
     free(text);
-    return rc;
-}
-
-static bool is_theirs(const char *name)
-{
-    return fm_trust_is_code(name) || strcmp(name, "adapter_config.json") == 0;
+    return rc || left ? rc : add_as_it_is(p, name, m, err);
 }
 
 void fm_trust_begin(struct fm_exportplan *p)
 {
-    const struct fm_bundle *b = &p->from->bundle;
-    p->code = (struct fm_planned_code){0};
-    for (size_t i = 0; p->options.allow_code && i < b->members; i++)
-        if (strncmp(b->member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0 &&
-            is_theirs(b->member[i].name + strlen(FM_MEMBER_CARRIED)))
-            note(p, b->member[i].name + strlen(FM_MEMBER_CARRIED));
+    p->code.items = 0;
+    p->code.tokenizer = false;
 }
 
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    bool code = is_theirs(name);
-    if (!p->options.layout->code || p->options.allow_code)
-        return add_as_it_is(p, name, m, err);
-    if (ends_with(name, "config.json") && !code)
-        return add_config(p, name, m, err);
-    if (!code)
-        return add_as_it_is(p, name, m, err);
-    note(p, name);
-    if (strncmp(name, "tokenization_", 13) == 0)
-        p->code.tokenizer = true;
-    return FM_OK;
+    size_t n = strlen(name);
+    if (is_one_of(code, name)) {
+        int rc = note_code(p, name, NULL, err);
+        return rc || !p->options.allow_code ? rc : add_as_it_is(p, name, m, err);
+    }
+    if (n > 5 && strcmp(name + n - 5, ".json") == 0 && !is_one_of(vocabulary, name))
+        return add_json(p, name, m, err);
+    return add_as_it_is(p, name, m, err);
+}
+
+/* ---- what is said ---- */
+
+bool fm_trust_names(const struct fm_exportplan *p, enum fm_code_fate fate, size_t *next,
+                    char text[FM_CODE_NAMES_BYTES])
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (; *next < p->code.items; ++*next) {
+        const struct fm_code_item *item = &p->code.item[*next];
+        if (item->fate != fate)
+            continue;
+        if (at + strlen(item->name) + 3 > FM_CODE_NAMES_BYTES)
+            break;
+        at += (size_t)snprintf(text + at, FM_CODE_NAMES_BYTES - at, "%s%s", at ? ", " : "",
+                               item->name);
+    }
+    return at > 0;
 }
 
 void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *run)
 {
-    if (p->code.count == 0)
-        return;
-    if (p->options.allow_code)
+    char names[FM_CODE_NAMES_BYTES];
+    for (size_t next = 0; fm_trust_names(p, FM_CODE_LEFT, &next, names);)
         fm_run_warn(run,
-                    "code of the checkpoint's author is in the export and runs where "
-                    "trust_remote_code is given: %s",
-                    p->code.names);
-    else
-        fm_run_warn(run, "code of the checkpoint's author is left out, with what names it: %s%s",
-                    p->code.names,
+                    "code of the checkpoint's author, and what makes programs load code or another "
+                    "model, is left out: %s%s",
+                    names,
                     p->code.tokenizer
                         ? "; AutoTokenizer may fail without it (--allow-code keeps it)"
                         : "; --allow-code keeps it");
+    for (size_t next = 0; fm_trust_names(p, FM_CODE_KEPT, &next, names);)
+        fm_run_warn(run,
+                    "code of the checkpoint's author, or what loads code or another model, is in "
+                    "the export: %s",
+                    names);
 }

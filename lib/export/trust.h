@@ -1,10 +1,17 @@
 /*
- * Whose code an export runs.  Layouts with our modelling file are loaded with trust_remote_code,
- * and giving that trusts every Python file of the directory and every auto_map.  So what the
- * checkpoint's author put there stays behind, unless --allow-code: Python files,
- * adapter_config.json (by which a loader takes another model), and of every carried *config.json
- * the auto_map, also one that names another repository.  Layouts with stock names need no trust and
- * carry all.
+ * Whose code an export runs: by default nobody's but the suite's modeling_fm.py, in every layout.
+ * transformers, vLLM, SGLang and ModelScope run the Python files of a directory, those of another
+ * repository, and take another model than the directory's, when a JSON file beside the weights says
+ * so, some of them without being asked for trust.  So an export leaves out, unless --allow-code is
+ * given,
+ *
+ *   - files that Python runs (*.py, *.pyc, *.pyd, *.so, *.pkl), adapter_config.json and
+ * modules.json;
+ *   - of config.json and every other JSON file that is no vocabulary, at any depth, the keys of the
+ *     list in trust.c; of ModelScope's configuration.json all but "framework" and "task";
+ *   - a JSON file that cannot be read as strictly as json.h does.
+ *
+ * What was left out, or kept, is noted by name in plan->code.
  */
 #ifndef FM_TRUST_H
 #define FM_TRUST_H
@@ -12,16 +19,23 @@
 #include "lib/export/exportplan.h"
 #include "lib/run/run.h"
 
-/* Before all texts: note what code is kept, which the card lists. */
+#define FM_CODE_NAMES_BYTES 640
+
+/* Forget the notes of another plan. */
 void fm_trust_begin(struct fm_exportplan *p);
 
-/* Plan a carried file: as it is, without its auto_map, or not at all. */
+/* Plan a carried file: as it is, without some keys, or not at all. */
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err);
 
-/* Say as warnings what of the author's code was left behind, or kept. */
-void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *run);
+/* Take those keys out of config.json, which is *text (malloc, NUL behind). */
+int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size, struct fm_err *err);
 
-/* A name that Python would run: our modelling file, or the author's. */
-bool fm_trust_is_code(const char *name);
+/* The names of a fate, "a.py, b.py", from item *next on, as many as a sentence holds; *next moves
+ * behind them.  False: there are no more. */
+bool fm_trust_names(const struct fm_exportplan *p, enum fm_code_fate fate, size_t *next,
+                    char text[FM_CODE_NAMES_BYTES]);
+
+/* Say as warnings what of the author's code was left out, or kept. */
+void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *run);
 
 #endif

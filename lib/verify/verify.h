@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "formats/tensor/hfdir.h"
+#include "lib/export/exportplan.h"
 #include "lib/run/run.h"
 
 struct fm_verify_options {
@@ -44,11 +44,12 @@ struct fm_verify_report {
     uint64_t items;   /* members, tensors, masks, permutations looked at */
     uint64_t failed;  /* findings */
     uint64_t bytes;   /* read and hashed */
-    int codes;        /* exports: files that Python may run, and whose they are */
+    int codes;        /* exports: files that Python may run, keys by which a program loads code or
+                         another model ("config.json: auto_map"), and whose they are */
     struct fm_verify_code {
-        char name[128];
+        char name[FM_CODE_NAME_BYTES];
         bool ours;
-    } code[FM_CARRIED_MAX + 1];
+    } code[FM_CODES_MAX + 1];
     bool function;           /* computed: the fields below are set */
     double loss, loss_want;  /* mean cross-entropy of the target and of what it must equal */
     double logprob_diff_max; /* largest difference of a token's log-probability */

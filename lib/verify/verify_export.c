@@ -291,17 +291,18 @@ static int close_shards(struct fm_verify_job *j, int rc, struct fm_err *err)
     return rc;
 }
 
-/* Which files Python may run, and whose they are. */
+/* What of the directory runs as code, or makes a program load code, and whose it is. */
 static void say_code(const struct fm_verify_job *j)
 {
+    const struct fm_planned_code *c = &j->plan.code;
     struct fm_verify_report *r = j->v->report;
-    for (size_t i = 0; i < j->plan.files; i++) {
-        const char *name = j->plan.file[i].name;
-        if (!fm_trust_is_code(name) || r->codes > FM_CARRIED_MAX)
+    if (j->plan.options.layout->code)
+        r->code[r->codes++] = (struct fm_verify_code){FM_EXPORT_MODELING, true};
+    for (size_t i = 0; i < c->items; i++) {
+        if (c->item[i].fate != FM_CODE_KEPT)
             continue;
         struct fm_verify_code *code = &r->code[r->codes++];
-        snprintf(code->name, sizeof code->name, "%s", name);
-        code->ours = j->plan.options.layout->code && strcmp(name, FM_EXPORT_MODELING) == 0;
+        snprintf(code->name, sizeof code->name, "%s", c->item[i].name);
     }
 }
 

@@ -1,4 +1,4 @@
-# A stock export names classes of code only where the files of that code are carried.
+# With --allow-code a stock export names classes of code only where the files of that code are carried; without it, none.
 odd=$GOLDEN/odd-mixtral
 mkdir model
 cp "$odd"/* model
@@ -14,7 +14,9 @@ make() {
 try() {
     make
     for layout in padded uniform native; do
-        fm-pack -q -f --export "$layout" --budget 0.4 --layout "$layout" family.fm >/dev/null
+        fm-pack -q -f --export "$layout" --budget 0.4 --layout "$layout" family.fm >/dev/null 2>&1
+        grep -c auto_map "$layout/config.json"
+        fm-pack -q -f --export "$layout" --budget 0.4 --layout "$layout" --allow-code family.fm >/dev/null 2>&1
         fm-verify -q "$layout" --against family.fm >/dev/null || echo "$layout does not verify"
         echo "$1, $layout: $(grep auto_map "$layout/config.json")"
     done

@@ -1,14 +1,25 @@
-# Layouts that need trust for our modelling file run nobody else's code; --allow-code keeps it, and says so.
+# No export has the author's code, nor a key by which a program loads code or another model, unless --allow-code; what
+# is left out, or kept, is named.
 odd=$GOLDEN/odd-mixtral
 cp -rL "$odd" model && chmod -R u+w model
+sed -i 's|^{|{\n  "_name_or_path": "else/where",\n  "attn_implementation": "else/where",\
+  "auto_map": {"AutoModel": "helper.M"},\
+  "custom_pipelines": {"text-generation": {"impl": "helper.P", "pt": ["AutoModelForCausalLM"]}},\
+  "speculators_config": {"verifier": {"name_or_path": "else/where"}},\
+  "text_config": {"auto\\u005fmap": {"AutoConfig": "helper.C"}, "sub": [{"audio_tokenizer": {}}], "a": 1},|' model/config.json
 echo 'raise SystemExit("ran")' >model/tokenization_x.py
 echo 'raise SystemExit("ran")' >model/helper.py
+printf 'cos\nsystem\n(S"true"\ntR.' >model/tokenizer.pkl
 printf '{\n  "model_max_length": 64,\n  "auto_map": {"AutoTokenizer": ["tokenization_x.X", null]}\n}\n' \
     >model/tokenizer_config.json
 printf '{"auto_map": {"AutoProcessor": "else/where--processing_y.Y"}}\n' >model/processor_config.json
-printf '{"feature_extractor": {"auto_map": {"A": "b.C"}}}\n' >model/preprocessor_config.json
+printf '{"feature_extractor": {"auto_map": {"A": "b.C"}, "size": 7}}\n' >model/preprocessor_config.json
 printf '{"base_model_name_or_path": "else/where"}\n' >model/adapter_config.json
-printf '{"max_new_tokens": 8}\n' >model/generation_config.json
+printf '{"max_new_tokens": 8, "cache_implementation": "static"}\n' >model/generation_config.json
+printf '{"framework": "pytorch", "task": "text-generation", "allow_remote": true, "plugins": ["evil"], "model": {}}\n' \
+    >model/configuration.json
+printf '{"x": NaN, "auto_map": {}}\n' >model/broken_config.json
+printf '{"auto_map": 5, "plugins": 6}\n' >model/vocab.json
 fm-rank -q --model model --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
 fm-train -q --model model --tokens "$odd/tokens.npy" --method saliency --budget-step 0.2 -o trained \
     ranked >/dev/null
@@ -19,12 +30,18 @@ show() {
     echo "status $?"
     cat said
     [ -e out ] || return
-    (cd out && ls && grep -l auto_map -- *.json && cat tokenizer_config.json)
+    (cd out && ls && grep -lE 'auto.*map|custom_pipelines|name_or_path|"a"|plugins|implementation' -- *.json)
+    (cd out && cat tokenizer_config.json configuration.json preprocessor_config.json processor_config.json)
+    head -4 out/config.json
+    grep text_config out/config.json
     sed -n '/^## Code/,$p' out/README.md
+    grep 'fm-pack --export' out/README.md
     fm-verify -q out --against family.fm | sed 's/: .*items, .*B:/: items:/'
     rm -r out
 }
 show --layout ragged
 show --layout elastic --allow-code
+show --layout layer --for vllm
 show --layout uniform
-show --layout uniform --allow-code
+show --layout padded --allow-code
+show --layout native
