@@ -182,6 +182,8 @@ static const struct fm_cli_option own[] = {
      "name of the original model, for the model card", 0, 0, EXPORT},
     {"allow-code", 0, FM_CLI_FLAG, &asked.options.allow_code, NULL,
      "keep code of the checkpoint's author, and keys that load code", 0, 0, EXPORT},
+    {"keep-config", 0, FM_CLI_LIST, asked.options.keep_config, "KEY",
+     "keep this key of config.json, which no list knows", 0, 0, EXPORT},
     {"keep-extra", 0, FM_CLI_FLAG, &asked.options.keep_extra, NULL,
      "keep layers for multi-token prediction", 0, 0, EXPORT},
     {"no-check", 0, FM_CLI_FLAG, &asked.options.no_check, NULL,

@@ -25,6 +25,11 @@ struct fm_mla_options {
     struct fm_rope_options rope;
 };
 
+/* Its keys, for .keys of struct fm_model_family. */
+#define FM_MLA_KEYS                                                                                \
+    "kv_lora_rank mlp_bias q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim "             \
+    "rope_interleave v_head_dim"
+
 /* What config.json says of it. */
 struct FM_OVERLAY fm_mla {
     int A, R, D;        /* qk_nope_head_dim, qk_rope_head_dim, v_head_dim */

@@ -331,6 +331,8 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, " --shard-size %" PRIu64, o->shard_bytes);
     if (o->allow_code)
         fm_text_printf(t, " --allow-code");
+    for (const char *const *key = o->keep_config; *key; key++)
+        fm_text_printf(t, " --keep-config %s", *key);
     if (o->keep_extra)
         fm_text_printf(t, " --keep-extra");
     if (o->base_model)

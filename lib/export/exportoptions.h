@@ -22,6 +22,8 @@ enum fm_choice {
 /* Tensor bytes of a shard where nothing else is asked for: 4 GiB. */
 #define FM_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
+#define FM_KEEP_CONFIG_MAX 16 /* as many as an option may be given times */
+
 /* Zeroed but for layout and the choice is fine.  layout is that of the list, or its form for vLLM.
  */
 struct fm_export_options {
@@ -34,8 +36,11 @@ struct fm_export_options {
     uint64_t shard_bytes; /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
     bool load_cap;        /* of the family, members with budgets from load_low to load_high alone */
     double load_low, load_high;
-    uint32_t pad_multiple;  /* widths are rounded up to it, and to that of the training; 0: 1 */
-    bool allow_code;        /* the author's code is kept, and what loads it (trust.h) */
+    uint32_t pad_multiple; /* widths are rounded up to it, and to that of the training; 0: 1 */
+    bool allow_code;       /* the author's code is kept, and what loads it (trust.h) */
+    /* Keys of config.json that stay beside our modelling file although the family does not know
+     * them (trust.h), NULL behind the last. */
+    const char *keep_config[FM_KEEP_CONFIG_MAX + 1];
     bool keep_extra;        /* tensors of no decoder layer come along, where the layout can */
     bool no_check;          /* weights are not held to the bundle's digests as they pass */
     const char *base_model; /* for the model card: "org/name"; NULL: as the checkpoint says */

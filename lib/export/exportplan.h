@@ -64,8 +64,9 @@ struct fm_planned_widths {
 
 /* What of the checkpoint's author an export left out or kept (lib/export/trust.h). */
 enum fm_code_fate {
-    FM_CODE_LEFT, /* code, or what makes a program load code or another model */
-    FM_CODE_KEPT  /* the same, with options.allow_code */
+    FM_CODE_LEFT,   /* code, or what makes a program load code or another model */
+    FM_CODE_KEPT,   /* the same, with options.allow_code */
+    FM_CODE_UNKNOWN /* a key of config.json that neither family nor layout knows, left out */
 };
 
 #define FM_CODE_NAME_BYTES 192

@@ -11,6 +11,7 @@
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 #include "lib/export/texts.h"
+#include "lib/export/trust.h"
 #include "lib/model/checkpoint.h"
 
 /* ---- options ---- */
@@ -30,6 +31,8 @@ int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
     if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
         return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
                        o->load_low, o->load_high);
+    if (fm_trust_check(o, err))
+        return err->code;
     if (o->keep_extra && !o->layout->extra) {
         char able[64];
         fm_layouts_extra(able, sizeof able);
@@ -77,7 +80,7 @@ static int check_values(const struct fm_exportplan *p, struct fm_err *err)
     if (given && (!fm_hfcache_is_name(given) || strlen(given) >= sizeof p->from->name))
         return fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is not a name of the form org/name",
                        given);
-    return FM_OK;
+    return fm_trust_check_keys(p, err);
 }
 
 static int check_pad(const struct fm_exportplan *p, struct fm_err *err)

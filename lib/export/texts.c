@@ -239,11 +239,12 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     if (!text)
         return err->code;
     memcpy(text, p->from->config_text, size);
-    e.rc = fm_trust_config(p, &text, &size, err);
-    if (!e.rc && p->options.layout->config)
+    if (p->options.layout->config)
         p->options.layout->config(&e, p);
     leave_extra(&e, p);
     set_plain(&e, p);
+    if (!e.rc)
+        e.rc = fm_trust_config(p, &text, &size, e.key, e.keys, err);
     if (!e.rc)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)
@@ -297,6 +298,17 @@ static int say_files(struct fm_text *t, const struct fm_exportplan *p, struct fm
     return FM_OK;
 }
 
+/* "keep_config": ["a", "b"], where there are any. */
+static void say_keys(struct fm_text *t, const char *const *key)
+{
+    if (!*key)
+        return;
+    fm_text_printf(t, "  \"keep_config\": [");
+    for (const char *const *k = key; *k; k++)
+        fm_text_printf(t, "%s\"%s\"", k > key ? ", " : "", *k);
+    fm_text_printf(t, "],\n");
+}
+
 /* The last text: it names the others. */
 static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
@@ -316,6 +328,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     }
     if (o->allow_code)
         fm_text_printf(&t, "  \"allow_code\": true,\n");
+    say_keys(&t, o->keep_config);
     if (o->keep_extra)
         fm_text_printf(&t, "  \"keep_extra\": true,\n");
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/json/jsonedit.h"
+#include "formats/json/json.h"
+#include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 
 /* Keys by which a program runs code or takes another model, as fnmatch(3) has them. */
@@ -61,7 +62,7 @@ static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *fil
     struct fm_code_item new = {.fate = fate};
     snprintf(new.name, sizeof new.name, "%s%s%.64s", file, key ? ": " : "", key ? key : "");
     for (size_t i = 0; i < c->items; i++)
-        if (strcmp(c->item[i].name, new.name) == 0)
+        if (c->item[i].fate == fate && strcmp(c->item[i].name, new.name) == 0)
             return FM_OK;
     if (c->items == FM_CODES_MAX)
         return fm_fail(err, FM_ECONFIG,
@@ -94,37 +95,109 @@ static int note_code(struct fm_exportplan *p, const char *file, const char *key,
 struct reading {
     struct fm_exportplan *plan;
     const char *file;
-    bool replaces_map;  /* its auto_map becomes that of our modelling file */
+    bool listed;                    /* config.json that keeps the keys of lists alone */
+    const struct fm_jsonedit *edit; /* what the layout sets there */
+    int edits;
     struct fm_err *err; /* of a note; what came first */
     int rc;
 };
 
+static bool is_set(const struct reading *r, const char *key)
+{
+    for (int i = 0; i < r->edits; i++)
+        if (strcmp(key, r->edit[i].key) == 0)
+            return true;
+    return false;
+}
+
+static bool is_asked_for(const struct reading *r, const char *key)
+{
+    for (const char *const *k = r->plan->options.keep_config; *k; k++)
+        if (strcmp(key, *k) == 0)
+            return true;
+    return false;
+}
+
+/* Does it load code or another model? */
+static bool loads(const struct reading *r, const char *key, int depth)
+{
+    if (depth == 1 && strcmp(r->file, "configuration.json") == 0 && !is_one_of(modelscope, key))
+        return true;
+    return is_one_of(loading, key);
+}
+
 static bool stays(void *self, const char *key, int depth)
 {
     struct reading *r = self;
-    bool modelscopes = depth == 1 && strcmp(r->file, "configuration.json") == 0;
-    if (!is_one_of(loading, key) && !(modelscopes && !is_one_of(modelscope, key)))
-        return true;
-    if (r->replaces_map && depth == 1 && r->plan->options.allow_code &&
-        strcmp(key, "auto_map") == 0)
+    bool allowed = r->plan->options.allow_code, is_code = loads(r, key, depth);
+    if (depth == 1 && is_set(r, key) && (!is_code || allowed))
+        return true; /* the layout's value takes its place */
+    if (is_code) {
+        if (!r->rc)
+            r->rc = note_code(r->plan, r->file, key, r->err);
+        return allowed;
+    }
+    if (depth > 1 || !r->listed || allowed || strcmp(key, FM_HFTEXT_WRAPPER) == 0 ||
+        fm_families_knows(r->plan->from->config.family, key) || is_asked_for(r, key))
         return true;
     if (!r->rc)
-        r->rc = note_code(r->plan, r->file, key, r->err);
-    return r->plan->options.allow_code;
+        r->rc = note(r->plan, FM_CODE_UNKNOWN, key, NULL, r->err);
+    return false;
 }
 
-static int prune(struct fm_exportplan *p, const char *file, char **text, size_t *size,
-                 struct fm_err *err)
+int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
+                    const struct fm_jsonedit *edit, int n, struct fm_err *err)
 {
-    struct reading r = {.plan = p, .file = file, .err = err};
-    r.replaces_map = p->options.layout->code && strcmp(file, "config.json") == 0;
+    struct reading r = {.plan = p,
+                        .file = "config.json",
+                        .listed = p->options.layout->code,
+                        .edit = edit,
+                        .edits = n,
+                        .err = err};
     int rc = fm_jsonedit_prune(text, size, stays, &r, err);
     return rc ? rc : r.rc;
 }
 
-int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size, struct fm_err *err)
+/* ---- options ---- */
+
+int fm_trust_check(const struct fm_export_options *o, struct fm_err *err)
 {
-    return prune(p, "config.json", text, size, err);
+    if (!o->keep_config[0])
+        return FM_OK;
+    if (!o->layout->code)
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-config: layout %s keeps all keys of config.json but those that load "
+                       "code or another model; leave it out",
+                       o->layout->name);
+    if (o->allow_code)
+        return fm_fail(err, FM_EUSAGE, "--keep-config: --allow-code keeps all keys; leave it out");
+    for (const char *const *key = o->keep_config; *key; key++)
+        if (is_one_of(loading, *key))
+            return fm_fail(err, FM_EUSAGE,
+                           "--keep-config %.64s: by this key programs load code or another model; "
+                           "use --allow-code if you trust the checkpoint's author",
+                           *key);
+    return FM_OK;
+}
+
+int fm_trust_check_keys(const struct fm_exportplan *p, struct fm_err *err)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+    const char *const *key = p->options.keep_config;
+    cJSON *json = NULL;
+    if (!*key)
+        return FM_OK;
+    int rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, err);
+    for (; *key && !rc; key++)
+        if (strspn(*key, letters) != strlen(*key) || !cJSON_GetObjectItemCaseSensitive(json, *key))
+            rc =
+                fm_fail(err, FM_EUSAGE,
+                        "--keep-config %.64s: config.json of the checkpoint has no such key; leave "
+                        "it out",
+                        *key);
+    cJSON_Delete(json);
+    return rc;
 }
 
 /* ---- files ---- */
@@ -149,12 +222,15 @@ static int add_json(struct fm_exportplan *p, const char *name, const struct fm_m
         return rc;
     char *text = data;
     struct fm_err unread = {0};
-    rc = prune(p, name, &text, &size, &unread);
+    struct reading r = {.plan = p, .file = name, .err = err};
+    rc = fm_jsonedit_prune(&text, &size, stays, &r, &unread);
     bool unreadable = rc == FM_EFORMAT, left = unreadable && !p->options.allow_code;
     if (unreadable)
         rc = note_code(p, name, "cannot be read as JSON", err);
     else if (rc)
         *err = unread;
+    else
+        rc = r.rc;
     if (!rc && !left && size != m->size)
         return fm_exportplan_add_file(p, name, text, size, size, false, err);
     free(text);
@@ -210,6 +286,11 @@ void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *r
                     p->code.tokenizer
                         ? "; AutoTokenizer may fail without it (--allow-code keeps it)"
                         : "; --allow-code keeps it");
+    for (size_t next = 0; fm_trust_names(p, FM_CODE_UNKNOWN, &next, names);)
+        fm_run_warn(run,
+                    "keys of config.json that %s models are not known to need are left out: %s; "
+                    "--keep-config KEY keeps one",
+                    p->from->config.family->class_name, names);
     for (size_t next = 0; fm_trust_names(p, FM_CODE_KEPT, &next, names);)
         fm_run_warn(run,
                     "code of the checkpoint's author, or what loads code or another model, is in "

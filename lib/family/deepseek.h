@@ -26,6 +26,12 @@ int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers
         .eps = 1e-20, .scale = by                                                                  \
     }
 
+/* .keys of struct fm_model_family. */
+#define FM_DEEPSEEK_KEYS                                                                           \
+    "aux_loss_alpha ep_size first_k_dense_replace mlp_layer_types moe_layer_freq n_group "         \
+    "n_shared_experts num_mtp_layers routed_scaling_factor scoring_func seq_aux topk_group "       \
+    "topk_method"
+
 /* The MLPs, the router and the experts of a layer; and the bias, where the family has it. */
 #define FM_DEEPSEEK_MOE_WEIGHTS                                                                    \
     FM_MLP_WEIGHTS(FM_MLP, FM_DENSE), FM_MLP_WEIGHTS(FM_MLP "shared_experts.", FM_SHARED),         \

@@ -56,5 +56,6 @@ const struct fm_model_family fm_deepseek_v2 = {
     .router_options = &router,
     .eps = 1e-6,
     .positions = 2048,
+    .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
 };

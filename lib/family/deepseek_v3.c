@@ -56,6 +56,7 @@ const struct fm_model_family fm_deepseek_v3 = {
     .router_options = &router,
     .eps = 1e-6,
     .positions = 4096,
+    .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
     .extra = &fm_extra_nextn,
 };

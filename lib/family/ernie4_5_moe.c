@@ -104,6 +104,8 @@ const struct fm_model_family fm_ernie4_5_moe = {
     .tied = true,
     .eps = 1e-5,
     .positions = 131072,
+    .keys = "moe_capacity moe_gate moe_layer_end_index moe_layer_interval moe_layer_start_index "
+            "moe_norm_min moe_num_shared_experts moe_use_aux_free use_bias use_rmsnorm",
     .weight = weights,
     .extra = &extra,
 };

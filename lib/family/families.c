@@ -2,8 +2,10 @@
  * The list of families, and how a name finds its own.
  *
  * To add one:
- *  1. its file here: the keys of config.json that no block reads, its tensors as a table made of
- *     its blocks' rows, and which blocks it is made of; and its row in the list below;
+ *  1. its file here: the keys of config.json that no block reads, and the names of all that its
+ *     checkpoints have (.keys: exports with our modelling file keep no other), its tensors as a
+ *     table made of its blocks' rows, and which blocks it is made of; and its row in the list
+ *     below;
  *  2. where it computes what no other family does: a block of its own in lib/block, with what it
  *     needs of operations in kernels/ops;
  *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a
@@ -15,6 +17,8 @@
 
 #include <stdio.h>
 #include <string.h>
+
+#include "lib/family/extra.h"
 
 static const struct fm_model_family *const families[] = {
     &fm_mixtral,       &fm_qwen2_moe,  &fm_qwen3_moe,    &fm_olmoe,       &fm_phimoe,
@@ -30,6 +34,52 @@ const struct fm_model_family *fm_families_find(const char *name)
             (families[i]->alias && strcmp(name, families[i]->alias) == 0))
             return families[i];
     return NULL;
+}
+
+/* Keys that every family may have: of transformers' base class, and what most of the families' own
+ * classes share. */
+static const char usual_keys[] =
+    "architectures attention_bias attention_dropout bos_token_id chunk_size_feed_forward "
+    "compression_config dtype eos_token_id head_dim hidden_act hidden_dropout hidden_size id2label "
+    "initializer_range intermediate_size is_encoder_decoder label2id layer_types "
+    "max_position_embeddings max_window_layers model_type moe_intermediate_size norm_topk_prob "
+    "num_attention_heads num_experts num_experts_per_tok num_hidden_layers num_key_value_heads "
+    "num_local_experts output_attentions output_hidden_states output_router_logits pad_token_id "
+    "partial_rotary_factor pretraining_tp problem_type quantization_config return_dict "
+    "rms_norm_eps rope_parameters rope_scaling rope_theta router_aux_loss_coef sep_token_id "
+    "sliding_window tie_word_embeddings torch_dtype transformers_version use_cache "
+    "use_sliding_window vocab_size";
+
+/* Is `key` one of the words of a list? */
+static bool has_word(const char *list, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *at = list; *at;) {
+        size_t word = strcspn(at, " ");
+        if (word == n && memcmp(at, key, n) == 0)
+            return true;
+        at += word;
+        at += *at == ' ';
+    }
+    return false;
+}
+
+static bool is(const char *key, const char *name)
+{
+    return name && strcmp(key, name) == 0;
+}
+
+bool fm_families_knows(const struct fm_model_family *f, const char *key)
+{
+    if (has_word(usual_keys, key) || has_word(f->keys, key) || is(key, f->width_key) ||
+        is(key, f->experts_key) || is(key, f->chosen_key) || is(key, f->shared_key))
+        return true;
+    if (!f->extra)
+        return false;
+    for (const char *const *count = f->extra->count; count && *count; count++)
+        if (is(key, *count))
+            return true;
+    return is(key, f->extra->flag);
 }
 
 void fm_families_list(char *text, size_t size)

@@ -44,6 +44,9 @@ struct fm_model_family {
     bool tied;           /* where config.json has no tie_word_embeddings */
     double eps;          /* where config.json has none */
     int positions;
+    const char *keys; /* of config.json, "one two": what its class in transformers, servers' code
+                         and published checkpoints have beside those of every family
+                         (fm_families_knows) and those that this row names above and below */
     const struct fm_weight *weight;    /* its table; ends with a row that has no names */
     const struct fm_extra_form *extra; /* tensors of no decoder layer; NULL: it has none */
 };
@@ -55,6 +58,8 @@ extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_o
 
 /* By name or alias; NULL: there is none. */
 const struct fm_model_family *fm_families_find(const char *name);
+/* Is it a key of config.json that models of the family have, and that loads no code? */
+bool fm_families_knows(const struct fm_model_family *family, const char *key);
 /* "mixtral, qwen2_moe": all there are. */
 void fm_families_list(char *text, size_t size);
 

@@ -44,6 +44,7 @@ const struct fm_model_family fm_glm4_moe = {
     .router_options = &router,
     .eps = 1e-5,
     .positions = 131072,
+    .keys = FM_DEEPSEEK_KEYS " use_qk_norm",
     .weight = weights,
     .extra = &fm_extra_nextn,
 };

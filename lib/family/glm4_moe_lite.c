@@ -89,6 +89,7 @@ const struct fm_model_family fm_glm4_moe_lite = {
     .router_options = &router,
     .eps = 1e-5,
     .positions = 202752,
+    .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
     .extra = &fm_extra_nextn,
 };

@@ -62,5 +62,7 @@ const struct fm_model_family fm_gpt_oss = {
     .unequal = "its experts lose much more by one width for all than by widths of their own",
     .eps = 1e-5,
     .positions = 131072,
+    .keys = "experts_per_token initial_context_length rope_ntk_alpha rope_ntk_beta "
+            "rope_scaling_factor swiglu_alpha swiglu_limit",
     .weight = weights,
 };

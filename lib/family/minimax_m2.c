@@ -116,6 +116,13 @@ const struct fm_model_family fm_minimax_m2 = {
     .router_options = &router,
     .eps = 1e-6,
     .positions = 196608,
+    .keys = "attn_type_list attn_window_size layernorm_full_attention_alpha "
+            "layernorm_full_attention_beta "
+            "layernorm_linear_attention_alpha layernorm_linear_attention_beta layernorm_mlp_alpha "
+            "layernorm_mlp_beta max_model_len mlp_intermediate_size mtp_transformer_layers "
+            "qk_norm_type rotary_dim "
+            "router_jitter_noise scoring_func shared_intermediate_size shared_moe_mode use_mtp "
+            "use_qk_norm use_routing_bias",
     .weight = weights,
     .extra = &extra,
 };

@@ -35,5 +35,6 @@ const struct fm_model_family fm_mixtral = {
     .gguf_router = &fm_softmax,
     .eps = 1e-5,
     .positions = 131072,
+    .keys = "router_jitter_noise",
     .weight = weights,
 };

@@ -35,5 +35,6 @@ const struct fm_model_family fm_olmoe = {
     .gguf_router = &fm_softmax_raw,
     .eps = 1e-5,
     .positions = 4096,
+    .keys = "clip_qkv",
     .weight = weights,
 };

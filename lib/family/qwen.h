@@ -17,6 +17,13 @@ int fm_qwen_layers(struct fm_config *config, const struct fm_keys *keys, struct 
 /* The same, and a shared expert with a share of its own: shared_expert_intermediate_size. */
 int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
+/* .keys of struct fm_model_family. */
+#define FM_QWEN_KEYS "decoder_sparse_step mlp_only_layers shared_expert_intermediate_size"
+#define FM_QWEN_DELTANET_KEYS                                                                      \
+    FM_QWEN_KEYS " attn_output_gate full_attention_interval linear_conv_kernel_dim "               \
+                 "linear_key_head_dim linear_num_key_heads linear_num_value_heads "                \
+                 "linear_value_head_dim mamba_ssm_dtype"
+
 #define FM_QWEN_MOE_WEIGHTS                                                                        \
     FM_ROUTER_WEIGHT(FM_MLP "gate.weight", FM_MLP "gate.weight"),                                  \
         FM_SWIGLU_WEIGHTS(FM_MLP, "gate_proj", "up_proj", "down_proj")

@@ -36,5 +36,6 @@ const struct fm_model_family fm_qwen2_moe = {
     .gguf_router = &fm_softmax_raw,
     .eps = 1e-6,
     .positions = 32768,
+    .keys = FM_QWEN_KEYS " qkv_bias",
     .weight = weights,
 };

@@ -47,6 +47,7 @@ const struct fm_model_family fm_qwen3_5_moe = {
     .gguf_router = &fm_softmax,
     .eps = 1e-6,
     .positions = 32768,
+    .keys = FM_QWEN_DELTANET_KEYS " mtp_use_dedicated_embeddings",
     .weight = weights,
     .extra = &extra,
 };

@@ -36,5 +36,6 @@ const struct fm_model_family fm_qwen3_moe = {
     .gguf_router = &fm_softmax,
     .eps = 1e-6,
     .positions = 32768,
+    .keys = FM_QWEN_KEYS,
     .weight = weights,
 };

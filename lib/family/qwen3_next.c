@@ -36,6 +36,7 @@ const struct fm_model_family fm_qwen3_next = {
     .gguf_router = &fm_softmax,
     .eps = 1e-6,
     .positions = 32768,
+    .keys = FM_QWEN_DELTANET_KEYS,
     .weight = weights,
     .extra = &fm_extra_mtp,
 };

@@ -35,6 +35,20 @@ static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_er
     return FM_OK;
 }
 
+static int read_keys(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "keep_config"), *key;
+    int n = 0;
+    cJSON_ArrayForEach(key, list)
+    {
+        if (!cJSON_IsString(key) || n == FM_KEEP_CONFIG_MAX)
+            return fm_fail(err, FM_EFORMAT, "'keep_config' is not a list of at most %d names",
+                           FM_KEEP_CONFIG_MAX);
+        o->keep_config[n++] = key->valuestring;
+    }
+    return FM_OK;
+}
+
 /* The options that shaped it. */
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
@@ -45,6 +59,8 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
         rc = fm_json_get_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
     if (!rc)
         rc = read_cap(o, json, err);
+    if (!rc)
+        rc = read_keys(o, json, err);
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
@@ -59,24 +75,22 @@ static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *er
 {
     char *text = NULL;
     size_t size;
-    cJSON *json = NULL;
     const char *layout = NULL;
     int rc = fm_file_slurp_at(j->v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text, &size, err);
     if (rc)
         return fm_within(err, "no export of fm-pack");
-    rc = fm_json_tree(&json, text, size, err);
+    rc = fm_json_tree(&j->claim, text, size, err);
     if (!rc)
-        rc = fm_bundle_check_schema(json, err);
+        rc = fm_bundle_check_schema(j->claim, err);
     if (!rc)
-        rc = fm_json_get_string(json, "layout", &layout, err);
+        rc = fm_json_get_string(j->claim, "layout", &layout, err);
     j->options.layout = !rc ? fm_layouts_find(layout) : NULL;
     if (!rc && !j->options.layout)
         rc = fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
     if (!rc)
-        rc = fm_json_get_int(json, "index", 0, FM_BUDGETS_MAX, index, err);
+        rc = fm_json_get_int(j->claim, "index", 0, FM_BUDGETS_MAX, index, err);
     if (!rc)
-        rc = read_form(&j->options, json, err);
-    cJSON_Delete(json);
+        rc = read_form(&j->options, j->claim, err);
     free(text);
     return !rc ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
 }
@@ -326,6 +340,7 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
     free(j.have);
     free(j.unit);
     fm_exportplan_release(&j.plan);
+    cJSON_Delete(j.claim);
     fm_opened_release(&j.opened);
     return rc;
 }

@@ -5,6 +5,8 @@
 #ifndef FM_VERIFY_PARTS_H
 #define FM_VERIFY_PARTS_H
 
+#include <cjson/cJSON.h>
+
 #include "lib/export/planner.h"
 #include "lib/verify/verifier.h"
 
@@ -23,7 +25,8 @@ struct fm_verify_unit {
 
 struct fm_verify_job {
     struct fm_verifier *v;
-    struct fm_export_options options; /* that the export claims */
+    cJSON *claim;                     /* fm-export.json */
+    struct fm_export_options options; /* that the export claims; strings are the claim's */
     struct fm_opened opened;          /* its bundle, or the beginning of it */
     struct fm_exportplan plan;
     struct fm_verify_shard *shard; /* (plan.files) */

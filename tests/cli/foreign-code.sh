@@ -2,7 +2,7 @@
 # is left out, or kept, is named.
 odd=$GOLDEN/odd-mixtral
 cp -rL "$odd" model && chmod -R u+w model
-sed -i 's|^{|{\n  "_name_or_path": "else/where",\n  "attn_implementation": "else/where",\
+sed -i 's|^{|{\n  "_name_or_path": "else/where",\n  "attn_implementation": "else/where", "new": {"auto_map": 1, "b": 2}, "fm_family": [], "max_window_layers": 3,\
   "auto_map": {"AutoModel": "helper.M"},\
   "custom_pipelines": {"text-generation": {"impl": "helper.P", "pt": ["AutoModelForCausalLM"]}},\
   "speculators_config": {"verifier": {"name_or_path": "else/where"}},\
@@ -33,7 +33,7 @@ show() {
     (cd out && ls && grep -lE 'auto.*map|custom_pipelines|name_or_path|"a"|plugins|implementation' -- *.json)
     (cd out && cat tokenizer_config.json configuration.json preprocessor_config.json processor_config.json)
     head -4 out/config.json
-    grep text_config out/config.json
+    grep -E 'text_config|"new"|fm_family|keep_config' out/config.json out/fm-export.json
     sed -n '/^## Code/,$p' out/README.md
     grep 'fm-pack --export' out/README.md
     fm-verify -q out --against family.fm | sed 's/: .*items, .*B:/: items:/'
@@ -45,3 +45,20 @@ show --layout layer --for vllm
 show --layout uniform
 show --layout padded --allow-code
 show --layout native
+show --layout ragged --keep-config new --keep-config text_config
+refused() {
+    echo "-- $*"
+    fm-pack -q --export out --budget 0.4 "$@" family.fm 2>&1
+    echo "status $?"
+}
+refused --layout ragged --keep-config new --keep-config auto_map
+refused --layout ragged --keep-config _name_or_path
+refused --layout ragged --keep-config NEW
+refused --layout ragged --keep-config 'new": 1, "x'
+refused --layout ragged --allow-code --keep-config new
+refused --layout uniform --keep-config new
+fm-pack -q --export out --budget 0.4 --keep-config new family.fm 2>/dev/null >&2
+sed -i 's/"keep_config": .*/"keep_config": ["text_config"],/' out/fm-export.json
+fm-verify out --against family.fm
+sed -i 's/"keep_config": .*/"keep_config": ["auto_map"],/' out/fm-export.json
+fm-verify out --against family.fm

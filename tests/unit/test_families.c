@@ -8,11 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formats/json/json.h"
+#include "formats/tensor/hfdir.h"
+#include "formats/tensor/hftext.h"
 #include "lib/block/gqa.h"
 #include "lib/block/softmax.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "tests/unit/configs.h"
+#include "tests/unit/models.h"
 
 /* Sizes as the models on the hub have them. */
 #define QWEN15_A27B                                                                                \
@@ -245,9 +249,80 @@ static void what_is_not_computed_is_refused_by_name(void **state)
             "model_type 'llama' is not supported; supported: mixtral, qwen2_moe");
 }
 
+/* ---- keys that exports with our modelling file keep ---- */
+
+static const char *const families[] = {
+    "mixtral",  "qwen2_moe",     "qwen3_moe",    "olmoe",       "phimoe",
+    "glm4_moe", "minimax_m2",    "ernie4_5_moe", "deepseek_v2", "deepseek_v3",
+    "kimi_k2",  "glm4_moe_lite", "gpt_oss",      "qwen3_next",  "qwen3_5_moe_text"};
+
+static void every_key_of_a_golden_config_is_known(void **state)
+{
+    (void)state;
+    size_t keys = 0;
+    for (size_t i = 0; i < MODELS; i++) {
+        struct fm_hfdir dir = {0};
+        struct fm_config config;
+        struct fm_err err = {0};
+        cJSON *json = NULL;
+        char path[64];
+        snprintf(path, sizeof path, "golden/%s", odd_models[i]);
+        assert_int_equal(fm_hfdir_open(&dir, path, &err), FM_OK);
+        assert_int_equal(fm_config_parse(&config, dir.config, dir.config_bytes, &err), FM_OK);
+        assert_int_equal(fm_json_tree(&json, dir.config, dir.config_bytes, &err), FM_OK);
+        for (const cJSON *v = json->child; v; v = v->next, keys++)
+            if (strcmp(v->string, FM_HFTEXT_WRAPPER) != 0 &&
+                !fm_families_knows(config.family, v->string))
+                fail_msg("%s: %s", path, v->string);
+        cJSON_Delete(json);
+        fm_hfdir_close(&dir);
+    }
+    assert_true(keys > 16 * 20);
+}
+
+/* What a family knows, its exports keep without being asked. */
+static void no_family_knows_a_key_that_loads_code(void **state)
+{
+    (void)state;
+    static const char *const loading[] = {"auto_map",
+                                          "custom_pipelines",
+                                          "custom_generate",
+                                          "_attn_implementation",
+                                          "attn_implementation",
+                                          "experts_implementation",
+                                          "kernel_config",
+                                          "transformers_weights",
+                                          "_name_or_path",
+                                          "base_model_name_or_path",
+                                          "speculators_config",
+                                          "text_config",
+                                          "per_layer_config",
+                                          "plugins",
+                                          "allow_remote",
+                                          "fm_widths",
+                                          "mixtral",
+                                          "",
+                                          "vocab",
+                                          "vocab_size hidden_size"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        const struct fm_model_family *family = fm_families_find(families[f]);
+        assert_non_null(family);
+        assert_true(fm_families_knows(family, "vocab_size"));
+        assert_true(fm_families_knows(family, family->width_key));
+        for (size_t i = 0; i < sizeof loading / sizeof *loading; i++)
+            assert_false(fm_families_knows(family, loading[i]));
+    }
+    const struct fm_model_family *v3 = fm_families_find("deepseek_v3");
+    assert_true(fm_families_knows(v3, "num_nextn_predict_layers"));
+    assert_true(fm_families_knows(v3, "n_routed_experts") && fm_families_knows(v3, "topk_method"));
+    assert_false(fm_families_knows(fm_families_find("mixtral"), "topk_method"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_of_a_golden_config_is_known),
+        cmocka_unit_test(no_family_knows_a_key_that_loads_code),
         cmocka_unit_test(gpt_oss_is_refused_where_it_is_another),
         cmocka_unit_test(gpt_oss_has_a_window_wherever_a_layer_slides),
         cmocka_unit_test(gpt_oss_says_its_rotation),
