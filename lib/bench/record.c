@@ -14,6 +14,7 @@
 #include "formats/file/file.h"
 #include "formats/file/text.h"
 #include "formats/json/jsonedit.h"
+#include "lib/export/card.h"
 #include "lib/export/exportplan.h"
 
 #define CARD_BYTES_MAX ((size_t)4 << 20)
@@ -21,57 +22,12 @@
 #define RUNNING "## Running it\n"
 #define NOT_MEASURED "| quality | not measured at these widths (`fm-bench quality` does) |\n"
 
-/* What is between two such lines is replaced by the next record. */
-struct marks {
-    const char *begin, *end;
-};
-static const struct marks of_section = {
-    "<!-- fm-bench quality --record: begin; what is between is replaced by the next -->\n",
-    "<!-- fm-bench quality --record: end -->\n"};
-static const struct marks of_index = {"# fm-bench quality --record: begin\n",
-                                      "# fm-bench quality --record: end\n"};
-
 /* ---- pieces of a text ---- */
-
-/* The first line from `from` on that begins with `begin`; NULL: none. */
-static const char *find_line(const char *from, const char *begin)
-{
-    size_t n = strlen(begin);
-    for (const char *line = from; *line;) {
-        if (strncmp(line, begin, n) == 0)
-            return line;
-        line += strcspn(line, "\n");
-        line += *line == '\n';
-    }
-    return NULL;
-}
-
-static const char *next_line(const char *line)
-{
-    line += strcspn(line, "\n");
-    return line + (*line == '\n');
-}
 
 /* The closing --- of front matter; NULL: the card has none. */
 static const char *end_of_front(const char *card)
 {
-    return strncmp(card, "---\n", 4) == 0 ? find_line(card + 4, "---\n") : NULL;
-}
-
-/* The first part between marks, from *begin to *end with both; NULL: none.  A mark that has lost
- * its other one marks nothing. */
-static const char *find_marked(const char *from, const struct marks *marks, const char **end)
-{
-    const char *begin, *again;
-    for (begin = find_line(from, marks->begin); begin; begin = again) {
-        *end = find_line(begin, marks->end);
-        again = find_line(next_line(begin), marks->begin);
-        if (*end && (!again || *end < again)) {
-            *end = next_line(*end);
-            return begin;
-        }
-    }
-    return NULL;
+    return strncmp(card, "---\n", 4) == 0 ? fm_card_line(card + 4, "---\n") : NULL;
 }
 
 static void add_span(struct fm_text *t, const char *from, const char *to)
@@ -82,8 +38,8 @@ static void add_span(struct fm_text *t, const char *from, const char *to)
 /* The key is there, in whatever form YAML has for it. */
 static bool has_index(const char *front)
 {
-    return find_line(front, "model-index:") || find_line(front, "\"model-index\":") ||
-           find_line(front, "'model-index':");
+    return fm_card_line(front, "model-index:") || fm_card_line(front, "\"model-index\":") ||
+           fm_card_line(front, "'model-index':");
 }
 
 /* ---- what is said ---- */
@@ -98,8 +54,8 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
 static void say_index(struct fm_text *t, const struct fm_bench_exported *r)
 {
     const struct fm_bench_member *m = &r->member[r->start];
-    fm_text_printf(t, "%smodel-index:\n- name: fm-%s-%.4f\n  results:\n", of_index.begin, r->layout,
-                   m->budget);
+    fm_text_printf(t, "%smodel-index:\n- name: fm-%s-%.4f\n  results:\n", fm_card_index.begin,
+                   r->layout, m->budget);
     fm_text_printf(t, "  - task:\n      type: text-generation\n    dataset:\n      type: custom\n");
     fm_text_printf(t, "      name: %d held-out sequences of %d tokens, xxh3 %s\n", r->sequences,
                    r->T, r->digest);
@@ -112,7 +68,7 @@ static void say_index(struct fm_text *t, const struct fm_bench_exported *r)
         say_metric(t, "top1_agreement", m->quality.agree,
                    "share of tokens where the original finds the same one most probable");
     }
-    fm_text_printf(t, "%s", of_index.end);
+    fm_text_printf(t, "%s", fm_card_index.end);
 }
 
 static void say_row(struct fm_text *t, const struct fm_bench_exported *r, int i)
@@ -131,7 +87,7 @@ static void say_row(struct fm_text *t, const struct fm_bench_exported *r, int i)
 
 static void say_section(struct fm_text *t, const struct fm_bench_exported *r)
 {
-    fm_text_printf(t, "%s## Measured\n\n", of_section.begin);
+    fm_text_printf(t, "%s## Measured\n\n", fm_card_figures.begin);
     fm_text_printf(t, "`fm-bench quality` on the files of this directory, %d held-out ",
                    r->sequences);
     fm_text_printf(t, "sequences of %d tokens (xxh3 of\ntheir ids `%s`), %s", r->T, r->digest,
@@ -146,7 +102,7 @@ static void say_section(struct fm_text *t, const struct fm_bench_exported *r)
                        exp(r->original.ce));
     for (int i = 0; i < r->members; i++)
         say_row(t, r, i);
-    fm_text_printf(t, "%s\n", of_section.end);
+    fm_text_printf(t, "%s\n", fm_card_figures.end);
 }
 
 /* ---- the files ---- */
@@ -157,7 +113,7 @@ static void edit_front(struct fm_text *t, const char *card, const char *front,
 {
     const char *at = card, *begin, *end;
     struct fm_text own = {0};
-    while ((begin = find_marked(at, &of_index, &end)) && end <= front) {
+    while ((begin = fm_card_marked(at, &fm_card_index, &end)) && end <= front) {
         add_span(&own, at, begin);
         at = end;
     }
@@ -182,19 +138,20 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_bench
         edit_front(t, card, front, r, kept);
         at = front;
     }
-    const char *claim = find_line(at, NOT_MEASURED);
+    const char *claim = fm_card_line(at, NOT_MEASURED);
     if (claim) {
         add_span(t, at, claim);
-        at = next_line(claim);
+        at = fm_card_next(claim);
     }
-    const char *old = find_marked(at, &of_section, &end),
-               *place = old ? old : find_line(at, RUNNING);
+    const char *old = fm_card_marked(at, &fm_card_figures, &end),
+               *place = old ? old : fm_card_line(at, RUNNING);
     add_span(t, at, place ? place : at + strlen(at));
     if (!place)
         fm_text_printf(t, "\n");
     say_section(t, r);
     const char *rest = !place ? "" : !old ? place : *end == '\n' ? end + 1 : end;
-    while ((old = find_marked(rest, &of_section, &end))) { /* of a card that was merged, say */
+    while (
+        (old = fm_card_marked(rest, &fm_card_figures, &end))) { /* of a card that was merged, say */
         add_span(t, rest, old);
         rest = end;
     }

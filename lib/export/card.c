@@ -3,7 +3,7 @@
  * original, what was measured, how to run it in each program, and the command that makes it again.
  * It holds what the bundle says and nothing of this machine, so its bytes are the same everywhere.
  */
-#include "lib/export/texts.h"
+#include "lib/export/card.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +13,51 @@
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "lib/export/runtimes.h"
+#include "lib/export/texts.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
+
+/* ---- parts between marks ---- */
+
+const struct fm_card_marks fm_card_figures = {
+    "<!-- fm-bench quality --record: begin; what is between is replaced by the next -->\n",
+    "<!-- fm-bench quality --record: end -->\n"};
+const struct fm_card_marks fm_card_index = {"# fm-bench quality --record: begin\n",
+                                            "# fm-bench quality --record: end\n"};
+
+const char *fm_card_line(const char *from, const char *begin)
+{
+    size_t n = strlen(begin);
+    for (const char *line = from; *line;) {
+        if (strncmp(line, begin, n) == 0)
+            return line;
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    return NULL;
+}
+
+const char *fm_card_next(const char *line)
+{
+    line += strcspn(line, "\n");
+    return line + (*line == '\n');
+}
+
+const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end)
+{
+    const char *begin, *again;
+    for (begin = fm_card_line(from, marks->begin); begin; begin = again) {
+        *end = fm_card_line(begin, marks->end);
+        again = fm_card_line(fm_card_next(begin), marks->begin);
+        if (*end && (!again || *end < again)) {
+            *end = fm_card_next(*end);
+            return begin;
+        }
+    }
+    return NULL;
+}
+
+/* ---- what it says ---- */
 
 /* A text of any length. */
 static void say(struct fm_text *t, const char *text)
