@@ -34,6 +34,9 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
     for (int i = 0; i < r->codes; i++)
         fprintf(out, "code: %s, %s\n", r->code[i].name,
                 r->code[i].ours ? "the fm suite's" : "the checkpoint author's");
+    for (int i = 0; i < r->skips; i++)
+        fprintf(out, "%s%s%s", i ? ", " : "not compared: ", r->skip[i],
+                i + 1 == r->skips ? "\n" : "");
     fprintf(out, "%s", r->kind);
     if (r->index >= 0)
         fprintf(out, " at budget %.4f", r->budget);
@@ -60,6 +63,9 @@ static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, i
         cJSON_AddStringToObject(file, "author", r->code[i].ours ? "suite" : "checkpoint");
         cJSON_AddItemToArray(held, file);
     }
+    cJSON *skipped = r->skips ? cJSON_AddArrayToObject(o, "not_compared") : NULL;
+    for (int i = 0; skipped && i < r->skips; i++)
+        cJSON_AddItemToArray(skipped, cJSON_CreateString(r->skip[i]));
     fm_report_uint(o, "items", r->items);
     fm_report_uint(o, "failed", r->failed);
     fm_report_uint(o, "bytes", r->bytes);

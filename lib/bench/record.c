@@ -1,9 +1,9 @@
 /*
  * The card is its owner's to edit, so only what was written here before is replaced: a section, and
  * model-index in the front matter, each between two marks.  A model-index without them is the
- * owner's; YAML allows one, so that it stays and none is added.  The line of fm-pack that says that
- * nothing was measured goes.  model-index is what cards on the hub have for results of any data;
- * those of benchmarks that are registered there are lib/bench/benchmark.c's.
+ * owner's; YAML allows one, so that it stays and none is added.  model-index is what cards on the
+ * hub have for results of any data; those of benchmarks that are registered there are
+ * lib/bench/benchmark.c's.
  */
 #include "lib/bench/exported.h"
 
@@ -20,7 +20,6 @@
 #define CARD_BYTES_MAX ((size_t)4 << 20)
 #define JSON_BYTES_MAX ((size_t)16 << 20)
 #define RUNNING "## Running it\n"
-#define NOT_MEASURED "| quality | not measured at these widths (`fm-bench quality` does) |\n"
 
 /* ---- pieces of a text ---- */
 
@@ -137,11 +136,6 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_bench
     if (front) {
         edit_front(t, card, front, r, kept);
         at = front;
-    }
-    const char *claim = fm_card_line(at, NOT_MEASURED);
-    if (claim) {
-        add_span(t, at, claim);
-        at = fm_card_next(claim);
     }
     const char *old = fm_card_marked(at, &fm_card_figures, &end),
                *place = old ? old : fm_card_line(at, RUNNING);

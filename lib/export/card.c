@@ -19,6 +19,9 @@
 
 /* ---- parts between marks ---- */
 
+const struct fm_card_marks fm_card_generated = {
+    "<!-- fm-pack: begin; fm-verify compares what is between, so write above or below -->\n",
+    "<!-- fm-pack: end -->\n"};
 const struct fm_card_marks fm_card_figures = {
     "<!-- fm-bench quality --record: begin; what is between is replaced by the next -->\n",
     "<!-- fm-bench quality --record: end -->\n"};
@@ -57,6 +60,29 @@ const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, 
     return NULL;
 }
 
+int fm_card_compared(char **text, const char *card, struct fm_err *err)
+{
+    struct fm_text t = {0};
+    const char *end, *at = fm_card_marked(card, &fm_card_generated, &end), *begin, *next, *more;
+    if (!at || fm_card_marked(end, &fm_card_generated, &more))
+        return fm_fail(err, FM_EFORMAT,
+                       "must have the lines '%.20s ... -->' and '%.21s' once each, as fm-pack "
+                       "wrote between them",
+                       fm_card_generated.begin, fm_card_generated.end);
+    at = fm_card_next(at);
+    while ((begin = fm_card_marked(at, &fm_card_figures, &next)) && next <= end) {
+        fm_text_add(&t, at, (size_t)(begin - at));
+        at = *next == '\n' ? next + 1 : next;
+    }
+    fm_text_add(&t, at, (size_t)(end - at));
+    if (t.failed) {
+        free(t.data);
+        return fm_fail(err, FM_ENOMEM, "no memory for the card");
+    }
+    *text = t.data;
+    return FM_OK;
+}
+
 /* ---- what it says ---- */
 
 /* A text of any length. */
@@ -90,7 +116,8 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n",
                        mask[0].quality.ce);
     if (q->positions == 0 || other) {
-        fm_text_printf(t, "| quality | not measured at these widths (`fm-bench quality` does) |\n");
+        fm_text_printf(t, "| quality | of these widths only where `fm-bench quality --record` "
+                          "wrote it below |\n");
         return;
     }
     const char *note = more ? ", before widths were rounded up" : "";
@@ -370,7 +397,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     }
     if (o->pad_multiple > 1)
         fm_text_printf(t, " --pad-multiple %" PRIu32, o->pad_multiple);
-    if (o->shard_bytes)
+    if (o->shard_bytes && o->shard_bytes != FM_EXPORT_SHARD_BYTES)
         fm_text_printf(t, " --shard-size %" PRIu64, o->shard_bytes);
     if (o->allow_code)
         fm_text_printf(t, " --allow-code");
@@ -406,6 +433,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_budget *b = p->from->budgets.budget;
     struct fm_text t = {0};
     say_front_matter(&t, p);
+    fm_text_printf(&t, "\n%s", fm_card_generated.begin);
     if (layout->all_members)
         fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
                        b[p->first].budget, b[p->last].budget);
@@ -427,5 +455,6 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     say_data(&t, p);
     say_command(&t, p);
     say_code(&t, p);
+    fm_text_printf(&t, "\n%s", fm_card_generated.end);
     return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
 }

@@ -10,6 +10,7 @@
 #include "formats/file/file.h"
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
+#include "lib/export/card.h"
 #include "lib/export/exportwriter.h"
 #include "lib/export/planner.h"
 #include "lib/export/trust.h"
@@ -142,21 +143,16 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
 
 /* ---- whether it is there ---- */
 
-/* The line of a card that names the original; "": none. */
-static size_t base_line(const char **line, const char *card)
+/* Of a card, the part that is not the owner's to edit. */
+static bool same_card(const char *card, const char *want)
 {
-    static const char key[] = "\nbase_model: ";
-    const char *at = strstr(card, key);
-    *line = at ? at + 1 : "";
-    return strcspn(*line, "\n");
-}
-
-/* The card is the owner's to edit; of the options it has what no other text has. */
-static bool same_base(const char *card, const char *want)
-{
-    const char *a, *b;
-    size_t n = base_line(&a, card);
-    return n == base_line(&b, want) && memcmp(a, b, n) == 0;
+    char *a = NULL, *b = NULL;
+    struct fm_err none = {0};
+    bool same = !fm_card_compared(&a, card, &none) && !fm_card_compared(&b, want, &none) &&
+                strcmp(a, b) == 0;
+    free(a);
+    free(b);
+    return same;
 }
 
 static int compare_text(bool *same, const struct fm_exportplan *p, size_t i, const char *directory,
@@ -167,14 +163,14 @@ static int compare_text(bool *same, const struct fm_exportplan *p, size_t i, con
     char *owned = NULL, *text = NULL;
     size_t size = 0;
     struct fm_err none = {0};
-    size_t most = (size_t)f->bytes + FM_EXPORT_MEASURED_MAX;
+    size_t most = (size_t)f->bytes + FM_EXPORT_CARD_MAX;
     int rc = fm_exportplan_header(p, i, &want, &owned, err);
     *same = *same && !rc && !fm_file_slurp_in(directory, f->name, most, &text, &size, &none);
     if (*same && strcmp(f->name, FM_EXPORT_JSON) == 0)
         *same = !fm_exportplan_unmeasured(&text, &size, &none);
     if (*same)
         *same = strcmp(f->name, FM_EXPORT_CARD) == 0
-                    ? same_base(text, want)
+                    ? same_card(text, want)
                     : size == f->bytes && memcmp(text, want, size) == 0;
     free(text);
     free(owned);

@@ -28,11 +28,11 @@
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
- * "removed", "budget", "load_cap": [R, R2], "allow_code" and "keep_extra": true and
- * "keep_config": [keys] (where there are), "pad_multiple", "shard_size" (0 where the layout is not
- * sharded), "widths": [[k of layer 0 ..] ..], "files": every name in the directory, "config":
- * digest of the checkpoint's config.json, "ranking": digest of the bundle's ranking}.  No paths, no
- * dates: same bundle, same options, same bytes.
+ * "removed", "budget", "base_model" and "load_cap": [R, R2] (where they were given), "allow_code"
+ * and "keep_extra": true and "keep_config": [keys] (where there are), "pad_multiple", "shard_size"
+ * (0 where the layout is not sharded), "widths": [[k of layer 0 ..] ..], "files": every name in the
+ * directory, "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's
+ * ranking}.  No paths, no dates: same bundle, same options, same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

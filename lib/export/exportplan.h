@@ -157,6 +157,7 @@ void fm_exportplan_forget(struct fm_exportplan *p, size_t files);
 #define FM_EXPORT_MEASURED "measured" /* its key for figures that fm-bench adds */
 #define FM_EXPORT_MEASURED_MAX ((size_t)1 << 20)
 #define FM_EXPORT_CARD "README.md"
+#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* that its owner may add to it */
 #define FM_EXPORT_MODELING "modeling_fm.py"
 
 #endif

@@ -321,6 +321,8 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
                    o->layout->runtime ? o->layout->runtime : "any", p->index);
     fm_text_printf(&t, "  \"removed\": %" PRIu64 ",\n  \"budget\": %.17g,\n", mask->removed,
                    p->from->budgets.budget[p->index].budget);
+    if (o->base_model)
+        fm_text_printf(&t, "  \"base_model\": \"%s\",\n", o->base_model);
     if (o->load_cap) {
         fm_text_printf(&t, "  \"load_cap\": ");
         fm_texts_cap(&t, o);

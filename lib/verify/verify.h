@@ -26,6 +26,8 @@
 #include "lib/export/exportplan.h"
 #include "lib/run/run.h"
 
+#define FM_VERIFY_SKIPS_MAX 8
+
 struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
     const char *against; /* for a directory: its bundle, or the beginning of it */
@@ -50,6 +52,8 @@ struct fm_verify_report {
         char name[FM_CODE_NAME_BYTES];
         bool ours;
     } code[FM_CODES_MAX + 1];
+    int skips; /* exports: what of the directory was not compared with anything */
+    const char *skip[FM_VERIFY_SKIPS_MAX];
     bool function;           /* computed: the fields below are set */
     double loss, loss_want;  /* mean cross-entropy of the target and of what it must equal */
     double logprob_diff_max; /* largest difference of a token's log-probability */

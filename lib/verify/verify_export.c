@@ -5,6 +5,7 @@
  */
 #include "lib/verify/verify_parts.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
-#include "lib/export/trust.h"
+#include "lib/export/card.h"
 #include "lib/stage/stage.h"
 
 #define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
@@ -61,6 +62,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
         rc = read_cap(o, json, err);
     if (!rc)
         rc = read_keys(o, json, err);
+    o->base_model = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "base_model"));
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
@@ -132,54 +134,113 @@ static const struct fm_planned_file *planned(const struct fm_verify_job *j, cons
 }
 
 /* What the hub and its client put beside a repository's files, and results of benchmarks. */
-static bool is_the_hubs(const char *name)
+static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes"};
+#define HUBS (sizeof hubs / sizeof *hubs)
+
+/* The place of a name in that list; HUBS: it is none of them. */
+static size_t find_hubs(const char *name)
 {
-    static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes"};
-    for (size_t i = 0; i < sizeof hubs / sizeof *hubs; i++)
-        if (strcmp(name, hubs[i]) == 0)
-            return true;
-    return false;
+    size_t i = 0;
+    while (i < HUBS && strcmp(name, hubs[i]) != 0)
+        i++;
+    return i;
+}
+
+/* For the report. */
+static void skip(struct fm_verify_job *j, const char *what)
+{
+    struct fm_verify_report *r = j->v->report;
+    assert(r->skips < FM_VERIFY_SKIPS_MAX);
+    r->skip[r->skips++] = what;
 }
 
 static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
 {
     DIR *dir;
+    bool there[HUBS + 1] = {0};
     if (fm_file_entries(&dir, j->v->dir, err))
         return fm_within(err, "%s", j->v->options->target);
     const struct dirent *entry;
-    while ((entry = readdir(dir)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            !is_the_hubs(entry->d_name) && !planned(j, entry->d_name))
+    while ((entry = readdir(dir))) {
+        size_t hub = find_hubs(entry->d_name);
+        there[hub] = true;
+        if (hub == HUBS && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            !planned(j, entry->d_name))
             fm_verifier_find(j->v, j->plan.files, FM_EDIFF, entry->d_name,
                              "is not a file of this export");
+    }
     closedir(dir);
+    for (size_t i = 0; i < HUBS; i++)
+        if (there[i])
+            skip(j, hubs[i]);
     return FM_OK;
 }
 
-/* A text is byte for byte what the bundle makes of it; the model card is the owner's to edit. */
+/* The card is its owner's to edit, but for what fm-pack generated. */
+static void compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
+                         const char *want)
+{
+    const char *name = j->plan.file[i].name;
+    char *a = NULL, *b = NULL;
+    struct fm_err wrong = {0};
+    if (strlen(have) != size)
+        fm_verifier_find(j->v, i, FM_EDIFF, name, "is no text: it has a byte of zero");
+    else if (fm_card_compared(&a, have, &wrong) || fm_card_compared(&b, want, &wrong))
+        fm_verifier_find(j->v, i, FM_EDIFF, name, "%s", wrong.text);
+    else if (strcmp(a, b) != 0)
+        fm_verifier_find(j->v, i, FM_EDIFF, name,
+                         "differs between its marks from what the bundle says of it");
+    free(a);
+    free(b);
+}
+
+/* *text = fm-export.json without recorded figures; false, with a finding, where it is none. */
+static bool leave_figures(struct fm_verify_job *j, size_t i, char **text, size_t *size)
+{
+    struct fm_err wrong = {0};
+    size_t before = *size;
+    if (fm_exportplan_unmeasured(text, size, &wrong)) {
+        fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
+        return false;
+    }
+    if (*size < before)
+        skip(j, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
+    return true;
+}
+
+/* Another text is byte for byte what the bundle makes of it. */
+static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, size_t size,
+                          const char *want)
+{
+    const struct fm_planned_file *f = &j->plan.file[i];
+    if (size != f->bytes || memcmp(text, want, size) != 0)
+        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
+}
+
 static int compare_text(struct fm_verify_job *j, size_t i, const char *want, struct fm_err *err)
 {
     const struct fm_planned_file *f = &j->plan.file[i];
+    bool claims = strcmp(f->name, FM_EXPORT_JSON) == 0, card = strcmp(f->name, FM_EXPORT_CARD) == 0;
+    size_t size = 0, more = claims ? FM_EXPORT_MEASURED_MAX : card ? FM_EXPORT_CARD_MAX : 1;
     char *text = NULL;
-    size_t size = 0;
     struct fm_err missing = {0};
-    bool claims = strcmp(f->name, FM_EXPORT_JSON) == 0;
-    size_t most = (size_t)f->bytes + (claims ? FM_EXPORT_MEASURED_MAX : 1);
-    int rc = fm_file_slurp_at(j->v->dir, f->name, most, &text, &size, &missing);
+    if (card)
+        skip(j, FM_EXPORT_CARD " outside of its marks and in recorded figures");
+    int rc = fm_file_slurp_at(j->v->dir, f->name, (size_t)f->bytes + more, &text, &size, &missing);
     fm_verifier_count(j->v, 1, f->bytes);
-    if (rc == FM_ENOMEM || rc == FM_EIO)
+    if (rc == FM_ENOMEM || rc == FM_EIO) {
         *err = missing;
-    else if (strcmp(f->name, FM_EXPORT_CARD) == 0)
-        rc = FM_OK;
-    else if (rc)
+        return rc;
+    }
+    if (rc)
         fm_verifier_find(j->v, i, fm_verifier_code(&missing, FM_EDIFF), f->name, "%s",
                          missing.text);
-    else if (claims && fm_exportplan_unmeasured(&text, &size, &missing))
-        fm_verifier_find(j->v, i, FM_EFORMAT, f->name, "%s", missing.text);
-    else if (size != f->bytes || memcmp(text, want, size) != 0)
-        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
+    else if (card)
+        compare_card(j, i, text, size, want);
+    else if (!claims || leave_figures(j, i, &text, &size))
+        compare_bytes(j, i, text, size, want);
     free(text);
-    return rc == FM_ENOMEM || rc == FM_EIO ? rc : FM_OK;
+    return FM_OK;
 }
 
 static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
