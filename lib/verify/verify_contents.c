@@ -253,5 +253,7 @@ int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err)
         rc = check_masks(j, err);
     if (!rc && is_good(j, FM_MEMBER_ADAPTER))
         rc = check_adapter(j, err);
+    if (!rc)
+        fm_verify_claims(j);
     return rc;
 }

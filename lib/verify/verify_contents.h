@@ -29,4 +29,8 @@ struct fm_bundle_job {
  */
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err);
 
+/* What the manifest says in two places, or a member says too, is the same: after the members were
+ * read.  lib/verify/verify_claims.c. */
+void fm_verify_claims(struct fm_bundle_job *j);
+
 #endif

@@ -41,5 +41,6 @@ lied family.fm "b.add_tensor('model.layers.0.block_sparse_moe.experts.0.w1.weigh
 lied family.fm "b.add_tensor('score.weight', 'F32', [10**6], bytes(4 * 10**6))
 b.manifest['model']['others'] = {'unread': {'tensors': 1, 'bytes': 4 * 10**6}}"
 lied learned "b.manifest['budgets'][0]['step'] = 5"
-echo "-- what cannot be recomputed"
 lied family.fm "b.manifest['budgets'][1]['quality'] = {'ce': 1, 'kl': 0, 'agree': 1, 'positions': 9}"
+echo "-- what cannot be recomputed"
+lied family.fm "b.manifest['budgets'][1]['quality'].update(ce=1, kl=0, agree=1)"

@@ -1,0 +1,105 @@
+/*
+ * What a manifest says twice.  The history of a stream is written down by its tools and cannot be
+ * computed again from its members; but where it names what another key, or a member, says too, the
+ * two must agree.
+ */
+#include "lib/verify/verify_contents.h"
+
+#include <string.h>
+
+#include "formats/json/json.h"
+
+#define MANIFEST FM_MEMBER_MANIFEST
+
+static const cJSON *get(const cJSON *object, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, key);
+}
+
+/* Of a tool's entry: "options" or "result"; NULL: the tool has none. */
+static const cJSON *part_of(const struct fm_bundle_job *j, const char *tool, const char *part)
+{
+    return get(fm_stage_history_of(&j->bundle, tool), part);
+}
+
+/* A number or a string of the history is that of the other place, where both are there. */
+static void compare(struct fm_bundle_job *j, const char *tool, const char *key, const cJSON *said,
+                    const cJSON *other, const char *where)
+{
+    if (!said || !other || cJSON_Compare(said, other, true))
+        return;
+    fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST, "'%s' of %s's history is not that of %s", key,
+                     tool, where);
+}
+
+static void compare_count(struct fm_bundle_job *j, const char *tool, const char *key, int count,
+                          const char *where)
+{
+    const cJSON *said = get(part_of(j, tool, "result"), key);
+    if (said && !(cJSON_IsNumber(said) && said->valuedouble == count))
+        fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
+                         "'%s' of %s's history is not %d, the number of %s", key, tool, count,
+                         where);
+}
+
+static void check_adapter(struct fm_bundle_job *j)
+{
+    static const char tool[] = "fm-recover";
+    const cJSON *adapter = get(j->bundle.manifest, "adapter");
+    const cJSON *options = part_of(j, tool, "options"), *result = part_of(j, tool, "result");
+    compare(j, tool, "lora_rank", get(options, "lora_rank"), get(adapter, "rank"), "'adapter'");
+    compare(j, tool, "lora_alpha", get(options, "lora_alpha"), get(adapter, "alpha"), "'adapter'");
+    compare(j, tool, "strategy", get(options, "strategy"), get(adapter, "strategy"), "'adapter'");
+    compare(j, tool, "mask", get(result, "mask"), get(adapter, "budget_index"), "'adapter'");
+}
+
+/* Best takes masks of other methods; each of those is the method of all its masks. */
+static void check_method(struct fm_bundle_job *j)
+{
+    static const char tool[] = "fm-train";
+    const char *method = cJSON_GetStringValue(get(part_of(j, tool, "options"), "method"));
+    const struct fm_masks *masks = &j->budgets.masks;
+    for (int b = 0; method && b < masks->count; b++) {
+        const char *own = fm_method_name(masks->mask[b].method);
+        if (strcmp(method, fm_method_name(FM_METHOD_BEST)) == 0 || strcmp(method, own) == 0)
+            continue;
+        fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
+                         "budget %d: method is '%s', that of fm-train's history '%.32s'", b, own,
+                         method);
+    }
+}
+
+/* All members are measured on the same tokens by the same tool. */
+static void check_quality(struct fm_bundle_job *j)
+{
+    const struct fm_masks *masks = &j->budgets.masks;
+    const struct fm_quality *first = NULL;
+    bool adapted = get(j->bundle.manifest, "adapter") != NULL;
+    for (int b = 0; b < masks->count; b++) {
+        const struct fm_quality *q = &masks->mask[b].quality;
+        if (q->positions == 0)
+            continue;
+        first = first ? first : q;
+        if (q->positions != first->positions || q->recovered != first->recovered)
+            fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
+                             "budget %d: quality was not measured as that of the first is", b);
+        if (q->recovered && !adapted)
+            fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
+                             "budget %d: quality is of an adapter, and there is none", b);
+    }
+}
+
+void fm_verify_claims(struct fm_bundle_job *j)
+{
+    const cJSON *trained = part_of(j, "fm-train", "options");
+    check_adapter(j);
+    if (j->masks) {
+        compare(j, "fm-train", "width_multiple", get(trained, "width_multiple"),
+                get(get(j->bundle.manifest, "actions"), "multiple"), "'actions'");
+        compare_count(j, "fm-train", "masks", j->budgets.masks.count, "budgets");
+        check_method(j);
+        check_quality(j);
+    }
+    if (j->segments)
+        compare_count(j, "fm-pack", "segments", (int)j->seg.S, "segments");
+}
