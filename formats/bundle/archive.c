@@ -294,12 +294,8 @@ static int append(struct walk *w, const char *name, uint64_t size, struct fm_err
 {
     if (w->members == w->limit)
         return fm_fail(err, FM_EFORMAT, "more than %zu members", w->limit);
-    if (w->members == w->capacity) {
-        size_t capacity = w->capacity ? 2 * w->capacity : 64;
-        if (fm_grow((void **)&w->member, capacity, sizeof *w->member, "tar members", err))
-            return err->code;
-        w->capacity = capacity;
-    }
+    if (FM_GROW(w->member, w->capacity, w->members + 1, "tar members", err))
+        return err->code;
     char *copy = fm_strdup(name, err);
     if (!copy)
         return err->code;

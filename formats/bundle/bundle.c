@@ -457,7 +457,8 @@ int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)
                        FM_BUNDLE_MEMBERS_MAX);
     if (n <= b->members)
         return FM_OK;
-    if (fm_grow((void **)&b->member, n, sizeof *b->member, "bundle members", err))
+    size_t room = b->members;
+    if (FM_GROW(b->member, room, n, "bundle members", err))
         return err->code;
     cJSON_ArrayForEach(entry, array)
     {

@@ -8,11 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), t = strlen(tail);
-    return n >= t && strcmp(s + n - t, tail) == 0;
-}
+#include "lib/base/names.h"
 
 static bool is_weight_file(const char *name)
 {
@@ -20,7 +16,7 @@ static bool is_weight_file(const char *name)
                                         ".ckpt",        ".gguf", ".h5",       ".msgpack",
                                         ".onnx",        ".ot",   "index.json"};
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
-        if (ends_with(name, tails[i]))
+        if (fm_ends_with(name, tails[i]))
             return true;
     return strncmp(name, "consolidated.", 13) == 0;
 }

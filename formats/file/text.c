@@ -16,20 +16,14 @@
 /* Room for `more` bytes and the NUL. */
 static bool reserve(struct fm_text *t, size_t more)
 {
-    size_t need = 0, doubled = 0;
+    size_t need = 0;
     struct fm_err unused = {0};
     if (t->failed || !fm_add(&need, t->size, more) || !fm_add(&need, need, 1))
         return !(t->failed = true);
-    if (need <= t->capacity)
-        return true;
-    if (!fm_mul(&doubled, t->capacity, 2) || doubled < need)
-        doubled = need < FIRST_BYTES ? FIRST_BYTES : need;
-    void *data = t->data;
-    if (fm_grow(&data, doubled, 1, "text", &unused))
-        return !(t->failed = true);
-    t->data = data;
-    t->capacity = doubled;
-    return true;
+    if (!t->data && need < FIRST_BYTES)
+        need = FIRST_BYTES;
+    t->failed = FM_GROW(t->data, t->capacity, need, "text", &unused);
+    return !t->failed;
 }
 
 void fm_text_add(struct fm_text *t, const char *bytes, size_t size)

@@ -23,18 +23,12 @@ struct making {
     size_t capacity; /* of x->entry */
 };
 
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), t = strlen(tail);
-    return n > t && strcmp(s + n - t, tail) == 0;
-}
-
 /* A single component, visible, of harmless bytes. */
 static bool is_shard_name(const char *name)
 {
     static const char harmless[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    return *name != '.' && name[strspn(name, harmless)] == 0 && ends_with(name, ".safetensors");
+    return *name != '.' && name[strspn(name, harmless)] == 0 && fm_ends_with(name, ".safetensors");
 }
 
 /* Where `name` is or belongs in the sorted shards. */
@@ -76,15 +70,8 @@ static int enter_shard(struct fm_hfindex *x, const char *name, const char **ente
 static int parse_entry(struct making *m, struct fm_err *err)
 {
     struct fm_hfindex *x = m->x;
-    if (x->count == m->capacity) {
-        void *grown = x->entry;
-        size_t more = m->capacity ? 2 * m->capacity : 256;
-        int rc = fm_grow(&grown, more, sizeof *x->entry, "the shard index", err);
-        if (rc)
-            return rc;
-        x->entry = grown;
-        m->capacity = more;
-    }
+    if (FM_GROW(x->entry, m->capacity, x->count + 1, "the shard index", err))
+        return err->code;
     struct fm_hfentry *e = &x->entry[x->count];
     *e = (struct fm_hfentry){.tensor = x->text + m->text};
     int rc = fm_json_string(&m->j, x->text + m->text, FM_ST_NAME_BYTES_MAX + 1, err);

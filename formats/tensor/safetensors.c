@@ -238,15 +238,8 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT, "tensor '%s': a name must not be empty or a path", name);
     if (st->count == FM_ST_TENSORS_MAX)
         return fm_fail(err, FM_EFORMAT, "more than %d tensors", FM_ST_TENSORS_MAX);
-    if (st->count == h->capacity) {
-        size_t more = h->capacity ? 2 * h->capacity : 256;
-        void *grown = st->tensor;
-        int rc = fm_grow(&grown, more, sizeof *st->tensor, "the index of tensors", err);
-        if (rc)
-            return rc;
-        st->tensor = grown;
-        h->capacity = more;
-    }
+    if (FM_GROW(st->tensor, h->capacity, st->count + 1, "the index of tensors", err))
+        return err->code;
     struct fm_tensor *t = &st->tensor[st->count++];
     *t = (struct fm_tensor){.name = name};
     int rc = parse_tensor(h, t, err);
@@ -256,15 +249,9 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
 static int add_pair(struct header *h, struct fm_err *err)
 {
     struct fm_safetensors *st = h->st;
-    if (2 * h->pairs + 2 >= h->pairs_capacity) { /* the pair and the final NULL fit */
-        size_t more = 2 * h->pairs_capacity + 16;
-        void *grown = st->metadata;
-        int rc = fm_grow(&grown, more, sizeof *st->metadata, "metadata", err);
-        if (rc)
-            return rc;
-        st->metadata = grown;
-        h->pairs_capacity = more;
-    }
+    /* The pair and the final NULL. */
+    if (FM_GROW(st->metadata, h->pairs_capacity, 2 * h->pairs + 3, "metadata", err))
+        return err->code;
     const char **pair = st->metadata + 2 * h->pairs;
     int rc = keep_text(h, FM_ST_NAME_BYTES_MAX + 1, true, &pair[0], err);
     if (!rc)

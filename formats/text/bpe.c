@@ -38,23 +38,12 @@ struct fm_bpe_cached {
 
 /* --- the model --- */
 
-static int grow(void **block, size_t *capacity, size_t need, size_t size, struct fm_err *err)
-{
-    if (need <= *capacity)
-        return FM_OK;
-    size_t more = *capacity ? 2 * *capacity : 1024;
-    int rc = fm_grow(block, more > need ? more : need, size, "a vocabulary", err);
-    if (!rc)
-        *capacity = more > need ? more : need;
-    return rc;
-}
-
 int fm_bpe_add(struct fm_bpe *b, const char *text, size_t size, uint64_t id, struct fm_err *err)
 {
     if (id > INT32_MAX - 1)
         return fm_fail(err, FM_EFORMAT, "token '%.40s' has id %" PRIu64 " (limit %d)", text, id,
                        INT32_MAX - 1);
-    int rc = grow((void **)&b->entry, &b->entry_capacity, b->entries + 1, sizeof *b->entry, err);
+    int rc = FM_GROW(b->entry, b->entry_capacity, b->entries + 1, "a vocabulary", err);
     if (rc)
         return rc;
     b->entry[b->entries++] =
@@ -140,7 +129,7 @@ int fm_bpe_add_merge(struct fm_bpe *b, const char *left, size_t left_size, const
 {
     uint64_t l = 0, r = 0, both = 0;
     struct fm_text joined = {0};
-    int rc = grow((void **)&b->merge, &b->merge_capacity, b->merges + 1, sizeof *b->merge, err);
+    int rc = FM_GROW(b->merge, b->merge_capacity, b->merges + 1, "a vocabulary", err);
     if (!rc)
         rc = find_part(b, &l, left, left_size, err);
     if (!rc)
@@ -264,7 +253,7 @@ void fm_bpe_work_release(struct fm_bpe_work *w)
 void fm_bpe_push(struct fm_bpe_work *w, int32_t id)
 {
     struct fm_err ignored = {0};
-    if (grow((void **)&w->ids, &w->capacity, w->n + 1, sizeof *w->ids, &ignored)) {
+    if (FM_GROW(w->ids, w->capacity, w->n + 1, "a text's tokens", &ignored)) {
         w->failed = true;
         return;
     }
@@ -408,8 +397,8 @@ static bool reserve(struct fm_bpe_work *w, size_t size)
 {
     struct fm_err ignored = {0};
     assert(size < INT32_MAX);
-    if (!grow((void **)&w->symbol, &w->symbols, size, sizeof *w->symbol, &ignored) &&
-        !grow((void **)&w->heap, &w->steps, 3 * size, sizeof *w->heap, &ignored))
+    if (!FM_GROW(w->symbol, w->symbols, size, "a word", &ignored) &&
+        !FM_GROW(w->heap, w->steps, 3 * size, "a word", &ignored))
         return true;
     w->failed = true;
     return false;

@@ -12,14 +12,9 @@
 #include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define PIECE (1 << 20)
-
-static bool ends_with(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && strcmp(path + n - m, end) == 0;
-}
 
 static bool is_blank(const char *s, size_t n)
 {
@@ -38,13 +33,8 @@ static int fill(struct fm_documents *d, struct fm_err *err)
         d->have -= d->used;
         d->used = 0;
     }
-    if (!d->buffer || d->have + piece > d->capacity) { /* of an empty file, too */
-        size_t more = 2 * d->capacity > d->have + piece ? 2 * d->capacity : d->have + piece;
-        int rc = fm_grow((void **)&d->buffer, more, 1, "a document", err);
-        if (rc)
-            return rc;
-        d->capacity = more;
-    }
+    if (FM_GROW(d->buffer, d->capacity, d->have + piece, "a document", err))
+        return err->code;
     int rc = fm_file_read(&d->file, d->at, d->buffer + d->have, piece, err);
     if (rc)
         return rc;
@@ -94,7 +84,8 @@ int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, str
     size_t i = d->used;
     while (i < d->have && is_blank(d->buffer + i, 1))
         i++;
-    d->rows = ends_with(path, ".jsonl") || ends_with(path, ".ndjson") || ends_with(path, ".json") ||
+    d->rows = fm_ends_with(path, ".jsonl") || fm_ends_with(path, ".ndjson") ||
+              fm_ends_with(path, ".json") ||
               (strcmp(path, "-") == 0 && i < d->have && d->buffer[i] == '{');
     return FM_OK;
 }

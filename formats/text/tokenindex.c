@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define IDX_HEADER 34 /* magic 9, version 8, type 1, sequences 8, documents 8 */
 #define CHUNK 4096    /* entries read at a time */
@@ -250,12 +251,6 @@ static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, stru
 
 /* --- which of them --- */
 
-static bool ends_with(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && strcmp(path + n - m, end) == 0;
-}
-
 /* path with its last `cut` bytes replaced; NULL: no memory. */
 static char *sibling(const char *path, size_t cut, const char *end, struct fm_err *err)
 {
@@ -294,7 +289,7 @@ bool fm_tokens_beside(char *name, const char *path, int which)
     size_t n = strlen(path);
     for (int i = 0; i < (int)(sizeof pair / sizeof *pair); i++) {
         size_t cut = strlen(pair[i].cut), end = strlen(pair[i].end);
-        if (!ends_with(path, pair[i].cut) || which-- > 0)
+        if (n <= cut || !fm_ends_with(path, pair[i].cut) || which-- > 0)
             continue;
         if (n - cut + end >= PATH_MAX)
             return false;
@@ -318,7 +313,7 @@ static int from_idx(struct fm_tokens *t, struct fm_err *err)
 {
     struct fm_file idx = t->file, bin;
     bool there = false;
-    if (!ends_with(idx.path, ".idx"))
+    if (!fm_ends_with(idx.path, ".idx"))
         return fm_fail(err, FM_EFORMAT, "a Megatron index; its name must end in .idx");
     int rc = open_sibling(&bin, &there, idx.path, 4, ".bin", err);
     if (rc)
@@ -337,7 +332,7 @@ int fm_tokenindex_open(struct fm_tokens *t, bool *found, struct fm_err *err)
     *found = is_idx(&t->file);
     if (*found)
         return from_idx(t, err);
-    bool bin = ends_with(t->file.path, ".bin");
+    bool bin = fm_ends_with(t->file.path, ".bin");
     int rc = bin ? open_sibling(&index, found, t->file.path, 4, ".idx", err) : FM_OK;
     if (!rc && *found) {
         rc = read_megatron(t, &index, err);

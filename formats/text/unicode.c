@@ -14,6 +14,7 @@
 #include "formats/text/unicode_case.h"
 #include "formats/text/unicode_classes.h"
 #include "formats/text/unicode_nfc.h"
+#include "lib/base/mem.h"
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 #define POINTS 0x110000
@@ -135,17 +136,10 @@ struct stretch {
 
 static void push(struct stretch *s, uint32_t c)
 {
-    if (s->n == s->capacity) {
-        size_t more = s->capacity ? 2 * s->capacity : 64;
-        uint32_t *grown = realloc(s->point, more * sizeof *grown);
-        if (!grown) {
-            s->failed = true;
-            return;
-        }
-        s->point = grown;
-        s->capacity = more;
-    }
-    s->point[s->n++] = c;
+    struct fm_err unused = {0};
+    s->failed = s->failed || FM_GROW(s->point, s->capacity, s->n + 1, "a text", &unused);
+    if (!s->failed)
+        s->point[s->n++] = c;
 }
 
 /* The place of a mark's class, 0 for what begins a character. */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FIRST 64 /* elements of an array that grows */
+
 void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err)
 {
     size_t bytes = 0;
@@ -34,12 +36,20 @@ char *fm_strdup(const char *text, struct fm_err *err)
     return copy;
 }
 
-int fm_grow(void **ptr, size_t n, size_t size, const char *what, struct fm_err *err)
+int fm_grow(void *array, size_t *capacity, size_t n, size_t size, const char *what,
+            struct fm_err *err)
 {
-    size_t bytes = 0;
-    void *block = fm_mul(&bytes, n, size) ? realloc(*ptr, bytes ? bytes : 1) : NULL;
+    void *block;
+    size_t room = 0, bytes = 0;
+    memcpy(&block, array, sizeof block);
+    if (block && n <= *capacity)
+        return FM_OK;
+    if (!fm_mul(&room, *capacity, 2) || room < n)
+        room = n < FIRST ? FIRST : n;
+    block = fm_mul(&bytes, room, size) ? realloc(block, bytes) : NULL;
     if (!block)
-        return fm_fail(err, FM_ENOMEM, "no memory for %s (%zu x %zu bytes)", what, n, size);
-    *ptr = block;
+        return fm_fail(err, FM_ENOMEM, "no memory for %s (%zu x %zu bytes)", what, room, size);
+    memcpy(array, &block, sizeof block);
+    *capacity = room;
     return FM_OK;
 }

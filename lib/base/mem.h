@@ -43,9 +43,16 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
 /* A copy of text, NULL with FM_ENOMEM. */
 char *fm_strdup(const char *text, struct fm_err *err);
 
-/* Grow *ptr (from malloc, realloc or NULL) to hold n elements of `size` bytes; the old block
- * stays valid on failure. */
-int fm_grow(void **ptr, size_t n, size_t size, const char *what, struct fm_err *err);
+/*
+ * Room for at least n elements in `array`, a pointer (from malloc, realloc or NULL), where there is
+ * room for `capacity` of them, a size_t: nothing to do, or twice as much as before, or n. FM_ENOMEM
+ * names `what`; the old block stays valid.
+ */
+#define FM_GROW(array, capacity, n, what, err)                                                     \
+    fm_grow(&(array), &(capacity), (n), sizeof *(array), (what), (err))
+/* The same, of a pointer at `array` to elements of `size` bytes. */
+int fm_grow(void *array, size_t *capacity, size_t n, size_t size, const char *what,
+            struct fm_err *err);
 
 /* An unsigned integer of 1 to 8 bytes, the lowest first. */
 static inline uint64_t fm_little_endian(const unsigned char *b, int bytes)

@@ -6,7 +6,9 @@
 #ifndef FM_NAMES_H
 #define FM_NAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 /* Records may be NULL where count is 0. */
 void fm_names_sort(void *records, size_t count, size_t size);
@@ -16,6 +18,12 @@ void *fm_names_find(const void *records, size_t count, size_t size, const char *
 
 /* Of sorted records: the first name that two of them have, or NULL. */
 const char *fm_names_twin(const void *records, size_t count, size_t size);
+
+static inline bool fm_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), e = strlen(end);
+    return n >= e && memcmp(text + n - e, end, e) == 0;
+}
 
 /* Edits from one name to the other (Levenshtein's), for names of at most 31 bytes; longer ones are
  * far from everything. */

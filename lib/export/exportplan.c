@@ -15,16 +15,6 @@
 
 /* ---- making it ---- */
 
-/* Memory for one more behind n.  A list can hold `first` and then for twice as many as before. */
-static int grow(void **list, size_t n, size_t first, size_t size, const char *what,
-                struct fm_err *err)
-{
-    size_t times = n / first;
-    if (n != 0 && (n % first != 0 || (times & (times - 1)) != 0))
-        return FM_OK;
-    return fm_grow(list, n ? 2 * n : first, size, what, err);
-}
-
 /* Most parts that layouts have of all experts: what is not used of so much memory is not touched.
  */
 static size_t most_parts(const struct fm_exportplan *p)
@@ -36,8 +26,8 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
                              struct fm_err *err)
 {
     size_t first = p->from->rests + most_parts(p);
-    int rc = grow((void **)&p->tensor, p->tensors, first, sizeof *p->tensor,
-                  "the tensors of an export", err);
+    int rc = FM_GROW(p->tensor, p->tensor_room, p->tensors ? p->tensors + 1 : first,
+                     "the tensors of an export", err);
     char whole[FM_ST_NAME_BYTES_MAX + 1];
     bool wrap = p->wrapped && !(like->from && like->from->extra);
     if (!rc && wrap)
@@ -57,8 +47,8 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
                             struct fm_err *err)
 {
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
-    int rc = grow((void **)&p->block, p->blocks, most_parts(p), sizeof *p->block,
-                  "the experts of an export", err);
+    int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
+                     "the experts of an export", err);
     if (rc)
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
@@ -71,7 +61,7 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err)
 {
-    int rc = grow((void **)&p->file, p->files, 32, sizeof *p->file, "the files of an export", err);
+    int rc = FM_GROW(p->file, p->file_room, p->files + 1, "the files of an export", err);
     if (!rc && strlen(name) >= sizeof p->file->name)
         rc = fm_fail(err, FM_ECONFIG, "file name '%s' is too long", name);
     if (rc) {

@@ -88,11 +88,11 @@ struct fm_exportplan {
     int index;                        /* the member */
     struct fm_planned_widths widths;
     struct fm_planned_tensor *tensor; /* in order of file, then offset */
-    size_t tensors;
+    size_t tensors, tensor_room;
     struct fm_planned_block *block;
-    size_t blocks;
+    size_t blocks, block_room;
     struct fm_planned_file *file; /* weight files and their index, then texts */
-    size_t files;
+    size_t files, file_room;
     size_t weight_files;   /* of these, made for `planned_for`; 0: none yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;

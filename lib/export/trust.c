@@ -14,6 +14,7 @@
 #include "formats/json/json.h"
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 /* Keys by which a program runs code or takes another model, as fnmatch(3) has them. */
 static const char *const loading[] = {
@@ -69,12 +70,8 @@ static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *fil
                        "%s: more than %d files and keys of the checkpoint would be left out or are "
                        "code; remove them from the checkpoint",
                        p->from->bundle.file.path, FM_CODES_MAX);
-    if (c->items == c->capacity) {
-        size_t capacity = c->capacity ? 2 * c->capacity : 8;
-        if (fm_grow((void **)&c->item, capacity, sizeof *c->item, "the list of code", err))
-            return err->code;
-        c->capacity = capacity;
-    }
+    if (FM_GROW(c->item, c->capacity, c->items + 1, "the list of code", err))
+        return err->code;
     c->item[c->items++] = new;
     return FM_OK;
 }
@@ -246,12 +243,11 @@ void fm_trust_begin(struct fm_exportplan *p)
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    size_t n = strlen(name);
     if (is_one_of(code, name)) {
         int rc = note_code(p, name, NULL, err);
         return rc || !p->options.allow_code ? rc : add_as_it_is(p, name, m, err);
     }
-    if (n > 5 && strcmp(name + n - 5, ".json") == 0 && !is_one_of(vocabulary, name))
+    if (fm_ends_with(name, ".json") && !is_one_of(vocabulary, name))
         return add_json(p, name, m, err);
     return add_as_it_is(p, name, m, err);
 }

@@ -139,7 +139,6 @@ int fm_trainstate_save(struct fm_trainer *t, struct fm_err *err)
 /* Grow the families to hold what the state file has. */
 static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
-    size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         struct fm_masks *f = &t->masks[i];
         uint64_t count = fm_journal_count(j, steps[i]);
@@ -152,14 +151,11 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
             continue;
         /* Copies of the full mask make space for the arrays that are read. */
         struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
-        int rc = fm_grow((void **)&f->mask, count, sizeof *f->mask, "masks", err);
-        if (!rc)
-            rc = fm_grow((void **)&f->widths, count, X * sizeof *f->widths, "masks", err);
-        if (rc)
-            return rc;
+        if (fm_masks_reserve(f, (size_t)count, err))
+            return err->code;
         for (uint64_t b = (uint64_t)f->count; b < count; b++)
             f->mask[b] = full;
-        f->count = f->capacity = (int)count;
+        f->count = (int)count;
     }
     return FM_OK;
 }

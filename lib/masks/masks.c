@@ -83,21 +83,16 @@ uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths)
     return fm_masks_channels(f) - kept;
 }
 
-static int reserve(struct fm_masks *f, struct fm_err *err)
+int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err)
 {
-    if (f->count < f->capacity)
-        return FM_OK;
-    if (f->count >= MASKS_MAX)
+    size_t bytes;
+    if (masks > MASKS_MAX)
         return fm_fail(err, FM_ECONFIG, "more than %d masks in a family", MASKS_MAX);
-    size_t capacity = f->capacity ? 2 * (size_t)f->capacity : 128, bytes;
     if (!fm_mul(&bytes, experts_of(f), sizeof *f->widths))
         return fm_fail(err, FM_ENOMEM, "a mask of %d x %d experts", f->M, f->E);
-    int rc = fm_grow((void **)&f->mask, capacity, sizeof *f->mask, "masks", err);
-    if (!rc)
-        rc = fm_grow((void **)&f->widths, capacity, bytes, "masks", err);
-    if (!rc)
-        f->capacity = (int)capacity;
-    return rc;
+    return FM_GROW(f->mask, f->mask_room, masks, "masks", err)
+               ? err->code
+               : fm_grow(&f->widths, &f->widths_room, masks, bytes, "masks", err);
 }
 
 int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
@@ -105,7 +100,7 @@ int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method m
 {
     uint64_t removed = fm_masks_removed(f, widths);
     assert(f->count == 0 || removed > f->mask[f->count - 1].removed);
-    int rc = reserve(f, err);
+    int rc = fm_masks_reserve(f, (size_t)f->count + 1, err);
     if (rc)
         return rc;
     f->mask[f->count] = (struct fm_mask){.removed = removed, .method = method, .step = step};
@@ -139,7 +134,7 @@ void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths)
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 {
     assert(f->count == 0);
-    int rc = reserve(f, err);
+    int rc = fm_masks_reserve(f, (size_t)f->count + 1, err);
     if (rc)
         return rc;
     f->mask[0] = (struct fm_mask){.method = method};

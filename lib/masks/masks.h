@@ -54,12 +54,15 @@ struct fm_mask {
 
 struct fm_masks {
     int M, E, I;
-    int count, capacity;
-    struct fm_mask *mask; /* (count), removed strictly increasing */
-    uint32_t *widths;     /* (count, M, E) */
+    int count;
+    size_t mask_room, widths_room; /* of mask and widths, in masks */
+    struct fm_mask *mask;          /* (count), removed strictly increasing */
+    uint32_t *widths;              /* (count, M, E) */
 };
 
 void fm_masks_init(struct fm_masks *f, int M, int E, int I);
+/* Room for so many masks. */
+int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err);
 void fm_masks_release(struct fm_masks *f); /* zeroed struct is fine */
 
 /* Widths of mask b, (M, E). */

@@ -19,11 +19,9 @@
 static int add_file(struct fm_tensors *t, const struct fm_file *file,
                     const struct fm_safetensors *st, struct fm_err *err)
 {
-    void *grown = t->file;
-    int rc = fm_grow(&grown, t->files + 1, sizeof *t->file, "a list of weight files", err);
-    if (rc)
-        return rc;
-    t->file = grown;
+    size_t room = t->files;
+    if (FM_GROW(t->file, room, t->files + 1, "a list of weight files", err))
+        return err->code;
     t->file[t->files++] = (struct fm_source_file){file, st};
     return FM_OK;
 }

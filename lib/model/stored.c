@@ -8,20 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/base/names.h"
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
-
-/* Is `end` behind more than nothing? */
-static bool ends_with(const char *name, const char *end)
-{
-    size_t len = strlen(name), n = strlen(end);
-    return len > n && strcmp(name + len - n, end) == 0;
-}
 
 static bool is_codes(const struct fm_config *c, const struct fm_tensor *t)
 {
     const struct fm_storage *s = c->storage;
-    return s && t->dtype == s->codes && (!s->blocks || ends_with(t->name, s->blocks));
+    return s && t->dtype == s->codes && (!s->blocks || fm_ends_with(t->name, s->blocks));
 }
 
 /* a + b without the last `less` of a; "" where no tensor has a name as long as that. */
@@ -44,7 +38,7 @@ bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
 bool fm_stored_scales(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                       const char *name)
 {
-    if (!c->storage || !ends_with(name, c->storage->scale))
+    if (!c->storage || !fm_ends_with(name, c->storage->scale))
         return false;
     join(weight, name, strlen(c->storage->scale), c->storage->blocks ? c->storage->blocks : "");
     return true;
@@ -54,8 +48,9 @@ void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_con
                       const char *name)
 {
     const char *end = c->storage ? c->storage->scale : NULL;
-    if (end && !ends_with(name, end))
-        end = c->storage->blocks && ends_with(name, c->storage->blocks) ? c->storage->blocks : NULL;
+    if (end && !fm_ends_with(name, end))
+        end = c->storage->blocks && fm_ends_with(name, c->storage->blocks) ? c->storage->blocks
+                                                                           : NULL;
     join(weight, name, end ? strlen(end) : 0, "");
 }
 

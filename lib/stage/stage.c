@@ -265,7 +265,7 @@ static int keep(struct fm_stage_parts *p, char *bytes, struct fm_err *err)
 {
     if (!bytes)
         return fm_fail(err, FM_ENOMEM, "no memory for a member");
-    if (fm_grow((void **)&p->owned, p->owned_count + 1, sizeof *p->owned, "members", err)) {
+    if (FM_GROW(p->owned, p->owned_room, p->owned_count + 1, "members", err)) {
         free(bytes);
         return err->code;
     }
@@ -275,12 +275,8 @@ static int keep(struct fm_stage_parts *p, char *bytes, struct fm_err *err)
 
 int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err)
 {
-    if (p->parts == p->capacity) {
-        size_t capacity = p->capacity ? 2 * p->capacity : 32;
-        if (fm_grow((void **)&p->part, capacity, sizeof *p->part, "members", err))
-            return err->code;
-        p->capacity = capacity;
-    }
+    if (FM_GROW(p->part, p->capacity, p->parts + 1, "members", err))
+        return err->code;
     char *name = fm_strdup(part->name, err);
     if (!name || keep(p, name, err))
         return err->code;

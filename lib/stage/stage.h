@@ -121,7 +121,7 @@ struct fm_stage_parts {
     struct fm_part *part;
     size_t parts, capacity;
     char **owned; /* bytes and names that parts point to */
-    size_t owned_count;
+    size_t owned_count, owned_room;
 };
 
 /*

@@ -45,13 +45,7 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
         v->machine = v->machine ? v->machine : code;
     v->differs |= code == FM_EDIFF;
     v->malformed |= code != FM_EDIFF;
-    int rc = FM_OK;
-    if (v->findings == v->capacity) {
-        size_t more = v->capacity ? 2 * v->capacity : 64;
-        rc = fm_grow((void **)&v->finding, more, sizeof *v->finding, "findings", &v->lost);
-        v->capacity = !rc ? more : v->capacity;
-    }
-    if (!rc) {
+    if (!FM_GROW(v->finding, v->capacity, v->findings + 1, "findings", &v->lost)) {
         struct fm_finding f = {place, v->findings, fm_strdup(item, &v->lost),
                                fm_strdup(text, &v->lost)};
         if (f.item && f.what)

@@ -132,7 +132,7 @@ static void errno_chooses_the_code(void **state)
 static void sizes_that_overflow_are_noticed(void **state)
 {
     (void)state;
-    size_t r = 7;
+    size_t r = 7, room = 0;
     struct fm_err err = {0};
     assert_false(fm_mul(&r, SIZE_MAX / 2 + 1, 2));
     assert_false(fm_add(&r, SIZE_MAX, 1));
@@ -144,7 +144,7 @@ static void sizes_that_overflow_are_noticed(void **state)
     assert_non_null(strstr(err.text, "a giant"));
     assert_null(fm_alloc(SIZE_MAX - 8, 1, "a giant", &err));
     void *p = NULL;
-    assert_int_equal(fm_grow(&p, SIZE_MAX / 2, 3, "a giant", &err), FM_ENOMEM);
+    assert_int_equal(fm_grow(&p, &room, SIZE_MAX / 2, 3, "a giant", &err), FM_ENOMEM);
     assert_null(p);
 }
 
@@ -160,10 +160,19 @@ static void blocks_are_aligned_zeroed_and_may_be_empty(void **state)
             assert_int_equal(p[i], 0);
         free(p);
     }
-    void *grown = NULL;
-    assert_int_equal(fm_grow(&grown, 3, 4, "words", &err), FM_OK);
+    uint32_t *grown = NULL, *first;
+    size_t room = 0;
+    assert_int_equal(FM_GROW(grown, room, 3, "words", &err), FM_OK);
+    assert_true(grown && room >= 3);
     memcpy(grown, "abcdefghijkl", 12);
-    assert_int_equal(fm_grow(&grown, 3000, 4, "words", &err), FM_OK);
+    first = grown;
+    assert_int_equal(FM_GROW(grown, room, room, "words", &err), FM_OK);
+    assert_ptr_equal(grown, first); /* there is room */
+    size_t before = room;
+    assert_int_equal(FM_GROW(grown, room, room + 1, "words", &err), FM_OK);
+    assert_true(room == 2 * before);
+    assert_int_equal(FM_GROW(grown, room, 3000, "words", &err), FM_OK);
+    assert_true(room == 3000);
     assert_memory_equal(grown, "abcdefghijkl", 12);
     free(grown);
     char *copy = fm_strdup("text", &err);
