@@ -80,6 +80,10 @@ int fm_json_get_string(const cJSON *object, const char *key, const char **value,
 cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value);
 cJSON *fm_json_add_double(cJSON *object, const char *key, double value);
 
+/* The fewest digits that read back the same, 17 at most; "null" for NaN and Inf. */
+#define FM_JSON_DOUBLE 32
+void fm_json_double(char text[FM_JSON_DOUBLE], double value);
+
 /* Two-space indented text with a newline at the end, the same on every machine and locale; arrays
  * that hold no containers are on one line.  free() it.  NULL: no memory. */
 char *fm_json_print(const cJSON *tree);

@@ -135,15 +135,14 @@ int fm_json_get_string(const cJSON *object, const char *key, const char **value,
     return FM_OK;
 }
 
-/* The fewest digits that read back the same. */
-static void print_double(char text[32], double d)
+void fm_json_double(char text[FM_JSON_DOUBLE], double d)
 {
     if (!isfinite(d)) {
         memcpy(text, "null", 5);
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, 32, "%.*g", digits, d);
+        snprintf(text, FM_JSON_DOUBLE, "%.*g", digits, d);
         if (strtod(text, NULL) == d)
             return;
     }
@@ -168,8 +167,8 @@ cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value)
 
 cJSON *fm_json_add_double(cJSON *object, const char *key, double value)
 {
-    char text[32];
-    print_double(text, value);
+    char text[FM_JSON_DOUBLE];
+    fm_json_double(text, value);
     return add_raw(object, key, text);
 }
 
@@ -185,7 +184,7 @@ static void print_scalar(struct fm_text *t, const cJSON *v)
         if (d == trunc(d) && fabs(d) <= (double)INTEGER_MAX && !(d == 0 && signbit(d)))
             snprintf(number, sizeof number, "%" PRId64, (int64_t)d);
         else
-            print_double(number, d);
+            fm_json_double(number, d);
         fm_text_add(t, number, strlen(number));
     } else {
         fm_text_printf(t, "%s", cJSON_IsTrue(v) ? "true" : cJSON_IsFalse(v) ? "false" : "null");

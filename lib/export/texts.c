@@ -35,11 +35,8 @@ void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uin
 
 void fm_texts_number(struct fm_text *t, double value)
 {
-    char text[32];
-    int digits = 1;
-    do
-        snprintf(text, sizeof text, "%.*g", digits, value);
-    while (strtod(text, NULL) != value && digits++ < 17);
+    char text[FM_JSON_DOUBLE];
+    fm_json_double(text, value);
     fm_text_printf(t, "%s", text);
 }
 
