@@ -34,7 +34,7 @@ static cJSON *describe_json(const void *report)
 
 /* Modes: the method, and what is different where --actions is there too. */
 enum {
-    LEARNING = 1 << FM_METHOD_LEARNED | 1 << FM_METHOD_BEST,
+    LEARNING = 1 << FM_METHOD_LEARNED,
     CHOOSING = LEARNING | 1 << FM_METHOD_SALIENCY | 1 << FM_METHOD_WALK | 1 << FM_METHOD_EXCHANGE,
     WITH_ACTIONS = 1 << FM_METHODS, /* uniform */
     NO_SHUFFLE = CHOOSING | 1 << FM_METHOD_UNIFORM | WITH_ACTIONS
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
     bool strict = false;
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
-         "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange|best",
+         "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange",
          "how masks are made (default: exchange; learned with its options; uniform of scores not "
          "taylor's)",
          0, 0, 0},

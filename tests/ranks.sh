@@ -38,7 +38,8 @@ prepare() {
 sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 176)))" >tokens
     common=(-q --model "$GOLDEN/odd-qwen2" --tokens tokens --token-dtype u16 --seq-len 64 --precision f32 --threads 1)
     rank=(fm-rank "${common[@]}" --batch 32)
-    train=(fm-train "${common[@]}" --batch 96 --method best --budget-step 0.6 --until 0.6 --steps 2)
+    train=(fm-train "${common[@]}" --batch 96 --method learned --budget-step 0.6 --until 0.6 --steps 2)
+    exchange=(fm-train "${common[@]}" --method exchange --budget-step 0.3 --until 0.6)
     recover=(fm-recover "${common[@]}" --batch 64 --lora-rank 4 --steps 2 --strategy cross)
 }
 

@@ -53,8 +53,7 @@ int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stre
 static bool weighs_experts(const struct fm_train_options *o)
 {
     return o->method == FM_METHOD_SALIENCY || o->method == FM_METHOD_WALK ||
-           o->method == FM_METHOD_EXCHANGE || o->method == FM_METHOD_BEST ||
-           (o->method == FM_METHOD_LEARNED && o->prior > 0);
+           o->method == FM_METHOD_EXCHANGE || (o->method == FM_METHOD_LEARNED && o->prior > 0);
 }
 
 int fm_criterion_settle(struct fm_train_options *o, enum fm_criterion *criterion,

@@ -1,5 +1,5 @@
 /*
- * The result is a family of its own beside those of the methods, so that a state file between any
+ * The result is a family of its own beside that of the method, so that a state file between any
  * two masks says how far it came.  One width for all has a mask at every width it may have, and a
  * shuffle one for each it was made from: these two stay as they are.
  */
@@ -68,31 +68,29 @@ static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     return rc;
 }
 
-/* In steps of those actions. */
-static struct fm_gaps gaps_of(const struct fm_trainer *t, const struct fm_actions *actions,
-                              double *lost)
+static struct fm_gaps gaps_of(const struct fm_trainer *t, double *lost)
 {
     const struct fm_ranking *r = &t->task.ranking;
     int size = fm_granularity_size(t->options->granularity, r->M, r->E);
     size_t X = (size_t)r->M * (size_t)r->E;
-    fm_masks_lost(lost, actions, r->scores, r->order, r->M, r->E, r->I);
-    fm_granularity_sum(lost, lost, X, size, actions->count);
-    return (struct fm_gaps){actions, lost, size, &t->step, &t->until};
+    fm_masks_lost(lost, &t->actions, r->scores, r->order, r->M, r->E, r->I);
+    fm_granularity_sum(lost, lost, X, size, t->actions.count);
+    return (struct fm_gaps){&t->actions, lost, size, &t->step, &t->until};
 }
 
 typedef int change_fn(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                       struct fm_err *err);
 
 /* *f becomes what `change` makes of it. */
-static int change_family(struct fm_trainer *t, struct fm_masks *f, const struct fm_actions *actions,
-                         change_fn *change, struct fm_err *err)
+static int change_family(struct fm_trainer *t, struct fm_masks *f, change_fn *change,
+                         struct fm_err *err)
 {
     struct fm_masks made;
-    size_t lost_count = (size_t)f->M * (size_t)f->E * (size_t)actions->count;
+    size_t lost_count = (size_t)f->M * (size_t)f->E * (size_t)t->actions.count;
     double *lost = fm_alloc(lost_count, sizeof *lost, "lost scores", err);
     if (!lost)
         return FM_ENOMEM;
-    struct fm_gaps gaps = gaps_of(t, actions, lost);
+    struct fm_gaps gaps = gaps_of(t, lost);
     fm_masks_init(&made, f->M, f->E, f->I);
     int rc = change(&made, f, &gaps, err);
     if (!rc) {
@@ -132,35 +130,26 @@ static void warn_learned(struct fm_trainer *t, double budget)
 }
 
 /* A family that is filled stays as it is, so this may be done again after a resume. */
-static int fill_family(struct fm_trainer *t, struct fm_masks *f, const struct fm_actions *actions,
-                       struct fm_err *err)
+static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     if (f->count == 0 || is_fixed(t))
         return FM_OK;
     struct fm_mask last = f->mask[f->count - 1];
     double budget = fm_masks_budget(f, f->count - 1);
-    int rc = change_family(t, f, actions, fm_gaps_fill, err);
+    int rc = change_family(t, f, fm_gaps_fill, err);
     if (!rc && last.method == FM_METHOD_LEARNED && is_short(t, f, last.removed) &&
         f->mask[f->count - 1].removed > last.removed)
         warn_learned(t, budget);
     return rc;
 }
 
-/* The family of the method, or at each budget the best of theirs. */
-static int choose_family(struct fm_trainer *t, struct fm_masks *result, struct fm_err *err)
+/* What the method made, filled. */
+static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_err *err)
 {
-    int rc = FM_OK, only = t->walks       ? FM_TRAIN_WALKED
-                           : t->exchanges ? FM_TRAIN_EXCHANGED
-                                          : FM_TRAIN_LEARNED;
-    bool best = t->options->method == FM_METHOD_BEST;
-    for (int i = 0; !rc && i < FM_TRAIN_RESULT; i++)
-        rc = fill_family(t, &t->masks[i], i == FM_TRAIN_EXCHANGED ? &t->actions : &t->coarse, err);
-    for (int i = 0; !rc && best && i < FM_TRAIN_RESULT; i++)
-        rc = measure_family(t, &t->masks[i], err);
-    if (!rc && best)
-        return fm_masks_best(result, t->masks, FM_TRAIN_RESULT, &t->step, err);
-    for (int b = 0; !rc && b < t->masks[only].count; b++)
-        rc = fm_masks_copy(result, &t->masks[only], b, err);
+    struct fm_masks *made = &t->masks[FM_TRAIN_MADE];
+    int rc = fill_family(t, made, err);
+    for (int b = 0; !rc && b < made->count; b++)
+        rc = fm_masks_copy(result, made, b, err);
     return rc;
 }
 
@@ -237,9 +226,9 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
 /* Gaps filled again, and nested: once. */
 static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
-    int rc = t->options->refine > 0 ? fill_family(t, f, &t->actions, err) : FM_OK;
+    int rc = t->options->refine > 0 ? fill_family(t, f, err) : FM_OK;
     if (!rc && t->options->nested)
-        rc = change_family(t, f, &t->actions, fm_gaps_nest, err);
+        rc = change_family(t, f, fm_gaps_nest, err);
     return rc;
 }
 
@@ -247,7 +236,7 @@ int fm_finish_family(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
     bool fresh = result->count == 0, refines = t->options->refine > 0 && !is_fixed(t);
-    int rc = fresh ? choose_family(t, result, err) : FM_OK;
+    int rc = fresh ? take_family(t, result, err) : FM_OK;
     if (!rc && fresh && refines)
         rc = begin_refining(t, result, err);
     if (!rc && refines && t->refined >= 0)

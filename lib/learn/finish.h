@@ -1,7 +1,7 @@
 /*
- * What every family goes through once its method has made it: the best of several is chosen, gaps
- * between budgets are filled, masks are made to nest where that is asked for, and each mask is
- * measured on the held-out sequences.
+ * What every family goes through once its method has made it: gaps between budgets are filled,
+ * masks are made to nest where that is asked for, and each mask is measured on the held-out
+ * sequences.
  */
 #ifndef FM_FINISH_H
 #define FM_FINISH_H
@@ -9,7 +9,7 @@
 #include "lib/learn/trainstate.h"
 
 /*
- * From what the methods left in t->masks make t->masks[FM_TRAIN_RESULT], measured; goes on
+ * From t->masks[FM_TRAIN_MADE] make t->masks[FM_TRAIN_RESULT], measured; goes on
  * where a state file had part of it.  FM_ESAVED when stopped, and then t can be saved.
  */
 int fm_finish_family(struct fm_trainer *t, struct fm_err *err);

@@ -1,9 +1,7 @@
 /*
- * Methods differ in how a family comes about: at once from scores, step by step by gradients
- * (learn, walk, exchange), or as the best of several.  Around them everything is the same: check
- * the options, take up the state, make the family, finish it (lib/learn/finish.h), write the
- * stream. `best` is the others run one after another, and a choice by held-out loss for every
- * budget.
+ * Methods differ in how a family comes about: at once from scores, or step by step by gradients
+ * (learned, walk, exchange).  Around them everything is the same: check the options, take up the
+ * state, make the family, finish it (lib/learn/finish.h), write the stream.
  */
 #include "lib/learn/train.h"
 
@@ -101,25 +99,17 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
     return FM_OK;
 }
 
-/* Unless the user names them, exchange has finer actions than the others: its steps are measured
- * one by one, and what a logit has to learn grows with their number. */
-static int parse_actions(struct fm_actions *actions, const struct fm_train_options *o, bool fine,
-                         int I, struct fm_err *err)
-{
-    const char *text = o->actions ? o->actions : fine ? FM_ACTIONS_TWENTY : FM_ACTIONS_TEN;
-    return fm_actions_parse(actions, text, I, o->width_multiple, err);
-}
-
-/* The action set: of the stream for the shuffles, of the budget steps for uniform. */
+/* The action set: of the stream for the shuffles, of the budget steps for uniform.  Unless the user
+ * names them, exchange has finer actions than the others: its steps are measured one by one, and
+ * what a logit has to learn grows with their number. */
 static int choose_actions(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
     int I = t->task.config->I, rc;
     if (o->method == FM_METHOD_UNIFORM && !o->actions)
         return fm_actions_steps(&t->actions, &t->step, &t->until, I, o->width_multiple, err);
-    rc = parse_actions(&t->actions, o, t->exchanges, I, err);
-    if (!rc)
-        rc = parse_actions(&t->coarse, o, false, I, err);
+    const char *usual = t->exchanges ? FM_ACTIONS_TWENTY : FM_ACTIONS_TEN;
+    rc = fm_actions_parse(&t->actions, o->actions ? o->actions : usual, I, o->width_multiple, err);
     if (!rc && (o->actions || o->width_multiple > 1) && t->actions.merged)
         fm_run_warn(t->task.run,
                     "%d of %d actions give a width that another one has already, and are merged: "
@@ -162,14 +152,14 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
 static int make_saliency(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
-    return fm_masks_saliency(f, &t->coarse, r->scores, r->order, &t->step, &t->until,
+    return fm_masks_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
                              t->options->granularity, err);
 }
 
 /* The families that need no gradient: whole at once. */
 static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
 {
-    struct fm_masks *f = &t->masks[FM_TRAIN_LEARNED];
+    struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
     switch (t->options->method) {
     case FM_METHOD_SALIENCY:
         return make_saliency(t, f, err);
@@ -186,12 +176,12 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
 {
     t->learn = (struct fm_learn){.task = &t->task,
                                  .options = t->options,
-                                 .actions = &t->coarse,
+                                 .actions = &t->actions,
                                  .step = t->step,
                                  .until = t->until,
                                  .batch = fm_train_batch(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
-    return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_LEARNED], FM_METHOD_LEARNED, err);
+    return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_MADE], FM_METHOD_LEARNED, err);
 }
 
 static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
@@ -208,19 +198,15 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     int rc = FM_OK;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_init(&t->masks[i], c->M, c->E, c->I);
-    t->walk = (struct fm_walk){.task = &t->task,
-                               .actions = &t->coarse,
-                               .step = &t->step,
-                               .until = &t->until,
-                               .granularity = t->options->granularity,
-                               .sequences =
-                                   fm_train_sequences(&t->task.calib, t->options->walk_sequences)};
-    t->exchange = t->walk;
-    t->exchange.actions = &t->actions;
-    t->exchange.worth = &t->worth;
-    t->exchange.sequences = fm_train_around(&t->task.calib, t->options);
-    if (t->exchanges && !t->walks) /* they are what digests and manifests name */
-        t->walk.sequences = t->exchange.sequences;
+    t->walk = (struct fm_walk){
+        .task = &t->task,
+        .actions = &t->actions,
+        .step = &t->step,
+        .until = &t->until,
+        .granularity = t->options->granularity,
+        .worth = t->exchanges ? &t->worth : NULL,
+        .sequences = t->exchanges ? fm_train_around(&t->task.calib, t->options)
+                                  : fm_train_sequences(&t->task.calib, t->options->walk_sequences)};
     if (is_shuffle(t->options->method)) {
         rc = fm_budgets_open(&from, &t->task.in, err);
         t->actions = from.actions;
@@ -233,12 +219,8 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
         rc = prepare_learn(t, err);
     if (!rc && (t->exchanges || t->options->refine > 0))
         rc = prepare_worth(t, err);
-    if (!rc && t->walks)
-        rc = fm_masks_full(&t->masks[FM_TRAIN_WALKED], FM_METHOD_WALK, err);
-    if (!rc && t->exchanges)
-        rc = fm_masks_full(&t->masks[FM_TRAIN_EXCHANGED], FM_METHOD_EXCHANGE, err);
-    if (!rc && t->options->method == FM_METHOD_BEST)
-        rc = make_saliency(t, &t->masks[FM_TRAIN_SCORED], err);
+    if (!rc && (t->walks || t->exchanges))
+        rc = fm_masks_full(&t->masks[FM_TRAIN_MADE], t->options->method, err);
     if (!rc && !t->learns && !t->walks && !t->exchanges)
         rc = make_at_once(t, &from, err);
     fm_budgets_release(&from);
@@ -249,39 +231,39 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_run_options *run = t->task.run;
     uint64_t steps = (uint64_t)t->options->steps;
-    double after = t->work.walk + t->work.exchange + t->work.refine + t->work.measure;
+    double after = t->work.refine + t->work.measure;
     bool done = false;
     int rc = FM_OK;
-    fm_run_phase(run, t->work.learn, after);
+    fm_run_phase(run, t->work.make, after);
     while (!rc && !done) {
         uint64_t taken = (uint64_t)t->learn.taken;
         if (taken == steps)
-            fm_run_phase(run, t->work.learn, after);
+            fm_run_phase(run, t->work.make, after);
         if (taken < steps)
             fm_run_report(run, "learn", taken, steps, "steps");
         else
             fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
-            rc = fm_learn_step(&t->learn, &t->masks[FM_TRAIN_LEARNED], &done, err);
+            rc = fm_learn_step(&t->learn, &t->masks[FM_TRAIN_MADE], &done, err);
         if (!rc)
             rc = fm_trainstate_save_if_due(t, err);
     }
     return rc;
 }
 
-static int run_walk(struct fm_trainer *t, const struct fm_walk *walk, struct fm_masks *f,
-                    double work, double after, struct fm_err *err)
+static int run_walk(struct fm_trainer *t, struct fm_err *err)
 {
+    struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
     bool done = false;
     int rc = FM_OK;
-    fm_run_phase(t->task.run, work, after);
+    fm_run_phase(t->task.run, t->work.make, t->work.refine + t->work.measure);
     while (!rc && !done) {
         fm_run_report(t->task.run, "walk", f->mask[f->count - 1].removed, until, "channels");
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
-            rc = fm_walk_step(walk, f, &done, err);
+            rc = fm_walk_step(&t->walk, f, &done, err);
         if (!rc)
             rc = fm_trainstate_save_if_due(t, err);
     }
@@ -292,13 +274,7 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
 {
     t->clock.saved = fm_clock_now();
     double began = fm_clock_now();
-    int rc = t->learns ? run_learn(t, err) : FM_OK;
-    double after = t->work.refine + t->work.measure;
-    if (!rc && t->walks)
-        rc = run_walk(t, &t->walk, &t->masks[FM_TRAIN_WALKED], t->work.walk,
-                      t->work.exchange + after, err);
-    if (!rc && t->exchanges)
-        rc = run_walk(t, &t->exchange, &t->masks[FM_TRAIN_EXCHANGED], t->work.exchange, after, err);
+    int rc = t->learns ? run_learn(t, err) : t->walks || t->exchanges ? run_walk(t, err) : FM_OK;
     int steps = fm_trainstate_steps(t) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
@@ -350,17 +326,6 @@ static bool record_options(cJSON *to, const struct fm_trainer *t)
            cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
 }
 
-/* What masks were chosen on: their losses there are no longer those of data never looked at. */
-static bool record_choice(cJSON *result, const struct fm_calib *held)
-{
-    char hex[FM_DIGEST_HEX];
-    cJSON *o = cJSON_AddObjectToObject(result, "chosen_on");
-    fm_digest_hex(hex, &held->digest);
-    return o && cJSON_AddStringToObject(o, "digest", hex) &&
-           fm_json_add_uint(o, "sequences", (uint64_t)held->count) &&
-           fm_json_add_uint(o, "seq_len", (uint64_t)held->T);
-}
-
 static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
                   struct fm_err *err)
 {
@@ -377,8 +342,6 @@ static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_t
     if (!report->reached)
         whole = whole && cJSON_AddBoolToObject(result, "reached", false) &&
                 fm_json_add_double(result, "came_to", report->came_to);
-    if (t->options->method == FM_METHOD_BEST)
-        whole = whole && record_choice(result, &t->task.held);
     int rc = fm_task_history(manifest, TOOL, options, &t->task, result, whole, err);
     return rc ? rc : fm_current_record(manifest, &report->current, err);
 }
@@ -468,9 +431,9 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
         rc = fm_task_open(&t.task, run, needed(options), err);
     if (!rc)
         rc = settle(&own, &t.task, err);
-    t.learns = fm_train_makes(&own, FM_METHOD_LEARNED);
-    t.walks = fm_train_makes(&own, FM_METHOD_WALK);
-    t.exchanges = fm_train_makes(&own, FM_METHOD_EXCHANGE);
+    t.learns = own.method == FM_METHOD_LEARNED;
+    t.walks = own.method == FM_METHOD_WALK;
+    t.exchanges = own.method == FM_METHOD_EXCHANGE;
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);

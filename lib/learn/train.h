@@ -4,8 +4,7 @@
  * `learned` keeps logits over the action set for every expert and trains them by
  * straight-through Gumbel-softmax while a controller lowers the expected width along a
  * line; the hardened masks that it passes are the family.  `walk` lowers the cheapest
- * expert by measured gradients, and so does `exchange`, by better ones.  `best` is all of these
- * and saliency, at every budget the one with the lowest held-out loss.  The rest need no
+ * expert by measured gradients, and so does `exchange`, by better ones.  The rest need no
  * gradient: lib/masks/masks.h.
  */
 #ifndef FM_TRAIN_H

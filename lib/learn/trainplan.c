@@ -9,11 +9,6 @@
 
 #define BATCH 8
 
-bool fm_train_makes(const struct fm_train_options *o, enum fm_method family)
-{
-    return o->method == family || o->method == FM_METHOD_BEST;
-}
-
 int fm_train_sequences(const struct fm_calib *calib, int want)
 {
     return want < calib->count ? want : calib->count;
@@ -48,21 +43,21 @@ void fm_trainplan_estimate(struct fm_estimate *estimate, const struct fm_train_o
     int around = fm_train_around(&task->calib, o);
     int fixed = fm_train_sequences(&task->calib, o->refine_sequences);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
-    if (fm_train_makes(o, FM_METHOD_LEARNED)) {
+    if (o->method == FM_METHOD_LEARNED) {
         sweep.count = (uint64_t)o->steps;
         sweep.rows = (uint64_t)fm_train_batch(task->run) * T;
         sweep.lanes = 1 + o->samples;
         sweep.backward = o->samples;
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
-    if (fm_train_makes(o, FM_METHOD_WALK)) {
+    if (o->method == FM_METHOD_WALK) {
         sweep.count = targets;
         sweep.rows = (uint64_t)walk * T;
         sweep.backward = 1;
         sweep.lanes = 2;
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
-    if (fm_train_makes(o, FM_METHOD_EXCHANGE)) {
+    if (o->method == FM_METHOD_EXCHANGE) {
         sweep.count = targets;
         sweep.rows = (uint64_t)around * T;
         sweep.backward = FM_WORTH_LANES;
@@ -81,8 +76,7 @@ void fm_trainplan_estimate(struct fm_estimate *estimate, const struct fm_train_o
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     group = group < masks ? group : masks;
-    sweep.count =
-        (masks + group - 1) / group * (o->method == FM_METHOD_BEST ? FM_TRAIN_FAMILIES : 1);
+    sweep.count = (masks + group - 1) / group;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
@@ -98,7 +92,7 @@ void fm_trainplan_offer(struct fm_estimate *estimate, const struct fm_train_opti
     static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
     struct fm_train_options other = *o;
     struct fm_estimate changed;
-    if (fm_train_makes(o, FM_METHOD_LEARNED) && o->steps > 1) {
+    if (o->method == FM_METHOD_LEARNED && o->steps > 1) {
         other.steps = o->steps / 2;
         fm_trainplan_estimate(&changed, &other, task, step, until);
         fm_estimate_offer(estimate, changed.flops, "--steps %d", other.steps);
@@ -113,9 +107,8 @@ void fm_trainplan_offer(struct fm_estimate *estimate, const struct fm_train_opti
 void fm_trainplan_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 {
     int at = 0;
-    t->work.learn = t->learns ? estimate->kind[at++].flops : 0;
-    t->work.walk = t->walks ? estimate->kind[at++].flops : 0;
-    t->work.exchange = t->exchanges ? estimate->kind[at++].flops : 0;
+    bool steps = t->learns || t->walks || t->exchanges;
+    t->work.make = steps ? estimate->kind[at++].flops : 0;
     for (int i = 0; i < 2 && t->options->refine > 0; i++)
         t->work.refine += estimate->kind[at++].flops;
     t->work.measure = estimate->kind[at].flops;

@@ -8,9 +8,6 @@
 #include "lib/learn/estimate.h"
 #include "lib/learn/trainstate.h"
 
-/* Whether the method makes that family; best makes those of the others. */
-bool fm_train_makes(const struct fm_train_options *o, enum fm_method family);
-
 /* So many sequences, or all there are. */
 int fm_train_sequences(const struct fm_calib *calib, int want);
 

@@ -59,20 +59,17 @@ static void unpack_family(struct fm_masks *f, const struct packed *p)
     }
 }
 
-static const char *const steps[FM_TRAIN_FAMILIES] = {
-    "learned.steps", "walk.steps", "saliency.steps", "exchange.steps", "result.steps"};
+static const char *const steps[FM_TRAIN_FAMILIES] = {"made.steps", "result.steps"};
 
 static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
                          struct packed packed[FM_TRAIN_FAMILIES])
 {
-    static const char *const widths[] = {"learned.widths", "walk.widths", "saliency.widths",
-                                         "exchange.widths", "result.widths"};
-    static const char *const quality[] = {"learned.quality", "walk.quality", "saliency.quality",
-                                          "exchange.quality", "result.quality"};
+    static const char *const widths[] = {"made.widths", "result.widths"};
+    static const char *const quality[] = {"made.quality", "result.quality"};
     struct fm_learn *n = &t->learn;
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
-    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->coarse.count;
+    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
     if (t->learns) {
         add_item(item, &items, "taken", FM_I64, 1, &n->taken);
         add_item(item, &items, "lambda", FM_F64, 1, &n->lambda);
@@ -102,12 +99,8 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
 
 int fm_trainstate_steps(const struct fm_trainer *t)
 {
-    int taken = (int)t->learn.taken;
-    if (t->walks)
-        taken += t->masks[FM_TRAIN_WALKED].count - 1;
-    if (t->exchanges)
-        taken += t->masks[FM_TRAIN_EXCHANGED].count - 1;
-    return taken;
+    bool walked = t->walks || t->exchanges;
+    return walked ? t->masks[FM_TRAIN_MADE].count - 1 : (int)t->learn.taken;
 }
 
 int fm_trainstate_save_if_due(struct fm_trainer *t, struct fm_err *err)

@@ -10,13 +10,9 @@
 #include "lib/learn/walk.h"
 #include "lib/run/journal.h"
 
-/* What is made at once is the first; of best there are the first four. */
 enum {
-    FM_TRAIN_LEARNED,
-    FM_TRAIN_WALKED,
-    FM_TRAIN_SCORED,
-    FM_TRAIN_EXCHANGED,
-    FM_TRAIN_RESULT, /* what the stream gets */
+    FM_TRAIN_MADE,   /* what the method makes */
+    FM_TRAIN_RESULT, /* what the stream gets: that, filled, refined and measured */
     FM_TRAIN_FAMILIES
 };
 
@@ -24,11 +20,10 @@ struct fm_trainer {
     struct fm_task task;
     const struct fm_train_options *options;
     struct fm_actions actions;
-    struct fm_actions coarse; /* of learned, walk and saliency: some of them, or all */
     struct fm_decimal step, until;
     struct fm_learn learn; /* in use if `learns` */
-    struct fm_walk walk, exchange;
-    bool learns, walks, exchanges; /* all of them: best */
+    struct fm_walk walk;
+    bool learns, walks, exchanges; /* one of them, or none */
     struct fm_worth worth;         /* of exchange, then of --refine */
     int64_t idle;                  /* of the mask at hand, the last rounds that found nothing */
     int64_t refined;               /* rounds of --refine; -1: gaps are filled since */
@@ -36,13 +31,13 @@ struct fm_trainer {
     struct fm_digest params;
     struct fm_journal_clock clock;
     struct {
-        double learn, walk, exchange, refine, measure;
+        double make, refine, measure;
     } work;      /* of each part, in FLOPs, as estimated */
     bool warned; /* that the method came short of `until` */
     int resumed; /* steps and budgets that came from the state file */
 };
 
-/* Steps of training, and budgets that walks have come to. */
+/* Steps of training, or budgets that a walk has come to. */
 int fm_trainstate_steps(const struct fm_trainer *t);
 
 /* Write run->state; the same only where the last time is long ago. */

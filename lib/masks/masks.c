@@ -1,8 +1,7 @@
 /*
  * A family is an array of masks sorted by budget, and this file the ways to put one together
  * without a gradient. saliency: for each expert the concave hull of score against width gives a
- * list of steps with falling worth; all steps of the model in one order, cut at each target. best:
- * of several families, for every bin of a budget step, the mask with the lowest held-out loss.
+ * list of steps with falling worth; all steps of the model in one order, cut at each target.
  */
 #include "lib/masks/masks.h"
 
@@ -16,9 +15,8 @@
 /* Finer steps than this are of no use; what reads families from streams has the same limit. */
 #define MASKS_MAX 10000
 
-static const char *const names[FM_METHODS] = {"learned",  "saliency",      "walk",
-                                              "uniform",  "shuffle-layer", "shuffle-global",
-                                              "exchange", "best"};
+static const char *const names[FM_METHODS] = {
+    "learned", "saliency", "walk", "uniform", "shuffle-layer", "shuffle-global", "exchange"};
 
 const char *fm_method_name(enum fm_method method)
 {
@@ -36,7 +34,7 @@ int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err
     }
     return fm_fail(err, FM_EUSAGE,
                    "unknown method '%s'; use learned, saliency, walk, uniform, shuffle-layer, "
-                   "shuffle-global, exchange or best",
+                   "shuffle-global or exchange",
                    text);
 }
 
@@ -326,55 +324,5 @@ int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool globa
     }
     free(widths);
     free(order);
-    return rc;
-}
-
-/* The budget step nearest to mask b: masks in one bin compete. */
-static uint64_t bin_of(const struct fm_masks *f, int b, const struct fm_decimal *step)
-{
-    unsigned __int128 one = (unsigned __int128)step->num * fm_masks_channels(f);
-    return (uint64_t)((2 * (unsigned __int128)f->mask[b].removed * step->den + one) / (2 * one));
-}
-
-/* The best mask of a bin among f's masks from *b on; moves *b behind the bin. */
-static int best_in_bin(const struct fm_masks *f, int *b, uint64_t bin,
-                       const struct fm_decimal *step)
-{
-    int best = -1;
-    for (; *b < f->count && bin_of(f, *b, step) == bin; ++*b) {
-        assert(f->mask[*b].quality.positions > 0);
-        if (best < 0 || f->mask[*b].quality.ce < f->mask[best].quality.ce)
-            best = *b;
-    }
-    return best;
-}
-
-int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
-                  const struct fm_decimal *step, struct fm_err *err)
-{
-    int at[FM_METHODS];
-    assert(f->count == 0 && count > 0 && count <= FM_METHODS);
-    for (int i = 0; i < count; i++)
-        at[i] = 1;
-    /* The full mask is the same in all, and always the first. */
-    int rc = fm_masks_copy(f, &from[0], 0, err);
-    while (!rc) {
-        uint64_t bin = UINT64_MAX;
-        for (int i = 0; i < count; i++)
-            if (at[i] < from[i].count && bin_of(&from[i], at[i], step) < bin)
-                bin = bin_of(&from[i], at[i], step);
-        if (bin == UINT64_MAX)
-            break;
-        int winner = -1, mask = -1;
-        for (int i = 0; i < count; i++) {
-            int b = best_in_bin(&from[i], &at[i], bin, step);
-            if (b >= 0 &&
-                (winner < 0 || from[i].mask[b].quality.ce < from[winner].mask[mask].quality.ce)) {
-                winner = i;
-                mask = b;
-            }
-        }
-        rc = fm_masks_copy(f, &from[winner], mask, err);
-    }
     return rc;
 }

@@ -28,8 +28,6 @@ enum fm_method {
     FM_METHOD_SHUFFLE_LAYER, /* controls: of a family that the input stream has */
     FM_METHOD_SHUFFLE_GLOBAL,
     FM_METHOD_EXCHANGE, /* a walk by what steps are worth around the mask */
-    FM_METHOD_BEST,     /* of learned, walk, saliency and exchange, at each budget the lowest
-                           held-out loss */
     FM_METHODS
 };
 
@@ -114,11 +112,6 @@ int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
 /* Every mask of `from` with its widths permuted inside layers or over the model. */
 int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool global, uint64_t seed,
                      struct fm_err *err);
-
-/* At each budget, in steps of `step`, the mask of from[0..count) with the lowest held-out
- * cross-entropy, the first of equals; all masks have been measured.  count <= FM_METHODS. */
-int fm_masks_best(struct fm_masks *f, const struct fm_masks *from, int count,
-                  const struct fm_decimal *step, struct fm_err *err);
 
 /* lost (M, E, A): the sum of the scores of the channels that each action drops. */
 void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,

@@ -24,7 +24,6 @@ train --method uniform activation.fm
 train --method saliency energy.fm
 train --method walk activation.fm
 train --method exchange energy.fm
-train --method best energy.fm
 train --method learned energy.fm
 train --steps 2 energy.fm
 train --prior 0 --steps 2 energy.fm

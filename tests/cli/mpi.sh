@@ -4,6 +4,7 @@
 prepare
 "${rank[@]}" -o ranked >/dev/null
 "${train[@]}" -o trained ranked >/dev/null
+"${exchange[@]}" -o exchanged ranked >/dev/null
 "${recover[@]}" -o recovered trained >/dev/null
 ranks 3 "${rank[@]}" -o ranked3 --report report
 members ranked ranked3
@@ -14,6 +15,8 @@ for r in json.load(open('report'))['ranks']:
     print(r['rank'], r['leaves'], r['seconds_computing'] > 0, r['seconds_waiting'] > 0, sorted(r))"
 ranks 3 "${train[@]}" --report report -f -o trained3 ranked
 members trained trained3
+ranks 3 "${exchange[@]}" -o exchanged3 ranked
+members exchanged exchanged3
 "$MPIRUN" -n 3 "$mpi/fm-recover" "${recover[@]:2}" -o recovered3 trained 2>err >out
 said <err | grep warning
 "$MPIRUN" -n 3 "$mpi/fm-recover" "${recover[@]:2}" --dry-run trained 2>err | grep ranks

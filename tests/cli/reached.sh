@@ -18,6 +18,6 @@ train() { # train OPTION...: warnings, what --json says, what the manifest says,
     train --method saliency --until 0.8 --actions 0.5,1
     train --method uniform --until 0.8 --width-multiple 16
     train --method walk --until 0.3 --strict
-    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method best --refine 1 \
+    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method exchange --refine 1 \
         --dry-run --assume-rate 1 | sed -n 2p
 } 2>&1 | sed 's/, 37 channels/, I channels/'

@@ -139,7 +139,7 @@ static void other_scores_do_not_compare_experts(void **state)
 {
     (void)state;
     const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_WALK, FM_METHOD_EXCHANGE,
-                                      FM_METHOD_BEST, FM_METHOD_LEARNED};
+                                      FM_METHOD_LEARNED};
     struct runs r;
     struct fm_err err = {0};
     runs_init(&r, NULL, "energy.fm");

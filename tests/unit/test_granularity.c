@@ -82,7 +82,7 @@ static void every_method_keeps_tied_experts_together(void **unused)
 {
     (void)unused;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
-                                             FM_METHOD_UNIFORM, FM_METHOD_BEST};
+                                             FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         bool layers_differ = false;
         for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
@@ -107,32 +107,34 @@ static void every_method_keeps_tied_experts_together(void **unused)
     }
 }
 
-/* Stopped in the middle of learning and of walking, and gone on with. */
+static void goes_on_to_the_same_bytes(enum fm_method method, enum fm_granularity g)
+{
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options o;
+    struct fm_train_report report = {0};
+    training_init(&r, &o, "ranked.fm", "straight.fm", method);
+    o.granularity = g;
+    training_must(&r, &o, &report);
+    fm_train_report_release(&report);
+    training_init(&r, &o, "ranked.fm", "resumed.fm", method);
+    o.granularity = g;
+    training_stop(&r, &o, 3);
+    /* The state is of this granularity and of no other. */
+    o.granularity = FM_PER_EXPERT;
+    assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ECONFIG);
+    fm_train_report_release(&report);
+    o.granularity = g;
+    training_go_on(&r, &o, "resumed.fm", "straight.fm");
+}
+
 static void a_stopped_run_goes_on_to_the_same_bytes(void **unused)
 {
     (void)unused;
-    for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
-        struct runs r;
-        struct fm_err err = {0};
-        struct fm_train_options o;
-        struct fm_train_report report = {0};
-        training_init(&r, &o, "ranked.fm", "straight.fm", FM_METHOD_BEST);
-        o.granularity = (enum fm_granularity)g;
-        training_must(&r, &o, &report);
-        int steps = report.steps;
-        fm_train_report_release(&report);
-        for (int at = 5; at <= steps + 2; at += steps - 3) {
-            training_init(&r, &o, "ranked.fm", "resumed.fm", FM_METHOD_BEST);
-            o.granularity = (enum fm_granularity)g;
-            training_stop(&r, &o, at);
-            /* The state is of this granularity and of no other. */
-            o.granularity = FM_PER_EXPERT;
-            assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ECONFIG);
-            fm_train_report_release(&report);
-            o.granularity = (enum fm_granularity)g;
-            training_go_on(&r, &o, "resumed.fm", "straight.fm");
-        }
-    }
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++)
+            goes_on_to_the_same_bytes(methods[i], (enum fm_granularity)g);
 }
 
 int main(void)

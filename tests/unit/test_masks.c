@@ -271,67 +271,6 @@ static void the_nearest_mask_is_found_and_ties_go_down(void **state)
     fm_masks_release(&f);
 }
 
-static void best_takes_the_lower_loss_at_every_budget(void **state)
-{
-    (void)state;
-    struct fm_masks from[3], *a = &from[0], *b = &from[1], *c = &from[2], f;
-    struct fm_err err = {0};
-    struct fm_decimal step = decimal("0.05");
-    for (int i = 0; i < 3; i++)
-        make_family(&from[i]);
-    fm_masks_init(&f, L, E, I);
-    for (int i = 0; i < a->count; i++) {
-        a->mask[i].quality = (struct fm_quality){.ce = 2 + 0.1 * i, .positions = 9};
-        b->mask[i].quality = (struct fm_quality){.ce = 2.2 + 0.05 * i * i, .positions = 9};
-        c->mask[i].quality = (struct fm_quality){.ce = 9, .positions = 9};
-        b->mask[i].method = FM_METHOD_WALK;
-        c->mask[i].method = FM_METHOD_SALIENCY;
-    }
-    b->mask[2].quality.ce = 0;
-    c->mask[3].quality.ce = 0;
-    assert_int_equal(fm_masks_best(&f, from, 3, &step, &err), FM_OK);
-    assert_true(f.count >= 4 && f.count <= 6);
-    for (int i = 1; i < f.count; i++) {
-        assert_true(f.mask[i].removed > f.mask[i - 1].removed);
-        int at = f.mask[i].step;
-        enum fm_method want = at == 2   ? FM_METHOD_WALK
-                              : at == 3 ? FM_METHOD_SALIENCY
-                                        : FM_METHOD_LEARNED;
-        assert_int_equal(f.mask[i].method, want);
-        assert_int_equal(f.mask[i].removed, a->mask[at].removed);
-    }
-    for (int i = 0; i < 3; i++)
-        fm_masks_release(&from[i]);
-    fm_masks_release(&f);
-}
-
-/* Steps so large that three masks of a family fall into one. */
-static void best_takes_the_best_of_a_step_and_the_first_of_equals(void **state)
-{
-    (void)state;
-    struct fm_masks from[2], f;
-    struct fm_err err = {0};
-    struct fm_decimal step = decimal("0.2");
-    for (int i = 0; i < 2; i++) {
-        make_family(&from[i]);
-        for (int b = 0; b < from[i].count; b++) {
-            from[i].mask[b].quality = (struct fm_quality){.ce = b == 3 ? 1 : 2, .positions = 9};
-            from[i].mask[b].method = i ? FM_METHOD_WALK : FM_METHOD_LEARNED;
-        }
-    }
-    fm_masks_init(&f, L, E, I);
-    assert_int_equal(fm_masks_best(&f, from, 2, &step, &err), FM_OK);
-    assert_int_equal(f.count, 4);
-    static const int steps[] = {0, 1, 3, 5};
-    for (int b = 0; b < 4; b++) {
-        assert_int_equal(f.mask[b].step, steps[b]);
-        assert_int_equal(f.mask[b].method, FM_METHOD_LEARNED);
-    }
-    fm_masks_release(&from[0]);
-    fm_masks_release(&from[1]);
-    fm_masks_release(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,8 +281,6 @@ int main(void)
         cmocka_unit_test(a_shuffle_keeps_the_widths_and_moves_them),
         cmocka_unit_test(a_mask_is_exported_once_it_has_grown_enough),
         cmocka_unit_test(the_nearest_mask_is_found_and_ties_go_down),
-        cmocka_unit_test(best_takes_the_lower_loss_at_every_budget),
-        cmocka_unit_test(best_takes_the_best_of_a_step_and_the_first_of_equals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
