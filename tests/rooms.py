@@ -71,7 +71,7 @@ kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h kernels/serve/serve_cuda.cuh
 lib/engine/sweeping.h lib/engine/stash.h
 lib/model/loading.h
-lib/learn/learn.h lib/learn/trainstate.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
+lib/learn/learn.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/texts.h lib/export/tensorplan.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/rival/contest.h lib/rival/methods.h lib/rival/spent.h

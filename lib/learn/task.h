@@ -2,8 +2,8 @@
  * This room, lib/learn: the three tools that compute: scores (rank), masks (train) and adapters
  * (recover).  Each is a visitor of the sweep of lib/engine and a loop around it that can be saved
  * and resumed.  It does not know how a layer is computed or how a member lies in a file.  In
- * reading order: this header, rank; maskgrad, learn, walk, quality, train with trainstate;
- * loragrad, tune, recover; estimate (what a run will cost).
+ * reading order: this header, criterion, rank; maskgrad, learn, probe, walk, refine, quality,
+ * train; loragrad, tune, recover; estimate and forecast (what a run will cost).
  *
  * What rank, train and recover have in common: everything a run works on, opened and
  * checked against each other, in one place; how sequences are drawn; and the options

@@ -1,7 +1,7 @@
 /*
  * Methods differ in how a family comes about: at once from scores, or step by step by gradients
  * (learned, walk, exchange).  Around them everything is the same: check the options, take up the
- * state, make the family, finish it (lib/learn/finish.h), write the stream.
+ * state, make the family, finish it, write the stream.
  */
 #include "lib/learn/train.h"
 
@@ -15,15 +15,46 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/learn/criterion.h"
-#include "lib/learn/finish.h"
+#include "lib/learn/learn.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/refine.h"
-#include "lib/learn/trainplan.h"
-#include "lib/learn/trainstate.h"
+#include "lib/learn/walk.h"
+#include "lib/masks/gaps.h"
+#include "lib/run/journal.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 
 #define TOOL "fm-train"
+#define BATCH 8
+
+enum {
+    FM_TRAIN_MADE,   /* what the method makes */
+    FM_TRAIN_RESULT, /* what the stream gets: that, filled, refined and measured */
+    FM_TRAIN_FAMILIES
+};
+
+struct fm_trainer {
+    struct fm_task task;
+    const struct fm_train_options *options;
+    struct fm_actions actions;
+    struct fm_decimal step, until;
+    struct fm_learn learn; /* in use if `learns` */
+    struct fm_walk walk;
+    bool learns, walks, exchanges; /* one of them, or none */
+    struct fm_worth worth;         /* of exchange, then of --refine */
+    int64_t idle;                  /* of the mask at hand, the last rounds that found nothing */
+    int64_t refined;               /* rounds of --refine; -1: gaps are filled since */
+    struct fm_masks masks[FM_TRAIN_FAMILIES];
+    struct fm_digest params;
+    struct fm_journal_clock clock;
+    struct {
+        double make, refine, measure;
+    } work;      /* of each part, in FLOPs, as estimated */
+    bool warned; /* that the method came short of `until` */
+    int resumed; /* steps and budgets that came from the state file */
+};
+
+/* ---- options ---- */
 
 void fm_train_defaults(struct fm_train_options *options)
 {
@@ -99,6 +130,619 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
     return FM_OK;
 }
 
+/* ---- what it costs: the sweeps of each method, and how many sequences they read ---- */
+
+/* So many sequences, or all there are. */
+static int clip_sequences(const struct fm_calib *calib, int want)
+{
+    return want < calib->count ? want : calib->count;
+}
+
+/* Sequences of a budget of exchange, or of a round of --refine. */
+static int sequences_around(const struct fm_calib *calib, const struct fm_train_options *o)
+{
+    int take = (o->around_tokens + calib->T - 1) / calib->T;
+    return clip_sequences(calib, take > o->around_sequences ? take : o->around_sequences);
+}
+
+/* Sequences of a step of learning. */
+static int batch_of(const struct fm_run_options *run)
+{
+    return run->batch > 0 ? run->batch : BATCH;
+}
+
+/* Students keep all channels at the start and 1 - until at the end. */
+static double mean_kept(const struct fm_decimal *until)
+{
+    return 1 - (double)until->num / (double)until->den / 2;
+}
+
+/* Work, memory and disk of making and measuring the masks. */
+static void estimate_run(struct fm_estimate *estimate, const struct fm_train_options *o,
+                         struct fm_task *task, const struct fm_decimal *step,
+                         const struct fm_decimal *until)
+{
+    *estimate = (struct fm_estimate){0};
+    uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
+    uint64_t masks = targets + 1, memory = task->memory;
+    uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
+    int walk = clip_sequences(&task->calib, o->walk_sequences);
+    int around = sequences_around(&task->calib, o);
+    int fixed = clip_sequences(&task->calib, o->refine_sequences);
+    struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
+    if (o->method == FM_METHOD_LEARNED) {
+        sweep.count = (uint64_t)o->steps;
+        sweep.rows = (uint64_t)batch_of(task->run) * T;
+        sweep.lanes = 1 + o->samples;
+        sweep.backward = o->samples;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+    }
+    if (o->method == FM_METHOD_WALK) {
+        sweep.count = targets;
+        sweep.rows = (uint64_t)walk * T;
+        sweep.backward = 1;
+        sweep.lanes = 2;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+    }
+    if (o->method == FM_METHOD_EXCHANGE) {
+        sweep.count = targets;
+        sweep.rows = (uint64_t)around * T;
+        sweep.backward = FM_WORTH_LANES;
+        sweep.lanes = 1 + FM_WORTH_LANES;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+    }
+    if (o->refine > 0) {
+        sweep.count = fm_refine_masks(step, until) * (uint64_t)o->refine;
+        sweep.rows = (uint64_t)around * T;
+        sweep.lanes = 1 + FM_WORTH_LANES;
+        sweep.backward = FM_WORTH_LANES;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+        sweep.rows = (uint64_t)fixed * T;
+        sweep.lanes = 2 + FM_REFINE_SETS;
+        sweep.backward = 0;
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+    }
+    group = group < masks ? group : masks;
+    sweep.count = (masks + group - 1) / group;
+    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.lanes = (int)group + 1;
+    sweep.backward = 0;
+    fm_estimate_add(estimate, task->model, &sweep, memory);
+    /* Widths compress well, so this is what they are at the most. */
+    estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
+}
+
+/* Offer what would take less: fewer steps, or a method that takes none. */
+static void offer_less(struct fm_estimate *estimate, const struct fm_train_options *o,
+                       struct fm_task *task, const struct fm_decimal *step,
+                       const struct fm_decimal *until)
+{
+    static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
+    struct fm_train_options other = *o;
+    struct fm_estimate changed;
+    if (o->method == FM_METHOD_LEARNED && o->steps > 1) {
+        other.steps = o->steps / 2;
+        estimate_run(&changed, &other, task, step, until);
+        fm_estimate_offer(estimate, changed.flops, "--steps %d", other.steps);
+    }
+    for (int i = 0; i < 2; i++) {
+        other.method = method[i];
+        estimate_run(&changed, &other, task, step, until);
+        fm_estimate_offer(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
+    }
+}
+
+/* The trainer's shares of an estimate, in the order in which estimate_run added them. */
+static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
+{
+    int at = 0;
+    bool steps = t->learns || t->walks || t->exchanges;
+    t->work.make = steps ? estimate->kind[at++].flops : 0;
+    for (int i = 0; i < 2 && t->options->refine > 0; i++)
+        t->work.refine += estimate->kind[at++].flops;
+    t->work.measure = estimate->kind[at].flops;
+}
+
+/* ---- the state file ---- */
+
+/*
+ * Families grow during a run, so the state file's arrays say how long they were, and
+ * reading allocates them first.  Widths from the file are checked to be actions: the file is ours,
+ * but a disk is not to be trusted with an index into an array.
+ */
+
+static void add_item(struct fm_journal_item *item, size_t *items, const char *name,
+                     enum fm_dtype dtype, uint64_t count, void *data)
+{
+    item[(*items)++] =
+        (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
+}
+
+/* The arrays of one family as the state file has them. */
+struct packed {
+    int64_t *steps;  /* (count) */
+    double *quality; /* (count, QUALITIES) */
+};
+
+enum { CE, KL, AGREE, POSITIONS, METHOD, QUALITIES };
+
+static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err *err)
+{
+    p->steps = fm_alloc((size_t)f->count, sizeof *p->steps, "state", err);
+    p->quality = fm_alloc((size_t)f->count, QUALITIES * sizeof *p->quality, "state", err);
+    if (!p->steps || !p->quality)
+        return FM_ENOMEM;
+    for (int b = 0; b < f->count; b++) {
+        const struct fm_quality *q = &f->mask[b].quality;
+        double *to = p->quality + (size_t)b * QUALITIES;
+        p->steps[b] = f->mask[b].step;
+        to[CE] = q->ce;
+        to[KL] = q->kl;
+        to[AGREE] = q->agree;
+        to[POSITIONS] = (double)q->positions;
+        to[METHOD] = f->mask[b].method;
+    }
+    return FM_OK;
+}
+
+static void unpack_family(struct fm_masks *f, const struct packed *p)
+{
+    for (int b = 0; b < f->count; b++) {
+        const double *q = p->quality + (size_t)b * QUALITIES;
+        f->mask[b].step = (int)p->steps[b];
+        f->mask[b].method = (enum fm_method)q[METHOD];
+        f->mask[b].removed = fm_masks_removed(f, fm_masks_widths(f, b));
+        f->mask[b].quality =
+            (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false};
+    }
+}
+
+static const char *const steps_items[FM_TRAIN_FAMILIES] = {"made.steps", "result.steps"};
+
+static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
+                         struct packed packed[FM_TRAIN_FAMILIES])
+{
+    static const char *const widths[] = {"made.widths", "result.widths"};
+    static const char *const quality[] = {"made.quality", "result.quality"};
+    struct fm_learn *n = &t->learn;
+    size_t items = 0;
+    uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
+    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
+    if (t->learns) {
+        add_item(item, &items, "taken", FM_I64, 1, &n->taken);
+        add_item(item, &items, "lambda", FM_F64, 1, &n->lambda);
+        add_item(item, &items, "alpha", FM_F64, logits, n->logits.alpha);
+        add_item(item, &items, "m", FM_F64, logits, n->logits.m);
+        add_item(item, &items, "v", FM_F64, logits, n->logits.v);
+        add_item(item, &items, "q", FM_F64, X, n->q);
+    }
+    if (t->worth.X > 0) {
+        uint64_t values = 2 * (uint64_t)t->worth.X * (uint64_t)t->actions.count;
+        add_item(item, &items, "worth", FM_F64, values, t->worth.value);
+        add_item(item, &items, "worth.scale", FM_F64, 2, t->worth.scale);
+        add_item(item, &items, "refined", FM_I64, 1, &t->refined);
+        if (t->options->refine > 0)
+            add_item(item, &items, "idle", FM_I64, 1, &t->idle);
+    }
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        uint64_t count = (uint64_t)t->masks[i].count;
+        if (count == 0)
+            continue;
+        add_item(item, &items, widths[i], FM_U32, count * X, t->masks[i].widths);
+        add_item(item, &items, steps_items[i], FM_I64, count, packed[i].steps);
+        add_item(item, &items, quality[i], FM_F64, count * QUALITIES, packed[i].quality);
+    }
+    return items;
+}
+
+/* Steps of training, or budgets that a walk has come to. */
+static int steps_taken(const struct fm_trainer *t)
+{
+    bool walked = t->walks || t->exchanges;
+    return walked ? t->masks[FM_TRAIN_MADE].count - 1 : (int)t->learn.taken;
+}
+
+static int save_state(struct fm_trainer *t, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
+    double began = fm_clock_now();
+    int rc = FM_OK;
+    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
+        rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
+    if (!rc)
+        rc = fm_journal_save(t->task.run->comm, t->task.run->state, TOOL, &t->params, item,
+                             list_state(item, t, packed), err);
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        free(packed[i].steps);
+        free(packed[i].quality);
+    }
+    fm_journal_saved(&t->clock, began);
+    return rc;
+}
+
+static int save_if_due(struct fm_trainer *t, struct fm_err *err)
+{
+    bool due = false;
+    int rc = fm_task_due(&t->task, &t->clock, &due, err);
+    return !rc && due ? save_state(t, err) : rc;
+}
+
+/* Grow the families to hold what the state file has. */
+static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+{
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        struct fm_masks *f = &t->masks[i];
+        uint64_t count = fm_journal_count(j, steps_items[i]);
+        /* The result comes last. */
+        bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
+        if ((count > 0) != expected || count > FM_BUDGETS_MAX)
+            return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks", t->task.run->state,
+                           (unsigned long long)count);
+        if (count == 0)
+            continue;
+        /* Copies of the full mask make space for the arrays that are read. */
+        struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
+        if (fm_masks_reserve(f, (size_t)count, err))
+            return err->code;
+        for (uint64_t b = (uint64_t)f->count; b < count; b++)
+            f->mask[b] = full;
+        f->count = (int)count;
+    }
+    return FM_OK;
+}
+
+static int check_widths(const struct fm_trainer *t, struct fm_err *err)
+{
+    size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        for (size_t x = 0; x < X * (size_t)t->masks[i].count; x++) {
+            if (fm_actions_find(&t->actions, t->masks[i].widths[x]) < 0)
+                return fm_fail(err, FM_EFORMAT,
+                               "state file '%s': width %u is not in the action set",
+                               t->task.run->state, t->masks[i].widths[x]);
+        }
+    }
+    return FM_OK;
+}
+
+static int check_methods(const struct fm_trainer *t, const struct packed *p, int count,
+                         struct fm_err *err)
+{
+    for (int b = 0; b < count; b++) {
+        double method = p->quality[(size_t)b * QUALITIES + METHOD];
+        if (!(method >= 0 && method < FM_METHODS))
+            return fm_fail(err, FM_EFORMAT, "state file '%s': mask %d is of method %g",
+                           t->task.run->state, b, method);
+    }
+    return FM_OK;
+}
+
+static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
+    int rc = size_families(t, j, err);
+    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
+        rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
+    if (!rc)
+        rc = fm_journal_read(j, item, list_state(item, t, packed), err);
+    if (!rc)
+        rc = check_widths(t, err);
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        if (!rc)
+            rc = check_methods(t, &packed[i], t->masks[i].count, err);
+        if (!rc)
+            unpack_family(&t->masks[i], &packed[i]);
+        free(packed[i].steps);
+        free(packed[i].quality);
+    }
+    if (rc)
+        return rc;
+    if (t->learns)
+        fm_logits_refresh(&t->learn.logits);
+    t->resumed = steps_taken(t);
+    return FM_OK;
+}
+
+/* Read run->state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG where it
+ * belongs to another run. */
+static int resume(struct fm_trainer *t, struct fm_err *err)
+{
+    struct fm_journal j;
+    bool found;
+    const struct fm_run_options *run = t->task.run;
+    int rc = fm_journal_open(&j, run->comm, run->state, TOOL, &t->params, &found, err);
+    if (!rc && found) {
+        rc = read_state(t, &j, err);
+        fm_journal_close(&j);
+    }
+    return rc;
+}
+
+/* ---- what every family goes through once its method has made it ---- */
+
+/*
+ * The result is a family of its own beside that of the method, so that a state file between any
+ * two masks says how far it came.  One width for all has a mask at every width it may have, and a
+ * shuffle one for each it was made from: these two stay as they are.
+ */
+
+/* Masks from b on that have no figures yet, up to `most`: their numbers, and copies of their widths
+ * one after another. */
+static int gather_unmeasured(const struct fm_masks *f, int *b, int most, int *number,
+                             uint32_t *widths)
+{
+    size_t X = (size_t)f->M * (size_t)f->E;
+    int n = 0;
+    for (; *b < f->count && n < most; ++*b) {
+        if (f->mask[*b].quality.positions > 0)
+            continue;
+        memcpy(widths + (size_t)n * X, fm_masks_widths(f, *b), X * sizeof *widths);
+        number[n++] = *b;
+    }
+    return n;
+}
+
+/* Measure what is not measured yet, in pieces that can be saved. */
+static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+{
+    struct fm_task *task = &t->task;
+    int group = fm_quality_group(task->config, &task->held, task->memory);
+    int rc = fm_comm_least(task->run->comm, &group, err);
+    group = group < f->count ? group : f->count;
+    size_t X = (size_t)f->M * (size_t)f->E;
+    struct fm_quality_parts parts;
+    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
+    int *number = fm_alloc((size_t)group, sizeof *number, "quality", err);
+    uint32_t *widths = fm_alloc((size_t)group, X * sizeof *widths, "widths", err);
+    if (!quality || !number || !widths)
+        rc = FM_ENOMEM;
+    int unmeasured = 0;
+    for (int b = 0; b < f->count; b++)
+        unmeasured += f->mask[b].quality.positions == 0;
+    fm_quality_parts_begin(&parts, t->task.run, (unmeasured + group - 1) / group);
+    fm_run_phase(t->task.run, t->work.measure, 0);
+    for (int b = 0, n; !rc && b < f->count; parts.part++) {
+        n = gather_unmeasured(f, &b, group, number, widths);
+        if (n == 0)
+            break;
+        rc = fm_task_stopped(&t->task, err);
+        if (!rc)
+            rc = fm_quality_measure(quality, task->model, task->ops, &task->held, widths, n, NULL,
+                                    &parts.run, err);
+        for (int i = 0; !rc && i < n; i++)
+            f->mask[number[i]].quality = quality[i];
+        if (!rc)
+            rc = save_if_due(t, err);
+    }
+    free(quality);
+    free(number);
+    free(widths);
+    return rc;
+}
+
+static struct fm_gaps gaps_of(const struct fm_trainer *t, double *lost)
+{
+    const struct fm_ranking *r = &t->task.ranking;
+    int size = fm_granularity_size(t->options->granularity, r->M, r->E);
+    size_t X = (size_t)r->M * (size_t)r->E;
+    fm_masks_lost(lost, &t->actions, r->scores, r->order, r->M, r->E, r->I);
+    fm_granularity_sum(lost, lost, X, size, t->actions.count);
+    return (struct fm_gaps){&t->actions, lost, size, &t->step, &t->until};
+}
+
+typedef int change_fn(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
+                      struct fm_err *err);
+
+/* *f becomes what `change` makes of it. */
+static int change_family(struct fm_trainer *t, struct fm_masks *f, change_fn *change,
+                         struct fm_err *err)
+{
+    struct fm_masks made;
+    size_t lost_count = (size_t)f->M * (size_t)f->E * (size_t)t->actions.count;
+    double *lost = fm_alloc(lost_count, sizeof *lost, "lost scores", err);
+    if (!lost)
+        return FM_ENOMEM;
+    struct fm_gaps gaps = gaps_of(t, lost);
+    fm_masks_init(&made, f->M, f->E, f->I);
+    int rc = change(&made, f, &gaps, err);
+    if (!rc) {
+        fm_masks_release(f);
+        *f = made;
+        made = (struct fm_masks){0};
+    }
+    fm_masks_release(&made);
+    free(lost);
+    return rc;
+}
+
+static bool is_fixed(const struct fm_trainer *t)
+{
+    enum fm_method m = t->options->method;
+    return m == FM_METHOD_UNIFORM || m == FM_METHOD_SHUFFLE_LAYER || m == FM_METHOD_SHUFFLE_GLOBAL;
+}
+
+static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint64_t removed)
+{
+    uint64_t channels = fm_masks_channels(f);
+    return removed + fm_decimal_ceil(&t->step, channels) <= fm_decimal_floor(&t->until, channels);
+}
+
+/* Only learning ends where its steps do; the others go on while an expert can be narrowed. */
+static void warn_learned(struct fm_trainer *t, double budget)
+{
+    const struct fm_train_options *o = t->options;
+    if (t->warned)
+        return;
+    t->warned = true;
+    fm_run_warn(t->task.run,
+                "learned came to a budget of %.4f in %d steps, --steps %d and as many to catch up; "
+                "beyond it, to --until %s, experts are narrowed by their scores alone; give more "
+                "--steps, a larger --lr or a smaller --prior",
+                budget, 2 * o->steps, o->steps, o->until);
+}
+
+/* A family that is filled stays as it is, so this may be done again after a resume. */
+static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+{
+    if (f->count == 0 || is_fixed(t))
+        return FM_OK;
+    struct fm_mask last = f->mask[f->count - 1];
+    double budget = fm_masks_budget(f, f->count - 1);
+    int rc = change_family(t, f, fm_gaps_fill, err);
+    if (!rc && last.method == FM_METHOD_LEARNED && is_short(t, f, last.removed) &&
+        f->mask[f->count - 1].removed > last.removed)
+        warn_learned(t, budget);
+    return rc;
+}
+
+/* What the method made, filled. */
+static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_err *err)
+{
+    struct fm_masks *made = &t->masks[FM_TRAIN_MADE];
+    int rc = fill_family(t, made, err);
+    for (int b = 0; !rc && b < made->count; b++)
+        rc = fm_masks_copy(result, made, b, err);
+    return rc;
+}
+
+/* Of the filled family, the masks that are refined; the others come between them again. */
+static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+{
+    struct fm_masks chosen;
+    fm_masks_init(&chosen, f->M, f->E, f->I);
+    int rc = fm_refine_choose(&chosen, f, &t->step, &t->until, err);
+    if (!rc) {
+        fm_masks_release(f);
+        *f = chosen;
+        fm_worth_clear(&t->worth);
+        return FM_OK;
+    }
+    fm_masks_release(&chosen);
+    return rc;
+}
+
+/* Channels that mask b of those that are refined must remove at the least: its budget's. */
+static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, int b)
+{
+    uint64_t n = fm_masks_channels(f), targets = fm_decimal_targets(&t->step, &t->until), least = 0;
+    for (uint64_t i = 1; i <= targets; i++) {
+        uint64_t target = fm_decimal_target(&t->step, &t->until, i, n);
+        if (target > f->mask[b].removed)
+            break;
+        least = target;
+    }
+    return least;
+}
+
+/* Rounds that are left out count as done: draws of the next mask do not hang on this one. */
+static void count_round(struct fm_trainer *t, int64_t rounds, bool found)
+{
+    int64_t next = (t->refined / rounds + 1) * rounds;
+    t->refined++;
+    t->idle = found ? 0 : t->idle + 1;
+    if (t->idle >= FM_REFINE_IDLE)
+        t->refined = next;
+    if (t->refined == next)
+        t->idle = 0;
+}
+
+/* Rounds are counted over all masks, so that a run that goes on does so in the middle of one. */
+static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+{
+    const struct fm_train_options *o = t->options;
+    int64_t rounds = o->refine, all = rounds * (f->count - 1);
+    int count = t->task.calib.count, rc = FM_OK;
+    struct fm_refine refine = {.task = &t->task,
+                               .worth = &t->worth,
+                               .size = fm_granularity_size(o->granularity, f->M, f->E),
+                               .around = sequences_around(&t->task.calib, o),
+                               .sequences =
+                                   o->refine_sequences < count ? o->refine_sequences : count};
+    fm_run_phase(t->task.run, t->work.refine, t->work.measure);
+    while (!rc && t->refined < all) {
+        int b = 1 + (int)(t->refined / rounds);
+        bool found = false;
+        fm_run_report(t->task.run, "refine", (uint64_t)t->refined, (uint64_t)all, "rounds");
+        rc = fm_task_stopped(&t->task, err);
+        if (!rc)
+            rc = fm_refine_round(&refine, f, b, least_of(t, f, b), (uint64_t)t->refined, &found,
+                                 err);
+        if (!rc)
+            count_round(t, rounds, found);
+        if (!rc)
+            rc = save_if_due(t, err);
+    }
+    return rc;
+}
+
+/* Gaps filled again, and nested: once. */
+static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+{
+    int rc = t->options->refine > 0 ? fill_family(t, f, err) : FM_OK;
+    if (!rc && t->options->nested)
+        rc = change_family(t, f, fm_gaps_nest, err);
+    return rc;
+}
+
+/* From t->masks[FM_TRAIN_MADE] make t->masks[FM_TRAIN_RESULT], measured; goes on where a state
+ * file had part of it.  FM_ESAVED when stopped, and then t can be saved. */
+static int finish_family(struct fm_trainer *t, struct fm_err *err)
+{
+    struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
+    bool fresh = result->count == 0, refines = t->options->refine > 0 && !is_fixed(t);
+    int rc = fresh ? take_family(t, result, err) : FM_OK;
+    if (!rc && fresh && refines)
+        rc = begin_refining(t, result, err);
+    if (!rc && refines && t->refined >= 0)
+        rc = run_refine(t, result, err);
+    if (!rc && !is_fixed(t) && (refines ? t->refined >= 0 : fresh)) {
+        rc = shape_family(t, result, err);
+        t->refined = -1;
+    }
+    return rc ? rc : measure_family(t, result, err);
+}
+
+/* Whether the method came to less than a step from `until` by itself, *came_to the budget that it
+ * came to; where not, a warning says why and what to raise.  f is the result. */
+static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to)
+{
+    const struct fm_train_options *o = t->options;
+    uint64_t end = f->mask[f->count - 1].removed, came = end;
+    enum fm_method m = o->method;
+    if (m == FM_METHOD_LEARNED)
+        came = fm_learn_removed(&t->learn, f);
+    came = came < end ? came : end;
+    *came_to = (double)came / (double)fm_masks_channels(f);
+    if (m == FM_METHOD_SHUFFLE_LAYER || m == FM_METHOD_SHUFFLE_GLOBAL || !is_short(t, f, came))
+        return true;
+    if (came < end)
+        warn_learned(t, *came_to);
+    if (!is_short(t, f, end))
+        return false;
+    uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
+    if (m == FM_METHOD_UNIFORM && narrow > o->width_multiple &&
+        (!o->actions || narrow > t->actions.width[0])) {
+        fm_run_warn(
+            t->task.run,
+            "the last mask removes %.4f of the channels, not --until %s: every expert has %u "
+            "of %d there, and with the next fewer more would go; give a higher --until",
+            fm_masks_budget(f, f->count - 1), o->until, narrow, f->I);
+        return false;
+    }
+    bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
+    fm_run_warn(t->task.run,
+                "the last mask removes %.4f of the channels, not --until %s: experts are at their "
+                "narrowest there, %u of %d channels; give %s",
+                fm_masks_budget(f, f->count - 1), o->until, t->actions.width[0], f->I,
+                rounded ? "a smaller --width-multiple"
+                        : "--actions that begin with a smaller share");
+    return false;
+}
+
+/* ---- the methods ---- */
+
 /* The action set: of the stream for the shuffles, of the budget steps for uniform.  Unless the user
  * names them, exchange has finer actions than the others: its steps are measured one by one, and
  * what a logit has to learn grows with their number. */
@@ -137,8 +781,8 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
         o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
-        t->walk.sequences, fm_train_batch(t->task.run), o->nested, o->refine,
-        exchanges ? fm_train_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
+        t->walk.sequences, batch_of(t->task.run), o->nested, o->refine,
+        exchanges ? sequences_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
         exchanges ? " " FM_WORTH_RULE : "");
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
@@ -179,7 +823,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
                                  .actions = &t->actions,
                                  .step = t->step,
                                  .until = t->until,
-                                 .batch = fm_train_batch(t->task.run)};
+                                 .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
     return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_MADE], FM_METHOD_LEARNED, err);
 }
@@ -205,8 +849,8 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
         .until = &t->until,
         .granularity = t->options->granularity,
         .worth = t->exchanges ? &t->worth : NULL,
-        .sequences = t->exchanges ? fm_train_around(&t->task.calib, t->options)
-                                  : fm_train_sequences(&t->task.calib, t->options->walk_sequences)};
+        .sequences = t->exchanges ? sequences_around(&t->task.calib, t->options)
+                                  : clip_sequences(&t->task.calib, t->options->walk_sequences)};
     if (is_shuffle(t->options->method)) {
         rc = fm_budgets_open(&from, &t->task.in, err);
         t->actions = from.actions;
@@ -224,7 +868,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     if (!rc && !t->learns && !t->walks && !t->exchanges)
         rc = make_at_once(t, &from, err);
     fm_budgets_release(&from);
-    return rc ? rc : fm_trainstate_resume(t, err);
+    return rc ? rc : resume(t, err);
 }
 
 static int run_learn(struct fm_trainer *t, struct fm_err *err)
@@ -247,7 +891,7 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
         if (!rc)
             rc = fm_learn_step(&t->learn, &t->masks[FM_TRAIN_MADE], &done, err);
         if (!rc)
-            rc = fm_trainstate_save_if_due(t, err);
+            rc = save_if_due(t, err);
     }
     return rc;
 }
@@ -265,7 +909,7 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
         if (!rc)
             rc = fm_walk_step(&t->walk, f, &done, err);
         if (!rc)
-            rc = fm_trainstate_save_if_due(t, err);
+            rc = save_if_due(t, err);
     }
     return rc;
 }
@@ -275,15 +919,17 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
     t->clock.saved = fm_clock_now();
     double began = fm_clock_now();
     int rc = t->learns ? run_learn(t, err) : t->walks || t->exchanges ? run_walk(t, err) : FM_OK;
-    int steps = fm_trainstate_steps(t) - t->resumed;
+    int steps = steps_taken(t) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
-        rc = fm_finish_family(t, err);
+        rc = finish_family(t, err);
     if (rc != FM_ESAVED || !t->task.run->state)
         return rc;
-    int saved = fm_trainstate_save(t, err);
+    int saved = save_state(t, err);
     return saved ? saved : FM_ESAVED;
 }
+
+/* ---- the stream ---- */
 
 /* The result's arrays move to the report. */
 static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
@@ -293,7 +939,7 @@ static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
     report->resumed = t->resumed;
-    report->reached = fm_finish_reached(t, &report->masks, &report->came_to);
+    report->reached = has_reached(t, &report->masks, &report->came_to);
 }
 
 static bool record_options(cJSON *to, const struct fm_trainer *t)
@@ -329,7 +975,7 @@ static bool record_options(cJSON *to, const struct fm_trainer *t)
 static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
                   struct fm_err *err)
 {
-    cJSON *options = fm_task_options(&t->task, fm_train_batch(t->task.run));
+    cJSON *options = fm_task_options(&t->task, batch_of(t->task.run));
     cJSON *result = cJSON_CreateObject();
     if (!options || !result) {
         cJSON_Delete(options);
@@ -376,9 +1022,9 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_estimate estimate;
-    fm_trainplan_estimate(&estimate, t->options, &t->task, &t->step, &t->until);
+    estimate_run(&estimate, t->options, &t->task, &t->step, &t->until);
     int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
-    fm_trainplan_work(t, &estimate);
+    take_work(t, &estimate);
     if (!rc)
         rc = prepare(t, err);
     if (!rc)
@@ -458,8 +1104,8 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc && task.in.members)
         rc = settle(&own, &task, err);
     if (!rc) {
-        fm_trainplan_estimate(estimate, &own, &task, &step, &until);
-        fm_trainplan_offer(estimate, &own, &task, &step, &until);
+        estimate_run(estimate, &own, &task, &step, &until);
+        offer_less(estimate, &own, &task, &step, &until);
         estimate->method = fm_method_name(own.method);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
