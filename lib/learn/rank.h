@@ -14,7 +14,6 @@
 #include "formats/tensor/carry.h"
 #include "lib/learn/criterion.h"
 #include "lib/learn/estimate.h"
-#include "lib/learn/reached.h"
 #include "lib/run/run.h"
 #include "lib/stage/current.h"
 
@@ -27,6 +26,14 @@ struct fm_rank_options {
     enum fm_rank_order order;
     enum fm_criterion criterion;                  /* taylor */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL behind the last */
+};
+
+/* Experts that calibration tokens did not reach, or hardly. */
+struct fm_reached {
+    int unreached;         /* experts that no token reached; their scores are zero */
+    int32_t *unreached_at; /* (unreached, 2): layer and expert of each */
+    int64_t *tokens;       /* (M, E): tokens that each expert saw */
+    int starved;           /* experts that saw some, but under 1 / (10 E) of their layer's */
 };
 
 struct fm_rank_report {
