@@ -115,7 +115,7 @@ all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_cli
 
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
-$(BUILD)/kernels/cpu/%.c.o $(BUILD)/kernels/serve/cpu_serve.c.o: FLAGS += -O3
+$(BUILD)/kernels/cpu/%.c.o: FLAGS += -O3
 $(BUILD)/kernels/clip/%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
 # Sizes are int there and indices are products of them with size_t: the sign is not cast each time.
 $(BUILD)/kernels/%.c.o $(BUILD)/pic/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
@@ -176,15 +176,14 @@ $(BUILD)/%.cu.o: %.cu
 	@grep -iE 'warning|error' $@.ptxas >&2 || true
 $(BUILD)/kernels/clip/cuda/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/kernels/clip/cuda/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
-$(if $(HAVE_CUDA),$(foreach f,clip/clip clip/clip_gpu serve/serve_gpu,$(BUILD)/kernels/$(f).c.o $(BUILD)/pic/kernels/$(f).c.o)): DEFINES += -DFM_CUDA
+$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/clip/$(f).c.o $(BUILD)/pic/kernels/clip/$(f).c.o)): DEFINES += -DFM_CUDA
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # The check of the GPU side (tests/gpu): one program for a GPU, with the objects that ship, and the
 # same on the host, linked against strict doubles of the driver, the runtime and cuBLAS.
-GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O) \
-	$(BUILD)/kernels/serve/serve_gpu.c.o $(BUILD)/kernels/serve/serve_cuda.cu.o
+GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O)
 DOUBLE_O = $(patsubst %.cc,$(BUILD)/%.cc.o,$(filter-out %_cublas.cc %_test.cc,$(wildcard tests/gpu/double_*.cc)))
 DOUBLES := $(addprefix $(BUILD)/tests/gpu/,gpu_check_double double_test libcublas.so.13)
 $(BUILD)/tests/gpu/%.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]

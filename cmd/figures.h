@@ -9,7 +9,6 @@
 #include "lib/bench/bench.h"
 #include "lib/bench/exported.h"
 #include "lib/bench/kernelbench.h"
-#include "lib/bench/servebench.h"
 #include "lib/rival/rival.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
@@ -41,11 +40,5 @@ void fm_figures_rivals(FILE *out, const struct fm_rival_table *t);
 cJSON *fm_figures_rivals_json(const struct fm_rival_table *t);
 int fm_figures_rivals_plot(const struct fm_rival_table *t, bool bytes, const char *path, bool force,
                            struct fm_err *err);
-
-/* The same for a serving loop. */
-void fm_figures_serve(FILE *out, const struct fm_servebench *s);
-cJSON *fm_figures_serve_json(const struct fm_servebench *s);
-int fm_figures_serve_plot(const struct fm_servebench *s, const char *path, bool force,
-                          struct fm_err *err);
 
 #endif

@@ -5,7 +5,6 @@
 #include "cmd/cli.h"
 #include "cmd/figures.h"
 #include "cmd/rivalling.h"
-#include "cmd/serving.h"
 #include "cmd/show.h"
 #include "lib/base/units.h"
 #include "lib/bench/synth.h"
@@ -19,16 +18,13 @@ enum {
     IO = 4,
     ENGINE = 8,
     KERNELS = 16,
-    SERVE = 32,
-    ON_GPU = 64, /* serve --device cuda */
-    RIVALS = 128,
-    FAMILY = 256,   /* quality of a bundle or stream */
-    EXPORTED = 512, /* quality of an exported directory */
-    REPORT = 1024,
+    RIVALS = 32,
+    FAMILY = 64,    /* quality of a bundle or stream */
+    EXPORTED = 128, /* quality of an exported directory */
+    REPORT = 256,
     MEASURES = QUALITY | HELD | RIVALS | FAMILY | EXPORTED, /* losses of a model on tokens */
     CALIBRATED = QUALITY | RIVALS | FAMILY | EXPORTED, /* without data of its own to measure on */
-    LOSSES = QUALITY | HELD | RIVALS | FAMILY,         /* that --plot draws */
-    SERVES = SERVE | ON_GPU
+    LOSSES = QUALITY | HELD | RIVALS | FAMILY          /* that --plot draws */
 };
 
 struct options {
@@ -38,15 +34,14 @@ struct options {
     int repeat;                        /* io, kernels; 0: theirs */
     const char *family, *rows;         /* kernels */
     const char *python;                /* kernels, engine */
-    const char *shape;                 /* engine, kernels, serve; NULL: theirs */
-    int sequences;                     /* engine, serve; 0: theirs */
-    int layers;                        /* engine, serve; 0: theirs */
+    const char *shape;                 /* engine, kernels; NULL: theirs */
+    int sequences;                     /* engine; 0: its own */
+    int layers;                        /* engine; 0: its own */
     struct fm_bench_engine_options on; /* engine; dir is io's too */
     int dtype;
-    bool record;             /* quality */
-    const char *benchmark;   /* quality */
-    int score;               /* quality, of --benchmark; 1: perplexity, -1: not given */
-    struct fm_serving serve; /* what is serve's alone */
+    bool record;           /* quality */
+    const char *benchmark; /* quality */
+    int score;             /* quality, of --benchmark; 1: perplexity, -1: not given */
     struct fm_rival_options rivals;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
     int context;                            /* report; 0: its own */
@@ -200,20 +195,6 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     return rc;
 }
 
-static int serve(const struct fm_cli *cli, struct options *o, struct fm_err *err)
-{
-    if (o->dtype > 1)
-        return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in serve");
-    o->serve.budgets = o->budgets;
-    o->serve.family = o->family;
-    o->serve.dtype = o->dtype ? "f32" : "bf16";
-    o->serve.plot = o->plot;
-    o->serve.repeat = o->repeat;
-    o->serve.shape = o->shape;
-    o->serve.sequences = o->sequences ? o->sequences : 8;
-    return fm_serving_run(cli, &o->serve, err);
-}
-
 static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     o->rivals.budgets = o->budgets;
@@ -256,24 +237,24 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
 }
 
 static const struct fm_cli_scope scope[] = {
-    {"model", 0, MEASURES, "shape", ENGINE | KERNELS | SERVES},
+    {"model", 0, MEASURES, "shape", ENGINE | KERNELS},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
-    {"batch", 0, ENGINE, "sequences", SERVES},
+    {.name = "batch", .modes = ENGINE},
     {.name = "output", .modes = REPORT},
-    {.name = "threads", .modes = MEASURES | IO | ENGINE | KERNELS | SERVES},
+    {.name = "threads", .modes = MEASURES | IO | ENGINE | KERNELS},
     {.name = "text", .modes = CALIBRATED},
     {.name = "shuffle", .modes = CALIBRATED | ENGINE},
     {.name = "max-tokens", .modes = MEASURES | ENGINE},
-    {.name = "device", .modes = MEASURES | ENGINE | SERVES},
-    {.name = "precision", .modes = MEASURES | ENGINE | SERVE},
-    {.name = "memory", .modes = MEASURES | ENGINE | SERVE},
+    {.name = "device", .modes = MEASURES | ENGINE},
+    {.name = "precision", .modes = MEASURES | ENGINE},
+    {.name = "memory", .modes = MEASURES | ENGINE},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = MEASURES},
     {0},
 };
 
 static const struct fm_cli_first measurements[] = {
-    {"quality", QUALITY}, {"rivals", RIVALS}, {"io", IO},         {"engine", ENGINE},
-    {"kernels", KERNELS}, {"serve", SERVE},   {"report", REPORT}, {0},
+    {"quality", QUALITY}, {"rivals", RIVALS}, {"io", IO}, {"engine", ENGINE},
+    {"kernels", KERNELS}, {"report", REPORT}, {0},
 };
 
 /* Options of the other things to measure. */
@@ -288,8 +269,6 @@ static int check_own(const struct fm_cli *cli, const char *what, bool *known, st
         int rc = fm_options_check(cli, m->mode, says, err);
         if (!rc && m->mode == QUALITY && fm_run_evaluates(&cli->run))
             rc = fm_options_check(cli, HELD, "in quality with --eval-tokens or --eval-text", err);
-        if (!rc && m->mode == SERVE && strcmp(cli->run.device, "cuda") == 0)
-            rc = fm_options_check(cli, ON_GPU, "with --device cuda", err);
         return rc;
     }
     return FM_OK;
@@ -319,17 +298,15 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return engine(cli, o, err);
     if (strcmp(what, "kernels") == 0 && alone)
         return kernels(cli, o, err);
-    if (strcmp(what, "serve") == 0 && alone)
-        return serve(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "name what to measure: quality BUNDLE, rivals [BUNDLE], io, engine, kernels "
-                       "or serve; or what to show: report BUNDLE");
+                       "name what to measure: quality BUNDLE, rivals [BUNDLE], io, engine or "
+                       "kernels; or what to show: report BUNDLE");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
                    "unknown measurement '%s'; use quality BUNDLE, rivals [BUNDLE], io, engine, "
-                   "kernels, serve or report BUNDLE",
+                   "kernels or report BUNDLE",
                    what);
 }
 
@@ -343,7 +320,6 @@ static void settle(struct options *o)
     o->on.python = o->python && strcmp(o->python, "none") != 0 ? o->python : NULL;
     o->rivals.steps = o->on.steps > 0 ? o->on.steps : 0;
     o->on.steps = o->on.steps < 0 ? 2 : o->on.steps;
-    o->serve.layers = o->layers;
 }
 
 #define SYNOPSIS                                                                                   \
@@ -352,7 +328,6 @@ static void settle(struct options *o)
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
-    "       fm-bench serve [--shape SHAPE] [--layers N] [--sequences N] ...\n"                     \
     "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
 /* What the command line asks for. */
@@ -361,17 +336,15 @@ static struct options asked = {
     .over = -1,
     .score = -1,
     .on = {.steps = -1},
-    .serve = {.prompt = 64, .decode = 32},
 };
 
 static const struct fm_cli_option own[] = {
     {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
      "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
-     "experts; kernels, serve: shares removed",
-     0, 0, LOSSES | EXPORTED | KERNELS | SERVES},
+     "experts; kernels: shares removed",
+     0, 0, LOSSES | EXPORTED | KERNELS},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
-     "quality, rivals, kernels, serve: draw the losses, the speed-ups, as SVG", 0, 0,
-     LOSSES | KERNELS | SERVES},
+     "quality, rivals, kernels: draw the losses, the speed-ups, as SVG", 0, 0, LOSSES | KERNELS},
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
      "quality, rivals: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
     {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the directory",
@@ -386,10 +359,10 @@ static const struct fm_cli_option own[] = {
     {"size", 0, FM_CLI_SIZE, &asked.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
      IO},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
-     "io: rounds, the best counts (default: 3); kernels, serve: the median (default: 7, 3)", 1, 100,
-     IO | KERNELS | SERVES},
-    {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
-     "kernels, serve: take shape and masks from it", 0, 0, KERNELS | SERVES},
+     "io: rounds, the best counts (default: 3); kernels: the median (default: 7)", 1, 100,
+     IO | KERNELS},
+    {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE", "kernels: take shape and masks from it", 0,
+     0, KERNELS},
     {"python", 0, FM_CLI_TEXT, &asked.python, "PROGRAM",
      "kernels, engine: Python with PyTorch to compare with, or none (default: python3; none)", 0, 0,
      KERNELS | ENGINE},
@@ -399,25 +372,21 @@ static const struct fm_cli_option own[] = {
      "io, engine, rivals: where to write data (default: TMPDIR or /var/tmp)", 0, 0,
      IO | ENGINE | RIVALS},
     {"shape", 0, FM_CLI_TEXT, &asked.shape, "SHAPE",
-     "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels, "
-     "serve: or H,I,E,K (default: 1024,3584,8,2)",
-     0, 0, ENGINE | KERNELS | SERVES},
+     "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels: or "
+     "H,I,E,K (default: 1024,3584,8,2)",
+     0, 0, ENGINE | KERNELS},
     {"dtype", 0, FM_CLI_CHOICE, &asked.dtype, "bf16|f32|f16",
-     "engine, kernels, serve: type of the weights (default: bf16; f16: kernels only)", 0, 0,
-     ENGINE | KERNELS | SERVES},
-    {"sequences", 0, FM_CLI_INT, &asked.sequences, "N",
-     "engine: to rank; serve: at once (default: 8)", 1, 1 << 20, ENGINE | SERVES},
+     "engine, kernels: type of the weights (default: bf16; f16: kernels only)", 0, 0,
+     ENGINE | KERNELS},
+    {"sequences", 0, FM_CLI_INT, &asked.sequences, "N", "engine: to rank (default: 8)", 1, 1 << 20,
+     ENGINE},
     {"steps", 0, FM_CLI_INT, &asked.on.steps, "N",
      "engine: training steps, 0: none (default: 2); rivals: of learned and recovery, 0: theirs", 0,
      1 << 20, ENGINE | RIVALS},
     {"keep", 0, FM_CLI_FLAG, &asked.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
      ENGINE},
-    {"layers", 0, FM_CLI_INT, &asked.layers, "N",
-     "engine, serve: decoder layers (default: 2; what fits --memory)", 1, 1024, ENGINE | SERVES},
-    {"prompt", 0, FM_CLI_INT, &asked.serve.prompt, "N",
-     "serve: prompt tokens of each sequence (default: 64)", 1, 1 << 20, SERVES},
-    {"decode", 0, FM_CLI_INT, &asked.serve.decode, "N",
-     "serve: generated tokens of each sequence (default: 32)", 1, 1 << 20, SERVES},
+    {"layers", 0, FM_CLI_INT, &asked.layers, "N", "engine: decoder layers (default: 2)", 1, 1024,
+     ENGINE},
     {"figures", 0, FM_CLI_READS, asked.figures, "FILE",
      "report: what --json of quality, rivals, fm-train, fm-recover gave; repeat for more", 0, 0,
      REPORT},
@@ -435,7 +404,7 @@ int main(int argc, char **argv)
         .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
-                  FM_CLI_CUDA | FM_CLI_OUTPUT,
+                  FM_CLI_OUTPUT,
         .run = {.input = "-"},
         .operands_max = 2,
         .first = measurements,

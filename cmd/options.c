@@ -161,8 +161,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
     struct fm_run_options *run = &cli->run;
     const struct shared list[] = {
         {FM_CLI_MACHINE,
-         {"device", 0, FM_CLI_CHOICE, &chosen.device,
-          cli->groups & FM_CLI_CUDA ? "auto|ref|cpu|cuda" : "auto|ref|cpu",
+         {"device", 0, FM_CLI_CHOICE, &chosen.device, "auto|ref|cpu",
           "where to compute (default: auto)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE,
@@ -491,7 +490,7 @@ static void check_needs(const struct fm_cli *cli)
 
 static void settle_run(struct fm_run_options *run)
 {
-    static const char *const device[] = {"auto", "ref", "cpu", "cuda"};
+    static const char *const device[] = {"auto", "ref", "cpu"};
     static const enum fm_token_type token_type[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
     run->device = device[chosen.device];
     run->precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;

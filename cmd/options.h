@@ -45,9 +45,8 @@ enum fm_cli_group {
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
     FM_CLI_STATE = 1 << 6,    /* --state */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
-    FM_CLI_CUDA = 1 << 8,     /* --device may be cuda */
-    FM_CLI_RANKS = 1 << 9,    /* --alone: else the run may be that of many ranks */
-    FM_CLI_STAGE = 1 << 10,   /* --if-changed */
+    FM_CLI_RANKS = 1 << 8,    /* --alone: else the run may be that of many ranks */
+    FM_CLI_STAGE = 1 << 9,    /* --if-changed */
 };
 
 struct fm_cli {

@@ -36,7 +36,6 @@ ROOMS = {
     "kernels/cpu": f"{LIB} kernels/ops",
     "kernels/clip": LIB,
     "kernels/clip/cuda": "kernels/clip",
-    "kernels/serve": f"{LIB} kernels/ops kernels/cpu kernels/clip kernels/clip/cuda",
     "lib/masks": LIB,
     "lib/run": f"{LIB} {FORMATS} kernels/ops",
     "lib/block": f"{LIB} formats/json kernels/ops",
@@ -50,7 +49,7 @@ ROOMS = {
     "lib/export": f"{LIB} {FORMATS} formats/runtime {ENGINE} lib/stage",
     "lib/page": f"{LIB} {FORMATS} {ENGINE} lib/stage lib/export",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
-    "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip kernels/serve {ENGINE}"
+    "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
     "lib/rival": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",
     "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
@@ -66,19 +65,18 @@ ROOMS = {
 PRIVATE = dict.fromkeys("""
 formats/file/temporary.h formats/bundle/place.h formats/tensor/hfindex.h
 formats/text/tokenizerparts.h formats/text/tokenindex.h
-kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
+kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
-kernels/clip/clip_pool.h kernels/clip/clip_tile.h kernels/serve/serve_cuda.cuh
+kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h lib/engine/stash.h
 lib/model/loading.h
 lib/learn/learn.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/texts.h lib/export/tensorplan.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/rival/contest.h lib/rival/methods.h lib/rival/spent.h
-lib/bench/kernelcase.h lib/bench/servecase.h lib/bench/servemask.h lib/bench/pytorch.h
+lib/bench/kernelcase.h lib/bench/pytorch.h
 """.split(), "")
-PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/cpu/cpu.h": "kernels/serve",
-            "kernels/clip/clip_device.h": "kernels/clip/cuda kernels/serve"}
+PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda"}
 
 # Modules in several files: files that share one of these may include each other in a circle.
 MODULES = set("""

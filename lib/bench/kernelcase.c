@@ -73,7 +73,8 @@ static void draw_mask(struct fm_kernelcase *c, int b, double share)
     c->share[b] = removed_share(c, b);
 }
 
-int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct fm_err *err)
+/* "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
+static int parse_budgets(double *budget, int *count, const char *text, struct fm_err *err)
 {
     *count = 1;
     budget[0] = 0;
@@ -127,7 +128,7 @@ static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f, const ch
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     int count;
-    if (fm_kernelcase_budgets(budget, &count, budgets, err))
+    if (parse_budgets(budget, &count, budgets, err))
         return err->code;
     c->layer.B = count;
     if (alloc_tables(c, err))

@@ -1,5 +1,4 @@
-/* Private to lib/bench/kernel*.c and serve*.c: the data of a measurement, and how one case
- * runs. */
+/* Private to lib/bench/kernel*.c: the data of a measurement, and how one case runs. */
 #ifndef FM_KERNELCASE_H
 #define FM_KERNELCASE_H
 
@@ -34,9 +33,6 @@ struct fm_kernelcase {
     struct fm_clip_gpu *gpu;  /* NULL: no GPU */
     struct fm_pytorch *torch; /* NULL: no PyTorch; closed by its opener */
 };
-
-/* "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
-int fm_kernelcase_budgets(double *budget, int *count, const char *text, struct fm_err *err);
 
 /* Sizes and masks; then memory and numbers. */
 int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *options,

@@ -1,5 +1,5 @@
-/* From the models' config.json; experts and attention in one row, so that what measures the one and
- * what measures both speak of the same model. */
+/* From the models' config.json; experts and attention in one row, so that `kernels` and
+ * `engine` speak of the same model. */
 #include "lib/bench/shapes.h"
 
 #include <stdio.h>
@@ -26,15 +26,15 @@
 /* clang-format on */
 
 static const struct fm_shape shapes[] = {
-    {"mixtral-8x7b", 4096, 14336, 8, 2, 32, 32, 8, 128, false, 0, NULL},
-    {"phi-3.5-moe", 4096, 6400, 16, 2, 32, 32, 8, 128, false, 0, NULL},
-    {"qwen2-57b-a14b", 3584, 2560, 64, 8, 28, 28, 4, 128, true, 0, NULL},
-    {"qwen3-30b-a3b", 2048, 768, 128, 8, 48, 32, 4, 128, false, 0, NULL},
-    {"glm-4.5-air", 4096, 1408, 128, 8, 45, 96, 8, 128, true, 0, NULL},
-    {"minimax-m2", 3072, 1536, 256, 8, 62, 48, 8, 128, false, 0, NULL},
-    {"moonlight", 2048, 1408, 64, 6, 26, 16, 0, 0, true, 1, MOONLIGHT},
-    {"deepseek-v2-lite", 2048, 1408, 64, 6, 26, 16, 0, 0, true, 1, DEEPSEEK_V2_LITE},
-    {"deepseek-v3", 7168, 2048, 256, 8, 58, 128, 0, 0, true, 3, DEEPSEEK_V3},
+    {"mixtral-8x7b", 4096, 14336, 8, 2, 32, 32, 8, 128, 0, NULL},
+    {"phi-3.5-moe", 4096, 6400, 16, 2, 32, 32, 8, 128, 0, NULL},
+    {"qwen2-57b-a14b", 3584, 2560, 64, 8, 28, 28, 4, 128, 0, NULL},
+    {"qwen3-30b-a3b", 2048, 768, 128, 8, 48, 32, 4, 128, 0, NULL},
+    {"glm-4.5-air", 4096, 1408, 128, 8, 45, 96, 8, 128, 0, NULL},
+    {"minimax-m2", 3072, 1536, 256, 8, 62, 48, 8, 128, 0, NULL},
+    {"moonlight", 2048, 1408, 64, 6, 26, 16, 0, 0, 1, MOONLIGHT},
+    {"deepseek-v2-lite", 2048, 1408, 64, 6, 26, 16, 0, 0, 1, DEEPSEEK_V2_LITE},
+    {"deepseek-v3", 7168, 2048, 256, 8, 58, 128, 0, 0, 3, DEEPSEEK_V3},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -53,16 +53,4 @@ const char *fm_shapes_names(char *text, size_t size)
     for (int i = 0; i < SHAPES && at < size; i++)
         at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", shapes[i].name);
     return text;
-}
-
-bool fm_shapes_heads(int H, int widest, int *Q, int *G, int *C)
-{
-    *C = widest;
-    while (H % *C)
-        *C /= 2;
-    if (*C < 2)
-        return false;
-    *Q = H / *C;
-    *G = *Q % 4 ? *Q : *Q / 4;
-    return true;
 }

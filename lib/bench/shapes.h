@@ -2,15 +2,13 @@
 #ifndef FM_SHAPES_H
 #define FM_SHAPES_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* Letters of kernels/ops/kernels.h; L decoder layers with experts: what is dense is not here. */
 struct fm_shape {
     const char *name;
     int H, I, E, K, L;
-    int Q, G, C; /* G 0: latent attention, which has no key heads of its own to cache */
-    bool shared; /* there is a shared expert, whose channels are not among these */
+    int Q, G, C; /* G 0: latent attention */
     /* For models that engine makes: layers before those, without experts, and keys of config.json
      * that the letters do not say; 0 and NULL: it makes a Mixtral. */
     int dense;
@@ -22,9 +20,5 @@ const struct fm_shape *fm_shapes_find(const char *name);
 
 /* "mixtral-8x7b, phi-3.5-moe, ...": all names, cut to `size` bytes; returns text. */
 const char *fm_shapes_names(char *text, size_t size);
-
-/* Heads of a made-up model: `widest` wide (a power of two) or what divides H, four query heads to a
- * key head where that goes.  False where H is odd. */
-bool fm_shapes_heads(int H, int widest, int *Q, int *G, int *C);
 
 #endif

@@ -45,6 +45,20 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .dtype = FM_BF16};
 }
 
+/* Heads 64 wide, or the largest power of two that divides H; four query heads to a key head where
+ * that divides.  False where H is odd. */
+static bool choose_heads(struct fm_synth *s)
+{
+    s->C = 64;
+    while (s->H % s->C)
+        s->C /= 2;
+    if (s->C < 2)
+        return false;
+    s->Q = s->H / s->C;
+    s->G = s->Q % 4 ? s->Q : s->Q / 4;
+    return true;
+}
+
 int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err)
 {
     char rest, names[256];
@@ -65,7 +79,7 @@ int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_
         if (value[i] < 1 || value[i] > limit[i])
             return fm_fail(err, FM_EUSAGE, "shape '%s': %c is %d (limit %d)", shape, "HIEKLVT"[i],
                            value[i], limit[i]);
-    if (!fm_shapes_heads(s->H, 64, &s->Q, &s->G, &s->C))
+    if (!choose_heads(s))
         return fm_fail(err, FM_EUSAGE, "shape '%s': H is odd; heads need an even width", shape);
     return FM_OK;
 }

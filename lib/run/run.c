@@ -43,8 +43,7 @@ int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, enum
     }
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
         return fm_ops_cpu(ops, find_precision(run, stored), err);
-    return fm_fail(err, FM_EUSAGE, "--device %s is for fm-bench serve; use auto, ref or cpu",
-                   device);
+    return fm_fail(err, FM_EUSAGE, "unknown device '%s'; use auto, ref or cpu", device);
 }
 
 const char *fm_run_precision(const struct fm_ops *ops)

@@ -67,7 +67,7 @@ struct fm_run_options {
     uint64_t max_eval_tokens;               /* 0: FM_EVAL_TOKENS */
     bool shuffle;
     uint64_t seed;
-    const char *device; /* "auto", "ref", "cpu"; "cuda": fm-bench serve alone */
+    const char *device; /* "auto", "ref", "cpu" */
     enum fm_precision precision;
     bool precision_auto; /* instead: bfloat16 where the CPU has it and weights are of 16 bits */
     const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */

@@ -27,8 +27,6 @@ echo "export: status ${PIPESTATUS[0]}"
 fm-verify -n family.fm
 echo "fm-verify: status $?"
 fm-bench -n engine --shape 64,96,4,2,2,128,32
-fm-bench -n serve --shape mixtral-8x7b --layers 2 --memory 40GB
-fm-bench -n serve --family family.fm
 fm-bench -n quality --tokens "$odd/tokens.npy" family.fm
 fm-rank -n --model "$odd/config.json" --tokens "$odd/tokens.npy" 2>&1 | sed "s|$GOLDEN|GOLDEN|"
 echo "a file for a model: status ${PIPESTATUS[0]}"

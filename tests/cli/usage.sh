@@ -69,17 +69,12 @@ try fm-bench io --memory 1GiB
 try fm-bench engine --repeat 2
 try fm-bench engine --device cuda --shape 8,8,2,1,1,16,4
 try fm-bench kernels --layers 2
-try fm-bench serve --dtype f16
-try fm-bench serve --dir x
-try fm-bench serve --device cuda --memory 1GB
-try fm-bench serve --shape x --family y
-try fm-bench serve --sequences 65536 --prompt 65536
-try fm-bench serve --shape mixtral-8x7b --memory 1GB --threads 2
+try fm-bench engine --dtype f16
+try fm-bench kernels --dir x
+try fm-bench kernels --shape x --family y
 try fm-bench engine "${o[@]}"
 try fm-bench kernels --model mixtral-8x7b
 try fm-bench kernels --tokens 1,4
-try fm-bench serve --model mixtral-8x7b
-try fm-bench serve --batch 4
 try fm-bench io --model x
 try fm-bench quality --eval-tokens x --shape 1 y
 try fm-bench quality --eval-tokens x --tokens y z

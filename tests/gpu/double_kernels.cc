@@ -14,7 +14,6 @@
 #include "kernels/clip/cuda/clip_cuda_hopper.cuh"
 #include "kernels/clip/cuda/clip_cuda_mma.cuh"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"
-#include "kernels/serve/serve_cuda.cuh"
 #include "tests/gpu/gpu_probe.cuh"
 #define define_h __attribute__((unused)) define_h
 #include "tests/gpu/gpu_kernels.cuh"
@@ -261,10 +260,6 @@ static void define_h_alone(double *h, const void *hidden, const void *gate_up, i
 #define PROBES(T)                                                                                  \
     PROBE(T, 16, 0, 0), PROBE(T, 16, 1, 0), PROBE(T, 64, 0, 0), PROBE(T, 64, 1, 0),                \
         PROBE(T, 256, 0, 0), PROBE(T, 256, 0, 1)
-#define SERVE(T)                                                                                   \
-    KERNEL(SERVE_THREADS, TOGETHER, norm_rows<T>), KERNEL(SERVE_THREADS, APART, turn_rows<T>),     \
-        KERNEL(ATTEND_THREADS, TOGETHER, attend_rows<T>),                                          \
-        KERNEL(ATTEND_THREADS, APART, merge_rows<T>), KERNEL(SERVE_THREADS, APART, add_numbers<T>)
 
 static const double_kernel all[] = {
     KERNEL(ROUTE_BLOCK, TOGETHER, route_one),
@@ -310,12 +305,6 @@ static const double_kernel all[] = {
     KERNEL(1024, FEW_APART, round_rows<__nv_bfloat16>),
     {"fill_bits", 1024, 0, 1, bind_fill},
     {"read_all", 1024, 0, 1, bind_read},
-    KERNEL(1, APART, set_numbers),
-    KERNEL(SERVE_THREADS, APART, embed_rows),
-    KERNEL(SERVE_THREADS, TOGETHER, choose_rows),
-    KERNEL(SERVE_THREADS, APART, take_last),
-    SERVE(float),
-    SERVE(__nv_bfloat16),
     KERNEL(1024, FEW_APART, fill_numbers),
     {"probe_box", PROBE_THREADS, 0, 1, binding<probe_box>::bind<TOGETHER>},
     PROBES(__half),

@@ -1,7 +1,7 @@
 /*
- * The library's host side and the serving loop's under the strict doubles: what is refused and how,
- * and every call of the runtime, the driver and cuBLAS failing in turn: an error comes back,
- * nothing leaks, and the next call works.  First the doubles themselves: that they are strict.
+ * The library's host side under the strict doubles: what is refused and how, and every call of the
+ * runtime, the driver and cuBLAS failing in turn: an error comes back, nothing leaks, and the next
+ * call works.  First the doubles themselves: that they are strict.
  */
 #include "tests/gpu/double.h"
 
@@ -18,8 +18,6 @@
 
 #include "kernels/clip/clip_gpu.h"
 #include "kernels/clip/cuda/clip_cuda.h"
-#include "kernels/serve/serve_gpu.h"
-#include "tests/unit/serve_define.h"
 
 static int failures;
 
@@ -382,34 +380,6 @@ static bool run_measured(int path)
     return seconds > 0;
 }
 
-static bool run_serve()
-{
-    serve_model m = serve_make(false, 2, 4, 12, 6, 3, 2, 4, 2, 2);
-    struct fm_serve_gpu_shape s = {};
-    struct fm_serve_gpu *gpu = nullptr;
-    s.type = FM_CLIP_F32;
-    s.L = m.L, s.H = m.H, s.I = m.I, s.E = m.E, s.K = m.K, s.Q = m.Q, s.G = m.G, s.C = m.C;
-    s.B = m.B, s.V = m.V, s.batch = m.batch, s.prompt = 2, s.decode = 2, s.rows = 4;
-    s.eps = m.eps, s.table = m.table.data(), s.tokens = m.tokens.data();
-    s.cos = m.cos.data(), s.sin = m.sin.data();
-    if (fm_serve_gpu_open(&gpu, &s, nullptr) != FM_CLIP_OK)
-        return false;
-    bool good = true;
-    for (int l = 0; l < m.L && good; l++) {
-        const serve_layer &w = m.layer[(size_t)l];
-        struct fm_serve_gpu_weights from = {
-            w.input_norm.data(), w.post_norm.data(), w.qkv.data(),  w.o.data(),
-            w.router.data(),     w.gate_up.data(),   w.down.data(), w.widths.data()};
-        good = fm_serve_gpu_layer(gpu, l, &from, nullptr) == FM_CLIP_OK;
-    }
-    std::vector<float> last((size_t)(m.batch * m.H));
-    good = good && fm_serve_gpu_prefill(gpu, 0, nullptr) == FM_CLIP_OK &&
-           fm_serve_gpu_step(gpu, 2, 1, nullptr) == FM_CLIP_OK &&
-           fm_serve_gpu_last(gpu, last.data(), nullptr) == FM_CLIP_OK;
-    fm_serve_gpu_close(gpu);
-    return good;
-}
-
 static void failures_are_seen()
 {
     {
@@ -423,7 +393,6 @@ static void failures_are_seen()
                    [=]() { return run_measured(path); });
     report(double_dirty_at_clock() == 0, "no clock starts on a cache with other work's writes",
            (std::to_string(double_dirty_at_clock()) + " bytes").c_str());
-    fails_well("the serving loop", run_serve);
 }
 
 /* The forms of the Hopper path that must be asked for: where a device or driver has none, the one

@@ -12,7 +12,6 @@
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
 #   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
-#   serve      the serving loop
 #   torch      errors beside PyTorch's own
 #   quick      a bench of minutes, with the shares that are wanted, beside PyTorch and Triton
 #   forms      tiny, replays and that bench on the forms of the Hopper path that must be asked for:
@@ -43,7 +42,7 @@ BUILD=${BUILD:-build}
 out=${OUT:-$BUILD/gpu-check}
 double=${FM_GPU_DOUBLE:-}
 bad=0
-all="host probes small replays edges model serve torch quick forms profile baselines memcheck"
+all="host probes small replays edges model torch quick forms profile baselines memcheck"
 parts=${*:-$all}
 
 # What runs: its name, the part that it is of (- where that is all), its limit in 600 seconds.
@@ -58,7 +57,6 @@ simple small 8
 replays replays 36
 edges edges 24
 model model 36
-serve serve 14
 torch torch 30
 quick quick 26
 rivals quick 24
@@ -248,7 +246,6 @@ fi
 ! wants replays || checker replays replays $replays
 ! wants edges || checker edges edges
 ! wants model || python_run model tests/gpu/gpu_model.py "$BUILD/libfm_clip.so"
-! wants serve || checker serve serve
 ! wants torch || python_run torch tests/gpu/gpu_check.py "$BUILD/libfm_clip.so" "$out/errors.json"
 [ -z "$double" ] || export FM_DOUBLE="memory=8589934592"
 if wants quick; then

@@ -9,7 +9,6 @@
  *   gpu_check small           small and odd cases of the fused paths
  *   gpu_check replays N       N replays of a graph, over random ids and widths
  *   gpu_check edges           canaries, one token, one slot, a layer of more than 2^31 numbers
- *   gpu_check serve           the serving loop
  *   gpu_check baselines       the same small cases on the bench's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
  *   gpu_check bench FILE all|quick|tiny|forms|tiny-forms
@@ -494,12 +493,10 @@ static int run_part(const std::string &mode, const char *word)
         check_replays(atoi(word));
     else if (mode == "edges")
         check_edges();
-    else if (mode == "serve")
-        check_serve();
     else if (mode == "real")
         real_sizes();
     else {
-        fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|serve|"
+        fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|"
                         "baselines|real|bench FILE all|quick|tiny|forms|tiny-forms|profile\n");
         return 2;
     }

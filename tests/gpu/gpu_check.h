@@ -298,7 +298,6 @@ void check(const char *what, const path_name &path, test_layer &l, test_call &c,
 void check_probes();             /* gpu_probe.cu */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
-void check_serve();              /* gpu_serve.cu */
 
 /* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick", "tiny"; or of
  * the forms that must be asked for "forms", "tiny-forms". */

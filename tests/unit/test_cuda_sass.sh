@@ -24,7 +24,7 @@ if [ ! -e "$object" ]; then
     exit 1
 fi
 
-for log in "$BUILD"/kernels/{clip/cuda/clip_cuda_{hopper,mma,route},serve/serve_cuda}.cu.o.ptxas; do
+for log in "$BUILD"/kernels/clip/cuda/clip_cuda_{hopper,mma,route}.cu.o.ptxas; do
     spills=$(grep -c 'bytes spill stores' "$log")
     [ "$spills" -gt 0 ] || fail "$log: says nothing of spills"
     grep -E '[1-9][0-9]* bytes spill (stores|loads)' "$log" && fail "$log: registers are spilled"

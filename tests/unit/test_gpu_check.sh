@@ -59,10 +59,10 @@ hangs() {
         bad=1
     fi
     began=${EPOCHREALTIME/[.,]/}
-    check_fake 12 'probes|tiny|small|replays|edges|serve|bench|baselines'
+    check_fake 12 'probes|tiny|small|replays|edges|bench|baselines'
     [ $? = 1 ] || bad=1
     took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
-    for name in probes tiny small simple replays edges serve quick early pairs both overlap forms baselines; do
+    for name in probes tiny small simple replays edges quick early pairs both overlap forms baselines; do
         grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not told of"
     done >"$scratch/untold"
     # at this scale what it costs to begin a process may be more than a limit; the last one must begin
@@ -80,7 +80,7 @@ plans() {
     plan=$(bash tests/gpu/gpu-check.sh plan)
     if ! awk '$2 != "real" && $2 != "bench" { sum += $3 } END { exit !(NR > 20 && sum <= 600) }' <<<"$plan" ||
         [ "$(awk '$2 != "-" { print $2 }' <<<"$plan" | uniq | tr '\n' ' ')" != \
-            "host probes small replays edges model serve torch quick forms profile baselines memcheck real bench " ]; then
+            "host probes small replays edges model torch quick forms profile baselines memcheck real bench " ]; then
         echo "FAIL the plan of the check:"
         echo "$plan"
         bad=1
