@@ -246,11 +246,6 @@ static void define_h_alone(double *h, const void *hidden, const void *gate_up, i
         "hopper_pairs<" #T ", " #P ">", HOPPER_THREADS, 0, 2,                                      \
             bind_product<hopper_pairs<T, P>, T, P, PAIRS>                                          \
     }
-#define OVERLAP(T, P)                                                                              \
-    {                                                                                              \
-        "hopper_overlap<" #T ", " #P ">", HOPPER_THREADS, 0, 1,                                    \
-            bind_product<hopper_overlap<T, P>, T, P>                                               \
-    }
 #define COMBINE(T) KERNEL(256, APART, combine_rows<T, 4>), KERNEL(256, APART, combine_rows<T, 1>)
 #define PROBE(T, N, A, B)                                                                          \
     {                                                                                              \
@@ -293,10 +288,6 @@ static const double_kernel all[] = {
     IN_PAIRS(__half, 2),
     IN_PAIRS(__nv_bfloat16, 1),
     IN_PAIRS(__nv_bfloat16, 2),
-    OVERLAP(__half, 1),
-    OVERLAP(__half, 2),
-    OVERLAP(__nv_bfloat16, 1),
-    OVERLAP(__nv_bfloat16, 2),
     KERNEL(1024, FEW_APART, gate_rows<__half>),
     KERNEL(1024, FEW_APART, gate_rows<__nv_bfloat16>),
     KERNEL(1024, FEW_APART, scatter_rows<__half>),

@@ -417,11 +417,6 @@ static void forms_are_chosen()
     }
     unsetenv("FM_CLIP_CUDA_EARLY");
     unsetenv("FM_CLIP_CUDA_PAIRS");
-    setenv("FM_CLIP_CUDA_OVERLAP", "1", 1);
-    chosen c = best("", 0);
-    report(strstr(c.kernels, " hopper_overlap<") && !strstr(c.kernels, "hopper_product"),
-           "asked for results behind products", c.kernels);
-    unsetenv("FM_CLIP_CUDA_OVERLAP");
 }
 
 /* Only a kernel may be in front of an early launch. */

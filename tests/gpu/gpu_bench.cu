@@ -13,12 +13,11 @@
 static const struct implementation {
     int path;
     const char *name;
-    bool early, pairs, overlap;
-} kernels[] = {
-    {FM_CLIP_NAIVE, "naive", false, false, false}, {FM_CLIP_BUCKET, "bucket", false, false, false},
-    {FM_CLIP_MMA, "mma", false, false, false},     {FM_CLIP_HOPPER, "hopper", false, false, false},
-    {FM_CLIP_HOPPER, "early", true, false, false}, {FM_CLIP_HOPPER, "overlap", false, false, true},
-    {FM_CLIP_HOPPER, "pairs", false, true, false}, {FM_CLIP_HOPPER, "both", true, true, false}};
+    bool early, pairs;
+} kernels[] = {{FM_CLIP_NAIVE, "naive", false, false}, {FM_CLIP_BUCKET, "bucket", false, false},
+               {FM_CLIP_MMA, "mma", false, false},     {FM_CLIP_HOPPER, "hopper", false, false},
+               {FM_CLIP_HOPPER, "early", true, false}, {FM_CLIP_HOPPER, "pairs", false, true},
+               {FM_CLIP_HOPPER, "both", true, true}};
 
 /* fm_clip_prepare in that form. */
 static int32_t prepare_form(struct fm_clip **clip, const struct fm_clip_layer *layer,
@@ -28,10 +27,7 @@ static int32_t prepare_form(struct fm_clip **clip, const struct fm_clip_layer *l
         setenv("FM_CLIP_CUDA_EARLY", "1", 1);
     if (form.pairs)
         setenv("FM_CLIP_CUDA_PAIRS", "0", 1);
-    if (form.overlap)
-        setenv("FM_CLIP_CUDA_OVERLAP", "1", 1);
     int32_t code = fm_clip_prepare(clip, layer, error);
-    unsetenv("FM_CLIP_CUDA_OVERLAP");
     unsetenv("FM_CLIP_CUDA_EARLY");
     unsetenv("FM_CLIP_CUDA_PAIRS");
     return code;
@@ -196,7 +192,7 @@ static std::vector<measured> measure(const shape &m, const plan &todo, const lim
         for (const implementation &kernel : kernels)
             for (int32_t b : todo.budgets) {
                 if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path) ||
-                    (kernel.early || kernel.pairs || kernel.overlap) != todo.forms)
+                    (kernel.early || kernel.pairs) != todo.forms)
                     continue;
                 std::string why;
                 l.set_budget(b);

@@ -38,23 +38,13 @@ inline int32_t shared_load(uint32_t from)
     memcpy(&v, emu_at(from, 4), 4);
     return v;
 }
-/* An ordinary store of what products or copies out may read. */
-inline void emu_store(uint32_t to, const void *from, uint32_t bytes)
-{
-    memcpy(emu_at(to, bytes), from, bytes);
-    memset(&emu.here->unfenced[to - EMU_BASE], 1, bytes);
-    for (uint32_t i = 0; i < bytes; i++)
-        emu.now->stored.push_back(to - EMU_BASE + i);
-}
+/* An ordinary store of what products may read. */
 inline void shared_clear16(uint32_t to)
 {
-    static const uint8_t zeros[16] = {};
-    emu_store(to, zeros, 16);
-}
-inline void shared_store8(uint32_t to, uint32_t low, uint32_t high)
-{
-    uint32_t both[2] = {low, high};
-    emu_store(to, both, 8);
+    memset(emu_at(to, 16), 0, 16);
+    memset(&emu.here->unfenced[to - EMU_BASE], 1, 16);
+    for (uint32_t i = 0; i < 16; i++)
+        emu.now->stored.push_back(to - EMU_BASE + i);
 }
 /* The 128-byte swizzle works on address bits: 4..6 are xor-ed with 7..9. */
 inline uint32_t emu_swizzled(uint32_t address)
@@ -305,45 +295,6 @@ inline void fence_async()
         emu.here->unfenced[at] = 0;
     emu.now->stored.clear();
 }
-inline void emu_must_be_fenced(uint32_t address, uint32_t bytes)
-{
-    emu_at(address, bytes);
-    if (memchr(&emu.here->unfenced[address - EMU_BASE], 1, bytes))
-        emu_stop("what was stored is read by another proxy and was not fenced");
-}
-
-/* Copies out read as late as the program allows, or at once by chance. */
-inline void copy_out(void *to, uint32_t from, uint32_t bytes)
-{
-    if ((uintptr_t)to % 16 || from % 16 || bytes % 16 || bytes == 0)
-        emu_stop("a copy out that is not of sixteens");
-    emu.now->sent_open.push_back([=]() {
-        emu_must_be_fenced(from, bytes);
-        memcpy(to, emu_at(from, bytes), bytes);
-    });
-}
-inline void emu_send(std::vector<std::function<void()>> &copies)
-{
-    for (auto &copy : copies)
-        copy();
-    copies.clear();
-}
-inline void copies_out_end()
-{
-    auto &open = emu.now->sent_open;
-    if (emu_random() % 4 == 0)
-        emu_send(open);
-    emu.now->sent.insert(emu.now->sent.end(), open.begin(), open.end());
-    open.clear();
-}
-inline void copies_out_read()
-{
-    emu_send(emu.now->sent);
-}
-inline void copies_out_wait()
-{
-    emu_send(emu.now->sent);
-}
 inline void named_barrier(int id, int threads)
 {
     emu_meet(emu.here->halls[id], threads);
@@ -372,7 +323,7 @@ inline uint16_t emu_operand(uint64_t descriptor, int across, uint32_t mn, uint32
     uint32_t address = emu_swizzled(start + at);
     uint16_t number = emu_half_at(address);
     if (emu.here->unfenced[address - EMU_BASE])
-        emu_must_be_fenced(address, 2);
+        emu_stop("what was stored is read by another proxy and was not fenced");
     return number;
 }
 

@@ -1,7 +1,7 @@
 /*
  * The emulator of tests/unit/cuda_emulator.h is strict where kernels are launched early, blocks
- * come in clusters, or the copy engine takes out what was stored: what a GPU would only sometimes
- * punish ends the program.
+ * come in clusters, or products read what was stored: what a GPU would only sometimes punish ends
+ * the program.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
@@ -99,32 +99,35 @@ static void the_emulator_is_strict()
     });
 }
 
-/* One thread stores 16 bytes and has them copied out. */
-static void copies_out(bool fenced, bool waits, uint32_t got[4])
+/* A warpgroup clears 64 rows of 64 numbers and multiplies the first 16 columns with themselves. */
+static void multiply_cleared(bool fenced, float *got)
 {
-    emu_launch(one_block, 1, 2048, [=]() {
-        for (uint32_t round = 1; round <= 2; round++) {
-            shared_store8(some_barrier, round, round);
-            shared_store8(some_barrier + 8, round, round);
-            if (fenced)
-                fence_async();
-            copy_out(got + 4 * (round - 1), some_barrier, 16);
-            copies_out_end();
-            if (waits)
-                copies_out_read();
-        }
+    emu_launch(one_block, 128, 16384, [=]() {
+        const uint32_t at = 4096, stride = 1024;
+        const uint64_t operand = at >> 4 | (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 62;
+        float d[8];
+        for (uint32_t i = threadIdx.x; i < 512; i += 128)
+            shared_clear16(at + 16 * i);
+        if (fenced)
+            fence_async();
+        named_barrier(1, 128);
+        product<__half, 16, 0, 0>::add(d, operand, operand, 0);
+        products_end();
+        products_wait<0>();
+        products_fence(d);
+        got[threadIdx.x] = d[7];
     });
 }
 
-static void copies_out_are_strict()
+static void products_are_strict()
 {
-    alignas(16) static uint32_t got[8];
-    dies("a copy out of what was not fenced", []() { copies_out(false, true, got); });
-    dies("a thread that ends before its copies out", []() { copies_out(true, false, got); });
-    copies_out(true, true, got);
-    bool good = got[0] == 1 && got[3] == 1 && got[4] == 2 && got[7] == 2;
+    static float got[128];
+    dies("a product of what was not fenced", []() { multiply_cleared(false, got); });
+    std::fill(got, got + 128, 1.0f);
+    multiply_cleared(true, got);
+    bool good = std::count(got, got + 128, 0.0f) == 128;
     failures += !good;
-    printf("%s two copies out of one place\n", good ? "ok  " : "FAIL");
+    printf("%s a product of cleared rows\n", good ? "ok  " : "FAIL");
 }
 
 /* The same done right: both blocks have the box, and an early launch reads what it waited for. */
@@ -151,7 +154,7 @@ static void what_is_right_goes_through()
 int main(void)
 {
     the_emulator_is_strict();
-    copies_out_are_strict();
+    products_are_strict();
     what_is_right_goes_through();
     printf("%d failures\n", failures);
     return failures != 0;

@@ -238,7 +238,6 @@ static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
         const char *pairs = getenv("FM_CLIP_CUDA_PAIRS");
         layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
         layer->early = getenv("FM_CLIP_CUDA_EARLY") && can_launch_early();
-        layer->overlap = getenv("FM_CLIP_CUDA_OVERLAP") != nullptr;
         layer->pairs_from = pairs ? atoi(pairs) : -1;
     }
     return layer;
@@ -304,7 +303,6 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = in_pairs(layer, chunk * call->K) ? layer->pairs : layer->shape;
     job.early = layer->early && layer->path == FM_CLIP_HOPPER;
-    job.overlap = layer->overlap;
     job.parts = !layer->simple; /* as many as the slots of a chunk want */
     job.simple = layer->simple;
     job.hidden_stride = call->hidden_stride;

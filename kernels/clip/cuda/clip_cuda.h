@@ -32,9 +32,8 @@ struct fm_clip_cuda_layer {
     int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
     bool simple; /* the simpler of two forms, where there are two: FM_CLIP_CUDA_SIMPLE is set */
-    /* Further forms of the Hopper path, off where nobody asks: no GPU has run them yet. */
+    /* Two further forms of the Hopper path, off where nobody asks: no GPU has run them yet. */
     bool early;         /* FM_CLIP_CUDA_EARLY is set: kernels are launched early */
-    bool overlap;       /* FM_CLIP_CUDA_OVERLAP is set: results go out behind the products */
     int32_t pairs_from; /* FM_CLIP_CUDA_PAIRS: rows per expert from which blocks go in pairs */
     struct fm_cuda_shape shape, pairs; /* pairs.ctas: 0 where there are none */
     CUtensorMap gate_up, down;         /* HOPPER */

@@ -2,24 +2,19 @@
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_hopper.cuh"
 
-template <typename T> static const void *kernel_of_type(int product, int form)
+static const void *kernel_of(int type, int product, bool pairs)
 {
-    static const void *const kernels[3][2] = {
-        {(const void *)hopper_product<T, 1>, (const void *)hopper_product<T, 2>},
-        {(const void *)hopper_pairs<T, 1>, (const void *)hopper_pairs<T, 2>},
-        {(const void *)hopper_overlap<T, 1>, (const void *)hopper_overlap<T, 2>}};
-    return kernels[form][product - 1];
-}
-
-static const void *kernel_of(int type, int product, int form)
-{
-    return type == FM_CLIP_F16 ? kernel_of_type<__half>(product, form)
-                               : kernel_of_type<__nv_bfloat16>(product, form);
-}
-
-static size_t bytes_of(int form)
-{
-    return form == HOPPER_OVERLAP ? HOPPER_OVERLAP_BYTES : HOPPER_BYTES;
+    if (type == FM_CLIP_F16 && pairs)
+        return product == 1 ? (const void *)hopper_pairs<__half, 1>
+                            : (const void *)hopper_pairs<__half, 2>;
+    if (pairs)
+        return product == 1 ? (const void *)hopper_pairs<__nv_bfloat16, 1>
+                            : (const void *)hopper_pairs<__nv_bfloat16, 2>;
+    if (type == FM_CLIP_F16)
+        return product == 1 ? (const void *)hopper_product<__half, 1>
+                            : (const void *)hopper_product<__half, 2>;
+    return product == 1 ? (const void *)hopper_product<__nv_bfloat16, 1>
+                        : (const void *)hopper_product<__nv_bfloat16, 2>;
 }
 
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -69,7 +64,7 @@ static int pairs_that_fit(int type)
 {
     int fit[2] = {0, 0};
     for (int p = 0; p < 2; p++) {
-        const void *kernel = kernel_of(type, p + 1, HOPPER_PAIRS);
+        const void *kernel = kernel_of(type, p + 1, true);
         cudaLaunchAttribute attribute = {};
         attribute.id = cudaLaunchAttributeClusterDimension;
         attribute.val.clusterDim.x = 2;
@@ -93,11 +88,10 @@ static int pairs_that_fit(int type)
 int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     const struct fm_clip_layer *given = &layer->given;
-    int form = layer->overlap ? HOPPER_OVERLAP : HOPPER_ALONE;
     for (int p = 1; p <= 2; p++) {
         cudaError_t code =
-            cudaFuncSetAttribute(kernel_of(given->type, p, form),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes_of(form));
+            cudaFuncSetAttribute(kernel_of(given->type, p, false),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, HOPPER_BYTES);
         if (code != cudaSuccess)
             return fm_clip_cuda_fail(error, code, "the hopper kernels");
     }
@@ -119,7 +113,6 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
     const CUtensorMap *weights[2] = {&layer->gate_up, &layer->down};
     const void *base[2] = {job->x, job->h};
     int32_t columns[2] = {job->H, job->channels_padded};
-    int form = job->shape.pairs ? HOPPER_PAIRS : job->overlap ? HOPPER_OVERLAP : HOPPER_ALONE;
     for (int p = 0; p < 2; p++) {
         CUtensorMap rows;
         if (!fm_clip_cuda_map(&rows, job->type, base[p], job->slots, columns[p], ROW_BOX))
@@ -129,8 +122,8 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
         void *arguments[] = {(void *)job, &rows, (void *)weights[p]};
         unsigned blocks = (unsigned)job->shape.ctas * (job->shape.pairs ? 2 : 1);
         cudaError_t code =
-            fm_clip_cuda_launch(kernel_of(job->type, p + 1, form), dim3(blocks), HOPPER_THREADS,
-                                bytes_of(form), arguments, job->early, stream);
+            fm_clip_cuda_launch(kernel_of(job->type, p + 1, job->shape.pairs), dim3(blocks),
+                                HOPPER_THREADS, HOPPER_BYTES, arguments, job->early, stream);
         if (code != cudaSuccess)
             return fm_clip_cuda_fail(error, code, "launch of a hopper kernel");
     }

@@ -23,14 +23,6 @@
  * consumers of both have read it, so that both go through the same steps.  Pairs are dealt out
  * beforehand.
  *
- * Overlapped (job.overlap) the last of four stages is a place for results instead, with some more
- * behind it: a consumer of the large form stores there, the copy engine takes rows out to memory,
- * and the consumer goes on to its next tile; before it stores there again it waits until they are
- * read.  What it may gain, by count: a tile's y is 128 KB, 2,000 cycles at the 64 bytes that a
- * processor may write in one, and half of it fits.  Products take 1,024 cycles for 64 elements of
- * the sum, so that this half is 0.4 % of a sum over 14336 channels, 2 % over 2560, 8 % over 768;
- * h, a fourth of y's bytes, fits whole.  No GPU has run it.
- *
  * Launched early, a block makes its barriers ready while the grid before still runs.
  *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
@@ -43,34 +35,20 @@
 
 #include "kernels/clip/cuda/clip_cuda.cuh"
 
-/* Where things lie in shared memory: barriers, the ring, the place for results. */
 #define HOPPER_STAGES 4
 #define HOPPER_ROWS_BYTES (2 * FM_MAP_BLOCK_BYTES)
 #define HOPPER_WEIGHTS_BYTES (4 * FM_MAP_BLOCK_BYTES)
 #define HOPPER_STAGE_BYTES (HOPPER_ROWS_BYTES + HOPPER_WEIGHTS_BYTES)
-#define HOPPER_FRONT FM_MAP_ATOM_BYTES /* of barriers, in front of the ring */
-#define HOPPER_TURNS 2                 /* tiles that the producer may be ahead */
-#define HOPPER_TURNS_AT (2 * HOPPER_STAGES * 8)
+#define HOPPER_BARRIERS_AT (HOPPER_STAGES * HOPPER_STAGE_BYTES)
+#define HOPPER_TURNS 2 /* tiles that the producer may be ahead */
+#define HOPPER_TURNS_AT (HOPPER_BARRIERS_AT + 2 * HOPPER_STAGES * 8)
 #define HOPPER_ITEMS_AT (HOPPER_TURNS_AT + 2 * HOPPER_TURNS * 8)
-#define HOPPER_BYTES (HOPPER_FRONT + HOPPER_STAGES * HOPPER_STAGE_BYTES + FM_MAP_ATOM_BYTES)
-#define OUT_STAGES (HOPPER_STAGES - 1)
-#define OUT_ROW_BYTES (512 + 32)       /* a row of a piece; lanes store to banks of their own */
-#define OUT_BYTES (64 * OUT_ROW_BYTES) /* of one consumer */
-#define HOPPER_OVERLAP_BYTES                                                                       \
-    (HOPPER_FRONT + OUT_STAGES * HOPPER_STAGE_BYTES + 2 * OUT_BYTES + FM_MAP_ATOM_BYTES)
+#define HOPPER_BYTES (HOPPER_ITEMS_AT + HOPPER_TURNS * 4 + FM_MAP_ATOM_BYTES)
 #define ROW_BOX 16
 #define ROW_BOX_BYTES (ROW_BOX * FM_MAP_ROW_BYTES)
 #define HOPPER_CONSUMERS 256
 #define HOPPER_THREADS (HOPPER_CONSUMERS + 128)
 #define HOPPER_WARPS_OF_CONSUMERS (HOPPER_CONSUMERS / 32)
-
-/* The forms of a kernel. */
-enum hopper_form { HOPPER_ALONE, HOPPER_PAIRS, HOPPER_OVERLAP };
-
-static __host__ __device__ constexpr uint32_t stages_of(int form)
-{
-    return form == HOPPER_OVERLAP ? OUT_STAGES : HOPPER_STAGES;
-}
 
 /* What a tile copies and how often. */
 struct work {
@@ -92,18 +70,18 @@ static __device__ __forceinline__ struct work work_of(const fm_cuda_tile &tile,
 
 static __device__ __forceinline__ uint32_t full_barrier(uint32_t ring, uint32_t stage)
 {
-    return ring - HOPPER_FRONT + stage * 8;
+    return ring + HOPPER_BARRIERS_AT + stage * 8;
 }
 
 static __device__ __forceinline__ uint32_t empty_barrier(uint32_t ring, uint32_t stage)
 {
-    return ring - HOPPER_FRONT + (HOPPER_STAGES + stage) * 8;
+    return ring + HOPPER_BARRIERS_AT + (HOPPER_STAGES + stage) * 8;
 }
 
 /* Barriers of a turn: its item's number is there; all consumers have read it. */
 static __device__ __forceinline__ uint32_t turn_full(uint32_t ring, uint32_t turn)
 {
-    return ring - HOPPER_FRONT + HOPPER_TURNS_AT + turn % HOPPER_TURNS * 8;
+    return ring + HOPPER_TURNS_AT + turn % HOPPER_TURNS * 8;
 }
 
 static __device__ __forceinline__ uint32_t turn_empty(uint32_t ring, uint32_t turn)
@@ -113,7 +91,7 @@ static __device__ __forceinline__ uint32_t turn_empty(uint32_t ring, uint32_t tu
 
 static __device__ __forceinline__ uint32_t turn_item(uint32_t ring, uint32_t turn)
 {
-    return ring - HOPPER_FRONT + HOPPER_ITEMS_AT + turn % HOPPER_TURNS * 4;
+    return ring + HOPPER_ITEMS_AT + turn % HOPPER_TURNS * 4;
 }
 
 static __device__ __forceinline__ uint32_t turn_parity(uint32_t turn)
@@ -189,12 +167,10 @@ static __device__ __forceinline__ void bring(uint32_t to, const CUtensorMap *map
 }
 
 /* One thread fills the ring with every tile of this block. */
-template <int PRODUCT, int FORM>
+template <int PRODUCT, bool PAIRS>
 static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
                                const CUtensorMap *weights, uint32_t ring)
 {
-    constexpr bool PAIRS = FORM == HOPPER_PAIRS;
-    constexpr uint32_t stages = stages_of(FORM);
     struct fm_cuda_tile tile;
     struct fm_cuda_group g;
     uint32_t it = 0;
@@ -208,9 +184,10 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
         int32_t row = g.row + tile.row;
         for (int32_t s = 0; s < w.steps; s++, it++) {
             int32_t k = tile.from + s * FM_CUDA_STEP;
-            uint32_t stage = fm_map_stage(it, stages), at = ring + stage * HOPPER_STAGE_BYTES;
+            uint32_t stage = fm_map_stage(it, HOPPER_STAGES),
+                     at = ring + stage * HOPPER_STAGE_BYTES;
             uint32_t full = full_barrier(ring, stage);
-            barrier_wait<PAIRS>(empty_barrier(ring, stage), fm_map_parity(it, stages) ^ 1,
+            barrier_wait<PAIRS>(empty_barrier(ring, stage), fm_map_parity(it, HOPPER_STAGES) ^ 1,
                                 "producer", stage, it);
             barrier_expect(full,
                            (uint32_t)(w.boxes * FM_MAP_BLOCK_BYTES + w.row_boxes * ROW_BOX_BYTES));
@@ -248,15 +225,13 @@ static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t ther
 /* The sum of one tile into d.  A and B start at `a` and `b` in a stage and advance by `a_next` and
  * `b_next` bytes every 16 elements; a consumer without work only keeps pace.  it: the step of the
  * ring, advanced past the tile. */
-template <typename T, int PRODUCT, int N, bool SWAP, int FORM>
+template <typename T, int PRODUCT, int N, bool SWAP, bool PAIRS>
 static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring, uint32_t *it,
                                                 const fm_cuda_tile &tile, const struct work &w,
                                                 uint32_t consumer)
 {
     /* weights of product 2 lie across the sum; they are A in the small form, B in the large */
     constexpr int across = PRODUCT == 2;
-    constexpr bool PAIRS = FORM == HOPPER_PAIRS;
-    constexpr uint32_t stages = stages_of(FORM);
     constexpr uint32_t w_next = across ? FM_MAP_NEXT_ACROSS : FM_MAP_NEXT_ALONG;
     bool active =
         SWAP ? (int32_t)consumer < w.boxes : w.boxes > 0 && (int32_t)consumer * 64 < tile.rows;
@@ -264,9 +239,10 @@ static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring
     uint32_t weights_at = HOPPER_ROWS_BYTES + (SWAP ? consumer * FM_MAP_BLOCK_BYTES : 0);
     bool leader = threadIdx.x % 32 == 0;
     for (int32_t s = 0; s < w.steps; s++, ++*it) {
-        uint32_t stage = fm_map_stage(*it, stages), at = ring + stage * HOPPER_STAGE_BYTES;
+        uint32_t stage = fm_map_stage(*it, HOPPER_STAGES), at = ring + stage * HOPPER_STAGE_BYTES;
         int32_t there = tile.to - tile.from - s * FM_CUDA_STEP;
-        barrier_wait(full_barrier(ring, stage), fm_map_parity(*it, stages), "consumer", stage, *it);
+        barrier_wait(full_barrier(ring, stage), fm_map_parity(*it, HOPPER_STAGES), "consumer",
+                     stage, *it);
         if (PRODUCT == 2 && there < FM_CUDA_STEP)
             clear_tail(at + HOPPER_ROWS_BYTES, there, w.boxes);
         if (active) {
@@ -287,31 +263,15 @@ static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring
             products_wait<1>(); /* the step before this one is read */
         }
         if (s > 0 && leader)
-            leave<PAIRS>(ring, fm_map_stage(*it - 1, stages));
+            leave<PAIRS>(ring, fm_map_stage(*it - 1, HOPPER_STAGES));
     }
     products_wait<0>();
     products_fence(d);
     if (w.steps > 0 && leader)
-        leave<PAIRS>(ring, fm_map_stage(*it - 1, stages));
+        leave<PAIRS>(ring, fm_map_stage(*it - 1, HOPPER_STAGES));
 }
 
-/* Large form, h of 64 rows x 128 channels: this thread's four neighbouring channels, from `channel`
- * + lane % 4 * 4 on, of the registers' row `second` and their `quad` of 16 channels. */
-template <typename T>
-static __device__ __forceinline__ uint2 four_of_h(const float *d, uint32_t quad, uint32_t second,
-                                                  int32_t channel, const fm_cuda_group &g)
-{
-    uint32_t lane = threadIdx.x % 32;
-    float v[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint32_t i = (quad * 4 + c) * 4 + 2 * second;
-        bool there = channel + c * 4 + (int32_t)(lane % 4) < g.width;
-        v[c] = there ? gated_fast(d[i], d[i + 1]) : 0.0f;
-    }
-    return quad_channels<T>(v, lane);
-}
-
+/* Large form: h of 64 rows x 128 channels, 16 channels of a row at a time. */
 template <typename T>
 static __device__ __forceinline__ void store_h_large(const fm_cuda_job &job, const float *d,
                                                      const fm_cuda_tile &tile,
@@ -323,7 +283,14 @@ static __device__ __forceinline__ void store_h_large(const fm_cuda_job &job, con
         uint32_t second = at & 1, quad = at / 2;
         int32_t row = (int32_t)(consumer * 64 + fm_map_d_row(thread, 2 * second));
         int32_t channel = tile.col / 2 + (int32_t)quad * 16;
-        uint2 four = four_of_h<T>(d, quad, second, channel, g);
+        float v[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            uint32_t i = (quad * 4 + c) * 4 + 2 * second;
+            bool there = channel + c * 4 + (int32_t)(lane % 4) < g.width;
+            v[c] = there ? gated_fast(d[i], d[i + 1]) : 0.0f;
+        }
+        uint2 four = quad_channels<T>(v, lane);
         if (row < tile.rows && (int32_t)quad * 32 < tile.cols)
             *(uint2 *)((T *)job.h + (int64_t)(g.row + tile.row + row) * job.channels_padded +
                        channel + lane % 4 * 4) = four;
@@ -343,62 +310,6 @@ static __device__ __forceinline__ void store_y_large(const fm_cuda_job &job, con
         if (row < tile.rows && column < tile.cols)
             *(float2 *)(job.y + (first + row) * job.H + tile.col + column) =
                 make_float2(d[i], d[i + 1]);
-    }
-}
-
-/* One piece of a large tile, 64 rows of up to 512 bytes: this thread's numbers to the place for
- * results.  Product 1 has one piece, 128 channels of h; product 2 two, 128 columns of y each. */
-template <typename T, int PRODUCT>
-static __device__ __forceinline__ void put_piece(uint32_t place, const float *d, uint32_t piece,
-                                                 const fm_cuda_tile &tile, const fm_cuda_group &g)
-{
-    uint32_t thread = threadIdx.x % 128;
-    if constexpr (PRODUCT == 1) {
-#pragma unroll
-        for (uint32_t at = 0; at < 16; at++) {
-            uint32_t second = at & 1, quad = at / 2;
-            uint2 four = four_of_h<T>(d, quad, second, tile.col / 2 + (int32_t)quad * 16, g);
-            shared_store8(place + fm_map_d_row(thread, 2 * second) * OUT_ROW_BYTES + quad * 32 +
-                              thread % 4 * 8,
-                          four.x, four.y);
-        }
-    } else {
-#pragma unroll
-        for (uint32_t j = 0; j < 64; j += 2) {
-            uint32_t i = piece * 64 + j;
-            shared_store8(place + fm_map_d_row(thread, i) * OUT_ROW_BYTES +
-                              fm_map_d_column(thread, j) * 4,
-                          __float_as_uint(d[i]), __float_as_uint(d[i + 1]));
-        }
-    }
-}
-
-/* A consumer's part of a large tile goes out by the copy engine, a row a thread. */
-template <typename T, int PRODUCT>
-static __device__ __forceinline__ void send_large(const fm_cuda_job &job, uint32_t ring,
-                                                  const float *d, const fm_cuda_tile &tile,
-                                                  const fm_cuda_group &g, uint32_t consumer)
-{
-    uint32_t place = ring + OUT_STAGES * HOPPER_STAGE_BYTES + consumer * OUT_BYTES;
-    int32_t thread = (int32_t)(threadIdx.x % 128), row = tile.row + (int32_t)consumer * 64 + thread;
-    int32_t rows = tile.rows - (int32_t)consumer * 64; /* of 64, or none */
-    int64_t first = g.y + (int64_t)tile.split * g.rows;
-#pragma unroll
-    for (uint32_t piece = 0; piece < PRODUCT; piece++) {
-        copies_out_read();
-        named_barrier(2 + (int)consumer, 128); /* the place is free */
-        put_piece<T, PRODUCT>(place, d, piece, tile, g);
-        fence_async();
-        named_barrier(2 + (int)consumer, 128);
-        int32_t cols = fm_cuda_min(128, tile.cols - (int32_t)piece * 128);
-        uint32_t bytes = PRODUCT == 1 ? tile.cols / 2 * (uint32_t)sizeof(T) : (uint32_t)cols * 4;
-        void *to =
-            PRODUCT == 1
-                ? (void *)((T *)job.h + (int64_t)(g.row + row) * job.channels_padded + tile.col / 2)
-                : job.y + (first + row) * job.H + tile.col + piece * 128;
-        if (thread < fm_cuda_min(rows, 64) && cols > 0)
-            copy_out(to, place + (uint32_t)thread * OUT_ROW_BYTES, bytes);
-        copies_out_end();
     }
 }
 
@@ -443,23 +354,22 @@ static __device__ __forceinline__ void store_y_small(const fm_cuda_job &job, con
     }
 }
 
-template <typename T, int PRODUCT, int N, int FORM>
+template <typename T, int PRODUCT, int N, bool PAIRS>
 static __device__ __forceinline__ void
 small_tile(const fm_cuda_job &job, uint32_t ring, uint32_t *it, const fm_cuda_tile &tile,
            const fm_cuda_group &g, const struct work &w, uint32_t consumer)
 {
     float d[N / 2];
-    sum_tile<T, PRODUCT, N, true, FORM>(d, ring, it, tile, w, consumer);
+    sum_tile<T, PRODUCT, N, true, PAIRS>(d, ring, it, tile, w, consumer);
     if (PRODUCT == 1)
         store_h_small<T, N>(job, d, tile, g, consumer);
     else
         store_y_small<N>(job, d, tile, g, consumer);
 }
 
-template <typename T, int PRODUCT, int FORM>
+template <typename T, int PRODUCT, bool PAIRS>
 static __device__ void consume(const fm_cuda_job &job, uint32_t ring)
 {
-    constexpr bool PAIRS = FORM == HOPPER_PAIRS;
     struct fm_cuda_tile tile;
     struct fm_cuda_group g;
     uint32_t it = 0, consumer = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
@@ -469,30 +379,25 @@ static __device__ void consume(const fm_cuda_job &job, uint32_t ring)
         struct work w = work_of<PRODUCT, PAIRS>(tile, g);
         if (g.large) {
             float d[128];
-            sum_tile<T, PRODUCT, 256, false, FORM>(d, ring, &it, tile, w, consumer);
-            if constexpr (FORM == HOPPER_OVERLAP)
-                send_large<T, PRODUCT>(job, ring, d, tile, g, consumer);
-            else if (PRODUCT == 1)
+            sum_tile<T, PRODUCT, 256, false, PAIRS>(d, ring, &it, tile, w, consumer);
+            if (PRODUCT == 1)
                 store_h_large<T>(job, d, tile, g, consumer);
             else
                 store_y_large(job, d, tile, g, consumer);
         } else if (tile.rows > 16) {
-            small_tile<T, PRODUCT, 64, FORM>(job, ring, &it, tile, g, w, consumer);
+            small_tile<T, PRODUCT, 64, PAIRS>(job, ring, &it, tile, g, w, consumer);
         } else {
-            small_tile<T, PRODUCT, 16, FORM>(job, ring, &it, tile, g, w, consumer);
+            small_tile<T, PRODUCT, 16, PAIRS>(job, ring, &it, tile, g, w, consumer);
         }
     }
-    if (FORM == HOPPER_OVERLAP)
-        copies_out_wait();
 }
 
-template <typename T, int PRODUCT, int FORM>
+template <typename T, int PRODUCT, bool PAIRS>
 static __device__ __forceinline__ void run_block(const fm_cuda_job &job, const CUtensorMap *rows,
                                                  const CUtensorMap *weights, uint8_t *memory)
 {
-    constexpr bool PAIRS = FORM == HOPPER_PAIRS;
-    uint32_t ring = HOPPER_FRONT + ((shared_address(memory) + FM_MAP_ATOM_BYTES - 1) &
-                                    ~(uint32_t)(FM_MAP_ATOM_BYTES - 1));
+    uint32_t ring =
+        (shared_address(memory) + FM_MAP_ATOM_BYTES - 1) & ~(uint32_t)(FM_MAP_ATOM_BYTES - 1);
     if (threadIdx.x == 0) {
         for (uint32_t s = 0; s < HOPPER_STAGES; s++) {
             barrier_init(full_barrier(ring, s), 1);
@@ -515,10 +420,10 @@ static __device__ __forceinline__ void run_block(const fm_cuda_job &job, const C
     if (threadIdx.x >= HOPPER_CONSUMERS) {
         registers_give<40>();
         if (threadIdx.x == HOPPER_CONSUMERS)
-            produce<PRODUCT, FORM>(job, rows, weights, ring);
+            produce<PRODUCT, PAIRS>(job, rows, weights, ring);
     } else {
         registers_take<232>();
-        consume<T, PRODUCT, FORM>(job, ring);
+        consume<T, PRODUCT, PAIRS>(job, ring);
     }
     if (PAIRS)
         cluster_join(); /* nor to a block that has ended */
@@ -531,7 +436,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
                    const __grid_constant__ CUtensorMap weights)
 {
     SHARED_MEMORY(memory);
-    run_block<T, PRODUCT, HOPPER_ALONE>(job, &rows, &weights, memory);
+    run_block<T, PRODUCT, false>(job, &rows, &weights, memory);
 }
 
 template <typename T, int PRODUCT>
@@ -540,17 +445,7 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(HOPPER_THREAD
                  const __grid_constant__ CUtensorMap weights)
 {
     SHARED_MEMORY(memory);
-    run_block<T, PRODUCT, HOPPER_PAIRS>(job, &rows, &weights, memory);
-}
-
-template <typename T, int PRODUCT>
-static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
-    hopper_overlap(const __grid_constant__ fm_cuda_job job,
-                   const __grid_constant__ CUtensorMap rows,
-                   const __grid_constant__ CUtensorMap weights)
-{
-    SHARED_MEMORY(memory);
-    run_block<T, PRODUCT, HOPPER_OVERLAP>(job, &rows, &weights, memory);
+    run_block<T, PRODUCT, true>(job, &rows, &weights, memory);
 }
 
 #endif

@@ -24,7 +24,6 @@ struct fm_cuda_job {
     int32_t parts;           /* of the routing (fm_cuda_parts), or 0: its simpler form */
     int32_t simple;          /* 1: tiles are dealt out beforehand, copies have no hints */
     int32_t early;           /* 1: a kernel may come to the device before the one in front ends */
-    int32_t overlap;         /* 1: large tiles go out while the next ones are summed */
     struct fm_cuda_shape shape;
     /* the call, its pointers moved to the chunk's first token */
     const void *hidden, *ids;

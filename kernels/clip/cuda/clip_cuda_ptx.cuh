@@ -36,11 +36,6 @@ static __device__ __forceinline__ void shared_clear16(uint32_t to)
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
 
-static __device__ __forceinline__ void shared_store8(uint32_t to, uint32_t low, uint32_t high)
-{
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(low), "r"(high) : "memory");
-}
-
 /* 16 bytes, or zeros where not `there`. */
 static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
@@ -264,33 +259,6 @@ static __device__ __forceinline__ void copy_box_by(uint32_t to, const CUtensorMa
                  ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
                  : "memory");
-}
-
-/* Bytes of shared memory to global memory by the copy engine: addresses and size are multiples of
- * 16.  The engine sees what ordinary stores wrote before a fence_async. */
-static __device__ __forceinline__ void copy_out(void *to, uint32_t from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                     __cvta_generic_to_global(to)),
-                 "r"(from), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copies_out_end()
-{
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-/* Until the engine has read all that this thread sent: its place may be written again. */
-static __device__ __forceinline__ void copies_out_read()
-{
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-/* Until all that this thread sent has arrived. */
-static __device__ __forceinline__ void copies_out_wait()
-{
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 static __device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
