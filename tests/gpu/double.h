@@ -90,7 +90,6 @@ struct double_kernel {
     const char *name;     /* as c++filt writes it, without "void " and parameters */
     int threads_max;      /* of its launch bounds */
     size_t shared_static; /* bytes */
-    unsigned cluster;     /* blocks that come together */
     /* Copy the arguments and say what a launch does. */
     double_work (*bind)(const unsigned grid[3], unsigned threads, size_t shared, void **arguments);
 };

@@ -21,7 +21,7 @@
 
 /* Threads that meet are coroutines; those of kernels whose loops step by the grid may as well be
  * few: the numbers are the same. */
-enum manner { TOGETHER, APART, FEW_APART, PAIRS };
+enum manner { TOGETHER, APART, FEW_APART };
 
 struct launched {
     emu_dim grid;
@@ -34,9 +34,6 @@ static void run_as(enum manner manner, const launched &l, const std::function<vo
     switch (manner) {
     case TOGETHER:
         emu_launch(l.grid, l.threads, l.shared, kernel);
-        break;
-    case PAIRS:
-        emu_launch_clusters(2, l.grid, l.threads, l.shared, kernel);
         break;
     case APART:
         emu_launch_apart(l.grid, l.threads, kernel);
@@ -170,13 +167,13 @@ template <typename T, int PRODUCT> static void ideal(const fm_cuda_job &j)
 }
 
 /* A product of any path: the job is the first argument of all. */
-template <auto KERNEL, typename T, int PRODUCT, enum manner MANNER = TOGETHER>
+template <auto KERNEL, typename T, int PRODUCT>
 static double_work bind_product(const unsigned grid[3], unsigned threads, size_t shared,
                                 void **arguments)
 {
     fm_cuda_job job = *(const fm_cuda_job *)arguments[0];
     if (double_word("emulated"))
-        return binding<KERNEL>::template bind<MANNER>(grid, threads, shared, arguments);
+        return binding<KERNEL>::template bind<TOGETHER>(grid, threads, shared, arguments);
     return [=]() {
         size_t rows = (size_t)job.slots * sizeof(T);
         check_job(job);
@@ -224,32 +221,27 @@ static void define_h_alone(double *h, const void *hidden, const void *gate_up, i
 #define TEXT(...) #__VA_ARGS__
 #define KERNEL(threads, manner, ...)                                                               \
     {                                                                                              \
-        TEXT(__VA_ARGS__), threads, 0, 1, binding<__VA_ARGS__>::bind<manner>                       \
+        TEXT(__VA_ARGS__), threads, 0, binding<__VA_ARGS__>::bind<manner>                          \
     }
 #define OF_TYPES(row) row(float), row(__half), row(__nv_bfloat16)
 #define PLAIN(T, P)                                                                                \
     {                                                                                              \
-        "plain_product<" #T ", " #P ">", PLAIN_THREADS, 12800, 1,                                  \
+        "plain_product<" #T ", " #P ">", PLAIN_THREADS, 12800,                                     \
             bind_product<plain_product<T, P>, T, P>                                                \
     }
 #define MMA(T, P)                                                                                  \
     {                                                                                              \
-        "mma_product<" #T ", " #P ">", MMA_THREADS, 0, 1, bind_product<mma_product<T, P>, T, P>    \
+        "mma_product<" #T ", " #P ">", MMA_THREADS, 0, bind_product<mma_product<T, P>, T, P>       \
     }
 #define HOPPER(T, P)                                                                               \
     {                                                                                              \
-        "hopper_product<" #T ", " #P ">", HOPPER_THREADS, 0, 1,                                    \
+        "hopper_product<" #T ", " #P ">", HOPPER_THREADS, 0,                                       \
             bind_product<hopper_product<T, P>, T, P>                                               \
-    }
-#define IN_PAIRS(T, P)                                                                             \
-    {                                                                                              \
-        "hopper_pairs<" #T ", " #P ">", HOPPER_THREADS, 0, 2,                                      \
-            bind_product<hopper_pairs<T, P>, T, P, PAIRS>                                          \
     }
 #define COMBINE(T) KERNEL(256, APART, combine_rows<T, 4>), KERNEL(256, APART, combine_rows<T, 1>)
 #define PROBE(T, N, A, B)                                                                          \
     {                                                                                              \
-        "probe_product<" #T ", " #N ", " #A ", " #B ">", PROBE_THREADS, 0, 1,                      \
+        "probe_product<" #T ", " #N ", " #A ", " #B ">", PROBE_THREADS, 0,                         \
             binding<probe_product<T, N, A, B>>::template bind<TOGETHER>                            \
     }
 #define PROBES(T)                                                                                  \
@@ -284,23 +276,19 @@ static const double_kernel all[] = {
     HOPPER(__half, 2),
     HOPPER(__nv_bfloat16, 1),
     HOPPER(__nv_bfloat16, 2),
-    IN_PAIRS(__half, 1),
-    IN_PAIRS(__half, 2),
-    IN_PAIRS(__nv_bfloat16, 1),
-    IN_PAIRS(__nv_bfloat16, 2),
     KERNEL(1024, FEW_APART, gate_rows<__half>),
     KERNEL(1024, FEW_APART, gate_rows<__nv_bfloat16>),
     KERNEL(1024, FEW_APART, scatter_rows<__half>),
     KERNEL(1024, FEW_APART, scatter_rows<__nv_bfloat16>),
     KERNEL(1024, FEW_APART, round_rows<__half>),
     KERNEL(1024, FEW_APART, round_rows<__nv_bfloat16>),
-    {"fill_bits", 1024, 0, 1, bind_fill},
-    {"read_all", 1024, 0, 1, bind_read},
+    {"fill_bits", 1024, 0, bind_fill},
+    {"read_all", 1024, 0, bind_read},
     KERNEL(1024, FEW_APART, fill_numbers),
-    {"probe_box", PROBE_THREADS, 0, 1, binding<probe_box>::bind<TOGETHER>},
+    {"probe_box", PROBE_THREADS, 0, binding<probe_box>::bind<TOGETHER>},
     PROBES(__half),
     PROBES(__nv_bfloat16),
-    {"define_h", 1024, 0, 1, binding<define_h_alone>::bind<FEW_APART>},
+    {"define_h", 1024, 0, binding<define_h_alone>::bind<FEW_APART>},
     KERNEL(1024, APART, define_out),
 };
 

@@ -226,8 +226,7 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **ar
     if (!has_code(*r))
         return (cudaError_t)double_error(cudaErrorNoKernelImageForDevice);
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || threads == 0 ||
-        grid.x > 0x7fffffff || grid.x % r->kernel->cluster ||
-        threads > (size_t)r->kernel->threads_max || shared > r->dynamic)
+        grid.x > 0x7fffffff || threads > (size_t)r->kernel->threads_max || shared > r->dynamic)
         return (cudaError_t)double_error(cudaErrorInvalidValue);
     if (block.y != 1 || block.z != 1)
         double_die("%s: the emulator knows blocks of one dimension", r->kernel->name);
@@ -339,23 +338,6 @@ static int processors()
 {
     const char *given = double_word("processors");
     return given ? atoi(given) : 3;
-}
-
-extern "C" cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
-                                                      const cudaLaunchConfig_t *c)
-{
-    registered *r = find(function);
-    if (double_fails("cudaOccupancyMaxActiveClusters"))
-        return (cudaError_t)double_error(cudaErrorUnknown);
-    if (!has_code(*r))
-        return (cudaError_t)double_error(cudaErrorNoKernelImageForDevice);
-    if (c->numAttrs != 1 || c->attrs[0].id != cudaLaunchAttributeClusterDimension ||
-        c->attrs[0].val.clusterDim.x != r->kernel->cluster)
-        return (cudaError_t)double_error(cudaErrorInvalidValue);
-    *clusters = double_word("nopairs") || c->dynamicSmemBytes > r->dynamic
-                    ? 0
-                    : processors() / (int)r->kernel->cluster;
-    return cudaSuccess;
 }
 
 /* --- the device */

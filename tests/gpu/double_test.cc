@@ -245,7 +245,7 @@ static void the_best_path_that_serves_is_taken()
                 {"", "cuda plain bf16", 1}};
     for (const auto &row : rows) {
         chosen c = best(row.words, row.shift);
-        bool plain = !strstr(c.kernels, "early:") && !strstr(c.kernels, "pairs");
+        bool plain = !strstr(c.kernels, "early:");
         report(!strcmp(c.name, row.name) && plain,
                std::string("best with \"") + row.words + "\"" + (row.shift ? ", shifted" : ""),
                plain ? c.name : c.kernels);
@@ -395,28 +395,25 @@ static void failures_are_seen()
            (std::to_string(double_dirty_at_clock()) + " bytes").c_str());
 }
 
-/* The forms of the Hopper path that must be asked for: where a device or driver has none, the one
+/* The form of the Hopper path that must be asked for: where a device or driver has none, the one
  * without serves.  Before this process has prepared a layer: what it found of a driver would be
  * found in those of best, too. */
 static void forms_are_chosen()
 {
     static const struct {
         const char *words, *name, *kernel;
-    } rows[] = {{"", "cuda hopper bf16", " early:hopper_pairs<"},
-                {"nopairs", "cuda hopper bf16", " early:hopper_product<"},
-                {"driver=12020", "cuda hopper bf16", " hopper_pairs<"},
+    } rows[] = {{"", "cuda hopper bf16", " early:hopper_product<"},
+                {"driver=12020", "cuda hopper bf16", " hopper_product<"},
                 {"cc=8.0", "cuda mma bf16", " mma_product<"},
                 {"notensormap", "cuda mma bf16", " mma_product<"}};
     setenv("FM_CLIP_CUDA_EARLY", "1", 1);
-    setenv("FM_CLIP_CUDA_PAIRS", "0", 1);
     for (const auto &row : rows) {
         chosen c = best(row.words, 0);
         report(!strcmp(c.name, row.name) && strstr(c.kernels, row.kernel),
-               std::string("asked for pairs and early launches, with \"") + row.words + "\"",
+               std::string("asked for early launches, with \"") + row.words + "\"",
                strstr(c.kernels, row.kernel) ? c.name : c.kernels);
     }
     unsetenv("FM_CLIP_CUDA_EARLY");
-    unsetenv("FM_CLIP_CUDA_PAIRS");
 }
 
 /* Only a kernel may be in front of an early launch. */
@@ -425,10 +422,7 @@ static void forms_fail_well()
     inputs in;
     setenv("FM_CLIP_CUDA_EARLY", "1", 1);
     fails_well("a call by hopper, launched early", [&]() { return run_clip(in, FM_CLIP_HOPPER); });
-    setenv("FM_CLIP_CUDA_PAIRS", "0", 1);
-    report(run_clip(in, FM_CLIP_HOPPER), "a call by hopper in pairs, launched early");
     unsetenv("FM_CLIP_CUDA_EARLY");
-    unsetenv("FM_CLIP_CUDA_PAIRS");
     dies("an early launch behind a memset", [&]() {
         cudaStream_t stream;
         struct fm_cuda_job job = {};

@@ -14,8 +14,8 @@
 #   model      the modelling file of exports on CUDA tensors
 #   torch      errors beside PyTorch's own
 #   quick      a bench of minutes, with the shares that are wanted, beside PyTorch and Triton
-#   forms      tiny, replays and that bench on the forms of the Hopper path that must be asked for:
-#              kernels launched early, blocks in pairs; their failures are shown and not counted
+#   forms      tiny, replays and that bench on the form of the Hopper path that must be asked for:
+#              kernels launched early; its failures are shown and not counted
 #   profile    two shapes under ncu
 #   baselines  the bench's baselines at odd sizes, last of what may fail on cuBLAS
 #   memcheck   tiny and small under compute-sanitizer
@@ -61,12 +61,11 @@ torch torch 30
 quick quick 26
 rivals quick 24
 early forms 8
-pairs forms 8
-both forms 12
+again forms 12
 forms forms 24
 profile profile 24
 baselines baselines 18
-memcheck memcheck 74
+memcheck memcheck 82
 racecheck memcheck 20
 synccheck memcheck 20
 real real 300
@@ -253,8 +252,7 @@ if wants quick; then
 fi
 if wants forms; then
     FM_CLIP_CUDA_EARLY=1 trial early tiny
-    FM_CLIP_CUDA_PAIRS=0 trial pairs tiny
-    FM_CLIP_CUDA_EARLY=1 FM_CLIP_CUDA_PAIRS=0 trial both replays $((replays / 4))
+    FM_CLIP_CUDA_EARLY=1 trial again replays $((replays / 4))
     trial forms bench "$out/forms.json" $forms
 fi
 if wants profile && [ -z "$double" ]; then

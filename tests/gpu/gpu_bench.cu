@@ -9,15 +9,16 @@
 #include "kernels/clip/clip_gpu.h"
 #include "kernels/clip/cuda/clip_cuda.h"
 
-/* The last are the forms of the Hopper path that must be asked for (clip_cuda.h). */
+/* The last is the form of the Hopper path that must be asked for (clip_cuda.h). */
 static const struct implementation {
     int path;
     const char *name;
-    bool early, pairs;
-} kernels[] = {{FM_CLIP_NAIVE, "naive", false, false}, {FM_CLIP_BUCKET, "bucket", false, false},
-               {FM_CLIP_MMA, "mma", false, false},     {FM_CLIP_HOPPER, "hopper", false, false},
-               {FM_CLIP_HOPPER, "early", true, false}, {FM_CLIP_HOPPER, "pairs", false, true},
-               {FM_CLIP_HOPPER, "both", true, true}};
+    bool early;
+} kernels[] = {{FM_CLIP_NAIVE, "naive", false},
+               {FM_CLIP_BUCKET, "bucket", false},
+               {FM_CLIP_MMA, "mma", false},
+               {FM_CLIP_HOPPER, "hopper", false},
+               {FM_CLIP_HOPPER, "early", true}};
 
 /* fm_clip_prepare in that form. */
 static int32_t prepare_form(struct fm_clip **clip, const struct fm_clip_layer *layer,
@@ -25,11 +26,8 @@ static int32_t prepare_form(struct fm_clip **clip, const struct fm_clip_layer *l
 {
     if (form.early)
         setenv("FM_CLIP_CUDA_EARLY", "1", 1);
-    if (form.pairs)
-        setenv("FM_CLIP_CUDA_PAIRS", "0", 1);
     int32_t code = fm_clip_prepare(clip, layer, error);
     unsetenv("FM_CLIP_CUDA_EARLY");
-    unsetenv("FM_CLIP_CUDA_PAIRS");
     return code;
 }
 
@@ -192,7 +190,7 @@ static std::vector<measured> measure(const shape &m, const plan &todo, const lim
         for (const implementation &kernel : kernels)
             for (int32_t b : todo.budgets) {
                 if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path) ||
-                    (kernel.early || kernel.pairs) != todo.forms)
+                    kernel.early != todo.forms)
                     continue;
                 std::string why;
                 l.set_budget(b);

@@ -2,13 +2,12 @@
  * A GPU on the host, slow and strict, on which the kernels in kernels/clip/cuda run as they
  * are.  Every thread of a block is a coroutine; blocks run one after another.  Here are CUDA's own
  * words: numbers of 16 bits, threads and their meetings; the instructions of clip_cuda_ptx.cuh are
- * in tests/unit/cuda_emulator_ptx.h.  Blocks of a cluster run side by side.
+ * in tests/unit/cuda_emulator_ptx.h.
  *
  * Strict: copies land as late, and matrix products read as late, as the program allows (or early:
  * by chance, from emu.chance on), threads run in random order, and a block in which nothing can go
  * on is a deadlock and aborts.  A kernel that is launched early (emu.early) finds the device's
  * memory closed until nothing of its block can go on without it: grid_wait is the only way.  What
- * comes to a block of a cluster before its barriers are there, or after its end, aborts.  What
  * products add up comes to the program's numbers at products_fence alone, and only where nothing is
  * under way any more: a compiler may have read them before.
  *
@@ -40,7 +39,6 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __shared__ static
 
 struct emu_dim {
@@ -178,22 +176,14 @@ struct emu_product {
 };
 
 struct emu_block { /* what threads of a block share */
-    emu_dim block;
-    uint32_t rank; /* in its cluster */
-    unsigned left; /* threads that have not ended */
+    emu_dim at;
     std::vector<uint8_t> shared;
     std::vector<uint8_t> unfenced; /* which bytes of it were stored and not fenced since */
     std::map<int, emu_meeting> warps, halls; /* warps by number, barriers by id */
     std::map<uint32_t, emu_barrier> barriers;
 };
 
-struct emu_copy { /* a bulk copy under way */
-    emu_block *to;
-    std::function<void()> land;
-};
-
 struct emu_thread {
-    emu_block *of;
     uint8_t *stack;
     jmp_buf at; /* where it stopped; setjmp and longjmp switch without a system call */
     unsigned index;
@@ -208,16 +198,14 @@ struct emu_thread {
 
 struct emu_machine {
     emu_dim blocks, block_dim;
-    std::vector<emu_block> cluster;
+    emu_block block; /* that runs */
     std::vector<emu_thread> threads;
     emu_thread *now;
-    emu_block *here; /* of `now`, or of the copy that lands */
-    emu_meeting all; /* of the cluster's threads */
     jmp_buf scheduler;
     ucontext_t entered; /* left behind by the first switch to a thread */
     std::vector<uint8_t *> stacks;
     std::function<void()> kernel;
-    std::vector<emu_copy> flying;
+    std::vector<std::function<void()>> flying; /* bulk copies under way */
     uint64_t chance = 1;
     bool moved;
     bool apart;                       /* emu_launch_apart */
@@ -228,7 +216,7 @@ struct emu_machine {
 inline emu_machine emu;
 
 #define threadIdx (emu_dim{emu.now->index, 0, 0})
-#define blockIdx (emu.here->block)
+#define blockIdx (emu.block.at)
 #define gridDim (emu.blocks)
 #define blockDim (emu.block_dim)
 
@@ -240,7 +228,7 @@ inline uint64_t emu_random()
 
 [[noreturn]] inline void emu_stop(const char *what)
 {
-    fprintf(stderr, "cuda_emulator: block %u: %s\n", emu.here->block.x, what);
+    fprintf(stderr, "cuda_emulator: block %u: %s\n", emu.block.at.x, what);
     abort();
 }
 
@@ -258,7 +246,6 @@ inline void emu_enter()
 {
     emu.kernel();
     emu.now->done = true;
-    emu.now->of->left--;
     emu.moved = true;
     emu_yield();
 }
@@ -268,12 +255,9 @@ inline void emu_land(bool all)
 {
     while (!emu.flying.empty() && (all || emu_random() % 4 == 0)) {
         size_t i = (size_t)(emu_random() % emu.flying.size());
-        emu_copy copy = emu.flying[i];
+        std::function<void()> land = emu.flying[i];
         emu.flying.erase(emu.flying.begin() + (long)i);
-        if (copy.to->left == 0)
-            emu_stop("a copy lands in a block that has ended");
-        emu.here = copy.to;
-        copy.land();
+        land();
         emu.moved = true;
     }
 }
@@ -298,7 +282,6 @@ inline void emu_open()
 inline void emu_resume(emu_thread &t)
 {
     emu.now = &t;
-    emu.here = t.of;
     if (_setjmp(emu.scheduler))
         return;
     if (t.begun)
@@ -313,7 +296,7 @@ inline void emu_resume(emu_thread &t)
     swapcontext(&emu.entered, &first);
 }
 
-inline void emu_run_cluster()
+inline void emu_run_block()
 {
     size_t threads = emu.threads.size();
     for (size_t left = threads; left > 0;) {
@@ -325,7 +308,7 @@ inline void emu_run_cluster()
             emu_thread &t = emu.threads[(i * 97 + turn) % threads];
             if (t.done)
                 continue;
-            if (emu.open && lazy >> (t.index / 32 + 32 * t.of->rank) % 64 & 1)
+            if (emu.open && lazy >> t.index / 32 % 64 & 1)
                 emu.moved = true;
             else
                 emu_resume(t);
@@ -344,55 +327,41 @@ inline emu_dim emu_block_at(unsigned i)
     return {i % emu.blocks.x, i / emu.blocks.x % emu.blocks.y, i / emu.blocks.x / emu.blocks.y};
 }
 
-/* The blocks of a cluster from block `first` on, before their first step. */
-inline void emu_gather(unsigned first, unsigned size, size_t shared_bytes)
+/* Block number `i` before its first step; shared memory starts as NaN. */
+inline void emu_gather(unsigned i, size_t shared_bytes)
 {
     unsigned threads = emu.block_dim.x;
-    emu.cluster.clear();
-    emu.cluster.resize(size);
+    emu.block = {};
+    emu.block.at = emu_block_at(i);
+    emu.block.shared.assign(shared_bytes + 2048, 0xff);
+    emu.block.unfenced.assign(emu.block.shared.size(), 0);
     emu.threads.clear();
-    emu.threads.resize(threads * size);
-    emu.all = {};
-    while (emu.stacks.size() < emu.threads.size())
+    emu.threads.resize(threads);
+    while (emu.stacks.size() < threads)
         emu.stacks.push_back((uint8_t *)malloc(EMU_STACK));
-    for (unsigned r = 0; r < size; r++) {
-        emu_block &b = emu.cluster[r];
-        b.block = emu_block_at(first + r);
-        b.rank = r;
-        b.left = threads;
-        b.shared.assign(shared_bytes + 2048, 0xff);
-        b.unfenced.assign(b.shared.size(), 0);
-        for (unsigned t = 0; t < threads; t++) {
-            emu_thread &thread = emu.threads[r * threads + t];
-            thread.of = &b;
-            thread.index = t;
-            thread.stack = emu.stacks[r * threads + t];
-            thread.begun = thread.done = false;
-        }
+    for (unsigned t = 0; t < threads; t++) {
+        emu.threads[t].index = t;
+        emu.threads[t].stack = emu.stacks[t];
+        emu.threads[t].begun = emu.threads[t].done = false;
     }
 }
 
-/* Run a kernel on a grid, in clusters of `size` blocks; shared memory starts as NaN. */
-inline void emu_launch_clusters(unsigned size, emu_dim blocks, unsigned threads,
-                                size_t shared_bytes, std::function<void()> kernel)
+/* Run a kernel on a grid, block after block. */
+inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
+                       std::function<void()> kernel)
 {
     emu.kernel = kernel;
     emu.blocks = blocks;
     emu.block_dim = {threads, 1, 1};
-    for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i += size) {
-        emu_gather(i, size, shared_bytes);
+    for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
+        emu_gather(i, shared_bytes);
         emu_close();
-        emu_run_cluster();
+        emu_run_block();
         if (!emu.flying.empty())
             emu_stop("it ended with copies under way");
         if (!emu.open)
             emu_stop("it was launched early and never waited");
     }
-}
-inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
-                       std::function<void()> kernel)
-{
-    emu_launch_clusters(1, blocks, threads, shared_bytes, kernel);
 }
 
 /* The same for a kernel whose threads never meet: each runs to its end in turn, much faster. */
@@ -400,14 +369,13 @@ inline void emu_launch_apart(emu_dim blocks, unsigned threads, std::function<voi
 {
     emu.blocks = blocks;
     emu.block_dim = {1, 1, 1};
-    emu_gather(0, 1, 0);
+    emu_gather(0, 0);
     emu.block_dim.x = threads;
     emu.now = &emu.threads[0];
-    emu.here = emu.now->of;
     emu.apart = true;
     emu_close();
     for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
-        emu.here->block = emu_block_at(i);
+        emu.block.at = emu_block_at(i);
         for (emu.now->index = 0; emu.now->index < threads; emu.now->index++)
             kernel();
     }
@@ -435,7 +403,7 @@ inline void emu_meet(emu_meeting &m, int wanted)
 inline const emu_meeting &emu_exchange(const uint64_t *given, int words)
 {
     unsigned index = emu.now->index, lane = index % 32;
-    emu_meeting &m = emu.here->warps[(int)(index / 32)];
+    emu_meeting &m = emu.block.warps[(int)(index / 32)];
     int wanted = (int)std::min(32u, emu.block_dim.x - index / 32 * 32);
     for (int i = 0; i < words; i++)
         m.taken[lane][i] = given[i];
@@ -454,7 +422,7 @@ template <typename F> inline auto emu_collective(const uint64_t *given, int word
 
 inline void __syncthreads()
 {
-    emu_meet(emu.here->halls[0], (int)emu.block_dim.x);
+    emu_meet(emu.block.halls[0], (int)emu.block_dim.x);
 }
 inline void __syncwarp()
 {

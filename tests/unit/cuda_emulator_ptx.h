@@ -10,7 +10,7 @@
 #include "tests/unit/cuda_emulator.h"
 
 #define FM_CLIP_CUDA_PTX_CUH /* this file stands for it */
-#define SHARED_MEMORY(name) uint8_t *name = emu.here->shared.data()
+#define SHARED_MEMORY(name) uint8_t *name = emu.block.shared.data()
 
 /* --- shared memory; address 1024 is its first byte, so that 0 is nobody's */
 
@@ -18,15 +18,15 @@
 
 inline uint32_t shared_address(const void *p)
 {
-    return EMU_BASE + (uint32_t)((const uint8_t *)p - emu.here->shared.data());
+    return EMU_BASE + (uint32_t)((const uint8_t *)p - emu.block.shared.data());
 }
 inline uint8_t *emu_at(uint32_t address, uint32_t bytes)
 {
-    if (address < EMU_BASE || address - EMU_BASE + bytes > emu.here->shared.size()) {
+    if (address < EMU_BASE || address - EMU_BASE + bytes > emu.block.shared.size()) {
         fprintf(stderr, "cuda_emulator: shared address %u + %u is outside\n", address, bytes);
         abort();
     }
-    return emu.here->shared.data() + (address - EMU_BASE);
+    return emu.block.shared.data() + (address - EMU_BASE);
 }
 inline void shared_store(uint32_t to, int32_t v)
 {
@@ -42,7 +42,7 @@ inline int32_t shared_load(uint32_t from)
 inline void shared_clear16(uint32_t to)
 {
     memset(emu_at(to, 16), 0, 16);
-    memset(&emu.here->unfenced[to - EMU_BASE], 1, 16);
+    memset(&emu.block.unfenced[to - EMU_BASE], 1, 16);
     for (uint32_t i = 0; i < 16; i++)
         emu.now->stored.push_back(to - EMU_BASE + i);
 }
@@ -162,15 +162,15 @@ inline void barrier_init(uint32_t barrier, uint32_t arrivals)
     emu_at(barrier, 8);
     emu_barrier b;
     b.wanted = b.left = (int)arrivals;
-    emu.here->barriers[barrier] = b;
+    emu.block.barriers[barrier] = b;
 }
 inline void barrier_inits_end()
 {
 }
 inline emu_barrier &emu_barrier_at(uint32_t address)
 {
-    auto found = emu.here->barriers.find(address);
-    if (found == emu.here->barriers.end() || address % 8) {
+    auto found = emu.block.barriers.find(address);
+    if (found == emu.block.barriers.end() || address % 8) {
         fprintf(stderr, "cuda_emulator: no barrier at %u\n", address);
         abort();
     }
@@ -201,35 +201,10 @@ inline void barrier_expect(uint32_t barrier, uint32_t bytes)
     b.left--;
     emu_settle(b);
 }
-template <bool CLUSTER = false>
 inline void barrier_wait(uint32_t barrier, uint32_t parity, const char *, uint32_t, uint32_t)
 {
     while ((emu_barrier_at(barrier).phase & 1) == parity)
         emu_yield();
-}
-
-inline uint32_t cluster_rank()
-{
-    return emu.here->rank;
-}
-inline void cluster_join()
-{
-    emu_meet(emu.all, (int)emu.threads.size());
-}
-
-/* The block of that rank while `act` runs. */
-template <typename F> inline void emu_in_block(uint32_t rank, F act)
-{
-    emu_block *own = emu.here;
-    if (rank >= emu.cluster.size() || emu.cluster[rank].left == 0)
-        emu_stop("it reaches for a block that is not there or has ended");
-    emu.here = &emu.cluster[rank];
-    act();
-    emu.here = own;
-}
-inline void barrier_arrive_at(uint32_t barrier, uint32_t rank)
-{
-    emu_in_block(rank, [=]() { barrier_arrive(barrier); });
 }
 
 inline void grid_wait()
@@ -266,16 +241,8 @@ inline void copy_box(uint32_t to, const CUtensorMap *map, int32_t c0, int32_t c1
         b.bytes -= m.box_rows * 128;
         emu_settle(b);
     };
-    emu.flying.push_back({emu.here, land});
+    emu.flying.push_back(land);
     emu.moved = true;
-}
-/* Every block has its own copy, under way by itself. */
-inline void copy_box_to_all(uint32_t to, const CUtensorMap *map, int32_t c0, int32_t c1,
-                            uint32_t barrier, uint16_t mask)
-{
-    for (uint32_t rank = 0; rank < 16; rank++)
-        if (mask >> rank & 1)
-            emu_in_block(rank, [=]() { copy_box(to, map, c0, c1, barrier); });
 }
 inline uint64_t policy_once()
 {
@@ -292,12 +259,12 @@ inline void prefetch_map(const CUtensorMap *)
 inline void fence_async()
 {
     for (uint32_t at : emu.now->stored)
-        emu.here->unfenced[at] = 0;
+        emu.block.unfenced[at] = 0;
     emu.now->stored.clear();
 }
 inline void named_barrier(int id, int threads)
 {
-    emu_meet(emu.here->halls[id], threads);
+    emu_meet(emu.block.halls[id], threads);
 }
 template <int REGISTERS> inline void registers_take()
 {
@@ -322,7 +289,7 @@ inline uint16_t emu_operand(uint64_t descriptor, int across, uint32_t mn, uint32
                          : mn / 8 * stride + mn % 8 * 128 + k * 2;
     uint32_t address = emu_swizzled(start + at);
     uint16_t number = emu_half_at(address);
-    if (emu.here->unfenced[address - EMU_BASE])
+    if (emu.block.unfenced[address - EMU_BASE])
         emu_stop("what was stored is read by another proxy and was not fenced");
     return number;
 }

@@ -159,9 +159,8 @@ static std::vector<double> reference(const layer &l, const call &c, const data &
     return out;
 }
 
-/* Tiles are dealt out beforehand, or taken from a counter; blocks go in pairs; every kernel is
- * launched early. */
-static int32_t simple, in_pairs;
+/* Tiles are dealt out beforehand, or taken from a counter; every kernel is launched early. */
+static int32_t simple;
 
 /* A workspace in pages of its own, closed to a kernel that has not waited. */
 class workspace_pages
@@ -227,12 +226,8 @@ static void run_product(const fm_cuda_job &job, path p, int rows, int64_t channe
             emu_make_map(x, rows, PRODUCT == 1 ? job.H : job.channels_padded, ROW_BOX);
         CUtensorMap of_weights = PRODUCT == 1 ? emu_make_map(job.gate_up, 2 * channels, job.H, 64)
                                               : emu_make_map(job.down, channels, job.H, 64);
-        if (job.shape.pairs)
-            emu_launch_clusters(2, {2 * grid.x, 1, 1}, HOPPER_THREADS, HOPPER_BYTES,
-                                [&]() { hopper_pairs<T, PRODUCT>(job, of_rows, of_weights); });
-        else
-            emu_launch(grid, HOPPER_THREADS, HOPPER_BYTES,
-                       [&]() { hopper_product<T, PRODUCT>(job, of_rows, of_weights); });
+        emu_launch(grid, HOPPER_THREADS, HOPPER_BYTES,
+                   [&]() { hopper_product<T, PRODUCT>(job, of_rows, of_weights); });
     }
 }
 
@@ -253,10 +248,8 @@ static void run_products(const fm_cuda_job &job, path p, int rows, int64_t chann
 /* What fm_clip_forward does on a CUDA device, kernel by kernel. */
 static int32_t run_call(path p, const layer &l, const call &c, data &d)
 {
-    static const fm_cuda_shape shapes[] = {{{64, 64}, {128, 128}, 3, 0, 0},
-                                           {{64, 64}, {128, 128}, 2, 0, 0},
-                                           {{64, 128}, {128, 256}, 3, 1, 0},
-                                           {{64, 128}, {128, 256}, 2, 0, 1}};
+    static const fm_cuda_shape shapes[] = {
+        {{64, 64}, {128, 128}, 3, 0}, {{64, 64}, {128, 128}, 2, 0}, {{64, 128}, {128, 256}, 3, 1}};
     int size = l.type == FM_CLIP_F32 ? 4 : 2,
         cap_max = *std::max_element(l.cap.begin(), l.cap.end());
     int32_t faults = 0;
@@ -275,7 +268,7 @@ static int32_t run_call(path p, const layer &l, const call &c, data &d)
     job.H = l.H;
     job.type = l.type;
     job.channels_padded = fm_cuda_padded(cap_max);
-    job.shape = shapes[p + (p == HOPPER && in_pairs)];
+    job.shape = shapes[p];
     job.simple = simple;
     job.hidden_stride = job.out_stride = l.H;
     job.ids_type = c.ids_type;
@@ -487,29 +480,6 @@ static void plain_sums_go_by_blocks()
     printf("%s plain f32, a sum of 4100: off by %.1e\n", word, sqrt(off / all));
 }
 
-/* Pairs of blocks give the bits that single ones give: rows of one tile, of an even and of an odd
- * number of them, one column of tiles and more. */
-static void pairs_give_the_same_bits(int type)
-{
-    layer l = make_layer(type, 328, 2, {190, 33, 300}, {190, 1, 257, 64, 33, 130});
-    for (int N : {20, 150, 320}) {
-        call c = make_call(l, N, 1, 0.62);
-        c.per_token = N == 150;
-        for (int t = 0; t < c.N; t++)
-            c.budgets.push_back(t * 7 % 2);
-        emu.chance = 0x9e3779b97f4a7c15u;
-        data d = make_data(l, c);
-        in_pairs = 0;
-        run_call(HOPPER, l, c, d);
-        std::vector<uint8_t> single = d.out;
-        in_pairs = 1;
-        run_call(HOPPER, l, c, d);
-        in_pairs = 0;
-        printf("%s pairs of blocks, %d tokens, type %d: the same bits\n", counted(d.out == single),
-               N, type);
-    }
-}
-
 /* --- the two forms of routing, slot by slot */
 
 static fm_cuda_job routed(const layer &l, const call &c, const std::vector<int32_t> &ids,
@@ -527,7 +497,7 @@ static fm_cuda_job routed(const layer &l, const call &c, const std::vector<int32
     job.B = l.B;
     job.H = 8;
     job.channels_padded = 64;
-    job.shape = {{64, 128}, {128, 256}, 3, 1, 0};
+    job.shape = {{64, 128}, {128, 256}, 3, 1};
     job.ids = ids.data();
     job.budgets = c.per_token ? c.budgets.data() : nullptr;
     job.n = c.N;
@@ -592,12 +562,7 @@ int main(void)
     simple = 0;
     emu.early = true;
     all_forms(HOPPER, "hopper bf16, launched early", FM_CLIP_BF16, true);
-    in_pairs = 1;
-    all_forms(HOPPER, "hopper bf16 in pairs, launched early", FM_CLIP_BF16, true);
-    long_sums(HOPPER, "hopper bf16 in pairs");
     emu.early = false;
-    in_pairs = 0;
-    pairs_give_the_same_bits(FM_CLIP_BF16);
     long_sums(MMA, "mma bf16");
     long_sums(HOPPER, "hopper bf16");
     printf("%d runs, %d failures\n", runs, failures);

@@ -15,10 +15,9 @@
 
 #define GROUPS_MAX 24
 
-static const struct fm_cuda_shape hopper = {{64, 128}, {128, 256}, 132, 1, 0};
-static const struct fm_cuda_shape portable = {{64, 64}, {128, 128}, 216, 0, 0};
-static const struct fm_cuda_shape tiny = {{64, 128}, {128, 256}, 3, 1, 0};
-static const struct fm_cuda_shape pairs = {{64, 128}, {128, 256}, 66, 0, 1};
+static const struct fm_cuda_shape hopper = {{64, 128}, {128, 256}, 132, 1};
+static const struct fm_cuda_shape portable = {{64, 64}, {128, 128}, 216, 0};
+static const struct fm_cuda_shape tiny = {{64, 128}, {128, 256}, 3, 1};
 
 /* A plan as the device makes it: active groups in order, with begins of both products. */
 struct plan {
@@ -75,16 +74,6 @@ static struct fm_cuda_tile take(const struct fm_cuda_shape *shape, const struct 
     return fm_cuda_take(shape, p, &plan->totals, plan->groups, plan->begin[p - 1], item, H);
 }
 
-/* Tile number `half` of an item of pairs, which has two. */
-static struct fm_cuda_tile take_half(const struct fm_cuda_shape *shape, const struct plan *plan,
-                                     int p, int32_t item, int32_t half, int32_t H)
-{
-    if (!shape->pairs)
-        return take(shape, plan, p, item, H);
-    return fm_cuda_take_pair(shape, p, &plan->totals, plan->groups, plan->begin[p - 1], item, half,
-                             H);
-}
-
 /* Every block walks its rounds; `seen` counts how often each item is taken. */
 static void blocks_take_every_item_once(const struct fm_cuda_shape *shape, int32_t items)
 {
@@ -112,9 +101,8 @@ static void check_group(const struct fm_cuda_shape *shape, const struct plan *pl
     uint8_t *made = calloc(cells, 1);
     int32_t *summed = calloc((size_t)splits + 1, sizeof *summed);
     assert_true(made && summed);
-    for (int32_t i = 0; i < items * (1 + shape->pairs); i++) {
-        struct fm_cuda_tile t =
-            take_half(shape, plan, p, i / (1 + shape->pairs), i % (1 + shape->pairs), H);
+    for (int32_t i = 0; i < items; i++) {
+        struct fm_cuda_tile t = take(shape, plan, p, i, H);
         if (t.group != a || t.cols == 0)
             continue;
         assert_in_range(t.rows, 1, shape->rows[g->large]);
@@ -155,7 +143,7 @@ static void tiles_cover_every_number_once(void **state)
     (void)state;
     static const int32_t rows[] = {1, 0, 64, 65, 129, 3, 200, 17};
     static const int32_t widths[] = {1, 64, 63, 65, 130, 0, 5, 2111};
-    const struct fm_cuda_shape *shapes[] = {&hopper, &portable, &tiny, &pairs};
+    const struct fm_cuda_shape *shapes[] = {&hopper, &portable, &tiny};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         check_plan(shapes[s], rows, widths, 8, 8);
         check_plan(shapes[s], rows, widths, 8, 344);
@@ -174,34 +162,7 @@ static void random_routings_are_covered_too(void **state)
             widths[e] = (int32_t)(x / 400 % 400);
         }
         check_plan(round & 1 ? &tiny : &hopper, rows, widths, 8 + round % 16, 8 * (1 + round % 7));
-        check_plan(&pairs, rows, widths, 8 + round % 16, 8 * (1 + round % 37));
     }
-}
-
-/* Two blocks of a pair go through the same steps, and what they share is the same. */
-static void pairs_share_what_they_say(void **state)
-{
-    (void)state;
-    static const int32_t rows[] = {1, 64, 65, 128, 129, 256, 300, 700};
-    static const int32_t widths[] = {1, 64, 2111, 300, 129, 5000, 200, 63};
-    int seen[3] = {0, 0, 0}, alone = 0;
-    for (int p = 1; p <= 2; p++) {
-        struct plan plan = make_plan(&pairs, rows, widths, 8, 1288);
-        for (int32_t i = 0; i < plan.totals.tiles[p - 1]; i++) {
-            struct fm_cuda_tile a = take_half(&pairs, &plan, p, i, 0, 1288);
-            struct fm_cuda_tile b = take_half(&pairs, &plan, p, i, 1, 1288);
-            assert_true(a.group == b.group && a.from == b.from && a.to == b.to);
-            assert_true(a.split == b.split && a.common == b.common && a.cols > 0);
-            if (a.common == FM_CUDA_SAME_WEIGHTS)
-                assert_true(a.col == b.col && a.cols == b.cols && a.row + a.rows == b.row);
-            else
-                assert_true(a.row == b.row && a.rows == b.rows);
-            seen[a.common]++;
-            alone += b.cols == 0;
-        }
-    }
-    assert_true(seen[FM_CUDA_ALONE] == 0 && seen[FM_CUDA_SAME_WEIGHTS] > 0);
-    assert_true(seen[FM_CUDA_SAME_ROWS] > 0 && alone > 0);
 }
 
 static void no_rows_or_no_width_gives_no_tiles(void **state)
@@ -293,7 +254,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_cover_every_number_once),
         cmocka_unit_test(random_routings_are_covered_too),
-        cmocka_unit_test(pairs_share_what_they_say),
         cmocka_unit_test(no_rows_or_no_width_gives_no_tiles),
         cmocka_unit_test(long_sums_come_first),
         cmocka_unit_test(a_thin_last_round_is_halved),

@@ -1,6 +1,6 @@
 /*
- * The emulator of tests/unit/cuda_emulator.h is strict where kernels are launched early, blocks
- * come in clusters, or products read what was stored: what a GPU would only sometimes punish ends
+ * The emulator of tests/unit/cuda_emulator.h is strict where kernels are launched early, copies
+ * land, or products read what was stored: what a GPU would only sometimes punish ends
  * the program.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
@@ -29,20 +29,6 @@ static void dies(const char *what, std::function<void()> wrong)
     printf("%s %s is caught\n", WIFSIGNALED(status) ? "ok  " : "FAIL", what);
 }
 
-static const uint32_t some_barrier = EMU_BASE + 1024;
-
-static void two_blocks(std::function<void()> kernel)
-{
-    emu_launch_clusters(2, {2, 1, 1}, 32, 2048, kernel);
-}
-
-/* Each block's first thread makes a barrier for one arrival. */
-static void make_barrier()
-{
-    if (threadIdx.x == 0)
-        barrier_init(some_barrier, 1);
-}
-
 static void the_emulator_is_strict()
 {
     static uint8_t *page =
@@ -60,41 +46,15 @@ static void the_emulator_is_strict()
         emu.early = true;
         emu_launch(one_block, 32, 0, []() {});
     });
-    dies("an arrival at a barrier that is not yet there", []() {
-        two_blocks([]() {
-            if (cluster_rank() == 0 && threadIdx.x == 0)
-                barrier_arrive_at(some_barrier, 1);
-            cluster_join();
-        });
-    });
-    dies("an arrival in a block that has ended", []() {
-        two_blocks([]() {
-            make_barrier();
-            cluster_join();
-            for (int i = 0; cluster_rank() == 0 && i < 1000; i++)
-                emu_yield();
-            if (cluster_rank() == 0 && threadIdx.x == 0)
-                barrier_arrive_at(some_barrier, 1);
-        });
-    });
-    std::vector<uint16_t> numbers(64 * 64, 1);
-    CUtensorMap map = emu_make_map(numbers.data(), 64, 64, 64);
-    dies("a box for a block that does not wait for it", [=]() {
-        emu_launch_clusters(2, {2, 1, 1}, 32, 16384, [=]() {
-            make_barrier();
-            cluster_join();
-            if (cluster_rank() == 0 && threadIdx.x == 0) {
-                barrier_expect(some_barrier, 8192);
-                copy_box_to_all(4096, &map, 0, 0, some_barrier, 3);
-            }
-            if (cluster_rank() == 0)
-                barrier_wait(some_barrier, 0, "test", 0, 0);
-        });
-    });
-    dies("a pair in which one block misses the meeting", []() {
-        two_blocks([]() {
-            if (cluster_rank() == 0)
-                cluster_join();
+    dies("an arrival at a barrier that is not there",
+         []() { emu_launch(one_block, 32, 2048, []() { barrier_arrive(EMU_BASE + 1024); }); });
+    static std::vector<uint16_t> numbers(64 * 64, 0x3f80);
+    dies("a block that ends before its box has come", []() {
+        CUtensorMap map = emu_make_map(numbers.data(), 64, 64, 64);
+        emu_launch(one_block, 1, 16384, [=]() {
+            barrier_init(EMU_BASE + 1024, 1);
+            barrier_expect(EMU_BASE + 1024, 8192);
+            copy_box(4096, &map, 0, 0, EMU_BASE + 1024);
         });
     });
 }
@@ -130,32 +90,10 @@ static void products_are_strict()
     printf("%s a product of cleared rows\n", good ? "ok  " : "FAIL");
 }
 
-/* The same done right: both blocks have the box, and an early launch reads what it waited for. */
-static void what_is_right_goes_through()
-{
-    static std::vector<uint16_t> numbers(64 * 64, 0x3f80), got(2, 0);
-    CUtensorMap map = emu_make_map(numbers.data(), 64, 64, 64);
-    emu_launch_clusters(2, {2, 1, 1}, 32, 16384, [=]() {
-        make_barrier();
-        cluster_join();
-        if (threadIdx.x == 0)
-            barrier_expect(some_barrier, 8192);
-        if (cluster_rank() == 0 && threadIdx.x == 0)
-            copy_box_to_all(4096, &map, 0, 0, some_barrier, 3);
-        barrier_wait(some_barrier, 0, "test", 0, 0);
-        got[cluster_rank()] = emu_half_at(4096);
-        cluster_join();
-    });
-    bool good = got[0] == 0x3f80 && got[1] == 0x3f80;
-    failures += !good;
-    printf("%s a box for both blocks of a pair\n", good ? "ok  " : "FAIL");
-}
-
 int main(void)
 {
     the_emulator_is_strict();
     products_are_strict();
-    what_is_right_goes_through();
     printf("%d failures\n", failures);
     return failures != 0;
 }

@@ -173,7 +173,7 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "the routing kernels");
     if (waits(layer)) {
-        layer->shape = {{64, 64}, {128, 128}, 1, 0, 0};
+        layer->shape = {{64, 64}, {128, 128}, 1, 0};
         return fm_clip_cuda_blas_prepare(layer, error);
     }
     if (layer->path == FM_CLIP_HOPPER) {
@@ -235,10 +235,8 @@ static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
     if (layer) {
         memset((void *)layer, 0, bytes);
         layer->given = *given;
-        const char *pairs = getenv("FM_CLIP_CUDA_PAIRS");
         layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
         layer->early = getenv("FM_CLIP_CUDA_EARLY") && can_launch_early();
-        layer->pairs_from = pairs ? atoi(pairs) : -1;
     }
     return layer;
 }
@@ -274,13 +272,6 @@ static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *g
     return FM_CLIP_OK;
 }
 
-/* Whether a chunk of so many slots goes by pairs of blocks.  No bit depends on it. */
-static bool in_pairs(const struct fm_clip_cuda_layer *layer, int64_t slots)
-{
-    return layer->path == FM_CLIP_HOPPER && layer->pairs.ctas > 0 && layer->pairs_from >= 0 &&
-           slots >= (int64_t)layer->pairs_from * layer->given.E;
-}
-
 /* Everything of a job but the pointers that move with the chunk. */
 static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
                                  const struct fm_clip_call *call, int64_t chunk)
@@ -301,7 +292,7 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.H = given->H;
     job.type = given->type;
     job.channels_padded = fm_cuda_padded(given->cap_max);
-    job.shape = in_pairs(layer, chunk * call->K) ? layer->pairs : layer->shape;
+    job.shape = layer->shape;
     job.early = layer->early && layer->path == FM_CLIP_HOPPER;
     job.parts = !layer->simple; /* as many as the slots of a chunk want */
     job.simple = layer->simple;

@@ -95,16 +95,6 @@ __device__ __forceinline__ void take_item(const struct fm_cuda_job &job, int pro
     *group = job.groups[tile->group];
 }
 
-/* The same for block `rank` of a pair. */
-__device__ __forceinline__ void take_pair(const struct fm_cuda_job &job, int product, int32_t item,
-                                          int32_t rank, struct fm_cuda_tile *tile,
-                                          struct fm_cuda_group *group)
-{
-    *tile = fm_cuda_take_pair(&job.shape, product, job.totals, job.groups, job.begin[product - 1],
-                              item, rank, job.H);
-    *group = job.groups[tile->group];
-}
-
 /* The tile of this block's round, dealt out beforehand; false after the last. */
 __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
                                           struct fm_cuda_tile *tile, struct fm_cuda_group *group)

@@ -32,12 +32,11 @@ struct fm_clip_cuda_layer {
     int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
     bool simple; /* the simpler of two forms, where there are two: FM_CLIP_CUDA_SIMPLE is set */
-    /* Two further forms of the Hopper path, off where nobody asks: no GPU has run them yet. */
-    bool early;         /* FM_CLIP_CUDA_EARLY is set: kernels are launched early */
-    int32_t pairs_from; /* FM_CLIP_CUDA_PAIRS: rows per expert from which blocks go in pairs */
-    struct fm_cuda_shape shape, pairs; /* pairs.ctas: 0 where there are none */
-    CUtensorMap gate_up, down;         /* HOPPER */
-    struct fm_clip_blas *blas;         /* NAIVE and BUCKET */
+    /* A further form of the Hopper path, off by default: no GPU has run it yet. */
+    bool early; /* FM_CLIP_CUDA_EARLY is set: kernels are launched early */
+    struct fm_cuda_shape shape;
+    CUtensorMap gate_up, down; /* HOPPER */
+    struct fm_clip_blas *blas; /* NAIVE and BUCKET */
 };
 
 /* Launch a kernel.  early: it may begin before the kernel in front of it on the stream has ended,

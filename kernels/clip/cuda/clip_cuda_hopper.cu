@@ -2,14 +2,8 @@
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_hopper.cuh"
 
-static const void *kernel_of(int type, int product, bool pairs)
+static const void *kernel_of(int type, int product)
 {
-    if (type == FM_CLIP_F16 && pairs)
-        return product == 1 ? (const void *)hopper_pairs<__half, 1>
-                            : (const void *)hopper_pairs<__half, 2>;
-    if (pairs)
-        return product == 1 ? (const void *)hopper_pairs<__nv_bfloat16, 1>
-                            : (const void *)hopper_pairs<__nv_bfloat16, 2>;
     if (type == FM_CLIP_F16)
         return product == 1 ? (const void *)hopper_product<__half, 1>
                             : (const void *)hopper_product<__half, 2>;
@@ -59,39 +53,12 @@ bool fm_clip_cuda_map(CUtensorMap *map, int type, const void *base, int64_t rows
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* Pairs of blocks that run at a time; 0 where the device takes none. */
-static int pairs_that_fit(int type)
-{
-    int fit[2] = {0, 0};
-    for (int p = 0; p < 2; p++) {
-        const void *kernel = kernel_of(type, p + 1, true);
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = 2;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config = {};
-        config.gridDim = dim3(2);
-        config.blockDim = dim3(HOPPER_THREADS);
-        config.dynamicSmemBytes = HOPPER_BYTES;
-        config.attrs = &attribute;
-        config.numAttrs = 1;
-        if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 HOPPER_BYTES) != cudaSuccess ||
-            cudaOccupancyMaxActiveClusters(&fit[p], kernel, &config) != cudaSuccess) {
-            cudaGetLastError(); /* the error is nobody's: there are blocks without pairs */
-            return 0;
-        }
-    }
-    return fm_cuda_min(fit[0], fit[1]);
-}
-
 int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     const struct fm_clip_layer *given = &layer->given;
     for (int p = 1; p <= 2; p++) {
-        cudaError_t code =
-            cudaFuncSetAttribute(kernel_of(given->type, p, false),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, HOPPER_BYTES);
+        cudaError_t code = cudaFuncSetAttribute(
+            kernel_of(given->type, p), cudaFuncAttributeMaxDynamicSharedMemorySize, HOPPER_BYTES);
         if (code != cudaSuccess)
             return fm_clip_cuda_fail(error, code, "the hopper kernels");
     }
@@ -101,9 +68,7 @@ int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_
         return fm_clip_fail(error, FM_CLIP_EDEVICE,
                             "the driver made no tensor map of %lld channels of %d",
                             (long long)given->channels, given->H);
-    layer->shape = {{64, 128}, {128, 256}, layer->processors, 1, 0};
-    if (layer->pairs_from >= 0)
-        layer->pairs = {{64, 128}, {128, 256}, pairs_that_fit(given->type), 0, 1};
+    layer->shape = {{64, 128}, {128, 256}, layer->processors, 1};
     return FM_CLIP_OK;
 }
 
@@ -120,9 +85,8 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
                                 "the driver made no tensor map of %d rows of %d", job->slots,
                                 columns[p]);
         void *arguments[] = {(void *)job, &rows, (void *)weights[p]};
-        unsigned blocks = (unsigned)job->shape.ctas * (job->shape.pairs ? 2 : 1);
         cudaError_t code =
-            fm_clip_cuda_launch(kernel_of(job->type, p + 1, job->shape.pairs), dim3(blocks),
+            fm_clip_cuda_launch(kernel_of(job->type, p + 1), dim3((unsigned)job->shape.ctas),
                                 HOPPER_THREADS, HOPPER_BYTES, arguments, job->early, stream);
         if (code != cudaSuccess)
             return fm_clip_cuda_fail(error, code, "launch of a hopper kernel");

@@ -17,12 +17,6 @@
  * job.simple tiles are dealt out beforehand, round by round.)  Who computes a tile changes no bit
  * of it.  Weights that one tile alone reads, those of the small form, leave the cache first.
  *
- * In pairs (job.shape.pairs) two blocks of a cluster take two neighbouring tiles, and what both
- * read comes once: each asks for every other box of it and has it written to both.  Of two tiles
- * one below the other that is the weights, of two side by side the rows.  A stage is free when the
- * consumers of both have read it, so that both go through the same steps.  Pairs are dealt out
- * beforehand.
- *
  * Launched early, a block makes its barriers ready while the grid before still runs.
  *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
@@ -56,7 +50,7 @@ struct work {
     int32_t steps;
 };
 
-template <int PRODUCT, bool PAIRS>
+template <int PRODUCT>
 static __device__ __forceinline__ struct work work_of(const fm_cuda_tile &tile,
                                                       const fm_cuda_group &g)
 {
@@ -64,7 +58,7 @@ static __device__ __forceinline__ struct work work_of(const fm_cuda_tile &tile,
     struct work w;
     w.boxes = there > 0 ? fm_cuda_ceil(there, 64) : 0;
     w.row_boxes = fm_cuda_ceil(tile.rows, ROW_BOX);
-    w.steps = PAIRS || w.boxes ? fm_cuda_ceil(tile.to - tile.from, FM_CUDA_STEP) : 0;
+    w.steps = w.boxes ? fm_cuda_ceil(tile.to - tile.from, FM_CUDA_STEP) : 0;
     return w;
 }
 
@@ -99,35 +93,14 @@ static __device__ __forceinline__ uint32_t turn_parity(uint32_t turn)
     return turn / HOPPER_TURNS & 1;
 }
 
-/* Of all blocks that are written to. */
-template <bool PAIRS> static __device__ __forceinline__ void leave(uint32_t ring, uint32_t stage)
-{
-    if (PAIRS) {
-        barrier_arrive_at(empty_barrier(ring, stage), 0);
-        barrier_arrive_at(empty_barrier(ring, stage), 1);
-    } else {
-        barrier_arrive(empty_barrier(ring, stage));
-    }
-}
-
-template <int PRODUCT, bool PAIRS>
-static __device__ __forceinline__ void take(const fm_cuda_job &job, int32_t item,
-                                            struct fm_cuda_tile *tile, struct fm_cuda_group *g)
-{
-    if (PAIRS)
-        take_pair(job, PRODUCT, item, (int32_t)cluster_rank(), tile, g);
-    else
-        take_item(job, PRODUCT, item, tile, g);
-}
-
 /* The producer's next tile, which it passes on; false after the last. */
-template <int PRODUCT, bool PAIRS>
+template <int PRODUCT>
 static __device__ bool give_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
                                  struct fm_cuda_tile *tile, struct fm_cuda_group *g)
 {
     int32_t ctas = job.shape.ctas, item = (int32_t)blockIdx.x;
-    if (PAIRS || job.simple)
-        item = fm_cuda_item(PAIRS ? item / 2 : item, ctas, (int32_t)turn);
+    if (job.simple)
+        item = fm_cuda_item(item, ctas, (int32_t)turn);
     else if (turn > 0)
         item = ctas + atomicAdd(&job.totals->begun[PRODUCT - 1], 1);
     barrier_wait(turn_empty(ring, turn), turn_parity(turn) ^ 1, "producer's turn", turn, turn);
@@ -135,12 +108,12 @@ static __device__ bool give_turn(const fm_cuda_job &job, uint32_t ring, uint32_t
     barrier_arrive(turn_full(ring, turn));
     if (item >= items_of(job, PRODUCT))
         return false;
-    take<PRODUCT, PAIRS>(job, item, tile, g);
+    take_item(job, PRODUCT, item, tile, g);
     return true;
 }
 
 /* The same tile for a consumer. */
-template <int PRODUCT, bool PAIRS>
+template <int PRODUCT>
 static __device__ bool take_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
                                  struct fm_cuda_tile *tile, struct fm_cuda_group *g)
 {
@@ -151,23 +124,12 @@ static __device__ bool take_turn(const fm_cuda_job &job, uint32_t ring, uint32_t
         barrier_arrive(turn_empty(ring, turn));
     if (item >= items_of(job, PRODUCT))
         return false;
-    take<PRODUCT, PAIRS>(job, item, tile, g);
+    take_item(job, PRODUCT, item, tile, g);
     return true;
 }
 
-/* One box for this block, or, where the tiles of a pair share it, every other one for both. */
-template <bool PAIRS>
-static __device__ __forceinline__ void bring(uint32_t to, const CUtensorMap *map, int32_t along,
-                                             int32_t down, uint32_t full, bool shared, int32_t box)
-{
-    if (!PAIRS || !shared)
-        copy_box(to, map, along, down, full);
-    else if ((box & 1) == (int32_t)cluster_rank())
-        copy_box_to_all(to, map, along, down, full, 3);
-}
-
 /* One thread fills the ring with every tile of this block. */
-template <int PRODUCT, bool PAIRS>
+template <int PRODUCT>
 static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
                                const CUtensorMap *weights, uint32_t ring)
 {
@@ -175,11 +137,11 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
     struct fm_cuda_group g;
     uint32_t it = 0;
     uint64_t once = policy_once();
-    for (uint32_t turn = 0; give_turn<PRODUCT, PAIRS>(job, ring, turn, &tile, &g); turn++) {
-        if (!PAIRS && tile.cols == 0)
+    for (uint32_t turn = 0; give_turn<PRODUCT>(job, ring, turn, &tile, &g); turn++) {
+        if (tile.cols == 0)
             continue;
-        bool hinted = !g.large && !job.simple; /* pairs of these share rows, not weights */
-        struct work w = work_of<PRODUCT, PAIRS>(tile, g);
+        bool hinted = !g.large && !job.simple;
+        struct work w = work_of<PRODUCT>(tile, g);
         int64_t channel = job.row0[g.expert];
         int32_t row = g.row + tile.row;
         for (int32_t s = 0; s < w.steps; s++, it++) {
@@ -187,8 +149,8 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
             uint32_t stage = fm_map_stage(it, HOPPER_STAGES),
                      at = ring + stage * HOPPER_STAGE_BYTES;
             uint32_t full = full_barrier(ring, stage);
-            barrier_wait<PAIRS>(empty_barrier(ring, stage), fm_map_parity(it, HOPPER_STAGES) ^ 1,
-                                "producer", stage, it);
+            barrier_wait(empty_barrier(ring, stage), fm_map_parity(it, HOPPER_STAGES) ^ 1,
+                         "producer", stage, it);
             barrier_expect(full,
                            (uint32_t)(w.boxes * FM_MAP_BLOCK_BYTES + w.row_boxes * ROW_BOX_BYTES));
             for (int32_t b = 0; b < w.boxes; b++) {
@@ -199,12 +161,10 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
                 if (hinted)
                     copy_box_by(to, weights, along, down, full, once);
                 else
-                    bring<PAIRS>(to, weights, along, down, full,
-                                 tile.common == FM_CUDA_SAME_WEIGHTS, b);
+                    copy_box(to, weights, along, down, full);
             }
             for (int32_t b = 0; b < w.row_boxes; b++)
-                bring<PAIRS>(at + (uint32_t)b * ROW_BOX_BYTES, rows, k, row + b * ROW_BOX, full,
-                             tile.common == FM_CUDA_SAME_ROWS, b);
+                copy_box(at + (uint32_t)b * ROW_BOX_BYTES, rows, k, row + b * ROW_BOX, full);
         }
     }
 }
@@ -225,7 +185,7 @@ static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t ther
 /* The sum of one tile into d.  A and B start at `a` and `b` in a stage and advance by `a_next` and
  * `b_next` bytes every 16 elements; a consumer without work only keeps pace.  it: the step of the
  * ring, advanced past the tile. */
-template <typename T, int PRODUCT, int N, bool SWAP, bool PAIRS>
+template <typename T, int PRODUCT, int N, bool SWAP>
 static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring, uint32_t *it,
                                                 const fm_cuda_tile &tile, const struct work &w,
                                                 uint32_t consumer)
@@ -263,12 +223,12 @@ static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring
             products_wait<1>(); /* the step before this one is read */
         }
         if (s > 0 && leader)
-            leave<PAIRS>(ring, fm_map_stage(*it - 1, HOPPER_STAGES));
+            barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
     }
     products_wait<0>();
     products_fence(d);
     if (w.steps > 0 && leader)
-        leave<PAIRS>(ring, fm_map_stage(*it - 1, HOPPER_STAGES));
+        barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
 }
 
 /* Large form: h of 64 rows x 128 channels, 16 channels of a row at a time. */
@@ -354,79 +314,42 @@ static __device__ __forceinline__ void store_y_small(const fm_cuda_job &job, con
     }
 }
 
-template <typename T, int PRODUCT, int N, bool PAIRS>
+template <typename T, int PRODUCT, int N>
 static __device__ __forceinline__ void
 small_tile(const fm_cuda_job &job, uint32_t ring, uint32_t *it, const fm_cuda_tile &tile,
            const fm_cuda_group &g, const struct work &w, uint32_t consumer)
 {
     float d[N / 2];
-    sum_tile<T, PRODUCT, N, true, PAIRS>(d, ring, it, tile, w, consumer);
+    sum_tile<T, PRODUCT, N, true>(d, ring, it, tile, w, consumer);
     if (PRODUCT == 1)
         store_h_small<T, N>(job, d, tile, g, consumer);
     else
         store_y_small<N>(job, d, tile, g, consumer);
 }
 
-template <typename T, int PRODUCT, bool PAIRS>
+template <typename T, int PRODUCT>
 static __device__ void consume(const fm_cuda_job &job, uint32_t ring)
 {
     struct fm_cuda_tile tile;
     struct fm_cuda_group g;
     uint32_t it = 0, consumer = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    for (uint32_t turn = 0; take_turn<PRODUCT, PAIRS>(job, ring, turn, &tile, &g); turn++) {
-        if (!PAIRS && tile.cols == 0)
+    for (uint32_t turn = 0; take_turn<PRODUCT>(job, ring, turn, &tile, &g); turn++) {
+        if (tile.cols == 0)
             continue;
-        struct work w = work_of<PRODUCT, PAIRS>(tile, g);
+        struct work w = work_of<PRODUCT>(tile, g);
         if (g.large) {
             float d[128];
-            sum_tile<T, PRODUCT, 256, false, PAIRS>(d, ring, &it, tile, w, consumer);
+            sum_tile<T, PRODUCT, 256, false>(d, ring, &it, tile, w, consumer);
             if (PRODUCT == 1)
                 store_h_large<T>(job, d, tile, g, consumer);
             else
                 store_y_large(job, d, tile, g, consumer);
         } else if (tile.rows > 16) {
-            small_tile<T, PRODUCT, 64, PAIRS>(job, ring, &it, tile, g, w, consumer);
+            small_tile<T, PRODUCT, 64>(job, ring, &it, tile, g, w, consumer);
         } else {
-            small_tile<T, PRODUCT, 16, PAIRS>(job, ring, &it, tile, g, w, consumer);
+            small_tile<T, PRODUCT, 16>(job, ring, &it, tile, g, w, consumer);
         }
     }
-}
-
-template <typename T, int PRODUCT, bool PAIRS>
-static __device__ __forceinline__ void run_block(const fm_cuda_job &job, const CUtensorMap *rows,
-                                                 const CUtensorMap *weights, uint8_t *memory)
-{
-    uint32_t ring =
-        (shared_address(memory) + FM_MAP_ATOM_BYTES - 1) & ~(uint32_t)(FM_MAP_ATOM_BYTES - 1);
-    if (threadIdx.x == 0) {
-        for (uint32_t s = 0; s < HOPPER_STAGES; s++) {
-            barrier_init(full_barrier(ring, s), 1);
-            barrier_init(empty_barrier(ring, s), (PAIRS ? 2 : 1) * HOPPER_WARPS_OF_CONSUMERS);
-        }
-        for (uint32_t turn = 0; turn < HOPPER_TURNS; turn++) {
-            barrier_init(turn_full(ring, turn), 1);
-            barrier_init(turn_empty(ring, turn), HOPPER_WARPS_OF_CONSUMERS);
-        }
-        barrier_inits_end();
-        prefetch_map(rows);
-        prefetch_map(weights);
-    }
-    if (PAIRS)
-        cluster_join(); /* nobody writes to barriers that are not yet there */
-    else
-        __syncthreads();
-    grid_wait();
-    grid_release();
-    if (threadIdx.x >= HOPPER_CONSUMERS) {
-        registers_give<40>();
-        if (threadIdx.x == HOPPER_CONSUMERS)
-            produce<PRODUCT, PAIRS>(job, rows, weights, ring);
-    } else {
-        registers_take<232>();
-        consume<T, PRODUCT, PAIRS>(job, ring);
-    }
-    if (PAIRS)
-        cluster_join(); /* nor to a block that has ended */
 }
 
 template <typename T, int PRODUCT>
@@ -436,16 +359,32 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
                    const __grid_constant__ CUtensorMap weights)
 {
     SHARED_MEMORY(memory);
-    run_block<T, PRODUCT, false>(job, &rows, &weights, memory);
-}
-
-template <typename T, int PRODUCT>
-static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(HOPPER_THREADS, 1)
-    hopper_pairs(const __grid_constant__ fm_cuda_job job, const __grid_constant__ CUtensorMap rows,
-                 const __grid_constant__ CUtensorMap weights)
-{
-    SHARED_MEMORY(memory);
-    run_block<T, PRODUCT, true>(job, &rows, &weights, memory);
+    uint32_t ring =
+        (shared_address(memory) + FM_MAP_ATOM_BYTES - 1) & ~(uint32_t)(FM_MAP_ATOM_BYTES - 1);
+    if (threadIdx.x == 0) {
+        for (uint32_t s = 0; s < HOPPER_STAGES; s++) {
+            barrier_init(full_barrier(ring, s), 1);
+            barrier_init(empty_barrier(ring, s), HOPPER_WARPS_OF_CONSUMERS);
+        }
+        for (uint32_t turn = 0; turn < HOPPER_TURNS; turn++) {
+            barrier_init(turn_full(ring, turn), 1);
+            barrier_init(turn_empty(ring, turn), HOPPER_WARPS_OF_CONSUMERS);
+        }
+        barrier_inits_end();
+        prefetch_map(&rows);
+        prefetch_map(&weights);
+    }
+    __syncthreads();
+    grid_wait();
+    grid_release();
+    if (threadIdx.x >= HOPPER_CONSUMERS) {
+        registers_give<40>();
+        if (threadIdx.x == HOPPER_CONSUMERS)
+            produce<PRODUCT>(job, &rows, &weights, ring);
+    } else {
+        registers_take<232>();
+        consume<T, PRODUCT>(job, ring);
+    }
 }
 
 #endif

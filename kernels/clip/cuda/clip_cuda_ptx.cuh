@@ -117,40 +117,17 @@ static __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t
         : "memory");
 }
 
-/* An arrival at the same barrier of block `rank` of the cluster. */
-static __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank)
-{
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
-}
-
-template <bool CLUSTER>
 static __device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity)
 {
     uint32_t done;
-    if (CLUSTER) /* others of the cluster arrive, too */
-        asm volatile("{\n"
-                     ".reg .pred done;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, done;\n"
-                     "}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    else
-        asm volatile("{\n"
-                     ".reg .pred done;\n"
-                     "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, done;\n"
-                     "}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
     return done;
 }
 
@@ -169,13 +146,12 @@ static __device__ __forceinline__ uint64_t nanoseconds()
 /* Wait until the phase of that parity has ended.  In builds for the check (FM_CLIP_WATCH) a wait of
  * two seconds says who waited for what and ends the kernel; elsewhere role, stage and step are not
  * used. */
-template <bool CLUSTER = false>
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity,
                                                     const char *role, uint32_t stage, uint32_t step)
 {
 #ifdef FM_CLIP_WATCH
     uint64_t began = nanoseconds();
-    while (!barrier_try<CLUSTER>(barrier, parity))
+    while (!barrier_try(barrier, parity))
         if (nanoseconds() - began > BARRIER_NANOSECONDS_MAX) {
             printf("hopper: block %u thread %u, %s: waits for stage %u, step %u, parity %u\n",
                    blockIdx.x, threadIdx.x, role, stage, step, parity);
@@ -183,7 +159,7 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
         }
 #else
     (void)role, (void)stage, (void)step;
-    while (!barrier_try<CLUSTER>(barrier, parity))
+    while (!barrier_try(barrier, parity))
         continue;
 #endif
 }
@@ -196,32 +172,6 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier)
                  : "memory");
-}
-
-/* copy_box to the same place in every block of `mask`, counting on the same barrier of each. */
-static __device__ __forceinline__ void copy_box_to_all(uint32_t to, const CUtensorMap *map,
-                                                       int32_t c0, int32_t c1, uint32_t barrier,
-                                                       uint16_t mask)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"(mask)
-                 : "memory");
-}
-
-static __device__ __forceinline__ uint32_t cluster_rank()
-{
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-/* All threads of the cluster; what they wrote to shared memory before is seen after. */
-static __device__ __forceinline__ void cluster_join()
-{
-    asm volatile("barrier.cluster.arrive.release;\n"
-                 "barrier.cluster.wait.acquire;" ::
-                     : "memory");
 }
 
 /*

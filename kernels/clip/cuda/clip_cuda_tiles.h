@@ -40,13 +40,9 @@
 /* Tile sizes of an implementation: rows x columns, per form. */
 struct fm_cuda_shape {
     int32_t rows[2], cols[2]; /* [0] small, [1] large */
-    int32_t ctas;             /* blocks (or pairs of blocks) that share the tiles */
+    int32_t ctas;             /* blocks that share the tiles */
     int32_t halves;           /* 1: the last round of small tiles may be cut in two */
-    int32_t pairs;            /* 1: an item is two neighbouring tiles, of two blocks */
 };
-
-/* What the two tiles of a pair read both. */
-enum fm_cuda_common { FM_CUDA_ALONE, FM_CUDA_SAME_WEIGHTS, FM_CUDA_SAME_ROWS };
 
 /* A group as the plan keeps it. */
 struct fm_cuda_group {
@@ -67,7 +63,6 @@ struct fm_cuda_tile {
     int32_t col, cols; /* first column, columns (>= 1) */
     int32_t from, to;  /* the sum: elements [from, to), from a multiple of FM_CUDA_STEP */
     int32_t split;     /* which partial result */
-    int32_t common;    /* enum fm_cuda_common */
 };
 
 FM_HD int32_t fm_cuda_ceil(int32_t a, int32_t b)
@@ -125,19 +120,13 @@ FM_HD int32_t fm_cuda_columns(int product, int32_t width, int32_t H)
     return product == 1 ? 2 * fm_cuda_padded(width) : H;
 }
 
-/* Pairs of m x n tiles: two rows of tiles and one column; of an odd last row two columns. */
-FM_HD int32_t fm_cuda_pairs(int32_t m, int32_t n)
-{
-    return m / 2 * n + m % 2 * fm_cuda_ceil(n, 2);
-}
-
-/* Tiles (or pairs of them) of a group in a product. */
+/* Tiles of a group in a product. */
 FM_HD int32_t fm_cuda_tiles(const struct fm_cuda_shape *shape, int product,
                             const struct fm_cuda_group *g, int32_t H)
 {
     int32_t m = fm_cuda_ceil(g->rows, shape->rows[g->large]);
     int32_t n = fm_cuda_ceil(fm_cuda_columns(product, g->width, H), shape->cols[g->large]);
-    return (shape->pairs ? fm_cuda_pairs(m, n) : m * n) * (product == 1 ? 1 : g->splits);
+    return m * n * (product == 1 ? 1 : g->splits);
 }
 
 /* How many of the last tiles are cut into halves: those of a last round that fill at most half of
@@ -192,7 +181,6 @@ FM_HD struct fm_cuda_tile fm_cuda_tile_of(const struct fm_cuda_shape *shape, int
     tile.col = t / m % n * breadth;
     tile.cols = fm_cuda_min(breadth, columns - tile.col);
     tile.split = t / m / n;
-    tile.common = FM_CUDA_ALONE;
     tile.from = 0;
     tile.to = H;
     if (product == 2) {
@@ -200,27 +188,6 @@ FM_HD struct fm_cuda_tile fm_cuda_tile_of(const struct fm_cuda_shape *shape, int
         tile.from = tile.split * part;
         tile.to = fm_cuda_min(tile.from + part, g->width);
     }
-    return tile;
-}
-
-/* The tile of block `rank` (0, 1) in pair number `t` of group g, counted like tiles.  Both sum over
- * the same elements.  The second of two columns may have none (cols 0). */
-FM_HD struct fm_cuda_tile fm_cuda_pair_tile(const struct fm_cuda_shape *shape, int product,
-                                            const struct fm_cuda_group *g, int32_t a, int32_t t,
-                                            int32_t rank, int32_t H)
-{
-    int32_t m = fm_cuda_ceil(g->rows, shape->rows[g->large]);
-    int32_t n = fm_cuda_ceil(fm_cuda_columns(product, g->width, H), shape->cols[g->large]);
-    int32_t each = fm_cuda_pairs(m, n), below = m / 2 * n, at = t % each;
-    int32_t row = m - 1, column = 2 * (at - below) + rank;
-    if (at < below) {
-        row = at % (m / 2) * 2 + rank;
-        column = at / (m / 2);
-    }
-    int32_t whole = (t / each * n + fm_cuda_min(column, n - 1)) * m + row;
-    struct fm_cuda_tile tile = fm_cuda_tile_of(shape, product, g, a, whole, H);
-    tile.cols = column < n ? tile.cols : 0;
-    tile.common = at < below ? FM_CUDA_SAME_WEIGHTS : FM_CUDA_SAME_ROWS;
     return tile;
 }
 
@@ -254,17 +221,6 @@ FM_HD struct fm_cuda_tile fm_cuda_take(const struct fm_cuda_shape *shape, int pr
     int32_t a = fm_cuda_find(begin, totals->groups, t);
     struct fm_cuda_tile tile = fm_cuda_tile_of(shape, product, &groups[a], a, t - begin[a], H);
     return over < 0 ? tile : fm_cuda_half(tile, shape->cols[0], over & 1);
-}
-
-/* The tile of block `rank` in work item `item` where items are pairs. */
-FM_HD struct fm_cuda_tile fm_cuda_take_pair(const struct fm_cuda_shape *shape, int product,
-                                            const struct fm_cuda_plan_totals *totals,
-                                            const struct fm_cuda_group *groups,
-                                            const int32_t *begin, int32_t item, int32_t rank,
-                                            int32_t H)
-{
-    int32_t a = fm_cuda_find(begin, totals->groups, item);
-    return fm_cuda_pair_tile(shape, product, &groups[a], a, item - begin[a], rank, H);
 }
 
 #endif
