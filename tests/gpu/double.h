@@ -15,8 +15,6 @@
  *   handles  unknown, twice destroyed or never destroyed ones are told
  *   maps     every rule of cuTensorMapEncodeTiled, alignment of the map itself too
  *   code     a kernel runs where its object has code for the device, or PTX that becomes such
- *   early    a kernel launched early finds device memory closed until it has waited; only a kernel
- *            may be in front of it
  *
  * FM_DOUBLE holds words: cc=8.0 (compute capability, 9.0), processors=N (3), memory=BYTES (2 GiB),
  * none (no driver), nocublas, notensormap, emulated (the products run as they are, too).
@@ -46,8 +44,6 @@ bool double_is_device(const void *p, size_t bytes);
 void double_open_memory(const char *who);
 void double_close_memory(void);
 int double_live_allocations(void);
-/* Close the memory to the kernel that runs, or open it again. */
-void double_let_touch(bool may);
 
 /* A word of FM_DOUBLE: the text behind "name=", "" for a bare word, NULL where it is not there. */
 const char *double_word(const char *name);
@@ -56,8 +52,6 @@ const char *double_word(const char *name);
 
 /* Put work on a stream, or into the graph that it captures; a cudaError_t. */
 int double_enqueue(void *stream, const char *what, double_work work);
-/* What was put on a stream (or into its capture) last, if that is known; "" otherwise. */
-const char *double_last(void *stream);
 /* Run all that a wait for a stream waits for (NULL: for the device). */
 void double_drain(void *stream);
 /* 0, or why a call that waits or allocates may not be made now (and the capture is broken). */
@@ -81,8 +75,6 @@ void double_fail_after(int calls);
 bool double_fails(const char *function);
 /* Calls of functions that can fail, so far. */
 int double_calls(void);
-/* The kernels that were launched since this was last asked: " NAME" each, or " early:NAME". */
-std::string double_launched(void);
 
 /* --- double_kernels.cc: everything that the emulator knows about a kernel */
 
@@ -93,8 +85,6 @@ struct double_kernel {
     /* Copy the arguments and say what a launch does. */
     double_work (*bind)(const unsigned grid[3], unsigned threads, size_t shared, void **arguments);
 };
-/* Do `work` as an early launch. */
-void double_run_early(const double_work &work);
 /* NULL: no such kernel. */
 const double_kernel *double_find_kernel(const std::string &name);
 

@@ -44,14 +44,6 @@ static void run_as(enum manner manner, const launched &l, const std::function<vo
     }
 }
 
-void double_run_early(const double_work &work)
-{
-    emu.early = true;
-    emu.memory = double_let_touch;
-    work();
-    emu.early = false;
-}
-
 /* --- what a job points to is the device's, and as large as it must be */
 
 static void demand(const void *p, size_t bytes, const char *what)

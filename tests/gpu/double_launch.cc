@@ -207,17 +207,8 @@ static bool has_code(const registered &r)
     return false;
 }
 
-static std::string launched;
-
-std::string double_launched(void)
-{
-    std::string all;
-    all.swap(launched);
-    return all;
-}
-
 static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **arguments,
-                          size_t shared, cudaStream_t stream, bool early = false)
+                          size_t shared, cudaStream_t stream)
 {
     registered *r = find(function);
     size_t threads = (size_t)block.x * block.y * block.z;
@@ -232,27 +223,7 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **ar
         double_die("%s: the emulator knows blocks of one dimension", r->kernel->name);
     unsigned sizes[3] = {grid.x, grid.y, grid.z};
     double_work work = r->kernel->bind(sizes, block.x, shared, arguments);
-    if (early)
-        work = [work]() { double_run_early(work); };
-    launched += std::string(early ? " early:" : " ") + r->kernel->name;
     return (cudaError_t)double_error(double_enqueue(stream, r->kernel->name, work));
-}
-
-/* Of the attributes, the one that is used: of devices that have it, and behind kernels alone (what
- * it means behind other work the documents leave open). */
-extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *function,
-                                           void **arguments)
-{
-    if (c->numAttrs != 1 || c->attrs[0].id != cudaLaunchAttributeProgrammaticStreamSerialization ||
-        !c->attrs[0].val.programmaticStreamSerializationAllowed)
-        double_die("an attribute of a launch that the double does not know");
-    if (capability() < 90)
-        return (cudaError_t)double_error(cudaErrorNotSupported);
-    const char *last = double_last(c->stream);
-    if (!strncmp(last, "a ", 2) || !strncmp(last, "an ", 3))
-        double_die("%s is launched early behind %s", find(function)->kernel->name, last);
-    return launch(function, c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream,
-                  true);
 }
 
 extern "C" cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block,
@@ -342,12 +313,6 @@ static int processors()
 
 /* --- the device */
 
-extern "C" cudaError_t cudaDriverGetVersion(int *version)
-{
-    const char *given = double_word("driver");
-    *version = given ? atoi(given) : CUDART_VERSION;
-    return cudaSuccess;
-}
 extern "C" cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = double_word("none") ? 0 : 1;

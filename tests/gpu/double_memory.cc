@@ -25,7 +25,6 @@ static uintptr_t arena, next;
 static std::map<uintptr_t, span> live;
 static size_t used;
 static const char *running; /* what may touch the memory now */
-static bool waits;          /* it was launched early and has not waited */
 
 void double_die(const char *format, ...)
 {
@@ -55,9 +54,6 @@ const char *double_word(const char *name)
 static void on_fault(int, siginfo_t *info, void *)
 {
     uintptr_t at = (uintptr_t)info->si_addr;
-    if (waits)
-        double_die("%s was launched early and touches %p before it has waited", running,
-                   info->si_addr);
     if (at >= arena && at < arena + arena_bytes)
         double_die("%s touches %p, %s", running ? running : "the host", info->si_addr,
                    running ? "which no live allocation holds" : "device memory");
@@ -107,13 +103,6 @@ void double_close_memory(void)
     for (const auto &at : live)
         protect(at.second, PROT_NONE);
     running = nullptr;
-}
-
-void double_let_touch(bool may)
-{
-    waits = !may;
-    for (const auto &at : live)
-        protect(at.second, may ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 bool double_is_device(const void *p, size_t bytes)

@@ -139,14 +139,6 @@ int double_enqueue(void *stream, const char *what, double_work work)
     return cudaSuccess;
 }
 
-const char *double_last(void *stream)
-{
-    CUstream_st *s = known((cudaStream_t)stream);
-    if (s->into)
-        return s->into->pieces.empty() ? "" : s->into->pieces.back().what;
-    return s->queue.empty() ? "" : s->queue.back().what;
-}
-
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     if (double_fails("cudaStreamCreate"))

@@ -197,15 +197,15 @@ static void maps_want_alignment()
     report(good, "layers are prepared wherever the heap puts them");
 }
 
-/* What became of a layer under a FM_DOUBLE: fm_clip_name of the best path, or the refusal; and the
- * kernels of a call.  In a process of its own, since what was found of a driver is kept. */
+/* What became of a layer under a FM_DOUBLE: fm_clip_name of the best path, or the refusal.  In a
+ * process of its own, since what was found of a driver is kept. */
 struct chosen {
-    char name[200], kernels[1000];
+    char name[200];
 };
 
 static chosen best(const char *words, int shift)
 {
-    chosen c = {"no answer", ""};
+    chosen c = {"no answer"};
     int ends[2];
     fflush(stdout);
     if (pipe(ends))
@@ -216,12 +216,10 @@ static chosen best(const char *words, int shift)
         struct fm_clip *clip = nullptr;
         struct fm_clip_error error = {};
         int32_t code = fm_clip_prepare(&clip, &in.layer, &error);
-        double_launched();
         if (code == FM_CLIP_OK)
             code = fm_clip_forward(clip, &in.call, &error);
         snprintf(c.name, sizeof c.name, "%.150s",
                  code == FM_CLIP_OK ? fm_clip_name(clip) : error.text);
-        snprintf(c.kernels, sizeof c.kernels, "%s", double_launched().c_str());
         _exit(write(ends[1], &c, sizeof c) != sizeof c);
     }
     close(ends[1]);
@@ -245,10 +243,9 @@ static void the_best_path_that_serves_is_taken()
                 {"", "cuda plain bf16", 1}};
     for (const auto &row : rows) {
         chosen c = best(row.words, row.shift);
-        bool plain = !strstr(c.kernels, "early:");
-        report(!strcmp(c.name, row.name) && plain,
+        report(!strcmp(c.name, row.name),
                std::string("best with \"") + row.words + "\"" + (row.shift ? ", shifted" : ""),
-               plain ? c.name : c.kernels);
+               c.name);
     }
     chosen old = best("cc=7.5", 0);
     report(strstr(old.name, "7.5"), "an old device is refused", old.name);
@@ -395,55 +392,15 @@ static void failures_are_seen()
            (std::to_string(double_dirty_at_clock()) + " bytes").c_str());
 }
 
-/* The form of the Hopper path that must be asked for: where a device or driver has none, the one
- * without serves.  Before this process has prepared a layer: what it found of a driver would be
- * found in those of best, too. */
-static void forms_are_chosen()
-{
-    static const struct {
-        const char *words, *name, *kernel;
-    } rows[] = {{"", "cuda hopper bf16", " early:hopper_product<"},
-                {"driver=12020", "cuda hopper bf16", " hopper_product<"},
-                {"cc=8.0", "cuda mma bf16", " mma_product<"},
-                {"notensormap", "cuda mma bf16", " mma_product<"}};
-    setenv("FM_CLIP_CUDA_EARLY", "1", 1);
-    for (const auto &row : rows) {
-        chosen c = best(row.words, 0);
-        report(!strcmp(c.name, row.name) && strstr(c.kernels, row.kernel),
-               std::string("asked for early launches, with \"") + row.words + "\"",
-               strstr(c.kernels, row.kernel) ? c.name : c.kernels);
-    }
-    unsetenv("FM_CLIP_CUDA_EARLY");
-}
-
-/* Only a kernel may be in front of an early launch. */
-static void forms_fail_well()
-{
-    inputs in;
-    setenv("FM_CLIP_CUDA_EARLY", "1", 1);
-    fails_well("a call by hopper, launched early", [&]() { return run_clip(in, FM_CLIP_HOPPER); });
-    unsetenv("FM_CLIP_CUDA_EARLY");
-    dies("an early launch behind a memset", [&]() {
-        cudaStream_t stream;
-        struct fm_cuda_job job = {};
-        cudaStreamCreate(&stream);
-        job.type = FM_CLIP_BF16, job.slots = 1, job.early = 1;
-        cudaMemsetAsync(in.call.out, 0, 1, stream);
-        fm_clip_cuda_gather(&job, stream);
-    });
-}
-
 int main(void)
 {
     memory_is_strict();
     captures_are_strict();
     the_best_path_that_serves_is_taken();
-    forms_are_chosen();
     maps_want_alignment();
     baselines_are_not_captured();
     nothing_is_left_on_the_default_stream();
     failures_are_seen();
-    forms_fail_well();
     printf("%d failures\n", failures);
     return failures != 0;
 }

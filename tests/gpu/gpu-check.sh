@@ -14,8 +14,6 @@
 #   model      the modelling file of exports on CUDA tensors
 #   torch      errors beside PyTorch's own
 #   quick      a bench of minutes, with the shares that are wanted, beside PyTorch and Triton
-#   forms      tiny, replays and that bench on the form of the Hopper path that must be asked for:
-#              kernels launched early; its failures are shown and not counted
 #   profile    two shapes under ncu
 #   baselines  the bench's baselines at odd sizes, last of what may fail on cuBLAS
 #   memcheck   tiny and small under compute-sanitizer
@@ -42,7 +40,7 @@ BUILD=${BUILD:-build}
 out=${OUT:-$BUILD/gpu-check}
 double=${FM_GPU_DOUBLE:-}
 bad=0
-all="host probes small replays edges model torch quick forms profile baselines memcheck"
+all="host probes small replays edges model torch quick profile baselines memcheck"
 parts=${*:-$all}
 
 # What runs: its name, the part that it is of (- where that is all), its limit in 600 seconds.
@@ -60,12 +58,9 @@ model model 36
 torch torch 30
 quick quick 26
 rivals quick 24
-early forms 8
-again forms 12
-forms forms 24
 profile profile 24
 baselines baselines 18
-memcheck memcheck 82
+memcheck memcheck 64
 racecheck memcheck 20
 synccheck memcheck 20
 real real 300
@@ -164,13 +159,6 @@ checker() {
     return 0
 }
 
-# trial FORM...: a checker whose failure on a GPU is no fault of what is used there by default
-trial() {
-    local before=$bad
-    checker "$@"
-    [ -n "$double" ] || bad=$before
-}
-
 # --- build: the objects that ship, and the checker
 
 if ! command -v "${NVCC:-nvcc}" >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
@@ -221,8 +209,8 @@ esac
 
 # --- what does, in the order in which a fault is cheapest to find
 
-replays=2000 amount=quick forms=forms
-[ -z "$double" ] || replays=15 amount=tiny forms=tiny-forms
+replays=2000 amount=quick
+[ -z "$double" ] || replays=15 amount=tiny
 python=$(command -v python3)
 
 python_run() { # python_run NAME SCRIPT ARGUMENTS...
@@ -249,11 +237,6 @@ fi
 if wants quick; then
     checker quick bench "$out/quick.json" $amount
     python_run rivals tests/gpu/gpu_rivals.py "$out/quick.json" "$out/rivals.json"
-fi
-if wants forms; then
-    FM_CLIP_CUDA_EARLY=1 trial early tiny
-    FM_CLIP_CUDA_EARLY=1 trial again replays $((replays / 4))
-    trial forms bench "$out/forms.json" $forms
 fi
 if wants profile && [ -z "$double" ]; then
     ncu=$(command -v ncu /usr/local/cuda/bin/ncu | head -n 1)

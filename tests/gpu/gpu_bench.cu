@@ -9,27 +9,13 @@
 #include "kernels/clip/clip_gpu.h"
 #include "kernels/clip/cuda/clip_cuda.h"
 
-/* The last is the form of the Hopper path that must be asked for (clip_cuda.h). */
 static const struct implementation {
     int path;
     const char *name;
-    bool early;
-} kernels[] = {{FM_CLIP_NAIVE, "naive", false},
-               {FM_CLIP_BUCKET, "bucket", false},
-               {FM_CLIP_MMA, "mma", false},
-               {FM_CLIP_HOPPER, "hopper", false},
-               {FM_CLIP_HOPPER, "early", true}};
-
-/* fm_clip_prepare in that form. */
-static int32_t prepare_form(struct fm_clip **clip, const struct fm_clip_layer *layer,
-                            const implementation &form, struct fm_clip_error *error)
-{
-    if (form.early)
-        setenv("FM_CLIP_CUDA_EARLY", "1", 1);
-    int32_t code = fm_clip_prepare(clip, layer, error);
-    unsetenv("FM_CLIP_CUDA_EARLY");
-    return code;
-}
+} kernels[] = {{FM_CLIP_NAIVE, "naive"},
+               {FM_CLIP_BUCKET, "bucket"},
+               {FM_CLIP_MMA, "mma"},
+               {FM_CLIP_HOPPER, "hopper"}};
 
 struct shape {
     const char *name;
@@ -42,30 +28,27 @@ static const shape shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                                {"phi-3.5-moe", 4096, 6400, 16, 2}};
 static const shape tiny = {"tiny", 136, 200, 8, 2};
 
-/* What is measured: all of it, a quick look, or as little as says that the bench itself works.  The
- * forms that must be asked for are measured apart: one that hangs takes nothing else along. */
+/* What is measured: all of it, a quick look, or as little as says that the bench itself works. */
 struct plan {
     std::vector<shape> shapes;
     std::vector<int> tokens, budgets; /* budgets: rows of `shares` */
     std::vector<int> paths;
     int rounds;
-    bool forms;
 };
 
 static plan plan_of(const std::string &which)
 {
     const std::vector<int> every = {FM_CLIP_NAIVE, FM_CLIP_BUCKET, FM_CLIP_MMA, FM_CLIP_HOPPER};
-    if (which == "tiny" || which == "tiny-forms")
-        return {{tiny}, {3, 70}, {0, 3}, every, 2, which == "tiny-forms"};
+    if (which == "tiny")
+        return {{tiny}, {3, 70}, {0, 3}, every, 2};
     const std::vector<int> fused = {FM_CLIP_HOPPER, FM_CLIP_MMA};
-    if (which == "quick" || which == "forms")
-        return {{shapes[0]}, {16, 64, 256, 4096}, {0, 2, 3}, fused, 9, which == "forms"};
+    if (which == "quick")
+        return {{shapes[0]}, {16, 64, 256, 4096}, {0, 2, 3}, fused, 9};
     return {{shapes, shapes + sizeof shapes / sizeof *shapes},
             {1, 16, 64, 256, 1024, 4096},
             {0, 1, 2, 3},
             every,
-            15,
-            false};
+            15};
 }
 
 /* Widths of the budgets 0, 0.2, 0.4, 0.6: shares of eight experts, mixed as learned masks are. */
@@ -140,13 +123,13 @@ static measured costs(const test_layer &l, const test_call &c, int32_t b)
 }
 
 /* Median seconds of one implementation, or 0 and why it did not run. */
-static double time_of(const test_layer &l, const test_call &c, const implementation &form,
-                      int rounds, std::string *why)
+static double time_of(const test_layer &l, const test_call &c, int path, int rounds,
+                      std::string *why)
 {
-    struct fm_clip_layer given = l.given(form.path);
+    struct fm_clip_layer given = l.given(path);
     struct fm_clip *clip = nullptr;
     struct fm_clip_error error = {};
-    if (prepare_form(&clip, &given, form, &error) != FM_CLIP_OK) {
+    if (fm_clip_prepare(&clip, &given, &error) != FM_CLIP_OK) {
         *why = error.text;
         return 0;
     }
@@ -158,7 +141,7 @@ static double time_of(const test_layer &l, const test_call &c, const implementat
     double seconds = 0;
     if (code != FM_CLIP_OK) {
         *why = error.text;
-    } else if (is_baseline(form.path)) {
+    } else if (is_baseline(path)) {
         seconds = seconds_of([&]() { fm_clip_forward(clip, &call, &error); }, rounds);
     } else {
         cudaGraph_t graph;
@@ -189,8 +172,7 @@ static std::vector<measured> measure(const shape &m, const plan &todo, const lim
         test_call c(l, N, m.K, 0);
         for (const implementation &kernel : kernels)
             for (int32_t b : todo.budgets) {
-                if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path) ||
-                    kernel.early != todo.forms)
+                if (!std::count(todo.paths.begin(), todo.paths.end(), kernel.path))
                     continue;
                 std::string why;
                 l.set_budget(b);
@@ -199,7 +181,7 @@ static std::vector<measured> measure(const shape &m, const plan &todo, const lim
                 row.kernel = kernel.name;
                 row.ideal =
                     std::max(row.bytes / lim.bandwidth, lim.peak > 0 ? row.flops / lim.peak : 0);
-                row.seconds = time_of(l, c, kernel, todo.rounds, &why);
+                row.seconds = time_of(l, c, kernel.path, todo.rounds, &why);
                 if (row.seconds > 0) {
                     rows.push_back(row);
                     printf("  %s, %d tokens, budget %.3f, %s: %.1f us\n", m.name, N, row.budget,
@@ -242,7 +224,7 @@ static void show(const std::vector<measured> &rows, FILE *json)
     }
 }
 
-/* What is wanted of the best path, in each of its forms: up to 256 tokens 0.9 of the bandwidth that
+/* What is wanted of the best path: up to 256 tokens 0.9 of the bandwidth that
  * a kernel reads with, at 4096 tokens 0.76 of cuBLAS. */
 static void show_goals(const std::vector<measured> &rows, const limits &lim)
 {

@@ -11,7 +11,7 @@
  *   gpu_check edges           canaries, one token, one slot, a layer of more than 2^31 numbers
  *   gpu_check baselines       the same small cases on the bench's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
- *   gpu_check bench FILE all|quick|tiny|forms|tiny-forms
+ *   gpu_check bench FILE all|quick|tiny
  *                             times and limits to FILE as JSON, and a table
  *   gpu_check profile         a few runs of two shapes, for a profiler
  *
@@ -497,7 +497,7 @@ static int run_part(const std::string &mode, const char *word)
         real_sizes();
     else {
         fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|"
-                        "baselines|real|bench FILE all|quick|tiny|forms|tiny-forms|profile\n");
+                        "baselines|real|bench FILE all|quick|tiny|profile\n");
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);

@@ -299,8 +299,7 @@ void check_probes();             /* gpu_probe.cu */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
 
-/* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick", "tiny"; or of
- * the forms that must be asked for "forms", "tiny-forms". */
+/* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick", "tiny". */
 int run_bench(const char *json_file, const char *which);
 /* A few runs of two shapes, for a profiler. */
 int run_profile();

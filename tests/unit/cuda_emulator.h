@@ -6,10 +6,9 @@
  *
  * Strict: copies land as late, and matrix products read as late, as the program allows (or early:
  * by chance, from emu.chance on), threads run in random order, and a block in which nothing can go
- * on is a deadlock and aborts.  A kernel that is launched early (emu.early) finds the device's
- * memory closed until nothing of its block can go on without it: grid_wait is the only way.  What
- * products add up comes to the program's numbers at products_fence alone, and only where nothing is
- * under way any more: a compiler may have read them before.
+ * on is a deadlock and aborts.  What products add up comes to the program's numbers only at
+ * products_fence, and only where nothing is under way any more: a compiler may have read them
+ * before.
  *
  * What ordinary stores wrote to shared memory is closed to matrix products until the thread that
  * stored it has fenced it.
@@ -208,10 +207,7 @@ struct emu_machine {
     std::vector<std::function<void()>> flying; /* bulk copies under way */
     uint64_t chance = 1;
     bool moved;
-    bool apart;                       /* emu_launch_apart */
-    bool early;                       /* the next launch is an early one */
-    bool open;                        /* grid_wait lets threads through */
-    std::function<void(bool)> memory; /* open or close what a grid in front may still write */
+    bool apart; /* emu_launch_apart */
 };
 inline emu_machine emu;
 
@@ -262,20 +258,6 @@ inline void emu_land(bool all)
     }
 }
 
-/* What a grid in front may still write, closed or open. */
-inline void emu_close()
-{
-    emu.open = !emu.early;
-    if (emu.early)
-        emu.memory(false);
-}
-inline void emu_open()
-{
-    emu.open = true;
-    emu.memory(true);
-    emu.moved = true;
-}
-
 #define EMU_STACK (64u << 10)
 
 /* Let a thread run until it yields. */
@@ -308,15 +290,13 @@ inline void emu_run_block()
             emu_thread &t = emu.threads[(i * 97 + turn) % threads];
             if (t.done)
                 continue;
-            if (emu.open && lazy >> t.index / 32 % 64 & 1)
+            if (lazy >> t.index / 32 % 64 & 1)
                 emu.moved = true;
             else
                 emu_resume(t);
             left += !t.done;
         }
         emu_land(!emu.moved);
-        if (!emu.moved && left > 0 && !emu.open)
-            emu_open();
         if (!emu.moved && left > 0)
             emu_stop("a deadlock");
     }
@@ -355,12 +335,9 @@ inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
     emu.block_dim = {threads, 1, 1};
     for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
         emu_gather(i, shared_bytes);
-        emu_close();
         emu_run_block();
         if (!emu.flying.empty())
             emu_stop("it ended with copies under way");
-        if (!emu.open)
-            emu_stop("it was launched early and never waited");
     }
 }
 
@@ -373,14 +350,11 @@ inline void emu_launch_apart(emu_dim blocks, unsigned threads, std::function<voi
     emu.block_dim.x = threads;
     emu.now = &emu.threads[0];
     emu.apart = true;
-    emu_close();
     for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
         emu.block.at = emu_block_at(i);
         for (emu.now->index = 0; emu.now->index < threads; emu.now->index++)
             kernel();
     }
-    if (!emu.open)
-        emu_stop("it was launched early and never waited");
     emu.apart = false;
 }
 

@@ -207,17 +207,6 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity, const char *, uint32
         emu_yield();
 }
 
-inline void grid_wait()
-{
-    if (emu.apart && !emu.open)
-        emu_open();
-    while (!emu.open)
-        emu_yield();
-}
-inline void grid_release()
-{
-}
-
 /* Numbers past the tensor are zeros, and the barrier counts the whole box all the same. */
 inline void copy_box(uint32_t to, const CUtensorMap *map, int32_t c0, int32_t c1, uint32_t barrier)
 {

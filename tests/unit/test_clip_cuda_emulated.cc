@@ -8,8 +8,6 @@
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
-#include <sys/mman.h>
-
 #include "kernels/clip/cuda/clip_cuda_hopper.cuh"
 #include "kernels/clip/cuda/clip_cuda_mma.cuh"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"
@@ -159,32 +157,8 @@ static std::vector<double> reference(const layer &l, const call &c, const data &
     return out;
 }
 
-/* Tiles are dealt out beforehand, or taken from a counter; every kernel is launched early. */
+/* Tiles are dealt out beforehand, or taken from a counter. */
 static int32_t simple;
-
-/* A workspace in pages of its own, closed to a kernel that has not waited. */
-class workspace_pages
-{
-    size_t bytes;
-
-  public:
-    uint8_t *p;
-    explicit workspace_pages(uint64_t wanted) : bytes((wanted + 4095) / 4096 * 4096)
-    {
-        p = (uint8_t *)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                            0);
-        if (p == MAP_FAILED)
-            abort();
-        memset(p, 0xff, bytes);
-        emu.memory = [this](bool open) {
-            mprotect(p, bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
-        };
-    }
-    ~workspace_pages()
-    {
-        munmap(p, bytes);
-    }
-};
 
 static const emu_dim one_block = {1, 1, 1};
 
@@ -274,8 +248,8 @@ static int32_t run_call(path p, const layer &l, const call &c, data &d)
     job.ids_type = c.ids_type;
     job.K = c.K;
     uint64_t bytes = fm_cuda_job_carve(&job, nullptr, (int64_t)c.chunk * c.K, cap_max, size);
-    workspace_pages workspace(bytes);
-    fm_cuda_job_carve(&job, workspace.p, (int64_t)c.chunk * c.K, cap_max, size);
+    std::vector<uint8_t> workspace(bytes, 0xff);
+    fm_cuda_job_carve(&job, workspace.data(), (int64_t)c.chunk * c.K, cap_max, size);
     bool whole = c.chunk >= c.N;
     for (int first = 0; first < c.N; first += c.chunk) {
         job.ids = c.ids_type == FM_CLIP_I64 ? (const void *)(c.ids.data() + first * c.K)
@@ -560,9 +534,6 @@ int main(void)
     simple = 1;
     all_forms(HOPPER, "hopper f16, its simple form", FM_CLIP_F16, true);
     simple = 0;
-    emu.early = true;
-    all_forms(HOPPER, "hopper bf16, launched early", FM_CLIP_BF16, true);
-    emu.early = false;
     long_sums(MMA, "mma bf16");
     long_sums(HOPPER, "hopper bf16");
     printf("%d runs, %d failures\n", runs, failures);

@@ -1,11 +1,10 @@
 /*
- * The emulator of tests/unit/cuda_emulator.h is strict where kernels are launched early, copies
- * land, or products read what was stored: what a GPU would only sometimes punish ends
+ * The emulator of tests/unit/cuda_emulator.h is strict where copies land and where products
+ * read what was stored: what a GPU would only sometimes punish ends
  * the program.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,21 +30,6 @@ static void dies(const char *what, std::function<void()> wrong)
 
 static void the_emulator_is_strict()
 {
-    static uint8_t *page =
-        (uint8_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    emu.memory = [](bool open) { mprotect(page, 4096, open ? PROT_READ | PROT_WRITE : PROT_NONE); };
-    dies("a read before the wait of an early launch", []() {
-        emu.early = true;
-        emu_launch(one_block, 32, 0, []() {
-            volatile uint8_t first = page[0];
-            (void)first;
-            grid_wait();
-        });
-    });
-    dies("an early launch that never waits", []() {
-        emu.early = true;
-        emu_launch(one_block, 32, 0, []() {});
-    });
     dies("an arrival at a barrier that is not there",
          []() { emu_launch(one_block, 32, 2048, []() { barrier_arrive(EMU_BASE + 1024); }); });
     static std::vector<uint16_t> numbers(64 * 64, 0x3f80);

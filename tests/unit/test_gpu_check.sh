@@ -62,7 +62,7 @@ hangs() {
     check_fake 12 'probes|tiny|small|replays|edges|bench|baselines'
     [ $? = 1 ] || bad=1
     took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
-    for name in probes tiny small simple replays edges quick early again forms baselines; do
+    for name in probes tiny small simple replays edges quick baselines; do
         grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not told of"
     done >"$scratch/untold"
     # at this scale what it costs to begin a process may be more than a limit; the last one must begin
@@ -80,7 +80,7 @@ plans() {
     plan=$(bash tests/gpu/gpu-check.sh plan)
     if ! awk '$2 != "real" && $2 != "bench" { sum += $3 } END { exit !(NR > 20 && sum <= 600) }' <<<"$plan" ||
         [ "$(awk '$2 != "-" { print $2 }' <<<"$plan" | uniq | tr '\n' ' ')" != \
-            "host probes small replays edges model torch quick forms profile baselines memcheck real bench " ]; then
+            "host probes small replays edges model torch quick profile baselines memcheck real bench " ]; then
         echo "FAIL the plan of the check:"
         echo "$plan"
         bad=1
@@ -108,7 +108,7 @@ plans
 hangs
 ships
 emulated tiny
-FM_CLIP_CUDA_EARLY=1 emulated replays 1
+emulated replays 1
 FM_GPU_DOUBLE=1 OUT=$scratch BUILD=$BUILD bash tests/gpu/gpu-check.sh || bad=1
 # `small` is what memcheck runs, which is slow: it leaves the baselines out
 grep -q 'naive 0, bucket 0' "$scratch/small.log" || {

@@ -18,24 +18,6 @@ int32_t fm_clip_cuda_fail(struct fm_clip_error *error, cudaError_t code, const c
                         "%s: %s", what, cudaGetErrorString(code));
 }
 
-cudaError_t fm_clip_cuda_launch(const void *kernel, dim3 grid, unsigned threads, size_t shared,
-                                void **arguments, bool early, cudaStream_t stream)
-{
-    if (!early)
-        return cudaLaunchKernel(kernel, grid, dim3(threads), arguments, shared, stream);
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, kernel, arguments);
-}
-
 /* The layer's device is current in here, the caller's again afterwards. */
 class on_device
 {
@@ -219,13 +201,6 @@ static void cuda_release(struct fm_clip *clip)
     free(layer);
 }
 
-/* Graphs take early launches from CUDA 12.3 on. */
-static bool can_launch_early()
-{
-    int driver = 0;
-    return cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030;
-}
-
 /* Zeros but for `given`; tensor maps want more than malloc's alignment. */
 static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
 {
@@ -236,7 +211,6 @@ static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
         memset((void *)layer, 0, bytes);
         layer->given = *given;
         layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
-        layer->early = getenv("FM_CLIP_CUDA_EARLY") && can_launch_early();
     }
     return layer;
 }
@@ -293,7 +267,6 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.type = given->type;
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = layer->shape;
-    job.early = layer->early && layer->path == FM_CLIP_HOPPER;
     job.parts = !layer->simple; /* as many as the slots of a chunk want */
     job.simple = layer->simple;
     job.hidden_stride = call->hidden_stride;

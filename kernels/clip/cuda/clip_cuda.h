@@ -32,17 +32,10 @@ struct fm_clip_cuda_layer {
     int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
     bool simple; /* the simpler of two forms, where there are two: FM_CLIP_CUDA_SIMPLE is set */
-    /* A further form of the Hopper path, off by default: no GPU has run it yet. */
-    bool early; /* FM_CLIP_CUDA_EARLY is set: kernels are launched early */
     struct fm_cuda_shape shape;
     CUtensorMap gate_up, down; /* HOPPER */
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */
 };
-
-/* Launch a kernel.  early: it may begin before the kernel in front of it on the stream has ended,
- * and waits by itself (grid_wait); nothing but a kernel may be in front. */
-cudaError_t fm_clip_cuda_launch(const void *kernel, dim3 grid, unsigned threads, size_t shared,
-                                void **arguments, bool early, cudaStream_t stream);
 
 /* Routing: ids -> plan; `whole` where the chunk is the whole call.  Otherwise counts_call holds the
  * call's rows (fm_clip_cuda_count_call). */

@@ -86,8 +86,8 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
                                 columns[p]);
         void *arguments[] = {(void *)job, &rows, (void *)weights[p]};
         cudaError_t code =
-            fm_clip_cuda_launch(kernel_of(job->type, p + 1), dim3((unsigned)job->shape.ctas),
-                                HOPPER_THREADS, HOPPER_BYTES, arguments, job->early, stream);
+            cudaLaunchKernel(kernel_of(job->type, p + 1), dim3((unsigned)job->shape.ctas),
+                             dim3(HOPPER_THREADS), arguments, HOPPER_BYTES, stream);
         if (code != cudaSuccess)
             return fm_clip_cuda_fail(error, code, "launch of a hopper kernel");
     }

@@ -17,8 +17,6 @@
  * job.simple tiles are dealt out beforehand, round by round.)  Who computes a tile changes no bit
  * of it.  Weights that one tile alone reads, those of the small form, leave the cache first.
  *
- * Launched early, a block makes its barriers ready while the grid before still runs.
- *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
  * 1 drops their columns where it stores; product 2, whose sum they would enter, overwrites them
  * with zeros in shared memory first.  So no number at or past the width enters a result, NaN or
@@ -375,8 +373,6 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
         prefetch_map(&weights);
     }
     __syncthreads();
-    grid_wait();
-    grid_release();
     if (threadIdx.x >= HOPPER_CONSUMERS) {
         registers_give<40>();
         if (threadIdx.x == HOPPER_CONSUMERS)

@@ -23,7 +23,6 @@ struct fm_cuda_job {
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
     int32_t parts;           /* of the routing (fm_cuda_parts), or 0: its simpler form */
     int32_t simple;          /* 1: tiles are dealt out beforehand, copies have no hints */
-    int32_t early;           /* 1: a kernel may come to the device before the one in front ends */
     struct fm_cuda_shape shape;
     /* the call, its pointers moved to the chunk's first token */
     const void *hidden, *ids;

@@ -174,25 +174,6 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
-/*
- * A grid that is launched early comes to the device before the grids in front of it have ended:
- * until grid_wait it may touch nothing of theirs.  grid_release lets the next one come.  Both do
- * nothing in other launches, and before sm_90.
- */
-static __device__ __forceinline__ void grid_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void grid_release()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /* What leaves the L2 cache first: for bytes that are read once. */
 static __device__ __forceinline__ uint64_t policy_once()
 {

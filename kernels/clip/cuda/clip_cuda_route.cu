@@ -9,19 +9,6 @@
 #define ONE_BLOCK_SLOTS 2048
 #define ONE_BLOCK_EXPERTS 4096
 
-template <typename T> struct same {
-    typedef T type;
-};
-
-/* kernel<<<grid, threads>>>(given...), early or not. */
-template <typename... P>
-static cudaError_t launch(void (*kernel)(P...), bool early, dim3 grid, unsigned threads,
-                          cudaStream_t stream, const typename same<P>::type &...given)
-{
-    void *arguments[] = {(void *)&given...};
-    return fm_clip_cuda_launch((const void *)kernel, grid, threads, 0, arguments, early, stream);
-}
-
 static unsigned blocks_for(int64_t items, int per_block, unsigned most)
 {
     int64_t n = (items + per_block - 1) / per_block;
@@ -45,32 +32,27 @@ cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *given, bool whole, cuda
     if (whole)
         job.counts_call = job.counts;
     if (whole && job.slots <= ONE_BLOCK_SLOTS && job.E <= ONE_BLOCK_EXPERTS) {
-        return launch(route_one, false, 1, ROUTE_BLOCK, stream, job);
+        route_one<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+        return cudaGetLastError();
     }
     cudaError_t code = cudaMemsetAsync(job.counts, 0, (size_t)job.E * sizeof(int32_t), stream);
     if (code != cudaSuccess)
         return code;
     job.parts = job.parts > 0 ? fm_cuda_parts(job.slots, job.E) : 0;
     unsigned experts = blocks_for(job.E, 8, 8192), parts = blocks_for(job.parts, 8, 8192);
-    /* the first of these has a memset in front of it */
-    bool early = job.early;
     if (job.parts > 0) {
-        code = launch(route_count_parts, false, parts, 256, stream, job);
-        if (code == cudaSuccess)
-            code = launch(route_part_offsets, early, 1, ROUTE_BLOCK, stream, job);
-        if (code == cudaSuccess)
-            code = launch(route_seat_parts, early, parts, 256, stream, job);
-        if (code == cudaSuccess)
-            code = launch(route_close, early, experts, 256, stream, job);
+        route_count_parts<<<parts, 256, 0, stream>>>(job);
+        route_part_offsets<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+        route_seat_parts<<<parts, 256, 0, stream>>>(job);
+        route_close<<<experts, 256, 0, stream>>>(job);
     } else {
-        code = launch(route_count, false, blocks_for(job.slots, 256, 4096), 256, stream, job,
-                      job.slots, job.counts, 1);
-        if (code == cudaSuccess)
-            code = launch(route_offsets, early, 1, 32, stream, job);
-        if (code == cudaSuccess)
-            code = launch(route_place, early, experts, 256, stream, job);
+        route_count<<<blocks_for(job.slots, 256, 4096), 256, 0, stream>>>(job, job.slots,
+                                                                          job.counts, 1);
+        route_offsets<<<1, 32, 0, stream>>>(job);
+        route_place<<<experts, 256, 0, stream>>>(job);
     }
-    return code == cudaSuccess ? launch(route_plan, early, 1, ROUTE_BLOCK, stream, job) : code;
+    route_plan<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+    return cudaGetLastError();
 }
 
 cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream)
@@ -79,13 +61,12 @@ cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stre
     int64_t stride = job->hidden_stride * bytes;
     unsigned blocks = blocks_for(job->slots, 1, 65536);
     if (row % 16 == 0 && stride % 16 == 0 && (uintptr_t)job->hidden % 16 == 0)
-        return launch(gather_rows<uint4>, job->early, blocks, 256, stream, *job, row / 16,
-                      stride / 16);
-    if (bytes == 4)
-        return launch(gather_rows<uint32_t>, job->early, blocks, 256, stream, *job, job->H,
-                      job->hidden_stride);
-    return launch(gather_rows<uint16_t>, job->early, blocks, 256, stream, *job, job->H,
-                  job->hidden_stride);
+        gather_rows<uint4><<<blocks, 256, 0, stream>>>(*job, row / 16, stride / 16);
+    else if (bytes == 4)
+        gather_rows<uint32_t><<<blocks, 256, 0, stream>>>(*job, job->H, job->hidden_stride);
+    else
+        gather_rows<uint16_t><<<blocks, 256, 0, stream>>>(*job, job->H, job->hidden_stride);
+    return cudaGetLastError();
 }
 
 template <typename T>
@@ -94,8 +75,11 @@ static cudaError_t combine_as(const struct fm_cuda_job *job, cudaStream_t stream
     bool wide =
         job->H % 4 == 0 && job->out_stride % 4 == 0 && (uintptr_t)job->out % (4 * sizeof(T)) == 0;
     dim3 grid(blocks_for(job->n, 1, 65536), blocks_for(job->H, wide ? 1024 : 256, 65535));
-    return wide ? launch(combine_rows<T, 4>, job->early, grid, 256, stream, *job)
-                : launch(combine_rows<T, 1>, job->early, grid, 256, stream, *job);
+    if (wide)
+        combine_rows<T, 4><<<grid, 256, 0, stream>>>(*job);
+    else
+        combine_rows<T, 1><<<grid, 256, 0, stream>>>(*job);
+    return cudaGetLastError();
 }
 
 cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream)

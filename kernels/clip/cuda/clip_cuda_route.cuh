@@ -10,13 +10,6 @@
 
 #define ROUTE_BLOCK 1024
 
-/* First of all in every kernel here: each may be launched early. */
-static __device__ __forceinline__ void begin_grid()
-{
-    grid_wait();
-    grid_release();
-}
-
 static __device__ struct fm_cuda_team block_team()
 {
     return {(int32_t)threadIdx.x, (int32_t)blockDim.x, (int32_t)threadIdx.x % 32, 32};
@@ -33,7 +26,6 @@ static __device__ struct fm_cuda_team grid_team()
 static __global__ void __launch_bounds__(ROUTE_BLOCK)
     route_one(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     struct fm_cuda_team team = block_team();
     for (int32_t e = team.thread; e < job.E; e += team.threads)
         job.counts[e] = 0;
@@ -52,19 +44,16 @@ static __global__ void __launch_bounds__(ROUTE_BLOCK)
 static __global__ void __launch_bounds__(256)
     route_count(const __grid_constant__ fm_cuda_job job, int64_t slots, int32_t *counts, int keep)
 {
-    begin_grid();
     fm_cuda_count(&job, grid_team(), slots, counts, keep);
 }
 
 static __global__ void __launch_bounds__(32) route_offsets(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     fm_cuda_sums(job.offsets, job.counts, job.E, block_team());
 }
 
 static __global__ void __launch_bounds__(256) route_place(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     struct fm_cuda_team team = grid_team();
     for (int32_t e = team.thread / 32; e < job.E; e += team.threads / 32)
         fm_cuda_place(&job, e, team);
@@ -74,7 +63,6 @@ static __global__ void __launch_bounds__(256) route_place(const __grid_constant_
 static __global__ void __launch_bounds__(256, 2)
     route_count_parts(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     struct fm_cuda_team team = grid_team();
     for (int32_t part = team.thread / 32; part < job.parts; part += team.threads / 32)
         fm_cuda_count_part(&job, part, team);
@@ -83,7 +71,6 @@ static __global__ void __launch_bounds__(256, 2)
 static __global__ void __launch_bounds__(ROUTE_BLOCK)
     route_part_offsets(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     struct fm_cuda_team team = block_team();
     if (team.thread < 32)
         fm_cuda_sums(job.offsets, job.counts, job.E, team);
@@ -95,7 +82,6 @@ static __global__ void __launch_bounds__(ROUTE_BLOCK)
 static __global__ void __launch_bounds__(256)
     route_seat_parts(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     struct fm_cuda_team team = grid_team();
     for (int32_t part = team.thread / 32; part < job.parts; part += team.threads / 32)
         fm_cuda_seat_part(&job, part, team);
@@ -103,7 +89,6 @@ static __global__ void __launch_bounds__(256)
 
 static __global__ void __launch_bounds__(256) route_close(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     struct fm_cuda_team team = grid_team();
     for (int32_t e = team.thread / 32; e < job.E; e += team.threads / 32)
         fm_cuda_close(&job, e, team);
@@ -112,7 +97,6 @@ static __global__ void __launch_bounds__(256) route_close(const __grid_constant_
 static __global__ void __launch_bounds__(ROUTE_BLOCK)
     route_plan(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     fm_cuda_plan(&job, block_team());
 }
 
@@ -121,7 +105,6 @@ template <typename U>
 static __global__ void __launch_bounds__(256)
     gather_rows(const __grid_constant__ fm_cuda_job job, int64_t units, int64_t stride)
 {
-    begin_grid();
     for (int64_t r = blockIdx.x; r < job.totals->rows; r += gridDim.x) {
         const U *from = (const U *)job.hidden + (int64_t)(job.row_slot[r] / job.K) * stride;
         U *to = (U *)job.x + r * units;
@@ -179,7 +162,6 @@ template <typename T, int V>
 static __global__ void __launch_bounds__(256, 4)
     combine_rows(const __grid_constant__ fm_cuda_job job)
 {
-    begin_grid();
     int32_t column = (int32_t)(blockIdx.y * 256 + threadIdx.x) * V;
     if (column < job.H)
         for (int64_t t = blockIdx.x; t < job.n; t += gridDim.x)
