@@ -69,9 +69,6 @@ cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream);
 /* cuBLAS, loaded once and for good from the loader's path, CUDA's folders or PyTorch's; NULL where
  * it is in none of them. */
 void *fm_clip_cuda_cublas(void);
-#define FM_CLIP_NO_CUBLAS                                                                          \
-    "no libcublas.so.13, .12 or .so on the loader's path, in CUDA's folders or in Python's "       \
-    "packages"
 
 /* The baselines of the bench: sizes on the host, cuBLAS loaded at run time. */
 int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);

@@ -59,7 +59,10 @@ int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_cl
     layer->blas = blas;
     blas->library = fm_clip_cuda_cublas();
     if (!blas->library)
-        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: %s", FM_CLIP_NO_CUBLAS);
+        return fm_clip_fail(
+            error, FM_CLIP_EDEVICE,
+            "cuBLAS: no libcublas.so.13, .12 or .so on the loader's path, in CUDA's "
+            "folders or in Python's packages");
     auto create = (decltype(&cublasCreate_v2))dlsym(blas->library, "cublasCreate_v2");
     blas->destroy = (decltype(blas->destroy))dlsym(blas->library, "cublasDestroy_v2");
     blas->set_stream = (decltype(blas->set_stream))dlsym(blas->library, "cublasSetStream_v2");
