@@ -8,7 +8,8 @@
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
 #   gpu-check  all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 where there is
 #              none); gpu-build and gpu-more make what it runs; all need nvcc, gcc and make alone
-#   judge-clip tokens per second with libfm_clip and without, in transformers and vLLM, on a quiet machine
+#   judge-clip latency and tokens per second with libfm_clip and without, in transformers and vLLM, on a
+#              quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
 #   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS)
 #   lint       layers, format, shell, man pages

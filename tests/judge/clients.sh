@@ -5,7 +5,7 @@
 #
 #   BUILD=build tests/judge/clients.sh [FAMILY...]    of tests/judge/clients.py; all
 #   BUILD=build tests/judge/clients.sh --clip [RUNTIME...]    transformers vllm; both: tests/measure/clipspeed.py,
-#       tokens per second with libfm_clip and without, on a machine that does nothing else
+#       latency and tokens per second with libfm_clip and without, on a machine that does nothing else
 #
 # FM_CLIENTS: which of them, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
 # FM_CLIENTS_LOGS: a directory that keeps every export and what each client printed.

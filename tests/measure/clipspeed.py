@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""Tokens per second of an elastic export with libfm_clip and without, in transformers and in vLLM's
-CPU build, eager and compiled, at several budgets that are switched while the model is loaded.
-`make judge-clip`.
+"""Latency and tokens per second of an elastic export with libfm_clip and without, in transformers and
+in vLLM's CPU build, eager and compiled, at several budgets that are switched while the model is
+loaded.  `make judge-clip`.
 
     clipspeed.py PYTHON_OF_VLLM [RUNTIME...]    (tests/judge/clients.sh --clip gives the first)
 
+A request is SEQUENCES prompts of LENGTH tokens at once, after each of which TOKENS are generated.
+`first` is the time until every prompt has its first token, `next` the mean time between the tokens
+after it (each step makes one for every prompt), and `tok/s` the generated tokens by the time of the
+whole request.
+
 A random model is made (FM_CLIP_SHAPE, default H 1024, I 3584, 8 experts of which 2, 4 layers; 1.4 GB
 in float32, three times that on disk while it is made).  For each runtime and mode two processes
-(tests/measure/clipworker.py) load its elastic export: one finds the library, one does not.  In each round
-they take every case in turn, one right after the other; the ratio is the median of the rounds'.
-Every case runs once before the first round, and there the losses of the two are compared.  The exit
-status is 1 where they differ by more than TOLERANCE, or where a process failed.
+(tests/measure/clipworker.py) load its elastic export: one finds the library, one does not.  In each
+round they take every budget in turn, one right after the other.  Times are medians of the rounds; a
+ratio, above 1 where the library is the faster, is the median of the rounds' ratios.  Every budget runs
+once before the first round, and the losses of the two are compared.  The exit status is 1 where they
+differ by more than TOLERANCE, or where a process failed.
 
 FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6), FM_CLIP_MODES (eager,compiled),
-FM_JUDGE_COMPILE (inductor) for torch.compile in transformers.  FM_CLIP_EXPORT: an export that is there,
-to take in place of that model's; a ragged one has one budget.  FM_CLIP_WHEEL: the wheel fm-runtime, where
+FM_JUDGE_COMPILE (inductor) for torch.compile in transformers.  FM_CLIP_EXPORT: an existing export, to
+take in place of that model's; a ragged one has one budget.  FM_CLIP_WHEEL: the wheel fm-runtime, where
 the modelling file then finds the library by itself, as pip installed it.
 """
 
@@ -38,8 +44,9 @@ MODES = os.environ.get("FM_CLIP_MODES", "eager,compiled").split(",")
 EXPORT, WHEEL = os.environ.get("FM_CLIP_EXPORT"), os.environ.get("FM_CLIP_WHEEL")
 ROUNDS = int(os.environ.get("FM_CLIP_ROUNDS", "5"))
 TOLERANCE = 1e-4  # of the loss; neighbouring budgets are further apart
-SEQUENCES, LENGTH, STEPS = 4, 128, 8
-COLUMNS = ("runtime", "mode", "tokens", "budget", "loss", "clip tok/s", "own tok/s", "ratio", "loss off")
+SEQUENCES, LENGTH, TOKENS = 4, 128, 16
+COLUMNS = ("runtime", "mode", "budget", "loss", "loss off", "first ms", "own", "ratio",
+           "next ms", "own", "ratio", "tok/s", "own", "ratio")
 
 
 def run(*command):
@@ -111,30 +118,30 @@ def installed(python, scratch):
 
 
 def measure(pair, ids, budgets):
-    """(tokens, budget) -> the losses of both, and the seconds of both in each round."""
-    one = [row[:1] for row in ids]
-    works = {SEQUENCES * LENGTH: (ids, 1), SEQUENCES: (one, STEPS)}
-    cases = {(tokens, budget): [] for tokens in works for budget in budgets}
-    losses = {budget: [w.ask(budget=budget, ids=ids, steps=0) for w in pair] for budget in budgets}
+    """budget -> the losses of both; budget -> of each round, of both, (first, next, whole) seconds."""
+    losses = {budget: [w.ask(budget=budget, ids=ids, tokens=0) for w in pair] for budget in budgets}
+    cases = {budget: [] for budget in budgets}
     for turn in range(-1, ROUNDS):
-        for (tokens, budget), seconds in cases.items():
-            ids, steps = works[tokens]
-            order = pair if turn % 2 == 0 else pair[::-1]
-            took = {w: w.ask(budget=budget, ids=ids, steps=steps) / (tokens * steps) for w in order}
+        for budget, rounds in cases.items():
+            took = {}
+            for w in pair if turn % 2 == 0 else pair[::-1]:
+                first, whole = w.ask(budget=budget, ids=ids, tokens=TOKENS)
+                took[w] = first, (whole - first) / (TOKENS - 1), whole
             if turn >= 0:
-                seconds.append([took[w] for w in pair])
+                rounds.append([took[w] for w in pair])
     return losses, cases
 
 
 def table(runtime, mode, losses, cases):
-    for (tokens, budget), seconds in cases.items():
-        clip, own = (statistics.median(1 / x[i] for x in seconds) for i in (0, 1))
-        ratio = statistics.median(x[1] / x[0] for x in seconds)
+    for budget, rounds in cases.items():
         loss = losses[budget]
-        off = abs(loss[0] - loss[1])
-        at = "-" if budget is None else f"{budget:.2f}"
-        yield (runtime, mode, str(tokens), at, f"{loss[0]:.6f}", f"{clip:.1f}", f"{own:.1f}",
-               f"{ratio:.2f}", f"{off:.1e}")
+        row = [runtime, mode, "-" if budget is None else f"{budget:.2f}", f"{loss[0]:.6f}",
+               f"{abs(loss[0] - loss[1]):.1e}"]
+        shown = (lambda s: 1e3 * s, lambda s: 1e3 * s, lambda s: SEQUENCES * TOKENS / s)
+        for i, show in enumerate(shown):
+            row += [f"{show(statistics.median(x[who][i] for x in rounds)):.1f}" for who in (0, 1)]
+            row.append(f"{statistics.median(x[1][i] / x[0][i] for x in rounds):.2f}")
+        yield row
 
 
 def show(rows):
@@ -175,7 +182,8 @@ def main():
                 more, right = compare(pythons[runtime], runtime, mode, folder, Path(scratch), ids, budgets)
                 rows, ok = rows + more, ok and right
         what = folder if EXPORT else f"H,I,E,k,layers,vocabulary: {SHAPE.rsplit(',', 1)[0]}"
-        print(f"{what}; float32; median of {ROUNDS} rounds")
+        request = f"{SEQUENCES} prompts of {LENGTH} tokens, {TOKENS} generated after each"
+        print(f"{what}; float32; {request}; medians of {ROUNDS} rounds")
         show(rows)
     print("libfm_clip in the runtimes: " + ("ok" if ok else "WRONG"))
     return 0 if ok else 1

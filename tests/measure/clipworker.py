@@ -1,12 +1,12 @@
-"""One elastic export loaded by one runtime, to be timed.  Run by tests/measure/clipspeed.py, twice at once
-in the runtime's environment: with libfm_clip and without it.
+"""One export loaded by one runtime, to be timed.  Run by tests/measure/clipspeed.py, twice at once in
+the runtime's environment: with libfm_clip and without it.
 
     python clipworker.py RUNTIME MODE DIRECTORY    transformers | vllm, eager | compiled
 
-Each line of standard input is a job in JSON: {"budget"} to switch to, null where there is one alone,
-{"ids"}, sequences of equal length, and {"steps"}: 0 asks for the loss of the ids, N for the seconds of
-N steps.  A step of transformers is a forward pass over all of ids; vLLM takes ids in one step, or generates N tokens
-after each where they are single tokens.  The answer is "FM-CELL " and JSON, {"value"}.
+Each line of standard input is a job in JSON: {"budget"} to switch to, null where there is only one;
+{"ids"}, prompts of equal length; and {"tokens"}: 0 asks for the loss of the prompts, N for the seconds
+of generating N tokens after each of them, all prompts at once: [until every prompt has its first
+token, until all have the last].  The answer is "FM-CELL " and JSON, {"value"}.
 """
 
 import json
@@ -20,9 +20,9 @@ from client import say, short
 class Transformers:
     def __init__(self, folder, mode):
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, StaticCache
 
-        self.torch = torch
+        self.torch, self.cache, self.kept = torch, StaticCache, None
         load = AutoModelForCausalLM.from_pretrained
         self.model = load(folder, trust_remote_code=True, dtype=torch.float32).eval()
         self.forward = self.model.forward
@@ -33,19 +33,28 @@ class Transformers:
     def switch(self, budget):
         self.model.set_budget(budget)
 
-    def logits(self, ids):
-        with self.torch.no_grad():
-            return self.forward(input_ids=ids, use_cache=False).logits
-
     def loss(self, ids):
         x = self.torch.tensor(ids)
-        logprobs = self.logits(x).log_softmax(-1)[:, :-1]
+        with self.torch.no_grad():
+            logits = self.forward(input_ids=x, use_cache=False).logits
+        logprobs = logits.log_softmax(-1)[:, :-1]
         return -float(logprobs.gather(2, x[:, 1:, None]).mean())
 
-    def run(self, ids, steps):
-        x = self.torch.tensor(ids)
-        for _ in range(steps):
-            self.logits(x)
+    def generate(self, ids, tokens):
+        """Keys and values lie in one block, so that compiled code has one shape for all tokens."""
+        x, length, first = self.torch.tensor(ids), len(ids[0]), None
+        if self.kept is None:
+            self.kept = self.cache(config=self.model.config, max_cache_len=length + tokens)
+        self.kept.reset()
+        begin = time.perf_counter()
+        for at in range(tokens):
+            places = self.torch.arange(x.shape[1])[None] + (length + at - 1 if at else 0)
+            with self.torch.no_grad():
+                logits = self.forward(input_ids=x, past_key_values=self.kept, position_ids=places,
+                                      use_cache=True, logits_to_keep=1).logits
+            x = logits.argmax(-1)
+            first = first or time.perf_counter() - begin
+        return first, time.perf_counter() - begin
 
 
 class Vllm:
@@ -58,7 +67,7 @@ class Vllm:
         )
         import vllm
 
-        self.params = vllm.SamplingParams
+        self.params, self.requests = vllm.SamplingParams, 0
         self.llm = vllm.LLM(
             model=folder,
             skip_tokenizer_init=True,
@@ -73,13 +82,10 @@ class Vllm:
     def switch(self, budget):
         self.llm.apply_model(lambda model: model.model.set_budget(budget))
 
-    def generate(self, ids, **params):
-        prompts = [{"prompt_token_ids": row} for row in ids]
-        params = self.params(temperature=0, ignore_eos=True, **params)
-        return self.llm.generate(prompts, params, use_tqdm=False)
-
     def loss(self, ids):
-        out = self.generate(ids, max_tokens=1, prompt_logprobs=1)
+        prompts = [{"prompt_token_ids": row} for row in ids]
+        params = self.params(temperature=0, max_tokens=1, prompt_logprobs=1)
+        out = self.llm.generate(prompts, params, use_tqdm=False)
         logprobs = [
             at[token].logprob
             for row, one in zip(ids, out, strict=True)
@@ -87,19 +93,24 @@ class Vllm:
         ]
         return -sum(logprobs) / len(logprobs)
 
-    def run(self, ids, steps):
-        for _ in range(1 if len(ids[0]) == 1 else steps):
-            self.generate(ids, max_tokens=steps if len(ids[0]) == 1 else 1)
+    def generate(self, ids, tokens):
+        engine, begun, first = self.llm.llm_engine, set(), None
+        params = self.params(temperature=0, ignore_eos=True, max_tokens=tokens, detokenize=False)
+        begin = time.perf_counter()
+        for row in ids:
+            self.requests += 1
+            engine.add_request(str(self.requests), {"prompt_token_ids": row}, params)
+        while engine.has_unfinished_requests():
+            begun |= {one.request_id for one in engine.step() if one.outputs[0].token_ids}
+            if first is None and len(begun) == len(ids):
+                first = time.perf_counter() - begin
+        return first, time.perf_counter() - begin
 
 
 def answer(client, job):
     if job["budget"] is not None:
         client.switch(job["budget"])
-    if not job["steps"]:
-        return client.loss(job["ids"])
-    begin = time.perf_counter()
-    client.run(job["ids"], job["steps"])
-    return time.perf_counter() - begin
+    return client.generate(job["ids"], job["tokens"]) if job["tokens"] else client.loss(job["ids"])
 
 
 def main():
