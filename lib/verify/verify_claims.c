@@ -53,7 +53,7 @@ static void check_adapter(struct fm_bundle_job *j)
     compare(j, tool, "mask", get(result, "mask"), get(adapter, "budget_index"), "'adapter'");
 }
 
-/* Best takes masks of other methods; each of those is the method of all its masks. */
+/* All masks of a family are made by the method that fm-train's history names. */
 static void check_method(struct fm_bundle_job *j)
 {
     static const char tool[] = "fm-train";
@@ -61,7 +61,7 @@ static void check_method(struct fm_bundle_job *j)
     const struct fm_masks *masks = &j->budgets.masks;
     for (int b = 0; method && b < masks->count; b++) {
         const char *own = fm_method_name(masks->mask[b].method);
-        if (strcmp(method, fm_method_name(FM_METHOD_BEST)) == 0 || strcmp(method, own) == 0)
+        if (strcmp(method, own) == 0)
             continue;
         fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
                          "budget %d: method is '%s', that of fm-train's history '%.32s'", b, own,
