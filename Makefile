@@ -276,6 +276,7 @@ STYLED = $(wildcard $(addsuffix /*.[ch],lib/* formats/* kernels/* kernels/clip/c
 	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
 lint: deps-check
 	@python3 tests/rooms.py
+	@python3 tests/signposts.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
 	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)

@@ -2,8 +2,9 @@
  * This room, cmd: the tools as users see them: options, what is printed, exit statuses.  A tool's
  * file has its option table and calls one function of lib; everything that could be wanted without
  * a command line is in lib.  In reading order: this header with cli.c, options and value (options
- * from one table), completion, progress, then a tool (fm-recover.c is the smallest) and what it
- * prints (show, offer, exporting, figures, serving).
+ * from one table), completion, progress; the tools fm-recover.c (the smallest), fm-rank.c,
+ * fm-train.c, fm-pack.c, fm-verify.c and fm-bench.c; what they print (show, offer, exporting,
+ * rivalling, figures and figures_*).
  *
  * What the six tools share: options from one table (which also writes --help), the
  * run options of lib/run/run.h, progress, warnings, signals, and the end of the process.

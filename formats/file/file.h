@@ -2,8 +2,9 @@
  * This room, formats/file: bytes in and out.  All that the suite opens, reads, writes, locks or
  * renames goes through here, so that the rules below hold everywhere; what the bytes mean is not
  * known here.  In reading order: file (inputs), output and outdir (both declared in this header),
- * temporary (what a signal handler removes), spool and input (standard input as a file), lock,
- * digest, text.
+ * temporary (what a signal handler removes), spool and input (standard input as a file), screen
+ * (standard output as a terminal), lock, digest, text, carried (which files travel with a
+ * checkpoint).
  *
  * Files: the only open(2) in the tree (file.c, and for what is written output.c,
  * outdir.c, temporary.c, lock.c; tests/rooms.py checks it), so that no name leads to a FIFO or a

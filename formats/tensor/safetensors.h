@@ -2,7 +2,8 @@
  * This room, formats/tensor: named tensors on disk, in one safetensors file or in a Hugging Face
  * directory of several.  It knows names, dtypes, shapes and offsets; which tensor is an expert's
  * is lib/model's knowledge.  In reading order: safetensors.c (the index of a file), stplan.c (the
- * header of a file to be written), hfindex, hfdir (a directory read), carry (which other files
+ * header of a file to be written), hfindex, hfcache (a directory by its hub name), hfdir
+ * (a directory read), hftext (the text part of a multimodal checkpoint), carry (which other files
  * travel along), hfwriter (a directory planned).
  *
  * safetensors: a sorted index of one file that refuses what the reference refuses

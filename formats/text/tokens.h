@@ -2,8 +2,8 @@
  * This room, formats/text: from the files that people have to token ids: files of ids, documents
  * in files of text, and the tokenizer that turns a document into ids.  Sequences, batches and
  * mixtures are made of ids in lib/data.  In reading order: tokens and tokenindex (files of ids),
- * documents, tokenizer (the pipeline), tokenizerjson.c and tokenizermodel.c (its description),
- * pretoken, bpe, unicode, idlines.
+ * documents, tokenizer (the pipeline), tokenizerparts.h with tokenizerjson.c and
+ * tokenizermodel.c (its description), pretoken, bpe, unicode and unicode_*, idlines.
  *
  * Token files: .npy (u2 u4 i4 i8; one or two dimensions), llm.c headered bins, Megatron
  * pairs (.bin and .idx), datatrove pairs (.ds and .ds.index), raw little-endian u16 or u32.

@@ -4,7 +4,7 @@
  * tests/unit/test_kernels_cpu.c holds the two together.  The rest of the suite gets
  * the table through kernels/ops/kernels.h.  In reading order: cpu.c (the
  * table), cpu_rows, cpu_norm, dnnl, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta,
- * cpu_route, cpu_expert, cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums,
+ * cpu_route, cpu_expert, cpu_clamped, cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums,
  * cpu_vocab, cpu_optim, cpu_families, cpu_memory.
  *
  * Private to kernels/cpu: what the fast loops share.  One binary serves every

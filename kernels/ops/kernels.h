@@ -2,9 +2,9 @@
  * This room, kernels/ops: what a decoder computes, and nothing about where its numbers come from:
  * the operations as a contract, and their definition in plain loops, which every faster table is
  * tested against.  It knows arrays and sizes; no file, model or layer.  In reading order: this
- * header, kernels.def, norm.c (a forward and its backward), gemm, attention, route, scored,
- * sparsemixer, expert, sums, vocab, optim, families, memory, host.c and ref.c (the device and the
- * table of the definition).
+ * header, kernels.def, norm.c (a forward and its backward), gemm, attention, delta, route, scored,
+ * sparsemixer, expert, clamped, sums, vocab, optim, families, memory, host.c and ref.c (the device
+ * and the table of the definition).
  *
  * The contract that a device implements: its memory (struct fm_device) and the operations that a
  * decoder layer is made of, as a table of functions (struct fm_ops).  `ref` is the definition

@@ -1,5 +1,5 @@
 /*
- * The room of blocks: what decoder layers are made of.
+ * This room, lib/block: what decoder layers are made of.
  *
  *     x1 = x  + attention(norm(x))
  *     y  = x1 + sum over the experts that the router chose of weight * expert(norm(x1))
@@ -16,6 +16,11 @@
  * nothing of files with weights, nor of what flows between layers: lib/model reads what their
  * tables list, and lib/engine calls them in model order (lib/block/pass.h).  They lie below both,
  * so that a block need not be torn into a part that is read and a part that computes.
+ *
+ * In reading order: this header, weight.h and pass.h (what a block is given), keys and config.c
+ * (sizes from config.json), arena.c; norm; attention: gqa with rope, mla, deltanet; routers: router
+ * with softmax, scored, sparsemix; experts: experts with swiglu and clamped, mlp; storage.h with
+ * fp8.c and mxfp4.c (weights in codes); cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H

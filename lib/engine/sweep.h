@@ -3,7 +3,8 @@
  * layer at a time, for the full model and subnets of it together.  It knows one decoder
  * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with
  * lm_head, keep and merge), and adapters.  What is done with a gradient is the visitor's business,
- * in lib/learn.  In reading order: layer.h, layer.c; then this header, sweep.c, lm_head.c, stash,
+ * in lib/learn.  In reading order: layer.h, layer.c; then this header, sweeping.h (what the parts
+ * of the sweep share), sweep.c, share.c (micro-batches of each rank), lm_head.c, stash, fold,
  * merge.c, adapter.
  *
  * The one sweep: micro-batches go through the model one layer at a time, forward,

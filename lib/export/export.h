@@ -1,5 +1,5 @@
 /*
- * The room of exports: one member of a family, or all of it, as a checkpoint directory that other
+ * This room, lib/export: one member of a family, or all of it, as a checkpoint directory that other
  * programs load, made from the bundle without the original checkpoint.  It knows which bytes of the
  * bundle an export has and what it says of itself.  It does not know how the bundle lies on disk
  * (formats/bundle), where an expert lies in it (lib/stage/volumes.h), which widths a mask has
@@ -12,7 +12,7 @@
  * An export by a budget, from options to files:
  *
  *   1. cmd/fm-pack.c reads the options and cmd/exporting.c has them done here, fm_export();
- *   2. exportoptions.c refuses those that do not go together, by what the layout's file says of it;
+ *   2. planner.c refuses those that do not go together, by what the layout's file says of it;
  *   3. opened.c opens the family: the bundle, config.json, the masks, and where the weights lie;
  *   4. planner.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the one whose budget is nearest;
@@ -22,6 +22,9 @@
  *   7. export.c counts what there will be, and what is free;
  *   8. exportwriter.c makes the directory: pieces of all files side by side, each filled by fill.c
  *      from ranges of the bundle.
+ *
+ * In reading order beside these: exportoptions.h, layouts.h and layouts.c with layout_*, trust
+ * (which files and keys of a checkpoint load code), runtimes (what each server loads), frontmatter.
  *
  * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)
  * for the one that a directory says it is.

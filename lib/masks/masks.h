@@ -2,10 +2,11 @@
  * This room, lib/masks: how wide each expert is, as mathematics: sets of widths, families of
  * masks, the logits that learn them, experts tied to one width.  It includes lib/base alone: no
  * tensor, file or gradient of a model comes in here, so all of it is tested by numbers.  In
- * reading order: decimal, actions, granularity, masks, gaps, logits.
+ * reading order: decimal, actions, granularity, masks, choose (which mask a
+ * budget means), gaps, worth, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, a width per expert in each,
- * and where each came from.  (A family of models, Mixtral or OLMoE, is lib/model/family.h's.)  The
+ * and where each came from.  (A family of models, Mixtral or OLMoE, is lib/family/family.h's.)  The
  * ways to make one that need no gradient are here: saliency (the concave hull of the scores),
  * uniform, and the two shuffles that serve as controls.
  *

@@ -1,7 +1,7 @@
 /*
- * The same rearrangement as convert.c, but of bytes: what fm-pack stores and what an export takes
- * back are the checkpoint's own elements, so nothing here knows a number, only its size.
- * Transposition is by tiles in vector registers; it is what packing spends its time on.
+ * The same rearrangement as lib/model/loading.c makes, but of bytes: what fm-pack stores and what
+ * an export takes back are the checkpoint's own elements, so nothing here knows a number, only its
+ * size. Transposition is by tiles in vector registers; it is what packing spends its time on.
  */
 #include "lib/model/interleave.h"
 

@@ -1,8 +1,9 @@
 /*
  * This room, lib/model: where the weights of a model lie, and how a layer of them comes into
  * memory.  It knows files, by way of lib/family's tables, and no operation: it computes nothing.
- * In reading order: this header, source, model.c with loading.c and slots.c (opening, reading,
- * memory), layout, checkpoint and weightsum (for stages that move or know a checkpoint by
+ * In reading order: this header, source and stored (where a weight is on disk), model.c with
+ * loading.c, prefetch.c and slots.c (opening, reading, memory), interleave (the order of a bundle),
+ * checkpoint and weightsum (for stages that move or know a checkpoint by
  * its bytes).
  *
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.

@@ -2,7 +2,9 @@
  * This room, lib/run: what every long computation has, whatever it computes: its options and
  * limits, a guard over what it writes, threads that work and may be stopped, values that need not
  * fit into memory, a state file to resume from, a report.  It knows no model and no stream.  In
- * reading order: run, comm with wire (many processes), guard, parallel, store, journal, report.
+ * reading order: run, comm with wire.h, wire_alone.c, wire_mpi.c and ranks (many
+ * processes), guard and replaced (outputs), parallel, store, journal, report, process (child
+ * programs).
  *
  * What every tool that computes gets: model, tokens, machine, limits.  The
  * command line fills it (cmd/cli.c), the library reads it.  Options that shape a result

@@ -2,8 +2,9 @@
  * This room, lib/verify: everything that can be wrong with what the suite wrote, found and named
  * in one run.  It knows each member and each layout through the rooms that write them, so that
  * there is one description of both.  In reading order: this header, verifier.h and verify.c
- * (findings, and the scan of bytes), verify_bundle.c with verify_contents.c, verify_export.c with
- * verify_weights.c, verify_function.c, verify_stream.c.
+ * (findings, and the scan of bytes), verify_bundle.c with verify_contents.c and
+ * verify_claims.c, verify_export.c with
+ * verify_parts.h and verify_weights.c, verify_function.c, verify_stream.c.
  *
  * Check what the suite wrote: a bundle, a stage stream, or an exported directory
  * against the bundle it came from (the first members are enough, up to and with

@@ -4,7 +4,9 @@
  * headers that tests run on the host; kernels are in .cuh files, written against the few
  * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
  * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
- * clip_cuda.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu.
+ * clip_cuda.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu; clip_cuda_blas.cu
+ * and clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu (memory and times
+ * of a measurement).
  *
  * Private to the CUDA side of the clipped FFN: the prepared layer, and one function per kernel that
  * puts it on a stream.  Launches return the CUDA error of the launch itself.
