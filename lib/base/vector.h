@@ -64,11 +64,10 @@ FM_INLINE float fm_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    int32_t bits, half;
+    uint32_t bits; /* without a sign: where x is huge they are no integer, and may wrap */
     memcpy(&bits, &t, sizeof bits);
-    bits = bits - 0x4b400000; /* the integer n */
-    half = bits >> 1;
-    uint32_t first = (uint32_t)(half + 127) << 23, second = (uint32_t)(bits - half + 127) << 23;
+    int32_t power = (int32_t)(bits - 0x4b400000u), half = power >> 1; /* the integer n */
+    uint32_t first = (uint32_t)(half + 127) << 23, second = (uint32_t)(power - half + 127) << 23;
     float a, b;
     memcpy(&a, &first, sizeof a);
     memcpy(&b, &second, sizeof b);

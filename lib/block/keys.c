@@ -10,10 +10,12 @@ int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, str
 {
     int64_t value = 0;
     int rc = fm_json_get_int(object, key, 1, EXACT_MAX, &value, err);
-    if (!rc && value > limit)
-        rc = fm_fail(err, FM_ECONFIG, "key '%s' is %" PRId64 " (limit %d)", key, value, limit);
+    if (rc)
+        return rc;
+    if (value > limit)
+        return fm_fail(err, FM_ECONFIG, "key '%s' is %" PRId64 " (limit %d)", key, value, limit);
     *size = (int)value;
-    return rc;
+    return FM_OK;
 }
 
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err)

@@ -22,7 +22,8 @@ struct fm_keys {
 #define FM_POSITIONS_MAX (1 << 28)
 
 /* A size from 1 to `limit`; one that is larger is not a broken file but a model we do not take
- * (FM_ECONFIG). */
+ * (FM_ECONFIG).  A refused number is not stored: callers may calculate with *size before they look
+ * at the status. */
 int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err);
 
 /* The same for a key that may be absent or null: *size stays. */

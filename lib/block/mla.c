@@ -33,25 +33,24 @@ static int read_ranks(struct fm_mla *m, const cJSON *json, struct fm_err *err)
 static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     struct fm_mla *m = own(c);
-    int rc = fm_keys_size(&c->Q, json, "num_attention_heads", FM_HEADS_MAX, err);
+    if (fm_keys_size(&c->Q, json, "num_attention_heads", FM_HEADS_MAX, err))
+        return err->code;
     c->G = c->Q;
-    if (!rc)
-        rc = fm_keys_size_opt(&c->G, json, "num_key_value_heads", FM_HEADS_MAX, err);
-    if (!rc && c->G != c->Q)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "num_key_value_heads %d is not num_attention_heads %d, which latent attention "
-                     "needs",
-                     c->G, c->Q);
-    if (!rc)
-        rc = fm_keys_size(&m->A, json, "qk_nope_head_dim", FM_HEAD_DIM_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&m->R, json, "qk_rope_head_dim", FM_HEAD_DIM_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&m->D, json, "v_head_dim", FM_HEAD_DIM_MAX, err);
-    if (!rc && m->R % 2 != 0)
-        rc = fm_fail(err, FM_EFORMAT, "qk_rope_head_dim %d is not even", m->R);
+    if (fm_keys_size_opt(&c->G, json, "num_key_value_heads", FM_HEADS_MAX, err))
+        return err->code;
+    if (c->G != c->Q)
+        return fm_fail(err, FM_ECONFIG,
+                       "num_key_value_heads %d is not num_attention_heads %d, which latent "
+                       "attention needs",
+                       c->G, c->Q);
+    if (fm_keys_size(&m->A, json, "qk_nope_head_dim", FM_HEAD_DIM_MAX, err) ||
+        fm_keys_size(&m->R, json, "qk_rope_head_dim", FM_HEAD_DIM_MAX, err) ||
+        fm_keys_size(&m->D, json, "v_head_dim", FM_HEAD_DIM_MAX, err))
+        return err->code;
+    if (m->R % 2 != 0)
+        return fm_fail(err, FM_EFORMAT, "qk_rope_head_dim %d is not even", m->R);
     c->C = m->A + m->R;
-    return rc;
+    return FM_OK;
 }
 
 /* All R are rotated: transformers itself stops where a part of them would be. */

@@ -7,8 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <cjson/cJSON.h>
 #include <cmocka.h>
+#include <glob.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/block/gqa.h"
@@ -220,6 +223,67 @@ static void a_storage_is_read(void **state)
            FM_ECONFIG, "quantized (compression_config");
 }
 
+/* config.json of every family in golden/, with each number in turn at the ends of what int,
+ * int64_t, float and double hold: read or refused with a sentence, and (under sanitizers) nothing
+ * overflows before a limit is looked at. */
+static void try_number(const cJSON *root, const char *key, const char *model)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    char *text = cJSON_PrintUnformatted(root);
+    assert_non_null(text);
+    int rc = fm_config_parse(&c, text, strlen(text), &err);
+    if (rc != FM_OK && rc != FM_EFORMAT && rc != FM_ECONFIG)
+        fail_msg("%s, %s: status %d, '%s'", model, key, rc, err.text);
+    assert_true(rc == FM_OK || err.text[0]);
+    free(text);
+}
+
+static int try_numbers(const cJSON *root, cJSON *object, const char *model)
+{
+    static const double extreme[] = {
+        0,          1,           -1,          2147483645., 2147483646.,
+        2147483647, 2147483648., 4294967295., 4294967300., 9007199254740991.,
+        1e18,       1e38,        -1e18,       1e300,       -1e300,
+        5e-324};
+    int tried = 0;
+    cJSON *item;
+    cJSON_ArrayForEach(item, object)
+    {
+        if (cJSON_IsObject(item) || cJSON_IsArray(item))
+            tried += try_numbers(root, item, model);
+        if (!cJSON_IsNumber(item))
+            continue;
+        double was = item->valuedouble;
+        for (size_t i = 0; i < sizeof extreme / sizeof *extreme; i++, tried++) {
+            cJSON_SetNumberValue(item, extreme[i]);
+            try_number(root, item->string ? item->string : "an element", model);
+        }
+        cJSON_SetNumberValue(item, was);
+    }
+    return tried;
+}
+
+static void numbers_at_the_ends_of_their_types_are_read_or_refused(void **state)
+{
+    (void)state;
+    glob_t files;
+    assert_int_equal(glob("golden/odd-*/config.json", 0, NULL, &files), 0);
+    assert_in_range(files.gl_pathc, 10, 100);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        char text[16384] = "";
+        FILE *f = fopen(files.gl_pathv[i], "r");
+        assert_non_null(f);
+        assert_in_range(fread(text, 1, sizeof text - 1, f), 100, sizeof text - 2);
+        fclose(f);
+        cJSON *root = cJSON_Parse(text);
+        assert_non_null(root);
+        assert_in_range(try_numbers(root, root, files.gl_pathv[i]), 100, 100000);
+        cJSON_Delete(root);
+    }
+    globfree(&files);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +295,7 @@ int main(void)
         cmocka_unit_test(sizes_have_limits),
         cmocka_unit_test(every_tensor_has_a_row_and_nothing_else_has),
         cmocka_unit_test(a_storage_is_read),
+        cmocka_unit_test(numbers_at_the_ends_of_their_types_are_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -140,6 +140,8 @@ static void fast_exponential_is_good_to_its_last_bit_or_two(void **state)
     for (float x = -104; x < -87; x += 0.01f)
         expect_near(fm_expf(x), exp((double)x), 0x1.2p-149, "denormal result");
     assert_true(fm_expf(0) == 1 && fm_expf(INFINITY) == INFINITY && fm_expf(-INFINITY) == 0);
+    for (float x = 128; x < INFINITY; x *= 1.25f)
+        assert_true(fm_expf(x) == INFINITY && fm_expf(-x) == 0);
     assert_true(fm_expf(88.73f) == INFINITY && fm_expf(-105) == 0 && isnan(fm_expf(NAN)));
 }
 
