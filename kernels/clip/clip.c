@@ -129,6 +129,9 @@ static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, con
     if (size < least || size > FM_CLIP_SIZE_MAX)
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but may be %u to %d", what, size,
                             least, FM_CLIP_SIZE_MAX);
+    if (size % FM_CLIP_SIZE_STEP) /* it would end inside a pointer */
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but is a multiple of %d", what,
+                            size, FM_CLIP_SIZE_STEP);
     for (uint32_t i = known_size; i < size; i++)
         if (((const char *)given)[i])
             return fm_clip_fail(error, FM_CLIP_EUSAGE,
@@ -180,7 +183,7 @@ static int32_t check_activation(const struct fm_clip_layer *l, struct fm_clip_er
     return FM_CLIP_OK;
 }
 
-static int32_t check_layer(const struct fm_clip_layer *l, struct fm_clip_error *error)
+int32_t fm_clip_check_layer(const struct fm_clip_layer *l, struct fm_clip_error *error)
 {
     int32_t code = check_sizes(l, error);
     if (code != FM_CLIP_OK)
@@ -211,9 +214,9 @@ int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row
             return fm_clip_fail(error, FM_CLIP_EUSAGE, "cap[%d] is %d, but may be 0 to cap_max, %d",
                                 e, (int)cap[e], (int)layer->cap_max);
         if (row0[e] < 0 || row0[e] > layer->channels - cap[e])
-            return fm_clip_fail(
-                error, FM_CLIP_EUSAGE, "expert %d has channels %lld to %lld, but there are %lld", e,
-                (long long)row0[e], (long long)row0[e] + cap[e], (long long)layer->channels);
+            return fm_clip_fail(error, FM_CLIP_EUSAGE,
+                                "expert %d has %d channels from %lld on, but there are %lld", e,
+                                (int)cap[e], (long long)row0[e], (long long)layer->channels);
     }
     return FM_CLIP_OK;
 }
@@ -228,7 +231,7 @@ int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer
     *clip = NULL;
     int32_t code = fm_clip_copy_layer(&l, layer, error);
     if (code == FM_CLIP_OK)
-        code = check_layer(&l, error);
+        code = fm_clip_check_layer(&l, error);
     if (code == FM_CLIP_OK)
         code = find_driver(&driver, l.device, error);
     if (code != FM_CLIP_OK)
@@ -284,8 +287,8 @@ static int overlap(const struct fm_clip_call *c, uint64_t element)
            b < a + (uint64_t)c->N * (uint64_t)c->hidden_stride * element;
 }
 
-static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_call *c,
-                          struct fm_clip_error *error)
+int32_t fm_clip_check_inputs(const struct fm_clip_layer *l, const struct fm_clip_call *c,
+                             struct fm_clip_error *error)
 {
     const struct limit limits[] = {
         {"ids_type", c->ids_type, FM_CLIP_I32, FM_CLIP_I64},
@@ -300,9 +303,19 @@ static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_ca
     int32_t code = check_all(limits, sizeof limits / sizeof *limits, error);
     if (code != FM_CLIP_OK || c->N == 0)
         return code;
-    if (!c->hidden || !c->ids || !c->weights || !c->out || !c->workspace)
-        return fm_clip_fail(error, FM_CLIP_EUSAGE,
-                            "hidden, ids, weights, out or workspace is NULL");
+    if (!c->hidden || !c->ids || !c->weights)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "hidden, ids or weights is NULL");
+    return FM_CLIP_OK;
+}
+
+static int32_t check_call(const struct fm_clip_layer *l, const struct fm_clip_call *c,
+                          struct fm_clip_error *error)
+{
+    int32_t code = fm_clip_check_inputs(l, c, error);
+    if (code != FM_CLIP_OK || c->N == 0)
+        return code;
+    if (!c->out || !c->workspace)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "out or workspace is NULL");
     if ((uintptr_t)c->workspace % FM_CLIP_ALIGN)
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "workspace is not aligned to %d bytes",
                             FM_CLIP_ALIGN);

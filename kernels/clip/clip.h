@@ -43,8 +43,9 @@
  * Structs have no padding but what is named, the same layout on every 64-bit machine (offsets are
  * written at the fields), and grow at the end only, by fields whose zero means what was before:
  * `size` says what the caller knows.  A shorter struct, down to the FM_CLIP_*_SIZE_MIN of its kind,
- * is read as if the fields behind it were 0.  A longer one, of a newer header, is taken where all
- * that this library does not know is 0, and refused otherwise.  Reserved fields are zero.
+ * is read as if the fields after it were 0.  A longer one, of a newer header, is taken where all
+ * that this library does not know is 0, and refused otherwise.  `size` is a multiple of
+ * FM_CLIP_SIZE_STEP, as every sizeof of such a struct is.  Reserved fields are zero.
  */
 #ifndef FM_CLIP_H
 #define FM_CLIP_H
@@ -111,6 +112,7 @@ enum fm_clip_fault {
 #define FM_CLIP_LAYER_SIZE_MIN 104 /* path */
 #define FM_CLIP_CALL_SIZE_MIN 96   /* stream */
 #define FM_CLIP_SIZE_MAX 4096      /* of either */
+#define FM_CLIP_SIZE_STEP 8
 
 /* One layer.  What it points to must stay valid and in place until fm_clip_release. */
 struct fm_clip_layer {
@@ -221,7 +223,8 @@ FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
 /*
  * The definition, by plain loops in double, for tests: out (N, H) packed, unrounded; size (N, H),
  * where not NULL, the same sums of absolute values, which an error is to be measured against.
- * Arguments as for a forward on the CPU; call->out and the workspace are not used.
+ * Arguments as for fm_clip_prepare and fm_clip_forward, all in host memory, and checked as there, N
+ * K below 2^31; call->out and the workspace are not used.  FM_CLIP_EUSAGE, FM_CLIP_ENOMEM.
  */
 FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
                                       const struct fm_clip_call *call, struct fm_clip_error *error);
@@ -230,17 +233,20 @@ FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm
  * Tensor parallelism.  Channels are dealt to `tp` ranks in blocks of g, block j to rank j mod tp,
  * so that every prefix is shared out evenly; each rank's out is a partial sum and the
  * caller adds them up.  A rank's shard is itself a layer: its channels in order, widths and caps
- * by fm_clip_shard_width.
+ * by fm_clip_shard_width.  g and tp are above 0, 0 <= rank < tp.
  */
 
-/* How many of the first k channels rank has: its width for a width of k. */
+/* How many of the first k channels rank has: its width for a width of k.  0 for arguments that make
+ * no sense, k < 0 among them. */
 FM_CLIP_API int32_t fm_clip_shard_width(int32_t k, int32_t g, int32_t tp, int32_t rank);
 
-/* The channel of the whole expert that is channel c of the rank's. */
+/* The channel of the whole expert that is channel c of the rank's.  -1 for arguments that make no
+ * sense, and for a channel that no int32_t holds. */
 FM_CLIP_API int32_t fm_clip_shard_channel(int32_t c, int32_t g, int32_t tp, int32_t rank);
 
 /* Copy rank's channels of one expert (host memory): gate_up (2 cap, H), down (cap, H), rows of
- * row_bytes, into shard_gate_up and shard_down, which can hold the rank's width of cap. */
+ * row_bytes, into shard_gate_up and shard_down, which can hold the rank's width of cap.  Nothing is
+ * copied where that width is 0. */
 FM_CLIP_API void fm_clip_shard_copy(void *shard_gate_up, void *shard_down, const void *gate_up,
                                     const void *down, int32_t cap, uint64_t row_bytes, int32_t g,
                                     int32_t tp, int32_t rank);

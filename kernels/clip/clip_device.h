@@ -52,6 +52,11 @@ int32_t fm_clip_copy_layer(struct fm_clip_layer *layer, const struct fm_clip_lay
 int32_t fm_clip_copy_call(struct fm_clip_call *call, const struct fm_clip_call *given,
                           struct fm_clip_error *error);
 
+/* What can be checked without looking into an array, but for a call's out and workspace. */
+int32_t fm_clip_check_layer(const struct fm_clip_layer *layer, struct fm_clip_error *error);
+int32_t fm_clip_check_inputs(const struct fm_clip_layer *layer, const struct fm_clip_call *call,
+                             struct fm_clip_error *error);
+
 /* row0 and cap (E), in host memory, against cap_max and channels. */
 int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row0,
                            const int32_t *cap, struct fm_clip_error *error);

@@ -118,13 +118,18 @@ int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer 
 {
     struct fm_clip_layer l;
     struct fm_clip_call c;
-    int32_t code = fm_clip_copy_layer(&l, layer, error);
-    if (code == FM_CLIP_OK)
-        code = fm_clip_copy_call(&c, call, error);
-    if (code == FM_CLIP_OK)
-        code = fm_clip_check_rows(&l, l.row0, l.cap, error);
-    if (code != FM_CLIP_OK)
+    int32_t code;
+    if ((code = fm_clip_copy_layer(&l, layer, error)) != FM_CLIP_OK ||
+        (code = fm_clip_copy_call(&c, call, error)) != FM_CLIP_OK ||
+        (code = fm_clip_check_layer(&l, error)) != FM_CLIP_OK ||
+        (code = fm_clip_check_rows(&l, l.row0, l.cap, error)) != FM_CLIP_OK ||
+        (code = fm_clip_check_inputs(&l, &c, error)) != FM_CLIP_OK || c.N == 0)
         return code;
+    if (!out)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "out is NULL");
+    if (c.N > INT32_MAX / c.K)
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "%lld tokens of %d slots are 2^31 slots or more",
+                            (long long)c.N, (int)c.K);
     if (!c.budget) {
         c.budget = l.budget;
         c.budget_type = l.budget_type;

@@ -21,6 +21,7 @@ static void wrong_layers_are_refused_with_a_sentence(void **state)
     struct fm_clip_layer l;
 #define BAD(change, code, text) (l = s.l, change, refuse_layer(l, code, text))
     BAD(l.size = 103, FM_CLIP_EUSAGE, "layer size is 103, but may be 104 to 4096");
+    BAD(l.size = 124, FM_CLIP_EUSAGE, "layer size is 124, but is a multiple of 8");
     BAD(l.size = 4097, FM_CLIP_EUSAGE, "layer size is 4097, but may be 104 to 4096");
     BAD(l.device = 7, FM_CLIP_EUSAGE, "device is 7, but may be 0 to 1");
     BAD(l.type = FM_CLIP_I32, FM_CLIP_EUSAGE, "type is 3, but may be 0 to 2");
@@ -40,7 +41,7 @@ static void wrong_layers_are_refused_with_a_sentence(void **state)
         "path 4 is not for this CPU and a type of 0");
     BAD(l.cap_max = 19, FM_CLIP_EUSAGE, "cap[0] is 20, but may be 0 to cap_max, 19");
     BAD(l.channels = l.row0[1] + 19, FM_CLIP_EUSAGE,
-        "expert 1 has channels 23 to 43, but there are 42");
+        "expert 1 has 20 channels from 23 on, but there are 42");
 #undef BAD
     assert_int_equal(fm_clip_prepare(NULL, &s.l, NULL), FM_CLIP_EUSAGE);
     fm_clip_release(NULL);
@@ -60,6 +61,8 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
     (c = good.c, change, assert_int_equal(fm_clip_forward(clip, &c, &error), FM_CLIP_EUSAGE),      \
      assert_string_equal(error.text, sentence))
     BAD(c.size = 95, "call size is 95, but may be 96 to 4096");
+    BAD(c.size = 108, "call size is 108, but is a multiple of 8");
+    BAD(c.size = 4095, "call size is 4095, but is a multiple of 8");
     BAD(c.size = UINT32_MAX, "call size is 4294967295, but may be 96 to 4096");
     BAD(c.ids_type = FM_CLIP_F32, "ids_type is 0, but may be 3 to 4");
     BAD(c.N = -1, "N is -1, but may be 0 to 1099511627776");
@@ -68,7 +71,8 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
     BAD(c.out_stride = 0, "out_stride is 0, but may be 16 to 1048576");
     BAD(c.budget_type = FM_CLIP_I32, "budget_type is 3, but may be 0 to 0");
     BAD(c.reserved = 1, "reserved is 1, but may be 0 to 0");
-    BAD(c.ids = NULL, "hidden, ids, weights, out or workspace is NULL");
+    BAD(c.ids = NULL, "hidden, ids or weights is NULL");
+    BAD(c.out = NULL, "out or workspace is NULL");
     BAD(c.out = (void *)(uintptr_t)c.hidden, "out overlaps hidden");
     BAD(c.workspace = (char *)c.workspace + 8, "workspace is not aligned to 256 bytes");
     c = good.c;
@@ -79,6 +83,89 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
     assert_int_equal(fm_clip_forward(NULL, &c, &error), FM_CLIP_EUSAGE);
     fm_clip_release(clip);
     free_arrays();
+}
+
+/* No array is looked into before the numbers that say how far to look are right. */
+static void the_definition_refuses_what_a_forward_refuses(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
+    struct call good = make_call(&s, 3, 2);
+    struct fm_clip_call c;
+    struct fm_clip_layer l;
+    struct fm_clip_error error;
+    double out[3 * 16];
+#define BAD(change, sentence)                                                                      \
+    (c = good.c, l = s.l, change,                                                                  \
+     assert_int_equal(fm_clip_reference(out, NULL, &l, &c, &error), FM_CLIP_EUSAGE),               \
+     assert_string_equal(error.text, sentence))
+    BAD(c.N = -1, "N is -1, but may be 0 to 1099511627776");
+    BAD(c.N = INT32_MAX, "2147483647 tokens of 2 slots are 2^31 slots or more");
+    BAD(c.K = 0, "K is 0, but may be 1 to 1024");
+    BAD(c.ids_type = 9, "ids_type is 9, but may be 3 to 4");
+    BAD(c.ids = NULL, "hidden, ids or weights is NULL");
+    BAD(c.hidden = NULL, "hidden, ids or weights is NULL");
+    BAD(c.weights = NULL, "hidden, ids or weights is NULL");
+    BAD(c.budget_type = 7, "budget_type is 7, but may be 0 to 0");
+    BAD(c.size = 108, "call size is 108, but is a multiple of 8");
+    BAD(l.H = -1, "H is -1, but may be 1 to 1048576");
+    BAD(l.E = INT32_MAX, "E is 2147483647, but may be 1 to 65536");
+    BAD(l.type = 7, "type is 7, but may be 0 to 2");
+    BAD(l.row0 = NULL, "row0, cap, widths or budget is NULL");
+    BAD(l.gate_up = NULL, "gate_up or down is NULL");
+    BAD(l.size = 124, "layer size is 124, but is a multiple of 8");
+#undef BAD
+    assert_int_equal(fm_clip_reference(NULL, NULL, &s.l, &good.c, &error), FM_CLIP_EUSAGE);
+    assert_string_equal(error.text, "out is NULL");
+    assert_int_equal(fm_clip_reference(out, NULL, NULL, &good.c, NULL), FM_CLIP_EUSAGE);
+    assert_int_equal(fm_clip_reference(out, NULL, &s.l, NULL, NULL), FM_CLIP_EUSAGE);
+    c = (struct fm_clip_call){.size = sizeof c, .ids_type = FM_CLIP_I32, .K = 2};
+    c.hidden_stride = c.out_stride = s.l.H;
+    assert_int_equal(fm_clip_reference(NULL, NULL, &s.l, &c, NULL), FM_CLIP_OK); /* no tokens */
+    free_arrays();
+}
+
+/* The sentence names a first channel whose end no int64_t holds. */
+static void channels_past_all_numbers_are_named(void **state)
+{
+    (void)state;
+    struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
+    struct call c = make_call(&s, 3, 2);
+    struct fm_clip_error error = {0};
+    struct fm_clip *clip = NULL;
+    double out[3 * 16];
+    int64_t row0[2] = {INT64_MAX, 0};
+    s.l.row0 = row0;
+    const char *sentence = "expert 0 has 20 channels from 9223372036854775807 on, but there are 46";
+    assert_int_equal(fm_clip_prepare(&clip, &s.l, &error), FM_CLIP_EUSAGE);
+    assert_string_equal(error.text, sentence);
+    assert_int_equal(fm_clip_reference(out, NULL, &s.l, &c.c, &error), FM_CLIP_EUSAGE);
+    assert_string_equal(error.text, sentence);
+    free_arrays();
+}
+
+static void a_share_of_nonsense_is_nothing(void **state)
+{
+    (void)state;
+    static const int32_t wrong[][4] = {
+        {8, 0, 2, 0}, {8, -1, 2, 0}, {8, 2, 0, 0},  {8, 2, -2, 0},
+        {8, 2, 2, 2}, {8, 2, 2, -1}, {-8, 2, 2, 0}, {INT32_MIN, INT32_MIN, -1, INT32_MAX}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const int32_t *w = wrong[i];
+        char gate_up[2] = "ab", down[1] = "c", none[2] = "--";
+        assert_int_equal(fm_clip_shard_width(w[0], w[1], w[2], w[3]), 0);
+        assert_int_equal(fm_clip_shard_channel(w[0], w[1], w[2], w[3]), -1);
+        fm_clip_shard_copy(none, none, gate_up, down, w[0], 1, w[1], w[2], w[3]);
+        assert_memory_equal(none, "--", 2);
+    }
+    const int32_t most = INT32_MAX;
+    assert_int_equal(fm_clip_shard_width(most, most, most, 0), most);
+    assert_int_equal(fm_clip_shard_width(most, most, most, most - 1), 0);
+    assert_int_equal(fm_clip_shard_channel(most, 1, 1, 0), most);
+    assert_int_equal(fm_clip_shard_channel(most, most, most, most - 1), -1);
+    assert_int_equal(fm_clip_shard_channel(most / 2 + 1, 1, 2, 0), -1);
+    assert_int_equal(fm_clip_shard_width(10, 4, 2, 0), 6);
+    assert_int_equal(fm_clip_shard_channel(5, 4, 2, 0), 9);
 }
 
 /* A copy of a caller's struct that ends where the page after it may not be read. */
@@ -199,6 +286,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         KERNEL_TEST(wrong_layers_are_refused_with_a_sentence),
         KERNEL_TEST(wrong_calls_are_refused_with_a_sentence),
+        KERNEL_TEST(the_definition_refuses_what_a_forward_refuses),
+        KERNEL_TEST(channels_past_all_numbers_are_named),
+        KERNEL_TEST(a_share_of_nonsense_is_nothing),
         KERNEL_TEST(structs_of_other_headers_give_the_same_bits),
         KERNEL_TEST(fields_not_known_here_are_refused),
         KERNEL_TEST(the_workspace_depends_on_bounds_alone),
