@@ -33,14 +33,7 @@ static cJSON *describe_json(const void *report)
 }
 
 /* Modes: the method, and what is different where --actions is there too. */
-enum {
-    LEARNING = 1 << FM_METHOD_LEARNED,
-    CHOOSING = LEARNING | 1 << FM_METHOD_SALIENCY | 1 << FM_METHOD_WALK | 1 << FM_METHOD_EXCHANGE,
-    WITH_ACTIONS = 1 << FM_METHODS, /* uniform */
-    NO_SHUFFLE = CHOOSING | 1 << FM_METHOD_UNIFORM | WITH_ACTIONS
-};
-
-static const struct fm_cli_scope scope[] = {{.name = "batch", .modes = LEARNING}, {0}};
+enum { WITH_ACTIONS = 1 << FM_METHODS }; /* uniform */
 
 static int check_method(const struct fm_cli *cli, const struct fm_train_options *o,
                         struct fm_err *err)
@@ -57,9 +50,10 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
 /* Whoever names an option that learning alone has means learning. */
 static enum fm_method default_method(const struct fm_cli *cli)
 {
+    int learning = fm_train_methods(FM_TRAIN_STEPS);
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
-        if (g->modes && !(g->modes & ~LEARNING))
+        if (g->modes && !(g->modes & ~learning))
             return FM_METHOD_LEARNED;
     }
     return FM_METHOD_EXCHANGE;
@@ -117,6 +111,10 @@ int main(int argc, char **argv)
     int method = -1, schedule = (int)options.schedule, granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
     bool strict = false;
+    const int learning = fm_train_methods(FM_TRAIN_STEPS);
+    const int choosing = fm_train_methods(FM_TRAIN_WIDTHS);
+    const int ends = fm_train_methods(FM_TRAIN_ENDS), any = ends | WITH_ACTIONS;
+    const struct fm_cli_scope scope[] = {{.name = "batch", .modes = learning}, {0}};
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange",
@@ -124,34 +122,33 @@ int main(int argc, char **argv)
          "taylor's)",
          0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
-         "what each width belongs to (default: expert)", 0, 0, CHOOSING},
+         "what each width belongs to (default: expert)", 0, 0, choosing},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
          "shares of channels an expert may keep (default: tenths; exchange: twentieths)", 0, 0,
-         NO_SHUFFLE},
+         any},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
-         "round widths up to a multiple of M (default: 1)", 1, FM_TRAIN_MULTIPLE_MAX, NO_SHUFFLE},
+         "round widths up to a multiple of M (default: 1)", 1, FM_TRAIN_MULTIPLE_MAX, any},
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
-         "step between budgets (default: 0.01)", 0, 0, NO_SHUFFLE & ~WITH_ACTIONS},
-        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0,
-         NO_SHUFFLE},
+         "step between budgets (default: 0.01)", 0, 0, ends},
+        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, any},
         {"strict", 0, FM_CLI_FLAG, &strict, NULL,
-         "status 1 where the method falls short of --until", 0, 0, NO_SHUFFLE},
+         "status 1 where the method falls short of --until", 0, 0, any},
         {"refine", 0, FM_CLI_INT, &options.refine, "N",
-         "rounds of exchange at a fixed budget (default: 0)", 0, FM_TRAIN_REFINE_MAX, CHOOSING},
+         "rounds of exchange at a fixed budget (default: 0)", 0, FM_TRAIN_REFINE_MAX, choosing},
         {"nested", 0, FM_CLI_FLAG, &options.nested, NULL, "widths never grow with the budget", 0, 0,
-         CHOOSING},
+         choosing},
         {"steps", 0, FM_CLI_INT, &options.steps, "N",
          "learned: training steps (default: 500; at most as many to catch up)", 1,
-         FM_TRAIN_STEPS_MAX, LEARNING},
+         FM_TRAIN_STEPS_MAX, learning},
         {"samples-per-batch", 0, FM_CLI_INT, &options.samples, "N",
-         "learned: subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX, LEARNING},
+         "learned: subnets drawn for a batch (default: 1)", 1, FM_TRAIN_SAMPLES_MAX, learning},
         {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
          "learned: how strongly scores shape the start; 0: not at all (default: 4)", 0,
-         FM_TRAIN_PRIOR_MAX, LEARNING},
+         FM_TRAIN_PRIOR_MAX, learning},
         {"lambda-schedule", 0, FM_CLI_CHOICE, &schedule, "paced|linear",
-         "learned: weight of the cost, a controller or a ramp (default: paced)", 0, 0, LEARNING},
+         "learned: weight of the cost, a controller or a ramp (default: paced)", 0, 0, learning},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learned: learning rate (default: 0.02)",
-         FM_TRAIN_LR_MIN, FM_TRAIN_LR_MAX, LEARNING},
+         FM_TRAIN_LR_MIN, FM_TRAIN_LR_MAX, learning},
     };
     struct fm_cli cli = {
         .tool = "fm-train",

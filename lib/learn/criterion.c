@@ -50,32 +50,6 @@ int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stre
                    cJSON_IsString(name) ? name->valuestring : "", names[0], names[1], names[2]);
 }
 
-static bool weighs_experts(const struct fm_train_options *o)
-{
-    return o->method == FM_METHOD_SALIENCY || o->method == FM_METHOD_WALK ||
-           o->method == FM_METHOD_EXCHANGE || (o->method == FM_METHOD_LEARNED && o->prior > 0);
-}
-
-int fm_criterion_settle(struct fm_train_options *o, enum fm_criterion *criterion,
-                        const struct fm_bundle *stream, struct fm_err *err)
-{
-    char prior[32] = "";
-    int rc = fm_criterion_read(criterion, stream, err);
-    if (rc || *criterion == FM_CRITERION_TAYLOR)
-        return rc;
-    if (o->method_open)
-        o->method = FM_METHOD_UNIFORM;
-    if (!weighs_experts(o))
-        return FM_OK;
-    if (o->method == FM_METHOD_LEARNED)
-        snprintf(prior, sizeof prior, " with --prior %g", o->prior);
-    return fm_fail(err, FM_ECONFIG,
-                   "the channels were ranked by %s, and --method %s%s needs scores of taylor: run "
-                   "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
-                   fm_criterion_name(*criterion), fm_method_name(o->method), prior,
-                   prior[0] ? "" : "learned with ");
-}
-
 int fm_criterion_begin(struct fm_criterion_adder *a, enum fm_criterion criterion,
                        const struct fm_ops *ops, int rows, int I, int H, struct fm_err *err)
 {

@@ -13,7 +13,6 @@
 
 #include "formats/bundle/bundle.h"
 #include "lib/engine/sweep.h"
-#include "lib/learn/options.h"
 
 enum fm_criterion {
     /* Mean over batches of the sum over the channel's parameters of (theta dL/dtheta)^2. */
@@ -50,16 +49,6 @@ bool fm_criterion_backward(enum fm_criterion criterion);
  * was taylor.  FM_EFORMAT for a name that is none of fm-rank's. */
 int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stream,
                       struct fm_err *err);
-
-/*
- * What fm-train makes of a ranking.  Scores of taylor are squares of estimated changes of the loss
- * and compare channels of all experts; those of the others order channels inside an expert.  Then
- * an open method becomes uniform, and methods that weigh experts by their scores are FM_ECONFIG:
- * saliency, walk, exchange, best, and learned with a prior.  *criterion as fm_criterion_read has
- * it.
- */
-int fm_criterion_settle(struct fm_train_options *options, enum fm_criterion *criterion,
-                        const struct fm_bundle *stream, struct fm_err *err);
 
 /* What adding needs: arrays on the device of ops. */
 struct fm_criterion_adder {

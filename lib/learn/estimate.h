@@ -17,7 +17,7 @@ struct fm_estimate_file {
     uint64_t bytes;
 };
 
-#define FM_ESTIMATE_KINDS 6 /* of fm-train: learned, walk, exchange, two of --refine, measuring */
+#define FM_ESTIMATE_KINDS 4 /* of fm-train: steps of the method, two of --refine, measuring */
 
 /* A run with other options, and what its matrix products take. */
 #define FM_ESTIMATE_CHANGES 4

@@ -101,7 +101,7 @@ static void sample(struct fm_learn *n, int s)
     fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
-static void harden(struct fm_learn *n, uint32_t *widths)
+static void harden(const struct fm_learn *n, uint32_t *widths)
 {
     fm_logits_harden(&n->logits, widths);
     fm_granularity_spread(widths, experts_of(n), n->size);
@@ -230,7 +230,7 @@ static int offer_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *fro
     return rc;
 }
 
-uint64_t fm_learn_removed(struct fm_learn *n, const struct fm_masks *masks)
+uint64_t fm_learn_removed(const struct fm_learn *n, const struct fm_masks *masks)
 {
     harden(n, n->widths);
     return fm_masks_removed(masks, n->widths);

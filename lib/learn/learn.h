@@ -49,6 +49,6 @@ int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, st
 
 /* Channels that the hardened logits remove: how far learning has come, whatever fills the family
  * behind its last mask. */
-uint64_t fm_learn_removed(struct fm_learn *learn, const struct fm_masks *masks);
+uint64_t fm_learn_removed(const struct fm_learn *learn, const struct fm_masks *masks);
 
 #endif

@@ -38,12 +38,13 @@ struct fm_trainer {
     const struct fm_train_options *options;
     struct fm_actions actions;
     struct fm_decimal step, until;
-    struct fm_learn learn; /* in use if `learns` */
-    struct fm_walk walk;
-    bool learns, walks, exchanges; /* one of them, or none */
-    struct fm_worth worth;         /* of exchange, then of --refine */
-    int64_t idle;                  /* of the mask at hand, the last rounds that found nothing */
-    int64_t refined;               /* rounds of --refine; -1: gaps are filled since */
+    const struct method *method;
+    struct fm_learn learn;   /* of learned */
+    struct fm_walk walk;     /* of walk and exchange */
+    struct fm_worth worth;   /* of exchange, then of --refine */
+    struct fm_budgets input; /* of the shuffles: the family of the stream */
+    int64_t idle;            /* of the mask at hand, the last rounds that found nothing */
+    int64_t refined;         /* rounds of --refine; -1: gaps are filled since */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
@@ -53,6 +54,45 @@ struct fm_trainer {
     bool warned; /* that the method came short of `until` */
     int resumed; /* steps and budgets that came from the state file */
 };
+
+/* What the sweeps of a method are planned from, before anything is opened but the inputs. */
+struct plan {
+    const struct fm_train_options *options;
+    const struct fm_task *task;
+    uint64_t targets; /* budgets */
+};
+
+/* A method: what it has, needs, makes, costs and saves.  Functions may be NULL: nothing to do. */
+struct method {
+    int has;           /* fm_train_methods */
+    const char *needs; /* a member of the input stream */
+    /* Whether it compares experts by their scores, which only those of taylor can. */
+    bool (*weighs)(const struct fm_train_options *o);
+    /* Its action set, t->actions. */
+    int (*choose)(struct fm_trainer *t, struct fm_err *err);
+    /* t->masks[FM_TRAIN_MADE]: the whole family, or what the first step begins with. */
+    int (*begin)(struct fm_trainer *t, struct fm_err *err);
+    /* The steps, from where begin or a state file left it; FM_ESAVED when stopped. */
+    int (*make)(struct fm_trainer *t, struct fm_err *err);
+    int (*taken)(const struct fm_trainer *t); /* steps so far */
+    /* Channels that the steps removed; NULL: all that the family lacks. */
+    uint64_t (*removed)(const struct fm_trainer *t, const struct fm_masks *f);
+    /* The sweeps of all steps; T and kept of *sweep are set. */
+    void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
+    /* Its options, for the manifest. */
+    bool (*record)(cJSON *options, const struct fm_trainer *t);
+    /* Arrays of the state file beside the families. */
+    void (*save)(struct fm_journal_item *item, size_t *items, struct fm_trainer *t);
+    void (*resumed)(struct fm_trainer *t); /* those arrays were read */
+};
+
+static const struct method methods[FM_METHODS];
+
+/* Whether gaps between its masks are filled, and they may be refined and nested. */
+static bool is_shaped(const struct fm_trainer *t)
+{
+    return t->method->has & FM_TRAIN_WIDTHS;
+}
 
 /* ---- options ---- */
 
@@ -89,11 +129,6 @@ void fm_train_report_release(struct fm_train_report *report)
 static const char *schedule_name(enum fm_lambda_schedule schedule)
 {
     return schedule == FM_LAMBDA_PACED ? "paced" : "linear";
-}
-
-static bool is_shuffle(enum fm_method method)
-{
-    return method == FM_METHOD_SHUFFLE_LAYER || method == FM_METHOD_SHUFFLE_GLOBAL;
 }
 
 static int check_options(const struct fm_train_options *o, struct fm_decimal *step,
@@ -166,29 +201,11 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
     uint64_t masks = targets + 1, memory = task->memory;
     uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
-    int walk = clip_sequences(&task->calib, o->walk_sequences);
     int around = sequences_around(&task->calib, o);
     int fixed = clip_sequences(&task->calib, o->refine_sequences);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
-    if (o->method == FM_METHOD_LEARNED) {
-        sweep.count = (uint64_t)o->steps;
-        sweep.rows = (uint64_t)batch_of(task->run) * T;
-        sweep.lanes = 1 + o->samples;
-        sweep.backward = o->samples;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    if (o->method == FM_METHOD_WALK) {
-        sweep.count = targets;
-        sweep.rows = (uint64_t)walk * T;
-        sweep.backward = 1;
-        sweep.lanes = 2;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    if (o->method == FM_METHOD_EXCHANGE) {
-        sweep.count = targets;
-        sweep.rows = (uint64_t)around * T;
-        sweep.backward = FM_WORTH_LANES;
-        sweep.lanes = 1 + FM_WORTH_LANES;
+    if (methods[o->method].cost) {
+        methods[o->method].cost(&sweep, &(struct plan){o, task, targets});
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     if (o->refine > 0) {
@@ -220,7 +237,7 @@ static void offer_less(struct fm_estimate *estimate, const struct fm_train_optio
     static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
     struct fm_train_options other = *o;
     struct fm_estimate changed;
-    if (o->method == FM_METHOD_LEARNED && o->steps > 1) {
+    if (methods[o->method].has & FM_TRAIN_STEPS && o->steps > 1) {
         other.steps = o->steps / 2;
         estimate_run(&changed, &other, task, step, until);
         fm_estimate_offer(estimate, changed.flops, "--steps %d", other.steps);
@@ -236,8 +253,7 @@ static void offer_less(struct fm_estimate *estimate, const struct fm_train_optio
 static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 {
     int at = 0;
-    bool steps = t->learns || t->walks || t->exchanges;
-    t->work.make = steps ? estimate->kind[at++].flops : 0;
+    t->work.make = t->method->cost ? estimate->kind[at++].flops : 0;
     for (int i = 0; i < 2 && t->options->refine > 0; i++)
         t->work.refine += estimate->kind[at++].flops;
     t->work.measure = estimate->kind[at].flops;
@@ -304,18 +320,10 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
 {
     static const char *const widths[] = {"made.widths", "result.widths"};
     static const char *const quality[] = {"made.quality", "result.quality"};
-    struct fm_learn *n = &t->learn;
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
-    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
-    if (t->learns) {
-        add_item(item, &items, "taken", FM_I64, 1, &n->taken);
-        add_item(item, &items, "lambda", FM_F64, 1, &n->lambda);
-        add_item(item, &items, "alpha", FM_F64, logits, n->logits.alpha);
-        add_item(item, &items, "m", FM_F64, logits, n->logits.m);
-        add_item(item, &items, "v", FM_F64, logits, n->logits.v);
-        add_item(item, &items, "q", FM_F64, X, n->q);
-    }
+    if (t->method->save)
+        t->method->save(item, &items, t);
     if (t->worth.X > 0) {
         uint64_t values = 2 * (uint64_t)t->worth.X * (uint64_t)t->actions.count;
         add_item(item, &items, "worth", FM_F64, values, t->worth.value);
@@ -335,11 +343,9 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
     return items;
 }
 
-/* Steps of training, or budgets that a walk has come to. */
 static int steps_taken(const struct fm_trainer *t)
 {
-    bool walked = t->walks || t->exchanges;
-    return walked ? t->masks[FM_TRAIN_MADE].count - 1 : (int)t->learn.taken;
+    return t->method->taken ? t->method->taken(t) : 0;
 }
 
 static int save_state(struct fm_trainer *t, struct fm_err *err)
@@ -439,8 +445,8 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     }
     if (rc)
         return rc;
-    if (t->learns)
-        fm_logits_refresh(&t->learn.logits);
+    if (t->method->resumed)
+        t->method->resumed(t);
     t->resumed = steps_taken(t);
     return FM_OK;
 }
@@ -557,12 +563,6 @@ static int change_family(struct fm_trainer *t, struct fm_masks *f, change_fn *ch
     return rc;
 }
 
-static bool is_fixed(const struct fm_trainer *t)
-{
-    enum fm_method m = t->options->method;
-    return m == FM_METHOD_UNIFORM || m == FM_METHOD_SHUFFLE_LAYER || m == FM_METHOD_SHUFFLE_GLOBAL;
-}
-
 static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint64_t removed)
 {
     uint64_t channels = fm_masks_channels(f);
@@ -586,12 +586,12 @@ static void warn_learned(struct fm_trainer *t, double budget)
 /* A family that is filled stays as it is, so this may be done again after a resume. */
 static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
-    if (f->count == 0 || is_fixed(t))
+    if (f->count == 0 || !is_shaped(t))
         return FM_OK;
     struct fm_mask last = f->mask[f->count - 1];
     double budget = fm_masks_budget(f, f->count - 1);
     int rc = change_family(t, f, fm_gaps_fill, err);
-    if (!rc && last.method == FM_METHOD_LEARNED && is_short(t, f, last.removed) &&
+    if (!rc && t->method->removed && is_short(t, f, last.removed) &&
         f->mask[f->count - 1].removed > last.removed)
         warn_learned(t, budget);
     return rc;
@@ -691,13 +691,13 @@ static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err 
 static int finish_family(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
-    bool fresh = result->count == 0, refines = t->options->refine > 0 && !is_fixed(t);
+    bool fresh = result->count == 0, refines = t->options->refine > 0 && is_shaped(t);
     int rc = fresh ? take_family(t, result, err) : FM_OK;
     if (!rc && fresh && refines)
         rc = begin_refining(t, result, err);
     if (!rc && refines && t->refined >= 0)
         rc = run_refine(t, result, err);
-    if (!rc && !is_fixed(t) && (refines ? t->refined >= 0 : fresh)) {
+    if (!rc && is_shaped(t) && (refines ? t->refined >= 0 : fresh)) {
         rc = shape_family(t, result, err);
         t->refined = -1;
     }
@@ -710,19 +710,18 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
 {
     const struct fm_train_options *o = t->options;
     uint64_t end = f->mask[f->count - 1].removed, came = end;
-    enum fm_method m = o->method;
-    if (m == FM_METHOD_LEARNED)
-        came = fm_learn_removed(&t->learn, f);
+    if (t->method->removed)
+        came = t->method->removed(t, f);
     came = came < end ? came : end;
     *came_to = (double)came / (double)fm_masks_channels(f);
-    if (m == FM_METHOD_SHUFFLE_LAYER || m == FM_METHOD_SHUFFLE_GLOBAL || !is_short(t, f, came))
+    if (!(t->method->has & FM_TRAIN_ENDS) || !is_short(t, f, came))
         return true;
     if (came < end)
         warn_learned(t, *came_to);
     if (!is_short(t, f, end))
         return false;
     uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
-    if (m == FM_METHOD_UNIFORM && narrow > o->width_multiple &&
+    if (!is_shaped(t) && narrow > o->width_multiple &&
         (!o->actions || narrow > t->actions.width[0])) {
         fm_run_warn(
             t->task.run,
@@ -743,17 +742,12 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
 
 /* ---- the methods ---- */
 
-/* The action set: of the stream for the shuffles, of the budget steps for uniform.  Unless the user
- * names them, exchange has finer actions than the others: its steps are measured one by one, and
- * what a logit has to learn grows with their number. */
-static int choose_actions(struct fm_trainer *t, struct fm_err *err)
+static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
-    int I = t->task.config->I, rc;
-    if (o->method == FM_METHOD_UNIFORM && !o->actions)
-        return fm_actions_steps(&t->actions, &t->step, &t->until, I, o->width_multiple, err);
-    const char *usual = t->exchanges ? FM_ACTIONS_TWENTY : FM_ACTIONS_TEN;
-    rc = fm_actions_parse(&t->actions, o->actions ? o->actions : usual, I, o->width_multiple, err);
+    int I = t->task.config->I;
+    int rc =
+        fm_actions_parse(&t->actions, o->actions ? o->actions : usual, I, o->width_multiple, err);
     if (!rc && (o->actions || o->width_multiple > 1) && t->actions.merged)
         fm_run_warn(t->task.run,
                     "%d of %d actions give a width that another one has already, and are merged: "
@@ -767,56 +761,48 @@ static int choose_actions(struct fm_trainer *t, struct fm_err *err)
     return rc;
 }
 
-/* The parts of options that shape the result, for the state file. */
-static int digest_params(struct fm_trainer *t, struct fm_err *err)
+static int choose_tenths(struct fm_trainer *t, struct fm_err *err)
+{
+    return parse_actions(t, FM_ACTIONS_TEN, err);
+}
+
+/* Finer than the others: its steps are measured one by one, and what a logit has to learn grows
+ * with their number. */
+static int choose_twentieths(struct fm_trainer *t, struct fm_err *err)
+{
+    return parse_actions(t, FM_ACTIONS_TWENTY, err);
+}
+
+static int choose_steps(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
-    char text[1024];
-    bool exchanges = t->exchanges || o->refine > 0;
-    int n = snprintf(
-        text, sizeof text,
-        "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
-        "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-        "lambda %.17g walk %d batch %d nested %d refine %d %d %d%s widths",
-        fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
-        o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
-        o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last,
-        t->walk.sequences, batch_of(t->task.run), o->nested, o->refine,
-        exchanges ? sequences_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
-        exchanges ? " " FM_WORTH_RULE : "");
-    struct fm_digest widths =
-        fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
-    char hex[FM_DIGEST_HEX];
-    fm_digest_hex(hex, &widths);
-    assert(n > 0 && (size_t)n + sizeof hex < sizeof text);
-    snprintf(text + n, sizeof text - (size_t)n, " %s", hex);
-    return fm_task_params(&t->task, &t->params, text, err);
+    if (o->actions)
+        return parse_actions(t, o->actions, err);
+    return fm_actions_steps(&t->actions, &t->step, &t->until, t->task.config->I, o->width_multiple,
+                            err);
 }
 
-static int make_saliency(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+static int choose_inputs(struct fm_trainer *t, struct fm_err *err)
 {
-    const struct fm_ranking *r = &t->task.ranking;
-    return fm_masks_saliency(f, &t->actions, r->scores, r->order, &t->step, &t->until,
-                             t->options->granularity, err);
+    int rc = fm_budgets_open(&t->input, &t->task.in, err);
+    t->actions = t->input.actions;
+    return rc;
 }
 
-/* The families that need no gradient: whole at once. */
-static int make_at_once(struct fm_trainer *t, const struct fm_budgets *from, struct fm_err *err)
+static bool weighs_always(const struct fm_train_options *o)
 {
-    struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
-    switch (t->options->method) {
-    case FM_METHOD_SALIENCY:
-        return make_saliency(t, f, err);
-    case FM_METHOD_UNIFORM:
-        return fm_masks_uniform(f, &t->actions, &t->until, err);
-    default:
-        assert(is_shuffle(t->options->method));
-        return fm_masks_shuffle(f, &from->masks, t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
-                                t->task.run->seed, err);
-    }
+    (void)o;
+    return true;
 }
 
-static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
+/* learned: logits over the action set for every expert. */
+
+static bool weighs_prior(const struct fm_train_options *o)
+{
+    return o->prior > 0;
+}
+
+static int begin_learned(struct fm_trainer *t, struct fm_err *err)
 {
     t->learn = (struct fm_learn){.task = &t->task,
                                  .options = t->options,
@@ -828,50 +814,7 @@ static int prepare_learn(struct fm_trainer *t, struct fm_err *err)
     return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_MADE], FM_METHOD_LEARNED, err);
 }
 
-static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
-{
-    const struct fm_config *c = t->task.config;
-    int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    return fm_worth_init(&t->worth, &t->actions, c->M * c->E / size, err);
-}
-
-static int prepare(struct fm_trainer *t, struct fm_err *err)
-{
-    const struct fm_config *c = t->task.config;
-    struct fm_budgets from = {0};
-    int rc = FM_OK;
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_masks_init(&t->masks[i], c->M, c->E, c->I);
-    t->walk = (struct fm_walk){
-        .task = &t->task,
-        .actions = &t->actions,
-        .step = &t->step,
-        .until = &t->until,
-        .granularity = t->options->granularity,
-        .worth = t->exchanges ? &t->worth : NULL,
-        .sequences = t->exchanges ? sequences_around(&t->task.calib, t->options)
-                                  : clip_sequences(&t->task.calib, t->options->walk_sequences)};
-    if (is_shuffle(t->options->method)) {
-        rc = fm_budgets_open(&from, &t->task.in, err);
-        t->actions = from.actions;
-    } else {
-        rc = choose_actions(t, err);
-    }
-    if (!rc)
-        rc = digest_params(t, err);
-    if (!rc && t->learns)
-        rc = prepare_learn(t, err);
-    if (!rc && (t->exchanges || t->options->refine > 0))
-        rc = prepare_worth(t, err);
-    if (!rc && (t->walks || t->exchanges))
-        rc = fm_masks_full(&t->masks[FM_TRAIN_MADE], t->options->method, err);
-    if (!rc && !t->learns && !t->walks && !t->exchanges)
-        rc = make_at_once(t, &from, err);
-    fm_budgets_release(&from);
-    return rc ? rc : resume(t, err);
-}
-
-static int run_learn(struct fm_trainer *t, struct fm_err *err)
+static int make_learned(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_run_options *run = t->task.run;
     uint64_t steps = (uint64_t)t->options->steps;
@@ -896,7 +839,82 @@ static int run_learn(struct fm_trainer *t, struct fm_err *err)
     return rc;
 }
 
-static int run_walk(struct fm_trainer *t, struct fm_err *err)
+static int taken_learned(const struct fm_trainer *t)
+{
+    return (int)t->learn.taken;
+}
+
+static uint64_t removed_learned(const struct fm_trainer *t, const struct fm_masks *f)
+{
+    return fm_learn_removed(&t->learn, f);
+}
+
+static void cost_learned(struct fm_estimate_sweep *sweep, const struct plan *p)
+{
+    sweep->count = (uint64_t)p->options->steps;
+    sweep->rows = (uint64_t)batch_of(p->task->run) * (uint64_t)p->task->calib.T;
+    sweep->lanes = 1 + p->options->samples;
+    sweep->backward = p->options->samples;
+}
+
+static bool record_learned(cJSON *to, const struct fm_trainer *t)
+{
+    const struct fm_train_options *o = t->options;
+    return fm_json_add_uint(to, "steps", (uint64_t)o->steps) &&
+           fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples) &&
+           fm_json_add_double(to, "prior", o->prior) &&
+           cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
+}
+
+static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
+{
+    struct fm_learn *n = &t->learn;
+    uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
+    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
+    add_item(item, items, "taken", FM_I64, 1, &n->taken);
+    add_item(item, items, "lambda", FM_F64, 1, &n->lambda);
+    add_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
+    add_item(item, items, "m", FM_F64, logits, n->logits.m);
+    add_item(item, items, "v", FM_F64, logits, n->logits.v);
+    add_item(item, items, "q", FM_F64, X, n->q);
+}
+
+static void resumed_learned(struct fm_trainer *t)
+{
+    fm_logits_refresh(&t->learn.logits);
+}
+
+/* walk, and exchange, which measures masks around the present one. */
+
+static int begin_walk_with(struct fm_trainer *t, struct fm_worth *worth, int sequences,
+                           struct fm_err *err)
+{
+    t->walk = (struct fm_walk){.task = &t->task,
+                               .actions = &t->actions,
+                               .step = &t->step,
+                               .until = &t->until,
+                               .granularity = t->options->granularity,
+                               .worth = worth,
+                               .sequences = sequences};
+    return fm_masks_full(&t->masks[FM_TRAIN_MADE], t->options->method, err);
+}
+
+static int walk_sequences(const struct fm_calib *calib, const struct fm_train_options *o)
+{
+    return clip_sequences(calib, o->walk_sequences);
+}
+
+static int begin_walk(struct fm_trainer *t, struct fm_err *err)
+{
+    return begin_walk_with(t, NULL, walk_sequences(&t->task.calib, t->options), err);
+}
+
+static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
+{
+    return begin_walk_with(t, &t->worth, sequences_around(&t->task.calib, t->options), err);
+}
+
+static int make_walk(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
@@ -914,11 +932,168 @@ static int run_walk(struct fm_trainer *t, struct fm_err *err)
     return rc;
 }
 
+static int taken_walk(const struct fm_trainer *t)
+{
+    return t->masks[FM_TRAIN_MADE].count - 1;
+}
+
+static void cost_walk(struct fm_estimate_sweep *sweep, const struct plan *p)
+{
+    sweep->count = p->targets;
+    sweep->rows =
+        (uint64_t)walk_sequences(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
+    sweep->lanes = 2;
+    sweep->backward = 1;
+}
+
+static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
+{
+    sweep->count = p->targets;
+    sweep->rows =
+        (uint64_t)sequences_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
+    sweep->lanes = 1 + FM_WORTH_LANES;
+    sweep->backward = FM_WORTH_LANES;
+}
+
+static bool record_walk(cJSON *to, const struct fm_trainer *t)
+{
+    return fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
+}
+
+/* Those that need no gradient: begin makes the whole family. */
+
+static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_ranking *r = &t->task.ranking;
+    return fm_masks_saliency(&t->masks[FM_TRAIN_MADE], &t->actions, r->scores, r->order, &t->step,
+                             &t->until, t->options->granularity, err);
+}
+
+static int begin_uniform(struct fm_trainer *t, struct fm_err *err)
+{
+    return fm_masks_uniform(&t->masks[FM_TRAIN_MADE], &t->actions, &t->until, err);
+}
+
+static int begin_shuffle(struct fm_trainer *t, struct fm_err *err)
+{
+    return fm_masks_shuffle(&t->masks[FM_TRAIN_MADE], &t->input.masks,
+                            t->options->method == FM_METHOD_SHUFFLE_GLOBAL, t->task.run->seed, err);
+}
+
+static const struct method methods[FM_METHODS] = {
+    [FM_METHOD_LEARNED] = {.has = FM_TRAIN_STEPS | FM_TRAIN_WIDTHS | FM_TRAIN_ENDS,
+                           .needs = FM_MEMBER_RANKING,
+                           .weighs = weighs_prior,
+                           .choose = choose_tenths,
+                           .begin = begin_learned,
+                           .make = make_learned,
+                           .taken = taken_learned,
+                           .removed = removed_learned,
+                           .cost = cost_learned,
+                           .record = record_learned,
+                           .save = save_learned,
+                           .resumed = resumed_learned},
+    [FM_METHOD_WALK] = {.has = FM_TRAIN_WIDTHS | FM_TRAIN_ENDS,
+                        .needs = FM_MEMBER_RANKING,
+                        .weighs = weighs_always,
+                        .choose = choose_tenths,
+                        .begin = begin_walk,
+                        .make = make_walk,
+                        .taken = taken_walk,
+                        .cost = cost_walk,
+                        .record = record_walk},
+    [FM_METHOD_EXCHANGE] = {.has = FM_TRAIN_WIDTHS | FM_TRAIN_ENDS | FM_TRAIN_AROUND,
+                            .needs = FM_MEMBER_RANKING,
+                            .weighs = weighs_always,
+                            .choose = choose_twentieths,
+                            .begin = begin_exchange,
+                            .make = make_walk,
+                            .taken = taken_walk,
+                            .cost = cost_exchange,
+                            .record = record_walk},
+    [FM_METHOD_SALIENCY] = {.has = FM_TRAIN_WIDTHS | FM_TRAIN_ENDS,
+                            .needs = FM_MEMBER_RANKING,
+                            .weighs = weighs_always,
+                            .choose = choose_tenths,
+                            .begin = begin_saliency},
+    [FM_METHOD_UNIFORM] = {.has = FM_TRAIN_ENDS,
+                           .needs = FM_MEMBER_RANKING,
+                           .choose = choose_steps,
+                           .begin = begin_uniform},
+    [FM_METHOD_SHUFFLE_LAYER] = {.needs = FM_MEMBER_MASKS,
+                                 .choose = choose_inputs,
+                                 .begin = begin_shuffle},
+    [FM_METHOD_SHUFFLE_GLOBAL] = {.needs = FM_MEMBER_MASKS,
+                                  .choose = choose_inputs,
+                                  .begin = begin_shuffle},
+};
+
+int fm_train_methods(int has)
+{
+    int found = 0;
+    for (int m = 0; m < FM_METHODS; m++)
+        if ((methods[m].has & has) == has)
+            found |= 1 << m;
+    return found;
+}
+
+/* ---- a run ---- */
+
+/* The parts of options that shape the result, for the state file. */
+static int digest_params(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_train_options *o = t->options;
+    char text[1024];
+    bool exchanges = t->method->has & FM_TRAIN_AROUND;
+    int walk = exchanges ? sequences_around(&t->task.calib, o) : walk_sequences(&t->task.calib, o);
+    exchanges = exchanges || o->refine > 0;
+    int n = snprintf(
+        text, sizeof text,
+        "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
+        "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
+        "lambda %.17g walk %d batch %d nested %d refine %d %d %d%s widths",
+        fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
+        o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
+        o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, walk,
+        batch_of(t->task.run), o->nested, o->refine,
+        exchanges ? sequences_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
+        exchanges ? " " FM_WORTH_RULE : "");
+    struct fm_digest widths =
+        fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, &widths);
+    assert(n > 0 && (size_t)n + sizeof hex < sizeof text);
+    snprintf(text + n, sizeof text - (size_t)n, " %s", hex);
+    return fm_task_params(&t->task, &t->params, text, err);
+}
+
+static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_config *c = t->task.config;
+    int size = fm_granularity_size(t->options->granularity, c->M, c->E);
+    return fm_worth_init(&t->worth, &t->actions, c->M * c->E / size, err);
+}
+
+static int prepare(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_config *c = t->task.config;
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
+        fm_masks_init(&t->masks[i], c->M, c->E, c->I);
+    int rc = t->method->choose(t, err);
+    if (!rc)
+        rc = digest_params(t, err);
+    if (!rc && (t->method->has & FM_TRAIN_AROUND || t->options->refine > 0))
+        rc = prepare_worth(t, err);
+    if (!rc)
+        rc = t->method->begin(t, err);
+    return rc ? rc : resume(t, err);
+}
+
 static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     t->clock.saved = fm_clock_now();
     double began = fm_clock_now();
-    int rc = t->learns ? run_learn(t, err) : t->walks || t->exchanges ? run_walk(t, err) : FM_OK;
+    int rc = t->method->make ? t->method->make(t, err) : FM_OK;
     int steps = steps_taken(t) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
@@ -946,30 +1121,23 @@ static bool record_options(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
     bool ok = cJSON_AddStringToObject(to, "method", fm_method_name(o->method));
-    if (is_shuffle(o->method))
+    if (!(t->method->has & FM_TRAIN_ENDS))
         return ok;
     char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT];
-    bool uniform = o->method == FM_METHOD_UNIFORM;
     fm_decimal_print(step, &t->step);
     fm_decimal_print(until, &t->until);
-    ok = ok &&
-         cJSON_AddStringToObject(to, "granularity",
-                                 fm_granularity_name(uniform ? FM_PER_MODEL : o->granularity)) &&
-         fm_json_add_uint(to, "width_multiple", o->width_multiple) &&
-         cJSON_AddStringToObject(to, "budget_step", step) &&
-         cJSON_AddStringToObject(to, "until", until);
+    ok =
+        ok &&
+        cJSON_AddStringToObject(
+            to, "granularity", fm_granularity_name(is_shaped(t) ? o->granularity : FM_PER_MODEL)) &&
+        fm_json_add_uint(to, "width_multiple", o->width_multiple) &&
+        cJSON_AddStringToObject(to, "budget_step", step) &&
+        cJSON_AddStringToObject(to, "until", until);
     if (o->refine > 0)
         ok = ok && fm_json_add_uint(to, "refine", (uint64_t)o->refine);
     if (o->nested)
         ok = ok && cJSON_AddBoolToObject(to, "nested", true);
-    if (t->walks || t->exchanges)
-        ok = ok && fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
-    if (!t->learns)
-        return ok;
-    return ok && fm_json_add_uint(to, "steps", (uint64_t)o->steps) &&
-           fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples) &&
-           fm_json_add_double(to, "prior", o->prior) &&
-           cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
+    return ok && (!t->method->record || t->method->record(to, t));
 }
 
 static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
@@ -1050,21 +1218,34 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     return rc;
 }
 
-static const char *needed(const struct fm_train_options *o)
-{
-    return is_shuffle(o->method) ? FM_MEMBER_MASKS : FM_MEMBER_RANKING;
-}
-
-/* What the ranking of the stream leaves of the options. */
+/*
+ * What the ranking of the stream leaves of the options.  Scores of taylor are squares of estimated
+ * changes of the loss and compare channels of all experts; those of the others order channels
+ * inside an expert.  Then an open method becomes uniform, and a method that weighs experts by their
+ * scores is refused.
+ */
 static int settle(struct fm_train_options *own, const struct fm_task *task, struct fm_err *err)
 {
-    enum fm_method asked = own->method;
-    enum fm_criterion criterion = FM_CRITERION_TAYLOR;
-    int rc = fm_criterion_settle(own, &criterion, &task->in, err);
-    if (!rc && own->method != asked)
+    enum fm_criterion criterion;
+    char prior[32] = "";
+    int rc = fm_criterion_read(&criterion, &task->in, err);
+    if (rc || criterion == FM_CRITERION_TAYLOR)
+        return rc;
+    if (own->method_open && own->method != FM_METHOD_UNIFORM) {
+        own->method = FM_METHOD_UNIFORM;
         fm_run_note(task->run, "the channels were ranked by %s: --method uniform",
                     fm_criterion_name(criterion));
-    return rc;
+    }
+    const struct method *m = &methods[own->method];
+    if (!m->weighs || !m->weighs(own))
+        return FM_OK;
+    if (m->has & FM_TRAIN_STEPS)
+        snprintf(prior, sizeof prior, " with --prior %g", own->prior);
+    return fm_fail(err, FM_ECONFIG,
+                   "the channels were ranked by %s, and --method %s%s needs scores of taylor: run "
+                   "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
+                   fm_criterion_name(criterion), fm_method_name(own->method), prior,
+                   prior[0] ? "" : "learned with ");
 }
 
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
@@ -1074,16 +1255,15 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
     struct fm_trainer t = {.options = &own};
     int rc = check_options(options, &t.step, &t.until, err);
     if (!rc)
-        rc = fm_task_open(&t.task, run, needed(options), err);
+        rc = fm_task_open(&t.task, run, methods[options->method].needs, err);
     if (!rc)
         rc = settle(&own, &t.task, err);
-    t.learns = own.method == FM_METHOD_LEARNED;
-    t.walks = own.method == FM_METHOD_WALK;
-    t.exchanges = own.method == FM_METHOD_EXCHANGE;
+    t.method = &methods[own.method];
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
     fm_worth_release(&t.worth);
+    fm_budgets_release(&t.input);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_release(&t.masks[i]);
     fm_task_close(&t.task);
@@ -1100,7 +1280,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc)
         rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc)
-        rc = fm_task_open_named(&task, needed(options), err);
+        rc = fm_task_open_named(&task, methods[options->method].needs, err);
     if (!rc && task.in.members)
         rc = settle(&own, &task, err);
     if (!rc) {

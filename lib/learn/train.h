@@ -28,6 +28,16 @@ struct fm_train_report {
     double seconds_step;       /* mean of a training step or walk budget; 0: there were none */
 };
 
+/* What a method has, for what may be asked of it. */
+enum {
+    FM_TRAIN_STEPS = 1,  /* steps of training on batches, with the options of these */
+    FM_TRAIN_WIDTHS = 2, /* a width for each expert: granularity, --refine, --nested, no gaps */
+    FM_TRAIN_ENDS = 4,   /* a family from an action set up to --until */
+    FM_TRAIN_AROUND = 8  /* measures masks around the present one */
+};
+/* 1 << method of all methods that have all of this. */
+int fm_train_methods(int has);
+
 void fm_train_defaults(struct fm_train_options *options);
 void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
 
