@@ -182,7 +182,7 @@ int close(int fd)
 
 int rename(const char *from, const char *to)
 {
-    return due(RENAME) ? -1 : (int)syscall(SYS_rename, from, to);
+    return due(RENAME) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
@@ -216,7 +216,7 @@ int openat64(int dir, const char *path, int flags, ...)
 
 int mkdir(const char *path, mode_t mode)
 {
-    return due(MKDIR) ? -1 : (int)syscall(SYS_mkdir, path, mode);
+    return due(MKDIR) ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }
 
 int fallocate64(int fd, int mode, off_t at, off_t size)

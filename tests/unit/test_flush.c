@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/syscall.h>
 
 #include "formats/file/file.h"
@@ -83,7 +84,7 @@ int close(int fd)
 int rename(const char *from, const char *to)
 {
     add_call("rename", from, to);
-    return (int)syscall(SYS_rename, from, to);
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)

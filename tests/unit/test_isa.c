@@ -119,7 +119,9 @@ static void without_a_limit_the_level_is_the_cpus(void **state)
 static void every_part_stays_under_the_limit(void **state)
 {
     (void)state;
+#if defined(__x86_64__)
     static const char *const onednn[] = {"sse41", "avx2", "avx512"};
+#endif
     static const char *const clip[] = {"portable", "avx2", "avx512"};
     bool bf16;
     enum fm_isa most = expected(&bf16);
