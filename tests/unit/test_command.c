@@ -158,7 +158,9 @@ static void what_it_leaves_behind_is_not_waited_for(void **state)
     snprintf(command, sizeof command, "sed 's/.*/[1]/'; sleep 60 & echo $! >%s", scratch("stray"));
     assert_int_equal(ask(command, 3, false, 0).rc, FM_OK);
     snprintf(command, sizeof command,
-             "sleep 0.1; grep -q 'State:.[SRD]' /proc/$(cat %s)/status 2>&-", scratch("stray"));
+             "for i in $(seq 50); do grep -q 'State:.[SRD]' /proc/$(cat %s)/status 2>&- || exit 1; "
+             "sleep 0.1; done",
+             scratch("stray"));
     assert_int_not_equal(system(command), 0);
     fails("sleep 60 & exit 3", 10, FM_EFORMAT, "ended with status 3");
 }

@@ -39,21 +39,27 @@ static void bf16_is_refused_by_name_without_the_instructions(void **state)
     assert_true(has ? ops == fm_ops_cpu_bf16() : strstr(err.text, "avx512_bf16") != NULL);
 }
 
-/* oneDNN left to itself would start a thread per core here. */
-static void products_stay_on_the_calling_thread(void **state)
+static int count_threads(void)
 {
-    (void)state;
-    size_t n = 512;
-    float *a = normals(n * n, 1), *c = floats(n * n);
-    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
-                (int)n);
     int threads = 0;
     DIR *tasks = opendir("/proc/self/task");
     assert_non_null(tasks);
     for (struct dirent *entry; (entry = readdir(tasks));)
         threads += entry->d_name[0] != '.';
     closedir(tasks);
-    assert_int_equal(threads, 1);
+    return threads;
+}
+
+/* oneDNN left to itself would start a thread per core here. */
+static void products_stay_on_the_calling_thread(void **state)
+{
+    (void)state;
+    size_t n = 512;
+    float *a = normals(n * n, 1), *c = floats(n * n);
+    int before = count_threads(); /* an emulator has one of its own */
+    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
+                (int)n);
+    assert_int_equal(count_threads(), before);
 }
 
 static void products_do_not_depend_on_alignment(void **state)
@@ -159,8 +165,8 @@ static void the_library_names_its_version_and_instructions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        KERNEL_TEST(products_stay_on_the_calling_thread), /* first: before oneDNN's first use */
         KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions),
-        KERNEL_TEST(products_stay_on_the_calling_thread),
         KERNEL_TEST(products_do_not_depend_on_alignment),
         KERNEL_TEST(nan_stays_visible),
         KERNEL_TEST(fast_exponential_is_good_to_its_last_bit_or_two),
