@@ -49,11 +49,12 @@ static void format_left(char *text, size_t size, double left, double share, doub
 {
     char stage[24], run[24];
     format_clock(stage, sizeof stage, left);
-    format_clock(run, sizeof run, left + now.after / (now.work * share) * elapsed);
-    if (now.work > 0 && now.after > 0)
-        snprintf(text, size, "%s left, %s to the end", stage, run);
-    else
+    if (!(now.work > 0 && now.after > 0)) {
         snprintf(text, size, "%s left", stage);
+        return;
+    }
+    format_clock(run, sizeof run, left + now.after / (now.work * share) * elapsed);
+    snprintf(text, size, "%s left, %s to the end", stage, run);
 }
 
 static void format_line(char *text, size_t size, uint64_t done, uint64_t total, const char *unit,
