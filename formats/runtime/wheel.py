@@ -49,9 +49,15 @@ def read(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def machine_of(library):
+    """The machine that a library in ELF is for, which need not be this one."""
+    number = int.from_bytes(library.read_bytes()[18:20], "little")
+    return {62: "x86_64", 183: "aarch64"}.get(number) or platform.machine()
+
+
 def platform_of(library):
     """The platform tag."""
-    machine = platform.machine()
+    machine = machine_of(library)
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", read("readelf", "-dW", library)))
     symbols = read("readelf", "-VW", library)
     versions = [tuple(map(int, v.split("."))) for v in re.findall(r"Name: GLIBC_([0-9.]+)", symbols)]

@@ -14,6 +14,12 @@ cmp "$first" "$second" || exit 1
 echo 'void f(void) {}' >"$scratch/x.c"
 ${CC:-cc} -shared -fPIC -nostdlib -o "$scratch/bare.so" "$scratch/x.c" || exit 1
 bare=$(python3 formats/runtime/wheel.py "$scratch/bare.so" 1.2.3 "$scratch/c") || exit 1
+printf '\267\0' | dd of="$scratch/bare.so" bs=1 seek=18 conv=notrunc status=none # e_machine: AArch64
+foreign=$(python3 formats/runtime/wheel.py "$scratch/bare.so" 1.2.3 "$scratch/d") || exit 1
+[[ $foreign == *-linux_aarch64.whl ]] || {
+    echo "a library for arm64 is in $foreign"
+    exit 1
+}
 python3 - "$first" "$bare" "$lib" <<'END'
 import base64, csv, hashlib, io, re, subprocess, sys, zipfile
 
