@@ -28,6 +28,7 @@
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR BASHDIR ZSHDIR, V=1 (show commands),
 # SAN=address,undefined, CUDA=auto|0|1, MPI=0|1 (MPI_PKG: its pkg-config name), CC, CFLAGS, NVCC, and
 # one PKG_CONFIG.  Each SAN/CUDA/MPI choice has its own folder.
+# CROSS_COMPILE=aarch64-linux-gnu- builds for arm64 with Debian's compiler and libraries (fm-hacking(7)).
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \
 #     DNNL_LIBS="-L... -Wl,-rpath,... -ldnnl -lgomp"
 
@@ -38,6 +39,15 @@ DATADIR ?= $(PREFIX)/share/fm
 LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 INSTALL ?= install
+# Another machine's compiler and the tools of its name: no CUDA, and a folder of its own.
+CROSS_COMPILE ?=
+ifneq ($(CROSS_COMPILE),)
+CC := $(CROSS_COMPILE)gcc
+CXX := $(CROSS_COMPILE)g++
+AR := $(CROSS_COMPILE)ar
+PKG_CONFIG := $(CROSS_COMPILE)pkg-config
+CUDA := 0
+endif
 PKG_CONFIG ?= pkg-config
 CLANG_FORMAT ?= clang-format
 CUDA ?= auto
@@ -55,7 +65,7 @@ endif
 comma := ,
 CUDA_SOURCES := $(wildcard kernels/*/*.cu kernels/*/*/*.cu)
 HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && command -v $(CXX) >/dev/null 2>&1 && echo 1)),$(CUDA)))
-BUILD := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
+BUILD := build$(CROSS_COMPILE:%-=/%)$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
 
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef \

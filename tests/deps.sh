@@ -49,16 +49,22 @@ for command in "$CC" "$CXX"; do
     } ;;
     esac
 done
-need "gcc libc6-dev" header stdio.h
+# Libraries are for the machine that the compiler compiles for.
+of=
+case $(uname -m)/$($CC -dumpmachine 2>/dev/null) in
+aarch64/*) ;;
+*/aarch64-*) of=:arm64 ;;
+esac
+need "gcc libc6-dev$of" header stdio.h
 need make have make
-need pkg-config have "${PKG_CONFIG:-pkg-config}"
+need "pkg-config$of" have "${PKG_CONFIG:-pkg-config}"
 # One run of the preprocessor where nothing is missing, one per library where something is.
 if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/dev/null 2>&1; then
-    need libarchive-dev header archive.h
-    need libxxhash-dev header xxhash.h
-    need libcjson-dev header cjson/cJSON.h
-    need libzstd-dev header zstd.h
-    need libdnnl-dev header dnnl.h
+    need libarchive-dev$of header archive.h
+    need libxxhash-dev$of header xxhash.h
+    need libcjson-dev$of header cjson/cJSON.h
+    need libzstd-dev$of header zstd.h
+    need libdnnl-dev$of header dnnl.h
     need librandom123-dev header Random123/philox.h
 fi
 if [ "${MPI:-0}" = 1 ]; then
@@ -69,7 +75,7 @@ if [ "${MPI:-0}" = 1 ]; then
 fi
 case ${1:-build} in
 check | ci)
-    need libcmocka-dev header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
+    need libcmocka-dev$of header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
     need g++ runs_cxx
     need clang-format have "${CLANG_FORMAT:-clang-format}"
     for tool in shellcheck mandoc zstd tar; do

@@ -6,7 +6,7 @@ PYTHON ?= python3
 
 wheel: $(BUILD)/$(CLIP_SO)
 	@rm -rf $(BUILD)/wheel && mkdir -p $(BUILD)/wheel/stripped
-	$(Q)strip --strip-unneeded -o $(BUILD)/wheel/stripped/$(CLIP_SO) $<
+	$(Q)$(CROSS_COMPILE)strip --strip-unneeded -o $(BUILD)/wheel/stripped/$(CLIP_SO) $<
 	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(PYTHON) formats/runtime/wheel.py \
 		$(BUILD)/wheel/stripped/$(CLIP_SO) $(VERSION) $(BUILD)/wheel
 	@rm -r $(BUILD)/wheel/stripped

@@ -41,4 +41,11 @@ MPI=1 MPI_PKG=none-such FAKE_UID=1000 expect "a build with MPI" 1 \
     "deps.sh: something is missing; run: sudo apt-get install -y openmpi-bin libopenmpi-dev" "" build
 CC="none-such gcc" expect "a compiler that is not there" 1 \
     "deps.sh: no program 'none-such', which CC or CXX names" "" install build
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in cross-gcc '[ "$1" = -dumpmachine ] && echo aarch64-linux-gnu'
+if [ "$(uname -m)" != aarch64 ]; then
+    CC=cross-gcc expect "a compiler for arm64 without libraries" 1 "deps.sh: something is missing; run: \
+apt-get install -y gcc libc6-dev:arm64 libarchive-dev:arm64 libxxhash-dev:arm64 libcjson-dev:arm64 \
+libzstd-dev:arm64 libdnnl-dev:arm64 librandom123-dev" "" build
+fi
 exit $failed
