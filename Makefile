@@ -20,6 +20,8 @@
 #              where it was stopped (STUDY: its options; tests/judge/judge.sh --golden trained comes first)
 #   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin; check-ranks tests them
 #   deb        packages of Debian (cmd/package/debian), in build/deb; MAINTAINER="Name <name@host>" is theirs
+#   arm64-check  builds for arm64 in a root of Debian 13, and runs the unit tests there under QEMU's
+#              emulation (root, debootstrap)
 #   packages-check  builds, installs and uses both in roots of Debian 12 and 13 (root, debootstrap)
 #   wheel      for pip: libfm_clip for PyTorch, the modelling file, the package of SGLang; in build/wheel
 #   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, the runtimes' files
@@ -268,6 +270,8 @@ clients: all
 	@BUILD="$(BUILD)" bash tests/judge/clients.sh
 golden:
 	@bash tests/judge/judge.sh --golden
+arm64-check:
+	@bash tests/arm64.sh
 fuzz:
 	@bash tests/fuzz/fuzz.sh
 gpu-check:
@@ -297,5 +301,5 @@ include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip wheel deb packages-check clients fuzz gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
+.PHONY: all deps demo check judge judge-clip wheel deb packages-check arm64-check clients fuzz gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
 	deps-build deps-check gpu-build gpu-more
