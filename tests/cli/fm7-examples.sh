@@ -1,15 +1,13 @@
 # The examples in fm(7), taken out of the page: the Makefile, the job of GitHub Actions and the job of
 # Slurm, on a small model.  The hub, GitHub and Slurm are not here: the commands are, word for word.
-example() { # example HEADING: the literal text below it
-    sed -n "/^\.Ss $1\$/,/^\.Ed/p" "$GOLDEN/../man/fm.7" | sed -n '/^\.Bd/,/^\.Ed/p' |
-        sed '1d;$d;s/\\e$/\\/;s/^\\&//'
-}
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
 unset MAKEFLAGS MFLAGS MAKELEVEL # of `make check`
 ln -s "$GOLDEN/odd-mixtral" model
 for dir in made action queued; do
     mkdir $dir
     cp model/tokens.npy $dir/calib.npy && cp model/tokens.npy $dir/heldout.npy
-    example 'A Makefile' >$dir/Makefile
+    take fm.7 Makefile >$dir/Makefile
 done
 quiet() { # quiet COMMAND...: what it prints in a file, its status
     "$@" >>../said 2>&1
@@ -39,7 +37,7 @@ ls
 
 echo "-- the job of GitHub Actions"
 cd ../action || exit 99
-example 'A job of GitHub Actions' | sed -n 's/^ *- run: //p' >steps
+take fm.7 Actions | sed -n 's/^ *- run: //p' >steps
 wc -l <steps
 export MODEL=../model
 while read -r step; do quiet bash -ec "$step"; done <steps
@@ -57,7 +55,7 @@ exec "$@"
 SCRIPT
 printf '#!/bin/sh\necho scontrol "$@"\n' >../bin/scontrol
 rm ../bin/fm-verify && chmod +x ../bin/*
-example 'A job of Slurm' >job
+take fm.7 Slurm >job
 export PATH=$PWD/../bin:$PATH SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=2
 bash job
 echo "status $?"

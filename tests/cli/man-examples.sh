@@ -1,8 +1,9 @@
 # The EXAMPLES of the man pages, in the order of the pipeline, word for word.
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
 ln -s "$GOLDEN" golden
 for tool in fm-rank fm-train fm-recover fm-pack fm-verify fm-bench; do
-    sed -n '/^\.Sh EXAMPLES/,/^\.Sh SEE/p' "$GOLDEN/../man/$tool.1" |
-        sed -n '/^\.Bd/,/^\.Ed/p' | grep -v '^\.' | sed 's/\\e$/\\/' >example.sh
+    take "$tool.1" >example.sh
     bash -e example.sh >said 2>complained
     echo "$tool: status $?, $(grep -c "^$tool" example.sh) commands"
     grep -v "$tool: [a-z ]*: [0-9]* of [0-9]* \|held out\|warning\|^adapter\|^steps\|^masks\|^tokens\|^ranked" complained
