@@ -1,5 +1,7 @@
 # fm-chat2text beside a stand-in for the transformers library: what the script itself does.  The
 # library's own templates are the business of `make judge`.
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
 tiny=$GOLDEN/tiny-mixtral
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/with
 mkdir -p with without/transformers model bare broken
@@ -45,6 +47,17 @@ try model - <chats.jsonl >text.jsonl
 fm-chat2text model chats.jsonl | fm-rank -q --model "$tiny" --seq-len 16 --text - -o ranked >/dev/null 2>&1
 echo "ranked: status ${PIPESTATUS[*]}"
 tar xOf ranked manifest.json | grep '"documents"'
+echo "-- the commands of fm-chat2text(1) and fm-guide(7), from the pages"
+mkdir -p page/MODEL && cp "$tiny"/{config.json,model.safetensors,tokenizer.json} page/MODEL
+cp model/tokenizer_config.json page/MODEL
+yes "$(head -n 1 chats.jsonl)" | head -n 100 >page/chats.jsonl
+(
+    cd page || exit 99
+    examples fm-chat2text.1
+    examples fm-guide.7
+    wc -l <chat.jsonl
+    ls ranked
+)
 echo "-- the hint to it"
 fm-rank -q -n --model "$tiny" --seq-len 4 --text chats.jsonl 2>&1
 echo "-- mistakes"

@@ -1,0 +1,30 @@
+# The commands of README.md, fm-guide(7) and fm(7), from the pages: the real model's name leads to a small
+# one in a cache of Hugging Face's, and DIR is a folder.  fm-recover makes two steps instead of 200.
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
+export HF_HUB_CACHE=$PWD/hub PYTHONDONTWRITEBYTECODE=1
+cached=hub/models--Qwen--Qwen3-30B-A3B
+python3 "$GOLDEN/../tests/cli/wide.py" $cached/snapshots/0123 "$GOLDEN/tiny-mixtral/tokenizer.json"
+mkdir $cached/refs bin && printf 0123 >$cached/refs/main
+cat >bin/fm-recover <<SCRIPT
+#!/bin/sh
+exec $(command -v fm-recover) --steps 2 "\$@"
+SCRIPT
+chmod +x bin/fm-recover && export PATH=$PWD/bin:$PATH
+
+try() { # try PAGE [NAME]: what it makes, and what it complains of but warnings and progress
+    mkdir "$1${2:+-$2}" && cd "$1${2:+-$2}" || exit 99
+    for name in mine chat code languages heldout; do head -n 12 "$GOLDEN/text/rows.jsonl" >$name.jsonl; done
+    ln -s "$GOLDEN/odd-mixtral" DIR && cp DIR/tokens.npy calib.npy
+    examples "$@"
+    grep '^fm-' complained | grep -v ': [a-z ]*: [0-9]* of [0-9]*\|warning\|the nearest member'
+    ls -I '*.jsonl' -I DIR -I calib.npy -I example.sh -I said -I complained
+    cd .. || exit 99
+}
+try README.md
+try README.md pipe
+try fm.7
+try fm-guide.7
+grep -o '^[a-z]*: [0-9]* items' fm-guide.7/said
+take fm.7 completion >example.sh
+bash -ec '. ./example.sh; complete -p fm-pack'
