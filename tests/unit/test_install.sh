@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # An installation as programs meet it: every header that is installed compiles by itself with what is
-# installed alone, the example of libfm(3) is built by pkg-config's flags out of the tree and makes
-# the bytes that the tools make, fm_clip.h and the completions are where they are looked for, and
-# after `make uninstall` nothing of all this is left.
+# installed alone, the example of libfm(3) is built by the page's own command out of the tree and makes
+# the bytes that the page's tools make, the synopsis and the example of fm-clip(3) are right, the completions
+# are where they are looked for, and after `make uninstall` nothing of all this is left.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
@@ -29,8 +29,8 @@ cd "$scratch" || exit 1
 for package in fm fm_clip; do
     pkg-config --exists --print-errors $package || fail "pkg-config does not know $package"
 done
-read -ra flags < <(pkg-config --cflags --libs fm)
-compile() { # compile ARGUMENT...: with the flags of fm
+read -ra flags < <(pkg-config --cflags fm)
+compile() { # compile ARGUMENT...: with the include paths of fm
     $cc -std=c11 -Wall -Wextra -Werror ${SAN:+-fsanitize=$SAN} "$@" "${flags[@]}"
 }
 count=0
@@ -42,28 +42,82 @@ done < <(cd "$dest/usr/include" && find fm -name '*.h')
 compile -fsyntax-only alone*.c || fail "a header does not stand alone"
 grep -rn '#include "' "$dest/usr/include" && fail "an installed header includes a file of the tree"
 
-sed -n '/^\.Sh EXAMPLES/,/^\.Ed/p' "$dest/usr/share/man/man3/libfm.3" |
-    sed -n '/^\.Bd/,/^\.Ed/p' | sed '1d;$d;s/\\e/\\/g' >family.c
-compile -o family family.c || exit 1
+take() { # take PAGE [NAME]: blocks of the page that this test runs
+    python3 -B "$root/tests/pages.py" take "$1" "unit/test_install${2:+ $2}"
+}
+take libfm.3 program >family.c
+# shellcheck disable=SC2317 # the page's command calls it
+cc() { $cc -Wall -Wextra -Werror ${SAN:+-fsanitize=$SAN} "$@"; }
+eval "$(take libfm.3 compile)" || exit 1
 model=$root/golden/odd-mixtral
 ./family "$model" "$model/tokens.npy" >said || fail "the example ends with status $?"
 PATH=$dest/usr/bin:$PATH
-if ! { fm-rank -q -m "$model" -t "$model/tokens.npy" --precision f32 -o ranked2.fm &&
-    fm-train -q -m "$model" -t "$model/tokens.npy" --precision f32 --method saliency \
-        -o trained2.fm ranked2.fm &&
-    fm-pack -q -m "$model" -o family2.fm trained2.fm &&
-    fm-pack -q --export out2 --budget 0.40 family2.fm; } >log; then
-    fail "the tools failed"
-fi
-cmp family.fm family2.fm || fail "not the bundle that the tools make"
-diff -r out40 out2 || fail "not the export that the tools make"
+mkdir tools && ln -s "$model" tools/MODEL && ln -s "$model/tokens.npy" tools/TOKENS
+take libfm.3 tools >tools/run
+(cd tools && bash -e run) >log 2>&1 || fail "the tools failed: $(cat log)"
+cmp family.fm tools/family.fm || fail "not the bundle that the tools make"
+diff -r out40 tools/out40 || fail "not the export that the tools make"
 ./family nowhere nothing 2>complaint >said && fail "no model, and status 0"
 grep -q "^family: .*nowhere" complaint || fail "no sentence: $(cat complaint)"
 
-echo '#include <fm_clip.h>
-int main(void) { return fm_clip_abi() != FM_CLIP_ABI; }' >clip.c
-# shellcheck disable=SC2046
-$cc ${SAN:+-fsanitize=$SAN} clip.c -o clip $(pkg-config --cflags --libs fm_clip) || fail "fm_clip.h"
+# fm-clip(3): the functions are declared as the page says, and the example computes what the definition does.
+take fm-clip.3 >layer.c
+python3 - "$root/man/fm-clip.3" >declared.c <<'END' || fail "the synopsis of fm-clip(3) is not understood"
+import shlex, sys
+
+synopsis = open(sys.argv[1]).read().split(".Sh SYNOPSIS\n")[1].split(".Sh ")[0]
+print("#include <fm_clip.h>")
+for macro, *words in (shlex.split(line) for line in synopsis.splitlines()):
+    if macro == ".Ft":
+        result = " ".join(words)
+    elif macro in (".Fn", ".Fo"):
+        name, arguments = words[0], words[1:]
+    elif macro == ".Fa":
+        arguments += words
+    if macro in (".Fn", ".Fc"):
+        print(f"{result} {name}({', '.join(arguments)});")
+END
+grep -c fm_clip_ declared.c | grep -qx '1[0-9]' || fail "fm-clip(3) declares $(grep -c fm_clip_ declared.c) functions"
+cat >clip.c <<'END'
+#include "declared.c"
+#include <err.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(void)
+{
+    enum { H = 16, E = 3, B = 4, I = 8, N = 5, K = 2 };
+    static float gate_up[2 * E * I * H], down[E * I * H], hidden[N * H], weights[N * K], out[N * H];
+    static double want[N * H], size[N * H];
+    int32_t ids[N * K], cap[E] = {I, I, I}, widths[B * E], budget = 0;
+    int64_t row0[E] = {0, I, 2 * I};
+    for (int i = 0; i < 2 * E * I * H; i++)
+        gate_up[i] = (float)(i * 37 % 101 - 50) / 100;
+    for (int i = 0; i < E * I * H; i++)
+        down[i] = (float)(i * 29 % 103 - 51) / 100;
+    for (int i = 0; i < N * H; i++)
+        hidden[i] = (float)(i * 17 % 41 - 20) / 20;
+    for (int i = 0; i < N * K; i++)
+        ids[i] = i % E, weights[i] = 0.5f;
+    for (int i = 0; i < B * E; i++)
+        widths[i] = I - i % (I + 1);
+#include "layer.c"
+    if (fm_clip_reference(want, size, &layer, &call, &error) != FM_CLIP_OK)
+        errx(1, "%s", error.text);
+    double sum = 0;
+    for (int i = 0; i < N * H; i++) {
+        sum += fabs(want[i]);
+        if (!(fabs(out[i] - want[i]) <= 1e-5 * (size[i] + 1e-6)))
+            errx(1, "out[%d] is %g, not %g", i, out[i], want[i]);
+    }
+    fm_clip_release(clip);
+    free(call.workspace);
+    return fm_clip_abi() != FM_CLIP_ABI || !(sum > 0);
+}
+END
+read -ra flags < <(pkg-config --cflags --libs fm_clip)
+$cc ${SAN:+-fsanitize=$SAN} -Wall -Wextra -Werror clip.c -o clip "${flags[@]}" -lm || fail "fm_clip.h"
 LD_LIBRARY_PATH=$dest/usr/lib ./clip || fail "libfm_clip.so"
 for tool in "$root"/"$build"/bin/fm-*; do
     name=${tool##*/}
