@@ -1,9 +1,9 @@
 """`make judge`: the wheel fm-runtime as pip installs it, without a network and without a system's
 libfm_clip.
 
-Its example in fm-clip(3), word for word; the typed call and the operator beside the definition in
-float64, compiled, too; each mistake that it has to name; then a ragged export in transformers: the modelling
-file finds the library by itself, and says how to get it where it is not there.
+Its examples in fm-clip(3) and the one of fm-guide(7), from the pages; the typed call and the operator
+beside the definition in float64, compiled, too; each mistake that it has to name; then a ragged export in
+transformers: the modelling file finds the library by itself, and says how to get it where it is not there.
 """
 
 import os
@@ -25,10 +25,9 @@ def run(*command, **more):
     return done
 
 
-def example():
-    """The last literal block but one of the man page."""
-    page = (ROOT / "man" / "fm-clip.3").read_text()
-    return page.rsplit(".Bd -literal -offset indent\n", 2)[1].split("\n.Ed", 1)[0]
+def block(page, name):
+    """What the page marks as run here."""
+    return run(sys.executable, "-B", ROOT / "tests/pages.py", "take", page, f"judge/runtimejudge.py {name}").stdout
 
 
 def problem(torch, dtype, device="cpu", seed=1):
@@ -166,9 +165,9 @@ def export(folder):
         "bash", "-c",
         f"fm-rank {common} | fm-train {common} --method saliency --budget-step 0.2 --until 0.6 |"
         f" fm-pack --quiet --model {MODEL} -o {folder}/family.fm &&"
-        f" fm-pack --quiet --export {folder}/ragged --budget 0.4 {folder}/family.fm",
+        f" fm-pack --quiet --export {folder}/out40 --budget 0.4 {folder}/family.fm",
     )  # fmt: skip
-    return folder / "ragged"
+    return folder / "out40"
 
 
 def main():
@@ -180,12 +179,16 @@ def main():
         target = scratch / "target"
         wheel = run(sys.executable, ROOT / "formats/runtime/wheel.py", library, "0.1.0", scratch).stdout.strip()
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-        run(*pip, "install", "--no-index", "--target", target, wheel, env=plain)
+        install = 'pip() { "$PYTHON" -m pip --disable-pip-version-check "$@" --target target; }; '
+        run("bash", "-ec", install + block("fm-clip.3", "pip"), env=plain | {"PYTHON": sys.executable}, cwd=scratch)
         here = plain | {"PYTHONPATH": str(target)}
         said = run(*pip, "check", env=here).stdout
         print(f"{Path(wheel).name}: {said.strip()}")
         away = {"env": here, "cwd": scratch}
-        print("example of fm-clip(3):", run(sys.executable, "-c", example(), **away).stdout.strip().replace("\n", "; "))
+        found = {"env": here | {"LD_LIBRARY_PATH": str(library.parent)}, "cwd": scratch}
+        for name, more in (("wheel", away), ("ctypes", found)):
+            said = run(sys.executable, "-c", block("fm-clip.3", name), **more).stdout
+            print(f"example of fm-clip(3), {name}:", said.strip().replace("\n", "; "))
         for task in ("call", "mistakes"):
             print(f"fm_clip, {task}:", run(sys.executable, __file__, task, **away).stdout.strip())
         lost = subprocess.run(
@@ -193,6 +196,8 @@ def main():
         )
         ok = ok and lost.returncode == 1 and "ImportError: libfm_clip cannot be loaded: /nowhere" in lost.stderr
         folder, losses = export(scratch), []
+        said = run(sys.executable, "-c", block("fm-guide.7", "transformers"), **away).stdout
+        print("example of fm-guide(7):", said.strip())
         for name, environment, words in (
             ("with the wheel", here, "modeling_fm: experts by libfm_clip 0.1.0: cpu"),
             ("without", plain, "pip install fm_runtime-"),

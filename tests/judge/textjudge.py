@@ -486,13 +486,34 @@ def judge_chat():
         return mine != list(theirs)
 
 
+def judge_commands():
+    """The commands for --tokenizer-cmd in fm(7), from the page: an id list for each JSON string, as we encode."""
+    import shutil
+
+    here = os.environ | {"PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
+    texts, wrong = ["how  many é?", "17\n", "x = (1, 2)"], 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.join(ROOT, "golden/tiny-mixtral"), os.path.join(folder, "MODEL"))
+        shutil.copy(os.path.join(folder, "MODEL/tokenizer.json"), folder)
+        mine = ours(encoder(), os.path.join(folder, "tokenizer.json"), texts)
+        for name in ("tokenizers", "transformers"):
+            command = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests/pages.py"), "take", "fm.7",
+                                      f"judge/textjudge.py {name}"], stdout=subprocess.PIPE, check=True).stdout
+            out = subprocess.run(["bash", "-c", command.decode()], cwd=folder, env=here, stdout=subprocess.PIPE,
+                                 check=True, input="".join(json.dumps(text) + "\n" for text in texts).encode()).stdout
+            theirs = [json.loads(line) for line in out.splitlines()]
+            wrong += theirs != [list(ids) for ids in mine]
+    print(f"text: {wrong} of the 2 commands in fm(7) give other ids")
+    return wrong
+
+
 def main():
     if sys.argv[1:2] == ["--sample"]:
         sample(sys.argv[2])
         rows(sys.argv[2])
         return 0
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
-    wrong = judge_chat() + judge(n, sys.argv[2:])
+    wrong = judge_chat() + judge_commands() + judge(n, sys.argv[2:])
     print(f"text: {wrong} wrong" if wrong else "text: all as they should be")
     return wrong != 0
 
