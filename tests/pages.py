@@ -5,7 +5,7 @@
     pages.py take PAGE TEST    print the blocks of PAGE that TEST runs
     pages.py check             exit 1 where a block or a command breaks a rule below
 
-A block is `.Bd` to `.Ed`, a `.Dl` line, or a fence of README.md.  Each carries one mark:
+A block is `.Bd -literal` to `.Ed`, a `.Dl` line, or a fence of README.md.  Each carries one mark:
 
     .\\" run: TEST [NAME]       the line above; <!-- run: TEST --> in README.md.  tests/TEST.sh (or the
                                file tests/TEST) takes the block from the page and runs it; NAME tells
@@ -18,6 +18,7 @@ A block is `.Bd` to `.Ed`, a `.Dl` line, or a fence of README.md.  Each carries 
 Blocks and commands named in the text are checked further: `make` must know targets and variables, and
 .ci/run has the command unless it is marked; our tools have the options, and a script exists.
 """
+import os
 import re
 import shlex
 import subprocess
@@ -27,7 +28,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NOT_RUN = re.compile(r"\(not run: ([^)]+)\)")
 MARK = re.compile(r'(?:\.\\" |<!-- )(run: .*?|text)(?: -->)?$')
-PLACE = re.compile(r"(DESTDIR|PREFIX|BUILD)=|-j")  # where .ci/run may differ from a page
+# What .ci/run may add to a command of a page, and what `make check` runs: lint itself, the demo by tests/run.sh.
+OWN = re.compile(r"(DESTDIR|PREFIX|BUILD|CUDA|MAINTAINER)=|-j")
+BY_CHECK = {"lint": "check", "demo": "check", "deps": "check"}
 TOOL = re.compile(r"fm-(bench|pack|rank|recover|train|verify)$")
 
 
@@ -93,7 +96,7 @@ class Page:
                 pass
             elif block:
                 block.text.append(plain(line))
-            elif macro == ".Bd":
+            elif line.startswith(".Bd -literal"):
                 block = self.open(number)
             elif macro == ".Dl":
                 mark = self.mark
@@ -192,14 +195,25 @@ def make_command(words):
     return sorted(goals), sorted(set(rest) - set(goals))
 
 
+def covers(goal, settings, there, others):
+    """A make command of .ci/run (goals `there`, settings `others`) does what `goal` with `settings` does.
+
+    A value of .ci/run's with $ in it is one of several that it goes through.
+    """
+    values = dict(other.partition("=")[::2] for other in others)
+    asked = dict(setting.partition("=")[::2] for setting in settings)
+    return (goal in (there or [None]) or BY_CHECK.get(goal) in there) and all(
+        name in values and (value == values[name] or "$" in values[name]) for name, value in asked.items()
+    ) and all(other.partition("=")[0] in asked or OWN.match(other) or "$" in other for other in others)
+
+
 class Check:
     def __init__(self):
         self.bad, self.known, self.options, self.tried = 0, set(), {}, {}
         self.sources = "".join(path.read_text() for path in [
             ROOT / "Makefile", *ROOT.glob("cmd/package/*.mk"), *ROOT.glob("tests/*.sh")])
         self.ci = (ROOT / ".ci/run").read_text()
-        self.ci_makes = [(found[0], {word for word in found[1] if not PLACE.match(word)})
-                         for line in self.ci.split("\n") for words in simple_commands(line)
+        self.ci_makes = [found for line in self.ci.split("\n") for words in simple_commands(line)
                          if (found := make_command(words))]
 
     def fail(self, page, line, text):
@@ -222,7 +236,10 @@ class Check:
         for at, word in enumerate(words):
             if TOOL.match(word):
                 if word not in self.options:
-                    said = subprocess.run([word, "--help=all"], capture_output=True, text=True, check=True).stdout
+                    tool = ROOT / os.environ.get("BUILD", "build") / "bin" / word
+                    if not tool.exists():
+                        sys.exit(f"pages.py: no {tool}; run make, or set BUILD")
+                    said = subprocess.run([tool, "--help=all"], capture_output=True, text=True, check=True).stdout
                     self.options[word] = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", said)) | {"--completion"}
                 for option in words[at + 1:]:
                     option = option.split("=")[0]
@@ -250,8 +267,7 @@ class Check:
             self.tried[command] = done.stderr if done.returncode else ""
         if self.tried[command]:
             self.fail(page, line, f"{command}: {self.tried[command].splitlines()[-1]}")
-        if marked or all(any(goal in (there or [None]) and set(settings) == others
-                             for there, others in self.ci_makes) for goal in goals or [None]):
+        if marked or all(any(covers(goal, settings, *there) for there in self.ci_makes) for goal in goals or [None]):
             self.known.add(tuple(goals))
         elif not named or tuple(goals) not in self.known:
             self.fail(page, line, f".ci/run has no '{command}'")
