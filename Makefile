@@ -2,9 +2,12 @@
 #
 #   all        the six tools and libfm_clip.so, in build/; prints the apt line of what is missing
 #   deps       installs what is missing, for the tools and the tests (root on Debian or Ubuntu)
-#   demo       the whole pipeline on the small model in golden/, with a table of budgets
+#   demo       the whole pipeline on the small model in golden/, with a table of budgets; builds only
+#              the tools that it calls
 #   check      unit tests, command-line tests, lint, demo; stored goldens only
 #              (as root, both say and install what is missing first)
+#   check-fast  lint, quick unit tests and a few of the command line, in a minute
+#   tests      builds the test programs, for `tests/run.sh PATTERN`
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
 #   gpu-check  all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 where there is
 #              none); gpu-build and gpu-more make what it runs; all need nvcc, gcc and make alone
@@ -57,11 +60,16 @@ MPI ?= 0
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 SAN ?=
 V ?= 0
+# Before a command: a line for people, as in `  CC      lib/base/err.c`; V=1: the command itself.
+SILENT := $(findstring s,$(firstword -$(MAKEFLAGS)))
+say = $(if $(filter 1,$(V)),,@$(if $(SILENT),,printf '  %-7s %s\n' $(1) $(2:$(BUILD)/%=%); ))
 Q := $(if $(filter 1,$(V)),,@)
 VERSION := 0.1.0
 
 MAKEFLAGS += -r
-ifeq ($(MAKELEVEL),0) # all cores; a -j on the command line wins
+# All cores.  A -j on the command line wins, and one of a make above this one, which reads its own
+# in the environment: GNU make before 4.4 does not show it in MAKEFLAGS here.
+ifeq ($(filter -j% --j%,$(shell echo "$$MAKEFLAGS")),)
 MAKEFLAGS += -j$(shell nproc)
 endif
 comma := ,
@@ -107,9 +115,13 @@ MPI_TOOLS := fm-rank fm-train fm-recover
 MPI_TESTS := test_comm test_fold
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
-LIB_C := $(filter-out lib/run/wire_mpi.c,$(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c))
+# What fm-bench and the tests use, and the other tools do not, has an archive of its own.  (Every tool
+# asks plot.c which files are plots.)
+BENCH_C := $(filter-out lib/bench/plot.c,$(wildcard lib/bench/*.c lib/rival/*.c kernels/clip/*.c))
+LIB_C := $(filter-out lib/run/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
-LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
+LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
+BENCH_O := $(BENCH_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
 SCRIPTS := cmd/fm-chat2text
@@ -119,20 +131,21 @@ MAN := $(wildcard man/*.[1-7])
 
 # libfm_clip.so: kernels/clip/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
 CLIP_SO := libfm_clip.so.1
-CLIP_O := $(patsubst %.c,$(BUILD)/pic/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c lib/base/isa.c) \
+CLIP_O := $(patsubst %.c,$(BUILD)/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c lib/base/isa.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
 # Sections that nobody calls go: C++'s library would bring a symbol of a newer glibc than servers have.
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete -Wl,--gc-sections
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
+	$(if $(filter all,$(or $(MAKECMDGOALS),all)),$(if $(SILENT),,@echo "The tools are in $(patsubst %/,%,$(dir $(firstword $(BINS))))"),@:)
 
 # The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
 # through run-time dispatch only, so one binary serves every x86-64.
 $(BUILD)/kernels/cpu/%.c.o: FLAGS += -O3
-$(BUILD)/kernels/clip/%.c.o $(BUILD)/pic/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
+$(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
 # Sizes are int there and indices are products of them with size_t: the sign is not cast each time.
-$(BUILD)/kernels/%.c.o $(BUILD)/pic/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
-$(BUILD)/pic/%.c.o: FLAGS += -fPIC -fvisibility=hidden
+$(BUILD)/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
+$(filter %.c.o,$(CLIP_O)): FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
 $(BUILD)/lib/bench/pytorch.c.o: formats/runtime/torch_experts.py formats/runtime/torch_loops.py
 PAGE_SCRIPT := lib/page/page.js lib/page/charts.js lib/page/maps.js
@@ -144,55 +157,54 @@ $(BUILD)/lib/page/pagetext.c.o: lib/page/page.html lib/page/page.css $(PAGE_SCRI
 
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)
-	$(Q)$(INSTALL) -m 755 $< $@
+	$(call say,COPY,$@)$(INSTALL) -m 755 $< $@
 # From archives a tool takes what it calls: the CUDA runtime is for those that compute on a GPU.
+$(BUILD)/bin/fm-bench: $(BUILD)/libbench.a
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $^ $(LIBS)
+	$(call say,LD,$@)$(LINK) -o $@ $< $(filter %/libcli.a %/libbench.a,$^) $(BUILD)/libfm.a $(LIBS)
 $(MPI_BUILD)/lib/run/wire_mpi.c.o: DEFINES += $(shell $(PKG_CONFIG) --cflags $(MPI_PKG))
 $(MPI_BUILD)/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
-	$(Q)$(COMPILE) -o $@ $<
+	$(call say,CC,$(@:.o=))$(COMPILE) -o $@ $<
 $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(MPI_MORE) $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $^ $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
+	$(call say,LD,$@)$(LINK) -o $@ $^ $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 $(MPI_BUILD)/bin/%: $(BUILD)/bin/%
 	@mkdir -p $(@D)
 	$(Q)ln -sf ../../bin/$* $@
 $(MPI_BUILD)/tests/%: $(BUILD)/tests/%.c.o $(MPI_MORE) $(BUILD)/libfm.a
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
+	$(call say,LD,$@)$(LINK) -o $@ $^ -lcmocka $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 mpi: $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%)
 mpi-check: mpi $(MPI_TESTS:%=$(MPI_BUILD)/tests/unit/%)
-$(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libfm.a
+$(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libbench.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $^ -lcmocka $(LIBS)
+	$(call say,LD,$@)$(LINK) -o $@ $^ -lcmocka $(LIBS)
 $(BUILD)/libcli.a: $(CLI_O)
-	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/libfm.a: $(LIB_O)
-	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$(BUILD)/libbench.a: $(BENCH_O)
+$(BUILD)/%.a:
+	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/$(CLIP_SO): $(CLIP_O) kernels/clip/clip.map
-	$(Q)$(LINK) $(CLIP_LINK) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(CLIP_O) $(CUDA_LIBS) -lm -lpthread
+	$(call say,LD,$@)$(LINK) $(CLIP_LINK) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(CLIP_O) $(CUDA_LIBS) -lm -lpthread
 $(BUILD)/libfm_clip.so: $(BUILD)/$(CLIP_SO)
 	$(Q)ln -sf $(CLIP_SO) $@
 $(BUILD)/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
-	$(Q)$(COMPILE) -o $@ $<
-$(BUILD)/pic/%.c.o: %.c | deps-build
-	@mkdir -p $(@D)
-	$(Q)$(COMPILE) -o $@ $<
+	$(call say,CC,$(@:.o=))$(COMPILE) -o $@ $<
 # What ptxas says of registers and spills stays beside the object: tests/unit/test_cuda_sass.sh reads it.
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xptxas -v -Xcompiler -Wall,-Wextra,-Wshadow,-fPIC \
+	$(call say,NVCC,$(@:.o=))$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xptxas -v -Xcompiler -Wall,-Wextra,-Wshadow,-fPIC \
 		-MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.ptxas 2>&1 || { cat $@.ptxas >&2; rm -f $@; exit 1; }
 	@grep -iE 'warning|error' $@.ptxas >&2 || true
 $(BUILD)/kernels/clip/cuda/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/kernels/clip/cuda/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
-$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/clip/$(f).c.o $(BUILD)/pic/kernels/clip/$(f).c.o)): DEFINES += -DFM_CUDA
+$(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/clip/$(f).c.o)): DEFINES += -DFM_CUDA
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
+	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # The check of the GPU side (tests/gpu): one program for a GPU, with the objects that ship, and the
 # same on the host, linked against strict doubles of the driver, the runtime and cuBLAS.
@@ -203,28 +215,28 @@ $(BUILD)/tests/gpu/%.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,comput
 $(BUILD)/tests/gpu/gpu_probe.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/tests/gpu/%.cc.o: tests/gpu/%.cc
 	@mkdir -p $(@D)
-	$(Q)$(CXX) -std=c++17 -I. -I$(CUDA_HOME)/include -Wall -Wextra -O2 -g -fPIC -fno-strict-aliasing -Wno-unknown-pragmas \
+	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -I. -I$(CUDA_HOME)/include -Wall -Wextra -O2 -g -fPIC -fno-strict-aliasing -Wno-unknown-pragmas \
 		-Wno-psabi -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/tests/gpu/gpu_check: $(GPU_O)
-	$(Q)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
+	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
 # The same with waits that end after two seconds and say who waited for what.
 WATCHED := kernels/clip/cuda/clip_cuda_hopper.cu.o
 $(BUILD)/watch/$(WATCHED): NVFLAGS += -DFM_CLIP_WATCH
 $(BUILD)/watch/$(WATCHED): GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/watch/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(call say,NVCC,$(@:.o=))$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/tests/gpu/gpu_check_watch: $(GPU_O:$(BUILD)/$(WATCHED)=$(BUILD)/watch/$(WATCHED))
-	$(Q)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
+	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
 $(BUILD)/tests/gpu/gpu_check_double: $(GPU_O) $(DOUBLE_O)
-	$(Q)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
+	$(call say,LD,$@)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
 $(BUILD)/tests/gpu/double_test: $(BUILD)/tests/gpu/double_test.cc.o $(filter-out $(BUILD)/tests/%,$(GPU_O)) $(DOUBLE_O)
-	$(Q)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
+	$(call say,LD,$@)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
 # The library on the doubles, for what loads it: the modelling file (tests/judge/gpujudge.py).
 $(BUILD)/tests/gpu/libfm_clip_double.so: $(CLIP_O) $(DOUBLE_O)
-	$(Q)$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lm -lpthread
+	$(call say,LD,$@)$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lm -lpthread
 $(BUILD)/tests/gpu/libcublas.so.13: $(BUILD)/tests/gpu/double_cublas.cc.o
-	$(Q)$(CXX) -shared -Wl,-soname,$(@F) -o $@ $<
+	$(call say,LD,$@)$(CXX) -shared -Wl,-soname,$(@F) -o $@ $<
 gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
 gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
 -include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
@@ -232,10 +244,10 @@ gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
 # What test_faults loads before the tools, so that their calls fail.
 $(BUILD)/tests/unit/faults.so: tests/unit/faults.c | deps-check
 	@mkdir -p $(@D)
-	$(Q)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
+	$(call say,CC,$@)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
 $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
--include $(wildcard $(MPI_BUILD)/lib/run/*.d) $(LIB_O:.o=.d) $(CLIP_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
+-include $(wildcard $(MPI_BUILD)/lib/run/*.d) $(LIB_O:.o=.d) $(BENCH_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
 NEEDS_MPI := $(filter 1,$(MPI))$(filter mpi mpi-check check-ranks,$(MAKECMDGOALS))
 DEPS = $(if $(NEEDS_MPI),MPI=1 MPI_PKG="$(MPI_PKG)") CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
@@ -249,13 +261,29 @@ deps-build: $(if $(filter check,$(MAKECMDGOALS)),deps-check)
 deps-check:
 	@$(DEPS) $(DEPS_INSTALL) check
 
-demo: all
+DEMO_TOOLS := fm-rank fm-train fm-recover fm-pack fm-verify
+demo: $(DEMO_TOOLS:%=$(BUILD)/bin/%)
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
+
+# The programs that the tests of the runner need, for a run of some of them.
+tests: all $(TESTS)
 
 # Lint comes last and counts: a misplaced space must not keep the tests from running.
 check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
+
+# For the loop of edit, compile and test, a minute at most: lint, the unit tests that take a second of
+# processor time or less, and a few of the command line.
+SLOW := bench clip clip_bf16 command costs device faults granularity hfdir kernelbench kernels_cpu model \
+	pytorch rank recover rivals safetensors signals sweep sweep_runs tokenizer train
+FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
+FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion
+empty :=
+check-fast: deps-check $(BINS) $(FAST:tests/%.c=$(BUILD)/tests/%)
+	@$(MAKE) --no-print-directory lint
+	@BUILD="$(BUILD)" SAN="$(SAN)" \
+		bash tests/run.sh '@($(subst $(empty) $(empty),|,$(FAST:tests/%.c=%))|cli/@($(FAST_CLI)))'
 
 # What ranks are tested by, alone: with SAN=address,undefined, or another MPI (fm-hacking(7)).
 check-ranks: mpi-check $(MPI_TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
@@ -301,5 +329,5 @@ include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo check judge judge-clip wheel deb packages-check arm64-check clients fuzz gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
+.PHONY: all deps demo tests check check-fast judge judge-clip wheel deb packages-check arm64-check clients fuzz gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
 	deps-build deps-check gpu-build gpu-more

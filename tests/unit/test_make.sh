@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# What `make` says and does by default: all processors are used unless somebody said otherwise, each
+# file has one line, V=1 shows commands, -s shows nothing, and the demo builds only what it calls.
+# Nothing is compiled: `cc` is a stand-in that makes empty files.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+bad=0
+fail() {
+    echo "$*"
+    bad=1
+}
+cat >"$scratch/cc" <<'EOF'
+#!/bin/sh
+for a; do [ "$last" = -o ] && : >"$a"; last=$a; done
+exit 0
+EOF
+chmod +x "$scratch/cc"
+# As a shell without a make above it.
+a_make() {
+    env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make --no-print-directory CUDA=0 CC="$scratch/cc" \
+        DNNL_LIBS= BUILD="$scratch/build" "$@" 2>&1
+}
+
+# How many jobs a make runs at once, as a recipe of it sees them.
+cat >"$scratch/jobs.mk" <<'EOF'
+include Makefile
+jobs:
+	@echo $(filter -j%,$(MAKEFLAGS))
+above:
+	@$(MAKE) --no-print-directory -f $(firstword $(MAKEFILE_LIST)) jobs
+EOF
+# shellcheck disable=SC2016 # make expands it
+printf 'above:\n\t@$(MAKE) --no-print-directory -f %s jobs\n' "$scratch/jobs.mk" >"$scratch/above.mk"
+jobs() { # jobs WANTED ARGUMENT...
+    local wanted=$1 got
+    shift
+    got=$(a_make -f "$scratch/jobs.mk" "$@" | tail -n 1)
+    [ "$got" = "$wanted" ] || fail "make $*: '$got' where $wanted is right"
+}
+cores=-j$(nproc)
+jobs "$cores" jobs
+jobs "$cores" -s jobs
+jobs -j1 -j1 jobs
+jobs -j7 -j7 jobs
+jobs -j7 -j7 above
+jobs "$cores" above
+got=$(env -u MAKELEVEL -u MFLAGS MAKEFLAGS=-j3 make --no-print-directory -f "$scratch/jobs.mk" jobs 2>&1)
+[ "$got" = -j3 ] || fail "MAKEFLAGS=-j3: '$got'"
+got=$(env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -f "$scratch/above.mk" above 2>&1)
+[ "$got" = "$cores" ] || fail "below another make: '$got'"
+
+a_make all >"$scratch/log" || fail "make: status $?: $(tail -n 3 "$scratch/log")"
+for line in 'CC      lib/base/err.c' 'AR      libfm.a' 'LD      bin/fm-rank' 'LD      libfm_clip.so.1'; do
+    grep -qx "  $line" "$scratch/log" || fail "make does not say '$line'"
+done
+grep -vE '^  [A-Z]+ +[^ ]+$' "$scratch/log" >"$scratch/other"
+[ "$(cat "$scratch/other")" = "The tools are in $scratch/build/bin" ] ||
+    fail "make says more: $(head -n 3 "$scratch/other")"
+touch_one() { rm -rf "$scratch/build/cmd/fm-rank.c.o" "$scratch/build/bin/fm-rank"; }
+touch_one
+a_make V=1 all | grep -q -- '-c -o .*fm-rank.c.o cmd/fm-rank.c' || fail "V=1 shows no command"
+touch_one
+[ -z "$(a_make -s all)" ] || fail "make -s is not silent"
+
+rm -rf "$scratch/build"
+a_make -n demo >"$scratch/log" || fail "make -n demo: status $?"
+grep -q 'printf.* lib/learn/rank.c' "$scratch/log" || fail "the demo does not build lib/learn/rank.c"
+grep -oE 'kernels/clip/|libbench|tests/unit|fm-bench|nvcc' "$scratch/log" && fail "the demo builds too much"
+exit $bad
