@@ -26,6 +26,9 @@ tests=0 running=0
 # result NAME STATUS BEGAN LOG: one line, and the log of a failure; all at once, as others end too.
 result() {
     local took=$((SECONDS - $3)) text
+    times >"$own/times" # of all that this process waited for, which is one test
+    awk -F '[ms ]' -v name="$1" 'NR == 2 { printf "%8.1f  %s\n", 60 * ($1 + $4) + $2 + $5, name }' \
+        "$own/times" >>"$scratch/cpu"
     case $2 in
     0) text="ok    $1 ($took s)" && echo "$1" >>"$scratch/passed" ;;
     77) text="skip  $1: $(tail -n 1 "$4")" && echo "$1" >>"$scratch/skipped" ;;
@@ -172,6 +175,11 @@ replays
 # shellcheck disable=SC2046 # a list: without one, a test that is stopped for a while is not waited for
 wait -f $(jobs -p)
 
+# Seconds depend on what else runs, processor time hardly.
+if [ $tests -gt 20 ]; then
+    echo "The twenty that took most processor time, in seconds:"
+    sort -nr "$scratch/cpu" | head -n 20
+fi
 passed=$(count passed) failed=$(count failed) skipped=$(count skipped)
 # The vector units that the tests used (fm(7), FM_ISA).
 units=$("$BUILD/tests/unit/test_isa" level 2>/dev/null) || units="vector units unknown: no test_isa"
