@@ -87,7 +87,13 @@ check | ci)
     ;;
 esac
 if [ "${1:-build}" = ci ]; then
-    need "openmpi-bin libopenmpi-dev" have mpirun
+    need "openmpi-bin libopenmpi-dev" have mpirun.openmpi
+    need "mpich libmpich-dev" have mpirun.mpich
+    need "debhelper dpkg-dev" have dh
+    need build-essential dpkg -s build-essential
+    for tool in clang ccache git; do
+        need "$tool" have "$tool"
+    done
 fi
 
 [ -z "$missing" ] && exit 0
