@@ -18,11 +18,9 @@ for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-er
     echo "pipeline: ${PIPESTATUS[*]}"
     fm-pack --list --json family.fm | grep -E '"(family|layers|experts|channels)"'
     fm-verify -q --function --model "$model" --tokens "$model/tokens.npy" family.fm | numbers
-    for layout in native ragged elastic layer padded uniform; do
-        for budget in 0.4 0.8; do
-            fm-pack -q --export out --budget "$budget" --layout "$layout" --force family.fm >/dev/null
-            fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm out | numbers
-        done
+    for export in native:0.4 native:0.8 ragged:0.8 elastic:0.4 layer:0.8 padded:0.4 uniform:0.8; do
+        fm-pack -q --export out --layout "${export%:*}" --budget "${export#*:}" --force family.fm >/dev/null
+        fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm out | numbers
     done
     for budget in 0.4 0.6; do
         fm-pack -q --export capped --budget $budget --layout elastic --load-cap 0.35:0.65 --force \
