@@ -158,7 +158,8 @@ static void what_it_leaves_behind_is_not_waited_for(void **state)
     snprintf(command, sizeof command, "sed 's/.*/[1]/'; sleep 60 & echo $! >%s", scratch("stray"));
     assert_int_equal(ask(command, 3, false, 0).rc, FM_OK);
     snprintf(command, sizeof command,
-             "for i in $(seq 50); do grep -q 'State:.[SRD]' /proc/$(cat %s)/status 2>&- || exit 1; "
+             "for i in $(seq 50); do grep -q 'State:.[SRD]' /proc/$(cat %s)/status 2>/dev/null || "
+             "exit 1; "
              "sleep 0.1; done",
              scratch("stray"));
     assert_int_not_equal(system(command), 0);
