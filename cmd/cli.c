@@ -52,10 +52,10 @@ static int same_way(const struct fm_cli *cli, struct fm_err *err)
     const struct fm_comm_fact fact[] = {
         {"the tool", cli->tool},
         {"--dry-run", says[cli->dry_run]},
-        {"--state", says[cli->run.state != NULL]},
+        {"--state", says[cli->run.outputs.state != NULL]},
         {"standard input", streams ? "read" : "unused"},
     };
-    return fm_comm_same(cli->run.comm, fact, sizeof fact / sizeof *fact, err);
+    return fm_comm_same(cli->run.machine.comm, fact, sizeof fact / sizeof *fact, err);
 }
 
 /* Ranks where there are any.  Rank 0 speaks, and looks at what is in the way of outputs: it is the
@@ -65,16 +65,17 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
     struct fm_run_options *run = &cli->run;
     const char *warning = NULL;
     if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* else rank 0 would wait for a stream */
-        run->input = cli->operand[0];
+        run->inputs.stream = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
-        fm_comm_open(&run->comm, fm_wire_linked, cli->alone, &warning, err))
+        fm_comm_open(&run->machine.comm, fm_wire_linked, cli->alone, &warning, err))
         return err->code;
-    bool speaks = fm_comm_rank(run->comm) == 0;
+    bool speaks = fm_comm_rank(run->machine.comm) == 0;
     if (warning)
         fm_run_warn(run, "%s", warning);
     if (!speaks)
         run->progress = (struct fm_progress){0};
-    int rc = fm_comm_agree(run->comm, speaks ? fm_guard_check(&cli->guard, err) : FM_OK, err);
+    int rc =
+        fm_comm_agree(run->machine.comm, speaks ? fm_guard_check(&cli->guard, err) : FM_OK, err);
     if (!rc)
         rc = same_way(cli, err);
     return rc ? rc : fm_ranks_begin(run, fm_ranks_streams(run, !cli->dry_run), err);
@@ -102,7 +103,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     if (cli->log_time)
         fm_progress_log();
     if (check_isa(&err) || fm_signals_install(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
-        fm_pool_start(cli->run.threads, &err))
+        fm_pool_start(cli->run.machine.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
 }
 
@@ -153,7 +154,7 @@ static int print_report(const struct fm_cli *cli, const cJSON *report, struct fm
 static int print_result(const struct fm_cli *cli, const char *text, const cJSON *report,
                         struct fm_err *err)
 {
-    bool stream = cli->run.output && strcmp(cli->run.output, "-") == 0 && !cli->dry_run;
+    bool stream = cli->run.outputs.path && strcmp(cli->run.outputs.path, "-") == 0 && !cli->dry_run;
     bool first = cli->report && strcmp(cli->report, "-") == 0;
     FILE *out = stream ? stderr : stdout;
     if (first && print_report(cli, report, err))
@@ -188,7 +189,7 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
 /* All ranks end alike: with one code, and by one signal if by any. */
 static int agree_ends(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
 {
-    struct fm_comm *comm = cli->run.comm;
+    struct fm_comm *comm = cli->run.machine.comm;
     int least = -*stop;
     code = fm_comm_agree(comm, code, err);
     if (comm && code == FM_ESAVED && !fm_comm_least(comm, &least, err))
@@ -199,17 +200,17 @@ static int agree_ends(const struct fm_cli *cli, int code, struct fm_err *err, in
 int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
 {
     int stop = *fm_signals_stop();
-    bool speaks = fm_comm_rank(cli->run.comm) == 0;
+    bool speaks = fm_comm_rank(cli->run.machine.comm) == 0;
     fm_signals_settle();
     fm_progress_end();
     fm_pool_stop();
     code = agree_ends(cli, code, err, &stop);
-    bool ended = code == FM_ESAVED && !cli->run.state && stop;
+    bool ended = code == FM_ESAVED && !cli->run.outputs.state && stop;
     char stamp[32];
     if (code && code != FM_EPIPE && !ended && err->text[0] && speaks)
         fprintf(stderr, "%s%s: %s\n", fm_progress_stamp(stamp), cli->tool, err->text);
     /* The first rank that is gone with a status may be the end of the others. */
-    code = fm_comm_close(cli->run.comm, code, err);
+    code = fm_comm_close(cli->run.machine.comm, code, err);
     if (ended) {
         fm_run_abandon();
         fm_signals_end(stop);

@@ -85,14 +85,14 @@ static int look(struct fm_current *current, const struct fm_cli *cli,
                 const struct fm_export_options *options, struct fm_err *err)
 {
     const struct fm_verify_options verify = {
-        .target = cli->run.output, .against = cli->run.input, .finding = ignore};
+        .target = cli->run.outputs.path, .against = cli->run.inputs.stream, .finding = ignore};
     struct fm_verify_report report = {0};
     struct fm_err wrong = {0};
     double began = fm_clock_now();
     int rc = fm_export_same_texts(&current->is, &cli->run, options, err);
     if (!rc && current->is) {
         fm_run_note(&cli->run, "'%s' has these options; reading its weights again",
-                    cli->run.output);
+                    cli->run.outputs.path);
         int found = fm_verify(&cli->run, &verify, &report, &wrong);
         current->is = !found;
         if (found == FM_ESAVED || found == FM_ENOMEM) { /* nothing is known */
@@ -127,11 +127,12 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
     struct fm_current current = {0};
     struct shown shown = {cli, options, &r};
     struct fm_run_options run = cli->run;
-    if (cli->run.if_changed && (!cli->run.input || strcmp(cli->run.input, "-") == 0))
+    if (cli->run.outputs.if_changed &&
+        (!cli->run.inputs.stream || strcmp(cli->run.inputs.stream, "-") == 0))
         return fm_fail(err, FM_EUSAGE,
                        "--if-changed reads the bundle twice, standard input only once; name "
                        "the bundle's file");
-    if (cli->run.if_changed && !cli->dry_run && look(&current, cli, options, err))
+    if (cli->run.outputs.if_changed && !cli->dry_run && look(&current, cli, options, err))
         return err->code;
     if (current.is)
         return fm_show_current(cli, &current, err);

@@ -61,12 +61,12 @@ static int read_benchmark(struct fm_bench_benchmark *b, const struct options *o,
 static int record(const struct fm_cli *cli, const struct fm_bench_exported *e,
                   const struct fm_bench_benchmark *b, struct fm_err *err)
 {
-    int rc = *b->task ? fm_bench_benchmark_record(cli->run.input, b, e, err) : FM_OK;
+    int rc = *b->task ? fm_bench_benchmark_record(cli->run.inputs.stream, b, e, err) : FM_OK;
     if (!rc)
         rc = fm_bench_record(&cli->run, e, err);
     if (!rc)
         fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'%s",
-                    cli->run.input, *b->task ? ", and in its .eval_results" : "");
+                    cli->run.inputs.stream, *b->task ? ", and in its .eval_results" : "");
     return rc;
 }
 
@@ -100,7 +100,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!fm_run_first_input(&cli->run) && !fm_run_evaluates(&cli->run))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
-    if (fm_bench_is_export(cli->run.input))
+    if (fm_bench_is_export(cli->run.inputs.stream))
         return exported(cli, o, err);
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
         return err->code;
@@ -108,7 +108,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", o->plot,
-            fm_figures_quality_plot(&q, o->over == 1, o->plot, cli->run.force, err), err);
+            fm_figures_quality_plot(&q, o->over == 1, o->plot, cli->run.outputs.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
@@ -174,17 +174,18 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
     k.dtype = dtypes[o->dtype];
     k.repeat = o->repeat ? o->repeat : 7;
-    k.threads = cli->run.threads;
+    k.threads = cli->run.machine.threads;
     k.python_needed = o->python != NULL;
     k.python = !o->python ? "python3" : strcmp(o->python, "none") == 0 ? NULL : o->python;
-    k.seed = cli->run.seed;
+    k.seed = cli->run.inputs.seed;
     k.stop = cli->run.stop;
     if (k.shape && k.family)
         return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
     int rc = fm_kernelbench_run(&k, cli->dry_run, &result, err);
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
-            "--plot", o->plot, fm_figures_kernels_plot(&result, o->plot, cli->run.force, err), err);
+            "--plot", o->plot,
+            fm_figures_kernels_plot(&result, o->plot, cli->run.outputs.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
@@ -227,9 +228,9 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
     struct fm_page_options options = {.figures = o->figures, .context = (uint64_t)o->context};
     if (cli->operands < 2)
         return fm_fail(err, FM_EUSAGE, "report needs a BUNDLE, or - for standard input");
-    int rc = fm_page_make(&page, cli->run.input, &options, err);
+    int rc = fm_page_make(&page, cli->run.inputs.stream, &options, err);
     if (!rc && !cli->dry_run)
-        rc = fm_page_write(&page, cli->run.output, cli->run.force, err);
+        rc = fm_page_write(&page, cli->run.outputs.path, cli->run.outputs.force, err);
     if (!rc)
         rc = say_page(cli, &page, err);
     fm_page_release(&page);
@@ -283,13 +284,13 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     if (o->over >= 0 && !o->plot)
         return fm_fail(err, FM_EUSAGE, "--over has no effect without --plot; omit it");
     if (cli->operands == 2)
-        cli->run.input = cli->operand[1];
+        cli->run.inputs.stream = cli->operand[1];
     if (strcmp(what, "quality") == 0)
         return quality(cli, o, err);
     if (strcmp(what, "rivals") == 0)
         return rivals(cli, o, err);
     if (strcmp(what, "report") == 0) {
-        cli->run.output = cli->run.output ? cli->run.output : "-";
+        cli->run.outputs.path = cli->run.outputs.path ? cli->run.outputs.path : "-";
         return report(cli, o, err);
     }
     if (strcmp(what, "io") == 0 && alone)
@@ -405,7 +406,7 @@ int main(int argc, char **argv)
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_OUTPUT,
-        .run = {.input = "-"},
+        .run = {.inputs.stream = "-"},
         .operands_max = 2,
         .first = measurements,
         .scope = scope,

@@ -53,7 +53,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     struct fm_pack_report r = {0};
     struct shown shown = {cli, &r};
     struct fm_run_options run = cli->run;
-    if (!run.model)
+    if (!run.inputs.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
     if (cli->dry_run)
         return fm_pack_plan(&run, &r, err) ? err->code : show_report(&shown, err);
@@ -126,7 +126,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (list) {
         if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
             return err->code;
-        cli->run.output = NULL;
+        cli->run.outputs.path = NULL;
         return fm_offer(cli, offer, err);
     }
     if (!directory)
@@ -135,7 +135,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
         (vllm && fm_layouts_vllm(&o->layout, err)))
         return err->code;
-    cli->run.output = directory;
+    cli->run.outputs.path = directory;
     return fm_exporting(cli, o, err);
 }
 
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
         .often = "model output list export budget fit layout base-model force dry-run json help "
                  "version",
         .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_STAGE,
-        .run = {.output = "-", .input = "-"},
+        .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
         .scope = scope,
     };
@@ -210,7 +210,7 @@ int main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
     if (cli.operands)
-        cli.run.input = cli.operand[0];
+        cli.run.inputs.stream = cli.operand[0];
     asked.options.layout = asked.layout < 0 ? &fm_layout_ragged : fm_layouts[asked.layout];
     asked.options.pad_multiple = (uint32_t)asked.pad;
     int rc = read_cap(&asked.options, asked.cap, &err);

@@ -107,7 +107,7 @@ int main(int argc, char **argv)
                  "force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OUTPUT | FM_CLI_STATE |
                   FM_CLI_RANKS | FM_CLI_STAGE,
-        .run = {.output = "-"},
+        .run = {.outputs.path = "-"},
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_rank_report report = {0};

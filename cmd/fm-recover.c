@@ -81,12 +81,12 @@ int main(int argc, char **argv)
                  "output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
-        .run = {.output = "-", .input = "-"},
+        .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)
-        cli.run.input = cli.operand[0];
+        cli.run.inputs.stream = cli.operand[0];
     options.strategy = (enum fm_recover_strategy)strategy;
     struct fm_recover_report report = {0};
     struct fm_err err = {0};

@@ -262,7 +262,7 @@ int fm_offer(const struct fm_cli *cli, const struct fm_offer_options *options, s
     struct fm_offer_options o = *options;
     struct fm_list list;
     struct fm_cli_text text;
-    int rc = fm_list_read(&list, cli->run.input, true, err);
+    int rc = fm_list_read(&list, cli->run.inputs.stream, true, err);
     if (!rc)
         rc = settle(&o, &list, err);
     if (!rc)

@@ -11,7 +11,7 @@ struct fm_offer_options {
     int quantum;      /* of both, 0: which layouts pass is not asked */
 };
 
-/* Read cli->run.input and print.  FM_EUSAGE for a context that the model does not take. */
+/* Read cli->run.inputs.stream and print.  FM_EUSAGE for a context that the model does not take. */
 int fm_offer(const struct fm_cli *cli, const struct fm_offer_options *options, struct fm_err *err);
 
 #endif

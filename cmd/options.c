@@ -69,7 +69,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     struct fm_run_options *run = &cli->run;
     const struct shared list[] = {
         {FM_CLI_MODEL,
-         {"model", 'm', FM_CLI_READ, &run->model, "DIR",
+         {"model", 'm', FM_CLI_READ, &run->inputs.model, "DIR",
           "checkpoint, or ORG/NAME in the Hugging Face cache", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
@@ -81,27 +81,27 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "text instead, or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
-         {"text-field", 0, FM_CLI_TEXT, &run->text_field, "NAME",
+         {"text-field", 0, FM_CLI_TEXT, &run->inputs.text_field, "NAME",
           "field of .jsonl rows that is the text (default: text)", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_TOKENS,
-         {"split-blank-lines", 0, FM_CLI_FLAG, &run->split_blank_lines, NULL,
+         {"split-blank-lines", 0, FM_CLI_FLAG, &run->inputs.split_blank_lines, NULL,
           "a blank line ends a document of plain text", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_TOKENS,
-         {"tokenizer", 0, FM_CLI_READ, &run->tokenizer, "FILE",
+         {"tokenizer", 0, FM_CLI_READ, &run->inputs.tokenizer, "FILE",
           "tokenizer.json for text (default: the model's own)", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_TOKENS,
-         {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->tokenizer_cmd, "CMD",
+         {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->inputs.tokenizer_cmd, "CMD",
           "encode text by a command: JSON string in, JSON ids out, by line", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_EVAL,
-         {"eval-tokens", 0, FM_CLI_READ, &run->eval_tokens, "FILE", "tokens to measure quality on",
-          0, 0, 0},
+         {"eval-tokens", 0, FM_CLI_READ, &run->inputs.eval_tokens, "FILE",
+          "tokens to measure quality on", 0, 0, 0},
          0},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READ, &run->eval_text, "FILE",
+         {"eval-text", 0, FM_CLI_READ, &run->inputs.eval_text, "FILE",
           "text to measure quality on, instead", 0, 0, 0},
          0},
     };
@@ -120,27 +120,27 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
           "type of a raw token file", 0, 0, 0},
          NEEDS_TOKENS},
         {type,
-         {"seq-len", 0, FM_CLI_INT, &run->seq_len, "T",
+         {"seq-len", 0, FM_CLI_INT, &run->inputs.seq_len, "T",
           "tokens per sequence (default: 2048 or the model's)", 2, INT32_MAX, 0},
          0},
         {type,
-         {"batch", 0, FM_CLI_INT, &run->batch, "N",
+         {"batch", 0, FM_CLI_INT, &run->inputs.batch, "N",
           "sequences per batch (default: 1 to rank, else 8)", 1, 65536, 0},
          0},
         {type,
-         {"max-tokens", 0, FM_CLI_COUNT64, &run->max_tokens, "N",
+         {"max-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_tokens, "N",
           "use the first N tokens (default: all)", 0, 0, 0},
          0},
         {FM_CLI_EVAL,
-         {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->max_eval_tokens, "N",
+         {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_eval_tokens, "N",
           "measure on the first N of them (default: 65536)", 0, 0, 0},
          NEEDS_EVAL},
         {FM_CLI_TOKENS,
-         {"shuffle", 0, FM_CLI_FLAG, &run->shuffle, NULL, "shuffle the sequences", 0, 0, 0},
+         {"shuffle", 0, FM_CLI_FLAG, &run->inputs.shuffle, NULL, "shuffle the sequences", 0, 0, 0},
          0},
         {FM_CLI_TOKENS | FM_CLI_MACHINE,
-         {"seed", 0, FM_CLI_COUNT64, &run->seed, "N", "seed of every random choice (default: 0)", 0,
-          0, 0},
+         {"seed", 0, FM_CLI_COUNT64, &run->inputs.seed, "N",
+          "seed of every random choice (default: 0)", 0, 0, 0},
          0},
     };
     memcpy(rows, list, sizeof list);
@@ -171,12 +171,12 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
           0, 0, 0},
          0},
         {FM_CLI_MACHINE,
-         {"memory", 0, FM_CLI_SIZE, &run->memory, "SIZE",
+         {"memory", 0, FM_CLI_SIZE, &run->machine.memory, "SIZE",
           "memory to stay within (default: half of the machine)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE | FM_CLI_ALL,
-         {"threads", 'T', FM_CLI_INT, &run->threads, "N", "threads (default: one per CPU)", 0,
-          FM_THREADS_MAX, 0},
+         {"threads", 'T', FM_CLI_INT, &run->machine.threads, "N", "threads (default: one per CPU)",
+          0, FM_THREADS_MAX, 0},
          0},
         {FM_CLI_RANKS,
          {"alone", 0, FM_CLI_FLAG, &cli->alone, NULL,
@@ -193,19 +193,19 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
     struct fm_run_options *run = &cli->run;
     const struct shared list[] = {
         {FM_CLI_OUTPUT,
-         {"output", 'o', FM_CLI_RESULT, &run->output, "FILE",
+         {"output", 'o', FM_CLI_RESULT, &run->outputs.path, "FILE",
           "where the result goes; - is standard output", 0, 0, 0},
          0},
         {FM_CLI_STAGE,
-         {"if-changed", 0, FM_CLI_FLAG, &run->if_changed, NULL,
+         {"if-changed", 0, FM_CLI_FLAG, &run->outputs.if_changed, NULL,
           "nothing to do where --output is of these inputs and options", 0, 0, 0},
          0},
         {FM_CLI_STATE,
-         {"state", 0, FM_CLI_JOURNAL, &run->state, "FILE",
+         {"state", 0, FM_CLI_JOURNAL, &run->outputs.state, "FILE",
           "save progress here; the same command then resumes", 0, 0, 0},
          0},
         {FM_CLI_STATE,
-         {"assume-rate", 0, FM_CLI_REAL, &run->assume_rate, "GFLOPS",
+         {"assume-rate", 0, FM_CLI_REAL, &run->machine.assume_rate, "GFLOPS",
           "with --dry-run: forecast for a machine of this rate", 0, 1e9, 0},
          NEEDS_DRY},
         {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, json_help(cli), 0, 0, 0}, 0},
@@ -214,7 +214,8 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
           0, 0},
          0},
         {FM_CLI_ALL,
-         {"force", 'f', FM_CLI_FLAG, &run->force, NULL, "replace files that exist", 0, 0, 0},
+         {"force", 'f', FM_CLI_FLAG, &run->outputs.force, NULL, "replace files that exist", 0, 0,
+          0},
          NEEDS_RESULT},
         {FM_CLI_ALL,
          {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
@@ -453,8 +454,8 @@ int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struc
 /* Options that only say something about others, which are not there. */
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
-    bool tokens = chosen.tokens[0] || cli->run.eval_tokens;
-    bool text = chosen.texts[0] || cli->run.eval_text;
+    bool tokens = chosen.tokens[0] || cli->run.inputs.eval_tokens;
+    bool text = chosen.texts[0] || cli->run.inputs.eval_text;
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
         if (g->needs == NEEDS_RESULT && cli->guard.writes == 0)
@@ -475,10 +476,10 @@ static void check_needs(const struct fm_cli *cli)
 {
     struct fm_err err = {0};
     bool needed = !(cli->groups & FM_CLI_OPTIONAL);
-    if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model &&
+    if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.inputs.model &&
         cli->operands > cli->operands_max)
         refuse(cli, "--model is missing before ", cli->operand[0], "");
-    if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.model)
+    if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.inputs.model)
         refuse(cli, "--model DIR is missing", "", "");
     if (needed && (cli->groups & FM_CLI_TOKENS) && !chosen.tokens[0] && !chosen.texts[0])
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
@@ -492,14 +493,14 @@ static void settle_run(struct fm_run_options *run)
 {
     static const char *const device[] = {"auto", "ref", "cpu"};
     static const enum fm_token_type token_type[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
-    run->device = device[chosen.device];
-    run->precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
-    run->precision_auto = chosen.precision == IN_EITHER;
-    run->token_dtype = token_type[chosen.token_dtype];
-    run->tokens = chosen.tokens[0];
+    run->machine.device = device[chosen.device];
+    run->machine.precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    run->machine.precision_auto = chosen.precision == IN_EITHER;
+    run->inputs.token_dtype = token_type[chosen.token_dtype];
+    run->inputs.tokens = chosen.tokens[0];
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
-        run->also_tokens[i] = chosen.tokens[i + 1];
-    memcpy(run->texts, chosen.texts, sizeof run->texts);
+        run->inputs.also_tokens[i] = chosen.tokens[i + 1];
+    memcpy(run->inputs.texts, chosen.texts, sizeof run->inputs.texts);
 }
 
 /* All files that the command line names, and standard input. */
@@ -507,7 +508,8 @@ static void collect(struct fm_cli *cli, const struct table *t)
 {
     static char what[OPTIONS_MAX][32]; /* "--report" */
     struct fm_guard *g = &cli->guard;
-    *g = (struct fm_guard){.tool = cli->tool, .force = cli->force, .replaces = cli->run.force};
+    *g = (struct fm_guard){
+        .tool = cli->tool, .force = cli->force, .replaces = cli->run.outputs.force};
     for (int i = 0; i < t->rows; i++) {
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);
@@ -534,14 +536,15 @@ static void find_output(struct fm_cli *cli, const struct table *t)
 {
     struct fm_run_options *run = &cli->run;
     const char *directory = exported_to(t);
-    cli->force = run->force;
-    if (!run->if_changed)
+    cli->force = run->outputs.force;
+    if (!run->outputs.if_changed)
         return;
     if (directory && strcmp(directory, "-") == 0)
         refuse(cli, "--if-changed needs a directory; --export - has none", "", "");
-    if (!directory && (!run->output || strcmp(run->output, "-") == 0))
+    if (!directory && (!run->outputs.path || strcmp(run->outputs.path, "-") == 0))
         refuse(cli, "--if-changed needs --output FILE", "", "");
-    run->force = run->force || directory || fm_current_is_own(run->output, cli->tool);
+    run->outputs.force =
+        run->outputs.force || directory || fm_current_is_own(run->outputs.path, cli->tool);
 }
 
 /* A model by its name on the hub is where the cache on this machine has it. */

@@ -57,7 +57,7 @@ struct fm_cli {
     int groups;
     struct fm_run_options run;
     bool json, dry_run, quiet, log_time, alone;
-    bool force;         /* --force was given; run.force is also where --if-changed may replace */
+    bool force; /* --force was given; run.outputs.force is also where --if-changed may replace */
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;

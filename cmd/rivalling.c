@@ -9,7 +9,7 @@
 
 static int check(const struct fm_run_options *run, struct fm_err *err)
 {
-    if (!run->model)
+    if (!run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "rivals needs --model DIR, the whole checkpoint");
     if (!fm_run_first_input(run))
         return fm_fail(err, FM_EUSAGE, "rivals needs --tokens or --text FILE to calibrate on");
@@ -28,12 +28,13 @@ int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *op
     struct fm_cli_text text;
     if (check(&run, err))
         return err->code;
-    run.input = cli->operands == 2 ? cli->operand[1] : NULL;
+    run.inputs.stream = cli->operands == 2 ? cli->operand[1] : NULL;
     struct fm_rival_table *table = fm_alloc(1, sizeof *table, "a table", err);
     int rc = table ? fm_rival_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
     if (!rc && plot && !cli->dry_run)
         rc = fm_cli_settle_side(
-            "--plot", plot, fm_figures_rivals_plot(table, bytes, plot, cli->run.force, err), err);
+            "--plot", plot, fm_figures_rivals_plot(table, bytes, plot, cli->run.outputs.force, err),
+            err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {

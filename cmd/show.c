@@ -215,7 +215,7 @@ int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, 
         return err->code;
     fm_units_time(took, current->seconds);
     fputs("up to date: ", text.out);
-    fm_cli_word(text.out, cli->run.output);
+    fm_cli_word(text.out, cli->run.outputs.path);
     fprintf(text.out, " is of these inputs and options; reading them again took %s\n", took);
     cJSON *o = fm_report_begin(cli->tool);
     cJSON_AddBoolToObject(o, "up_to_date", true);
@@ -236,7 +236,7 @@ static int show_report(void *self, struct fm_err *err)
     if (fm_cli_text_open(&text, err))
         return err->code;
     tool->text(text.out, tool->report);
-    cJSON *json = tool->json(tool->report), *ranks = list_ranks(shown->cli->run.comm);
+    cJSON *json = tool->json(tool->report), *ranks = list_ranks(shown->cli->run.machine.comm);
     if (ranks)
         cJSON_AddItemToObject(json, "ranks", ranks);
     return fm_cli_result(shown->cli, &text, json, err);
@@ -247,7 +247,7 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     struct fm_estimate estimate = {0};
     struct shown shown = {cli, tool};
     struct fm_run_options run = cli->run;
-    bool speaks = fm_comm_rank(run.comm) == 0;
+    bool speaks = fm_comm_rank(run.machine.comm) == 0;
     if (cli->dry_run)
         return !tool->run(&run, tool->options, tool->report, &estimate, err) && speaks
                    ? show_estimate(cli, &estimate, err)

@@ -43,11 +43,11 @@ struct fm_bench_quality {
 const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
- * Measure run->input, a bundle, or a stage stream with masks and run->model, on run->eval_tokens
- * or else on the last FM_QUALITY_SEQUENCES sequences of run->tokens.  budgets: "0.2,0.4", "all",
- * or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from run->seed.  KL
- * and agreement are to the full width of what was opened.  With `dry_run` rows are chosen and
- * nothing is measured.  Release in any case.
+ * Measure run->inputs.stream, a bundle, or a stage stream with masks and run->inputs.model, on
+ * run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of run->inputs.tokens.
+ * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
+ * drawn from run->inputs.seed.  KL and agreement are to the full width of what was opened.  With
+ * `dry_run` rows are chosen and nothing is measured.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool dry_run,
                      struct fm_bench_quality *result, struct fm_err *err);

@@ -55,7 +55,7 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     r->useful = estimate.useful;
     if (rc)
         return rc;
-    run.ops = fm_meter_begin(ops);
+    run.machine.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
     rc = fm_rank(&run, &options, &report, err);
     if (!rc)
@@ -75,7 +75,7 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     options.steps = steps;
     options.budget_step = "0.10";
     options.until = "0.10";
-    run.ops = fm_meter_begin(ops);
+    run.machine.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
     int rc = fm_train(&run, &options, &report, err);
     if (!rc)
@@ -86,7 +86,8 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
         rc = fm_train_estimate(&run, &options, &estimate, err);
     r->useful = estimate.useful;
     if (!rc && report.seconds_step > 0)
-        r->tokens_second = (double)(run.batch ? run.batch : 8) * run.seq_len / report.seconds_step;
+        r->tokens_second = (double)(run.inputs.batch ? run.inputs.batch : 8) * run.inputs.seq_len /
+                           report.seconds_step;
     fm_train_report_release(&report);
     return rc;
 }
@@ -96,11 +97,11 @@ static int measure(struct fm_bench_engine *result, const struct place *p, int T,
                    struct fm_err *err)
 {
     struct fm_run_options run = *base;
-    run.model = p->model;
-    run.tokens = p->tokens;
-    run.seq_len = T;
-    run.output = p->out;
-    run.force = true;
+    run.inputs.model = p->model;
+    run.inputs.tokens = p->tokens;
+    run.inputs.seq_len = T;
+    run.outputs.path = p->out;
+    run.outputs.force = true;
     bool narrow = ops->operand == FM_BF16;
     double before = fm_machine_peak(narrow);
     int rc = measure_rank(&result->rank, run, ops, err);
@@ -110,7 +111,7 @@ static int measure(struct fm_bench_engine *result, const struct place *p, int T,
     result->rank.peak = (before + after) / 2;
     if (steps <= 0)
         return FM_OK;
-    run.input = p->stage;
+    run.inputs.stream = p->stage;
     rc = measure_train(&result->train, run, ops, steps, err);
     result->train.peak = rc ? 0 : (after + fm_machine_peak(narrow)) / 2;
     return rc;
@@ -127,7 +128,7 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     fm_machine_processor(result->cpu, sizeof result->cpu);
     fm_ops_dnnl_version(result->dnnl, sizeof result->dnnl);
     s.dtype = strcmp(options->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
-    s.seed = run->seed;
+    s.seed = run->inputs.seed;
     result->bytes = fm_synth_bytes(&s);
     const struct fm_ops *ops;
     if (fm_run_ops(&ops, run, s.dtype, err))

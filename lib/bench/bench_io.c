@@ -54,10 +54,10 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
                      struct fm_err *err)
 {
     struct fm_pack_report report = {0};
-    run.model = p->model;
-    run.input = p->stage;
-    run.output = p->bundle;
-    run.force = false;
+    run.inputs.model = p->model;
+    run.inputs.stream = p->stage;
+    run.outputs.path = p->bundle;
+    run.outputs.force = false;
     fm_workdir_remove(&p->work, "bundle");
     double begin = fm_clock_now();
     if (fm_pack(&run, &report, err))
@@ -88,9 +88,9 @@ static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_r
     struct fm_export_options options = {.layout = &fm_layout_native};
     if (find_budget(&options.budget, p->bundle, err))
         return err->code;
-    run.input = p->bundle;
-    run.output = p->export;
-    run.force = false;
+    run.inputs.stream = p->bundle;
+    run.outputs.path = p->export;
+    run.outputs.force = false;
     fm_workdir_remove(&p->work, "export");
     double begin = fm_clock_now();
     if (fm_export(&run, &options, &report, err))
@@ -160,7 +160,7 @@ int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size
     fm_workdir_at(&p.work, "export", p.export);
     rc = fm_synth_model(&s, p.model, run, err);
     if (!rc)
-        rc = fm_synth_stage(p.model, p.stage, run->seed, err);
+        rc = fm_synth_stage(p.model, p.stage, run->inputs.seed, err);
     for (int i = 0; !rc && i < repeat; i++) {
         fm_run_report(run, "rounds", (uint64_t)i, (uint64_t)repeat, "rounds");
         rc = time_round(result, &p, run, err);

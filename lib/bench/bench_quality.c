@@ -42,14 +42,15 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     uint64_t memory = fm_run_memory(run);
     const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
     if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
-        return run->model
-                   ? fm_fail(err, FM_EUSAGE,
-                             "'%s' is a bundle and has its own weights; omit --model", run->input)
-                   : fm_model_open(&s->model, run->input, memory, err);
-    if (!run->model)
+        return run->inputs.model ? fm_fail(err, FM_EUSAGE,
+                                           "'%s' is a bundle and has its own weights; omit --model",
+                                           run->inputs.stream)
+                                 : fm_model_open(&s->model, run->inputs.stream, memory, err);
+    if (!run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "'%s' has no weights: give its checkpoint with --model",
-                       run->input);
-    if (fm_hfdir_open(&s->dir, run->model, err) || fm_stage_model_check(&s->bundle, &s->dir, err) ||
+                       run->inputs.stream);
+    if (fm_hfdir_open(&s->dir, run->inputs.model, err) ||
+        fm_stage_model_check(&s->bundle, &s->dir, err) ||
         fm_ranking_open(&s->ranking, &s->bundle, err))
         return err->code;
     s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
@@ -62,7 +63,7 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
 
 static int open_subject(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
-    if (fm_stage_open(&s->bundle, run->input, FM_MEMBER_MASKS, err) ||
+    if (fm_stage_open(&s->bundle, run->inputs.stream, FM_MEMBER_MASKS, err) ||
         fm_budgets_open(&s->budgets, &s->bundle, err) || open_model(s, run, err))
         return err->code;
     const struct fm_config *config = fm_model_config(s->model);
@@ -71,7 +72,7 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
         return fm_fail(err, FM_ECONFIG,
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
                        "%d and %d",
-                       run->input, f->M, f->E, f->I, config->M, config->E, config->I);
+                       run->inputs.stream, f->M, f->E, f->I, config->M, config->E, config->I);
     if (fm_run_evaluates(run))
         return fm_calib_open(&s->held, run, config, true, err);
     return fm_quality_open(&s->train, &s->held, run, config, err);
@@ -179,7 +180,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
     int rc = widths && quality ? fm_run_ops(&ops, run, fm_model_dtype(s->model), err) : err->code;
     if (!rc)
-        rc = fill_widths(widths, q, s, run->seed, err);
+        rc = fill_widths(widths, q, s, run->inputs.seed, err);
     if (!rc && s->adapted)
         rc = fm_adapter_place(&s->adapter, ops->device, err);
     if (!rc)

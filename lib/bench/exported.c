@@ -211,7 +211,7 @@ static int open_held(struct subject *s, const struct fm_run_options *run, struct
 {
     const struct fm_config *c = fm_model_config(s->model);
     struct fm_run_options own = *run;
-    own.model = run->input;
+    own.inputs.model = run->inputs.stream;
     return fm_run_evaluates(run) ? fm_calib_open(&s->held, &own, c, true, err)
                                  : fm_quality_open(&s->train, &s->held, &own, c, err);
 }
@@ -220,21 +220,21 @@ static int open_subject(struct subject *s, struct fm_bench_exported *r,
                         const struct fm_run_options *run, const char *budgets, struct fm_err *err)
 {
     uint64_t memory = fm_run_memory(run) / 2;
-    int rc = read_claim(r, run->input, err);
+    int rc = read_claim(r, run->inputs.stream, err);
     if (!rc && budgets && !r->whole)
         rc = fm_fail(err, FM_EUSAGE,
                      "--budgets has no effect on layout %s, which holds one member; omit it",
                      r->layout);
     if (!rc)
-        rc = fm_model_open(&s->model, run->input, memory, err);
-    if (!rc && run->model)
-        rc = fm_model_open(&s->original, run->model, memory, err);
+        rc = fm_model_open(&s->model, run->inputs.stream, memory, err);
+    if (!rc && run->inputs.model)
+        rc = fm_model_open(&s->original, run->inputs.model, memory, err);
     if (!rc && s->original && fm_model_config(s->original)->V != fm_model_config(s->model)->V)
         rc = fm_fail(err, FM_ECONFIG, "'%s' has a vocabulary of %d, '%s' of %d: no original of it",
-                     run->model, fm_model_config(s->original)->V, run->input,
+                     run->inputs.model, fm_model_config(s->original)->V, run->inputs.stream,
                      fm_model_config(s->model)->V);
     if (!rc && r->whole)
-        rc = read_members(s, r, run->input, budgets, err);
+        rc = read_members(s, r, run->inputs.stream, budgets, err);
     return rc ? rc : open_held(s, run, err);
 }
 

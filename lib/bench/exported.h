@@ -37,19 +37,19 @@ struct fm_bench_exported {
 bool fm_bench_is_export(const char *path);
 
 /*
- * Measure run->input, an exported directory, and run->model, the original (or NULL), on
- * run->eval_tokens or the like; with `dry_run` all is opened and nothing measured.  Of a layout
- * with all members those nearest to `budgets`, as fm_bench_quality takes them, and the one that it
- * starts with; FM_EUSAGE for budgets of another layout.  FM_ECONFIG where the original has another
- * vocabulary, since then the losses are of other things.  Release in any case.
+ * Measure run->inputs.stream, an exported directory, and run->inputs.model, the original (or NULL),
+ * on run->inputs.eval_tokens or the like; with `dry_run` all is opened and nothing measured.  Of a
+ * layout with all members those nearest to `budgets`, as fm_bench_quality takes them, and the one
+ * that it starts with; FM_EUSAGE for budgets of another layout.  FM_ECONFIG where the original has
+ * another vocabulary, since then the losses are of other things.  Release in any case.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets, bool dry_run,
                       struct fm_bench_exported *result, struct fm_err *err);
 void fm_bench_exported_release(struct fm_bench_exported *result);
 
-/* Write the figures into the directory run->input, in the place of those that an earlier call wrote
- * there, and of nothing else; each file appears whole, and fm-export.json last.  A directory
- * without a card gets none. */
+/* Write the figures into the directory run->inputs.stream, in the place of those that an earlier
+ * call wrote there, and of nothing else; each file appears whole, and fm-export.json last.  A
+ * directory without a card gets none. */
 int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_exported *result,
                     struct fm_err *err);
 

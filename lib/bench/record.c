@@ -155,7 +155,7 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_bench
 static int record_card(const struct fm_run_options *run, const struct fm_bench_exported *r,
                        struct fm_err *err)
 {
-    const char *directory = run->input;
+    const char *directory = run->inputs.stream;
     struct fm_text t = {0};
     bool kept = false;
     struct fm_err none = {0};
@@ -239,5 +239,5 @@ int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_expo
                     struct fm_err *err)
 {
     int rc = record_card(run, result, err);
-    return rc ? rc : record_json(run->input, result, err);
+    return rc ? rc : record_json(run->inputs.stream, result, err);
 }

@@ -381,8 +381,8 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
             {FM_MEMBER_RANKING, g.data[0], g.size[0]},
             {FM_MEMBER_MASKS, g.data[1], g.size[1]},
         };
-        rc = fm_stage_write(&(struct fm_run_options){.output = path}, FM_STAGE_TRAIN, g.manifest,
-                            NULL, &g.dir, member, 2, err);
+        rc = fm_stage_write(&(struct fm_run_options){.outputs.path = path}, FM_STAGE_TRAIN,
+                            g.manifest, NULL, &g.dir, member, 2, err);
         g.manifest = NULL;
     }
     cJSON_Delete(g.manifest);

@@ -45,8 +45,8 @@ struct reading {
 static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
                        struct fm_err *err)
 {
-    enum fm_token_type raw = r->run->token_dtype;
-    bool alone = r->eval || (!r->run->also_tokens[0] && !r->run->texts[0]);
+    enum fm_token_type raw = r->run->inputs.token_dtype;
+    bool alone = r->eval || (!r->run->inputs.also_tokens[0] && !r->run->inputs.texts[0]);
     struct fm_err mine = {0};
     if (strcmp(path, "-") == 0 && access(path, F_OK) != 0)
         return fm_fail(err, FM_EUSAGE,
@@ -66,10 +66,11 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
 /* Standard input is read once: as a text, as what to measure on, or as the stage stream. */
 static int check_standard_input(const struct fm_run_options *run, struct fm_err *err)
 {
-    bool stage = run->input && strcmp(run->input, "-") == 0;
-    int times = run->eval_text && strcmp(run->eval_text, "-") == 0;
-    for (int i = 0; i < FM_INPUTS_MAX && run->texts[i]; i++)
-        times += strcmp(run->texts[i], "-") == 0 || strncmp(run->texts[i], "-:", 2) == 0;
+    bool stage = run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
+    int times = run->inputs.eval_text && strcmp(run->inputs.eval_text, "-") == 0;
+    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
+        times +=
+            strcmp(run->inputs.texts[i], "-") == 0 || strncmp(run->inputs.texts[i], "-:", 2) == 0;
     if (times > 0 && stage)
         return fm_fail(err, FM_EUSAGE, "--text and the stage stream are both standard input");
     return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
@@ -78,7 +79,7 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
 /* The most tokens to take, and the option that says so; 0: all. */
 static uint64_t limit_of(const struct reading *r, const char **option)
 {
-    uint64_t asked = r->eval ? r->run->max_eval_tokens : r->run->max_tokens;
+    uint64_t asked = r->eval ? r->run->inputs.max_eval_tokens : r->run->inputs.max_tokens;
     *option = r->eval ? "--max-eval-tokens" : "--max-tokens";
     return asked || !r->eval ? asked : FM_EVAL_TOKENS;
 }
@@ -90,7 +91,8 @@ static int open_text(struct reading *r, int s, const char *path, struct fm_err *
     int rc = check_standard_input(r->run, err);
     return rc ? rc
               : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
-                                 r->run->shuffle && !r->eval ? 0 : limit_of(r, &option), err);
+                                 r->run->inputs.shuffle && !r->eval ? 0 : limit_of(r, &option),
+                                 err);
 }
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
@@ -116,18 +118,19 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
 static int open_sources(struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
-    if (r->eval && run->eval_tokens && run->eval_text)
+    if (r->eval && run->inputs.eval_tokens && run->inputs.eval_text)
         return fm_fail(err, FM_EUSAGE,
                        "--eval-tokens and --eval-text both say what to measure on; "
                        "give one");
     if (r->eval)
-        return add_source(r, run->eval_text ? run->eval_text : run->eval_tokens,
-                          run->eval_text != NULL, err);
-    int rc = run->tokens ? add_source(r, run->tokens, false, err) : FM_OK;
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->also_tokens[i]; i++)
-        rc = add_source(r, run->also_tokens[i], false, err);
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->texts[i]; i++)
-        rc = add_source(r, run->texts[i], true, err);
+        return add_source(r,
+                          run->inputs.eval_text ? run->inputs.eval_text : run->inputs.eval_tokens,
+                          run->inputs.eval_text != NULL, err);
+    int rc = run->inputs.tokens ? add_source(r, run->inputs.tokens, false, err) : FM_OK;
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->inputs.also_tokens[i]; i++)
+        rc = add_source(r, run->inputs.also_tokens[i], false, err);
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
+        rc = add_source(r, run->inputs.texts[i], true, err);
     return rc;
 }
 
@@ -157,12 +160,12 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
             most = t[s].cols;
             narrow = t[s].file.path;
         }
-    *T = run->seq_len ? run->seq_len : (int)most;
+    *T = run->inputs.seq_len ? run->inputs.seq_len : (int)most;
     if (*T > config->T_max)
         return fm_fail(err, FM_EUSAGE, "--seq-len %d is more than the model's positions (%d%s)", *T,
                        config->T_max,
                        config->longrope ? ", as far as longrope's short factors go" : "");
-    if (run->seq_len && *T < 2)
+    if (run->inputs.seq_len && *T < 2)
         return fm_fail(err, FM_EUSAGE, "--seq-len %d: a sequence has at least 2 tokens", *T);
     if (*T < 2)
         return fm_fail(err, FM_EFORMAT, "%s: sequences of %d tokens predict nothing", narrow, *T);
@@ -209,7 +212,7 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     const char *option;
     uint64_t most = INT_MAX, n = 0, limit = limit_of(r, &option);
     if (limit > 0) {
-        bool asked = !r->eval || r->run->max_eval_tokens;
+        bool asked = !r->eval || r->run->inputs.max_eval_tokens;
         most = limit / (uint64_t)c->T;
         most += most == 0 && !asked; /* a sequence may be longer than the default */
         if (most == 0)
@@ -230,7 +233,7 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
 static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
 {
     struct fm_calib_files *f = r->files;
-    bool shuffle = !r->eval && r->run->shuffle;
+    bool shuffle = !r->eval && r->run->inputs.shuffle;
     uint32_t *order[FM_INPUTS_MAX] = {NULL};
     size_t n = (size_t)c->count;
     int rc = FM_OK;
@@ -245,8 +248,8 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
         order[s] = fm_alloc((size_t)r->mix.all[s], sizeof **order, "the order of sequences", err);
         rc = order[s] ? FM_OK : FM_ENOMEM;
         if (order[s])
-            fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->seed, FM_STREAM_SHUFFLE,
-                               (uint32_t)s);
+            fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->inputs.seed,
+                               FM_STREAM_SHUFFLE, (uint32_t)s);
     }
     for (size_t i = 0; !rc && i < n; i++) {
         int s = fm_mixture_next(&r->mix);

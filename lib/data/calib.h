@@ -47,13 +47,13 @@ struct fm_calib {
 };
 
 /*
- * Open run->tokens, run->also_tokens and run->texts (eval: run->eval_tokens or
- * eval_text) for a model.  T =
- * run->seq_len or its default.  run->shuffle permutes all sequences of each file, then
- * run->max_tokens keeps the first whole ones of the mixture; neither touches evaluation tokens, of
- * which run->max_eval_tokens keeps the first.
- * FM_EFORMAT where a file has not one whole sequence; FM_EUSAGE where seq_len is under 2 or over
- * the model's positions, a weight is invalid, or max_tokens is less than a sequence.
+ * Open run->inputs.tokens, run->inputs.also_tokens and run->inputs.texts (eval:
+ * run->inputs.eval_tokens or eval_text) for a model.  T = run->inputs.seq_len or its default.
+ * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
+ * first whole ones of the mixture; neither touches evaluation tokens, of which
+ * run->inputs.max_eval_tokens keeps the first. FM_EFORMAT where a file has not one whole sequence;
+ * FM_EUSAGE where seq_len is under 2 or over the model's positions, a weight is invalid, or
+ * max_tokens is less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);

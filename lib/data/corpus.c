@@ -226,7 +226,7 @@ static int feed_lines(void *self, const char **lines, size_t *size, uint64_t *co
 
 static int run_command(struct encoding *e, struct fm_err *err)
 {
-    const struct fm_command command = {.command = e->run->tokenizer_cmd,
+    const struct fm_command command = {.command = e->run->inputs.tokenizer_cmd,
                                        .feed = feed_lines,
                                        .self = e,
                                        .enough = e->enough,
@@ -262,9 +262,9 @@ static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err
 
 static int open_file(struct fm_tokenizer **t, const struct fm_run_options *run, struct fm_err *err)
 {
-    if (run->tokenizer)
-        return fm_tokenizer_open(t, run->tokenizer, err);
-    char *path = fm_file_join(run->model, "tokenizer.json", err);
+    if (run->inputs.tokenizer)
+        return fm_tokenizer_open(t, run->inputs.tokenizer, err);
+    char *path = fm_file_join(run->inputs.model, "tokenizer.json", err);
     int rc = path ? fm_tokenizer_open(t, path, err) : err->code;
     free(path);
     return rc;
@@ -273,8 +273,9 @@ static int open_file(struct fm_tokenizer **t, const struct fm_run_options *run, 
 static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err *err)
 {
     const struct fm_run_options *run = e->run;
-    int rc = run->tokenizer || run->model ? open_file(&e->tokenizer, run, err)
-                                          : open_carried(&e->tokenizer, run->input, err);
+    int rc = run->inputs.tokenizer || run->inputs.model
+                 ? open_file(&e->tokenizer, run, err)
+                 : open_carried(&e->tokenizer, run->inputs.stream, err);
     if (rc)
         return rc;
     const int32_t *front, *back;
@@ -302,11 +303,11 @@ static void release(struct encoding *e)
 
 static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
 {
-    if (e->run->tokenizer_cmd && e->run->tokenizer)
+    if (e->run->inputs.tokenizer_cmd && e->run->inputs.tokenizer)
         return fm_fail(err, FM_EUSAGE, "--tokenizer and --tokenizer-cmd both encode; give one");
-    int rc = e->run->tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
+    int rc = e->run->inputs.tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
     if (!rc)
-        rc = fm_documents_open(&e->documents, path, e->run->split_blank_lines, err);
+        rc = fm_documents_open(&e->documents, path, e->run->inputs.split_blank_lines, err);
     e->item = !rc ? fm_alloc(BATCH, sizeof *e->item, "documents", err) : NULL;
     e->spare = !rc ? fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err) : NULL;
     if (!rc && (!e->item || !e->spare))
@@ -341,17 +342,17 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
 {
     struct encoding e = {.run = run,
                          .enough = enough,
-                         .field = run->text_field ? run->text_field : "text",
+                         .field = run->inputs.text_field ? run->inputs.text_field : "text",
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
     *c = (struct fm_corpus){0};
     int rc = prepare(&e, c, path, err);
     if (!rc)
-        rc = run->tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
-    if (!rc && run->tokenizer_cmd) {
+        rc = run->inputs.tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
+    if (!rc && run->inputs.tokenizer_cmd) {
         c->command = true;
-        c->tokenizer = fm_digest_of(run->tokenizer_cmd, strlen(run->tokenizer_cmd));
+        c->tokenizer = fm_digest_of(run->inputs.tokenizer_cmd, strlen(run->inputs.tokenizer_cmd));
     }
     if (!rc)
         rc = fm_file_unchanged(&e.documents.file, err);

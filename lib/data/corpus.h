@@ -20,17 +20,18 @@
 /* What the manifest records of a text. */
 struct fm_corpus {
     uint64_t documents;
-    bool command;               /* run->tokenizer_cmd made the ids */
+    bool command;               /* run->inputs.tokenizer_cmd made the ids */
     struct fm_digest tokenizer; /* of tokenizer.json, or of the command */
     int32_t front[8], back[8];  /* the template */
     int fronts, backs;
 };
 
 /*
- * Encode the text at `path` ("-": standard input) by run->tokenizer_cmd, run->tokenizer, or the
- * tokenizer.json of run->model or, without one, of the bundle run->input; with enough != 0 only
- * until there are so many tokens.  *t is then an open token file, to be closed.  FM_EFORMAT names
- * file, line and what is wrong with it, and a command that fails.
+ * Encode the text at `path` ("-": standard input) by run->inputs.tokenizer_cmd,
+ * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, without one, of the bundle
+ * run->inputs.stream; with enough != 0 only until there are so many tokens.  *t is then an open
+ * token file, to be closed.  FM_EFORMAT names file, line and what is wrong with it, and a command
+ * that fails.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,

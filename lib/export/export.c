@@ -39,7 +39,8 @@ static int choose_budget(const struct fm_exportplan *p, const struct fm_run_opti
 /* All that the export would write. */
 static uint64_t bytes_out(const struct fm_exportplan *p, const struct fm_run_options *run)
 {
-    return strcmp(run->output, "-") == 0 ? fm_exportplan_stream_bytes(p) : fm_exportplan_bytes(p);
+    return strcmp(run->outputs.path, "-") == 0 ? fm_exportplan_stream_bytes(p)
+                                               : fm_exportplan_bytes(p);
 }
 
 /* Budgets come with rising number of removed channels, so the first that fits is the largest. */
@@ -138,7 +139,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     r->width_uniform = layout->one_width ? p->widths.stored[0] : 0;
     r->extra = p->from->extra;
     report_channels(r, p);
-    return check_space(r, run->output, err);
+    return check_space(r, run->outputs.path, err);
 }
 
 /* ---- whether it is there ---- */
@@ -198,14 +199,14 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     struct fm_exportplan p = {0};
     int rc = fm_planner_check(options, err);
     if (!rc)
-        rc = fm_opened_open(&opened, run->input ? run->input : "-",
+        rc = fm_opened_open(&opened, run->inputs.stream ? run->inputs.stream : "-",
                             FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);
     if (!rc)
         rc = fm_planner_begin(&p, &opened, options, err);
     if (!rc)
         rc = plan(&p, run, report, err);
     if (!rc && same)
-        rc = compare_texts(same, &p, run->output, err);
+        rc = compare_texts(same, &p, run->outputs.path, err);
     else if (!rc)
         fm_trust_tell(&p, run);
     if (!rc && write)

@@ -68,11 +68,11 @@ struct fm_export_report {
 };
 
 /*
- * run->input is the bundle (a file, or "-"), run->output the directory to make ("-": the same
- * files as a tar stream on standard output); force, threads, progress and stop are used too.
- * FM_EUSAGE where no member is near enough or small enough (the sentence lists the neighbours), and
- * for options that do not go together.  FM_ECONFIG where the layout cannot hold the family.
- * FM_EFORMAT for a broken bundle; FM_ECREATE where the directory exists.
+ * run->inputs.stream is the bundle (a file, or "-"), run->outputs.path the directory to make ("-":
+ * the same files as a tar stream on standard output); force, threads, progress and stop are used
+ * too. FM_EUSAGE where no member is near enough or small enough (the sentence lists the
+ * neighbours), and for options that do not go together.  FM_ECONFIG where the layout cannot hold
+ * the family. FM_EFORMAT for a broken bundle; FM_ECREATE where the directory exists.
  */
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err);
@@ -81,8 +81,9 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
 
-/* Whether the directory run->output, which need not be there, has all texts that fm_export would
- * write, but for what its owner wrote into its card and measured.  Its weights are fm_verify's. */
+/* Whether the directory run->outputs.path, which need not be there, has all texts that fm_export
+ * would write, but for what its owner wrote into its card and measured.  Its weights are
+ * fm_verify's. */
 int fm_export_same_texts(bool *same, const struct fm_run_options *run,
                          const struct fm_export_options *options, struct fm_err *err);
 

@@ -177,9 +177,10 @@ static void write_file(void *arg, int i)
 static int write_directory(struct writer *w, struct fm_err *err)
 {
     struct fm_replaced old = {0};
-    int rc = w->run->force ? fm_replaced_open(&old, w->run->output, err) : FM_OK;
+    int rc = w->run->outputs.force ? fm_replaced_open(&old, w->run->outputs.path, err) : FM_OK;
     if (!rc)
-        rc = fm_outdir_open(&w->dir, w->run->output, w->run->force ? &old.listed : NULL, err);
+        rc = fm_outdir_open(&w->dir, w->run->outputs.path,
+                            w->run->outputs.force ? &old.listed : NULL, err);
     if (rc) {
         fm_replaced_close(&old);
         return rc;
@@ -331,5 +332,5 @@ int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_
                           struct fm_err *err)
 {
     struct writer w = {.plan = plan, .run = run};
-    return strcmp(run->output, "-") == 0 ? write_stream(&w, err) : write_directory(&w, err);
+    return strcmp(run->outputs.path, "-") == 0 ? write_stream(&w, err) : write_directory(&w, err);
 }

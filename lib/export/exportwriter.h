@@ -7,7 +7,8 @@
 #include "lib/export/exportplan.h"
 #include "lib/run/run.h"
 
-/* All files of the plan: as the new directory run->output, whole or not at all, or where that is
+/* All files of the plan: as the new directory run->outputs.path, whole or not at all, or where that
+ * is
  * "-" as a tar stream on standard output.  run gives threads, force, progress and stop too. */
 int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_options *run,
                           struct fm_err *err);

@@ -152,9 +152,9 @@ void fm_estimate_offer(struct fm_estimate *estimate, double flops, const char *f
 void fm_estimate_advise(const struct fm_estimate *estimate, const struct fm_run_options *run)
 {
     char given[32], needed[32];
-    if (run->memory == 0 || estimate->memory <= run->memory)
+    if (run->machine.memory == 0 || estimate->memory <= run->machine.memory)
         return;
-    fm_units_bytes(given, run->memory);
+    fm_units_bytes(given, run->machine.memory);
     fm_units_bytes(needed, estimate->memory);
     fm_run_warn(run, "--memory of %s is less than this run may need: up to %s", given, needed);
 }
@@ -165,9 +165,10 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
     const char *temp = fm_file_temp_directory();
     char needed[32], has[32];
     uint64_t space = 0;
-    bool writes = fm_comm_rank(run->comm) == 0;
-    int rc =
-        writes ? fm_run_space(run->output, "output", estimate->disk + copied, &space, err) : FM_OK;
+    bool writes = fm_comm_rank(run->machine.comm) == 0;
+    int rc = writes
+                 ? fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err)
+                 : FM_OK;
     if (!rc && estimate->spill > 0)
         rc = fm_file_free_space(temp, &space, err);
     if (!rc && estimate->spill > 0 && space < estimate->spill) {

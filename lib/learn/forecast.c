@@ -110,8 +110,8 @@ static int try_precision(struct fm_forecast *f, const struct fm_estimate *estima
     struct fm_run_options other = *run;
     const struct fm_ops *ops;
     double least, most;
-    other.precision = FM_PRECISION_BF16;
-    other.ops = NULL;
+    other.machine.precision = FM_PRECISION_BF16;
+    other.machine.ops = NULL;
     struct fm_err none = {0};
     if (f->assumed || f->ranks > 1 || now->operand == FM_BF16 ||
         fm_run_ops(&ops, &other, FM_F32, &none))
@@ -164,12 +164,13 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
                      const struct fm_ops *ops, struct fm_err *err)
 {
     struct fm_forecast *f = &estimate->forecast;
-    *f = (struct fm_forecast){.assumed = run->assume_rate > 0, .threads = fm_pool_threads()};
-    f->rate_least = f->rate_most = run->assume_rate * 1e9;
+    *f =
+        (struct fm_forecast){.assumed = run->machine.assume_rate > 0, .threads = fm_pool_threads()};
+    f->rate_least = f->rate_most = run->machine.assume_rate * 1e9;
     int rc = f->assumed ? FM_OK : probe_rate(&f->rate_least, &f->rate_most, ops, err);
     if (rc)
         return rc;
-    f->ranks = fm_comm_size(run->comm);
+    f->ranks = fm_comm_size(run->machine.comm);
     f->working = working_ranks(estimate, f->ranks);
     double part = share_of(estimate, f->ranks);
     f->rate_least /= part;

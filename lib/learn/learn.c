@@ -96,7 +96,7 @@ static void sample(struct fm_learn *n, int s)
 {
     int samples = n->options->samples;
     uint32_t *widths = n->widths + (size_t)s * experts_of(n);
-    fm_logits_sample(&n->logits, widths, tau_of(n), n->task->run->seed,
+    fm_logits_sample(&n->logits, widths, tau_of(n), n->task->run->inputs.seed,
                      (uint64_t)n->taken * (uint64_t)samples + (uint64_t)s);
     fm_granularity_spread(widths, experts_of(n), n->size);
 }

@@ -152,7 +152,7 @@ static int new_sweep(struct fm_sweep **sweep, const struct subnets *subnets,
         .progress = watch_layers,
         .progress_self = watch,
         .stop = watch->run->stop,
-        .comm = watch->run->comm,
+        .comm = watch->run->machine.comm,
         .teacher = subnets->teacher};
     return fm_sweep_new(sweep, subnets->model, subnets->ops, h->batches, rows, h->T, lanes,
                         &options, err);
@@ -168,7 +168,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     size_t experts = (size_t)config->M * (size_t)config->E;
     struct fm_sweep *sweep = NULL;
     group = group < masks ? group : masks;
-    int rc = fm_comm_least(watch->run->comm, &group, err);
+    int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
     /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
     fm_model_round(subnets->model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);

@@ -67,8 +67,8 @@ int fm_quality_group(const struct fm_config *config, const struct fm_calib *held
 #define FM_QUALITY_SEQUENCES 16
 
 /*
- * The sequences to train on and those to measure on: run->tokens without its last
- * FM_QUALITY_SEQUENCES and these, or all of run->tokens and run->eval_tokens or
+ * The sequences to train on and those to measure on: run->inputs.tokens without its last
+ * FM_QUALITY_SEQUENCES and these, or all of run->inputs.tokens and run->inputs.eval_tokens or
  * eval_text.
  */
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,

@@ -68,7 +68,7 @@ static const char *order_name(enum fm_rank_order order)
 
 static int batch_of(const struct fm_run_options *run)
 {
-    return run->batch > 0 ? run->batch : 1;
+    return run->inputs.batch > 0 ? run->inputs.batch : 1;
 }
 
 static size_t layer_size(const struct scorer *s)
@@ -168,7 +168,8 @@ static int gather(struct scorer *s, struct fm_err *err)
     size_t n = fold_size(s), all = (size_t)s->ranking->M * layer_size(s);
     int rc = FM_OK;
     for (size_t at = 0; !rc && at < all; at += n)
-        rc = fm_comm_gather(s->task->run->comm, s->ranking->scores + at, sizeof(double), n, err);
+        rc = fm_comm_gather(s->task->run->machine.comm, s->ranking->scores + at, sizeof(double), n,
+                            err);
     return rc;
 }
 
@@ -178,8 +179,8 @@ static int save(struct scorer *s, struct fm_err *err)
     double began = fm_clock_now();
     int rc = gather(s, err);
     if (!rc)
-        rc = fm_journal_save(s->task->run->comm, s->task->run->state, TOOL, &s->params, item,
-                             list_state(item, s), err);
+        rc = fm_journal_save(s->task->run->machine.comm, s->task->run->outputs.state, TOOL,
+                             &s->params, item, list_state(item, s), err);
     fm_journal_saved(&s->clock, began);
     return rc;
 }
@@ -188,15 +189,15 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
 {
     struct fm_journal j;
     bool found;
-    int rc =
-        fm_journal_open(&j, s->task->run->comm, s->task->run->state, TOOL, &s->params, &found, err);
+    int rc = fm_journal_open(&j, s->task->run->machine.comm, s->task->run->outputs.state, TOOL,
+                             &s->params, &found, err);
     if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     rc = fm_journal_read(&j, item, list_state(item, s), err);
     if (!rc && (s->next < 0 || s->next > batches))
-        rc = fm_fail(err, FM_EFORMAT, "state file '%s': batch %lld of %d", s->task->run->state,
-                     (long long)s->next, batches);
+        rc = fm_fail(err, FM_EFORMAT, "state file '%s': batch %lld of %d",
+                     s->task->run->outputs.state, (long long)s->next, batches);
     fm_journal_close(&j);
     return rc;
 }
@@ -215,7 +216,7 @@ static int group_of(const struct fm_task *task, int batch, int batches)
  * many that half a group's leaves are each rank's. */
 static int groups_of(const struct fm_task *task, int batch, int batches)
 {
-    int group = group_of(task, batch, batches), ranks = fm_comm_size(task->run->comm);
+    int group = group_of(task, batch, batches), ranks = fm_comm_size(task->run->machine.comm);
     int64_t leaves = fm_sweep_leaves(group, batch * task->calib.T, 0), each = (leaves + 1) / 2;
     int64_t groups = ranks > 1 ? (each * ranks + leaves - 1) / leaves : 1;
     return groups * group > batches ? batches : (int)(groups * group);
@@ -278,11 +279,11 @@ static int kept_bytes(uint64_t *bytes, const struct fm_task *task, int batch, in
     const struct fm_config *c = task->config;
     int group = groups_of(task, batch, batches), rows = batch * task->calib.T, first, most;
     int leaves = fm_sweep_leaves(group, rows, group_of(task, batch, batches));
-    fm_comm_share(task->run->comm, 0, leaves, &first, &most);
+    fm_comm_share(task->run->machine.comm, 0, leaves, &first, &most);
     uint64_t own = (uint64_t)most * (uint64_t)((FM_SWEEP_BLOCK_TOKENS - 1) / rows + 1);
     *bytes = (own + 1) * (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
-    int fits = task->run->comm && *bytes < task->memory / KEPT_PART;
-    int rc = fm_comm_least(task->run->comm, &fits, err);
+    int fits = task->run->machine.comm && *bytes < task->memory / KEPT_PART;
+    int rc = fm_comm_least(task->run->machine.comm, &fits, err);
     *bytes = fits ? *bytes : 0;
     return rc;
 }
@@ -352,10 +353,10 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     rc = take_sums(s, sweep, err);
     if (!rc)
         rc = take_group(s, batch, group, err);
-    rc = fm_comm_agree(task->run->comm, rc, err);
+    rc = fm_comm_agree(task->run->machine.comm, rc, err);
     if (!rc)
         rc = score_groups(s, sweep, batch, group, batches, err);
-    if (rc == FM_ESAVED && task->run->state) {
+    if (rc == FM_ESAVED && task->run->outputs.state) {
         int saved = save(s, err);
         rc = saved ? saved : FM_ESAVED;
     }
@@ -587,11 +588,11 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     if (!rc)
         rc = fm_task_same_weights(task, err);
     if (!rc)
-        rc = fm_comm_share_tallies(task->run->comm, err);
+        rc = fm_comm_share_tallies(task->run->machine.comm, err);
     report->seconds = fm_clock_now() - task->began;
-    if (!rc && fm_comm_rank(task->run->comm) == 0)
+    if (!rc && fm_comm_rank(task->run->machine.comm) == 0)
         rc = finish(s, order, batch, report, err);
-    rc = fm_comm_agree(task->run->comm, rc, err);
+    rc = fm_comm_agree(task->run->machine.comm, rc, err);
     if (!rc)
         fm_task_forget(task, TOOL);
     return rc;
@@ -601,7 +602,7 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
 static int list_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
 {
     struct fm_text given = {0};
-    struct fm_comm *comm = task->run->comm;
+    struct fm_comm *comm = task->run->machine.comm;
     int rc = fm_comm_agree(comm, fm_carry_list(&task->dir, pattern, err), err);
     if (rc || !comm)
         return rc;

@@ -53,9 +53,9 @@ void fm_rank_defaults(struct fm_rank_options *options);
 void fm_rank_report_release(struct fm_rank_report *report); /* zeroed struct is fine */
 
 /*
- * Score run->model on run->tokens (run->batch sequences per batch, 0: 1) and write the stage
- * stream to run->output.  run->input is not read.  FM_EFORMAT where something is not finite,
- * with layer and tensor; FM_ESAVED when stopped with run->state.
+ * Score run->inputs.model on run->inputs.tokens (run->inputs.batch sequences per batch, 0: 1) and
+ * write the stage stream to run->outputs.path.  run->inputs.stream is not read.  FM_EFORMAT where
+ * something is not finite, with layer and tensor; FM_ESAVED when stopped with run->outputs.state.
  * *report is zeroed by the caller and released in any case.
  */
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,

@@ -69,7 +69,7 @@ static const char *strategy_name(enum fm_recover_strategy strategy)
 
 static int batch_of(const struct fm_run_options *run)
 {
-    return run->batch > 0 ? run->batch : BATCH;
+    return run->inputs.batch > 0 ? run->inputs.batch : BATCH;
 }
 
 static int check_options(const struct fm_recover_options *o, struct fm_decimal *budget,
@@ -141,8 +141,8 @@ static int save(struct recovery *r, struct fm_err *err)
     double began = fm_clock_now();
     int rc = fm_tune_gather(&r->tune, err);
     if (!rc)
-        rc = fm_journal_save(r->task.run->comm, r->task.run->state, TOOL, &r->params, item,
-                             list_state(item, r), err);
+        rc = fm_journal_save(r->task.run->machine.comm, r->task.run->outputs.state, TOOL,
+                             &r->params, item, list_state(item, r), err);
     fm_journal_saved(&r->clock, began);
     return rc;
 }
@@ -152,14 +152,15 @@ static int resume(struct recovery *r, struct fm_err *err)
     struct fm_journal j;
     bool found;
     const struct fm_run_options *run = r->task.run;
-    int rc = fm_journal_open(&j, run->comm, run->state, TOOL, &r->params, &found, err);
+    int rc =
+        fm_journal_open(&j, run->machine.comm, run->outputs.state, TOOL, &r->params, &found, err);
     if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     rc = fm_journal_read(&j, item, list_state(item, r), err);
     if (!rc && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
-        rc = fm_fail(err, FM_EFORMAT, "state file '%s': step %lld of %d", r->task.run->state,
-                     (long long)r->tune.taken, r->options->steps);
+        rc = fm_fail(err, FM_EFORMAT, "state file '%s': step %lld of %d",
+                     r->task.run->outputs.state, (long long)r->tune.taken, r->options->steps);
     r->resumed = (int)r->tune.taken;
     fm_journal_close(&j);
     return rc;
@@ -204,7 +205,7 @@ static int prepare(struct recovery *r, struct fm_err *err)
         return fm_fail(err, FM_ECONFIG,
                        "--strategy cross needs masks to distil into, and '%s' has "
                        "only the full one",
-                       task->run->input);
+                       task->run->inputs.stream);
     r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
     rc = r->after ? digest_params(r, err) : FM_ENOMEM;
     if (!rc)
@@ -262,7 +263,7 @@ static int run_measure(struct recovery *r, struct fm_err *err)
     struct fm_task *task = &r->task;
     int count = r->budgets.masks.count, b = 0;
     int group = fm_quality_group(task->config, &task->held, task->memory);
-    int rc = fm_comm_least(task->run->comm, &group, err);
+    int rc = fm_comm_least(task->run->machine.comm, &group, err);
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     if (!quality)
         return FM_ENOMEM;
@@ -291,7 +292,7 @@ static int run_all(struct recovery *r, struct fm_recover_report *report, struct 
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
         rc = run_measure(r, err);
-    if (rc != FM_ESAVED || !r->task.run->state)
+    if (rc != FM_ESAVED || !r->task.run->outputs.state)
         return rc;
     int saved = save(r, err);
     return saved ? saved : FM_ESAVED;
@@ -442,11 +443,11 @@ static int make_all(struct recovery *r, struct fm_recover_report *report, struct
     int rc = run_all(r, report, err);
     if (!rc)
         rc = fill_report(r, report, err);
-    rc = fm_comm_agree(r->task.run->comm, rc, err);
+    rc = fm_comm_agree(r->task.run->machine.comm, rc, err);
     if (!rc)
-        rc = fm_comm_share_tallies(r->task.run->comm, err);
+        rc = fm_comm_share_tallies(r->task.run->machine.comm, err);
     report->seconds = fm_clock_now() - r->task.began;
-    return rc || fm_comm_rank(r->task.run->comm) != 0 ? rc : write_stream(r, err);
+    return rc || fm_comm_rank(r->task.run->machine.comm) != 0 ? rc : write_stream(r, err);
 }
 
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
@@ -473,7 +474,7 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     report->current = r.current;
     if (!rc && !r.current.is)
         rc = make_all(&r, report, err);
-    rc = fm_comm_agree(run->comm, rc, err);
+    rc = fm_comm_agree(run->machine.comm, rc, err);
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
     free(r.after);

@@ -25,14 +25,14 @@ void fm_recover_defaults(struct fm_recover_options *options);
 void fm_recover_report_release(struct fm_recover_report *report); /* zeroed struct is fine */
 
 /*
- * Read the stage stream run->input (ranking and masks), train, measure every mask again, write
- * the stream with the adapter to run->output.  run->batch sequences per step, 0: 8.
- * Codes as for fm_train.  An adapter that the stream has already is replaced.
+ * Read the stage stream run->inputs.stream (ranking and masks), train, measure every mask again,
+ * write the stream with the adapter to run->outputs.path.  run->inputs.batch sequences per step,
+ * 0: 8. Codes as for fm_train.  An adapter that the stream has already is replaced.
  */
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err);
 
-/* --dry-run; does not read run->input. */
+/* --dry-run; does not read run->inputs.stream. */
 int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
                         struct fm_estimate *estimate, struct fm_err *err);
 

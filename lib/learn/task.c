@@ -30,11 +30,11 @@ static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, st
 {
     const struct timespec nap = {.tv_nsec = 50000000};
     double until = fm_clock_now() + LOCK_SECONDS;
-    int rc = fm_lock_acquire(lock, run->state, err);
+    int rc = fm_lock_acquire(lock, run->outputs.state, err);
     while (rc == FM_ELOCKED && fm_clock_now() < until && !(run->stop && *run->stop)) {
         nanosleep(&nap, NULL);
         *err = (struct fm_err){0};
-        rc = fm_lock_acquire(lock, run->state, err);
+        rc = fm_lock_acquire(lock, run->outputs.state, err);
     }
     return rc;
 }
@@ -43,7 +43,7 @@ static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, st
 static int try_output(const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_output out;
-    int rc = fm_output_open(&out, run->output, true, run->force, err);
+    int rc = fm_output_open(&out, run->outputs.path, true, run->outputs.force, err);
     if (!rc)
         fm_output_abandon(&out);
     return rc;
@@ -76,7 +76,7 @@ static int check_whole(const struct fm_task *task, struct fm_err *err)
             return fm_fail(err, FM_ECONFIG,
                            "%s: is an export: layer %d, expert %d has %u of %d channels; give the "
                            "checkpoint it was made from",
-                           task->run->model, c->moe[i / c->E], i % c->E, caps[i], c->I);
+                           task->run->inputs.model, c->moe[i / c->E], i % c->E, caps[i], c->I);
     return FM_OK;
 }
 
@@ -87,7 +87,7 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
     task->memory = fm_run_memory(run);
     int rc = fm_run_ops(&task->ops, run, FM_F32, err); /* before anything is opened */
     if (!rc)
-        rc = fm_hfdir_open(&task->dir, run->model, err);
+        rc = fm_hfdir_open(&task->dir, run->inputs.model, err);
     if (!rc)
         rc = fm_model_open_dir(&task->model, &task->dir, task->memory / 2, err);
     if (!rc)
@@ -107,7 +107,7 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 static int open_stream(struct fm_task *task, const char *needs, struct fm_err *err)
 {
     const struct fm_config *c = task->config;
-    int rc = fm_stage_open(&task->in, task->run->input, needs, err);
+    int rc = fm_stage_open(&task->in, task->run->inputs.stream, needs, err);
     if (!rc)
         rc = fm_stage_model_check(&task->in, &task->dir, err);
     if (!rc)
@@ -121,22 +121,22 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
         return fm_fail(err, FM_ECONFIG,
                        "the ranking in '%s' has %d x %d x %d channels, the model "
                        "in '%s' has %d x %d x %d",
-                       task->run->input, task->ranking.M, task->ranking.E, task->ranking.I,
-                       task->run->model, c->M, c->E, c->I);
+                       task->run->inputs.stream, task->ranking.M, task->ranking.E, task->ranking.I,
+                       task->run->inputs.model, c->M, c->E, c->I);
     fm_model_rank(task->model, task->ranking.order);
     return FM_OK;
 }
 
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err)
 {
-    const char *input = task->run->input;
+    const char *input = task->run->inputs.stream;
     return input && strcmp(input, "-") != 0 ? open_stream(task, needs, err) : FM_OK;
 }
 
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err)
 {
-    bool writes = fm_comm_rank(run->comm) == 0;
+    bool writes = fm_comm_rank(run->machine.comm) == 0;
     struct fm_lock lock = {0};
     *task = (struct fm_task){0};
     if (writes && lock_state(&lock, run, err))
@@ -147,13 +147,13 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
         rc = open_stream(task, needs, err);
     if (!rc && writes)
         rc = try_output(run, err);
-    return fm_comm_agree(run->comm, rc, err);
+    return fm_comm_agree(run->machine.comm, rc, err);
 }
 
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err)
 {
-    const char *output = task->run->output;
+    const char *output = task->run->outputs.path;
     bool file = output && strcmp(output, "-") != 0;
     estimate->precision = fm_run_precision(task->ops);
     if (file && fm_estimate_check(estimate, task->run, 0, err))
@@ -166,7 +166,8 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
 void fm_task_forget(const struct fm_task *task, const char *tool)
 {
     struct fm_err err = {0};
-    if (fm_comm_rank(task->run->comm) == 0 && fm_journal_remove(task->run->state, tool, &err))
+    if (fm_comm_rank(task->run->machine.comm) == 0 &&
+        fm_journal_remove(task->run->outputs.state, tool, &err))
         fm_run_warn(task->run, "%s; the run itself is complete", err.text);
 }
 
@@ -191,7 +192,7 @@ int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, in
     struct fm_sweep_options options = {.memory =
                                            fm_estimate_boundaries(task->model, rows, task->memory),
                                        .stop = task->run->stop,
-                                       .comm = task->run->comm,
+                                       .comm = task->run->machine.comm,
                                        .cut = task->cut};
     return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
                         &options, err);
@@ -199,7 +200,8 @@ int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, in
 
 void fm_task_warn_idle(const struct fm_task *task, int batches, int rows)
 {
-    int leaves = fm_sweep_leaves(batches, rows, task->cut), ranks = fm_comm_size(task->run->comm);
+    int leaves = fm_sweep_leaves(batches, rows, task->cut),
+        ranks = fm_comm_size(task->run->machine.comm);
     if (leaves < ranks)
         fm_run_warn(task->run,
                     "%d of %d ranks have work in a step; raise --batch, or start fewer ranks",
@@ -217,8 +219,8 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
     for (int i = 0; i < n; i++) {
         int64_t epoch = (int64_t)((at + (uint64_t)i) / count);
         if (epoch != task->epoch_number)
-            fm_rng_permutation(task->epoch, (uint32_t)count, task->run->seed, FM_STREAM_EPOCH,
-                               (uint32_t)epoch);
+            fm_rng_permutation(task->epoch, (uint32_t)count, task->run->inputs.seed,
+                               FM_STREAM_EPOCH, (uint32_t)epoch);
         task->epoch_number = epoch;
         size_t from = task->epoch[(at + (uint64_t)i) % count];
         int rc = fm_calib_read(&task->calib, (int)from, 1, ids + (size_t)i * T, err);
@@ -234,8 +236,8 @@ cJSON *fm_task_options(const struct fm_task *task, int batch)
     if (!o)
         return NULL;
     if (fm_json_add_uint(o, "batch", (uint64_t)batch) &&
-        cJSON_AddBoolToObject(o, "shuffle", task->run->shuffle) &&
-        fm_json_add_uint(o, "seed", task->run->seed) &&
+        cJSON_AddBoolToObject(o, "shuffle", task->run->inputs.shuffle) &&
+        fm_json_add_uint(o, "seed", task->run->inputs.seed) &&
         cJSON_AddStringToObject(o, "device", task->ops->name) &&
         cJSON_AddStringToObject(o, "precision", fm_run_precision(task->ops)))
         return o;
@@ -247,19 +249,20 @@ int fm_task_stopped(const struct fm_task *task, struct fm_err *err)
 {
     const atomic_int *stop = task->run->stop;
     int rc = stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
-    return fm_comm_agree(task->run->comm, rc, err);
+    return fm_comm_agree(task->run->machine.comm, rc, err);
 }
 
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
                 struct fm_err *err)
 {
-    *due = task->run->state && fm_journal_due(clock);
-    return task->run->state ? fm_comm_tell(task->run->comm, due, sizeof *due, err) : FM_OK;
+    *due = task->run->outputs.state && fm_journal_due(clock);
+    return task->run->outputs.state ? fm_comm_tell(task->run->machine.comm, due, sizeof *due, err)
+                                    : FM_OK;
 }
 
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
 {
-    struct fm_comm *comm = task->run->comm;
+    struct fm_comm *comm = task->run->machine.comm;
     struct fm_weightsum sums;
     struct fm_digest first, own = {{0}};
     bool read = fm_comm_tally(comm)->leaves > 0; /* else there is nothing that it computed with */
@@ -275,7 +278,7 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
     if (!rc && read && !fm_digest_equal(&first, &own))
         rc = fm_fail(err, FM_ECONFIG,
                      "the weights in '%s' are not those that rank 0 on %s has there",
-                     task->run->model, fm_comm_host(comm, 0));
+                     task->run->inputs.model, fm_comm_host(comm, 0));
     return fm_comm_agree(comm, rc, err);
 }
 
@@ -288,8 +291,8 @@ static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX]
     struct fm_digest digest = fm_digest_of(text, strlen(text));
     fm_digest_hex(options, &digest);
     fm_ops_dnnl_version(onednn, sizeof onednn);
-    snprintf(seed, sizeof seed, "%llu %s", (unsigned long long)task->run->seed,
-             task->run->shuffle ? "shuffled" : "in order");
+    snprintf(seed, sizeof seed, "%llu %s", (unsigned long long)task->run->inputs.seed,
+             task->run->inputs.shuffle ? "shuffled" : "in order");
     const struct fm_comm_fact fact[] = {
         {"the version", FM_VERSION},
         {"oneDNN with its instruction set", onednn},
@@ -304,7 +307,7 @@ static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX]
         {"another option", text},
         {"the digest of the other options", options},
     };
-    return fm_comm_same(task->run->comm, fact, sizeof fact / sizeof *fact, err);
+    return fm_comm_same(task->run->machine.comm, fact, sizeof fact / sizeof *fact, err);
 }
 
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
@@ -327,8 +330,9 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                                   "seed %llu shuffle %d device %s %s; %s",
                                   FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T,
                                   hex[2], task->held.count, task->held.T, hex[3], hex[4],
-                                  (unsigned long long)task->run->seed, task->run->shuffle,
-                                  task->ops->name, fm_run_precision(task->ops), text);
+                                  (unsigned long long)task->run->inputs.seed,
+                                  task->run->inputs.shuffle, task->ops->name,
+                                  fm_run_precision(task->ops), text);
 }
 
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,

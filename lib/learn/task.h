@@ -36,7 +36,7 @@ struct fm_task {
     struct fm_ranking ranking;   /* of the stream; the model is read in its order */
     struct fm_digest identity;   /* of the manifest's "model" */
     struct fm_weightsum wanted;  /* the weights that the stream was made from */
-    struct fm_lock lock;         /* on run->state */
+    struct fm_lock lock;         /* on run->outputs.state */
     uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
     int cut;                     /* of its sweeps (struct fm_sweep_options) */
     double began;                /* fm_clock_now() at open */
@@ -46,8 +46,8 @@ struct fm_task {
 };
 
 /*
- * Open run->model, tokens and, where `needs` names the member that the tool builds on, the
- * stream run->input with its ranking; then sequences are held out too.  The output is tried
+ * Open run->inputs.model, tokens and, where `needs` names the member that the tool builds on, the
+ * stream run->inputs.stream with its ranking; then sequences are held out too.  The output is tried
  * before anything long begins.  FM_ELOCKED where another run has the state file.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
@@ -62,8 +62,8 @@ void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
 
-/* Of a --dry-run, after it: the stream too, where run->input names a file and is not the standard
- * input, which the run itself may want to read. */
+/* Of a --dry-run, after it: the stream too, where run->inputs.stream names a file and is not the
+ * standard input, which the run itself may want to read. */
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err);
 
 /* The end of a --dry-run: an output that is named could be written, *estimate is affordable, and

@@ -183,7 +183,7 @@ static int sequences_around(const struct fm_calib *calib, const struct fm_train_
 /* Sequences of a step of learning. */
 static int batch_of(const struct fm_run_options *run)
 {
-    return run->batch > 0 ? run->batch : BATCH;
+    return run->inputs.batch > 0 ? run->inputs.batch : BATCH;
 }
 
 /* Students keep all channels at the start and 1 - until at the end. */
@@ -357,8 +357,8 @@ static int save_state(struct fm_trainer *t, struct fm_err *err)
     for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
         rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
     if (!rc)
-        rc = fm_journal_save(t->task.run->comm, t->task.run->state, TOOL, &t->params, item,
-                             list_state(item, t, packed), err);
+        rc = fm_journal_save(t->task.run->machine.comm, t->task.run->outputs.state, TOOL,
+                             &t->params, item, list_state(item, t, packed), err);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         free(packed[i].steps);
         free(packed[i].quality);
@@ -383,8 +383,8 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
         /* The result comes last. */
         bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
         if ((count > 0) != expected || count > FM_BUDGETS_MAX)
-            return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks", t->task.run->state,
-                           (unsigned long long)count);
+            return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks",
+                           t->task.run->outputs.state, (unsigned long long)count);
         if (count == 0)
             continue;
         /* Copies of the full mask make space for the arrays that are read. */
@@ -406,7 +406,7 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
             if (fm_actions_find(&t->actions, t->masks[i].widths[x]) < 0)
                 return fm_fail(err, FM_EFORMAT,
                                "state file '%s': width %u is not in the action set",
-                               t->task.run->state, t->masks[i].widths[x]);
+                               t->task.run->outputs.state, t->masks[i].widths[x]);
         }
     }
     return FM_OK;
@@ -419,7 +419,7 @@ static int check_methods(const struct fm_trainer *t, const struct packed *p, int
         double method = p->quality[(size_t)b * QUALITIES + METHOD];
         if (!(method >= 0 && method < FM_METHODS))
             return fm_fail(err, FM_EFORMAT, "state file '%s': mask %d is of method %g",
-                           t->task.run->state, b, method);
+                           t->task.run->outputs.state, b, method);
     }
     return FM_OK;
 }
@@ -451,14 +451,15 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     return FM_OK;
 }
 
-/* Read run->state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG where it
- * belongs to another run. */
+/* Read run->outputs.state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG
+ * where it belongs to another run. */
 static int resume(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal j;
     bool found;
     const struct fm_run_options *run = t->task.run;
-    int rc = fm_journal_open(&j, run->comm, run->state, TOOL, &t->params, &found, err);
+    int rc =
+        fm_journal_open(&j, run->machine.comm, run->outputs.state, TOOL, &t->params, &found, err);
     if (!rc && found) {
         rc = read_state(t, &j, err);
         fm_journal_close(&j);
@@ -495,7 +496,7 @@ static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_er
 {
     struct fm_task *task = &t->task;
     int group = fm_quality_group(task->config, &task->held, task->memory);
-    int rc = fm_comm_least(task->run->comm, &group, err);
+    int rc = fm_comm_least(task->run->machine.comm, &group, err);
     group = group < f->count ? group : f->count;
     size_t X = (size_t)f->M * (size_t)f->E;
     struct fm_quality_parts parts;
@@ -977,7 +978,8 @@ static int begin_uniform(struct fm_trainer *t, struct fm_err *err)
 static int begin_shuffle(struct fm_trainer *t, struct fm_err *err)
 {
     return fm_masks_shuffle(&t->masks[FM_TRAIN_MADE], &t->input.masks,
-                            t->options->method == FM_METHOD_SHUFFLE_GLOBAL, t->task.run->seed, err);
+                            t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
+                            t->task.run->inputs.seed, err);
 }
 
 static const struct method methods[FM_METHODS] = {
@@ -1098,7 +1100,7 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
         rc = finish_family(t, err);
-    if (rc != FM_ESAVED || !t->task.run->state)
+    if (rc != FM_ESAVED || !t->task.run->outputs.state)
         return rc;
     int saved = save_state(t, err);
     return saved ? saved : FM_ESAVED;
@@ -1206,13 +1208,13 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
         rc = run_all(t, report, err);
     if (!rc)
         fill_report(report, t);
-    rc = fm_comm_agree(t->task.run->comm, rc, err);
+    rc = fm_comm_agree(t->task.run->machine.comm, rc, err);
     if (!rc)
-        rc = fm_comm_share_tallies(t->task.run->comm, err);
+        rc = fm_comm_share_tallies(t->task.run->machine.comm, err);
     report->seconds = fm_clock_now() - t->task.began;
-    if (!rc && fm_comm_rank(t->task.run->comm) == 0)
+    if (!rc && fm_comm_rank(t->task.run->machine.comm) == 0)
         rc = write_stream(t, report, err);
-    rc = fm_comm_agree(t->task.run->comm, rc, err);
+    rc = fm_comm_agree(t->task.run->machine.comm, rc, err);
     if (!rc)
         fm_task_forget(&t->task, TOOL);
     return rc;

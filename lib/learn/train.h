@@ -42,15 +42,15 @@ void fm_train_defaults(struct fm_train_options *options);
 void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
 
 /*
- * Read the stage stream run->input (it has a ranking; for the shuffles also masks), make the
- * family, measure it, write the stream to run->output.  run->batch sequences per step, 0: 8.
- * FM_EUSAGE for options that make no sense, FM_ECONFIG where the stream belongs to another
- * model, FM_ESAVED when stopped with run->state.  *report as for fm_rank.
+ * Read the stage stream run->inputs.stream (it has a ranking; for the shuffles also masks), make
+ * the family, measure it, write the stream to run->outputs.path.  run->inputs.batch sequences per
+ * step, 0: 8. FM_EUSAGE for options that make no sense, FM_ECONFIG where the stream belongs to
+ * another model, FM_ESAVED when stopped with run->outputs.state.  *report as for fm_rank.
  */
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err);
 
-/* --dry-run; does not read run->input. */
+/* --dry-run; does not read run->inputs.stream. */
 int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
                       struct fm_estimate *estimate, struct fm_err *err);
 

@@ -37,7 +37,7 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
                              (float)t->options->alpha, widths, err);
     if (rc)
         return rc;
-    fm_adapter_start(&t->adapter, t->task->run->seed);
+    fm_adapter_start(&t->adapter, t->task->run->inputs.seed);
     for (int m = 0; m < c->M; m++) {
         size_t n = layer_floats(&t->adapter, m);
         t->floats = n > t->floats ? n : t->floats;
@@ -203,7 +203,7 @@ static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
     for (int i = 1; i < t->lanes; i++) {
         int b = f->count - 1;
         if (i > 1)
-            b = 1 + (int)fm_rng_below(t->task->run->seed, FM_STREAM_SANDWICH,
+            b = 1 + (int)fm_rng_below(t->task->run->inputs.seed, FM_STREAM_SANDWICH,
                                       (uint64_t)t->taken * (uint64_t)t->lanes + (uint64_t)i,
                                       (uint64_t)f->count - 2);
         lane[i] = (struct fm_lane){.widths = fm_masks_widths(f, b),
@@ -247,7 +247,7 @@ static int spread_values(struct fm_tune *t, float *values, size_t n, struct fm_e
     if (!host)
         return FM_ENOMEM;
     device->copy_out(host, values, n * sizeof *host);
-    int rc = fm_comm_spread(t->task->run->comm, host, sizeof *host, n, err);
+    int rc = fm_comm_spread(t->task->run->machine.comm, host, sizeof *host, n, err);
     device->copy_in(values, host, n * sizeof *host);
     free(host);
     return rc;
@@ -257,7 +257,7 @@ static int spread_values(struct fm_tune *t, float *values, size_t n, struct fm_e
 static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
 {
     const struct fm_recover_options *o = t->options;
-    struct fm_comm *comm = t->task->run->comm;
+    struct fm_comm *comm = t->task->run->machine.comm;
     size_t n = layer_floats(&t->adapter, m), bytes = n * sizeof(float), at, own;
     float *values = t->adapter.values + layer_at(&t->adapter, m);
     void *moments = NULL, *g = NULL;
@@ -277,7 +277,7 @@ static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
 
 int fm_tune_gather(struct fm_tune *t, struct fm_err *err)
 {
-    struct fm_comm *comm = t->task->run->comm;
+    struct fm_comm *comm = t->task->run->machine.comm;
     if (!comm)
         return FM_OK;
     float *host = fm_alloc(1, t->moments.record, "moments", err);
@@ -314,5 +314,5 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         t->loss_first = t->loss;
     for (int m = 0; !rc && m < t->task->config->M; m++)
         rc = update_layer(t, m, err);
-    return fm_comm_agree(t->task->run->comm, rc, err);
+    return fm_comm_agree(t->task->run->machine.comm, rc, err);
 }

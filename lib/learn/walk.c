@@ -115,7 +115,7 @@ int fm_walk_around(struct fm_worth *worth, const struct fm_probe *probe, const u
     uint32_t *around = groups + X, *spread = around + FM_WORTH_LANES * X;
     memcpy(groups, widths, X * sizeof *groups);
     fm_granularity_gather(groups, X, size);
-    fm_worth_draw(worth, groups, around, probe->task->run->seed, sweep);
+    fm_worth_draw(worth, groups, around, probe->task->run->inputs.seed, sweep);
     for (size_t s = 0; s < FM_WORTH_LANES; s++) {
         memcpy(spread + s * X, around + s * (size_t)worth->X, (size_t)worth->X * sizeof *groups);
         fm_granularity_spread(spread + s * X, X, size);

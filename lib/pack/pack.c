@@ -28,10 +28,10 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     if (p->ranking.M != c->M || p->ranking.E != c->E || p->ranking.I != c->I || f->M != c->M ||
         f->E != c->E || f->I != c->I)
         return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
-                       p->in.file.path, p->run->model);
+                       p->in.file.path, p->run->inputs.model);
     if (p->ops && (p->adapter.M != c->M || p->adapter.E != c->E || p->adapter.H != c->H))
         return fm_fail(err, FM_ECONFIG, "%s: the adapter is for another shape than %s",
-                       p->in.file.path, p->run->model);
+                       p->in.file.path, p->run->inputs.model);
     return FM_OK;
 }
 
@@ -46,10 +46,10 @@ static void tell_extra(const struct fm_packing *p)
 
 static int open_inputs(struct fm_packing *p, struct fm_err *err)
 {
-    const char *input = p->run->input ? p->run->input : "-";
+    const char *input = p->run->inputs.stream ? p->run->inputs.stream : "-";
     int rc = fm_stage_open(&p->in, input, FM_MEMBER_MASKS, err);
     if (!rc)
-        rc = fm_checkpoint_open(&p->cp, p->run->model, err);
+        rc = fm_checkpoint_open(&p->cp, p->run->inputs.model, err);
     if (!rc)
         rc = fm_stage_model_check(&p->in, &p->cp.dir, err);
     if (!rc)
@@ -211,7 +211,7 @@ static int make_manifest(struct fm_packing *p, cJSON **manifest, struct fm_err *
 
 static bool to_pipe(const struct fm_packing *p)
 {
-    return strcmp(p->run->output, "-") == 0;
+    return strcmp(p->run->outputs.path, "-") == 0;
 }
 
 /* Weights that the adapter reaches. */
@@ -283,7 +283,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     cJSON_Delete(manifest);
     if (rc || to_pipe(p))
         return rc;
-    return fm_run_space(p->run->output, "bundle", r->bytes_out, &r->bytes_free, err);
+    return fm_run_space(p->run->outputs.path, "bundle", r->bytes_out, &r->bytes_free, err);
 }
 
 static int plan(struct fm_packing *p, struct fm_err *err)
@@ -312,8 +312,8 @@ static int begin(struct fm_packing *p, struct fm_err *err)
 {
     cJSON *manifest = NULL;
     int rc = make_manifest(p, &manifest, err);
-    return !rc ? fm_bundle_begin(&p->writer, p->run->output, p->run->force, manifest, p->parts.part,
-                                 p->parts.parts, err)
+    return !rc ? fm_bundle_begin(&p->writer, p->run->outputs.path, p->run->outputs.force, manifest,
+                                 p->parts.part, p->parts.parts, err)
                : rc;
 }
 
@@ -326,7 +326,7 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
     if (!rc && (size != p->segments_bytes || memcmp(segments, p->segments, size) != 0))
         rc =
             fm_fail(err, FM_EIO, "%s: the weights changed between the first reading and the second",
-                    p->run->model);
+                    p->run->inputs.model);
     free(segments);
     return rc;
 }

@@ -45,7 +45,7 @@ struct fm_pack_report {
 };
 
 /*
- * Uses run->model, input (a stage stream, "-" for standard input), output, force, threads,
+ * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
  * progress and stop; no tokens.
  * FM_ECONFIG where the stage stream comes from another checkpoint; FM_EFORMAT for broken input
  * and for NaN or Inf in a weight, by name; FM_ECREATE where the output exists or does not fit.

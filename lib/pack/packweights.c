@@ -383,7 +383,7 @@ int fm_packing_check_sums(const struct fm_packing *p, struct fm_err *err)
     int rc = FM_OK;
     for (int l = 0; l <= p->wanted.L && !rc; l++)
         rc = fm_weightsum_check(&p->wanted, l, &p->sums.sum[l], err);
-    return !rc ? rc : fm_within(err, "%s", p->run->model);
+    return !rc ? rc : fm_within(err, "%s", p->run->inputs.model);
 }
 
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)

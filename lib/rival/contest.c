@@ -65,7 +65,7 @@ const char *fm_contest_masks(const struct fm_contest *c, enum fm_method method, 
 
 static const struct fm_run_options *run_of(struct fm_contest *c)
 {
-    const struct fm_run_options *run = c->quiet.model ? &c->quiet : c->run;
+    const struct fm_run_options *run = c->quiet.inputs.model ? &c->quiet : c->run;
     if (run == c->run) {
         c->quiet = *c->run;
         c->quiet.progress.warn = NULL;
@@ -259,7 +259,7 @@ static int measure_experts(struct match *s, struct fm_rival_row *row, struct fm_
     for (int b = 0; b < c->table->budgets; b++)
         for (int n = 0; n < (random ? FM_RIVAL_DRAWS : 1); n++) {
             if (random)
-                fm_expertdrop_draw(drawn, &c->config, c->run->seed, n);
+                fm_expertdrop_draw(drawn, &c->config, c->run->inputs.seed, n);
             fm_expertdrop_close(s->closed + (size_t)s->masks * experts_of(s),
                                 random ? drawn : c->score[row->rival], &c->config,
                                 c->table->dropped[b]);
@@ -303,7 +303,7 @@ static int check_family(const struct fm_contest *contest, const struct fm_masks 
                : fm_fail(err, FM_ECONFIG,
                          "'%s' has masks for %d layers of %d experts of %d channels, the model "
                          "'%s' has %d, %d and %d",
-                         path, f->M, f->E, f->I, contest->run->model, c->M, c->E, c->I);
+                         path, f->M, f->E, f->I, contest->run->inputs.model, c->M, c->E, c->I);
 }
 
 /* A stream with masks: in its ranking's order, with its adapter if it has one. */
@@ -348,7 +348,7 @@ static int open_file(struct fm_bundle *b, struct fm_budgets *budgets, const stru
     struct fm_hfdir dir = {0};
     int rc = fm_stage_open(b, path, FM_MEMBER_MASKS, err);
     if (!rc)
-        rc = fm_hfdir_open(&dir, c->run->model, err);
+        rc = fm_hfdir_open(&dir, c->run->inputs.model, err);
     if (!rc)
         rc = fm_stage_model_check(b, &dir, err);
     if (!rc)
@@ -363,11 +363,11 @@ int fm_contest_check(const struct fm_contest *c, struct fm_err *err)
 {
     struct fm_bundle b = {0};
     struct fm_budgets budgets = {0};
-    if (!c->run->input)
+    if (!c->run->inputs.stream)
         return FM_OK;
-    if (strcmp(c->run->input, "-") == 0)
+    if (strcmp(c->run->inputs.stream, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "rivals reads the bundle more than once; name a file");
-    int rc = open_file(&b, &budgets, c, c->run->input, err);
+    int rc = open_file(&b, &budgets, c, c->run->inputs.stream, err);
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);
     return rc;
@@ -404,7 +404,7 @@ static int measure_any(struct match *s, struct fm_rival_row *row, struct fm_err 
             s, row, fm_contest_masks(s->contest, fm_contest_method(rule), row->recovered, path),
             err);
     default:
-        return measure_file(s, row, s->contest->run->input, err);
+        return measure_file(s, row, s->contest->run->inputs.stream, err);
     }
 }
 
@@ -418,7 +418,7 @@ static int open_match(struct match *s, struct fm_err *err)
     s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
     if (!s->cell || !s->widths || !s->closed || !s->quality)
         return FM_ENOMEM;
-    int rc = fm_model_open(&s->model, c->run->model, fm_run_memory(c->run) / 2, err);
+    int rc = fm_model_open(&s->model, c->run->inputs.model, fm_run_memory(c->run) / 2, err);
     if (!rc)
         rc = fm_run_ops(&s->ops, c->run, fm_model_dtype(s->model), err);
     return rc ? rc : fm_calib_open(&s->held, c->run, &c->config, true, err);

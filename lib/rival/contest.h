@@ -50,7 +50,7 @@ const char *fm_contest_ranking(const struct fm_contest *contest, enum fm_criteri
 const char *fm_contest_masks(const struct fm_contest *contest, enum fm_method method,
                              bool recovered, char *path);
 
-/* run->input, where there is one, has masks of this model: before anything long begins. */
+/* run->inputs.stream, where there is one, has masks of this model: before anything long begins. */
 int fm_contest_check(const struct fm_contest *contest, struct fm_err *err);
 
 /* All rows of the table: first what they are made of, with its cost; then their figures. */

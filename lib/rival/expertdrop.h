@@ -14,8 +14,8 @@
 #include "lib/block/block.h"
 #include "lib/run/run.h"
 
-/* score (M, E) of the model run->model on run->tokens by one sweep forward; `outputs`: reap, else
- * frequency.  FM_EFORMAT where a score is not finite. */
+/* score (M, E) of the model run->inputs.model on run->inputs.tokens by one sweep forward;
+ * `outputs`: reap, else frequency.  FM_EFORMAT where a score is not finite. */
 int fm_expertdrop_score(double *score, const struct fm_run_options *run, bool outputs,
                         struct fm_err *err);
 

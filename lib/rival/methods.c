@@ -9,11 +9,11 @@ static struct fm_run_options from_to(const struct fm_run_options *run, const cha
                                      const char *to)
 {
     struct fm_run_options own = *run;
-    own.eval_tokens = own.eval_text = NULL;
-    own.input = from;
-    own.output = to;
-    own.force = true;
-    own.state = NULL;
+    own.inputs.eval_tokens = own.inputs.eval_text = NULL;
+    own.inputs.stream = from;
+    own.outputs.path = to;
+    own.outputs.force = true;
+    own.outputs.state = NULL;
     return own;
 }
 

@@ -76,7 +76,7 @@ static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *ru
                 "bundle, or uniform, saliency, walk, exchange, learned, default, also with "
                 "+recover",
                 (int)(len < 64 ? len : 64), at);
-        if (rival == FM_RIVAL_BUNDLE && !run->input)
+        if (rival == FM_RIVAL_BUNDLE && !run->inputs.stream)
             return fm_fail(err, FM_EUSAGE, "--only bundle: name the bundle");
         wanted[rival == FM_RIVAL_DEFAULT ? usual_row() : rival][recovered] = true;
         at += len + (at[len] == ',');
@@ -84,7 +84,7 @@ static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *ru
     for (int i = 0; i < FM_RIVALS; i++)
         for (int recovered = 0; recovered < 2; recovered++) {
             bool own = fm_contest_rule((enum fm_rival)i)->kind == FM_CONTEST_METHOD;
-            bool there = (own || !recovered) && (i != FM_RIVAL_BUNDLE || run->input) &&
+            bool there = (own || !recovered) && (i != FM_RIVAL_BUNDLE || run->inputs.stream) &&
                          (i != FM_RIVAL_DEFAULT || usual_row() == FM_RIVAL_DEFAULT);
             if (there && (!only || wanted[i][recovered]))
                 add_row(t, (enum fm_rival)i, recovered);

@@ -100,10 +100,11 @@ static int share_input(struct fm_comm *comm, struct fm_err *err)
 
 bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
 {
-    bool streams = stage && run->input && strcmp(run->input, "-") == 0;
-    streams = streams || (run->eval_text && strcmp(run->eval_text, "-") == 0);
-    for (int i = 0; i < FM_INPUTS_MAX && run->texts[i]; i++)
-        streams = streams || strcmp(run->texts[i], "-") == 0 || !strncmp(run->texts[i], "-:", 2);
+    bool streams = stage && run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
+    streams = streams || (run->inputs.eval_text && strcmp(run->inputs.eval_text, "-") == 0);
+    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
+        streams = streams || strcmp(run->inputs.texts[i], "-") == 0 ||
+                  !strncmp(run->inputs.texts[i], "-:", 2);
     return streams;
 }
 
@@ -129,7 +130,7 @@ static void take_part(const cpu_set_t *all, int nth, int beside)
 
 static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
 {
-    struct fm_comm *comm = run->comm;
+    struct fm_comm *comm = run->machine.comm;
     int nth, beside = fm_comm_beside(comm, &nth), ranks = fm_comm_size(comm);
     cpu_set_t own, *all = fm_alloc((size_t)ranks, sizeof *all, "CPUs of ranks", err);
     bool same = true;
@@ -143,7 +144,7 @@ static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
         if (strcmp(fm_comm_host(comm, r), fm_comm_host(comm, fm_comm_rank(comm))) == 0)
             same = same && CPU_EQUAL(&all[r], &own);
     free(all);
-    if (rc || CPU_COUNT(&own) == 0 || run->threads > 0)
+    if (rc || CPU_COUNT(&own) == 0 || run->machine.threads > 0)
         return rc;
     if (same && beside > 1)
         take_part(&own, nth, beside);
@@ -158,10 +159,10 @@ static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
 
 int fm_ranks_begin(const struct fm_run_options *run, bool streams, struct fm_err *err)
 {
-    if (!run->comm)
+    if (!run->machine.comm)
         return FM_OK;
-    int rc = same_program(run->comm, err);
+    int rc = same_program(run->machine.comm, err);
     if (!rc)
         rc = divide_cpus(run, err);
-    return rc || !streams ? rc : share_input(run->comm, err);
+    return rc || !streams ? rc : share_input(run->machine.comm, err);
 }

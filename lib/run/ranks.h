@@ -11,9 +11,9 @@
 
 /*
  * After fm_comm_open; nothing where alone.  Ranks of one machine that may all use the same CPUs get
- * a part each, unless run->threads says how many threads they have; rank 0 warns where its launcher
- * left it less than its part.  `streams`: standard input is read by rank 0, to its end, and lies
- * before every rank as a file.  FM_ECONFIG where programs differ.
+ * a part each, unless run->machine.threads says how many threads they have; rank 0 warns where its
+ * launcher left it less than its part.  `streams`: standard input is read by rank 0, to its end,
+ * and lies before every rank as a file.  FM_ECONFIG where programs differ.
  */
 int fm_ranks_begin(const struct fm_run_options *run, bool streams, struct fm_err *err);
 

@@ -23,20 +23,21 @@ static enum fm_precision find_precision(const struct fm_run_options *run, enum f
 {
     const struct fm_ops *ops;
     struct fm_err none = {0};
-    bool may = run->precision_auto && (stored == FM_BF16 || stored == FM_F16);
-    return may && !fm_ops_cpu(&ops, FM_PRECISION_BF16, &none) ? FM_PRECISION_BF16 : run->precision;
+    bool may = run->machine.precision_auto && (stored == FM_BF16 || stored == FM_F16);
+    return may && !fm_ops_cpu(&ops, FM_PRECISION_BF16, &none) ? FM_PRECISION_BF16
+                                                              : run->machine.precision;
 }
 
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, enum fm_dtype stored,
                struct fm_err *err)
 {
-    const char *device = run->device ? run->device : "auto";
-    if (run->ops) {
-        *ops = run->ops;
+    const char *device = run->machine.device ? run->machine.device : "auto";
+    if (run->machine.ops) {
+        *ops = run->machine.ops;
         return FM_OK;
     }
     if (strcmp(device, "ref") == 0) {
-        if (run->precision != FM_PRECISION_F32)
+        if (run->machine.precision != FM_PRECISION_F32)
             return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
         *ops = fm_ops_ref();
         return FM_OK;
@@ -53,31 +54,32 @@ const char *fm_run_precision(const struct fm_ops *ops)
 
 const char *fm_run_first_input(const struct fm_run_options *run)
 {
-    return run->tokens ? run->tokens : run->texts[0];
+    return run->inputs.tokens ? run->inputs.tokens : run->inputs.texts[0];
 }
 
 int fm_run_find_model(struct fm_run_options *run, struct fm_err *err)
 {
     static char path[PATH_MAX];
-    if (!run->model || access(run->model, F_OK) == 0 || !fm_hfcache_is_name(run->model))
+    if (!run->inputs.model || access(run->inputs.model, F_OK) == 0 ||
+        !fm_hfcache_is_name(run->inputs.model))
         return FM_OK;
-    int rc = fm_hfcache_find(path, sizeof path, run->model, err);
+    int rc = fm_hfcache_find(path, sizeof path, run->inputs.model, err);
     if (!rc)
-        run->model = path;
+        run->inputs.model = path;
     return rc;
 }
 
 bool fm_run_evaluates(const struct fm_run_options *run)
 {
-    return run->eval_tokens || run->eval_text;
+    return run->inputs.eval_tokens || run->inputs.eval_text;
 }
 
 uint64_t fm_run_memory(const struct fm_run_options *run)
 {
-    if (run->memory)
-        return run->memory;
+    if (run->machine.memory)
+        return run->machine.memory;
     int nth;
-    uint64_t ranks = (uint64_t)fm_comm_beside(run->comm, &nth);
+    uint64_t ranks = (uint64_t)fm_comm_beside(run->machine.comm, &nth);
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 / ranks * (uint64_t)bytes
                                   : (uint64_t)4 << 30;
@@ -85,7 +87,7 @@ uint64_t fm_run_memory(const struct fm_run_options *run)
 
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)
 {
-    if (strcmp(run->output, "-") != 0 || !fm_screen_is_output())
+    if (strcmp(run->outputs.path, "-") != 0 || !fm_screen_is_output())
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
                    "standard output is a terminal; name an output file or use a pipe");

@@ -51,11 +51,13 @@ struct fm_announce {
     void *self;
 };
 
-struct fm_run_options {
+/* What a run computes on: --model, calibration and held-out data, and how they are read. */
+struct fm_inputs {
     const char *model;                      /* --model DIR */
+    const char *stream;                     /* stage stream, "-": standard input, NULL: none */
     const char *tokens;                     /* --tokens FILE[:WEIGHT] */
-    const char *also_tokens[FM_INPUTS_MAX]; /* further ones, NULL behind the last */
-    const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], as above, behind all tokens */
+    const char *also_tokens[FM_INPUTS_MAX]; /* further ones, NULL after the last */
+    const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], as above, after all tokens */
     const char *text_field;                 /* of JSONL rows; NULL: "text" */
     bool split_blank_lines;                 /* of plain text: a document ends at a blank line */
     const char *tokenizer;                  /* tokenizer.json; NULL: the model's own */
@@ -69,6 +71,10 @@ struct fm_run_options {
     uint64_t max_eval_tokens;               /* 0: FM_EVAL_TOKENS */
     bool shuffle;
     uint64_t seed;
+};
+
+/* What a run computes with; nothing here but device and precision shapes a result. */
+struct fm_machine {
     const char *device; /* "auto", "ref", "cpu" */
     enum fm_precision precision;
     bool precision_auto; /* instead: bfloat16 where the CPU has it and weights are of 16 bits */
@@ -76,24 +82,33 @@ struct fm_run_options {
     double assume_rate;       /* GFLOP/s that --dry-run takes for its forecast; 0: a probe's */
     uint64_t memory;          /* bytes; 0: half of the machine's */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
-    const char *input;        /* stage stream to read, "-": standard input, NULL: none */
-    const char *output;       /* "-": standard output */
-    bool force;               /* replace an existing output */
-    bool if_changed;          /* run only where the output is not of the same inputs and options */
-    const char *state;        /* --state FILE, or NULL */
+    struct fm_comm *comm;     /* the ranks that make this run together; NULL: a single process */
+};
+
+/* What a run writes. */
+struct fm_outputs {
+    const char *path;  /* -o FILE, "-": standard output */
+    bool force;        /* replace an existing output */
+    bool if_changed;   /* run only where the output is not of the same inputs and options */
+    const char *state; /* --state FILE, or NULL */
+};
+
+struct fm_run_options {
+    struct fm_inputs inputs;
+    struct fm_machine machine;
+    struct fm_outputs outputs;
     struct fm_progress progress;
     struct fm_announce announce;
     const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
-    struct fm_comm *comm;   /* the ranks that make this run together; NULL: alone */
 };
 
 /*
- * run->model may be ORG/NAME, where nothing on disk has that name: it becomes the directory of that
- * checkpoint in the cache of Hugging Face's programs, which stays valid.  FM_ENOENT.
+ * run->inputs.model may be ORG/NAME, where nothing on disk has that name: it becomes the directory
+ * of that checkpoint in the cache of Hugging Face's programs, which stays valid.  FM_ENOENT.
  */
 int fm_run_find_model(struct fm_run_options *run, struct fm_err *err);
 
-/* The table for run->device and precision, for weights that are `stored` so. */
+/* The table for run->machine.device and precision, for weights that are `stored` so. */
 int fm_run_ops(const struct fm_ops **ops, const struct fm_run_options *run, enum fm_dtype stored,
                struct fm_err *err);
 
@@ -113,7 +128,7 @@ const char *fm_run_first_input(const struct fm_run_options *run);
  */
 int fm_run_parse_input(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 
-/* run->memory, or half of the machine's physical memory; of that a rank has its part. */
+/* run->machine.memory, or half of the machine's physical memory; of that a rank has its part. */
 uint64_t fm_run_memory(const struct fm_run_options *run);
 
 /* Before hours of work: FM_EUSAGE where the result would go to a terminal.  Files: lib/run/guard.h.

@@ -109,7 +109,7 @@ static bool same_weights(const struct fm_bundle *b, const struct fm_run_options 
         fm_model_bytes(model, &stored, &written);
         fm_units_bytes(bytes, stored);
         fm_run_note(run, "'%s' has these inputs and options; reading %s of weights again",
-                    run->output, bytes);
+                    run->outputs.path, bytes);
     }
     same = same && !fm_model_sums(model, &sums, &none) && sums.L == made.L &&
            memcmp(sums.sum, made.sum, ((size_t)made.L + 1) * sizeof *made.sum) == 0;
@@ -122,7 +122,8 @@ static bool is_current(const struct fm_current *current, const struct fm_run_opt
 {
     struct fm_bundle b = {0};
     struct fm_err none = {0};
-    bool is = access(run->output, F_OK) == 0 && !fm_stage_open(&b, run->output, NULL, &none) &&
+    bool is = access(run->outputs.path, F_OK) == 0 &&
+              !fm_stage_open(&b, run->outputs.path, NULL, &none) &&
               says(last_entry(&b), "tool", inputs->tool) &&
               says(last_entry(&b), KEY, current->inputs) && same_weights(&b, run, inputs->dir);
     fm_bundle_close(&b);
@@ -133,15 +134,15 @@ int fm_current_check(struct fm_current *current, const struct fm_run_options *ru
                      const struct fm_current_inputs *inputs, struct fm_err *err)
 {
     *current = (struct fm_current){0};
-    if (!run->if_changed)
+    if (!run->outputs.if_changed)
         return FM_OK;
     double began = fm_clock_now();
     int rc = digest_inputs(current->inputs, inputs, err);
-    if (!rc && fm_comm_rank(run->comm) == 0)
+    if (!rc && fm_comm_rank(run->machine.comm) == 0)
         current->is = is_current(current, run, inputs);
     current->seconds = fm_clock_now() - began;
-    rc = fm_comm_agree(run->comm, rc, err);
-    return rc ? rc : fm_comm_tell(run->comm, &current->is, sizeof current->is, err);
+    rc = fm_comm_agree(run->machine.comm, rc, err);
+    return rc ? rc : fm_comm_tell(run->machine.comm, &current->is, sizeof current->is, err);
 }
 
 int fm_current_record(cJSON *manifest, const struct fm_current *current, struct fm_err *err)

@@ -37,8 +37,8 @@ struct fm_current_inputs {
  * --if-changed may replace it. */
 bool fm_current_is_own(const char *path, const char *tool);
 
-/* Does nothing without run->if_changed.  Of ranks all call it, and rank 0 looks.  An output that is
- * not there, or cannot be read, is not what this run would make, and no error. */
+/* Does nothing without run->outputs.if_changed.  Of ranks all call it, and rank 0 looks.  An output
+ * that is not there, or cannot be read, is not what this run would make, and no error. */
 int fm_current_check(struct fm_current *current, const struct fm_run_options *run,
                      const struct fm_current_inputs *inputs, struct fm_err *err);
 

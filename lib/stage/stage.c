@@ -384,7 +384,8 @@ int fm_stage_write(const struct fm_run_options *run, enum fm_stage stage, cJSON 
         cJSON_Delete(manifest);
         return rc;
     }
-    rc = fm_bundle_begin(&writer, run->output, run->force, manifest, parts.part, parts.parts, err);
+    rc = fm_bundle_begin(&writer, run->outputs.path, run->outputs.force, manifest, parts.part,
+                         parts.parts, err);
     if (!rc)
         rc = fm_bundle_complete(writer, err);
     if (!rc)

@@ -9,8 +9,8 @@
  * replaces members of its own, extends the history, and writes a stream.
  *
  *     struct fm_bundle in = {0};
- *     fm_stage_open(&in, run->input, FM_MEMBER_RANKING, &err);
- *     fm_hfdir_open(&dir, run->model, &err);
+ *     fm_stage_open(&in, run->inputs.stream, FM_MEMBER_RANKING, &err);
+ *     fm_hfdir_open(&dir, run->inputs.model, &err);
  *     fm_stage_model_check(&in, &dir, &err);
  *     fm_ranking_open(&ranking, &in, &err);
  *     ...
@@ -136,7 +136,7 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
 int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err);
 void fm_stage_parts_release(struct fm_stage_parts *p); /* zeroed struct is fine */
 
-/* Collect, write to run->output, announce, commit.  Takes manifest over, in failure too. */
+/* Collect, write to run->outputs.path, announce, commit.  Takes manifest over, in failure too. */
 int fm_stage_write(const struct fm_run_options *run, enum fm_stage stage, cJSON *manifest,
                    const struct fm_bundle *in, const struct fm_hfdir *dir,
                    const struct fm_stage_member *member, size_t members, struct fm_err *err);

@@ -186,7 +186,7 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
                        o->target);
     if (o->function && !fm_run_first_input(run))
         return fm_fail(err, FM_EUSAGE, "--function needs --tokens");
-    if (o->function && !directory && !run->model)
+    if (o->function && !directory && !run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");
     return FM_OK;
 }

@@ -32,8 +32,8 @@
 struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
     const char *against; /* for a directory: its bundle, or the beginning of it */
-    bool function;       /* also compute: needs run->model (a bundle) and run->tokens */
-    int batches;         /* of one sequence each, for function; 0: 4 */
+    bool function; /* also compute: needs run->inputs.model (a bundle) and run->inputs.tokens */
+    int batches;   /* of one sequence each, for function; 0: 4 */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
     void (*finding)(void *self, const char *item, const char *what);
@@ -63,7 +63,7 @@ struct fm_verify_report {
 
 /*
  * run gives threads, memory, progress and, for `function`, model, tokens, seq_len and device.
- * A bundle: the packed full model is compared with run->model, ranked, the adapter merged.
+ * A bundle: the packed full model is compared with run->inputs.model, ranked, the adapter merged.
  * A directory: the export is compared with what the bundle's mask computes, for which `against`
  * must be a whole bundle.
  */

@@ -94,7 +94,7 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
 {
     struct fm_verify_report *r = j->v->report;
     struct fm_run_options run = *j->v->run;
-    run.input = j->bundle.file.path; /* its tokenizer serves a text */
+    run.inputs.stream = j->bundle.file.path; /* its tokenizer serves a text */
     int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
     if (rc)
         return rc;
@@ -127,7 +127,7 @@ static int check_bundle(struct job *j, struct fm_err *err)
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
     if (!rc)
-        rc = fm_hfdir_open(&j->dir, j->v->run->model, err);
+        rc = fm_hfdir_open(&j->dir, j->v->run->inputs.model, err);
     if (!rc)
         rc = fm_stage_model_check(&j->bundle, &j->dir, err);
     if (!rc)

@@ -49,7 +49,7 @@ static int write_all(const struct fm_run_options *run, struct fm_err *err)
 
     int rc = fm_run_ops(&ops, run, FM_F32, err);
     if (rc == FM_OK)
-        rc = fm_model_open(&model, run->model, fm_run_memory(run), err);
+        rc = fm_model_open(&model, run->inputs.model, fm_run_memory(run), err);
     if (rc == FM_OK)
         rc = fm_calib_open(&calib, run, fm_model_config(model), false, err);
     if (rc == FM_OK)
@@ -75,7 +75,8 @@ int main(int argc, char **argv)
         return FM_EUSAGE;
     }
     const struct fm_run_options run = {
-        .model = argv[1], .tokens = argv[2], .seq_len = atoi(argv[3]), .device = "cpu"};
+        .inputs = {.model = argv[1], .tokens = argv[2], .seq_len = atoi(argv[3])},
+        .machine = {.device = "cpu"}};
     int rc = write_all(&run, &err);
     if (rc == FM_OK && fflush(stdout) != 0)
         rc = fm_fail(&err, FM_EIO, "standard output: cannot write");

@@ -80,14 +80,13 @@ int main(int argc, char **argv)
     int rc = argc < 5 ? fm_fail(&err, FM_EUSAGE, "usage: heldout MODEL TOKENS LENGTH STREAM...")
                       : fm_pool_start(1, &err);
     for (int i = 4; !rc && i < argc; i++) {
-        struct fm_run_options run = {.model = argv[1],
-                                     .tokens = argv[2],
-                                     .eval_tokens = argv[2],
-                                     .seq_len = atoi(argv[3]),
-                                     .input = argv[i],
-                                     .output = "-",
-                                     .threads = 1,
-                                     .device = "auto"};
+        struct fm_run_options run = {.inputs = {.model = argv[1],
+                                                .stream = argv[i],
+                                                .tokens = argv[2],
+                                                .eval_tokens = argv[2],
+                                                .seq_len = atoi(argv[3])},
+                                     .machine = {.device = "auto", .threads = 1},
+                                     .outputs = {.path = "-"}};
         struct fm_task task = {0};
         rc = fm_task_open(&task, &run, FM_MEMBER_RANKING, &err);
         if (!rc)

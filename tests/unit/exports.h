@@ -26,10 +26,10 @@ static inline int make_bundle(void **unused)
     struct fm_pack_report made;
     (void)unused;
     snprintf(bundle, sizeof bundle, "%s", scratch("family.fm"));
-    struct fm_run_options run = {.model = GIVEN_MODEL,
-                                 .input = given_stage("stage.fm", true),
-                                 .output = bundle,
-                                 .device = "ref"};
+    struct fm_run_options run = {.inputs.model = GIVEN_MODEL,
+                                 .inputs.stream = given_stage("stage.fm", true),
+                                 .outputs.path = bundle,
+                                 .machine.device = "ref"};
     GIVEN_TRY(fm_pack(&run, &made, &given_err));
     return 0;
 }
@@ -50,7 +50,10 @@ static inline void write_head(void)
 
 static inline struct fm_run_options run_to(const char *path)
 {
-    return (struct fm_run_options){.input = bundle, .output = path, .device = "ref", .force = true};
+    return (struct fm_run_options){.inputs.stream = bundle,
+                                   .outputs.path = path,
+                                   .machine.device = "ref",
+                                   .outputs.force = true};
 }
 
 static inline struct fm_export_report export_as(const char *path, struct fm_export_options options)
@@ -73,7 +76,7 @@ static inline void keep_finding(void *self, const char *item, const char *what)
 
 static inline int verify(const char *path, const char *against, struct fm_err *err)
 {
-    struct fm_run_options run = {.device = "ref"};
+    struct fm_run_options run = {.machine.device = "ref"};
     struct fm_verify_options options = {
         .target = path, .against = against, .finding = keep_finding};
     struct fm_verify_report report;

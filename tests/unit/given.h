@@ -96,8 +96,8 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
     GIVEN_TRY(fm_stage_history(manifest, "fm-rank", given_options("order", "score"), NULL, NULL,
                                &given_err));
     struct fm_stage_member m = {FM_MEMBER_RANKING, data, size};
-    GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.output = to, .force = true}, FM_STAGE_RANK,
-                             manifest, NULL, dir, &m, 1, &given_err));
+    GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.outputs.path = to, .outputs.force = true},
+                             FM_STAGE_RANK, manifest, NULL, dir, &m, 1, &given_err));
     free(data);
     fm_ranking_release(&r);
 }
@@ -126,8 +126,8 @@ static inline void given_train(const char *to, const char *from, const struct fm
     GIVEN_TRY(fm_budgets_pack(&masks, &actions, config, fm_stage_tensor_bytes(dir, config), FM_F16,
                               manifest, &data, &size, &given_err));
     struct fm_stage_member m = {FM_MEMBER_MASKS, data, size};
-    GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.output = to, .force = true}, FM_STAGE_TRAIN,
-                             manifest, &in, NULL, &m, 1, &given_err));
+    GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.outputs.path = to, .outputs.force = true},
+                             FM_STAGE_TRAIN, manifest, &in, NULL, &m, 1, &given_err));
     free(data);
     fm_masks_release(&masks);
     fm_bundle_close(&in);
@@ -153,7 +153,7 @@ static inline void given_recover(const char *to, const char *from)
     cJSON_AddNumberToObject(note, "budget_index", 5);
     cJSON_AddStringToObject(note, "strategy", "single");
     struct fm_stage_member m = {FM_MEMBER_ADAPTER, data, size};
-    GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.output = to, .force = true},
+    GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.outputs.path = to, .outputs.force = true},
                              FM_STAGE_RECOVER, manifest, &in, NULL, &m, 1, &given_err));
     free(data);
     fm_adapter_release(&a);

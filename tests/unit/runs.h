@@ -49,14 +49,14 @@ static inline void runs_init(struct runs *r, const char *input, const char *outp
 {
     *r = (struct runs){.countdown = -1};
     r->run =
-        (struct fm_run_options){.model = RUNS_MODEL,
-                                .tokens = RUNS_MODEL "/tokens.npy",
-                                .seed = 1,
-                                .device = "ref",
-                                .memory = (uint64_t)64 << 20,
-                                .input = input ? runs_path(r->input, input) : NULL,
-                                .output = runs_path(r->output, output),
-                                .force = true,
+        (struct fm_run_options){.inputs.model = RUNS_MODEL,
+                                .inputs.tokens = RUNS_MODEL "/tokens.npy",
+                                .inputs.seed = 1,
+                                .machine.device = "ref",
+                                .machine.memory = (uint64_t)64 << 20,
+                                .inputs.stream = input ? runs_path(r->input, input) : NULL,
+                                .outputs.path = runs_path(r->output, output),
+                                .outputs.force = true,
                                 .progress = {.report = runs_report, .warn = runs_warn, .self = r},
                                 .stop = &r->stop};
 }
@@ -70,9 +70,9 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     for (int i = 0; i < n; i++)
         word[i] = (uint16_t)fm_rng_below(1, FM_STREAM_BENCH, (uint64_t)i, 97);
     scratch_write("tokens.u16", word, (size_t)n * sizeof *word);
-    r->run.tokens = runs_path(r->tokens, "tokens.u16");
-    r->run.token_dtype = FM_TOKEN_U16;
-    r->run.seq_len = T;
+    r->run.inputs.tokens = runs_path(r->tokens, "tokens.u16");
+    r->run.inputs.token_dtype = FM_TOKEN_U16;
+    r->run.inputs.seq_len = T;
 }
 
 /* Whether two files of the scratch directory have the same bytes. */

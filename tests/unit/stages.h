@@ -90,10 +90,11 @@ static inline const char *stages_write(const char *name, enum fm_stage stage,
 {
     const char *path = scratch(name);
     struct fm_err err = {0};
-    stages_must(fm_stage_write(&(struct fm_run_options){.output = path, .force = true}, stage,
-                               manifest, in, in ? NULL : &stages_dir,
-                               &(struct fm_stage_member){member, data, size}, 1, &err),
-                &err);
+    stages_must(
+        fm_stage_write(&(struct fm_run_options){.outputs.path = path, .outputs.force = true}, stage,
+                       manifest, in, in ? NULL : &stages_dir,
+                       &(struct fm_stage_member){member, data, size}, 1, &err),
+        &err);
     return path;
 }
 

@@ -125,7 +125,7 @@ static void the_meter_counts_and_changes_nothing(void **state)
 static void io_and_engine_measure_a_small_model(void **state)
 {
     (void)state;
-    struct fm_run_options run = {.memory = 64 << 20, .output = "-"};
+    struct fm_run_options run = {.machine.memory = 64 << 20, .outputs.path = "-"};
     struct fm_bench_io *io = calloc(1, sizeof *io);
     struct fm_bench_engine *engine = calloc(1, sizeof *engine);
     const struct fm_bench_engine_options options = {

@@ -19,8 +19,8 @@ static struct fm_run_options numbered(void)
     uint16_t ids[1000];
     for (int i = 0; i < 1000; i++)
         ids[i] = (uint16_t)i;
-    return (struct fm_run_options){.tokens = scratch_write("numbered.bin", ids, sizeof ids),
-                                   .token_dtype = FM_TOKEN_U16};
+    return (struct fm_run_options){.inputs.tokens = scratch_write("numbered.bin", ids, sizeof ids),
+                                   .inputs.token_dtype = FM_TOKEN_U16};
 }
 
 static const struct fm_config config = {.V = 1000, .T_max = 300};
@@ -65,7 +65,7 @@ static void sequences_follow_one_another(void **state)
 {
     (void)state;
     struct fm_run_options run = numbered();
-    run.seq_len = 7;
+    run.inputs.seq_len = 7;
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.T, 7);
     assert_int_equal(c.count, 142);
@@ -84,17 +84,17 @@ static void the_length_has_a_default_and_bounds(void **state)
     assert_int_equal(c.T, 300);
     assert_int_equal(c.count, 3);
     fm_calib_close(&c);
-    run.seq_len = 301;
+    run.inputs.seq_len = 301;
     expect(&run, &config, FM_EUSAGE, "301");
-    run.seq_len = 1;
+    run.inputs.seq_len = 1;
     expect(&run, &config, FM_EUSAGE, "at least 2");
     struct fm_config wide = {.V = 1000, .T_max = 4000};
-    run.seq_len = 1001;
+    run.inputs.seq_len = 1001;
     expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
-    run.seq_len = 0;
+    run.inputs.seq_len = 0;
     expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
     struct fm_config few = {.V = 999, .T_max = 300};
-    run.seq_len = 10;
+    run.inputs.seq_len = 10;
     expect(&run, &few, FM_EFORMAT, "999");
 }
 
@@ -102,17 +102,17 @@ static void most_tokens_cut_whole_sequences(void **state)
 {
     (void)state;
     struct fm_run_options run = numbered();
-    run.seq_len = 10;
-    run.max_tokens = 59;
+    run.inputs.seq_len = 10;
+    run.inputs.max_tokens = 59;
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.count, 5);
     fm_calib_close(&c);
     struct fm_err err = {0};
-    run.eval_tokens = run.tokens; /* what is measured on keeps its length */
+    run.inputs.eval_tokens = run.inputs.tokens; /* what is measured on keeps its length */
     assert_int_equal(fm_calib_open(&c, &run, &config, true, &err), FM_OK);
     assert_int_equal(c.count, 100);
     fm_calib_close(&c);
-    run.max_tokens = 9;
+    run.inputs.max_tokens = 9;
     expect(&run, &config, FM_EUSAGE, "--max-tokens 9");
 }
 
@@ -120,11 +120,11 @@ static void shuffling_permutes_whole_sequences_by_seed(void **state)
 {
     (void)state;
     struct fm_run_options run = numbered();
-    run.seq_len = 10;
-    run.shuffle = true;
-    run.seed = 3;
+    run.inputs.seq_len = 10;
+    run.inputs.shuffle = true;
+    run.inputs.seed = 3;
     struct fm_calib a = open_calib(&run), b = open_calib(&run);
-    run.seed = 4;
+    run.inputs.seed = 4;
     struct fm_calib other = open_calib(&run);
     bool seen[100] = {false};
     int moved = 0;
@@ -157,18 +157,18 @@ static void rows_of_a_2d_file_are_cut(void **state)
     npy[127] = '\n';
     for (int32_t i = 0; i < 6 * 23; i++)
         memcpy(npy + 128 + 4 * i, &i, 4);
-    struct fm_run_options run = {.tokens = scratch_write("rows.npy", npy, sizeof npy)};
+    struct fm_run_options run = {.inputs.tokens = scratch_write("rows.npy", npy, sizeof npy)};
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.T, 23);
     assert_int_equal(c.count, 6);
     fm_calib_close(&c);
-    run.seq_len = 20;
+    run.inputs.seq_len = 20;
     c = open_calib(&run);
     assert_int_equal(c.count, 6);
     assert_int_equal(ids_of(&c)[20], 23);
     assert_int_equal(ids_of(&c)[5 * 20 + 19], 5 * 23 + 19);
     fm_calib_close(&c);
-    run.seq_len = 24;
+    run.inputs.seq_len = 24;
     expect(&run, &config, FM_EFORMAT, "in a row");
 }
 
@@ -176,13 +176,13 @@ static void a_file_that_changes_is_noticed(void **state)
 {
     (void)state;
     struct fm_run_options run = numbered();
-    run.seq_len = 10;
+    run.inputs.seq_len = 10;
     struct fm_calib c = open_calib(&run);
     struct fm_err err = {0};
     int32_t ids[20];
     assert_int_equal(fm_calib_read(&c, 98, 2, ids, &err), FM_OK);
     assert_int_equal(ids[19], 999);
-    assert_int_equal(truncate(run.tokens, 1998), 0);
+    assert_int_equal(truncate(run.inputs.tokens, 1998), 0);
     assert_int_equal(fm_calib_read(&c, 0, 1, ids, &err), FM_EIO);
     assert_non_null(strstr(err.text, "changed while it was read"));
     fm_calib_close(&c);
@@ -193,7 +193,7 @@ static void the_last_sequences_are_held_out(void **state)
     (void)state;
     struct fm_run_options run = numbered();
     struct fm_err err = {0};
-    run.seq_len = 10;
+    run.inputs.seq_len = 10;
     struct fm_calib c = open_calib(&run), held;
     assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_OK);
     assert_int_equal(c.count, 84);
@@ -204,14 +204,14 @@ static void the_last_sequences_are_held_out(void **state)
     assert_true(fm_digest_equal(&c.digest, &train) && fm_digest_equal(&held.digest, &rest));
     fm_calib_close(&held);
     fm_calib_close(&c);
-    run.max_tokens = 50;
+    run.inputs.max_tokens = 50;
     c = open_calib(&run);
     assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_OK);
     assert_int_equal(c.count, 3);
     assert_int_equal(held.count, 2);
     fm_calib_close(&held);
     fm_calib_close(&c);
-    run.max_tokens = 10;
+    run.inputs.max_tokens = 10;
     c = open_calib(&run);
     assert_int_equal(fm_calib_hold_out(&c, &held, 16, &err), FM_EFORMAT);
     fm_calib_close(&c);
@@ -240,10 +240,10 @@ static const char *weighted(const char *path, const char *weight)
 static void sources_are_interleaved_by_weight(void **state)
 {
     (void)state;
-    struct fm_run_options run = {.tokens = weighted(counting("a", 0, 300), "0.7"),
-                                 .also_tokens = {weighted(counting("b", 500, 70), "0.3")},
-                                 .token_dtype = FM_TOKEN_U16,
-                                 .seq_len = 10};
+    struct fm_run_options run = {.inputs.tokens = weighted(counting("a", 0, 300), "0.7"),
+                                 .inputs.also_tokens = {weighted(counting("b", 500, 70), "0.3")},
+                                 .inputs.token_dtype = FM_TOKEN_U16,
+                                 .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
     /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are over. */
     static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
@@ -266,7 +266,7 @@ static void sources_are_interleaved_by_weight(void **state)
     struct fm_digest same = fm_digest_of(ids, sizeof ids);
     assert_true(fm_digest_equal(&same, &c.input[1].digest));
     fm_calib_close(&c);
-    run.max_tokens = 45;
+    run.inputs.max_tokens = 45;
     c = open_calib(&run);
     assert_int_equal(c.count, 4);
     assert_int_equal(ids_of(&c)[30], 20);
@@ -277,12 +277,12 @@ static void sources_are_interleaved_by_weight(void **state)
 static void a_mixture_is_shuffled_source_by_source(void **state)
 {
     (void)state;
-    struct fm_run_options run = {.tokens = counting("a", 0, 400),
-                                 .also_tokens = {counting("b", 500, 400)},
-                                 .token_dtype = FM_TOKEN_U16,
-                                 .shuffle = true,
-                                 .seed = 5,
-                                 .seq_len = 10};
+    struct fm_run_options run = {.inputs.tokens = counting("a", 0, 400),
+                                 .inputs.also_tokens = {counting("b", 500, 400)},
+                                 .inputs.token_dtype = FM_TOKEN_U16,
+                                 .inputs.shuffle = true,
+                                 .inputs.seed = 5,
+                                 .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
     int same = 0;
     assert_int_equal(c.count, 80);

@@ -45,9 +45,9 @@ static void assert_scores(const char *model, const char *device, enum fm_criteri
     size_t n;
     rivals_open(&g, model);
     runs_init(&r, NULL, "rival.fm");
-    r.run.model = rivals_model;
-    r.run.tokens = rivals_tokens;
-    r.run.device = device;
+    r.run.inputs.model = rivals_model;
+    r.run.inputs.tokens = rivals_tokens;
+    r.run.machine.device = device;
     rank_by(&r, criterion);
     read_scores(&ranking, "rival.fm");
     double *want = golden_read(&g, fm_criterion_name(criterion), FM_F64, &n), worst = 0;
@@ -92,13 +92,13 @@ static void the_bytes_depend_on_nothing_else(void **state)
     options.criterion = FM_CRITERION_ENERGY;
     runs_init(&r, NULL, "one.fm");
     runs_tokens(&r, 40, 11);
-    r.run.device = "cpu";
+    r.run.machine.device = "cpu";
     rank_by(&r, FM_CRITERION_ENERGY);
     runs_init(&r, NULL, "two.fm");
     runs_tokens(&r, 40, 11);
-    r.run.device = "cpu";
-    r.run.memory = 64 << 10;
-    r.run.state = runs_path(r.state, "rank.state");
+    r.run.machine.device = "cpu";
+    r.run.machine.memory = 64 << 10;
+    r.run.outputs.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
     assert_int_equal(fm_pool_start(2, &err), FM_OK);
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);

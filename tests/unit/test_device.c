@@ -98,11 +98,11 @@ static void prepare(struct runs *r, const char *in, const char *out)
     runs_init(r, in ? named(from, in) : NULL, named(to, out));
     snprintf(model, sizeof model, "golden/%s", place.model);
     snprintf(tokens, sizeof tokens, "%s/tokens.npy", model);
-    r->run.model = model;
-    r->run.tokens = tokens;
-    r->run.seq_len = 7;
-    r->run.batch = 2;
-    r->run.ops = place.ops;
+    r->run.inputs.model = model;
+    r->run.inputs.tokens = tokens;
+    r->run.inputs.seq_len = 7;
+    r->run.inputs.batch = 2;
+    r->run.machine.ops = place.ops;
 }
 
 static void rank(void)
@@ -132,7 +132,7 @@ static void train(enum fm_method method, const char *out, uint64_t memory)
     options.lr = 0.5;
     options.walk_sequences = 3;
     prepare(&r, "ranked.fm", out);
-    r.run.memory = memory;
+    r.run.machine.memory = memory;
     training_must(&r, &options, &report);
     fm_train_report_release(&report);
 }
@@ -151,7 +151,7 @@ static void recover(enum fm_recover_strategy strategy, const char *out, int stop
     options.lr = 5e-3;
     prepare(&r, "walked.fm", out);
     if (stop) {
-        r.run.state = runs_path(r.state, "recover.state");
+        r.run.outputs.state = runs_path(r.state, "recover.state");
         r.countdown = stop;
         assert_int_equal(fm_recover(&r.run, &options, &report, &err), FM_ESAVED);
         fm_recover_report_release(&report);
@@ -228,11 +228,11 @@ static void its_failure_ends_the_run(void **state)
     place.model = odd_models[0];
     place.ops = &device_ops;
     prepare(&r, NULL, "failed.fm");
-    unlink(r.run.output);
+    unlink(r.run.outputs.path);
     atomic_store(&device.failures, 1);
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_EDEVICE);
     assert_non_null(strstr(err.text, "the device failed"));
-    assert_int_equal(access(r.run.output, F_OK), -1);
+    assert_int_equal(access(r.run.outputs.path, F_OK), -1);
     fm_rank_report_release(&report);
 }
 

@@ -32,8 +32,8 @@ static struct runs *run_to(const char *input, const char *output)
 {
     static struct runs r;
     runs_init(&r, input, output);
-    r.run.model = MODEL;
-    r.run.tokens = MODEL "/tokens.npy";
+    r.run.inputs.model = MODEL;
+    r.run.inputs.tokens = MODEL "/tokens.npy";
     return &r;
 }
 
@@ -84,8 +84,9 @@ static void spoil(const char *to, const char *from, int m)
     const cJSON *note = cJSON_GetObjectItemCaseSensitive(in.manifest, "adapter");
     cJSON_AddItemToObject(manifest, "adapter", cJSON_Duplicate(note, true));
     struct fm_stage_member member = {FM_MEMBER_ADAPTER, data, size};
-    TRY(fm_stage_write(&(struct fm_run_options){.output = runs_path(path, to), .force = true},
-                       FM_STAGE_RECOVER, manifest, &trained, NULL, &member, 1, &err));
+    TRY(fm_stage_write(
+        &(struct fm_run_options){.outputs.path = runs_path(path, to), .outputs.force = true},
+        FM_STAGE_RECOVER, manifest, &trained, NULL, &member, 1, &err));
     free(data);
     fm_adapter_release(&a);
     fm_bundle_close(&trained);

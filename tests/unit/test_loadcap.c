@@ -86,7 +86,8 @@ static void the_tails_that_are_freed_are_counted_to_the_byte(void **unused)
 
 static struct fm_verify_report compute(const char *path)
 {
-    struct fm_run_options run = {.tokens = GIVEN_MODEL "/tokens.npy", .device = "ref"};
+    struct fm_run_options run = {.inputs.tokens = GIVEN_MODEL "/tokens.npy",
+                                 .machine.device = "ref"};
     struct fm_verify_options options = {
         .target = path, .against = bundle, .function = true, .batches = 2, .finding = keep_finding};
     struct fm_verify_report report;

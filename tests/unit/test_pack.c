@@ -15,8 +15,11 @@
 
 static struct fm_run_options run_for(const char *input, const char *output)
 {
-    return (struct fm_run_options){
-        .model = GIVEN_MODEL, .input = input, .output = output, .device = "ref", .force = true};
+    return (struct fm_run_options){.inputs.model = GIVEN_MODEL,
+                                   .inputs.stream = input,
+                                   .outputs.path = output,
+                                   .machine.device = "ref",
+                                   .outputs.force = true};
 }
 
 static void pack(const char *stage, const char *output)
@@ -91,7 +94,7 @@ static void a_checkpoint_that_changes_between_two_readings_is_refused(void **unu
     snprintf(command, sizeof command, "cp -r %s %s", GIVEN_MODEL, model);
     assert_int_equal(system(command), 0);
     struct fm_run_options run = run_for(stage, "-");
-    run.model = model;
+    run.inputs.model = model;
     assert_int_equal(run_to_stdout(&run, scratch("whole.fm"), &err), FM_OK);
     run.progress = (struct fm_progress){.report = change_shard, .self = &once};
     assert_int_equal(run_to_stdout(&run, scratch("cut.fm"), &err), FM_EIO);
@@ -348,7 +351,7 @@ static void a_stream_of_another_checkpoint_is_refused(void **unused)
         scratch_root, GIVEN_MODEL, scratch_root, scratch_root);
     assert_int_equal(system(command), 0);
     struct fm_run_options run = run_for(stage, scratch("never.fm"));
-    run.model = scratch("model");
+    run.inputs.model = scratch("model");
     assert_int_equal(fm_pack(&run, &report, &err), FM_ECONFIG);
     assert_int_not_equal(access(scratch("never.fm"), F_OK), 0);
 }

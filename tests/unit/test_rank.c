@@ -87,10 +87,10 @@ static void assert_golden(struct runs *r, const char *model, const char *device,
     snprintf(tokens_path, sizeof tokens_path, "%s/tokens.npy", path);
     snprintf(scores, sizeof scores, "rank%d.scores", batch);
     snprintf(losses, sizeof losses, "rank%d.losses", batch);
-    r->run.model = path;
-    r->run.tokens = tokens_path;
-    r->run.device = device;
-    r->run.batch = batch;
+    r->run.inputs.model = path;
+    r->run.inputs.tokens = tokens_path;
+    r->run.machine.device = device;
+    r->run.inputs.batch = batch;
     rank_to(r, FM_ORDER_SCORE, report);
     read_ranking(&ranking, "golden.fm");
     int experts = ranking.M * ranking.E;
@@ -169,12 +169,12 @@ static void assert_trained(int batch, const char *scores)
         word[i] = (uint16_t)ids[i];
     scratch_write("tiny.u16", word, n * sizeof *word);
     runs_init(&r, NULL, "tiny.fm");
-    r.run.model = "golden/tiny-mixtral";
-    r.run.tokens = runs_path(r.tokens, "tiny.u16");
-    r.run.token_dtype = FM_TOKEN_U16;
-    r.run.seq_len = 128;
-    r.run.device = "cpu";
-    r.run.batch = batch;
+    r.run.inputs.model = "golden/tiny-mixtral";
+    r.run.inputs.tokens = runs_path(r.tokens, "tiny.u16");
+    r.run.inputs.token_dtype = FM_TOKEN_U16;
+    r.run.inputs.seq_len = 128;
+    r.run.machine.device = "cpu";
+    r.run.inputs.batch = batch;
     rank_to(&r, FM_ORDER_SCORE, &report);
     read_ranking(&ranking, "tiny.fm");
     double error = score_error(ranking.scores, want, 4 * 8, 256);
@@ -208,8 +208,8 @@ static void quality_of_the_full_model_is_the_golden_loss(void **state)
     golden_open(&g, "golden/tiny-mixtral/golden.safetensors");
     double *ce = golden_read(&g, "heldout.ce", FM_F64, NULL);
     runs_init(&r, NULL, "none");
-    r.run.eval_tokens = "golden/tiny-mixtral/heldout.npy";
-    r.run.seq_len = 128;
+    r.run.inputs.eval_tokens = "golden/tiny-mixtral/heldout.npy";
+    r.run.inputs.seq_len = 128;
     for (int x = 0; x < 4 * 8; x++) {
         widths[0][x] = 256;
         widths[1][x] = 128;
@@ -244,9 +244,9 @@ static void an_original_elsewhere_compares_as_the_full_model_does(void **state)
     struct fm_quality beside[2], alone[2], apart[2], itself;
     uint32_t widths[2][4 * 8];
     runs_init(&r, NULL, "none");
-    r.run.eval_tokens = "golden/tiny-mixtral/heldout.npy";
-    r.run.seq_len = 32;
-    r.run.max_eval_tokens = 1024;
+    r.run.inputs.eval_tokens = "golden/tiny-mixtral/heldout.npy";
+    r.run.inputs.seq_len = 32;
+    r.run.inputs.max_eval_tokens = 1024;
     for (int x = 0; x < 4 * 8; x++) {
         widths[0][x] = 256;
         widths[1][x] = 128;
@@ -320,9 +320,9 @@ static void an_original_may_be_of_another_shape(void **state)
     struct fm_quality q;
     int32_t ids[8];
     runs_init(&r, NULL, "none");
-    r.run.eval_tokens = "golden/odd-mixtral/tokens.npy";
-    r.run.seq_len = 8;
-    r.run.max_eval_tokens = 8;
+    r.run.inputs.eval_tokens = "golden/odd-mixtral/tokens.npy";
+    r.run.inputs.seq_len = 8;
+    r.run.inputs.max_eval_tokens = 8;
     for (int i = 0; i < 2; i++)
         assert_int_equal(fm_model_open(&model[i], path[i], 1 << 24, &err), FM_OK);
     int V = fm_model_config(model[0])->V;
@@ -372,12 +372,12 @@ static void threads_and_memory_change_nothing(void **state)
     struct fm_err err = {0};
     struct fm_rank_report report = {0};
     runs_init(&r, NULL, "one.fm");
-    r.run.device = "cpu";
+    r.run.machine.device = "cpu";
     rank_to(&r, FM_ORDER_SCORE, &report);
     fm_rank_report_release(&report);
     runs_init(&r, NULL, "two.fm");
-    r.run.device = "cpu";
-    r.run.memory = 64 << 10;
+    r.run.machine.device = "cpu";
+    r.run.machine.memory = 64 << 10;
     assert_int_equal(fm_pool_start(2, &err), FM_OK);
     rank_to(&r, FM_ORDER_SCORE, &report);
     fm_pool_stop();
@@ -399,22 +399,22 @@ static void a_stopped_run_goes_on(void **state)
     fm_rank_report_release(&report);
     runs_init(&r, NULL, "resumed.fm");
     runs_tokens(&r, 40, 11);
-    r.run.state = runs_path(r.state, "rank.state");
+    r.run.outputs.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
     fm_rank_report_release(&report);
-    assert_int_equal(access(r.run.state, F_OK), 0);
-    assert_int_equal(access(r.run.output, F_OK), -1);
+    assert_int_equal(access(r.run.outputs.state, F_OK), 0);
+    assert_int_equal(access(r.run.outputs.path, F_OK), -1);
     /* Another batch size is another run. */
     r.stop = 0;
-    r.run.batch = 2;
+    r.run.inputs.batch = 2;
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
     fm_rank_report_release(&report);
-    r.run.batch = 0;
+    r.run.inputs.batch = 0;
     rank_to(&r, FM_ORDER_SCORE, &report);
     assert_int_equal(report.resumed, 16);
     fm_rank_report_release(&report);
-    assert_int_equal(access(r.run.state, F_OK), -1);
+    assert_int_equal(access(r.run.outputs.state, F_OK), -1);
     assert_true(runs_same("straight.fm", "resumed.fm"));
 }
 
@@ -445,7 +445,7 @@ static void a_run_stopped_at_any_moment_goes_on(void **state)
     for (int i = 1; i <= MOMENTS; i++) {
         runs_init(&r, NULL, "resumed.fm");
         runs_tokens(&r, 16, 11);
-        r.run.state = runs_path(r.state, "rank.state");
+        r.run.outputs.state = runs_path(r.state, "rank.state");
         r.run.stop = &stop_now;
         stop_now = 0;
         long us = 1 + (long)i * moment;
@@ -474,16 +474,16 @@ static void what_cannot_be_ranked_is_refused(void **state)
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "refused.fm");
-    r.run.batch = 7;
+    r.run.inputs.batch = 7;
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE);
     assert_non_null(strstr(err.text, "only 6 sequences"));
     fm_rank_report_release(&report);
-    r.run.batch = 4;
+    r.run.inputs.batch = 4;
     rank_to(&r, FM_ORDER_SCORE, &report);
     assert_int_equal(report.dropped, 2);
     fm_rank_report_release(&report);
     /* Before hours of work, not after. */
-    r.run.force = false;
+    r.run.outputs.force = false;
     err = (struct fm_err){0};
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECREATE);
     fm_rank_report_release(&report);
@@ -504,7 +504,7 @@ static void a_plan_counts_sweeps_and_products(void **state)
     assert_true(plan.flops > 1e6 && plan.forecast.rate_least > 0 &&
                 plan.forecast.seconds_least > 0);
     assert_true(plan.disk > CHANNELS * 12 && plan.memory > 0);
-    assert_int_equal(access(r.run.output, F_OK), -1);
+    assert_int_equal(access(r.run.outputs.path, F_OK), -1);
 }
 
 int main(void)

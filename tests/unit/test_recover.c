@@ -30,7 +30,7 @@ struct fixture {
 static void open_fixture(struct fixture *f, const struct fm_ops *ops)
 {
     struct fm_err err = {0};
-    *f = (struct fixture){.run = {.model = RUNS_MODEL, .seed = 1}};
+    *f = (struct fixture){.run = {.inputs.model = RUNS_MODEL, .inputs.seed = 1}};
     golden_open(&f->golden, RUNS_MODEL "/golden.safetensors");
     f->order = golden_read(&f->golden, "rank.order", FM_I32, NULL);
     f->ids = golden_read(&f->golden, "ids", FM_I32, NULL);
@@ -290,7 +290,7 @@ static void start_recover(struct runs *r, struct fm_recover_options *o, const ch
     o->lr = 5e-3;
     runs_init(r, "family.fm", out);
     runs_tokens(r, 40, 11);
-    r->run.batch = 4;
+    r->run.inputs.batch = 4;
 }
 
 static void must_recover(struct runs *r, const struct fm_recover_options *o,
@@ -325,7 +325,7 @@ static void the_stream_gets_the_adapter_and_new_figures(void **state)
         /* One small batch is too noisy to compare training losses of two steps. */
         assert_true(report.loss_first > 0 && report.loss_last > 0);
         assert_true(report.after[report.mask].ce < report.masks.mask[report.mask].quality.ce);
-        if (fm_stage_open(&b, r.run.output, FM_MEMBER_ADAPTER, &err) ||
+        if (fm_stage_open(&b, r.run.outputs.path, FM_MEMBER_ADAPTER, &err) ||
             fm_budgets_open(&budgets, &b, &err) || fm_lorafile_open(&adapter, &b, &err))
             fail_msg("%s", err.text);
         for (int m = 0; m < report.masks.count; m++) {
@@ -357,17 +357,17 @@ static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
     for (int reports = 2; reports <= 7; reports += 5) {
         start_recover(&r, &options, "resumed.fm");
         options.strategy = FM_RECOVER_CROSS;
-        r.run.state = runs_path(r.state, "recover.state");
+        r.run.outputs.state = runs_path(r.state, "recover.state");
         r.countdown = reports;
-        unlink(r.run.output);
+        unlink(r.run.outputs.path);
         assert_int_equal(fm_recover(&r.run, &options, &report, &err), FM_ESAVED);
-        assert_int_equal(access(r.run.output, F_OK), -1);
+        assert_int_equal(access(r.run.outputs.path, F_OK), -1);
         fm_recover_report_release(&report);
         r.stop = 0;
         must_recover(&r, &options, &report);
         assert_int_equal(report.resumed, reports < 6 ? reports : 6);
         fm_recover_report_release(&report);
-        assert_int_equal(access(r.run.state, F_OK), -1);
+        assert_int_equal(access(r.run.outputs.state, F_OK), -1);
         assert_true(runs_same("straight.fm", "resumed.fm"));
     }
 }
@@ -381,8 +381,8 @@ static void two_threads_make_the_same_adapter(void **state)
         struct fm_recover_options options;
         struct fm_recover_report report = {0};
         start_recover(&r, &options, threads == 1 ? "one.fm" : "two.fm");
-        r.run.device = "cpu";
-        r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 64 << 10;
+        r.run.machine.device = "cpu";
+        r.run.machine.memory = threads == 1 ? (uint64_t)64 << 20 : 64 << 10;
         assert_int_equal(fm_pool_start(threads, &err), FM_OK);
         must_recover(&r, &options, &report);
         fm_pool_stop();
@@ -435,7 +435,8 @@ static void recovery_options_that_make_no_sense_are_refused(void **state)
     struct fm_estimate plan;
     assert_int_equal(fm_recover_estimate(&r.run, &good, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 6 + 1);
-    r.run.input = scratch("ranked.fm"); /* no masks yet: the run and its plan refuse it alike */
+    r.run.inputs.stream =
+        scratch("ranked.fm"); /* no masks yet: the run and its plan refuse it alike */
     assert_int_equal(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "fm-train"));
     assert_int_equal(fm_recover_estimate(&r.run, &good, &plan, &err), FM_ECONFIG);

@@ -30,9 +30,9 @@ static struct fm_config config_of_rivals(void)
 static void init_run(struct runs *r, const char *device)
 {
     runs_init(r, NULL, "none");
-    r->run.model = rivals_model;
-    r->run.tokens = rivals_tokens;
-    r->run.device = device;
+    r->run.inputs.model = rivals_model;
+    r->run.inputs.tokens = rivals_tokens;
+    r->run.machine.device = device;
 }
 
 static void assert_scores(const char *model, const char *device)
@@ -165,7 +165,7 @@ static struct fm_rival_table *compare(struct runs *r, const char *only, const ch
     struct fm_err err = {0};
     struct fm_rival_table *t = calloc(1, sizeof *t);
     const struct fm_rival_options options = {.budgets = budgets, .only = only, .steps = 2};
-    r->run.eval_tokens = rivals_tokens;
+    r->run.inputs.eval_tokens = rivals_tokens;
     if (fm_rival_run(&r->run, &options, false, t, &err))
         fail_msg("%s", err.text);
     return t;
@@ -214,7 +214,7 @@ static void the_figures_depend_on_nothing_else(void **state)
     init_run(&r, "cpu");
     struct fm_rival_table *one = compare(&r, only, "0.2,0.6");
     init_run(&r, "cpu");
-    r.run.memory = 64 << 10;
+    r.run.machine.memory = 64 << 10;
     assert_int_equal(fm_pool_start(2, &err), FM_OK);
     struct fm_rival_table *two = compare(&r, only, "0.2,0.6");
     fm_pool_stop();

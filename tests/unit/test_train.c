@@ -217,7 +217,7 @@ static void a_state_knows_only_what_shaped_it(void **state)
         assert_int_equal(fm_train(&r.run, &options, &report, &err),
                          row[i].same ? FM_OK : FM_ECONFIG);
         fm_train_report_release(&report);
-        unlink(r.run.state);
+        unlink(r.run.outputs.state);
     }
 }
 
@@ -309,7 +309,7 @@ static void refining_lowers_the_loss_it_is_decided_by(void **state)
         struct fm_train_options options;
         training_init(&r, &options, "ranked.fm", "refined.fm", FM_METHOD_SALIENCY);
         options.refine = refine ? rounds : 0;
-        r.run.eval_tokens = r.run.tokens;
+        r.run.inputs.eval_tokens = r.run.inputs.tokens;
         r.countdown = many;
         training_must(&r, &options, &report);
         assert_true(many - r.countdown < rounds);
@@ -352,8 +352,8 @@ static void two_threads_make_the_same_bytes(void **state)
             training_init(&r, &options, "ranked.fm", threads == 1 ? "one.fm" : "two.fm",
                           methods[i]);
             options.samples = 2;
-            r.run.device = "cpu";
-            r.run.memory = threads == 1 ? (uint64_t)64 << 20 : 200 << 10;
+            r.run.machine.device = "cpu";
+            r.run.machine.memory = threads == 1 ? (uint64_t)64 << 20 : 200 << 10;
             assert_int_equal(fm_pool_start(threads, &err), FM_OK);
             training_must(&r, &options, &report);
             fm_pool_stop();
@@ -373,10 +373,10 @@ static double *logits_after(int steps, double tau_last, double entropy_last, siz
     options.tau_last = tau_last;
     options.entropy_last = entropy_last;
     training_stop(&r, &options, steps);
-    golden_open(&g, r.run.state);
+    golden_open(&g, r.run.outputs.state);
     double *logits = golden_read(&g, "alpha", FM_F64, n);
     golden_close(&g);
-    unlink(r.run.state);
+    unlink(r.run.outputs.state);
     return logits;
 }
 

@@ -221,11 +221,11 @@ static void an_adapter_that_is_not_the_manifest_s_is_found(void **unused)
         const char *found = strstr(verify_found, FM_MEMBER_ADAPTER ": ");
         assert_true(found && strstr(found, says[i]));
         struct fm_pack_report made;
-        struct fm_run_options run = {.model = GIVEN_MODEL,
-                                     .input = verify_edited,
-                                     .output = scratch("again.fm"),
-                                     .device = "ref",
-                                     .force = true};
+        struct fm_run_options run = {.inputs.model = GIVEN_MODEL,
+                                     .inputs.stream = verify_edited,
+                                     .outputs.path = scratch("again.fm"),
+                                     .machine.device = "ref",
+                                     .outputs.force = true};
         assert_int_equal(fm_pack(&run, &made, &verify_said), FM_EFORMAT);
     }
     edit_manifest = NULL;

@@ -41,7 +41,7 @@ static inline void training_init(struct runs *r, struct fm_train_options *o, con
     o->around_tokens = 0;
     runs_init(r, in, out);
     runs_tokens(r, 40, 11);
-    r->run.batch = 4;
+    r->run.inputs.batch = 4;
 }
 
 /* The caller releases the report. */
@@ -58,12 +58,12 @@ static inline void training_stop(struct runs *r, const struct fm_train_options *
 {
     struct fm_err err = {0};
     struct fm_train_report report = {0};
-    r->run.state = runs_path(r->state, "train.state");
+    r->run.outputs.state = runs_path(r->state, "train.state");
     r->countdown = reports;
-    unlink(r->run.output);
+    unlink(r->run.outputs.path);
     assert_int_equal(fm_train(&r->run, o, &report, &err), FM_ESAVED);
-    assert_int_equal(access(r->run.state, F_OK), 0);
-    assert_int_equal(access(r->run.output, F_OK), -1);
+    assert_int_equal(access(r->run.outputs.state, F_OK), 0);
+    assert_int_equal(access(r->run.outputs.path, F_OK), -1);
     fm_train_report_release(&report);
     r->stop = 0;
 }
@@ -75,7 +75,7 @@ static inline void training_go_on(const struct runs *r, const struct fm_train_op
     struct fm_train_report report = {0};
     training_must(r, o, &report);
     assert_true(report.resumed > 0);
-    assert_int_equal(access(r->run.state, F_OK), -1);
+    assert_int_equal(access(r->run.outputs.state, F_OK), -1);
     fm_train_report_release(&report);
     assert_true(runs_same(straight, resumed));
 }

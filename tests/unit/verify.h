@@ -30,11 +30,11 @@ static inline void verify_keep(void *self, const char *item, const char *what)
 static inline int verify_as(const char *target, const char *against, bool function,
                             const char *model)
 {
-    struct fm_run_options run = {.model = model,
-                                 .tokens = GIVEN_MODEL "/tokens.npy",
-                                 .device = "ref",
+    struct fm_run_options run = {.inputs.model = model,
+                                 .inputs.tokens = GIVEN_MODEL "/tokens.npy",
+                                 .machine.device = "ref",
                                  .progress = verify_progress,
-                                 .memory = (uint64_t)256 << 20};
+                                 .machine.memory = (uint64_t)256 << 20};
     struct fm_verify_options options = {.target = target,
                                         .against = against,
                                         .function = function,
@@ -52,7 +52,8 @@ static inline int verify(const char *target, const char *against)
 
 static inline void verify_export_to(const char *path, const struct fm_layout *layout)
 {
-    struct fm_run_options run = {.input = verify_bundle, .output = path, .force = true};
+    struct fm_run_options run = {
+        .inputs.stream = verify_bundle, .outputs.path = path, .outputs.force = true};
     struct fm_export_options options = {.layout = layout, .budget = 0.24};
     struct fm_export_report made;
     GIVEN_TRY(fm_export(&run, &options, &made, &given_err));
@@ -66,8 +67,10 @@ static inline int verify_make_all(void **unused)
     snprintf(verify_bundle, sizeof verify_bundle, "%s", scratch("family.fm"));
     snprintf(verify_edited, sizeof verify_edited, "%s", scratch("edited.fm"));
     snprintf(verify_stage, sizeof verify_stage, "%s", given_stage("stage.fm", true));
-    struct fm_run_options run = {
-        .model = GIVEN_MODEL, .input = verify_stage, .output = verify_bundle, .device = "ref"};
+    struct fm_run_options run = {.inputs.model = GIVEN_MODEL,
+                                 .inputs.stream = verify_stage,
+                                 .outputs.path = verify_bundle,
+                                 .machine.device = "ref"};
     GIVEN_TRY(fm_pack(&run, &made, &given_err));
     for (int i = 0; fm_layouts[i]; i++) {
         snprintf(verify_dir[i], sizeof verify_dir[i], "%s-%s", verify_bundle, fm_layouts[i]->name);
