@@ -97,7 +97,7 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
 {
     struct fm_bench_quality q;
     struct fm_cli_text text;
-    if (!fm_run_first_input(&cli->run) && !fm_run_evaluates(&cli->run))
+    if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
     if (fm_bench_is_export(cli->run.inputs.stream))
@@ -268,7 +268,7 @@ static int check_own(const struct fm_cli *cli, const char *what, bool *known, st
         *known = true;
         snprintf(says, sizeof says, "in %s", what);
         int rc = fm_options_check(cli, m->mode, says, err);
-        if (!rc && m->mode == QUALITY && fm_run_evaluates(&cli->run))
+        if (!rc && m->mode == QUALITY && fm_inputs_evaluate(&cli->run.inputs))
             rc = fm_options_check(cli, HELD, "in quality with --eval-tokens or --eval-text", err);
         return rc;
     }

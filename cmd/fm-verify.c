@@ -115,7 +115,7 @@ static int check_function(const struct fm_cli *cli, const struct fm_verify_optio
 {
     if (!options->function)
         return fm_options_check(cli, FILES, "without --function", err);
-    if (!fm_run_first_input(&cli->run))
+    if (!fm_inputs_first(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
     int rc = fm_options_check(cli, FUNCTION | BESIDE, "with --function (see --batches)", err);
     return !rc && options->against ? fm_options_check(cli, BESIDE, "with --against", err) : rc;

@@ -462,7 +462,7 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);
-        if (g->needs == NEEDS_EVAL && !fm_run_evaluates(&cli->run))
+        if (g->needs == NEEDS_EVAL && !fm_inputs_evaluate(&cli->run.inputs))
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
         if (g->needs == NEEDS_DRY && !cli->dry_run)
             return refuse_idle(g, "without --dry-run", err);
@@ -551,7 +551,7 @@ static void find_output(struct fm_cli *cli, const struct table *t)
 static void find_model(struct fm_cli *cli)
 {
     struct fm_err err = {0};
-    if (fm_run_find_model(&cli->run, &err)) {
+    if (fm_inputs_find_model(&cli->run.inputs, &err)) {
         fprintf(stderr, "%s: --model: %s\n", cli->tool, err.text);
         exit(err.code);
     }

@@ -11,9 +11,9 @@ static int check(const struct fm_run_options *run, struct fm_err *err)
 {
     if (!run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "rivals needs --model DIR, the whole checkpoint");
-    if (!fm_run_first_input(run))
+    if (!fm_inputs_first(&run->inputs))
         return fm_fail(err, FM_EUSAGE, "rivals needs --tokens or --text FILE to calibrate on");
-    if (!fm_run_evaluates(run))
+    if (!fm_inputs_evaluate(&run->inputs))
         return fm_fail(
             err, FM_EUSAGE,
             "rivals needs --eval-tokens or --eval-text FILE: figures on what rivals were "

@@ -131,9 +131,9 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     s.seed = run->inputs.seed;
     result->bytes = fm_synth_bytes(&s);
     const struct fm_ops *ops;
-    if (fm_run_ops(&ops, run, s.dtype, err))
+    if (fm_machine_ops(&ops, &run->machine, s.dtype, err))
         return err->code;
-    result->precision = fm_run_precision(ops);
+    result->precision = fm_machine_precision(ops);
     int rc = fm_workdir_open(&p.work, options->dir, err);
     if (!rc)
         rc = make_data(&p, &s, options->sequences, run, err);

@@ -39,7 +39,7 @@ struct subject {
 /* A bundle has its own weights, with the adapter in them; a stage stream needs --model. */
 static int open_model(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
-    uint64_t memory = fm_run_memory(run);
+    uint64_t memory = fm_machine_memory(&run->machine);
     const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
     if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
         return run->inputs.model ? fm_fail(err, FM_EUSAGE,
@@ -73,7 +73,7 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
                        "%d and %d",
                        run->inputs.stream, f->M, f->E, f->I, config->M, config->E, config->I);
-    if (fm_run_evaluates(run))
+    if (fm_inputs_evaluate(&run->inputs))
         return fm_calib_open(&s->held, run, config, true, err);
     return fm_quality_open(&s->train, &s->held, run, config, err);
 }
@@ -178,7 +178,8 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     size_t experts = (size_t)f->M * (size_t)f->E;
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
-    int rc = widths && quality ? fm_run_ops(&ops, run, fm_model_dtype(s->model), err) : err->code;
+    int rc = widths && quality ? fm_machine_ops(&ops, &run->machine, fm_model_dtype(s->model), err)
+                               : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->inputs.seed, err);
     if (!rc && s->adapted)

@@ -212,14 +212,14 @@ static int open_held(struct subject *s, const struct fm_run_options *run, struct
     const struct fm_config *c = fm_model_config(s->model);
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream;
-    return fm_run_evaluates(run) ? fm_calib_open(&s->held, &own, c, true, err)
-                                 : fm_quality_open(&s->train, &s->held, &own, c, err);
+    return fm_inputs_evaluate(&run->inputs) ? fm_calib_open(&s->held, &own, c, true, err)
+                                            : fm_quality_open(&s->train, &s->held, &own, c, err);
 }
 
 static int open_subject(struct subject *s, struct fm_bench_exported *r,
                         const struct fm_run_options *run, const char *budgets, struct fm_err *err)
 {
-    uint64_t memory = fm_run_memory(run) / 2;
+    uint64_t memory = fm_machine_memory(&run->machine) / 2;
     int rc = read_claim(r, run->inputs.stream, err);
     if (!rc && budgets && !r->whole)
         rc = fm_fail(err, FM_EUSAGE,
@@ -245,7 +245,7 @@ static int measure(struct fm_bench_exported *r, const struct subject *s, const s
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
     int rc = quality ? FM_OK : err->code;
     if (!rc && s->original)
-        rc = fm_run_ops(&original.ops, run, fm_model_dtype(s->original), err);
+        rc = fm_machine_ops(&original.ops, &run->machine, fm_model_dtype(s->original), err);
     if (!rc)
         rc = fm_quality_compare(quality, s->model, ops, &s->held, s->widths, r->members,
                                 s->original ? &original : NULL, run, err);
@@ -267,11 +267,11 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets, boo
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
     int rc = result->member ? open_subject(&s, result, run, budgets, err) : err->code;
     if (!rc)
-        rc = fm_run_ops(&ops, run, fm_model_dtype(s.model), err);
+        rc = fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err);
     if (!rc) {
         result->sequences = s.held.count;
         result->T = s.held.T;
-        result->precision = fm_run_precision(ops);
+        result->precision = fm_machine_precision(ops);
         result->compared = s.original != NULL;
         fm_digest_hex(result->digest, &s.held.digest);
     }

@@ -102,7 +102,7 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     if (s == FM_INPUTS_MAX)
         return fm_fail(err, FM_EUSAGE, "more than %d inputs of tokens", FM_INPUTS_MAX);
     r->mix.weight[s] = FM_WEIGHT_ONE;
-    if (!r->eval && (rc = fm_run_parse_input(spec, &length, &r->mix.weight[s], err)))
+    if (!r->eval && (rc = fm_inputs_parse(spec, &length, &r->mix.weight[s], err)))
         return rc;
     char *path = fm_strdup(spec, err);
     if (!path)

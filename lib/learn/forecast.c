@@ -114,7 +114,7 @@ static int try_precision(struct fm_forecast *f, const struct fm_estimate *estima
     other.machine.ops = NULL;
     struct fm_err none = {0};
     if (f->assumed || f->ranks > 1 || now->operand == FM_BF16 ||
-        fm_run_ops(&ops, &other, FM_F32, &none))
+        fm_machine_ops(&ops, &other.machine, FM_F32, &none))
         return FM_OK;
     int rc = probe_rate(&least, &most, ops, err);
     if (rc || f->rate_most > HALF * most)

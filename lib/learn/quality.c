@@ -19,14 +19,15 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
     int rc = fm_calib_open(train, run, config, false, err);
     if (rc)
         return rc;
-    rc = fm_run_evaluates(run) ? fm_calib_open(held, run, config, true, err)
-                               : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
+    rc = fm_inputs_evaluate(&run->inputs)
+             ? fm_calib_open(held, run, config, true, err)
+             : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
     if (!rc && (train->count < 1 || held->count < 1))
         rc = fm_fail(err, FM_EFORMAT,
                      "'%s' has too few sequences of %d tokens to train on and to measure on; give "
                      "more tokens, a smaller --seq-len, --eval-tokens or "
                      "--eval-text",
-                     fm_run_first_input(run), train->T);
+                     fm_inputs_first(&run->inputs), train->T);
     return rc;
 }
 
@@ -206,7 +207,7 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
     struct watch watch = {.run = run};
     struct held_out h;
     struct fm_sweep *teacher = NULL;
-    subnets->memory = fm_run_memory(run) / (original ? 2 : 1);
+    subnets->memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
     int rc = read_held(&h, held, err);
     if (!rc && original)
         rc = measure_original(&teacher, original, subnets->memory, &h, &watch, err);

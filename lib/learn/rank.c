@@ -431,7 +431,7 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     *batches = count / batch;
     if (*batches < 1)
         return fm_fail(err, FM_EUSAGE, "--batch %d: '%s' has only %d sequences", batch,
-                       fm_run_first_input(task->run), count);
+                       fm_inputs_first(&task->run->inputs), count);
     if (count % batch)
         fm_run_warn(task->run, "%d of %d sequences are not used: the last batch of %d is not full",
                     count % batch, count, batch);

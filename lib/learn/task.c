@@ -84,14 +84,14 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
                         struct fm_err *err)
 {
     *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
-    task->memory = fm_run_memory(run);
-    int rc = fm_run_ops(&task->ops, run, FM_F32, err); /* before anything is opened */
+    task->memory = fm_machine_memory(&run->machine);
+    int rc = fm_machine_ops(&task->ops, &run->machine, FM_F32, err); /* before anything is opened */
     if (!rc)
         rc = fm_hfdir_open(&task->dir, run->inputs.model, err);
     if (!rc)
         rc = fm_model_open_dir(&task->model, &task->dir, task->memory / 2, err);
     if (!rc)
-        rc = fm_run_ops(&task->ops, run, fm_model_dtype(task->model), err);
+        rc = fm_machine_ops(&task->ops, &run->machine, fm_model_dtype(task->model), err);
     if (rc)
         return rc;
     fm_model_use(task->model, task->ops);
@@ -155,7 +155,7 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
 {
     const char *output = task->run->outputs.path;
     bool file = output && strcmp(output, "-") != 0;
-    estimate->precision = fm_run_precision(task->ops);
+    estimate->precision = fm_machine_precision(task->ops);
     if (file && fm_estimate_check(estimate, task->run, 0, err))
         return err->code;
     if (!file)
@@ -239,7 +239,7 @@ cJSON *fm_task_options(const struct fm_task *task, int batch)
         cJSON_AddBoolToObject(o, "shuffle", task->run->inputs.shuffle) &&
         fm_json_add_uint(o, "seed", task->run->inputs.seed) &&
         cJSON_AddStringToObject(o, "device", task->ops->name) &&
-        cJSON_AddStringToObject(o, "precision", fm_run_precision(task->ops)))
+        cJSON_AddStringToObject(o, "precision", fm_machine_precision(task->ops)))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -297,7 +297,7 @@ static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX]
         {"the version", FM_VERSION},
         {"oneDNN with its instruction set", onednn},
         {"--device", task->ops->name},
-        {"--precision", fm_run_precision(task->ops)},
+        {"--precision", fm_machine_precision(task->ops)},
         {"--seed", seed},
         {"the digest of the model's config and tensors", hex[0]},
         {"the digest of the tokens", hex[1]},
@@ -332,7 +332,7 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                                   hex[2], task->held.count, task->held.T, hex[3], hex[4],
                                   (unsigned long long)task->run->inputs.seed,
                                   task->run->inputs.shuffle, task->ops->name,
-                                  fm_run_precision(task->ops), text);
+                                  fm_machine_precision(task->ops), text);
 }
 
 int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,

@@ -61,7 +61,7 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
     if (!rc && fm_bundle_find(&p->in, FM_MEMBER_ADAPTER)) {
         rc = fm_lorafile_open(&p->adapter, &p->in, err);
         if (!rc)
-            rc = fm_run_ops(&p->ops, p->run, FM_F32, err);
+            rc = fm_machine_ops(&p->ops, &p->run->machine, FM_F32, err);
     }
     if (!rc)
         rc = check_sizes(p, err);

@@ -332,7 +332,7 @@ static int measure_packed(struct match *s, struct fm_rival_row *row, const char 
                           const struct fm_masks *family, struct fm_err *err)
 {
     struct fm_model *checkpoint = s->model;
-    int rc = fm_model_open(&s->model, path, fm_run_memory(s->contest->run) / 2, err);
+    int rc = fm_model_open(&s->model, path, fm_machine_memory(&s->contest->run->machine) / 2, err);
     add_family(s, family);
     if (!rc)
         rc = measure_row(s, row, NULL, NULL, err);
@@ -418,9 +418,10 @@ static int open_match(struct match *s, struct fm_err *err)
     s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
     if (!s->cell || !s->widths || !s->closed || !s->quality)
         return FM_ENOMEM;
-    int rc = fm_model_open(&s->model, c->run->inputs.model, fm_run_memory(c->run) / 2, err);
+    int rc = fm_model_open(&s->model, c->run->inputs.model, fm_machine_memory(&c->run->machine) / 2,
+                           err);
     if (!rc)
-        rc = fm_run_ops(&s->ops, c->run, fm_model_dtype(s->model), err);
+        rc = fm_machine_ops(&s->ops, &c->run->machine, fm_model_dtype(s->model), err);
     return rc ? rc : fm_calib_open(&s->held, c->run, &c->config, true, err);
 }
 

@@ -43,7 +43,7 @@ void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool
     struct fm_guard_read *r = &g->read[g->reads++];
     *r = (struct fm_guard_read){what, path, strlen(path)};
     if (weighted)
-        fm_run_parse_input(path, &r->length, &weight, &later);
+        fm_inputs_parse(path, &r->length, &weight, &later);
 }
 
 void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,

@@ -184,7 +184,7 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
     if (!directory && o->against)
         return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is not one",
                        o->target);
-    if (o->function && !fm_run_first_input(run))
+    if (o->function && !fm_inputs_first(&run->inputs))
         return fm_fail(err, FM_EUSAGE, "--function needs --tokens");
     if (o->function && !directory && !run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");

@@ -41,7 +41,8 @@ static int compute(struct job *j, struct fm_model *model, const struct fm_lane *
                    float *logprob, double *loss, struct fm_err *err)
 {
     struct fm_sweep *sweep = NULL;
-    struct fm_sweep_options options = {.memory = fm_run_memory(j->v->run), .stop = j->v->run->stop};
+    struct fm_sweep_options options = {.memory = fm_machine_memory(&j->v->run->machine),
+                                       .stop = j->v->run->stop};
     int T = j->calib.T;
     double sum = 0, n = 0;
     int32_t *ids = fm_alloc((size_t)T, sizeof *ids, "tokens", err);
@@ -123,7 +124,7 @@ static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 static int check_bundle(struct job *j, struct fm_err *err)
 {
     struct fm_model *have = NULL, *want = NULL;
-    uint64_t memory = fm_run_memory(j->v->run) / 4;
+    uint64_t memory = fm_machine_memory(&j->v->run->machine) / 4;
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
     if (!rc)
@@ -157,7 +158,7 @@ static int check_bundle(struct job *j, struct fm_err *err)
 static int check_export(struct job *j, struct fm_err *err)
 {
     struct fm_model *have = NULL, *want = NULL;
-    uint64_t memory = fm_run_memory(j->v->run) / 4;
+    uint64_t memory = fm_machine_memory(&j->v->run->machine) / 4;
     struct fm_lane lane = plain;
     int rc = fm_stage_open(&j->bundle, j->v->options->against, FM_MEMBER_SEGMENTS, err);
     if (!rc)
@@ -180,7 +181,7 @@ int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
     const char *bundle = export ? v->options->against : v->options->target;
     if (strcmp(bundle, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "--function reads the bundle twice: give it as a file");
-    int rc = fm_run_ops(&j.ops, v->run, FM_F32, err);
+    int rc = fm_machine_ops(&j.ops, &v->run->machine, FM_F32, err);
     if (!rc)
         rc = export ? check_export(&j, err) : check_bundle(&j, err);
     fm_calib_close(&j.calib);

@@ -45,11 +45,11 @@ static int write_all(const struct fm_run_options *run, struct fm_err *err)
     struct fm_calib calib = {0};
     float *logprob = NULL;
     int32_t *ids = NULL;
-    const struct fm_sweep_options options = {.memory = fm_run_memory(run)};
+    const struct fm_sweep_options options = {.memory = fm_machine_memory(&run->machine)};
 
-    int rc = fm_run_ops(&ops, run, FM_F32, err);
+    int rc = fm_machine_ops(&ops, &run->machine, FM_F32, err);
     if (rc == FM_OK)
-        rc = fm_model_open(&model, run->inputs.model, fm_run_memory(run), err);
+        rc = fm_model_open(&model, run->inputs.model, fm_machine_memory(&run->machine), err);
     if (rc == FM_OK)
         rc = fm_calib_open(&calib, run, fm_model_config(model), false, err);
     if (rc == FM_OK)

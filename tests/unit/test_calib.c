@@ -311,14 +311,14 @@ static void weights_are_checked(void **state)
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         size_t length = 0;
         uint64_t weight = 0;
-        assert_int_equal(fm_run_parse_input(good[i].spec, &length, &weight, &err), FM_OK);
+        assert_int_equal(fm_inputs_parse(good[i].spec, &length, &weight, &err), FM_OK);
         assert_int_equal(length, good[i].length);
         assert_int_equal(weight, good[i].weight);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         size_t length = 0;
         uint64_t weight = 0;
-        assert_int_equal(fm_run_parse_input(bad[i], &length, &weight, &err), FM_EUSAGE);
+        assert_int_equal(fm_inputs_parse(bad[i], &length, &weight, &err), FM_EUSAGE);
         assert_non_null(strstr(err.text, bad[i]));
     }
 }

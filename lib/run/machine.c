@@ -1,0 +1,50 @@
+/* The table of operations that options ask for, and how much memory a run may take. */
+#include "lib/run/machine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* What --precision auto means here. */
+static enum fm_precision find_precision(const struct fm_machine *machine, enum fm_dtype stored)
+{
+    const struct fm_ops *ops;
+    struct fm_err none = {0};
+    bool may = machine->precision_auto && (stored == FM_BF16 || stored == FM_F16);
+    return may && !fm_ops_cpu(&ops, FM_PRECISION_BF16, &none) ? FM_PRECISION_BF16
+                                                              : machine->precision;
+}
+
+int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
+                   enum fm_dtype stored, struct fm_err *err)
+{
+    const char *device = machine->device ? machine->device : "auto";
+    if (machine->ops) {
+        *ops = machine->ops;
+        return FM_OK;
+    }
+    if (strcmp(device, "ref") == 0) {
+        if (machine->precision != FM_PRECISION_F32)
+            return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
+        *ops = fm_ops_ref();
+        return FM_OK;
+    }
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
+        return fm_ops_cpu(ops, find_precision(machine, stored), err);
+    return fm_fail(err, FM_EUSAGE, "unknown device '%s'; use auto, ref or cpu", device);
+}
+
+const char *fm_machine_precision(const struct fm_ops *ops)
+{
+    return ops->operand == FM_BF16 ? "bf16" : "f32";
+}
+
+uint64_t fm_machine_memory(const struct fm_machine *machine)
+{
+    if (machine->memory)
+        return machine->memory;
+    int nth;
+    uint64_t ranks = (uint64_t)fm_comm_beside(machine->comm, &nth);
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 / ranks * (uint64_t)bytes
+                                  : (uint64_t)4 << 30;
+}
