@@ -1,8 +1,10 @@
 /*
- * A safe checkpoint became one that runs its author's code: nothing of it ran without trust, our
- * modelling file asked for trust, and with it theirs ran too.  Then custom_pipelines did the same
- * where auto_map was gone.  The lists below are of what the loaders' sources read (transformers
- * 5.23, vLLM 0.33, SGLang 0.5.23, ModelScope 1.40, sentence-transformers 6.2, peft 0.21).
+ * Which files and keys of a checkpoint an export leaves out.  Exports with our modelling file need
+ * trust_remote_code, and with it a loader would also run the author's Python files and whatever
+ * code its configuration names; some keys load code or another model without any trust.  Both are
+ * left out of every layout unless --allow-code is given.  The lists below come from the sources of
+ * the loaders (transformers 5.23, vLLM 0.33, SGLang 0.5.23, ModelScope 1.40, sentence-transformers
+ * 6.2, peft 0.21).
  */
 #include "lib/export/trust.h"
 
@@ -115,7 +117,7 @@ static bool is_asked_for(const struct reading *r, const char *key)
     return false;
 }
 
-/* Does it load code or another model? */
+/* Whether a program that reads this key loads code or another model. */
 static bool loads(const struct reading *r, const char *key, int depth)
 {
     if (depth == 1 && strcmp(r->file, "configuration.json") == 0 && !is_one_of(modelscope, key))
