@@ -286,7 +286,7 @@ check-fast: deps-check $(BINS) $(FAST:tests/%.c=$(BUILD)/tests/%)
 		bash tests/run.sh '@($(subst $(empty) $(empty),|,$(FAST:tests/%.c=%))|cli/@($(FAST_CLI)))'
 
 # What ranks are tested by, alone: with SAN=address,undefined, or another MPI (fm-hacking(7)).
-check-ranks: mpi-check $(MPI_TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
+check-ranks: mpi-check $(TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh '@(unit/test_@(comm|fold|ranks)|cli/mpi*)'
 
 judge: all
