@@ -47,7 +47,7 @@ take() { # take PAGE [NAME]: blocks of the page that this test runs
 }
 take libfm.3 program >family.c
 # shellcheck disable=SC2317 # the page's command calls it
-cc() { $cc -Wall -Wextra -Werror ${SAN:+-fsanitize=$SAN} "$@"; }
+cc() { command $cc -Wall -Wextra -Werror ${SAN:+-fsanitize=$SAN} "$@"; }
 eval "$(take libfm.3 compile)" || exit 1
 model=$root/golden/odd-mixtral
 ./family "$model" "$model/tokens.npy" >said || fail "the example ends with status $?"
