@@ -118,7 +118,7 @@ TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 # What fm-bench and the tests use, and the other tools do not, has an archive of its own.  (Every tool
 # asks plot.c which files are plots.)
 BENCH_C := $(filter-out lib/bench/plot.c,$(wildcard lib/bench/*.c lib/rival/*.c kernels/clip/*.c))
-LIB_C := $(filter-out lib/run/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c formats/*/*.c kernels/*/*.c))
+LIB_C := $(filter-out lib/run/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c lib/*/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
 BENCH_O := $(BENCH_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
@@ -314,7 +314,7 @@ study: all
 	@BUILD="$(BUILD)" python3 -B tests/measure/study.py $(STUDY)
 
 # clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
-STYLED = $(wildcard $(addsuffix /*.[ch],lib/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
+STYLED = $(wildcard $(addsuffix /*.[ch],lib/* lib/*/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
 	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
 lint: deps-check
 	@python3 tests/rooms.py

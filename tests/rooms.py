@@ -5,6 +5,10 @@ A room is a folder of sources with one subject; fm(7) draws them.  Every room ha
 rooms that its files may include, beside itself.  So nothing is included upwards, nor sideways on
 one floor, where the row does not say so, and the rows are checked to go downwards only.
 
+A list that grows (families, storages, layouts) has a folder of its own in the room that uses it, and
+that folder is a room of its own above: its files include the room, which has the list, and no file
+includes them.
+
 A header in PRIVATE belongs to its room: nobody outside includes it (tests may).  Files include
 each other in a circle only where one of MODULES is part of it: a module in several files.
 
@@ -39,7 +43,9 @@ ROOMS = {
     "lib/masks": LIB,
     "lib/run": f"{LIB} {FORMATS} kernels/ops",
     "lib/block": f"{LIB} formats/json kernels/ops",
+    "lib/block/storage": "lib/block",
     "lib/family": f"{LIB} formats/json formats/tensor lib/block",
+    "lib/family/models": "lib/block lib/family",
     "lib/model": f"{LIB} {FORMATS} kernels/ops lib/block lib/family",
     "lib/engine": f"{LIB} kernels/ops lib/run {MODEL}",
     "lib/data": f"{LIB} {FORMATS} lib/run {MODEL}",
@@ -47,6 +53,7 @@ ROOMS = {
     "lib/learn": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage",
     "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
     "lib/export": f"{LIB} {FORMATS} formats/runtime {ENGINE} lib/stage",
+    "lib/export/layouts": f"{LIB} lib/model lib/export",
     "lib/page": f"{LIB} {FORMATS} {ENGINE} lib/stage lib/export",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
@@ -71,11 +78,12 @@ kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h lib/engine/stash.h
 lib/model/loading.h
 lib/learn/learn.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
-lib/pack/packing.h lib/export/texts.h lib/export/tensorplan.h lib/export/exportwriter.h
+lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/rival/contest.h lib/rival/methods.h lib/rival/spent.h
 lib/bench/kernelcase.h lib/bench/pytorch.h
 """.split(), "")
+PRIVATE |= dict.fromkeys(["lib/export/texts.h", "lib/export/tensorplan.h"], "lib/export/layouts")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda"}
 
 # Modules in several files: files that share one of these may include each other in a circle.

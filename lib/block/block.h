@@ -19,8 +19,8 @@
  *
  * In reading order: this header, weight.h and pass.h (what a block is given), keys and config.c
  * (sizes from config.json), arena.c; norm; attention: gqa with rope, mla, deltanet; routers: router
- * with softmax, scored, sparsemix; experts: experts with swiglu and clamped, mlp; storage.h with
- * fp8.c and mxfp4.c (weights in codes); cost.
+ * with softmax, scored, sparsemix; experts: experts with swiglu and clamped, mlp; storage.h
+ * (weights in codes; the storages are in lib/block/storage); cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H

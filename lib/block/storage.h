@@ -1,6 +1,6 @@
 /*
  * How the weights of a checkpoint lie on disk where they are not plain numbers.  A storage is one
- * file, as any block is, and one row of the list in lib/family/parse.c: what it reads of
+ * file in lib/block/storage and one row of the list in lib/family/parse.c: what it reads of
  * quantization_config, and what values the codes of a tensor have.  lib/model/stored.h finds the
  * tensors that belong together.  Only checkpoints under stock names have one: bundles and what is
  * exported from them hold plain numbers.

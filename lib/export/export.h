@@ -5,9 +5,9 @@
  * (formats/bundle), where an expert lies in it (lib/stage/volumes.h), which widths a mask has
  * (lib/masks), or what it is for.
  *
- * The forms that an export can have are the layouts, each in a file of its own (layouts.h).  Where
- * a layout rounds widths up, or options.pad_multiple does, the channels that come with it are the
- * expert's next ranked ones, never zeros: what is served is a superset of the member.
+ * The forms that an export can have are the layouts, each a file in lib/export/layouts (layouts.h).
+ * Where a layout rounds widths up, or options.pad_multiple does, the channels that come with it are
+ * the expert's next ranked ones, never zeros: what is served is a superset of the member.
  *
  * An export by a budget, from options to files:
  *
@@ -16,15 +16,16 @@
  *   3. opened.c opens the family: the bundle, config.json, the masks, and where the weights lie;
  *   4. planner.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the one whose budget is nearest;
- *   6. planner.c plans it.  Its mask and layout_*.c give widths; tensorplan.c, by the layout, makes
+ *   6. planner.c plans it.  Its mask and the layout give widths; tensorplan.c, by the layout, makes
  *      tensors of experts and files of tensors, which exportplan.c keeps; texts.c and card.c write
  *      what the export says of itself;
  *   7. export.c counts what there will be, and what is free;
  *   8. exportwriter.c makes the directory: pieces of all files side by side, each filled by fill.c
  *      from ranges of the bundle.
  *
- * In reading order beside these: exportoptions.h, layouts.h and layouts.c with layout_*, trust
- * (which files and keys of a checkpoint load code), runtimes (what each server loads), frontmatter.
+ * In reading order beside these: exportoptions.h, layouts.h and layouts.c (the layouts are in
+ * lib/export/layouts), trust (which files and keys of a checkpoint load code), runtimes (what each
+ * server loads), frontmatter.
  *
  * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)
  * for the one that a directory says it is.

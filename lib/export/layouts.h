@@ -1,6 +1,6 @@
 /*
- * The layouts: the forms that an export can have.  Each is one descriptor in a file of its own,
- * lib/export/layout_*.c, and one row of the list below; nothing else knows a layout by its name.
+ * The layouts: the forms that an export can have.  Each is one descriptor in a file of its own
+ * in lib/export/layouts, and one row of the list below; nothing else knows a layout by its name.
  * The descriptor says which widths the files have, which tensors, in which
  * files, what config.json and the model card say, which servers can split it over devices and which
  * options it takes.  What layouts have in common are functions that their descriptors name.

@@ -2,10 +2,10 @@
  * The list of families, and how a name finds its own.
  *
  * To add one:
- *  1. its file here: the keys of config.json that no block reads, and the names of all that its
- *     checkpoints have (.keys: exports with our modelling file keep no other), its tensors as a
- *     table made of its blocks' rows, and which blocks it is made of; and its row in the list
- *     below;
+ *  1. its file in lib/family/models: the keys of config.json that no block reads, and the names of
+ *     all that its checkpoints have (.keys: exports with our modelling file keep no other), its
+ *     tensors as a table made of its blocks' rows, and which blocks it is made of; and its row in
+ *     the list below;
  *  2. where it computes what no other family does: a block of its own in lib/block, with what it
  *     needs of operations in kernels/ops;
  *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a

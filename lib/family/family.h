@@ -1,7 +1,10 @@
 /*
- * The room of families: how config.json of one spells its sizes, under which names its tensors lie
- * in each kind of directory, and which blocks (lib/block/block.h) it is made of.  A family is one
- * file and one row in lib/family/families.c, which says how to add one.
+ * This room, lib/family: how config.json of a family of models spells its sizes, under which names
+ * its tensors lie in each kind of directory, and which blocks (lib/block/block.h) it is made of.  A
+ * family is one file in lib/family/models and one row in families.c, which says how to add one.
+ *
+ * In reading order beside these: parse.c (config.json to sizes), decoder.h (names that nearly all
+ * families share) and weights.c (the tables), extra (tensors of no decoder layer).
  */
 #ifndef FM_FAMILY_H
 #define FM_FAMILY_H

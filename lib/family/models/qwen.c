@@ -2,7 +2,7 @@
  * The layers of Qwen's models.  Their config.json can make any layer dense, by a step and by a
  * list; published models use neither, but checkpoints that people made do.
  */
-#include "lib/family/qwen.h"
+#include "lib/family/models/qwen.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 

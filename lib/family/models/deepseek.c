@@ -2,7 +2,7 @@
  * The layers of DeepSeek's models: the first few are dense, all others have experts, and beside
  * them one MLP that every token goes through, as wide as several experts.
  */
-#include "lib/family/deepseek.h"
+#include "lib/family/models/deepseek.h"
 
 /* A number from 0 to `limit`; absent or null: as it was. */
 static int read_count(int *count, const cJSON *json, const char *key, int limit, struct fm_err *err)

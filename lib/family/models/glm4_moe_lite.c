@@ -1,7 +1,7 @@
 /* GLM-4.7-Flash: DeepSeek-V3's layers, and a list that says which of them are dense. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
-#include "lib/family/deepseek.h"
+#include "lib/family/models/deepseek.h"
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 

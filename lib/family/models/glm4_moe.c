@@ -2,7 +2,7 @@
  * rotated; biases of q, k and v, and norms of the heads of the large ones. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
-#include "lib/family/deepseek.h"
+#include "lib/family/models/deepseek.h"
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 

@@ -2,7 +2,7 @@
  * groups of experts by their best one where topk_method says so. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
-#include "lib/family/deepseek.h"
+#include "lib/family/models/deepseek.h"
 #include "lib/family/family.h"
 
 /* clang-format off */

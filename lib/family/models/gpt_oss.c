@@ -1,7 +1,7 @@
 /*
  * gpt-oss-20b and -120b: experts with biases and a clamped activation, sinks in the attention of
  * every head, every other layer behind a sliding window.  In checkpoints the experts of a layer are
- * fused, in the makers' own also MXFP4 (lib/block/mxfp4.c).
+ * fused, in the makers' own also MXFP4 (lib/block/storage/mxfp4.c).
  */
 #include "lib/block/clamped.h"
 #include "lib/block/gqa.h"

@@ -4,7 +4,7 @@
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
-#include "lib/family/deepseek.h"
+#include "lib/family/models/deepseek.h"
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 

@@ -7,7 +7,7 @@
 #include "lib/block/softmax.h"
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
-#include "lib/family/qwen.h"
+#include "lib/family/models/qwen.h"
 
 /* clang-format off */
 static const struct fm_weight weights[] = {

@@ -6,7 +6,7 @@
 #define FM_DEEPSEEK_H
 
 #include "lib/block/scored.h"
-#include "lib/family/qwen.h"
+#include "lib/family/models/qwen.h"
 
 /* Where config.json says nothing. */
 struct fm_deepseek_layers {

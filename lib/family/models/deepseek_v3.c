@@ -2,7 +2,7 @@
  * under a model_type of its own. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
-#include "lib/family/deepseek.h"
+#include "lib/family/models/deepseek.h"
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 
