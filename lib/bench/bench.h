@@ -1,10 +1,10 @@
 /*
  * This room, lib/bench: measurements, for fm-bench alone: what a family is worth (bench_quality;
- * exported, record.c and benchmark.c for an exported directory), what files cost (bench_io), how
- * fast the engine is (bench_engine with meter and machine), and one clipped layer beside its
- * baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c and pytorch).  synth makes
- * models and tokens of the sizes in shapes, workdir gives them a place, plot draws.  It may include
- * all other rooms of lib, and only cmd includes it.
+ * exported for an exported directory), what files cost (bench_io), how fast the engine is
+ * (bench_engine with meter and machine), and one clipped layer beside its baselines (kernelbench
+ * with kerneloptions.h, kernelcase, kernelrun.c and pytorch).  synth makes models and tokens of the
+ * sizes in shapes, workdir gives them a place, plot draws.  It may include all other rooms of lib,
+ * and only cmd includes it.
  *
  * Measurements: what a family is worth (quality), what the files cost (io), and how much of the
  * machine the engine uses (engine).  Results are structs; fm-bench prints them.
