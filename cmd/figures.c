@@ -88,7 +88,7 @@ int fm_figures_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
     return rc;
 }
 
-static void print_member(FILE *out, const struct fm_bench_exported *e, int i)
+static void print_member(FILE *out, const struct fm_record *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
     if (e->whole)
@@ -101,7 +101,7 @@ static void print_member(FILE *out, const struct fm_bench_exported *e, int i)
     fputc('\n', out);
 }
 
-void fm_figures_exported(FILE *out, const struct fm_bench_exported *e)
+void fm_figures_exported(FILE *out, const struct fm_record *e)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %s; ", e->sequences, e->T, e->precision);
     if (e->whole)
@@ -118,7 +118,7 @@ void fm_figures_exported(FILE *out, const struct fm_bench_exported *e)
         fprintf(out, "%-10s %10.4f %12.4f\n", "original", e->original.ce, exp(e->original.ce));
 }
 
-static void add_numbers(cJSON *o, const struct fm_bench_exported *e, int i)
+static void add_numbers(cJSON *o, const struct fm_record *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
     fm_report_double(o, "ce", q->ce);
@@ -128,7 +128,7 @@ static void add_numbers(cJSON *o, const struct fm_bench_exported *e, int i)
     fm_report_double(o, "agree", q->agree);
 }
 
-cJSON *fm_figures_exported_json(const struct fm_bench_exported *e)
+cJSON *fm_figures_exported_json(const struct fm_record *e)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
     cJSON_AddStringToObject(o, "layout", e->layout);

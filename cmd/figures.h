@@ -20,8 +20,8 @@ int fm_figures_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
                             bool force, struct fm_err *err);
 
 /* Of an exported directory. */
-void fm_figures_exported(FILE *out, const struct fm_bench_exported *e);
-cJSON *fm_figures_exported_json(const struct fm_bench_exported *e);
+void fm_figures_exported(FILE *out, const struct fm_record *e);
+cJSON *fm_figures_exported_json(const struct fm_record *e);
 
 void fm_figures_io(FILE *out, const struct fm_bench_io *io);
 cJSON *fm_figures_io_json(const struct fm_bench_io *io);

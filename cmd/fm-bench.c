@@ -48,22 +48,23 @@ struct options {
 };
 
 /* What --benchmark and --score ask for. */
-static int read_benchmark(struct fm_bench_benchmark *b, const struct options *o, struct fm_err *err)
+static int read_benchmark(struct fm_record_benchmark *b, const struct options *o,
+                          struct fm_err *err)
 {
-    *b = (struct fm_bench_benchmark){.perplexity = o->score == 1};
+    *b = (struct fm_record_benchmark){.perplexity = o->score == 1};
     if (!o->benchmark && o->score >= 0)
         return fm_fail(err, FM_EUSAGE, "--score has no effect without --benchmark; omit it");
     if (o->benchmark && !o->record)
         return fm_fail(err, FM_EUSAGE, "--benchmark has no effect without --record; add it");
-    return o->benchmark ? fm_bench_benchmark_parse(b, o->benchmark, err) : FM_OK;
+    return o->benchmark ? fm_record_benchmark_parse(b, o->benchmark, err) : FM_OK;
 }
 
-static int record(const struct fm_cli *cli, const struct fm_bench_exported *e,
-                  const struct fm_bench_benchmark *b, struct fm_err *err)
+static int record(const struct fm_cli *cli, const struct fm_record *e,
+                  const struct fm_record_benchmark *b, struct fm_err *err)
 {
-    int rc = *b->task ? fm_bench_benchmark_record(cli->run.inputs.stream, b, e, err) : FM_OK;
+    int rc = *b->task ? fm_record_benchmark_write(cli->run.inputs.stream, b, e, err) : FM_OK;
     if (!rc)
-        rc = fm_bench_record(&cli->run, e, err);
+        rc = fm_record_write(&cli->run, e, err);
     if (!rc)
         fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'%s",
                     cli->run.inputs.stream, *b->task ? ", and in its .eval_results" : "");
@@ -73,8 +74,8 @@ static int record(const struct fm_cli *cli, const struct fm_bench_exported *e,
 /* An exported directory. */
 static int exported(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
-    struct fm_bench_exported e = {0};
-    struct fm_bench_benchmark benchmark;
+    struct fm_record e = {0};
+    struct fm_record_benchmark benchmark;
     struct fm_cli_text text;
     int rc = fm_options_check(cli, EXPORTED, "for an exported directory", err);
     if (!rc)

@@ -54,7 +54,7 @@ static int read_json(cJSON **json, const char *directory, const char *name, stru
 }
 
 /* What fm-export.json says it is. */
-static int read_claim(struct fm_bench_exported *r, const char *directory, struct fm_err *err)
+static int read_claim(struct fm_record *r, const char *directory, struct fm_err *err)
 {
     cJSON *json = NULL;
     const char *name = NULL;
@@ -159,7 +159,7 @@ static int choose_budgets(struct family *f, const char *budgets, struct fm_err *
 }
 
 /* The chosen members to r->member, their widths to s->widths. */
-static int take_members(struct subject *s, struct fm_bench_exported *r, const struct family *f,
+static int take_members(struct subject *s, struct fm_record *r, const struct family *f,
                         const cJSON *json, struct fm_err *err)
 {
     const struct fm_config *c = fm_model_config(s->model);
@@ -188,7 +188,7 @@ static int take_members(struct subject *s, struct fm_bench_exported *r, const st
 }
 
 /* Of a directory with all members, those to measure. */
-static int read_members(struct subject *s, struct fm_bench_exported *r, const char *directory,
+static int read_members(struct subject *s, struct fm_record *r, const char *directory,
                         const char *budgets, struct fm_err *err)
 {
     struct family f = {0};
@@ -216,8 +216,8 @@ static int open_held(struct subject *s, const struct fm_run_options *run, struct
                                             : fm_quality_open(&s->train, &s->held, &own, c, err);
 }
 
-static int open_subject(struct subject *s, struct fm_bench_exported *r,
-                        const struct fm_run_options *run, const char *budgets, struct fm_err *err)
+static int open_subject(struct subject *s, struct fm_record *r, const struct fm_run_options *run,
+                        const char *budgets, struct fm_err *err)
 {
     uint64_t memory = fm_machine_memory(&run->machine) / 2;
     int rc = read_claim(r, run->inputs.stream, err);
@@ -238,7 +238,7 @@ static int open_subject(struct subject *s, struct fm_bench_exported *r,
     return rc ? rc : open_held(s, run, err);
 }
 
-static int measure(struct fm_bench_exported *r, const struct subject *s, const struct fm_ops *ops,
+static int measure(struct fm_record *r, const struct subject *s, const struct fm_ops *ops,
                    const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_quality_original original = {.model = s->original};
@@ -259,11 +259,11 @@ static int measure(struct fm_bench_exported *r, const struct subject *s, const s
 }
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets, bool dry_run,
-                      struct fm_bench_exported *result, struct fm_err *err)
+                      struct fm_record *result, struct fm_err *err)
 {
     struct subject s = {0};
     const struct fm_ops *ops;
-    *result = (struct fm_bench_exported){.precision = ""};
+    *result = (struct fm_record){.precision = ""};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
     int rc = result->member ? open_subject(&s, result, run, budgets, err) : err->code;
     if (!rc)
@@ -285,8 +285,8 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets, boo
     return rc;
 }
 
-void fm_bench_exported_release(struct fm_bench_exported *result)
+void fm_bench_exported_release(struct fm_record *result)
 {
     free(result->member);
-    *result = (struct fm_bench_exported){0};
+    *result = (struct fm_record){0};
 }

@@ -23,7 +23,7 @@ bool fm_bench_is_export(const char *path);
  * another vocabulary, since then the losses are of other things.  Release in any case.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets, bool dry_run,
-                      struct fm_bench_exported *result, struct fm_err *err);
-void fm_bench_exported_release(struct fm_bench_exported *result);
+                      struct fm_record *result, struct fm_err *err);
+void fm_bench_exported_release(struct fm_record *result);
 
 #endif

@@ -54,9 +54,9 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
         fm_text_printf(t, "      name: %s\n", name);
 }
 
-static void say_index(struct fm_text *t, const struct fm_bench_exported *r)
+static void say_index(struct fm_text *t, const struct fm_record *r)
 {
-    const struct fm_bench_member *m = &r->member[r->start];
+    const struct fm_record_member *m = &r->member[r->start];
     fm_text_printf(t, "%smodel-index:\n- name: fm-%s-%.4f\n  results:\n", fm_card_index.begin,
                    r->layout, m->budget);
     fm_text_printf(t, "  - task:\n      type: text-generation\n    dataset:\n      type: custom\n");
@@ -74,7 +74,7 @@ static void say_index(struct fm_text *t, const struct fm_bench_exported *r)
     fm_text_printf(t, "%s", fm_card_index.end);
 }
 
-static void say_row(struct fm_text *t, const struct fm_bench_exported *r, int i)
+static void say_row(struct fm_text *t, const struct fm_record *r, int i)
 {
     const struct fm_quality *q = &r->member[i].quality;
     if (r->whole)
@@ -88,7 +88,7 @@ static void say_row(struct fm_text *t, const struct fm_bench_exported *r, int i)
     fm_text_printf(t, "\n");
 }
 
-static void say_section(struct fm_text *t, const struct fm_bench_exported *r)
+static void say_section(struct fm_text *t, const struct fm_record *r)
 {
     fm_text_printf(t, "%s## Measured\n\n", fm_card_figures.begin);
     fm_text_printf(t, "`fm-bench quality` on the files of this directory, %d held-out ",
@@ -112,7 +112,7 @@ static void say_section(struct fm_text *t, const struct fm_bench_exported *r)
 
 /* The front matter, which ends at `front`, with these figures for older ones of ours. */
 static void edit_front(struct fm_text *t, const char *card, const char *front,
-                       const struct fm_bench_exported *r, bool *kept)
+                       const struct fm_record *r, bool *kept)
 {
     const char *at = card, *begin, *end;
     struct fm_text own = {0};
@@ -133,8 +133,7 @@ static void edit_front(struct fm_text *t, const char *card, const char *front,
  * `card` again, without older figures of ours and with these: the section where the older one was,
  * else before what says how the export runs.  *kept: the owner has a model-index.
  */
-static void edit_card(struct fm_text *t, const char *card, const struct fm_bench_exported *r,
-                      bool *kept)
+static void edit_card(struct fm_text *t, const char *card, const struct fm_record *r, bool *kept)
 {
     const char *at = card, *front = end_of_front(card), *end;
     if (front) {
@@ -156,7 +155,7 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_bench
     fm_text_add(t, rest, strlen(rest));
 }
 
-static int record_card(const struct fm_run_options *run, const struct fm_bench_exported *r,
+static int record_card(const struct fm_run_options *run, const struct fm_record *r,
                        struct fm_err *err)
 {
     const char *directory = run->inputs.stream;
@@ -189,7 +188,7 @@ static int record_card(const struct fm_run_options *run, const struct fm_bench_e
 }
 
 /* "ce": .., and where there is an original "kl": .., "agree": .. */
-static void say_numbers(struct fm_text *t, const struct fm_bench_exported *r, int i)
+static void say_numbers(struct fm_text *t, const struct fm_record *r, int i)
 {
     const struct fm_quality *q = &r->member[i].quality;
     fm_text_printf(t, "\"ce\": %.17g", q->ce);
@@ -197,7 +196,7 @@ static void say_numbers(struct fm_text *t, const struct fm_bench_exported *r, in
         fm_text_printf(t, ", \"kl\": %.17g, \"agree\": %.17g", q->kl, q->agree);
 }
 
-static void say_json(struct fm_text *t, const struct fm_bench_exported *r)
+static void say_json(struct fm_text *t, const struct fm_record *r)
 {
     fm_text_printf(t, "{");
     say_numbers(t, r, r->start);
@@ -216,7 +215,7 @@ static void say_json(struct fm_text *t, const struct fm_bench_exported *r)
     fm_text_printf(t, "}");
 }
 
-static int record_json(const char *directory, const struct fm_bench_exported *r, struct fm_err *err)
+static int record_json(const char *directory, const struct fm_record *r, struct fm_err *err)
 {
     struct fm_text t = {0};
     char *json = NULL, *path = NULL;
@@ -239,7 +238,7 @@ static int record_json(const char *directory, const struct fm_bench_exported *r,
     return rc;
 }
 
-int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_exported *result,
+int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err)
 {
     int rc = record_card(run, result, err);
@@ -265,7 +264,7 @@ static bool is_task(const char *text)
     return *text && *text != '.' && *text != '-' && !text[strspn(text, LETTERS)];
 }
 
-int fm_bench_benchmark_parse(struct fm_bench_benchmark *b, const char *text, struct fm_err *err)
+int fm_record_benchmark_parse(struct fm_record_benchmark *b, const char *text, struct fm_err *err)
 {
     const char *colon = strchr(text, ':');
     size_t n = colon ? (size_t)(colon - text) : 0;
@@ -275,7 +274,7 @@ int fm_bench_benchmark_parse(struct fm_bench_benchmark *b, const char *text, str
         if (fm_hfcache_is_name(b->dataset) && is_task(b->task))
             return FM_OK;
     }
-    *b = (struct fm_bench_benchmark){0};
+    *b = (struct fm_record_benchmark){0};
     return fm_fail(
         err, FM_EUSAGE,
         "--benchmark '%.64s' is not of the form ORG/NAME:TASK, a data set on the hub and "
@@ -283,8 +282,8 @@ int fm_bench_benchmark_parse(struct fm_bench_benchmark *b, const char *text, str
         text);
 }
 
-static void say_entry(struct fm_text *t, const struct fm_bench_benchmark *b,
-                      const struct fm_bench_exported *r)
+static void say_entry(struct fm_text *t, const struct fm_record_benchmark *b,
+                      const struct fm_record *r)
 {
     double ce = r->member[r->start].quality.ce;
     fm_text_printf(t, "- dataset:\n    id: \"%s\"\n    task_id: \"%s\"\n", b->dataset, b->task);
@@ -307,8 +306,8 @@ static int make_folder(const char *path, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_bench_benchmark_record(const char *directory, const struct fm_bench_benchmark *b,
-                              const struct fm_bench_exported *result, struct fm_err *err)
+int fm_record_benchmark_write(const char *directory, const struct fm_record_benchmark *b,
+                              const struct fm_record *result, struct fm_err *err)
 {
     struct fm_text t = {0};
     char name[sizeof b->task + 16];

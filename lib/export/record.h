@@ -12,12 +12,14 @@
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
-struct fm_bench_member {
+/* One member of the family: the directory itself, or one of a directory that has all. */
+struct fm_record_member {
     double budget;
     struct fm_quality quality; /* kl and agree: of the original, where there is one */
 };
 
-struct fm_bench_exported {
+/* What was measured. */
+struct fm_record {
     char layout[16];
     int sequences, T;           /* held out */
     char digest[FM_DIGEST_HEX]; /* of their ids */
@@ -26,14 +28,14 @@ struct fm_bench_exported {
     bool compared;              /* there is an original */
     int members, start;         /* measured, by rising budget; the one that it starts with, which of
                                    other layouts is the only one */
-    struct fm_bench_member *member;
+    struct fm_record_member *member;
     struct fm_quality original; /* ce and positions alone */
 };
 
 /* Write the figures into the directory run->inputs.stream, in the place of those that an earlier
  * call wrote there, and of nothing else; each file appears whole, and fm-export.json last.  A
  * directory without a card gets none. */
-int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_exported *result,
+int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err);
 
 /*
@@ -41,16 +43,16 @@ int fm_bench_record(const struct fm_run_options *run, const struct fm_bench_expo
  * collects the entries that models have of them in .eval_results/.  Only its owner's eval.yaml says
  * what a task's score is, and that these tokens are its text only the user knows.
  */
-struct fm_bench_benchmark {
+struct fm_record_benchmark {
     char dataset[128], task[64]; /* "" : none */
     bool perplexity;             /* the score; else the cross-entropy */
 };
 
 /* "ORG/NAME:TASK"; FM_EUSAGE for what cannot be one. */
-int fm_bench_benchmark_parse(struct fm_bench_benchmark *b, const char *text, struct fm_err *err);
+int fm_record_benchmark_parse(struct fm_record_benchmark *b, const char *text, struct fm_err *err);
 
 /* Write .eval_results/fm-TASK.yaml into the directory, in the place of an older one. */
-int fm_bench_benchmark_record(const char *directory, const struct fm_bench_benchmark *b,
-                              const struct fm_bench_exported *result, struct fm_err *err);
+int fm_record_benchmark_write(const char *directory, const struct fm_record_benchmark *b,
+                              const struct fm_record *result, struct fm_err *err);
 
 #endif
