@@ -33,7 +33,7 @@
 #include "lib/block/keys.h"
 #include "lib/block/weight.h"
 
-/* A family: one row of the list in lib/family/families.c. */
+/* A family: one row of the list in lib/family/family.h. */
 struct fm_model_family;
 struct fm_attention;
 struct fm_router;

@@ -1,6 +1,6 @@
 /*
  * How the weights of a checkpoint lie on disk where they are not plain numbers.  A storage is one
- * file in lib/block/storage and one row of the list in lib/family/parse.c: what it reads of
+ * file in lib/block/storage and one row of the list below: what it reads of
  * quantization_config, and what values the codes of a tensor have.  lib/model/stored.h finds the
  * tensors that belong together.  Only checkpoints under stock names have one: bundles and what is
  * exported from them hold plain numbers.
@@ -55,10 +55,15 @@ static inline uint64_t fm_storage_growth(const struct fm_storage *storage)
     return (uint64_t)(fm_dtype_bits(storage->written) / bits);
 }
 
-/* FP8 with a scale for each block, as DeepSeek-V3 came with it. */
-extern const struct fm_storage fm_fp8;
+/* The list: a row for each storage, fm_NAME of its file.  fp8 has a scale for each block of a
+ * matrix, as DeepSeek-V3 came with it; mxfp4 is of experts, as gpt-oss came with it. */
+/* clang-format off */
+#define FM_STORAGE_ROWS(ROW) \
+    ROW(fp8)                 \
+    ROW(mxfp4)
+/* clang-format on */
 
-/* MXFP4 of experts, as gpt-oss came with it. */
-extern const struct fm_storage fm_mxfp4;
+#define FM_STORAGE_DECLARE(name) extern const struct fm_storage fm_##name;
+FM_STORAGE_ROWS(FM_STORAGE_DECLARE)
 
 #endif

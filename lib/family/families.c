@@ -1,11 +1,11 @@
 /*
- * The list of families, and how a name finds its own.
+ * The list of families: how a name finds its own.
  *
- * To add one:
+ * To add a family:
  *  1. its file in lib/family/models: the keys of config.json that no block reads, and the names of
  *     all that its checkpoints have (.keys: exports with our modelling file keep no other), its
  *     tensors as a table made of its blocks' rows, and which blocks it is made of; and its row in
- *     the list below;
+ *     family.h;
  *  2. where it computes what no other family does: a block of its own in lib/block, with what it
  *     needs of operations in kernels/ops;
  *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a
@@ -20,11 +20,8 @@
 
 #include "lib/family/extra.h"
 
-static const struct fm_model_family *const families[] = {
-    &fm_mixtral,       &fm_qwen2_moe,  &fm_qwen3_moe,    &fm_olmoe,       &fm_phimoe,
-    &fm_glm4_moe,      &fm_minimax_m2, &fm_ernie4_5_moe, &fm_deepseek_v2, &fm_deepseek_v3,
-    &fm_glm4_moe_lite, &fm_gpt_oss,    &fm_qwen3_next,   &fm_qwen3_5_moe,
-};
+#define POINT(name) &fm_##name,
+static const struct fm_model_family *const families[] = {FM_FAMILY_ROWS(POINT)};
 #define FAMILIES (sizeof families / sizeof *families)
 
 const struct fm_model_family *fm_families_find(const char *name)

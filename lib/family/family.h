@@ -1,7 +1,8 @@
 /*
  * This room, lib/family: how config.json of a family of models spells its sizes, under which names
  * its tensors lie in each kind of directory, and which blocks (lib/block/block.h) it is made of.  A
- * family is one file in lib/family/models and one row in families.c, which says how to add one.
+ * family is one file in lib/family/models and one row of the list below; families.c says how to add
+ * one.
  *
  * In reading order beside these: parse.c (config.json to sizes), decoder.h (names that nearly all
  * families share) and weights.c (the tables), extra (tensors of no decoder layer).
@@ -54,10 +55,27 @@ struct fm_model_family {
     const struct fm_extra_form *extra; /* tensors of no decoder layer; NULL: it has none */
 };
 
-/* A family's file defines one; the list in lib/family/families.c names all. */
-extern const struct fm_model_family fm_mixtral, fm_qwen2_moe, fm_qwen3_moe, fm_olmoe, fm_phimoe,
-    fm_glm4_moe, fm_minimax_m2, fm_ernie4_5_moe, fm_deepseek_v2, fm_deepseek_v3, fm_glm4_moe_lite,
-    fm_gpt_oss, fm_qwen3_next, fm_qwen3_5_moe;
+/* The list: a row for each family, fm_NAME of its file.  Sentences list them in this order. */
+/* clang-format off */
+#define FM_FAMILY_ROWS(ROW) \
+    ROW(mixtral)            \
+    ROW(qwen2_moe)          \
+    ROW(qwen3_moe)          \
+    ROW(olmoe)              \
+    ROW(phimoe)             \
+    ROW(glm4_moe)           \
+    ROW(minimax_m2)         \
+    ROW(ernie4_5_moe)       \
+    ROW(deepseek_v2)        \
+    ROW(deepseek_v3)        \
+    ROW(glm4_moe_lite)      \
+    ROW(gpt_oss)            \
+    ROW(qwen3_next)         \
+    ROW(qwen3_5_moe)
+/* clang-format on */
+
+#define FM_FAMILY_DECLARE(name) extern const struct fm_model_family fm_##name;
+FM_FAMILY_ROWS(FM_FAMILY_DECLARE)
 
 /* By name or alias; NULL: there is none. */
 const struct fm_model_family *fm_families_find(const char *name);

@@ -52,7 +52,8 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
 }
 
 /* What is read beside plain numbers. */
-static const struct fm_storage *const storages[] = {&fm_fp8, &fm_mxfp4};
+#define POINT(name) &fm_##name,
+static const struct fm_storage *const storages[] = {FM_STORAGE_ROWS(POINT)};
 
 /* Do checkpoints of the family have the experts of a layer in one tensor? */
 static bool is_fused(const struct fm_model_family *family)
