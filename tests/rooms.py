@@ -83,14 +83,14 @@ lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/rival/contest.h lib/rival/methods.h lib/rival/spent.h
 lib/bench/kernelcase.h lib/bench/pytorch.h
 """.split(), "")
-PRIVATE |= dict.fromkeys(["lib/export/texts.h", "lib/export/tensorplan.h"], "lib/export/layouts")
-PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda"}
+PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
+            "lib/export/texts.h": "lib/export/layouts"}
 
 # Modules in several files: files that share one of these may include each other in a circle.
 MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
 formats/text/tokenindex.h lib/engine/sweeping.h lib/model/loading.h
-lib/pack/packing.h lib/verify/verifier.h
+lib/pack/packing.h lib/export/plan.h lib/verify/verifier.h
 lib/rival/contest.h
 """.split())
 

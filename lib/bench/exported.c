@@ -18,9 +18,8 @@
 #include "lib/base/mem.h"
 #include "lib/bench/bench.h"
 #include "lib/data/calib.h"
-#include "lib/export/exportplan.h"
+#include "lib/export/plan.h"
 #include "lib/export/layouts.h"
-#include "lib/export/planner.h"
 #include "lib/learn/quality.h"
 #include "lib/masks/decimal.h"
 

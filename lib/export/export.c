@@ -12,7 +12,7 @@
 #include "lib/base/units.h"
 #include "lib/export/card.h"
 #include "lib/export/exportwriter.h"
-#include "lib/export/planner.h"
+#include "lib/export/plan.h"
 #include "lib/export/trust.h"
 #include "lib/masks/choose.h"
 #include "lib/stage/stage.h"

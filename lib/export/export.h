@@ -12,13 +12,12 @@
  * An export by a budget, from options to files:
  *
  *   1. cmd/fm-pack.c reads the options and cmd/exporting.c has them done here, fm_export();
- *   2. planner.c refuses those that do not go together, by what the layout's file says of it;
+ *   2. plan.c refuses those that do not go together, by what the layout's file says of it;
  *   3. opened.c opens the family: the bundle, config.json, the masks, and where the weights lie;
- *   4. planner.c begins the plan: the members that a load cap keeps;
+ *   4. plan.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the one whose budget is nearest;
- *   6. planner.c plans it.  Its mask and the layout give widths; tensorplan.c, by the layout, makes
- *      tensors of experts and files of tensors, which exportplan.c keeps; texts.c and card.c write
- *      what the export says of itself;
+ *   6. plan.c plans it.  Its mask and the layout give widths, these tensors of experts, and the
+ *      layout cuts all tensors into files; texts.c and card.c write what the export says of itself;
  *   7. export.c counts what there will be, and what is free;
  *   8. exportwriter.c makes the directory: pieces of all files side by side, each filled by fill.c
  *      from ranges of the bundle.

@@ -5,7 +5,7 @@
 #ifndef FM_FILL_H
 #define FM_FILL_H
 
-#include "lib/export/exportplan.h"
+#include "lib/export/plan.h"
 
 /*
  * Bytes [from, from + size) of a tensor into dst; both ends are cuts.  The family is open with

@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
 #include "lib/block/storage.h"
-#include "lib/export/planner.h"
+#include "lib/export/plan.h"
 #include "lib/export/runtimes.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"

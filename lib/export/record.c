@@ -19,7 +19,7 @@
 #include "formats/json/jsonedit.h"
 #include "formats/tensor/hfcache.h"
 #include "lib/export/card.h"
-#include "lib/export/exportplan.h"
+#include "lib/export/plan.h"
 
 #define CARD_BYTES_MAX ((size_t)4 << 20)
 #define JSON_BYTES_MAX ((size_t)16 << 20)

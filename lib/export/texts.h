@@ -6,7 +6,7 @@
 
 #include "formats/file/text.h"
 #include "formats/json/jsonedit.h"
-#include "lib/export/exportplan.h"
+#include "lib/export/plan.h"
 
 /* Plan them as files: config.json, fm-export.json, README.md, the modelling file, the carried
  * files. */

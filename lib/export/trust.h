@@ -21,7 +21,7 @@
 #define FM_TRUST_H
 
 #include "formats/json/jsonedit.h"
-#include "lib/export/exportplan.h"
+#include "lib/export/plan.h"
 #include "lib/run/run.h"
 
 #define FM_CODE_NAMES_BYTES 640

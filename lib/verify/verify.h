@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/export/exportplan.h"
+#include "lib/export/plan.h"
 #include "lib/run/run.h"
 
 #define FM_VERIFY_SKIPS_MAX 8

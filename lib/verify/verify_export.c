@@ -1,6 +1,6 @@
 /*
  * An exported directory against its bundle, or the first members of it.  The export is planned
- * again from what the bundle says (lib/export/planner.h), so that names, sizes and texts are
+ * again from what the bundle says (lib/export/plan.h), so that names, sizes and texts are
  * known; the bytes of its weights are then compared with the golden segment checksums.
  */
 #include "lib/verify/verify_parts.h"

@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "lib/export/planner.h"
+#include "lib/export/plan.h"
 #include "lib/verify/verifier.h"
 
 /* A weight file of the directory. */

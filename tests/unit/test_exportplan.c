@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "lib/export/fill.h"
-#include "lib/export/planner.h"
+#include "lib/export/plan.h"
 #include "tests/unit/exports.h"
 
 static struct fm_opened opened;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "lib/export/runtimes.h"
-#include "lib/export/tensorplan.h"
+#include "lib/export/plan.h"
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
 

@@ -9,7 +9,7 @@
  */
 #include <inttypes.h>
 
-#include "lib/export/tensorplan.h"
+#include "lib/export/plan.h"
 #include "lib/export/texts.h"
 
 static void level_layers(struct fm_exportplan *p)

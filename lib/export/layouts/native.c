@@ -3,7 +3,7 @@
  * are copied as they are: layers-NNNNN.safetensors has a layer's experts as two flat tensors,
  * gate_up (2 sum k, H) and down (sum k, H), and rest.safetensors everything else.
  */
-#include "lib/export/tensorplan.h"
+#include "lib/export/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

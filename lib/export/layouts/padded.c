@@ -2,7 +2,7 @@
  * padded: stock names, stock config.json, stock shapes.  Channels that the mask removes are zeros,
  * so any program that runs the original runs it, and takes as much memory.
  */
-#include "lib/export/tensorplan.h"
+#include "lib/export/plan.h"
 #include "lib/export/texts.h"
 
 const struct fm_layout fm_layout_padded = {

@@ -6,7 +6,7 @@
  * number changes, too, and zeros fill the last of them.
  */
 #include "lib/export/runtimes.h"
-#include "lib/export/tensorplan.h"
+#include "lib/export/plan.h"
 #include "lib/export/texts.h"
 
 static void level_model(struct fm_exportplan *p)

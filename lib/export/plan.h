@@ -2,8 +2,17 @@
  * The plan of an export: which member of an open family, as wide as which channels, in which
  * tensors, from which bytes of the bundle, in which files of which size, with which texts.  The
  * writer of an export follows it, a list of exports counts it, and fm-verify plans an export again
- * to compare files with it.  lib/export/planner.h makes it; here is what it is, and what follows
- * from it.
+ * to compare files with it.
+ *
+ *     struct fm_exportplan p;
+ *     rc = fm_planner_begin(&p, &opened, &options, &err);
+ *     if (!rc)
+ *         rc = fm_planner_member(&p, index, &err);      as often as wanted
+ *     ...
+ *     fm_exportplan_release(&p);
+ *
+ * One plan is for one set of options.  Another member changes its widths and texts; tensors and
+ * weight files stay as long as they hold the same number of channels.
  */
 #ifndef FM_EXPORTPLAN_H
 #define FM_EXPORTPLAN_H
@@ -100,6 +109,26 @@ struct fm_exportplan {
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
 
+/* ---- making it ---- */
+
+/* FM_EUSAGE for options that do not go together. */
+int fm_planner_check(const struct fm_export_options *options, struct fm_err *err);
+
+/* True for a budget inside the load cap, or without one. */
+bool fm_planner_keeps(const struct fm_export_options *options, double budget);
+
+/* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
+ * equal. */
+#define FM_PLANNER_SLACK 1e-9
+
+/* Set first and last.  The options passed fm_planner_check; FM_EUSAGE where this family
+ * cannot follow them.  Release in every case. */
+int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
+                     const struct fm_export_options *options, struct fm_err *err);
+/* The widths of a member alone: for counting channels. */
+void fm_planner_widths(struct fm_exportplan *p, int index);
+/* Widths, tensors, files and texts of a member.  FM_ECONFIG where the layout cannot hold them. */
+int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err);
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 
 /* ---- what it says ---- */
@@ -135,7 +164,21 @@ int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **h
  * no plan has. */
 int fm_exportplan_unmeasured(char **text, size_t *size, struct fm_err *err);
 
-/* ---- for planners ---- */
+/* ---- for layouts: tensors and files that they have in common ---- */
+
+/* The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
+ * and gate_up_bias (2 sum k) where they have biases. */
+int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
+/* Two tensors with a dimension for the experts, as fused kernels have them: gate_up_proj
+ * (E, 2 k, H), gate rows first, and down_proj (E, H, k).  All experts of the layer are k wide. */
+int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
+/* The checkpoint's own tensors of every expert, or of all of the layer. */
+int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
+
+/* All tensors into files of at most --shard-size, as transformers names them, and their index. */
+int fm_tensorplan_shards(struct fm_exportplan *p, struct fm_err *err);
+
+/* ---- for layouts and texts: one more ---- */
 
 /* Add a tensor; `like` is copied, its name too.  Dtype, shape, fill and m are set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,

@@ -1,0 +1,703 @@
+/*
+ * The plan of an export, in the order of its making: options are checked, a member gives widths,
+ * widths give tensors and files, and all of them the texts.  What differs between layouts is in
+ * their descriptors; tensors and files that several of them have are here.  Names of tensors are
+ * those of the family's table, in the column that the layout says.
+ */
+#include "lib/export/plan.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/bundle/archive.h"
+#include "formats/json/jsonedit.h"
+#include "formats/tensor/hfcache.h"
+#include "formats/tensor/hftext.h"
+#include "formats/tensor/hfwriter.h"
+#include "lib/base/mem.h"
+#include "lib/export/texts.h"
+#include "lib/export/trust.h"
+#include "lib/model/checkpoint.h"
+
+/* ---- options ---- */
+
+int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
+{
+    if (o->by == FM_BY_FIT && o->layout->all_members)
+        return fm_fail(err, FM_EUSAGE,
+                       "--fit chooses a member, and layout %s holds all of them; use "
+                       "--budget R, the one to start with",
+                       o->layout->name);
+    if (o->load_cap && !o->layout->capped)
+        return fm_fail(err, FM_EUSAGE,
+                       "--load-cap is for layout %s; layout %s holds one member, no wider "
+                       "than it needs",
+                       fm_layouts_capped(), o->layout->name);
+    if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
+        return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
+                       o->load_low, o->load_high);
+    if (fm_trust_check(o, err))
+        return err->code;
+    if (o->keep_extra && !o->layout->extra) {
+        char able[64];
+        fm_layouts_extra(able, sizeof able);
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-extra: loaders of layout %s know no width of layers for multi-token "
+                       "prediction, which are as wide as in the original; use --layout %s",
+                       o->layout->name, able);
+    }
+    if (o->shard_bytes && !o->layout->sharded)
+        return fm_fail(err, FM_EUSAGE,
+                       "--shard-size: layout %s has a file for every layer, not shards",
+                       o->layout->name);
+    return FM_OK;
+}
+
+bool fm_planner_keeps(const struct fm_export_options *o, double budget)
+{
+    return !o->load_cap ||
+           (budget >= o->load_low - FM_PLANNER_SLACK && budget <= o->load_high + FM_PLANNER_SLACK);
+}
+
+/* ---- for these options ---- */
+
+/* First and last of the members inside a load cap. */
+static int keep_members(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_export_options *o = &p->options;
+    const struct fm_budget *b = p->from->budgets.budget;
+    int n = p->from->budgets.masks.count;
+    p->last = n - 1;
+    while (p->first < n && !fm_planner_keeps(o, b[p->first].budget))
+        p->first++;
+    while (p->last > p->first && !fm_planner_keeps(o, b[p->last].budget))
+        p->last--;
+    if (p->first < n)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "--load-cap %g:%g keeps none of the family's %d budgets, %.6f to %.6f",
+                   o->load_low, o->load_high, n, b[0].budget, b[n - 1].budget);
+}
+
+static int check_values(const struct fm_exportplan *p, struct fm_err *err)
+{
+    const char *given = p->options.base_model;
+    if (given && (!fm_hfcache_is_name(given) || strlen(given) >= sizeof p->from->name))
+        return fm_fail(err, FM_EUSAGE, "--base-model '%.64s' is not a name of the form org/name",
+                       given);
+    return fm_trust_check_keys(p, err);
+}
+
+static int check_pad(const struct fm_exportplan *p, struct fm_err *err)
+{
+    uint32_t pad = p->options.pad_multiple;
+    int I = p->from->config.I;
+    if (pad > (uint32_t)I)
+        return fm_fail(err, FM_EUSAGE,
+                       "--pad-multiple %u: experts here have %d channels; use 1 to %d", pad, I, I);
+    return FM_OK;
+}
+
+/* There is something to keep, and in a form that means something beside weights without scales. */
+static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
+{
+    if (!p->options.keep_extra)
+        return FM_OK;
+    if (p->from->extra.tensors == 0)
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-extra: %s has no layers for multi-token prediction; leave it out",
+                       p->from->bundle.file.path);
+    for (size_t i = 0; i < p->from->rests; i++) {
+        const struct fm_tensor *t = &p->from->rest[i].t;
+        if (p->from->rest[i].extra && fm_dtype_bits(t->dtype) <= 8)
+            return fm_fail(err, FM_ECONFIG,
+                           "--keep-extra: tensor '%s' is stored as %s, and exports have no scales "
+                           "for it; leave it out",
+                           t->name, fm_dtype_name(t->dtype));
+    }
+    return FM_OK;
+}
+
+int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
+                     const struct fm_export_options *options, struct fm_err *err)
+{
+    *p = (struct fm_exportplan){.from = from, .options = *options};
+    size_t n = fm_opened_experts(from);
+    p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
+    p->widths.stored = fm_alloc(n, sizeof *p->widths.stored, "widths", err);
+    p->planned_for = fm_alloc(n, sizeof *p->planned_for, "widths", err);
+    int rc = p->widths.kept && p->widths.stored && p->planned_for ? FM_OK : err->code;
+    if (!rc)
+        rc = check_values(p, err);
+    if (!rc)
+        rc = check_extra(p, err);
+    p->wrapped = !rc && options->keep_extra && options->layout->names == FM_NAMING_STOCK &&
+                 fm_hftext_wrapped(from->config_text, from->config_bytes);
+    if (!rc)
+        rc = keep_members(p, err);
+    return rc ? rc : check_pad(p, err);
+}
+
+/* ---- widths ---- */
+
+static uint64_t sum_of(const uint32_t *widths, size_t n)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += widths[i];
+    return sum;
+}
+
+/* Every expert as wide as in the widest of the members that are kept. */
+static void cover_members(struct fm_exportplan *p)
+{
+    size_t n = fm_opened_experts(p->from);
+    uint32_t *kept = p->widths.kept;
+    memset(kept, 0, n * sizeof *kept);
+    for (int b = p->first; b <= p->last; b++) {
+        const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, b);
+        for (size_t i = 0; i < n; i++)
+            kept[i] = mask[i] > kept[i] ? mask[i] : kept[i];
+    }
+}
+
+void fm_planner_widths(struct fm_exportplan *p, int index)
+{
+    const struct fm_layout *layout = p->options.layout;
+    size_t n = fm_opened_experts(p->from);
+    uint32_t *kept = p->widths.kept, I = (uint32_t)p->from->config.I;
+    p->index = index;
+    if (p->options.load_cap)
+        cover_members(p);
+    else
+        memcpy(kept, fm_masks_widths(&p->from->budgets.masks, index), n * sizeof *kept);
+    uint64_t before = sum_of(kept, n);
+    if (layout->level)
+        layout->level(p);
+    p->widths.by_layout = sum_of(kept, n) - before;
+    before = sum_of(kept, n);
+    for (size_t i = 0; i < n; i++)
+        kept[i] = fm_exportplan_round(p, kept[i]);
+    p->widths.by_pad = sum_of(kept, n) - before;
+    /* The full model is a member of every family. */
+    bool whole = layout->all_members && !p->options.load_cap;
+    for (size_t i = 0; i < n; i++) {
+        kept[i] = whole ? I : kept[i];
+        p->widths.stored[i] = fm_exportplan_full(p) ? I : kept[i];
+    }
+    p->widths.shared = fm_layouts_shared(layout, &p->from->config, p->widths.stored[0]);
+}
+
+/* ---- lists that grow ---- */
+
+/* Most parts that layouts have of all experts: what is not used of so much memory is not touched.
+ */
+static size_t most_parts(const struct fm_exportplan *p)
+{
+    return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
+}
+
+int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
+                             struct fm_err *err)
+{
+    size_t first = p->from->rests + most_parts(p);
+    int rc = FM_GROW(p->tensor, p->tensor_room, p->tensors ? p->tensors + 1 : first,
+                     "the tensors of an export", err);
+    char whole[FM_ST_NAME_BYTES_MAX + 1];
+    bool wrap = p->wrapped && !(like->from && like->from->extra);
+    if (!rc && wrap)
+        rc = fm_hftext_name(whole, like->t.name, err);
+    char *name = !rc ? fm_strdup(wrap ? whole : like->t.name, err) : NULL;
+    if (!name)
+        return err->code;
+    struct fm_planned_tensor *t = &p->tensor[p->tensors++];
+    *t = *like;
+    t->t.name = name;
+    t->block = p->blocks;
+    t->blocks = 0;
+    return FM_OK;
+}
+
+int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
+                            struct fm_err *err)
+{
+    struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
+    int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
+                     "the experts of an export", err);
+    if (rc)
+        return rc;
+    struct fm_planned_block *b = &p->block[p->blocks++];
+    *b = (struct fm_planned_block){.m = m, .e = e, .part = part};
+    if (t->blocks++)
+        b->at = b[-1].at + fm_exportplan_block_bytes(p, b - 1);
+    return FM_OK;
+}
+
+int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
+                           uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err)
+{
+    int rc = FM_GROW(p->file, p->file_room, p->files + 1, "the files of an export", err);
+    if (!rc && strlen(name) >= sizeof p->file->name)
+        rc = fm_fail(err, FM_ECONFIG, "file name '%s' is too long", name);
+    if (rc) {
+        free(header);
+        return rc;
+    }
+    struct fm_planned_file *f = &p->file[p->files++];
+    *f = (struct fm_planned_file){
+        .header = header, .header_bytes = header_bytes, .bytes = bytes, .weights = weights};
+    memcpy(f->name, name, strlen(name) + 1);
+    return FM_OK;
+}
+
+static int compare_with_name(const void *name, const void *tensor)
+{
+    return strcmp(name, ((const struct fm_planned_tensor *)tensor)->t.name);
+}
+
+void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file)
+{
+    struct fm_planned_tensor *found =
+        bsearch(placed->name, p->tensor, p->tensors, sizeof *p->tensor, compare_with_name);
+    assert(found);
+    found->t.offset = placed->offset;
+    found->t.size = placed->size;
+    found->file = file;
+}
+
+void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
+{
+    for (size_t i = files; i < p->files; i++)
+        free(p->file[i].header);
+    p->files = p->files < files ? p->files : files;
+    if (files > 0)
+        return;
+    for (size_t i = 0; i < p->tensors; i++)
+        free((char *)(uintptr_t)p->tensor[i].t.name);
+    p->tensors = p->blocks = p->weight_files = 0;
+}
+
+void fm_exportplan_release(struct fm_exportplan *p)
+{
+    fm_exportplan_forget(p, 0);
+    free(p->tensor);
+    free(p->block);
+    free(p->file);
+    free(p->widths.kept);
+    free(p->widths.stored);
+    free(p->planned_for);
+    free(p->family);
+    free(p->code.item);
+    *p = (struct fm_exportplan){0};
+}
+
+/* ---- tensors of the experts of a layer ---- */
+
+/* A tensor of some of the m-th layer's experts, under the name that the family's table gives its
+ * part, e where that has an expert's number. */
+static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
+                      const char *suffix, const struct fm_tensor *shape, struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
+    const struct fm_config *c = &p->from->config;
+    fm_checkpoint_name(name, c, p->options.layout->names, part, c->moe[m], e);
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    struct fm_planned_tensor t = {.t = *shape, .fill = FM_FILL_EXPERTS, .m = m};
+    t.t.name = whole;
+    t.t.dtype = p->from->dtype;
+    return fm_exportplan_add_tensor(p, &t, err);
+}
+
+/* One part of every expert, one after another. */
+static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, struct fm_err *err)
+{
+    int per = fm_expert_part_rows(p->from->config.expert, part);
+    uint64_t rows = fm_exportplan_channels(p, m) * (uint64_t)per;
+    const struct fm_tensor shape = {.dims = part == FM_PART_BIAS ? 1 : 2,
+                                    .shape = {rows, (uint64_t)p->from->config.H}};
+    int rc = add_tensor(p, m, 0, part, "", &shape, err);
+    for (int e = 0; e < p->from->config.E && !rc; e++)
+        rc = fm_exportplan_add_block(p, m, e, part, err);
+    return rc;
+}
+
+int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++)
+        rc = add_flat(p, m, fm_segments_part(i), err);
+    return rc;
+}
+
+int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
+{
+    uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
+    uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
+    if (p->from->config.expert->bias)
+        return fm_fail(err, FM_ECONFIG,
+                       "--for vllm: vLLM's fused kernels have no biases of experts of several "
+                       "widths, and %s has them; use --layout ragged, or layer without --for",
+                       p->from->config.family->name);
+    const struct fm_tensor gate_up = {.dims = 3, .shape = {E, 2 * k, H}};
+    const struct fm_tensor down = {.dims = 3, .shape = {E, H, k}};
+    int rc = add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err);
+    for (int e = 0; e < p->from->config.E && !rc; e++) {
+        rc = fm_exportplan_add_block(p, m, e, FM_PART_GATE, err);
+        if (!rc)
+            rc = fm_exportplan_add_block(p, m, e, FM_PART_UP, err);
+    }
+    if (!rc)
+        rc = add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err);
+    for (int e = 0; e < p->from->config.E && !rc; e++)
+        rc = fm_exportplan_add_block(p, m, e, FM_PART_DOWN, err);
+    return rc;
+}
+
+/* The shape of a row's tensor, experts k wide. */
+static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_weight *w,
+                                    uint64_t k)
+{
+    struct fm_tensor t = {0};
+    t.dims = fm_weights_shape(t.shape, c, w, -1, 0);
+    for (int d = 0; d < t.dims; d++) {
+        char letter = w->shape[d];
+        t.shape[d] = letter == 'I' ? k : letter == 'J' ? k * (uint64_t)c->expert->rows : t.shape[d];
+    }
+    return t;
+}
+
+/* The cuts of experts [first, first + n) in one tensor, as wide as files can hold. */
+static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
+                     struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    int cuts = fm_expert_cuts(cut, c->expert, w->part);
+    uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
+    const struct fm_tensor shape = stock_shape(c, w, k);
+    int rc = add_tensor(p, m, first, w->part, "", &shape, err);
+    for (int i = 0; i < n * cuts && !rc; i++)
+        rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, err);
+    return rc;
+}
+
+int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    int rc = FM_OK;
+    for (int e = 0; e < c->E; e++)
+        for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
+            if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
+                !fm_weights_exists(c, w, c->moe[m]))
+                continue;
+            if (fm_weights_per_expert(w, FM_NAMING_STOCK))
+                rc = add_stock(p, m, w, e, 1, err);
+            else if (e == 0)
+                rc = add_stock(p, m, w, 0, c->E, err);
+        }
+    return rc;
+}
+
+/* ---- files of at most --shard-size ---- */
+
+static int add_files(struct fm_exportplan *p, struct fm_hfwriter *w, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; i < w->files && !rc; i++) {
+        struct fm_hfwriter_file *f = &w->file[i];
+        for (size_t n = 0; n < f->count; n++)
+            fm_exportplan_place(p, &w->tensor[f->first + n], p->files);
+        char *header = f->header;
+        f->header = NULL;
+        rc = fm_exportplan_add_file(p, f->name, header, f->header_bytes, f->file_bytes, true, err);
+    }
+    if (!rc && w->index) {
+        char *index = w->index;
+        w->index = NULL;
+        rc = fm_exportplan_add_file(p, FM_HFWRITER_INDEX, index, w->index_bytes, w->index_bytes,
+                                    false, err);
+    }
+    return rc;
+}
+
+int fm_tensorplan_shards(struct fm_exportplan *p, struct fm_err *err)
+{
+    uint64_t shard_bytes = p->options.shard_bytes;
+    struct fm_hfwriter w = {0};
+    struct fm_tensor *tensor = fm_alloc(p->tensors, sizeof *tensor, "the plan of an export", err);
+    if (!tensor)
+        return err->code;
+    for (size_t i = 0; i < p->tensors; i++)
+        tensor[i] = p->tensor[i].t;
+    int rc = fm_hfwriter_plan(&w, tensor, p->tensors,
+                              shard_bytes ? shard_bytes : FM_EXPORT_SHARD_BYTES, err);
+    if (!rc)
+        rc = add_files(p, &w, err);
+    fm_hfwriter_release(&w);
+    free(tensor);
+    return rc;
+}
+
+/* ---- all tensors and files, and the texts ---- */
+
+/* The shared expert's tensors may be planned wider than they are.  Whoever made the bundle said
+ * which shape they have. */
+static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                        struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    int l, e, by = p->widths.shared - c->shared;
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->from->t.name, &l, &e);
+    if (by == 0 || !w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE ||
+        w->part > FM_PART_MLP_DOWN)
+        return FM_OK;
+    int rc = fm_weights_check(c, w, &t->from->t, l, 0, err);
+    if (rc)
+        return fm_within(err, "%s", p->from->bundle.file.path);
+    t->fill = FM_FILL_WIDENED;
+    t->t.shape[w->part == FM_PART_MLP_DOWN] += (uint64_t)by;
+    return FM_OK;
+}
+
+/* Tensors that are no expert's, under the names of the layout. */
+static int add_rest(struct fm_exportplan *p, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; i < p->from->rests && !rc; i++) {
+        const struct fm_opened_tensor *from = &p->from->rest[i];
+        char name[FM_ST_NAME_BYTES_MAX + 1];
+        if (from->extra && !p->options.keep_extra)
+            continue;
+        fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
+        struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
+        like.t.name = name;
+        rc = widen_shared(&like, p, err);
+        if (!rc)
+            rc = fm_exportplan_add_tensor(p, &like, err);
+    }
+    return rc;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_planned_tensor *)a)->t.name,
+                  ((const struct fm_planned_tensor *)b)->t.name);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct fm_planned_tensor *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->t.offset != y->t.offset)
+        return x->t.offset < y->t.offset ? -1 : 1;
+    return strcmp(x->t.name, y->t.name);
+}
+
+/* In the order of the files; files know their tensors, blocks know theirs. */
+static void sort_tensors(struct fm_exportplan *p)
+{
+    qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_places);
+    for (size_t i = 0; i < p->tensors; i++) {
+        const struct fm_planned_tensor *t = &p->tensor[i];
+        struct fm_planned_file *f = &p->file[t->file];
+        f->tensor = f->tensors++ ? f->tensor : i;
+        for (size_t b = t->block; b < t->block + t->blocks; b++)
+            p->block[b].tensor = i;
+    }
+}
+
+static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    int rc = add_rest(p, err);
+    for (int m = 0; m < p->from->config.M && !rc; m++)
+        rc = layout->experts(p, m, err);
+    if (rc)
+        return rc;
+    qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_names);
+    rc = layout->files(p, err);
+    if (rc)
+        return rc;
+    sort_tensors(p);
+    p->weight_files = p->files;
+    memcpy(p->planned_for, p->widths.stored, fm_opened_experts(p->from) * sizeof *p->planned_for);
+    return FM_OK;
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sorts the names.  Two of one name come from a bundle that was made to have them. */
+static int refuse_twins(const struct fm_exportplan *p, const char *what, const char **name,
+                        size_t n, struct fm_err *err)
+{
+    qsort(name, n, sizeof *name, compare_strings);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(name[i - 1], name[i]) == 0)
+            return fm_fail(err, FM_EFORMAT, "%s: the export would have two %s named '%s'",
+                           p->from->bundle.file.path, what, name[i]);
+    return FM_OK;
+}
+
+/* Before anything is written: no two files of one name, no two tensors. */
+static int check_names(const struct fm_exportplan *p, struct fm_err *err)
+{
+    size_t most = p->files > p->tensors ? p->files : p->tensors;
+    const char **name = fm_alloc(most, sizeof *name, "the names of an export", err);
+    if (!name)
+        return err->code;
+    for (size_t i = 0; i < p->files; i++)
+        name[i] = p->file[i].name;
+    int rc = refuse_twins(p, "files", name, p->files, err);
+    for (size_t i = 0; i < p->tensors; i++)
+        name[i] = p->tensor[i].t.name;
+    if (!rc)
+        rc = refuse_twins(p, "tensors", name, p->tensors, err);
+    free(name);
+    return rc;
+}
+
+/* Of experts without channels no number is as wide as the shared one. */
+static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_layout *layout = p->options.layout;
+    if (!layout->one_width || !c->family->shared_key || c->shared == 0 || p->widths.stored[0] > 0)
+        return FM_OK;
+    return fm_fail(
+        err, FM_ECONFIG,
+        "layout %s: experts without channels, and config.json counts the shared expert's "
+        "%d in them (%s); use a smaller budget or another layout",
+        layout->name, c->shared, c->family->shared_key);
+}
+
+int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
+{
+    fm_planner_widths(p, index);
+    int rc = check_shared(p, err);
+    if (rc)
+        return rc;
+    bool fits =
+        p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
+                                      fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
+    fm_exportplan_forget(p, fits ? p->weight_files : 0);
+    if (!fits)
+        rc = plan_weights(p, err);
+    if (!rc)
+        rc = fm_texts_plan(p, err);
+    return rc ? rc : check_names(p, err);
+}
+
+/* ---- bytes ---- */
+
+uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->files; i++)
+        bytes += p->file[i].weights ? p->file[i].bytes : 0;
+    return bytes;
+}
+
+uint64_t fm_exportplan_bytes(const struct fm_exportplan *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->files; i++)
+        bytes += p->file[i].bytes;
+    return bytes;
+}
+
+uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p)
+{
+    uint64_t bytes = FM_ARCHIVE_END_BYTES;
+    for (size_t i = 0; i < p->files; i++)
+        bytes += fm_archive_header_bytes(p->file[i].bytes) + fm_archive_padded(p->file[i].bytes);
+    return bytes;
+}
+
+uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return fm_exportplan_stored(p, b) * fm_opened_channel_bytes(p->from, b->part);
+}
+
+int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
+                         struct fm_err *err)
+{
+    const struct fm_planned_file *f = &p->file[i];
+    void *data = NULL;
+    size_t size = 0;
+    int rc = f->header ? FM_OK : fm_bundle_read(&p->from->bundle, f->carried, &data, &size, err);
+    *owned = data;
+    *header = f->header ? f->header : data;
+    return rc;
+}
+
+/* ---- channels ---- */
+
+static size_t expert_of(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return (size_t)b->m * (size_t)p->from->config.E + (size_t)b->e;
+}
+
+uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return p->widths.kept[expert_of(p, b)];
+}
+
+uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return p->widths.stored[expert_of(p, b)];
+}
+
+uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m)
+{
+    uint64_t sum = 0;
+    for (int e = 0; e < p->from->config.E; e++)
+        sum += p->widths.stored[(size_t)m * (size_t)p->from->config.E + (size_t)e];
+    return sum;
+}
+
+uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
+{
+    uint64_t sum = 0;
+    for (int m = 0; m < p->from->config.M; m++)
+        sum += fm_exportplan_channels(p, m);
+    return sum;
+}
+
+uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
+{
+    uint64_t freed = fm_masks_channels(&p->from->budgets.masks);
+    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+        freed -= p->widths.kept[i];
+    return freed;
+}
+
+bool fm_exportplan_full(const struct fm_exportplan *p)
+{
+    const struct fm_layout *layout = p->options.layout;
+    return layout->full || (layout->all_members && !p->options.load_cap);
+}
+
+uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
+{
+    uint32_t pad = p->options.pad_multiple, training = p->from->budgets.actions.multiple;
+    uint32_t needed = fm_actions_both(training, p->options.layout->multiple);
+    return pad <= 1 ? width
+                    : fm_actions_round(width, fm_actions_both(pad, needed), p->from->config.I);
+}
+
+int fm_exportplan_unmeasured(char **text, size_t *size, struct fm_err *err)
+{
+    const struct fm_jsonedit away = {FM_EXPORT_MEASURED, NULL};
+    return fm_jsonedit_set(text, size, &away, 1, err);
+}
+
+const char *fm_exportplan_base_model(const struct fm_exportplan *p)
+{
+    return p->options.base_model ? p->options.base_model : p->from->name;
+}
