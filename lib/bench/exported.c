@@ -134,7 +134,7 @@ static int nearest(const struct family *f, double budget)
 {
     int best = 0;
     for (int i = 1; i < f->count; i++)
-        if (fabs(f->budget[i] - budget) < fabs(f->budget[best] - budget) - FM_PLANNER_SLACK)
+        if (fabs(f->budget[i] - budget) < fabs(f->budget[best] - budget) - FM_EXPORTPLAN_SLACK)
             best = i;
     return best;
 }

@@ -13,6 +13,7 @@
 #include "lib/export/card.h"
 #include "lib/export/exportwriter.h"
 #include "lib/export/plan.h"
+#include "lib/export/record.h"
 #include "lib/export/trust.h"
 #include "lib/masks/choose.h"
 #include "lib/stage/stage.h"
@@ -26,7 +27,7 @@ static int choose_budget(const struct fm_exportplan *p, const struct fm_run_opti
     const struct fm_masks_wish wish = {.budget = p->options.budget,
                                        .step = fm_stage_budget_step(&p->from->bundle),
                                        .exact = p->options.exact};
-    if (!fm_planner_keeps(&p->options, wish.budget))
+    if (!fm_exportplan_keeps(&p->options, wish.budget))
         return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", wish.budget,
                        p->options.load_low, p->options.load_high);
     int rc = fm_masks_choose(index, masks, p->first, p->last, &wish, err);
@@ -49,7 +50,7 @@ static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run,
 {
     uint64_t least = UINT64_MAX;
     for (*index = 0; *index < p->from->budgets.masks.count; ++*index) {
-        int rc = fm_planner_member(p, *index, err);
+        int rc = fm_exportplan_member(p, *index, err);
         if (rc)
             return rc;
         uint64_t bytes = bytes_out(p, run);
@@ -126,7 +127,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     const struct fm_layout *layout = p->options.layout;
     int index = 0, rc = choose(p, run, &index, err);
     if (!rc)
-        rc = fm_planner_member(p, index, err);
+        rc = fm_exportplan_member(p, index, err);
     if (rc)
         return rc;
     *r = (struct fm_export_report){.layout = layout,
@@ -168,7 +169,7 @@ static int compare_text(bool *same, const struct fm_exportplan *p, size_t i, con
     int rc = fm_exportplan_header(p, i, &want, &owned, err);
     *same = *same && !rc && !fm_file_slurp_in(directory, f->name, most, &text, &size, &none);
     if (*same && strcmp(f->name, FM_EXPORT_JSON) == 0)
-        *same = !fm_exportplan_unmeasured(&text, &size, &none);
+        *same = !fm_record_unmeasured(&text, &size, &none);
     if (*same)
         *same = strcmp(f->name, FM_EXPORT_CARD) == 0
                     ? same_card(text, want)
@@ -197,12 +198,12 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
 {
     struct fm_opened opened = {0};
     struct fm_exportplan p = {0};
-    int rc = fm_planner_check(options, err);
+    int rc = fm_exportplan_check(options, err);
     if (!rc)
         rc = fm_opened_open(&opened, run->inputs.stream ? run->inputs.stream : "-",
                             FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);
     if (!rc)
-        rc = fm_planner_begin(&p, &opened, options, err);
+        rc = fm_exportplan_begin(&p, &opened, options, err);
     if (!rc)
         rc = plan(&p, run, report, err);
     if (!rc && same)

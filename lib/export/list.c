@@ -84,13 +84,13 @@ static uint32_t divisor_of(uint32_t a, uint32_t b)
 static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index, bool packed,
                      struct fm_err *err)
 {
-    fm_planner_widths(p, index);
+    fm_exportplan_widths(p, index);
     f->tensors = tensor_bytes(p);
     f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored);
     f->divisor = 0;
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         f->divisor = divisor_of(f->divisor, p->widths.stored[i]);
-    int rc = packed ? fm_planner_member(p, index, err) : FM_OK;
+    int rc = packed ? fm_exportplan_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
         *err = (struct fm_err){0};
@@ -111,7 +111,7 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
         if (i == 0 || kind->capped) {
             o.load_low = opened->budgets.budget[i].budget;
             fm_exportplan_release(&p);
-            rc = fm_planner_begin(&p, opened, &o, err);
+            rc = fm_exportplan_begin(&p, opened, &o, err);
         }
         if (!rc)
             rc = fill_cell(&list->row[i].form[form], &p, i, list->packed, err);

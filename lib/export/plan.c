@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "formats/bundle/archive.h"
-#include "formats/json/jsonedit.h"
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
@@ -23,7 +22,7 @@
 
 /* ---- options ---- */
 
-int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
+int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
 {
     if (o->by == FM_BY_FIT && o->layout->all_members)
         return fm_fail(err, FM_EUSAGE,
@@ -55,10 +54,10 @@ int fm_planner_check(const struct fm_export_options *o, struct fm_err *err)
     return FM_OK;
 }
 
-bool fm_planner_keeps(const struct fm_export_options *o, double budget)
+bool fm_exportplan_keeps(const struct fm_export_options *o, double budget)
 {
-    return !o->load_cap ||
-           (budget >= o->load_low - FM_PLANNER_SLACK && budget <= o->load_high + FM_PLANNER_SLACK);
+    return !o->load_cap || (budget >= o->load_low - FM_EXPORTPLAN_SLACK &&
+                            budget <= o->load_high + FM_EXPORTPLAN_SLACK);
 }
 
 /* ---- for these options ---- */
@@ -70,9 +69,9 @@ static int keep_members(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_budget *b = p->from->budgets.budget;
     int n = p->from->budgets.masks.count;
     p->last = n - 1;
-    while (p->first < n && !fm_planner_keeps(o, b[p->first].budget))
+    while (p->first < n && !fm_exportplan_keeps(o, b[p->first].budget))
         p->first++;
-    while (p->last > p->first && !fm_planner_keeps(o, b[p->last].budget))
+    while (p->last > p->first && !fm_exportplan_keeps(o, b[p->last].budget))
         p->last--;
     if (p->first < n)
         return FM_OK;
@@ -120,8 +119,8 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
-                     const struct fm_export_options *options, struct fm_err *err)
+int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
+                        const struct fm_export_options *options, struct fm_err *err)
 {
     *p = (struct fm_exportplan){.from = from, .options = *options};
     size_t n = fm_opened_experts(from);
@@ -163,7 +162,7 @@ static void cover_members(struct fm_exportplan *p)
     }
 }
 
-void fm_planner_widths(struct fm_exportplan *p, int index)
+void fm_exportplan_widths(struct fm_exportplan *p, int index)
 {
     const struct fm_layout *layout = p->options.layout;
     size_t n = fm_opened_experts(p->from);
@@ -267,7 +266,9 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
     found->file = file;
 }
 
-void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
+/* Keep the first `files` files, which are all weight files or none; without these no tensors
+ * either. */
+static void forget(struct fm_exportplan *p, size_t files)
 {
     for (size_t i = files; i < p->files; i++)
         free(p->file[i].header);
@@ -281,7 +282,7 @@ void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
 
 void fm_exportplan_release(struct fm_exportplan *p)
 {
-    fm_exportplan_forget(p, 0);
+    forget(p, 0);
     free(p->tensor);
     free(p->block);
     free(p->file);
@@ -323,7 +324,7 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
     return rc;
 }
 
-int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
+int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = FM_OK;
     for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++)
@@ -331,7 +332,7 @@ int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
     return rc;
 }
 
-int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
+int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
@@ -383,7 +384,7 @@ static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     return rc;
 }
 
-int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
+int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     int rc = FM_OK;
@@ -422,7 +423,7 @@ static int add_files(struct fm_exportplan *p, struct fm_hfwriter *w, struct fm_e
     return rc;
 }
 
-int fm_tensorplan_shards(struct fm_exportplan *p, struct fm_err *err)
+int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err)
 {
     uint64_t shard_bytes = p->options.shard_bytes;
     struct fm_hfwriter w = {0};
@@ -576,16 +577,16 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
         layout->name, c->shared, c->family->shared_key);
 }
 
-int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err)
+int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
-    fm_planner_widths(p, index);
+    fm_exportplan_widths(p, index);
     int rc = check_shared(p, err);
     if (rc)
         return rc;
     bool fits =
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
                                       fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
-    fm_exportplan_forget(p, fits ? p->weight_files : 0);
+    forget(p, fits ? p->weight_files : 0);
     if (!fits)
         rc = plan_weights(p, err);
     if (!rc)
@@ -689,12 +690,6 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
     uint32_t needed = fm_actions_both(training, p->options.layout->multiple);
     return pad <= 1 ? width
                     : fm_actions_round(width, fm_actions_both(pad, needed), p->from->config.I);
-}
-
-int fm_exportplan_unmeasured(char **text, size_t *size, struct fm_err *err)
-{
-    const struct fm_jsonedit away = {FM_EXPORT_MEASURED, NULL};
-    return fm_jsonedit_set(text, size, &away, 1, err);
 }
 
 const char *fm_exportplan_base_model(const struct fm_exportplan *p)

@@ -5,9 +5,9 @@
  * to compare files with it.
  *
  *     struct fm_exportplan p;
- *     rc = fm_planner_begin(&p, &opened, &options, &err);
+ *     rc = fm_exportplan_begin(&p, &opened, &options, &err);
  *     if (!rc)
- *         rc = fm_planner_member(&p, index, &err);      as often as wanted
+ *         rc = fm_exportplan_member(&p, index, &err);      as often as wanted
  *     ...
  *     fm_exportplan_release(&p);
  *
@@ -112,23 +112,23 @@ struct fm_exportplan {
 /* ---- making it ---- */
 
 /* FM_EUSAGE for options that do not go together. */
-int fm_planner_check(const struct fm_export_options *options, struct fm_err *err);
+int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
 /* True for a budget inside the load cap, or without one. */
-bool fm_planner_keeps(const struct fm_export_options *options, double budget);
+bool fm_exportplan_keeps(const struct fm_export_options *options, double budget);
 
 /* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
  * equal. */
-#define FM_PLANNER_SLACK 1e-9
+#define FM_EXPORTPLAN_SLACK 1e-9
 
-/* Set first and last.  The options passed fm_planner_check; FM_EUSAGE where this family
+/* Set first and last.  The options passed fm_exportplan_check; FM_EUSAGE where this family
  * cannot follow them.  Release in every case. */
-int fm_planner_begin(struct fm_exportplan *p, const struct fm_opened *from,
-                     const struct fm_export_options *options, struct fm_err *err);
+int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
+                        const struct fm_export_options *options, struct fm_err *err);
 /* The widths of a member alone: for counting channels. */
-void fm_planner_widths(struct fm_exportplan *p, int index);
+void fm_exportplan_widths(struct fm_exportplan *p, int index);
 /* Widths, tensors, files and texts of a member.  FM_ECONFIG where the layout cannot hold them. */
-int fm_planner_member(struct fm_exportplan *p, int index, struct fm_err *err);
+int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err);
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 
 /* ---- what it says ---- */
@@ -160,23 +160,19 @@ const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
                          struct fm_err *err);
 
-/* The text of an fm-export.json, malloced, without the figures that fm-bench --record adds, which
- * no plan has. */
-int fm_exportplan_unmeasured(char **text, size_t *size, struct fm_err *err);
-
 /* ---- for layouts: tensors and files that they have in common ---- */
 
 /* The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
  * and gate_up_bias (2 sum k) where they have biases. */
-int fm_tensorplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
+int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
 /* Two tensors with a dimension for the experts, as fused kernels have them: gate_up_proj
  * (E, 2 k, H), gate rows first, and down_proj (E, H, k).  All experts of the layer are k wide. */
-int fm_tensorplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
+int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
 /* The checkpoint's own tensors of every expert, or of all of the layer. */
-int fm_tensorplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
+int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
 
 /* All tensors into files of at most --shard-size, as transformers names them, and their index. */
-int fm_tensorplan_shards(struct fm_exportplan *p, struct fm_err *err);
+int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- for layouts and texts: one more ---- */
 
@@ -192,13 +188,7 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
 /* The tensor of that name is in file `file` at `offset`; tensors are in order of name. */
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
-/* Keep the first `files` files, which are all weight files or none; without these no tensors
- * either. */
-void fm_exportplan_forget(struct fm_exportplan *p, size_t files);
-
 #define FM_EXPORT_JSON FM_OUTDIR_MARK
-#define FM_EXPORT_MEASURED "measured" /* its key for figures that fm-bench adds */
-#define FM_EXPORT_MEASURED_MAX ((size_t)1 << 20)
 #define FM_EXPORT_CARD "README.md"
 #define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* that its owner may add to it */
 #define FM_EXPORT_MODELING "modeling_fm.py"

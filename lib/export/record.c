@@ -215,6 +215,12 @@ static void say_json(struct fm_text *t, const struct fm_record *r)
     fm_text_printf(t, "}");
 }
 
+int fm_record_unmeasured(char **text, size_t *size, struct fm_err *err)
+{
+    const struct fm_jsonedit away = {FM_EXPORT_MEASURED, NULL};
+    return fm_jsonedit_set(text, size, &away, 1, err);
+}
+
 static int record_json(const char *directory, const struct fm_record *r, struct fm_err *err)
 {
     struct fm_text t = {0};
@@ -226,7 +232,7 @@ static int record_json(const char *directory, const struct fm_record *r, struct 
     if (!rc && t.failed)
         rc = fm_fail(err, FM_ENOMEM, "no memory for the figures");
     if (!rc)
-        rc = fm_exportplan_unmeasured(&json, &size, err);
+        rc = fm_record_unmeasured(&json, &size, err);
     if (!rc)
         rc = fm_jsonedit_set(&json, &size, &edit, 1, err);
     path = !rc ? fm_file_join(directory, FM_EXPORT_JSON, err) : NULL;

@@ -7,10 +7,14 @@
 #define FM_RECORD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "formats/file/digest.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
+
+#define FM_EXPORT_MEASURED "measured" /* the key of fm-export.json */
+#define FM_EXPORT_MEASURED_MAX ((size_t)1 << 20)
 
 /* One member of the family: the directory itself, or one of a directory that has all. */
 struct fm_record_member {
@@ -37,6 +41,9 @@ struct fm_record {
  * directory without a card gets none. */
 int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err);
+
+/* The text of an fm-export.json, malloced, without what was measured. */
+int fm_record_unmeasured(char **text, size_t *size, struct fm_err *err);
 
 /*
  * Of what the hub calls a benchmark: a data set whose eval.yaml lists tasks, and whose leaderboard

@@ -16,6 +16,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/export/card.h"
+#include "lib/export/record.h"
 #include "lib/stage/stage.h"
 
 #define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
@@ -69,7 +70,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->shard_bytes = (uint64_t)shard;
     if (!rc && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
         rc = fm_layouts_vllm(&o->layout, err);
-    return rc ? rc : fm_planner_check(o, err);
+    return rc ? rc : fm_exportplan_check(o, err);
 }
 
 /* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
@@ -113,14 +114,14 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     if (!rc)
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
     if (!rc)
-        rc = fm_planner_begin(&j->plan, &j->opened, &j->options, err);
+        rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
     if (rc)
         return blame_file(rc, err);
     if (index < j->plan.first || index > j->plan.last)
         return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
                        j->v->options->target, FM_EXPORT_JSON, (long long)index, bundle,
                        j->plan.first, j->plan.last);
-    return fm_planner_member(&j->plan, (int)index, err);
+    return fm_exportplan_member(&j->plan, (int)index, err);
 }
 
 /* ---- files ---- */
@@ -199,7 +200,7 @@ static bool leave_figures(struct fm_verify_job *j, size_t i, char **text, size_t
 {
     struct fm_err wrong = {0};
     size_t before = *size;
-    if (fm_exportplan_unmeasured(text, size, &wrong)) {
+    if (fm_record_unmeasured(text, size, &wrong)) {
         fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
         return false;
     }

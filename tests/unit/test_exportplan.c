@@ -31,8 +31,8 @@ static struct fm_exportplan plan_of(int i, int index)
 {
     struct fm_exportplan p;
     struct fm_export_options o = form(i);
-    GIVEN_TRY(fm_planner_begin(&p, &opened, &o, &given_err));
-    GIVEN_TRY(fm_planner_member(&p, index, &given_err));
+    GIVEN_TRY(fm_exportplan_begin(&p, &opened, &o, &given_err));
+    GIVEN_TRY(fm_exportplan_member(&p, index, &given_err));
     return p;
 }
 
@@ -111,7 +111,7 @@ static void members_planned_one_after_another_are_as_if_planned_alone(void **unu
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan p = plan_of(i, 4);
         for (size_t n = 0; n < sizeof order / sizeof *order; n++) {
-            GIVEN_TRY(fm_planner_member(&p, order[n], &given_err));
+            GIVEN_TRY(fm_exportplan_member(&p, order[n], &given_err));
             struct fm_exportplan alone = plan_of(i, order[n]);
             expect_same(&p, &alone);
             fm_exportplan_release(&alone);
@@ -157,8 +157,8 @@ static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan whole = plan_of(i, 5), p;
         struct fm_export_options o = form(i);
-        GIVEN_TRY(fm_planner_begin(&p, &header, &o, &given_err));
-        GIVEN_TRY(fm_planner_member(&p, 5, &given_err));
+        GIVEN_TRY(fm_exportplan_begin(&p, &header, &o, &given_err));
+        GIVEN_TRY(fm_exportplan_member(&p, 5, &given_err));
         expect_same(&p, &whole);
         for (size_t t = 0; t < p.tensors; t++)
             if (p.tensor[t].from)

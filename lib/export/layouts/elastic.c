@@ -55,7 +55,7 @@ static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = check_index(p, err);
     if (!rc)
-        rc = fm_tensorplan_flat(p, m, err);
+        rc = fm_exportplan_flat(p, m, err);
     return rc ? rc : add_index(p, m, err);
 }
 
@@ -132,7 +132,7 @@ const struct fm_layout fm_layout_elastic = {
     .names = FM_NAMING_RAGGED,
     .experts = plan_experts,
     .sharded = true,
-    .files = fm_tensorplan_shards,
+    .files = fm_exportplan_shards,
     .code = true,
     .config = set_config,
     .about = "Layout `elastic`: the whole family in one directory.  The weights are ranked and at\n"

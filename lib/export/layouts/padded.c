@@ -10,10 +10,10 @@ const struct fm_layout fm_layout_padded = {
     .full = true,
     .multiple = 1,
     .names = FM_NAMING_STOCK,
-    .experts = fm_tensorplan_stock,
+    .experts = fm_exportplan_stock,
     .sharded = true,
     .extra = true,
-    .files = fm_tensorplan_shards,
+    .files = fm_exportplan_shards,
     .config = fm_texts_stock,
     .about =
         "Layout `padded`: stock names and shapes; channels that were removed are zeros, so the\n"

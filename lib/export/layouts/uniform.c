@@ -47,9 +47,9 @@ const struct fm_layout fm_layout_uniform = {
     .level = level_model,
     .leveled = "one width for all",
     .names = FM_NAMING_STOCK,
-    .experts = fm_tensorplan_stock,
+    .experts = fm_exportplan_stock,
     .sharded = true,
-    .files = fm_tensorplan_shards,
+    .files = fm_exportplan_shards,
     .config = set_config,
     .about = "Layout `uniform`: stock names, every expert equally wide; any program that runs the\n"
              "original architecture loads it.",
