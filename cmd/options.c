@@ -17,6 +17,7 @@
 #include "cmd/value.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
+#include "lib/run/replaced.h"
 #include "lib/stage/current.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
@@ -508,8 +509,10 @@ static void collect(struct fm_cli *cli, const struct table *t)
 {
     static char what[OPTIONS_MAX][32]; /* "--report" */
     struct fm_guard *g = &cli->guard;
-    *g = (struct fm_guard){
-        .tool = cli->tool, .force = cli->force, .replaces = cli->run.outputs.force};
+    *g = (struct fm_guard){.tool = cli->tool,
+                           .force = cli->force,
+                           .replaces = cli->run.outputs.force,
+                           .directory = fm_replaced_check};
     for (int i = 0; i < t->rows; i++) {
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);

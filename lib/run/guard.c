@@ -18,7 +18,6 @@
 #include "formats/file/file.h"
 #include "formats/file/lock.h"
 #include "formats/text/tokens.h"
-#include "lib/run/replaced.h"
 #include "lib/run/run.h"
 
 #define OWN_BYTES_MAX ((size_t)64 << 20) /* of a report or plot; ours have kilobytes */
@@ -246,16 +245,6 @@ static int check_twins(const struct fm_guard *g, int write, const struct spot *s
     return FM_OK;
 }
 
-static int check_directory(const char *path, bool force, struct fm_err *err)
-{
-    struct fm_replaced old = {0};
-    int rc = force ? fm_replaced_open(&old, path, err) : FM_OK;
-    if (!rc)
-        rc = fm_outdir_check(path, force ? &old.listed : NULL, err);
-    fm_replaced_close(&old);
-    return rc;
-}
-
 /* What is in the way. */
 static int check_target(const struct fm_guard *g, const struct fm_guard_write *w,
                         struct fm_err *err)
@@ -269,7 +258,7 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
         S_ISDIR(st.st_mode))
         return FM_OK;
     if (w->kind == FM_GUARD_DIRECTORY)
-        return check_directory(w->path, g->force || g->replaces, err);
+        return g->directory(w->path, g->force || g->replaces, err);
     if (w->kind == FM_GUARD_LOCK)
         return FM_OK; /* formats/file/lock.h looks at it */
     if (w->kind == FM_GUARD_STATE && strcmp(w->path, "-") == 0)

@@ -27,9 +27,12 @@
 /* The text (NUL-terminated) is what `tool` ("fm-rank") writes for this purpose. */
 typedef bool fm_guard_own(const char *text, size_t size, const char *tool);
 
+/* FM_ECREATE where something is in the way of a directory that is to be made. */
+typedef int fm_guard_directory(const char *path, bool force, struct fm_err *err);
+
 enum fm_guard_kind {
     FM_GUARD_RESULT,    /* a file; "-" is standard output, as in the next two */
-    FM_GUARD_DIRECTORY, /* an export */
+    FM_GUARD_DIRECTORY, /* an export, by the rule of `directory` */
     FM_GUARD_SIDE,      /* a report or plot; its own earlier one is replaced */
     FM_GUARD_STATE,     /* a state file, by lib/run/journal.h's own rule, and its lock beside it */
     FM_GUARD_LOCK
@@ -46,11 +49,12 @@ struct fm_guard_write {
     fm_guard_own *own;
 };
 
-/* Zeroed but for tool, force and replaces, then filled by the two verbs below. */
+/* Zeroed but for tool, force, replaces and directory, then filled by the two verbs below. */
 struct fm_guard {
     const char *tool;
     bool force;
     bool replaces; /* as with force, but the result alone */
+    fm_guard_directory *directory;
     struct fm_guard_read read[FM_GUARD_READS_MAX];
     int reads;
     struct fm_guard_write write[FM_GUARD_WRITES_MAX];

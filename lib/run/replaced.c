@@ -55,3 +55,13 @@ void fm_replaced_close(struct fm_replaced *r)
     cJSON_Delete(r->json);
     *r = (struct fm_replaced){0};
 }
+
+int fm_replaced_check(const char *path, bool force, struct fm_err *err)
+{
+    struct fm_replaced old = {0};
+    int rc = force ? fm_replaced_open(&old, path, err) : FM_OK;
+    if (!rc)
+        rc = fm_outdir_check(path, force ? &old.listed : NULL, err);
+    fm_replaced_close(&old);
+    return rc;
+}

@@ -19,4 +19,8 @@ struct fm_replaced {
 int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err);
 void fm_replaced_close(struct fm_replaced *r); /* zeroed struct is fine */
 
+/* What is in the way of an export into `path`, before anything is made: a directory without
+ * `force`, and with it what is not an export's.  FM_ECREATE, FM_ENOMEM, FM_EIO. */
+int fm_replaced_check(const char *path, bool force, struct fm_err *err);
+
 #endif
