@@ -17,7 +17,7 @@
 #include "cmd/value.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/run/replaced.h"
+#include "lib/export/replaced.h"
 #include "lib/stage/current.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX

@@ -13,8 +13,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
+#include "lib/export/replaced.h"
 #include "lib/run/parallel.h"
-#include "lib/run/replaced.h"
 
 struct writer {
     const struct fm_exportplan *plan;

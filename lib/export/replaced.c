@@ -2,7 +2,7 @@
  * --force replaces an export and never the files that somebody put beside it: a file is the
  * export's only if fm-export.json lists it.
  */
-#include "lib/run/replaced.h"
+#include "lib/export/replaced.h"
 
 #include <stdio.h>
 #include <stdlib.h>
