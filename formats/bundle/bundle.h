@@ -92,7 +92,8 @@ int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool pr
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 
-/* FM_EFORMAT unless the "schema" of a manifest or of fm-export.json is FM_BUNDLE_SCHEMA. */
+/* FM_EFORMAT unless the "schema" of a manifest, or of what an export says of itself, is
+ * FM_BUNDLE_SCHEMA. */
 int fm_bundle_check_schema(const cJSON *json, struct fm_err *err);
 
 const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name);

@@ -2,8 +2,8 @@
  * The small files of a checkpoint that travel with it: copied into a bundle as carried/NAME, and
  * from there into every export under their own names.  So the rule is one, here, for listing a
  * checkpoint, writing a bundle and reading one: what the first would leave behind, the others
- * refuse.  Among plain names of which none is a weight file, no name means a directory, none
- * hides, and none is that of a file that an export writes beside them.
+ * refuse.  Names are plain: none means a directory, none is hidden, none is a weight
+ * file.
  */
 #ifndef FM_CARRIED_H
 #define FM_CARRIED_H

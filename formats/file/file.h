@@ -119,12 +119,12 @@ void fm_output_abandon(struct fm_output *o); /* remove the temporary; after comm
 
 /*
  * A directory that appears whole: made as .NAME.partial-PID-RAND, renamed by commit.  With `force`
- * (else NULL; borrowed) an existing one is replaced if it is empty, or if it is an export:
- * FM_OUTDIR_MARK and plain files that `force` knows, no others and no directories; FM_ECREATE names
- * one that is in the way.
+ * (else NULL; borrowed) an existing one is replaced if it is empty, or if it is an export: it has
+ * the file `mark` and plain files for which has() is true, no others and no directories; FM_ECREATE
+ * names one that is in the way.
  */
-#define FM_OUTDIR_MARK "fm-export.json"
 struct fm_outdir_listed {
+    const char *mark;
     bool (*has)(const void *self, const char *name);
     const void *self;
 };

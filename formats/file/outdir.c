@@ -39,18 +39,18 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
                 "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
                 "yourself",
                 path, d->d_name);
-        if (strcmp(d->d_name, FM_OUTDIR_MARK) != 0 && !listed->has(listed->self, d->d_name))
+        if (strcmp(d->d_name, listed->mark) != 0 && !listed->has(listed->self, d->d_name))
             return fm_fail(err, FM_ECREATE,
                            "'%s' holds '%s', which no export of ours put there; move it away, or "
                            "remove the directory yourself",
                            path, d->d_name);
         empty = false;
-        mark |= !strcmp(d->d_name, FM_OUTDIR_MARK);
+        mark |= !strcmp(d->d_name, listed->mark);
     }
     if (mark || empty)
         return FM_OK;
     return fm_fail(err, FM_ECREATE, "'%s' is not an export (it has no %s); remove it yourself",
-                   path, FM_OUTDIR_MARK);
+                   path, listed->mark);
 }
 
 /* `there` is where the directory is now, `path` what it is called. */

@@ -24,6 +24,7 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/export/exportoptions.h"
 #include "lib/export/opened.h"
+#include "lib/model/source.h"
 
 /* Where a tensor's bytes come from. */
 enum fm_fill {
@@ -188,7 +189,6 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
 /* The tensor of that name is in file `file` at `offset`; tensors are in order of name. */
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
-#define FM_EXPORT_JSON FM_OUTDIR_MARK
 #define FM_EXPORT_CARD "README.md"
 #define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* that its owner may add to it */
 #define FM_EXPORT_MODELING "modeling_fm.py"

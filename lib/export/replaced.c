@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/model/source.h"
 
 #define JSON_BYTES_MAX ((size_t)64 << 20)
 
@@ -33,8 +34,8 @@ int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err
     struct fm_err unread = {0};
     char *name = NULL, *text = NULL;
     size_t size;
-    *r = (struct fm_replaced){.listed = {has, r}};
-    if (asprintf(&name, "%s/" FM_OUTDIR_MARK, path) < 0)
+    *r = (struct fm_replaced){.listed = {FM_EXPORT_JSON, has, r}};
+    if (asprintf(&name, "%s/" FM_EXPORT_JSON, path) < 0)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
     int rc = fm_file_open(&f, name, &unread);
     if (!rc)

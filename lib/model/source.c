@@ -148,17 +148,17 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
 {
     cJSON *json = NULL;
     struct fm_err absent = {0};
-    int rc = fm_file_slurp_in(t->path, "fm-export.json", EXPORT_BYTES_MAX, &t->export,
+    int rc = fm_file_slurp_in(t->path, FM_EXPORT_JSON, EXPORT_BYTES_MAX, &t->export,
                               &t->export_bytes, &absent);
     if (!rc && fm_json_tree(&json, t->export, t->export_bytes, err))
-        return fm_within(err, "%s/fm-export.json", t->path);
+        return fm_within(err, "%s/" FM_EXPORT_JSON, t->path);
     if (rc && rc != FM_ENOENT) {
         *err = absent;
         return rc;
     }
     if (json && fm_bundle_check_schema(json, err)) {
         cJSON_Delete(json);
-        return fm_within(err, "%s/fm-export.json", t->path);
+        return fm_within(err, "%s/" FM_EXPORT_JSON, t->path);
     }
     const cJSON *widths = native_widths(json);
     rc = widths ? open_native(t, widths, err) : open_directory(t, err);

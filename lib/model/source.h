@@ -9,6 +9,9 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/family/family.h"
 
+/* What says that a directory is an export, and which; lib/export writes it. */
+#define FM_EXPORT_JSON "fm-export.json"
+
 /* One safetensors file or member. */
 struct fm_source_file {
     const struct fm_file *file;
@@ -20,7 +23,7 @@ struct fm_tensors {
     const char *path; /* borrowed */
     char *config;     /* text of config.json, NUL-terminated */
     size_t config_bytes;
-    char *export; /* text of fm-export.json, or NULL */
+    char *export; /* text of FM_EXPORT_JSON, or NULL */
     size_t export_bytes;
     struct fm_source_file *file;
     size_t files;

@@ -16,6 +16,8 @@
 #include "formats/file/file.h"
 #include "tests/unit/scratch.h"
 
+#define MARK "mark.json" /* of directories that may be replaced */
+
 /* The calls so far, "fsync .file.fm, close .file.fm, ..."; which fsync, close fails next (0: none).
  */
 static char calls[2048];
@@ -119,7 +121,7 @@ static bool is_listed(const void *self, const char *name)
     (void)name;
     return true;
 }
-static const struct fm_outdir_listed all_listed = {is_listed, NULL};
+static const struct fm_outdir_listed all_listed = {MARK, is_listed, NULL};
 
 static int put_directory(const char *path, bool force, int failing_fsync)
 {
@@ -128,7 +130,7 @@ static int put_directory(const char *path, bool force, int failing_fsync)
     struct fm_err err = {0};
     assert_int_equal(fm_outdir_open(&d, path, force ? &all_listed : NULL, &err), FM_OK);
     calls[0] = '\0';
-    assert_int_equal(fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err), FM_OK);
+    assert_int_equal(fm_outdir_file(&d, &o, MARK, &err), FM_OK);
     assert_int_equal(fm_output_write(&o, "{}", 2, &err), FM_OK);
     assert_int_equal(fm_output_commit(&o, &err), FM_OK);
     fsync_fails = failing_fsync;
@@ -141,10 +143,10 @@ static void a_directory_is_on_the_disk_before_it_has_its_name(void **state)
     scratch_mkdir("dirs");
     for (int force = 0; force < 2; force++) {
         assert_int_equal(put_directory(scratch("dirs/model"), force, 0), FM_OK);
-        assert_string_equal(calls, "fsync ." FM_OUTDIR_MARK ".fm, close ." FM_OUTDIR_MARK
-                                   ".fm, rename ." FM_OUTDIR_MARK ".fm " FM_OUTDIR_MARK
-                                   ", fsync .model.partial, rename .model.partial model, "
-                                   "fsync dirs");
+        assert_string_equal(calls,
+                            "fsync ." MARK ".fm, close ." MARK ".fm, rename ." MARK ".fm " MARK
+                            ", fsync .model.partial, rename .model.partial model, "
+                            "fsync dirs");
     }
 }
 

@@ -15,6 +15,8 @@
 #include "lib/base/pool.h"
 #include "tests/unit/child.h"
 
+#define MARK "mark.json" /* of directories that may be replaced */
+
 static const char *contents(const char *path)
 {
     static char text[64];
@@ -107,7 +109,7 @@ static bool is_listed(const void *self, const char *name)
     (void)self;
     return strncmp(name, "my-", 3) != 0;
 }
-static const struct fm_outdir_listed force = {is_listed, NULL};
+static const struct fm_outdir_listed force = {MARK, is_listed, NULL};
 
 /* What an open would say, said before there is anything to write. */
 static void a_look_ahead_makes_nothing(void **state)
@@ -254,7 +256,7 @@ static void directories_appear_whole_or_not_at_all(void **state)
     char path[256];
     snprintf(path, sizeof path, "%s", scratch("dirs/model//"));
     assert_int_equal(fm_outdir_open(&d, path, NULL, &err), FM_OK);
-    put(&d, FM_OUTDIR_MARK, "{}");
+    put(&d, MARK, "{}");
     put(&d, "weights", "1");
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(fm_outdir_commit(&d, &err), FM_OK);
@@ -284,12 +286,12 @@ static void a_directory_with_directories_is_never_replaced(void **state)
     struct fm_outdir d;
     struct fm_err err = {0};
     scratch_mkdir("home");
-    scratch_write("home/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_write("home/" MARK, "{}", 2);
     scratch_mkdir("home/photos");
     assert_int_equal(fm_outdir_open(&d, scratch("home"), &force, &err), FM_ECREATE);
     scratch_mkdir("links"); /* a link to a file is no file of ours */
-    scratch_write("links/" FM_OUTDIR_MARK, "{}", 2);
-    scratch_check(symlink(FM_OUTDIR_MARK, scratch("links/weights")) == 0, "symlink");
+    scratch_write("links/" MARK, "{}", 2);
+    scratch_check(symlink(MARK, scratch("links/weights")) == 0, "symlink");
     assert_int_equal(fm_outdir_open(&d, scratch("links"), &force, &err), FM_ECREATE);
     scratch_mkdir("empty");
     assert_int_equal(fm_outdir_open(&d, scratch("empty"), &force, &err), FM_OK);
@@ -306,7 +308,7 @@ static void what_no_export_listed_stays(void **state)
     struct fm_outdir d;
     struct fm_err err = {0};
     scratch_mkdir("mixed");
-    scratch_write("mixed/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_write("mixed/" MARK, "{}", 2);
     scratch_write("mixed/weights", "1", 1);
     scratch_write("mixed/my-adapter", "mine", 4);
     assert_int_equal(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_ECREATE);
@@ -337,9 +339,9 @@ static void what_another_run_put_there_stays(void **state)
     for (int there = 0; there < 2; there++) { /* over nothing, then over an export */
         assert_int_equal(fm_outdir_open(&first, scratch("two/dir"), &force, &err), FM_OK);
         assert_int_equal(fm_outdir_open(&second, scratch("two/dir"), &force, &err), FM_OK);
-        put(&first, FM_OUTDIR_MARK, "first");
+        put(&first, MARK, "first");
         put(&first, "of-the-first", "1");
-        put(&second, FM_OUTDIR_MARK, "second");
+        put(&second, MARK, "second");
         assert_int_equal(fm_outdir_commit(&first, &err), FM_OK);
         assert_int_equal(fm_outdir_commit(&second, &err), FM_ECREATE);
         if (!strstr(err.text, there ? "another process replaced '" : "another process made '"))
@@ -360,7 +362,7 @@ static void a_checkpoint_is_never_replaced(void **state)
     scratch_write("checkpoint/model.safetensors", "{}", 2);
     assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), &force, &err), FM_ECREATE);
     assert_int_equal(scratch_entries(scratch("checkpoint")), 2);
-    scratch_write("checkpoint/" FM_OUTDIR_MARK, "{}", 2);
+    scratch_write("checkpoint/" MARK, "{}", 2);
     assert_int_equal(fm_outdir_open(&d, scratch("checkpoint"), &force, &err), FM_OK);
     fm_outdir_abandon(&d);
 }
@@ -424,7 +426,7 @@ static int export_with_few(void)
     take_descriptors();
     if (fm_outdir_open(&d, scratch("few/dir"), &force, &err))
         return err.code;
-    int rc = fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err);
+    int rc = fm_outdir_file(&d, &o, MARK, &err);
     if (!rc)
         rc = fm_output_end(&o, fm_output_write(&o, "abc", 3, &err), &err);
     if (!rc)
@@ -439,8 +441,7 @@ static int be_killed_with_few(void)
     struct fm_output o;
     struct fm_err err = {0};
     signal(SIGTERM, on_signal);
-    if (fm_outdir_open(&d, scratch("few/dir"), &force, &err) ||
-        fm_outdir_file(&d, &o, FM_OUTDIR_MARK, &err))
+    if (fm_outdir_open(&d, scratch("few/dir"), &force, &err) || fm_outdir_file(&d, &o, MARK, &err))
         return 100;
     take_descriptors();
     raise(SIGTERM);
@@ -461,7 +462,7 @@ static void without_descriptors_nothing_is_left(void **state)
     for (spare = 0; spare < 8; spare++) {
         in_child(export_with_few, -2, -2);
         assert_int_equal(scratch_entries(scratch("few")), 1);
-        assert_int_equal(access(scratch("few/dir/" FM_OUTDIR_MARK), F_OK), 0);
+        assert_int_equal(access(scratch("few/dir/" MARK), F_OK), 0);
     }
     spare = 0;
     assert_int_equal(in_child(be_killed_with_few, -2, -2), FM_OK);
