@@ -127,16 +127,13 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
     p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
     p->widths.stored = fm_alloc(n, sizeof *p->widths.stored, "widths", err);
     p->planned_for = fm_alloc(n, sizeof *p->planned_for, "widths", err);
-    int rc = p->widths.kept && p->widths.stored && p->planned_for ? FM_OK : err->code;
-    if (!rc)
-        rc = check_values(p, err);
-    if (!rc)
-        rc = check_extra(p, err);
-    p->wrapped = !rc && options->keep_extra && options->layout->names == FM_NAMING_STOCK &&
+    if (!p->widths.kept || !p->widths.stored || !p->planned_for)
+        return err->code;
+    if (check_values(p, err) || check_extra(p, err) || keep_members(p, err) || check_pad(p, err))
+        return err->code;
+    p->wrapped = options->keep_extra && options->layout->names == FM_NAMING_STOCK &&
                  fm_hftext_wrapped(from->config_text, from->config_bytes);
-    if (!rc)
-        rc = keep_members(p, err);
-    return rc ? rc : check_pad(p, err);
+    return FM_OK;
 }
 
 /* ---- widths ---- */
@@ -343,17 +340,18 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
                        p->from->config.family->name);
     const struct fm_tensor gate_up = {.dims = 3, .shape = {E, 2 * k, H}};
     const struct fm_tensor down = {.dims = 3, .shape = {E, H, k}};
-    int rc = add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err);
-    for (int e = 0; e < p->from->config.E && !rc; e++) {
-        rc = fm_exportplan_add_block(p, m, e, FM_PART_GATE, err);
-        if (!rc)
-            rc = fm_exportplan_add_block(p, m, e, FM_PART_UP, err);
-    }
-    if (!rc)
-        rc = add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err);
-    for (int e = 0; e < p->from->config.E && !rc; e++)
-        rc = fm_exportplan_add_block(p, m, e, FM_PART_DOWN, err);
-    return rc;
+    if (add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err))
+        return err->code;
+    for (int e = 0; e < p->from->config.E; e++)
+        if (fm_exportplan_add_block(p, m, e, FM_PART_GATE, err) ||
+            fm_exportplan_add_block(p, m, e, FM_PART_UP, err))
+            return err->code;
+    if (add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err))
+        return err->code;
+    for (int e = 0; e < p->from->config.E; e++)
+        if (fm_exportplan_add_block(p, m, e, FM_PART_DOWN, err))
+            return err->code;
+    return FM_OK;
 }
 
 /* The shape of a row's tensor, experts k wide. */
@@ -465,8 +463,7 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
 /* Tensors that are no expert's, under the names of the layout. */
 static int add_rest(struct fm_exportplan *p, struct fm_err *err)
 {
-    int rc = FM_OK;
-    for (size_t i = 0; i < p->from->rests && !rc; i++) {
+    for (size_t i = 0; i < p->from->rests; i++) {
         const struct fm_opened_tensor *from = &p->from->rest[i];
         char name[FM_ST_NAME_BYTES_MAX + 1];
         if (from->extra && !p->options.keep_extra)
@@ -474,11 +471,10 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
         fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
         struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
         like.t.name = name;
-        rc = widen_shared(&like, p, err);
-        if (!rc)
-            rc = fm_exportplan_add_tensor(p, &like, err);
+        if (widen_shared(&like, p, err) || fm_exportplan_add_tensor(p, &like, err))
+            return err->code;
     }
-    return rc;
+    return FM_OK;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -580,18 +576,17 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    int rc = check_shared(p, err);
-    if (rc)
-        return rc;
+    if (check_shared(p, err))
+        return err->code;
     bool fits =
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
                                       fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
     forget(p, fits ? p->weight_files : 0);
-    if (!fits)
-        rc = plan_weights(p, err);
-    if (!rc)
-        rc = fm_texts_plan(p, err);
-    return rc ? rc : check_names(p, err);
+    if (!fits && plan_weights(p, err))
+        return err->code;
+    if (fm_texts_plan(p, err))
+        return err->code;
+    return check_names(p, err);
 }
 
 /* ---- bytes ---- */
