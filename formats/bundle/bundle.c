@@ -394,6 +394,21 @@ static int check_manifest(struct fm_bundle *b, char **text, bool prefix, struct 
     return FM_OK;
 }
 
+bool fm_bundle_sane(const struct fm_bundle *b)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < b->members; i++) {
+        const struct fm_member *m = &b->member[i];
+        if (m->offset % FM_ARCHIVE_BLOCK || m->offset < at + FM_ARCHIVE_BLOCK ||
+            m->offset > b->file.size || m->size > b->file.size - m->offset ||
+            (m->listed && !m->known))
+            return false;
+        at = m->offset + fm_archive_padded(m->size);
+    }
+    return b->members > 0 && cJSON_IsObject(b->manifest) &&
+           strcmp(b->member[0].name, FM_MEMBER_MANIFEST) == 0;
+}
+
 /* Takes b->file as it is. */
 static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
@@ -414,6 +429,7 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     free(text);
     if (rc)
         fm_bundle_close(b);
+    assert(rc || fm_bundle_sane(b));
     return rc;
 }
 
@@ -450,6 +466,7 @@ int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool pr
 
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)
 {
+    assert(fm_bundle_sane(b));
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
     size_t n = (size_t)cJSON_GetArraySize(array), at = 0;
     if (n > FM_BUNDLE_MEMBERS_MAX)

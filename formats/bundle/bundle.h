@@ -91,6 +91,9 @@ int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool pr
  * states: nothing of them was looked at. */
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
+/* For asserts, of a bundle that was opened and not yet expected to have more: the manifest is the
+ * first member, all lie one behind another in the file, and those that are listed have a digest. */
+bool fm_bundle_sane(const struct fm_bundle *b);
 
 /* FM_EFORMAT unless the "schema" of a manifest, or of what an export says of itself, is
  * FM_BUNDLE_SCHEMA. */

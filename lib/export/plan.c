@@ -291,6 +291,50 @@ void fm_exportplan_release(struct fm_exportplan *p)
     *p = (struct fm_exportplan){0};
 }
 
+/* ---- sanity ---- */
+
+static bool is_tensor_sane(const struct fm_exportplan *p, size_t i)
+{
+    const struct fm_planned_tensor *t = &p->tensor[i];
+    uint64_t bytes = 0;
+    if (t->block > p->blocks || t->blocks > p->blocks - t->block)
+        return false;
+    for (size_t b = t->block; b < t->block + t->blocks; b++) {
+        if (p->block[b].tensor != i || p->block[b].at != bytes)
+            return false;
+        bytes += fm_exportplan_block_bytes(p, &p->block[b]);
+    }
+    return t->fill == FM_FILL_EXPERTS ? bytes == t->t.size : t->blocks == 0;
+}
+
+static bool is_file_sane(const struct fm_exportplan *p, size_t i)
+{
+    const struct fm_planned_file *f = &p->file[i];
+    uint64_t at = f->header_bytes;
+    for (size_t k = f->tensor; k < f->tensor + f->tensors; k++) {
+        const struct fm_planned_tensor *t = &p->tensor[k];
+        if (k >= p->tensors || t->file != i || t->t.offset != at || !is_tensor_sane(p, k))
+            return false;
+        at += t->t.size;
+    }
+    return at == f->bytes && (f->header || f->carried) && (f->weights || f->tensors == 0);
+}
+
+bool fm_exportplan_sane(const struct fm_exportplan *p)
+{
+    size_t tensors = 0;
+    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+        if (p->widths.kept[i] > p->widths.stored[i] ||
+            p->widths.stored[i] > (uint32_t)p->from->config.I)
+            return false;
+    for (size_t i = 0; i < p->files; i++) {
+        if (!is_file_sane(p, i))
+            return false;
+        tensors += p->file[i].tensors;
+    }
+    return tensors == p->tensors && p->weight_files <= p->files && p->first <= p->last;
+}
+
 /* ---- tensors of the experts of a layer ---- */
 
 /* A tensor of some of the m-th layer's experts, under the name that the family's table gives its
@@ -586,6 +630,7 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
         return err->code;
     if (fm_texts_plan(p, err))
         return err->code;
+    assert(fm_exportplan_sane(p));
     return check_names(p, err);
 }
 

@@ -6,6 +6,7 @@
 #include "lib/masks/masks.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,6 +80,31 @@ uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths)
         kept += widths[x];
     assert(kept <= fm_masks_channels(f));
     return fm_masks_channels(f) - kept;
+}
+
+static bool is_mask_sane(const struct fm_masks *f, int b)
+{
+    const struct fm_mask *mask = &f->mask[b];
+    const struct fm_quality *q = &mask->quality;
+    const uint32_t *widths = fm_masks_widths(f, b);
+    for (size_t x = 0; x < experts_of(f); x++)
+        if (widths[x] > (uint32_t)f->I)
+            return false;
+    return mask->removed == fm_masks_removed(f, widths) &&
+           (b == 0 || mask->removed > f->mask[b - 1].removed) && mask->method < FM_METHODS &&
+           mask->step >= 0 && q->positions >= 0 && isfinite(q->ce) && isfinite(q->kl) &&
+           isfinite(q->agree);
+}
+
+bool fm_masks_sane(const struct fm_masks *f)
+{
+    if (f->M < 1 || f->E < 1 || f->I < 1 || f->count < 0 || (size_t)f->count > f->mask_room ||
+        (size_t)f->count > f->widths_room)
+        return false;
+    for (int b = 0; b < f->count; b++)
+        if (!is_mask_sane(f, b))
+            return false;
+    return true;
 }
 
 int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err)

@@ -67,6 +67,10 @@ void fm_masks_release(struct fm_masks *f); /* zeroed struct is fine */
 /* Widths of mask b, (M, E). */
 const uint32_t *fm_masks_widths(const struct fm_masks *f, int b);
 
+/* For asserts, where a family changes hands: widths are at most I, every mask removes what it says
+ * and more than the one before, qualities are numbers. */
+bool fm_masks_sane(const struct fm_masks *f);
+
 /* M E I, and the budget of mask b. */
 uint64_t fm_masks_channels(const struct fm_masks *f);
 double fm_masks_budget(const struct fm_masks *f, int b);

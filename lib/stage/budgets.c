@@ -6,6 +6,7 @@
  */
 #include "lib/stage/budgets.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -120,6 +121,7 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
 {
+    assert(fm_masks_sane(masks));
     cJSON *budgets = cJSON_CreateArray();
     bool ok = budgets;
     uint64_t channel_bytes =
@@ -531,6 +533,7 @@ int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
             fm_within(err, "%s", b->file.path);
         fm_budgets_release(f);
     }
+    assert(rc || fm_masks_sane(&f->masks));
     free(widths);
     return rc;
 }

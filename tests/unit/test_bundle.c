@@ -146,6 +146,25 @@ static void a_stage_stream_reads_back(void **unused)
     fm_bundle_close(&b);
 }
 
+static void a_bundle_whose_members_overlap_is_not_sane(void **unused)
+{
+    (void)unused;
+    write_stage(path_a);
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    assert_int_equal(fm_bundle_open(&b, path_a, &err), FM_OK);
+    assert_true(fm_bundle_sane(&b));
+    b.member[2].offset--; /* into the padding of the member before */
+    assert_false(fm_bundle_sane(&b));
+    b.member[2].offset++;
+    b.member[4].known = false;
+    assert_false(fm_bundle_sane(&b));
+    b.member[4].known = true;
+    b.member[5].size = b.file.size;
+    assert_false(fm_bundle_sane(&b));
+    fm_bundle_close(&b);
+}
+
 static void the_same_parts_give_the_same_bytes_and_the_planned_size(void **unused)
 {
     (void)unused;
@@ -567,6 +586,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stage_stream_reads_back),
+        cmocka_unit_test(a_bundle_whose_members_overlap_is_not_sane),
         cmocka_unit_test(the_same_parts_give_the_same_bytes_and_the_planned_size),
         cmocka_unit_test(a_pipe_gets_the_bytes_that_a_file_gets),
         cmocka_unit_test(late_members_threads_and_pipes_give_the_same_bundle),

@@ -88,6 +88,34 @@ static void every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors(voi
     }
 }
 
+/* One number changed: is that a plan? */
+static bool stays_sane(struct fm_exportplan *p, uint64_t *number, uint64_t other)
+{
+    uint64_t kept = *number;
+    *number = other;
+    bool sane = fm_exportplan_sane(p);
+    *number = kept;
+    return sane;
+}
+
+static void a_plan_with_a_gap_is_not_sane(void **unused)
+{
+    (void)unused;
+    for (int i = 0; kind_of(i); i++) {
+        struct fm_exportplan p = plan_of(i, 5);
+        struct fm_tensor *t = &p.tensor[p.tensors - 1].t;
+        size_t b = p.blocks - 1, f = p.weight_files - 1;
+        assert_true(fm_exportplan_sane(&p));
+        assert_false(stays_sane(&p, &t->offset, t->offset + 1));
+        assert_false(stays_sane(&p, &t->size, t->size + 1));
+        assert_false(stays_sane(&p, &p.block[b].at, p.block[b].at + 1));
+        assert_false(stays_sane(&p, &p.file[f].bytes, p.file[f].bytes + 1));
+        p.widths.kept[0] = p.widths.stored[0] + 1;
+        assert_false(fm_exportplan_sane(&p));
+        fm_exportplan_release(&p);
+    }
+}
+
 static void expect_same(const struct fm_exportplan *a, const struct fm_exportplan *b)
 {
     assert_int_equal(a->tensors, b->tensors);
@@ -174,6 +202,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors),
+        cmocka_unit_test(a_plan_with_a_gap_is_not_sane),
         cmocka_unit_test(members_planned_one_after_another_are_as_if_planned_alone),
         cmocka_unit_test(pieces_are_parts_of_the_whole),
         cmocka_unit_test(the_beginning_of_a_bundle_gives_the_same_plan),

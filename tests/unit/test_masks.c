@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "lib/base/rng.h"
 #include "lib/masks/masks.h"
 
@@ -271,6 +273,32 @@ static void the_nearest_mask_is_found_and_ties_go_down(void **state)
     fm_masks_release(&f);
 }
 
+static void a_family_that_contradicts_itself_is_not_sane(void **state)
+{
+    struct fm_masks f;
+    struct fm_err err = {0};
+    const struct fm_decimal until = decimal("0.5");
+    const struct fm_actions a = actions("0.5,1");
+    (void)state;
+    fm_masks_init(&f, L, E, I);
+    assert_int_equal(fm_masks_uniform(&f, &a, &until, &err), FM_OK);
+    assert_true(f.count > 1 && fm_masks_sane(&f));
+    f.widths[X]--;
+    assert_false(fm_masks_sane(&f)); /* removes more than it says */
+    f.mask[1].removed++;
+    assert_true(fm_masks_sane(&f));
+    f.widths[0] = I + 1;
+    assert_false(fm_masks_sane(&f));
+    f.widths[0] = I;
+    f.mask[1].quality.kl = NAN;
+    assert_false(fm_masks_sane(&f));
+    f.mask[1].quality.kl = 0;
+    memcpy(f.widths + X, f.widths, X * sizeof *f.widths);
+    f.mask[1].removed = f.mask[0].removed;
+    assert_false(fm_masks_sane(&f)); /* the same mask twice */
+    fm_masks_release(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +309,7 @@ int main(void)
         cmocka_unit_test(a_shuffle_keeps_the_widths_and_moves_them),
         cmocka_unit_test(a_mask_is_exported_once_it_has_grown_enough),
         cmocka_unit_test(the_nearest_mask_is_found_and_ties_go_down),
+        cmocka_unit_test(a_family_that_contradicts_itself_is_not_sane),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
