@@ -32,7 +32,8 @@
 #
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR BASHDIR ZSHDIR, V=1 (show commands),
 # SAN=address,undefined, CUDA=auto|0|1, MPI=0|1 (MPI_PKG: its pkg-config name), CC, CFLAGS, NVCC, and
-# one PKG_CONFIG.  Each SAN/CUDA/MPI choice has its own folder.
+# one PKG_CONFIG.  DEBUG=1 looks for NaN and Inf after each operation, reads FM_TRACE and compiles with
+# -Og (fm-hacking(7), DEBUGGING).  Each DEBUG/SAN/CUDA/MPI choice has its own folder.
 # CROSS_COMPILE=aarch64-linux-gnu- builds for arm64 with Debian's compiler and libraries (fm-hacking(7)).
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \
 #     DNNL_LIBS="-L... -Wl,-rpath,... -ldnnl -lgomp"
@@ -59,6 +60,7 @@ CUDA ?= auto
 MPI ?= 0
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 SAN ?=
+DEBUG ?= 0
 V ?= 0
 # Before a command: a line for people, as in `  CC      lib/base/err.c`; V=1: the command itself.
 SILENT := $(findstring s,$(firstword -$(MAKEFLAGS)))
@@ -75,9 +77,9 @@ endif
 comma := ,
 CUDA_SOURCES := $(wildcard kernels/*/*.cu kernels/*/*/*.cu)
 HAVE_CUDA := $(filter 1,$(if $(filter auto,$(CUDA)),$(if $(SAN),0,$(shell command -v $(NVCC) >/dev/null 2>&1 && command -v $(CXX) >/dev/null 2>&1 && echo 1)),$(CUDA)))
-BUILD := build$(CROSS_COMPILE:%-=/%)$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
+BUILD := build$(CROSS_COMPILE:%-=/%)$(if $(filter 1,$(DEBUG)),/debug)$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))$(if $(filter 0,$(CUDA)),/no-cuda)
 
-CFLAGS ?= -O2 -g
+CFLAGS ?= $(if $(filter 1,$(DEBUG)),-Og,-O2) -g
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef \
 	-Wconversion -Wno-string-conversion
 # Golden numbers match across compilers only where neither contracts a*b+c by itself.
@@ -91,7 +93,7 @@ DNNL_LIBS ?= -ldnnl -lgomp
 # Asked once, at first use: on a fresh machine that is after the packages were installed.
 PKG_CFLAGS = $(eval PKG_CFLAGS := $(if $(PKGS),$(shell $(PKG_CONFIG) --cflags $(PKGS))))$(PKG_CFLAGS)
 PKG_LIBS = $(eval PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS)))$(PKG_LIBS)
-DEFINES := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DFM_VERSION='"$(VERSION)"'
+DEFINES := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DFM_VERSION='"$(VERSION)"' $(if $(filter 1,$(DEBUG)),-DFM_DEBUG)
 COMPILE = $(CC) -I. $(DEFINES) $(DNNL_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(FLAGS) -MMD -MP -c
 LINK = $(CC) $(SANFLAGS) $(LDFLAGS)
 LIBS = $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) $(CUDA_LIBS) -lm -lpthread

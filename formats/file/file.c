@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 
 /* A descriptor that takes the place of a closed stdin, stdout or stderr would receive what is
  * meant for those. */
@@ -168,6 +169,7 @@ int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t siz
         return fm_fail(err, FM_EFORMAT,
                        "'%s' ends at byte %" PRIu64 ", but %zu bytes at %" PRIu64 " are needed",
                        f->path, f->size, size, offset);
+    FM_TRACE(FM_TRACE_IO, "read %zu bytes at %" PRIu64 " of %s", size, offset, f->path);
     ssize_t got = read_fully(f->fd, offset, dst, size);
     if (got < 0)
         return fm_fail_errno(err, "cannot read '%s' at byte %" PRIu64, f->path, offset);
@@ -297,6 +299,7 @@ int fm_file_temp(int *fd, struct fm_err *err)
 
 int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err)
 {
+    FM_TRACE(FM_TRACE_IO, "read %zu bytes at %" PRIu64 " of a temporary file", size, offset);
     ssize_t got = read_fully(fd, offset, dst, size);
     if (got < 0)
         return fm_fail_errno(err, "cannot read back a temporary file at byte %" PRIu64, offset);
@@ -309,6 +312,7 @@ int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm
 int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err)
 {
     size_t done = 0;
+    FM_TRACE(FM_TRACE_IO, "write %zu bytes at %" PRIu64 " of a temporary file", size, offset);
     while (done < size) {
         ssize_t put = pwrite(fd, (const char *)src + done, size - done, (off_t)(offset + done));
         if (put > 0)

@@ -22,6 +22,7 @@
 #include "formats/file/temporary.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
+#include "lib/base/trace.h"
 
 static const char *name_of(const struct fm_output *o)
 {
@@ -168,6 +169,7 @@ int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm
 {
     size_t done = 0;
     int rc = FM_OK;
+    FM_TRACE(FM_TRACE_IO, "write %zu bytes at %" PRIu64 " of %s", size, o->at, name_of(o));
     while (done < size && !rc) {
         size_t piece = size - done;
         if (o->small && (rc = await_reader(o, err)))

@@ -15,7 +15,7 @@ static const struct fm_ops cpu_f32 = {
     .device = &fm_device_host,
     .f32 = &cpu_f32,
     .operand = FM_F32,
-#define FM_OP(name, parameters, arguments) .name = cpu_##name,
+#define FM_OP(name, parameters, arguments, writes) .name = cpu_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 };

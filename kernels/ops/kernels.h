@@ -4,7 +4,7 @@
  * tested against.  It knows arrays and sizes; no file, model or layer.  In reading order: this
  * header, kernels.def, norm.c (a forward and its backward), gemm, attention, delta, route, scored,
  * sparsemixer, expert, clamped, sums, vocab, optim, families, memory, host.c and ref.c (the device
- * and the table of the definition).
+ * and the table of the definition), scan (a table for debugging).
  *
  * The contract that a device implements: its memory (struct fm_device) and the operations that a
  * decoder layer is made of, as a table of functions (struct fm_ops).  `ref` is the definition
@@ -156,7 +156,7 @@ struct fm_ops {
     const struct fm_ops *f32; /* the same device's table whose products have float32 operands */
     enum fm_dtype operand;    /* what products round their operands to: arrays that nothing else
                                  reads are best made so */
-#define FM_OP(name, parameters, arguments) void(*name) parameters;
+#define FM_OP(name, parameters, arguments, writes) void(*name) parameters;
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 };

@@ -10,7 +10,7 @@
 
 #include "kernels/ops/kernels.h"
 
-#define FM_OP(name, parameters, arguments)                                                         \
+#define FM_OP(name, parameters, arguments, writes)                                                 \
     void ref_##name parameters;                                                                    \
     void cpu_##name parameters;
 #include "kernels/ops/kernels.def"

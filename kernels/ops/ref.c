@@ -7,7 +7,7 @@ static const struct fm_ops ref = {
     .device = &fm_device_host,
     .f32 = &ref,
     .operand = FM_F32,
-#define FM_OP(name, parameters, arguments) .name = ref_##name,
+#define FM_OP(name, parameters, arguments, writes) .name = ref_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 };

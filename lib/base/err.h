@@ -3,8 +3,8 @@
  * memory, number types, random numbers, threads, a clock.  It knows the C library, pthreads and
  * Random123, and includes nothing of ours outside itself.  It lies under lib/ although formats/
  * and kernels/ include it too: the top level of the tree is fixed.  In reading order: err, mem,
- * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, isa, vector; for text:
- * names (sorted records), printable, units.
+ * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
+ * debugging), isa, vector; for text: names (sorted records), printable, units.
  *
  * Errors.  A function that can fail because of the world (a file, a device, a
  * number somebody typed) returns an int: FM_OK or one of the codes below, and

@@ -28,6 +28,7 @@
 #include "lib/base/fatal.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
+#include "lib/base/trace.h"
 
 /* One open loop.  It lives on its caller's stack and in the list of open loops. */
 struct loop {
@@ -141,6 +142,7 @@ int fm_pool_start(int threads, struct fm_err *err)
     }
     if (threads < 1 || threads > FM_THREADS_MAX)
         return fm_fail(err, FM_EUSAGE, "%d threads (limit %d)", threads, FM_THREADS_MAX);
+    FM_TRACE(FM_TRACE_POOL, "%d threads", threads);
     stopping = false;
     while (n_helpers < threads - 1) {
         if (fm_signals_thread(&helpers[n_helpers], help, NULL) != 0) {
@@ -186,6 +188,7 @@ static void wait_for(const struct loop *loop)
 
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 {
+    FM_TRACE(FM_TRACE_POOL, "loop of %d tasks, %s", n, inside ? "in a task" : "outermost");
     if (n <= 1 || n_helpers == 0) {
         for (int i = 0; i < n; i++)
             task(arg, i);

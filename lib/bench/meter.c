@@ -12,7 +12,7 @@
 #include "lib/base/pool.h"
 
 static const char *const stage_name[] = {
-#define FM_OP(name, parameters, arguments) #name,
+#define FM_OP(name, parameters, arguments, writes) #name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 };
@@ -52,7 +52,7 @@ static void charge(int label)
 }
 
 /* meter_NAME: one call of the base table, under its label. */
-#define FM_OP(name, parameters, arguments)                                                         \
+#define FM_OP(name, parameters, arguments, writes)                                                 \
     static void meter_##name parameters                                                            \
     {                                                                                              \
         int before = fm_pool_label(FM_METER_##name + 1);                                           \
@@ -90,7 +90,7 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 {
     static struct fm_ops table = {
         .name = "meter",
-#define FM_OP(name, parameters, arguments) .name = meter_##name,
+#define FM_OP(name, parameters, arguments, writes) .name = meter_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
     };

@@ -11,7 +11,7 @@
 
 /* One stage for every operation. */
 enum {
-#define FM_OP(name, parameters, arguments) FM_METER_##name,
+#define FM_OP(name, parameters, arguments, writes) FM_METER_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
     FM_METER_STAGES

@@ -11,9 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ops/scan.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/trace.h"
 #include "lib/engine/layer.h"
 #include "lib/engine/sweeping.h"
 
@@ -287,6 +289,8 @@ static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *er
     struct fm_sweep *s = r->sweep;
     r->l = l;
     r->m = fm_config_moe(s->config, l);
+    if (FM_DEBUGGING)
+        fm_scan_layer(l);
     if (r->blocks == 0)
         return FM_OK;
     if (s->options.stop && *s->options.stop)
@@ -302,6 +306,8 @@ static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *er
 static void leave_layer(struct fm_sweeping *r)
 {
     const struct fm_sweep_options *o = &r->sweep->options;
+    if (FM_DEBUGGING)
+        fm_scan_layer(-1);
     r->done++;
     if (o->progress)
         o->progress(o->progress_self, r->done, r->total);
@@ -328,6 +334,7 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
             rc = v->layer_begin(v->self, r->m, err);
         if (rc)
             return rc;
+        FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d forward, %d tasks", l, L, n);
         fm_pool_for(n, forward_task, r);
         rc = fm_sweeping_settle(r, err);
         if (!rc && v)
@@ -356,6 +363,8 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
             return rc;
         r->commits = 0;
         memset(s->computed, 0, (size_t)r->batches * (size_t)r->backs * sizeof *s->computed);
+        FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d backward, %d tasks", l, s->config->L,
+                 r->blocks * r->backs);
         fm_pool_for(r->blocks * r->backs, backward_task, r);
         rc = fm_sweeping_settle(r, err);
         if (!rc && seen && v->layer_end)

@@ -13,6 +13,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/trace.h"
 #include "lib/block/experts.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
@@ -195,6 +196,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
                     struct fm_err *err)
 {
     const struct fm_tensor *t = p->at.tensor;
+    FM_TRACE(FM_TRACE_LOAD, "%s of %s", t->name, m->path);
     size_t n = (size_t)fm_tensor_count(t);
     size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
     enum fm_dtype dtype = fm_slots_nonlayer(m, p);
@@ -571,6 +573,8 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     struct fm_layer_slot *s = slot_of(m, l);
     int before = fm_pool_label(FM_POOL_READING);
     fm_prefetch_end(m);
+    FM_TRACE(FM_TRACE_LOAD, "layer %d of %s, %s", l, m->path,
+             s->l == l ? "in memory" : "from the file");
     int rc = s->l == l ? FM_OK : load_layer(m, s, l, err);
     fm_pool_label(before);
     if (rc)

@@ -4,6 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/ops/scan.h"
+#include "lib/base/trace.h"
+
 /* What --precision auto means here. */
 static enum fm_precision find_precision(const struct fm_machine *machine, enum fm_dtype stored)
 {
@@ -14,14 +17,10 @@ static enum fm_precision find_precision(const struct fm_machine *machine, enum f
                                                               : machine->precision;
 }
 
-int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
-                   enum fm_dtype stored, struct fm_err *err)
+static int find_ops(const struct fm_ops **ops, const struct fm_machine *machine,
+                    enum fm_dtype stored, struct fm_err *err)
 {
     const char *device = machine->device ? machine->device : "auto";
-    if (machine->ops) {
-        *ops = machine->ops;
-        return FM_OK;
-    }
     if (strcmp(device, "ref") == 0) {
         if (machine->precision != FM_PRECISION_F32)
             return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
@@ -31,6 +30,19 @@ int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
         return fm_ops_cpu(ops, find_precision(machine, stored), err);
     return fm_fail(err, FM_EUSAGE, "unknown device '%s'; use auto, ref or cpu", device);
+}
+
+int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
+                   enum fm_dtype stored, struct fm_err *err)
+{
+    if (machine->ops) {
+        *ops = machine->ops;
+        return FM_OK;
+    }
+    int rc = find_ops(ops, machine, stored, err);
+    if (FM_DEBUGGING && !rc)
+        *ops = fm_ops_scanned(*ops);
+    return rc;
 }
 
 const char *fm_machine_precision(const struct fm_ops *ops)

@@ -253,7 +253,7 @@ static inline struct fm_out device_pass_out(struct fm_out y)
                 DEVICE_3, DEVICE_2, DEVICE_1, )                                                    \
     (__VA_ARGS__)
 
-#define FM_OP(name, parameters, arguments)                                                         \
+#define FM_OP(name, parameters, arguments, writes)                                                 \
     static void device_op_##name parameters                                                        \
     {                                                                                              \
         ref_##name(DEVICE_ALL arguments);                                                          \
@@ -267,7 +267,7 @@ static const struct fm_ops device_ops = {
     .device = &device_memory,
     .f32 = &device_ops,
     .operand = FM_F32,
-#define FM_OP(name, parameters, arguments) .name = device_op_##name,
+#define FM_OP(name, parameters, arguments, writes) .name = device_op_##name,
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 };

@@ -1,0 +1,125 @@
+/*
+ * Wrappers generated from the list of operations.  A function of C does not know which table it was
+ * called through, so each table that is scanned takes a set of wrappers: there are as many sets as
+ * tables in a process, the definition and the fast one of either precision.
+ */
+#include "kernels/ops/scan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SETS 3
+
+static const struct fm_ops *scanned[SETS];
+static int layer = -1;
+
+void fm_scan_layer(int l)
+{
+    layer = l;
+}
+
+/* The least i < count for which x[i] is NaN or Inf, or count. */
+static int64_t find_nonfinite(const struct fm_device *device, struct fm_in x, int64_t count)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    size_t n = (size_t)count;
+    const void *host = device->stage_out(x.data, n * (size_t)(fm_dtype_bits(x.dtype) / 8));
+    const double *wide = host;
+    size_t i = 0;
+    if (x.dtype != FM_F64)
+        i = fm_dtype_nonfinite(host, x.dtype, n);
+    else
+        while (i < n && isfinite(wide[i]))
+            i++;
+    fm_scratch_release(mark);
+    return (int64_t)i;
+}
+
+/* y (rows, columns), rows ld elements apart; NULL: nothing was written. */
+static void check_written(const struct fm_ops *base, const char *op, const char *array,
+                          struct fm_in y, int64_t rows, int64_t columns, int64_t ld)
+{
+    char where[32] = "outside the layers";
+    for (int64_t row = 0; y.data && row < rows; row++) {
+        int64_t column = find_nonfinite(base->device, fm_element(y, (size_t)(row * ld)), columns);
+        if (column == columns)
+            continue;
+        if (layer >= 0)
+            snprintf(where, sizeof where, "layer %d", layer);
+        fprintf(stderr,
+                "%s: %s: %s wrote a value that is not finite (%s, row %" PRId64 ", column %" PRId64
+                ")\n",
+                program_invocation_short_name, where, op, array, row, column);
+        abort();
+    }
+}
+
+static struct fm_in of_f32(const float *y)
+{
+    return fm_f32(y);
+}
+
+static struct fm_in of_f64(const double *y)
+{
+    return (struct fm_in){y, FM_F64, NULL};
+}
+
+#define OF(y) _Generic((y), float * : of_f32, double * : of_f64, struct fm_out : fm_written)(y)
+#define FM_WRITES_LD(y, rows, columns, ld) check_written(base, op, #y, OF(y), rows, columns, ld);
+#define FM_WRITES(y, rows, columns) FM_WRITES_LD(y, rows, columns, columns)
+
+/* SETn_NAME: a call of the nth scanned table. */
+#define WRAPPER(set, name, parameters, arguments, writes)                                          \
+    static void set##_##name parameters                                                            \
+    {                                                                                              \
+        const struct fm_ops *base = scanned[set];                                                  \
+        const char *op = #name;                                                                    \
+        base->name arguments;                                                                      \
+        writes(void) op;                                                                           \
+    }
+enum { SET0, SET1, SET2 };
+#define FM_OP(name, parameters, arguments, writes)                                                 \
+    WRAPPER(SET0, name, parameters, arguments, writes)                                             \
+    WRAPPER(SET1, name, parameters, arguments, writes)                                             \
+    WRAPPER(SET2, name, parameters, arguments, writes)
+#include "kernels/ops/kernels.def"
+#undef FM_OP
+
+static struct fm_ops table[SETS] = {
+    {
+#define FM_OP(name, parameters, arguments, writes) .name = SET0_##name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
+    },
+    {
+#define FM_OP(name, parameters, arguments, writes) .name = SET1_##name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
+    },
+    {
+#define FM_OP(name, parameters, arguments, writes) .name = SET2_##name,
+#include "kernels/ops/kernels.def"
+#undef FM_OP
+    },
+};
+
+const struct fm_ops *fm_ops_scanned(const struct fm_ops *base)
+{
+    int i = 0;
+    while (i < SETS && scanned[i] && scanned[i] != base)
+        i++;
+    assert(i < SETS);
+    struct fm_ops *t = &table[i];
+    if (scanned[i])
+        return t;
+    scanned[i] = base;
+    t->name = base->name;
+    t->device = base->device;
+    t->operand = base->operand;
+    t->f32 = base->f32 == base ? t : fm_ops_scanned(base->f32);
+    return t;
+}
