@@ -131,6 +131,18 @@ static void a_subnet_learns_as_autograd_says(void **state)
     sweeps_close(&u);
 }
 
+/* odd-q35 has one badly conditioned token, the third of its second sequence: in the last layer one
+ * head's k and q are nearly orthogonal (their cosine is 0.0021), so o is small, and the norm after
+ * it multiplies o, the gradient and both their errors by 360.  An absolute error of 1e-6 in the
+ * cosine, usual for float32, is 5e-4 of it.  The layers below get gradients of up to 3.1 through
+ * it, where those of the last layer are below 0.17: they differ by 3.7e-5 for ref and by 1.8e-4
+ * with FM_ISA=base, and changing the adapter's values by one ulp moves ref's by 5e-5.  Every other
+ * model is within 2e-5. */
+static double gradient_limit(void)
+{
+    return strcmp(sweeps_model, "golden/odd-q35") == 0 ? 3 * NEAR : NEAR;
+}
+
 static void an_adapter_learns_as_autograd_says(void **state)
 {
     struct sweeps u;
@@ -159,9 +171,8 @@ static void an_adapter_learns_as_autograd_says(void **state)
     assert_true(fabs(u.measure[1].kl / (double)u.measure[1].n - losses[1]) <= NEAR * losses[1]);
     if (fm_safetensors_find(&sweeps_golden.st, "lora.logits"))
         assert_true(golden_near(&sweeps_golden, "lora.logits", taps.logits, logits, NEAR));
-    /* With products that are not fused (FM_ISA=base) one family's came 1.8e-4 near. */
     assert_true(golden_near(&sweeps_golden, "lora.grad", seen.grad, sweeps_adapter_floats(&adapter),
-                            5 * NEAR));
+                            gradient_limit()));
     free(losses);
     free(taps.logits);
     sweeps_seen_release(&seen);
