@@ -201,11 +201,12 @@ static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
 }
 
 /* The machine's limits, and which kernels run. */
-static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c)
+static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                   const struct fm_kernelbench_options *o)
 {
     snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));
     b->bandwidth = fm_kernelcase_bandwidth(c);
-    b->peak = fm_machine_peak(c->layer.type == FM_CLIP_BF16);
+    b->peak = o->peak > 0 ? o->peak : fm_machine_peak(c->layer.type == FM_CLIP_BF16);
     if (c->gpu) {
         snprintf(b->gpu, sizeof b->gpu, "%s", fm_clip_gpu_name(c->gpu));
         b->gpu_bandwidth = fm_clip_gpu_bandwidth();
@@ -221,7 +222,7 @@ static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
 {
     if (fm_kernelcase_fill(c, err) || find_torch(b, c, o, err))
         return err->code;
-    survey(b, c);
+    survey(b, c, o);
     int rc = lay_out(b, c, tokens, count, err);
     if (!rc)
         rc = measure(b, c, o, err);

@@ -20,6 +20,7 @@ struct fm_kernelbench_options {
     int repeat;          /* rounds, the median counts */
     int threads;         /* 0: all */
     uint64_t seed;
+    double peak;            /* of the machine where it is known, FLOP/s; 0: measured, a second */
     const atomic_int *stop; /* run->stop, or NULL: nonzero ends with FM_ESAVED */
 };
 

@@ -23,6 +23,7 @@ static const struct fm_kernelbench_options small = {.shape = "8,10,3,2",
                                                     .budgets = "0,0.3",
                                                     .dtype = "f32",
                                                     .repeat = 2,
+                                                    .peak = 1e9,
                                                     .python_needed = true};
 
 enum {
