@@ -78,6 +78,9 @@ static void compare_runs(bool adapted)
     for (int i = 0; i < RUNS; i++) {
         struct outcome o = {0};
         bool tapped = i < RUNS - 1;
+        /* What is kept is no choice of the operations: three of these runs do for the slow ones. */
+        if (sweeps_ops == fm_ops_ref() && i != 0 && i != 2 && i != 5)
+            continue;
         run_pieces(&o, threads[i], memory[i], tapped, adapted);
         /* Three blocks, two lanes; below the first layer of experts nobody goes untapped. */
         size_t all = 3 * 2 * (size_t)c.L, read = 3 * 2 * (size_t)(c.L - c.moe[0]);
