@@ -1,20 +1,20 @@
-# kill -9 three times at whatever moment, the same command again: the bytes of a straight run.
+# kill -9 twice at whatever moment, the same command again: the bytes of a straight run.
 odd=$GOLDEN/odd-mixtral
 run() { # run TOOL OPTION...: becomes the tool
     tool=$1
     shift
     exec "$tool" -q --model "$odd" --tokens "$odd/tokens.npy" --threads 1 "$@" >/dev/null 2>&1
 }
-# steps_for TOOL OPTION...: how many steps take this machine some six seconds; states are saved
-# every second, so that leaves room for three kills
+# steps_for TOOL OPTION...: how many steps take this machine some four seconds; states are saved
+# every second, so that leaves room for two kills
 steps_for() {
     local began=${EPOCHREALTIME/./}
     (run "$@" --steps 100 -o trial)
     rm trial
-    echo $((100 * 6000000 / (${EPOCHREALTIME/./} - began) + 100))
+    echo $((100 * 4000000 / (${EPOCHREALTIME/./} - began) + 100))
 }
-killed() { # killed TOOL OPTION...: three kills, each after a state has been saved, then to the end
-    for _ in 1 2 3; do
+killed() { # killed TOOL OPTION...: two kills, each after a state has been saved, then to the end
+    for _ in 1 2; do
         rm -f before
         [ -e state ] && ln state before
         (run "$@" --state state) &
