@@ -2,7 +2,7 @@
  * Signals at any moment: whatever a tool is doing, the status is right, what it resumes gives
  * the bytes of a run that nobody stopped, and what a terminal sends still works.
  *
- * FM_SIGNALS=N hits the tools N times (100), FM_SIGNALS_SEED=N at other moments (1), and
+ * FM_SIGNALS=N hits the tools N times (48), FM_SIGNALS_SEED=N at other moments (1), and
  * FM_SIGNALS_BIN=DIR takes the tools from there.
  */
 #include <setjmp.h>
@@ -32,7 +32,7 @@ enum { ARGS_MAX = 24, SECONDS_MAX = 120, ENDED_BY = 1000 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { HITS = 30 };
 #else
-enum { HITS = 100 };
+enum { HITS = 48 };
 #endif
 
 static char bin[4096];
@@ -196,7 +196,7 @@ static int tidy(void **state)
     return 0;
 }
 
-/* --- a hundred signals --- */
+/* --- at any moment --- */
 
 struct tally {
     int hits, saved, ended, over, wrong, damaged;
@@ -265,7 +265,7 @@ static void hit_often(const struct job *job, int threads, int hits, struct tally
                   job->tool, threads, t->hits, t->saved, t->ended, t->over, t->wrong, t->damaged);
 }
 
-static void a_hundred_signals_change_no_result(void **state)
+static void signals_at_any_moment_change_no_result(void **state)
 {
     (void)state;
     const char *text = getenv("FM_SIGNALS");
@@ -502,7 +502,7 @@ int main(int argc, char **argv)
 {
     (void)argc;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_hundred_signals_change_no_result, tidy),
+        cmocka_unit_test_setup(signals_at_any_moment_change_no_result, tidy),
         cmocka_unit_test_setup(all_threads_but_one_block_what_is_handled, tidy),
         cmocka_unit_test_setup(a_silent_pipe_does_not_keep_it, tidy),
         cmocka_unit_test_setup(a_stalled_reader_does_not_keep_it, tidy),
