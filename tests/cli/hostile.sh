@@ -4,7 +4,7 @@ odd=$GOLDEN/odd-mixtral
 rank() { # rank NAME MODEL TOKENS OPTION...
     name=$1 model=$2 tokens=$3
     shift 3
-    fm-rank -q --model "$model" --tokens "$tokens" "$@" -o out 2>complained >said
+    fm-rank -q --device ref --model "$model" --tokens "$tokens" "$@" -o out 2>complained >said
     echo "$name: status $?, $(wc -l <complained) sentence, $(wc -c <said) bytes said"
     [ -e out ] && echo "$name: wrote its output"
     rm -f out
