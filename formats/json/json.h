@@ -74,18 +74,40 @@ int fm_json_opt_bool(const cJSON *object, const char *key, bool *value, struct f
 int fm_json_get_string(const cJSON *object, const char *key, const char **value,
                        struct fm_err *err);
 
+/*
+ * Building a tree.  Each function adds an item to `to`: under a key to an object, with key NULL to
+ * an array.  Nothing has to be checked on the way: where there is no memory for an item, its object
+ * or array is marked as incomplete, and nothing is added to `to` NULL.  fm_json_print refuses such
+ * a tree, and its caller says what there is no memory for.
+ *
+ *     cJSON *tree = cJSON_CreateObject();
+ *     cJSON *sizes = fm_json_add_array(tree, "sizes");
+ *     fm_json_add_uint(sizes, NULL, 64);
+ *     char *text = fm_json_print(tree);
+ *     cJSON_Delete(tree);
+ *     return text ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the sizes");
+ */
+cJSON *fm_json_add_object(cJSON *to, const char *key); /* the new one, borrowed; NULL: no memory */
+cJSON *fm_json_add_array(cJSON *to, const char *key);
+void fm_json_add_string(cJSON *to, const char *key, const char *value);
+void fm_json_add_bool(cJSON *to, const char *key, bool value);
+void fm_json_add_null(cJSON *to, const char *key);
 /* Numbers that cJSON would print wrongly: exact integers, and doubles with the fewest digits that
- * read back the same (17 at most); NaN and Inf become null.  Key NULL: `object` is an array.  NULL:
- * no memory. */
-cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value);
-cJSON *fm_json_add_double(cJSON *object, const char *key, double value);
+ * read back the same (17 at most); NaN and Inf become null. */
+cJSON *fm_json_add_uint(cJSON *to, const char *key, uint64_t value);
+cJSON *fm_json_add_double(cJSON *to, const char *key, double value);
+/* Any item, taken over in failure too; item NULL: there was no memory to make it. */
+cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item);
+/* There is a tree, and no item is missing; for what goes elsewhere than to fm_json_print. */
+bool fm_json_is_whole(const cJSON *tree);
 
 /* The fewest digits that read back the same, 17 at most; "null" for NaN and Inf. */
 #define FM_JSON_DOUBLE 32
 void fm_json_double(char text[FM_JSON_DOUBLE], double value);
 
 /* Two-space indented text with a newline at the end, the same on every machine and locale; arrays
- * that hold no containers are on one line.  free() it.  NULL: no memory. */
+ * that hold no containers are on one line.  free() it.  NULL: no memory, now or when the tree was
+ * built. */
 char *fm_json_print(const cJSON *tree);
 
 #endif

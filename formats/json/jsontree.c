@@ -148,28 +148,71 @@ void fm_json_double(char text[FM_JSON_DOUBLE], double d)
     }
 }
 
-static cJSON *add_raw(cJSON *to, const char *key, const char *text)
+/* In valueint of an object or array, where cJSON has no use for it: an item is missing. */
+enum { INCOMPLETE = -1 };
+
+cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item)
 {
-    cJSON *raw = cJSON_CreateRaw(text);
-    if (raw && !(key ? cJSON_AddItemToObject(to, key, raw) : cJSON_AddItemToArray(to, raw))) {
-        cJSON_Delete(raw);
-        raw = NULL;
-    }
-    return raw;
+    if (item && (key ? cJSON_AddItemToObject(to, key, item) : cJSON_AddItemToArray(to, item)))
+        return item;
+    cJSON_Delete(item);
+    if (to)
+        to->valueint = INCOMPLETE;
+    return NULL;
 }
 
-cJSON *fm_json_add_uint(cJSON *object, const char *key, uint64_t value)
+cJSON *fm_json_add_object(cJSON *to, const char *key)
+{
+    return fm_json_add(to, key, cJSON_CreateObject());
+}
+
+cJSON *fm_json_add_array(cJSON *to, const char *key)
+{
+    return fm_json_add(to, key, cJSON_CreateArray());
+}
+
+void fm_json_add_string(cJSON *to, const char *key, const char *value)
+{
+    fm_json_add(to, key, cJSON_CreateString(value));
+}
+
+void fm_json_add_bool(cJSON *to, const char *key, bool value)
+{
+    fm_json_add(to, key, cJSON_CreateBool(value));
+}
+
+void fm_json_add_null(cJSON *to, const char *key)
+{
+    fm_json_add(to, key, cJSON_CreateNull());
+}
+
+cJSON *fm_json_add_uint(cJSON *to, const char *key, uint64_t value)
 {
     char text[32];
     snprintf(text, sizeof text, "%" PRIu64, value);
-    return add_raw(object, key, text);
+    return fm_json_add(to, key, cJSON_CreateRaw(text));
 }
 
-cJSON *fm_json_add_double(cJSON *object, const char *key, double value)
+cJSON *fm_json_add_double(cJSON *to, const char *key, double value)
 {
     char text[FM_JSON_DOUBLE];
     fm_json_double(text, value);
-    return add_raw(object, key, text);
+    return fm_json_add(to, key, cJSON_CreateRaw(text));
+}
+
+static bool is_container(const cJSON *v)
+{
+    return cJSON_IsObject(v) || cJSON_IsArray(v);
+}
+
+bool fm_json_is_whole(const cJSON *tree)
+{
+    if (!tree || (is_container(tree) && tree->valueint == INCOMPLETE))
+        return false;
+    for (const cJSON *c = tree->child; c; c = c->next)
+        if (!fm_json_is_whole(c))
+            return false;
+    return true;
 }
 
 static void print_scalar(struct fm_text *t, const cJSON *v)
@@ -189,11 +232,6 @@ static void print_scalar(struct fm_text *t, const cJSON *v)
     } else {
         fm_text_printf(t, "%s", cJSON_IsTrue(v) ? "true" : cJSON_IsFalse(v) ? "false" : "null");
     }
-}
-
-static bool is_container(const cJSON *v)
-{
-    return cJSON_IsObject(v) || cJSON_IsArray(v);
 }
 
 static bool fits_one_line(const cJSON *v)
@@ -234,6 +272,8 @@ static void print_node(struct fm_text *t, const cJSON *v, int indent)
 char *fm_json_print(const cJSON *tree)
 {
     struct fm_text t = {0};
+    if (!fm_json_is_whole(tree))
+        return NULL;
     print_node(&t, tree, 0);
     fm_text_add(&t, "\n", 1);
     if (t.failed) {

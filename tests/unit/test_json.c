@@ -293,15 +293,15 @@ static void prints_exactly_and_in_short(void **state)
     fm_json_add_double(t, "tiny", 0x1p-1074);
     cJSON_AddNumberToObject(t, "count", 9007199254740991.0);
     cJSON_AddNumberToObject(t, "half", 0.5);
-    cJSON_AddStringToObject(t, "s\"", "a\n\x1b\\\xc3\xa9");
-    cJSON *list = cJSON_AddArrayToObject(t, "list");
+    fm_json_add_string(t, "s\"", "a\n\x1b\\\xc3\xa9");
+    cJSON *list = fm_json_add_array(t, "list");
     fm_json_add_uint(list, NULL, 1);
     fm_json_add_double(list, NULL, 2.5);
-    cJSON *deep = cJSON_AddArrayToObject(t, "deep");
-    cJSON_AddItemToArray(deep, cJSON_CreateObject());
-    cJSON_AddItemToArray(deep, cJSON_CreateTrue());
-    cJSON_AddObjectToObject(t, "none");
-    cJSON_AddNullToObject(t, "null");
+    cJSON *deep = fm_json_add_array(t, "deep");
+    fm_json_add_object(deep, NULL);
+    fm_json_add_bool(deep, NULL, true);
+    fm_json_add_object(t, "none");
+    fm_json_add_null(t, "null");
     char *text = fm_json_print(t);
     assert_string_equal(text, "{\n"
                               "  \"u\": 18446744073709551615,\n"
@@ -330,6 +330,59 @@ static void prints_exactly_and_in_short(void **state)
     free(text);
 }
 
+static int allocations, fails; /* the one that fails, counted from 1 */
+
+static void *allocate(size_t size)
+{
+    return ++allocations == fails ? NULL : malloc(size);
+}
+
+/* Every function, in an object and in an array, at two depths. */
+static cJSON *build(void)
+{
+    cJSON *t = cJSON_CreateObject();
+    fm_json_add_string(t, "string", "a");
+    cJSON *object = fm_json_add_object(t, "object"), *array = fm_json_add_array(object, "array");
+    fm_json_add_uint(array, NULL, 1);
+    fm_json_add_double(array, NULL, 2.5);
+    fm_json_add_string(array, NULL, "b");
+    fm_json_add_bool(object, "bool", false);
+    fm_json_add_null(fm_json_add_object(fm_json_add_array(array, NULL), NULL), "null");
+    fm_json_add(t, "copy", cJSON_Duplicate(array, true));
+    return t;
+}
+
+static void no_tree_that_lost_an_item_is_printed(void **state)
+{
+    (void)state;
+    int lost = 0;
+    cJSON_Hooks hooks = {allocate, free};
+    cJSON_InitHooks(&hooks);
+    for (fails = 1;; fails++) {
+        allocations = 0;
+        cJSON *t = build(), *copy = cJSON_Duplicate(t, true);
+        char *text = fm_json_print(t), *again = fm_json_print(copy);
+        bool missed = allocations < fails;
+        assert_int_equal(fm_json_is_whole(t), text != NULL);
+        if (missed)
+            assert_string_equal(text, again);
+        else
+            assert_null(again); /* no copy, or that of a tree that lost an item */
+        lost += !text;
+        cJSON_Delete(copy);
+        cJSON_Delete(t);
+        free(again);
+        free(text);
+        if (missed)
+            break;
+    }
+    cJSON_InitHooks(NULL);
+    assert_true(lost > 25);
+    assert_null(fm_json_print(NULL));
+    fm_json_add_uint(NULL, "a", 1);
+    assert_null(fm_json_add_array(NULL, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +396,7 @@ int main(void)
         cmocka_unit_test(every_prefix_is_refused),
         cmocka_unit_test(getters_check_type_and_range),
         cmocka_unit_test(prints_exactly_and_in_short),
+        cmocka_unit_test(no_tree_that_lost_an_item_is_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
