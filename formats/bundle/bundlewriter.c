@@ -157,33 +157,27 @@ static void place_slots(struct fm_bundle_writer *w, uint64_t manifest_size)
     w->end = at;
 }
 
-static cJSON *make_entry(const struct slot *s)
+static void add_entry(cJSON *members, const struct slot *s)
 {
     char hex[FM_DIGEST_HEX];
-    cJSON *entry = cJSON_CreateObject();
+    cJSON *entry = fm_json_add_object(members, NULL);
+    fm_json_add_string(entry, "name", s->name);
+    fm_json_add_uint(entry, "size", s->size);
+    fm_json_add_uint(entry, "offset", s->offset);
+    if (!fm_place_listed(s->place))
+        return;
     fm_digest_hex(hex, &s->digest);
-    if (!entry || !cJSON_AddStringToObject(entry, "name", s->name) ||
-        !fm_json_add_uint(entry, "size", s->size) ||
-        !fm_json_add_uint(entry, "offset", s->offset) ||
-        (fm_place_listed(s->place) && !cJSON_AddStringToObject(entry, "digest", hex))) {
-        cJSON_Delete(entry);
-        return NULL;
-    }
-    return entry;
+    fm_json_add_string(entry, "digest", hex);
 }
 
 /* Text of the manifest with the members as they are placed; digests not yet known are zeros. */
 static char *print_manifest(struct fm_bundle_writer *w)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(w->manifest, "members");
-    cJSON *members = cJSON_AddArrayToObject(w->manifest, "members");
-    for (size_t i = 0; members && i < w->slots; i++) {
-        cJSON *entry = make_entry(&w->slot[i]);
-        if (!entry)
-            return NULL;
-        cJSON_AddItemToArray(members, entry);
-    }
-    return members ? fm_json_print(w->manifest) : NULL;
+    cJSON *members = fm_json_add_array(w->manifest, "members");
+    for (size_t i = 0; i < w->slots; i++)
+        add_entry(members, &w->slot[i]);
+    return fm_json_print(w->manifest);
 }
 
 /* Print at exactly `size` bytes: spaces go before the last newline. */

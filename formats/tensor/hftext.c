@@ -33,7 +33,7 @@ static cJSON *find_text(const cJSON *config)
 }
 
 /* The text class by the wrapper's: XForConditionalGeneration is XForCausalLM. */
-static bool add_class(cJSON *text, const cJSON *config)
+static void add_class(cJSON *text, const cJSON *config)
 {
     static const char wrapper[] = "ForConditionalGeneration", plain[] = "ForCausalLM";
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
@@ -41,29 +41,23 @@ static bool add_class(cJSON *text, const cJSON *config)
     const char *end = name ? strstr(name, wrapper) : NULL;
     char own[128];
     if (!end || strcmp(end, wrapper) != 0 || (size_t)(end - name) + sizeof plain > sizeof own)
-        return true;
+        return;
     memcpy(own, name, (size_t)(end - name));
     memcpy(own + (end - name), plain, sizeof plain);
     cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures");
-    cJSON *names = cJSON_AddArrayToObject(text, "architectures");
-    cJSON *item = names ? cJSON_CreateString(own) : NULL;
-    return item && cJSON_AddItemToArray(names, item);
+    fm_json_add_string(fm_json_add_array(text, "architectures"), NULL, own);
 }
 
 /* What the wrapper says for all of its parts, where the text part does not say it. */
-static bool add_shared(cJSON *text, const cJSON *config)
+static void add_shared(cJSON *text, const cJSON *config)
 {
     static const char *const keys[] = {"dtype", "torch_dtype", "quantization_config",
                                        "tie_word_embeddings", "transformers_version"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, keys[i]);
-        if (!value || cJSON_GetObjectItemCaseSensitive(text, keys[i]))
-            continue;
-        cJSON *copy = cJSON_Duplicate(value, true);
-        if (!copy || !cJSON_AddItemToObject(text, keys[i], copy))
-            return false;
+        if (value && !cJSON_GetObjectItemCaseSensitive(text, keys[i]))
+            fm_json_add(text, keys[i], cJSON_Duplicate(value, true));
     }
-    return true;
 }
 
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err)
@@ -74,19 +68,18 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
     if (fm_json_tree(&json, config, size, &broken))
         return FM_OK;
     cJSON *part = find_text(json);
-    bool ok = !part || (add_class(part, json) && add_shared(part, json));
-    if (part && ok) {
-        cJSON_DetachItemViaPointer(json, part);
-        cJSON_DeleteItemFromObjectCaseSensitive(part, FM_HFTEXT_WRAPPER);
-        ok = cJSON_AddItemToObject(part, FM_HFTEXT_WRAPPER, json);
-        *text = ok ? fm_json_print(part) : NULL;
-        if (ok)
-            json = NULL; /* part's */
-        ok = *text != NULL;
-        cJSON_Delete(part);
+    if (!part) {
+        cJSON_Delete(json);
+        return FM_OK;
     }
-    cJSON_Delete(json);
-    return ok ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
+    add_class(part, json);
+    add_shared(part, json);
+    cJSON_DetachItemViaPointer(json, part);
+    cJSON_DeleteItemFromObjectCaseSensitive(part, FM_HFTEXT_WRAPPER);
+    fm_json_add(part, FM_HFTEXT_WRAPPER, json);
+    *text = fm_json_print(part);
+    cJSON_Delete(part);
+    return *text ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
 }
 
 bool fm_hftext_wrapped(const char *config, size_t size)
@@ -108,21 +101,18 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err 
         return rc;
     cJSON *wrapper = cJSON_DetachItemFromObjectCaseSensitive(text, FM_HFTEXT_WRAPPER);
     if (!cJSON_IsObject(wrapper)) {
-        rc = fm_fail(err, FM_EFORMAT, "key '" FM_HFTEXT_WRAPPER "' is not an object");
-    } else {
-        cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* are the wrapper's */
-        cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "text_config");
-        if (!cJSON_GetObjectItemCaseSensitive(text, "quantization_config"))
-            cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "quantization_config");
-        bool ok = cJSON_AddItemToObject(wrapper, "text_config", text);
-        if (ok)
-            text = NULL;
-        *whole = ok ? fm_json_print(wrapper) : NULL;
-        rc = *whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
+        cJSON_Delete(wrapper);
+        cJSON_Delete(text);
+        return fm_fail(err, FM_EFORMAT, "key '" FM_HFTEXT_WRAPPER "' is not an object");
     }
+    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* are the wrapper's */
+    cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "text_config");
+    if (!cJSON_GetObjectItemCaseSensitive(text, "quantization_config"))
+        cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "quantization_config");
+    fm_json_add(wrapper, "text_config", text);
+    *whole = fm_json_print(wrapper);
     cJSON_Delete(wrapper);
-    cJSON_Delete(text);
-    return rc;
+    return *whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
 }
 
 int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, struct fm_err *err)

@@ -84,12 +84,11 @@ static int make_index(struct fm_hfwriter *w, struct fm_err *err)
                 (struct entry){w->tensor[w->file[f].first + i].name, w->file[f].name};
     fm_names_sort(entry, w->tensors, sizeof *entry);
     cJSON *tree = cJSON_CreateObject();
-    cJSON *metadata = cJSON_AddObjectToObject(tree, "metadata");
-    cJSON *map = cJSON_AddObjectToObject(tree, "weight_map");
-    bool ok = metadata && map && fm_json_add_uint(metadata, "total_size", w->tensor_bytes);
-    for (size_t i = 0; i < w->tensors && ok; i++)
-        ok = cJSON_AddStringToObject(map, entry[i].tensor, entry[i].file) != NULL;
-    w->index = ok ? fm_json_print(tree) : NULL;
+    fm_json_add_uint(fm_json_add_object(tree, "metadata"), "total_size", w->tensor_bytes);
+    cJSON *map = fm_json_add_object(tree, "weight_map");
+    for (size_t i = 0; i < w->tensors; i++)
+        fm_json_add_string(map, entry[i].tensor, entry[i].file);
+    w->index = fm_json_print(tree);
     cJSON_Delete(tree);
     free(entry);
     if (!w->index)

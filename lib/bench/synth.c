@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "formats/file/file.h"
+#include "formats/json/json.h"
 #include "formats/tensor/carry.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/base/mem.h"
@@ -341,25 +342,23 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
 static int make_manifest(struct stage *g, struct fm_err *err)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
-    cJSON *model;
+    cJSON *model = NULL;
     /* All weights have one type, that of any tensor. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
     struct fm_weightsum sums;
     int rc = fm_model_sums_of(&sums, &g->dir, err);
     if (!rc)
         rc = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, &sums, err);
-    if (!rc)
-        rc = fm_stage_manifest(&g->manifest, FM_STAGE_TRAIN, NULL, model, dropped, err);
-    if (!rc)
-        rc = fm_stage_history(g->manifest, "fm-rank", cJSON_CreateObject(), NULL, NULL, err);
-    if (!rc)
-        rc = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
+    if (rc)
+        return rc;
+    g->manifest = fm_stage_manifest(FM_STAGE_TRAIN, NULL, model, dropped);
+    fm_json_add_object(fm_stage_history(g->manifest, "fm-rank"), "options");
+    fm_json_add_object(fm_stage_history(g->manifest, "fm-train"), "options");
+    rc = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
     if (!rc)
         rc = fm_budgets_pack(&g->masks, &g->actions, &g->config,
                              fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
                              &g->data[1], &g->size[1], err);
-    if (!rc)
-        rc = fm_stage_history(g->manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, err);
     return rc;
 }
 

@@ -6,9 +6,9 @@
 
 #include "lib/data/calib.h"
 
-/* {"digest", "sequences", "seq_len", "sources": [{"format", "packing", "weight", "tokens", "used",
- * "digest"; of a text "documents", "tokenizer", "before_each", "behind_each" too}]} of calibration
- * data; NULL: no memory. */
-cJSON *fm_provenance_tokens(const struct fm_calib *calib);
+/* "tokens" of a history entry: {"digest", "sequences", "seq_len", "sources": [{"format", "packing",
+ * "weight", "tokens", "used", "digest"; of a text "documents", "tokenizer", "before_each",
+ * "behind_each" too}]}. */
+void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
 
 #endif

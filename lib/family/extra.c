@@ -157,18 +157,17 @@ void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *x)
                                    x->first + i);
 }
 
-bool fm_extra_json(cJSON *object, const struct fm_extra *x)
+void fm_extra_json(cJSON *object, const struct fm_extra *x)
 {
     if (x->tensors == 0)
-        return true;
-    cJSON *extra = cJSON_AddObjectToObject(object, "extra");
-    cJSON *layers = extra ? cJSON_AddArrayToObject(extra, "layers") : NULL;
-    bool ok = layers != NULL;
-    for (int i = 0; i < FM_EXTRA_LAYERS_MAX && ok; i++)
+        return;
+    cJSON *extra = fm_json_add_object(object, "extra");
+    cJSON *layers = fm_json_add_array(extra, "layers");
+    for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++)
         if (x->seen >> i & 1)
-            ok = fm_json_add_uint(layers, NULL, (uint64_t)(x->first + i)) != NULL;
-    return ok && fm_json_add_uint(extra, "tensors", x->tensors) &&
-           fm_json_add_uint(extra, "bytes", x->bytes);
+            fm_json_add_uint(layers, NULL, (uint64_t)(x->first + i));
+    fm_json_add_uint(extra, "tensors", x->tensors);
+    fm_json_add_uint(extra, "bytes", x->bytes);
 }
 
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *x, const struct fm_config *c)

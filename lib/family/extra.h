@@ -82,9 +82,8 @@ bool fm_extra_named(const struct fm_extra *extra);
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 
-/* Where there are any, a key of an object: "extra": {"layers": [46], "tensors", "bytes"}.  False:
- * no memory. */
-bool fm_extra_json(cJSON *object, const struct fm_extra *extra);
+/* Where there are any, a key of an object: "extra": {"layers": [46], "tensors", "bytes"}. */
+void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
 /* A sentence for the user where config.json says another number of layers than there are; else
  * text[0] is 0. */

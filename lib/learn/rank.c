@@ -19,6 +19,7 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/data/provenance.h"
 #include "lib/engine/fold.h"
 #include "lib/learn/task.h"
 #include "lib/run/journal.h"
@@ -375,31 +376,27 @@ static void finish_scores(struct scorer *s, enum fm_rank_order order, int batche
         fm_ranking_original(r);
 }
 
-static int record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, int batch,
-                  const struct fm_rank_report *report, struct fm_err *err)
+static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, int batch,
+                   const struct fm_rank_report *report)
 {
-    cJSON *options = fm_task_options(s->task, batch), *result = cJSON_CreateObject();
-    if (!options || !result) {
-        cJSON_Delete(options);
-        cJSON_Delete(result);
-        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
-    }
-    bool whole =
-        cJSON_AddStringToObject(options, "order", order_name(order)) &&
-        (s->criterion == FM_CRITERION_TAYLOR ||
-         cJSON_AddStringToObject(options, "criterion", fm_criterion_name(s->criterion))) &&
-        fm_json_add_uint(result, "batches", (uint64_t)report->batches) &&
-        fm_json_add_double(result, "ce", report->ce) &&
-        fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->reached.unreached);
-    int rc = fm_task_history(manifest, TOOL, options, s->task, result, whole, err);
-    return rc ? rc : fm_current_record(manifest, &report->current, err);
+    cJSON *entry = fm_stage_history(manifest, TOOL);
+    cJSON *options = fm_task_options(entry, s->task, batch);
+    fm_json_add_string(options, "order", order_name(order));
+    if (s->criterion != FM_CRITERION_TAYLOR)
+        fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
+    fm_provenance_tokens(entry, &s->task->calib);
+    cJSON *result = fm_json_add_object(entry, "result");
+    fm_json_add_uint(result, "batches", (uint64_t)report->batches);
+    fm_json_add_double(result, "ce", report->ce);
+    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->reached.unreached);
+    fm_current_record(entry, &report->current);
 }
 
 static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
                         const struct fm_rank_report *report, struct fm_err *err)
 {
     struct fm_task *task = s->task;
-    cJSON *model = NULL, *manifest = NULL;
+    cJSON *model = NULL;
     char dropped[FM_STAGE_DROPPED_BYTES];
     void *data = NULL;
     size_t size = 0;
@@ -409,17 +406,15 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
         rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
                                      &sums, err);
     if (!rc)
-        rc = fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, err);
-    if (!rc)
-        rc = record(manifest, s, order, batch, report, err);
-    if (!rc)
         rc = fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err);
     if (!rc) {
+        cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
+        record(manifest, s, order, batch, report);
         struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
         rc = fm_stage_write(task->run, FM_STAGE_RANK, manifest, NULL, &task->dir, &member, 1, err);
-        manifest = NULL;
+    } else {
+        cJSON_Delete(model);
     }
-    cJSON_Delete(manifest);
     free(data);
     return rc;
 }

@@ -12,6 +12,7 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/data/provenance.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/tune.h"
 #include "lib/masks/choose.h"
@@ -324,43 +325,36 @@ static int fill_report(struct recovery *r, struct fm_recover_report *report, str
     return rc;
 }
 
-static int record(cJSON *manifest, const struct recovery *r, struct fm_err *err)
+static void record(cJSON *manifest, const struct recovery *r)
 {
     const struct fm_recover_options *o = r->options;
-    cJSON *options = fm_task_options(&r->task, batch_of(r->task.run));
-    cJSON *result = cJSON_CreateObject();
-    if (!options || !result) {
-        cJSON_Delete(options);
-        cJSON_Delete(result);
-        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
-    }
     char text[FM_DECIMAL_TEXT];
+    cJSON *entry = fm_stage_history(manifest, TOOL);
+    cJSON *options = fm_task_options(entry, &r->task, batch_of(r->task.run));
     fm_decimal_print(text, &r->budget);
-    bool whole = cJSON_AddStringToObject(options, "budget", text) &&
-                 cJSON_AddStringToObject(options, "strategy", strategy_name(o->strategy)) &&
-                 fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank) &&
-                 fm_json_add_double(options, "lora_alpha", o->alpha) &&
-                 fm_json_add_uint(options, "steps", (uint64_t)o->steps) &&
-                 fm_json_add_double(options, "lr", o->lr) &&
-                 fm_json_add_double(options, "w_task", o->w_task) &&
-                 fm_json_add_double(options, "w_kl", o->w_kl) &&
-                 fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask) &&
-                 fm_json_add_double(result, "loss_first", r->tune.loss_first) &&
-                 fm_json_add_double(result, "loss_last", r->tune.loss);
-    int rc = fm_task_history(manifest, TOOL, options, &r->task, result, whole, err);
-    return rc ? rc : fm_current_record(manifest, &r->current, err);
+    fm_json_add_string(options, "budget", text);
+    fm_json_add_string(options, "strategy", strategy_name(o->strategy));
+    fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
+    fm_json_add_double(options, "lora_alpha", o->alpha);
+    fm_json_add_uint(options, "steps", (uint64_t)o->steps);
+    fm_json_add_double(options, "lr", o->lr);
+    fm_json_add_double(options, "w_task", o->w_task);
+    fm_json_add_double(options, "w_kl", o->w_kl);
+    fm_provenance_tokens(entry, &r->task.calib);
+    cJSON *result = fm_json_add_object(entry, "result");
+    fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
+    fm_json_add_double(result, "loss_first", r->tune.loss_first);
+    fm_json_add_double(result, "loss_last", r->tune.loss);
+    fm_current_record(entry, &r->current);
 }
 
-static int record_adapter(cJSON *manifest, const struct recovery *r, struct fm_err *err)
+static void record_adapter(cJSON *manifest, const struct recovery *r)
 {
-    cJSON_DeleteItemFromObjectCaseSensitive(manifest, "adapter");
-    cJSON *adapter = cJSON_AddObjectToObject(manifest, "adapter");
-    if (adapter && fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank) &&
-        fm_json_add_double(adapter, "alpha", r->options->alpha) &&
-        fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask) &&
-        cJSON_AddStringToObject(adapter, "strategy", strategy_name(r->options->strategy)))
-        return FM_OK;
-    return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    cJSON *adapter = fm_json_add_object(manifest, "adapter");
+    fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank);
+    fm_json_add_double(adapter, "alpha", r->options->alpha);
+    fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask);
+    fm_json_add_string(adapter, "strategy", strategy_name(r->options->strategy));
 }
 
 static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_member *masks,
@@ -371,27 +365,25 @@ static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_me
     void *frame = NULL;
     for (int b = 0; b < f->count; b++)
         set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);
-    int rc = record(manifest, r, err);
-    if (!rc)
-        rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
+    record(manifest, r);
+    int rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
                              fm_model_dtype(task->model), manifest, &frame, &masks->size, err);
     masks->data = frame;
-    return rc ? rc : record_adapter(manifest, r, err);
+    record_adapter(manifest, r);
+    return rc;
 }
 
 static int write_stream(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
     char dropped[FM_STAGE_DROPPED_BYTES] = "";
-    cJSON *manifest = NULL;
+    cJSON *manifest = fm_stage_manifest(FM_STAGE_RECOVER, &task->in, NULL, dropped);
     void *adapter = NULL;
     struct fm_stage_member member[2] = {{.name = FM_MEMBER_MASKS}, {.name = FM_MEMBER_ADAPTER}};
-    int rc = fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &task->in, NULL, dropped, err);
-    if (!rc && dropped[0])
+    if (dropped[0])
         fm_run_warn(task->run, "%s", dropped);
-    if (!rc)
-        rc = fill_manifest(manifest, r, &member[0], err);
+    int rc = fill_manifest(manifest, r, &member[0], err);
     if (!rc)
         rc = fm_adapter_place(&r->tune.adapter, &fm_device_host, err);
     if (!rc)

@@ -16,7 +16,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
-#include "lib/data/provenance.h"
 #include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 #include "lib/run/journal.h"
@@ -230,19 +229,15 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
     return FM_OK;
 }
 
-cJSON *fm_task_options(const struct fm_task *task, int batch)
+cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch)
 {
-    cJSON *o = cJSON_CreateObject();
-    if (!o)
-        return NULL;
-    if (fm_json_add_uint(o, "batch", (uint64_t)batch) &&
-        cJSON_AddBoolToObject(o, "shuffle", task->run->inputs.shuffle) &&
-        fm_json_add_uint(o, "seed", task->run->inputs.seed) &&
-        cJSON_AddStringToObject(o, "device", task->ops->name) &&
-        cJSON_AddStringToObject(o, "precision", fm_machine_precision(task->ops)))
-        return o;
-    cJSON_Delete(o);
-    return NULL;
+    cJSON *o = fm_json_add_object(entry, "options");
+    fm_json_add_uint(o, "batch", (uint64_t)batch);
+    fm_json_add_bool(o, "shuffle", task->run->inputs.shuffle);
+    fm_json_add_uint(o, "seed", task->run->inputs.seed);
+    fm_json_add_string(o, "device", task->ops->name);
+    fm_json_add_string(o, "precision", fm_machine_precision(task->ops));
+    return o;
 }
 
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err)
@@ -333,15 +328,4 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                                   (unsigned long long)task->run->inputs.seed,
                                   task->run->inputs.shuffle, task->ops->name,
                                   fm_machine_precision(task->ops), text);
-}
-
-int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,
-                    cJSON *result, bool whole, struct fm_err *err)
-{
-    cJSON *tokens = whole ? fm_provenance_tokens(&task->calib) : NULL;
-    if (tokens)
-        return fm_stage_history(manifest, tool, options, tokens, result, err);
-    cJSON_Delete(options);
-    cJSON_Delete(result);
-    return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
 }

@@ -84,13 +84,8 @@ void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
  */
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
 
-/* {"batch", "shuffle", "seed", "device", "precision"}; NULL: no memory. */
-cJSON *fm_task_options(const struct fm_task *task, int batch);
-
-/* Append the tool's entry, with what its tokens were; takes options and result over.  FM_ENOMEM
- * where not `whole`: memory for one of their keys ran out. */
-int fm_task_history(cJSON *manifest, const char *tool, cJSON *options, const struct fm_task *task,
-                    cJSON *result, bool whole, struct fm_err *err);
+/* "options" of a history entry, borrowed: {"batch", "shuffle", "seed", "device", "precision"}. */
+cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch);
 
 /*
  * Between two steps, of ranks by all of them: FM_ESAVED where one was asked to stop; and whether it

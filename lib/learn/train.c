@@ -14,6 +14,7 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/data/provenance.h"
 #include "lib/learn/criterion.h"
 #include "lib/learn/learn.h"
 #include "lib/learn/quality.h"
@@ -80,7 +81,7 @@ struct method {
     /* The sweeps of all steps; T and kept of *sweep are set. */
     void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
     /* Its options, for the manifest. */
-    bool (*record)(cJSON *options, const struct fm_trainer *t);
+    void (*record)(cJSON *options, const struct fm_trainer *t);
     /* Arrays of the state file beside the families. */
     void (*save)(struct fm_journal_item *item, size_t *items, struct fm_trainer *t);
     void (*resumed)(struct fm_trainer *t); /* those arrays were read */
@@ -858,13 +859,13 @@ static void cost_learned(struct fm_estimate_sweep *sweep, const struct plan *p)
     sweep->backward = p->options->samples;
 }
 
-static bool record_learned(cJSON *to, const struct fm_trainer *t)
+static void record_learned(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
-    return fm_json_add_uint(to, "steps", (uint64_t)o->steps) &&
-           fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples) &&
-           fm_json_add_double(to, "prior", o->prior) &&
-           cJSON_AddStringToObject(to, "lambda_schedule", schedule_name(o->schedule));
+    fm_json_add_uint(to, "steps", (uint64_t)o->steps);
+    fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples);
+    fm_json_add_double(to, "prior", o->prior);
+    fm_json_add_string(to, "lambda_schedule", schedule_name(o->schedule));
 }
 
 static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
@@ -956,9 +957,9 @@ static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
     sweep->backward = FM_WORTH_LANES;
 }
 
-static bool record_walk(cJSON *to, const struct fm_trainer *t)
+static void record_walk(cJSON *to, const struct fm_trainer *t)
 {
-    return fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
+    fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
 }
 
 /* Those that need no gradient: begin makes the whole family. */
@@ -1119,47 +1120,42 @@ static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
     report->reached = has_reached(t, &report->masks, &report->came_to);
 }
 
-static bool record_options(cJSON *to, const struct fm_trainer *t)
+static void record_options(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
-    bool ok = cJSON_AddStringToObject(to, "method", fm_method_name(o->method));
-    if (!(t->method->has & FM_TRAIN_ENDS))
-        return ok;
+    enum fm_granularity granularity = is_shaped(t) ? o->granularity : FM_PER_MODEL;
     char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT];
+    fm_json_add_string(to, "method", fm_method_name(o->method));
+    if (!(t->method->has & FM_TRAIN_ENDS))
+        return;
     fm_decimal_print(step, &t->step);
     fm_decimal_print(until, &t->until);
-    ok =
-        ok &&
-        cJSON_AddStringToObject(
-            to, "granularity", fm_granularity_name(is_shaped(t) ? o->granularity : FM_PER_MODEL)) &&
-        fm_json_add_uint(to, "width_multiple", o->width_multiple) &&
-        cJSON_AddStringToObject(to, "budget_step", step) &&
-        cJSON_AddStringToObject(to, "until", until);
+    fm_json_add_string(to, "granularity", fm_granularity_name(granularity));
+    fm_json_add_uint(to, "width_multiple", o->width_multiple);
+    fm_json_add_string(to, "budget_step", step);
+    fm_json_add_string(to, "until", until);
     if (o->refine > 0)
-        ok = ok && fm_json_add_uint(to, "refine", (uint64_t)o->refine);
+        fm_json_add_uint(to, "refine", (uint64_t)o->refine);
     if (o->nested)
-        ok = ok && cJSON_AddBoolToObject(to, "nested", true);
-    return ok && (!t->method->record || t->method->record(to, t));
+        fm_json_add_bool(to, "nested", true);
+    if (t->method->record)
+        t->method->record(to, t);
 }
 
-static int record(cJSON *manifest, const struct fm_trainer *t, const struct fm_train_report *report,
-                  struct fm_err *err)
+static void record(cJSON *manifest, const struct fm_trainer *t,
+                   const struct fm_train_report *report)
 {
-    cJSON *options = fm_task_options(&t->task, batch_of(t->task.run));
-    cJSON *result = cJSON_CreateObject();
-    if (!options || !result) {
-        cJSON_Delete(options);
-        cJSON_Delete(result);
-        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    cJSON *entry = fm_stage_history(manifest, TOOL);
+    record_options(fm_task_options(entry, &t->task, batch_of(t->task.run)), t);
+    fm_provenance_tokens(entry, &t->task.calib);
+    cJSON *result = fm_json_add_object(entry, "result");
+    fm_json_add_uint(result, "masks", (uint64_t)report->masks.count);
+    fm_json_add_uint(result, "steps", (uint64_t)report->steps);
+    if (!report->reached) {
+        fm_json_add_bool(result, "reached", false);
+        fm_json_add_double(result, "came_to", report->came_to);
     }
-    bool whole = record_options(options, t) &&
-                 fm_json_add_uint(result, "masks", (uint64_t)report->masks.count) &&
-                 fm_json_add_uint(result, "steps", (uint64_t)report->steps);
-    if (!report->reached)
-        whole = whole && cJSON_AddBoolToObject(result, "reached", false) &&
-                fm_json_add_double(result, "came_to", report->came_to);
-    int rc = fm_task_history(manifest, TOOL, options, &t->task, result, whole, err);
-    return rc ? rc : fm_current_record(manifest, &report->current, err);
+    fm_current_record(entry, &report->current);
 }
 
 static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,
@@ -1167,24 +1163,20 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
 {
     struct fm_task *task = &t->task;
     char dropped[FM_STAGE_DROPPED_BYTES] = "";
-    cJSON *manifest = NULL;
+    cJSON *manifest = fm_stage_manifest(FM_STAGE_TRAIN, &task->in, NULL, dropped);
     void *frame = NULL;
     size_t size = 0;
-    int rc = fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &task->in, NULL, dropped, err);
-    if (!rc && dropped[0])
+    if (dropped[0])
         fm_run_warn(task->run, "%s", dropped);
-    if (!rc)
-        rc = record(manifest, t, report, err);
-    if (!rc)
-        rc = fm_budgets_pack(&report->masks, &report->actions, task->config,
-                             fm_stage_tensor_bytes(&task->dir, task->config),
-                             fm_model_dtype(task->model), manifest, &frame, &size, err);
-    if (!rc) {
-        struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
-        rc = fm_stage_write(task->run, FM_STAGE_TRAIN, manifest, &task->in, NULL, &member, 1, err);
-        manifest = NULL;
+    record(manifest, t, report);
+    if (fm_budgets_pack(&report->masks, &report->actions, task->config,
+                        fm_stage_tensor_bytes(&task->dir, task->config),
+                        fm_model_dtype(task->model), manifest, &frame, &size, err)) {
+        cJSON_Delete(manifest);
+        return err->code;
     }
-    cJSON_Delete(manifest);
+    struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
+    int rc = fm_stage_write(task->run, FM_STAGE_TRAIN, manifest, &task->in, NULL, &member, 1, err);
     free(frame);
     return rc;
 }

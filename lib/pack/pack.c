@@ -190,23 +190,17 @@ static int plan_parts(struct fm_packing *p, bool final, struct fm_err *err)
     return rc;
 }
 
-static int make_manifest(struct fm_packing *p, cJSON **manifest, struct fm_err *err)
+static cJSON *make_manifest(const struct fm_packing *p)
 {
     char dropped[FM_STAGE_DROPPED_BYTES] = "";
-    int rc = fm_stage_manifest(manifest, FM_STAGE_PACK, &p->in, NULL, dropped, err);
-    if (rc)
-        return rc;
-    cJSON *result = cJSON_CreateObject();
+    cJSON *manifest = fm_stage_manifest(FM_STAGE_PACK, &p->in, NULL, dropped);
+    cJSON *entry = fm_stage_history(manifest, "fm-pack");
+    fm_json_add_object(entry, "options");
+    cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "segments", (uint64_t)p->seg.S);
     fm_json_add_uint(result, "merged", p->report->merged);
-    rc = fm_stage_history(*manifest, "fm-pack", cJSON_CreateObject(), NULL, result, err);
-    if (!rc)
-        rc = fm_current_record(*manifest, &p->report->current, err);
-    if (rc) {
-        cJSON_Delete(*manifest);
-        *manifest = NULL;
-    }
-    return rc;
+    fm_current_record(entry, &p->report->current);
+    return manifest;
 }
 
 static bool to_pipe(const struct fm_packing *p)
@@ -263,7 +257,6 @@ static uint64_t plan_memory(const struct fm_packing *p)
 static int fill_report(struct fm_packing *p, struct fm_err *err)
 {
     struct fm_pack_report *r = p->report;
-    cJSON *manifest = NULL;
     r->layers = p->cp.config.M;
     r->experts = p->cp.config.E;
     r->budgets = p->budgets.masks.count;
@@ -277,9 +270,8 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->extra = p->cp.sum;
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;
-    int rc = make_manifest(p, &manifest, err);
-    if (!rc)
-        rc = fm_bundle_size(&r->bytes_out, manifest, p->parts.part, p->parts.parts, err);
+    cJSON *manifest = make_manifest(p);
+    int rc = fm_bundle_size(&r->bytes_out, manifest, p->parts.part, p->parts.parts, err);
     cJSON_Delete(manifest);
     if (rc || to_pipe(p))
         return rc;
@@ -310,11 +302,8 @@ static int finish_segments(struct fm_packing *p, struct fm_err *err)
 
 static int begin(struct fm_packing *p, struct fm_err *err)
 {
-    cJSON *manifest = NULL;
-    int rc = make_manifest(p, &manifest, err);
-    return !rc ? fm_bundle_begin(&p->writer, p->run->outputs.path, p->run->outputs.force, manifest,
-                                 p->parts.part, p->parts.parts, err)
-               : rc;
+    return fm_bundle_begin(&p->writer, p->run->outputs.path, p->run->outputs.force,
+                           make_manifest(p), p->parts.part, p->parts.parts, err);
 }
 
 /* The second pass read what the first did.  The reader's stream has no end where it did not. */

@@ -37,84 +37,58 @@ static void measure_widths(struct fm_budget *s, const uint32_t *widths, int expe
     s->width_mean = (double)sum / experts;
 }
 
-static bool add_item(cJSON *object, const char *key, cJSON *item)
+/* In the place of what the input's manifest said. */
+static cJSON *renew(cJSON *manifest, const char *key, cJSON *item)
 {
-    if (item && cJSON_AddItemToObject(object, key, item))
-        return true;
-    cJSON_Delete(item);
-    return false;
+    cJSON_DeleteItemFromObjectCaseSensitive(manifest, key);
+    return fm_json_add(manifest, key, item);
 }
 
-/* In the place of the old value, or at the end. */
-static bool set_item(cJSON *object, const char *key, cJSON *item)
-{
-    if (!item || !cJSON_GetObjectItemCaseSensitive(object, key))
-        return add_item(object, key, item);
-    if (cJSON_ReplaceItemInObjectCaseSensitive(object, key, item))
-        return true;
-    cJSON_Delete(item);
-    return false;
-}
-
-static cJSON *make_actions(const struct fm_actions *actions)
+static void add_actions(cJSON *manifest, const struct fm_actions *actions)
 {
     char text[FM_DECIMAL_TEXT];
-    cJSON *object = cJSON_CreateObject();
-    cJSON *ratios = object ? cJSON_AddArrayToObject(object, "ratios") : NULL;
-    cJSON *widths = ratios ? cJSON_AddArrayToObject(object, "widths") : NULL;
-    bool ok = widths;
-    for (int a = 0; a < actions->count && ok; a++) {
+    cJSON *object = renew(manifest, "actions", cJSON_CreateObject());
+    cJSON *ratios = fm_json_add_array(object, "ratios");
+    cJSON *widths = fm_json_add_array(object, "widths");
+    for (int a = 0; a < actions->count; a++) {
         fm_decimal_print(text, &actions->ratio[a]);
-        cJSON *ratio = cJSON_CreateString(text);
-        ok = ratio && cJSON_AddItemToArray(ratios, ratio) &&
-             fm_json_add_uint(widths, NULL, actions->width[a]);
+        fm_json_add_string(ratios, NULL, text);
+        fm_json_add_uint(widths, NULL, actions->width[a]);
     }
-    if (ok && fm_json_add_uint(object, "multiple", actions->multiple))
-        return object;
-    cJSON_Delete(object);
-    return NULL;
+    fm_json_add_uint(object, "multiple", actions->multiple);
 }
 
-static cJSON *make_quality(const struct fm_quality *q)
+static void add_quality(cJSON *budget, const struct fm_quality *q)
 {
-    if (q->positions == 0)
-        return cJSON_CreateNull();
-    cJSON *object = cJSON_CreateObject();
-    if (object && fm_json_add_double(object, "ce", q->ce) &&
-        fm_json_add_double(object, "kl", q->kl) && fm_json_add_double(object, "agree", q->agree) &&
-        fm_json_add_uint(object, "positions", (uint64_t)q->positions) &&
-        cJSON_AddBoolToObject(object, "recovered", q->recovered))
-        return object;
-    cJSON_Delete(object);
-    return NULL;
+    if (q->positions == 0) {
+        fm_json_add_null(budget, "quality");
+        return;
+    }
+    cJSON *object = fm_json_add_object(budget, "quality");
+    fm_json_add_double(object, "ce", q->ce);
+    fm_json_add_double(object, "kl", q->kl);
+    fm_json_add_double(object, "agree", q->agree);
+    fm_json_add_uint(object, "positions", (uint64_t)q->positions);
+    fm_json_add_bool(object, "recovered", q->recovered);
 }
 
-static cJSON *make_widths(const struct fm_budget *s)
+static void add_budget(cJSON *budgets, int index, const struct fm_mask *mask,
+                       const struct fm_budget *s)
 {
-    cJSON *object = cJSON_CreateObject();
-    if (object && fm_json_add_uint(object, "min", s->width_min) &&
-        fm_json_add_double(object, "mean", s->width_mean) &&
-        fm_json_add_uint(object, "max", s->width_max))
-        return object;
-    cJSON_Delete(object);
-    return NULL;
-}
-
-static cJSON *make_budget(int index, const struct fm_mask *mask, const struct fm_budget *s)
-{
-    cJSON *object = cJSON_CreateObject();
-    if (object && fm_json_add_uint(object, "index", (uint64_t)index) &&
-        fm_json_add_uint(object, "removed", mask->removed) &&
-        fm_json_add_double(object, "budget", s->budget) &&
-        cJSON_AddStringToObject(object, "method", fm_method_name(mask->method)) &&
-        fm_json_add_uint(object, "step", (uint64_t)mask->step) &&
-        add_item(object, "widths", make_widths(s)) && fm_json_add_uint(object, "bytes", s->bytes) &&
-        fm_json_add_uint(object, "params", s->params) &&
-        fm_json_add_uint(object, "params_active", s->params_active) &&
-        add_item(object, "quality", make_quality(&mask->quality)))
-        return object;
-    cJSON_Delete(object);
-    return NULL;
+    cJSON *object = fm_json_add_object(budgets, NULL);
+    fm_json_add_uint(object, "index", (uint64_t)index);
+    fm_json_add_uint(object, "removed", mask->removed);
+    fm_json_add_double(object, "budget", s->budget);
+    fm_json_add_string(object, "method", fm_method_name(mask->method));
+    fm_json_add_uint(object, "step", (uint64_t)mask->step);
+    cJSON *widths = fm_json_add_object(object, "widths");
+    fm_json_add_uint(widths, "min", s->width_min);
+    fm_json_add_double(widths, "mean", s->width_mean);
+    fm_json_add_uint(widths, "max", s->width_max);
+    fm_json_add_uint(object, "bytes", s->bytes);
+    fm_json_add_uint(object, "params", s->params);
+    fm_json_add_uint(object, "params_active", s->params_active);
+    add_quality(object, &mask->quality);
 }
 
 int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,
@@ -122,26 +96,20 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
 {
     assert(fm_masks_sane(masks));
-    cJSON *budgets = cJSON_CreateArray();
-    bool ok = budgets;
     uint64_t channel_bytes =
         fm_expert_channel_params(config->expert, config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
     int experts = masks->M * masks->E;
-    for (int b = 0; b < masks->count && ok; b++) {
+    add_actions(manifest, actions);
+    cJSON *budgets = renew(manifest, "budgets", cJSON_CreateArray());
+    for (int b = 0; b < masks->count; b++) {
         const uint32_t *widths = fm_masks_widths(masks, b);
         struct fm_budget s = {.budget = fm_masks_budget(masks, b),
                               .bytes = full_bytes - masks->mask[b].removed * channel_bytes,
                               .params = fm_config_params(config, widths),
                               .params_active = fm_config_params_active(config, widths)};
         measure_widths(&s, widths, experts);
-        cJSON *budget = make_budget(b, &masks->mask[b], &s);
-        ok = budget && cJSON_AddItemToArray(budgets, budget);
+        add_budget(budgets, b, &masks->mask[b], &s);
     }
-    ok = ok && set_item(manifest, "actions", make_actions(actions));
-    if (!ok)
-        cJSON_Delete(budgets);
-    if (!ok || !set_item(manifest, "budgets", budgets))
-        return fm_fail(err, FM_ENOMEM, "no memory for the manifest's budgets");
     return fm_maskset_pack(masks->widths, (size_t)masks->count * (size_t)experts, frame, size, err);
 }
 

@@ -34,7 +34,7 @@ struct fm_budgets {
 };
 
 /*
- * Set "actions" and "budgets" of a manifest (in their places, or at its end) and make the bytes of
+ * Set "actions" and "budgets" of a manifest (in the place of older ones) and make the bytes of
  * masks.zst; free() *frame.  full_bytes: of the model's tensors (fm_stage_tensor_bytes);
  * `dtype` is that of its experts.  A quality with positions == 0 becomes null.
  */

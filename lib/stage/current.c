@@ -145,11 +145,8 @@ int fm_current_check(struct fm_current *current, const struct fm_run_options *ru
     return rc ? rc : fm_comm_tell(run->machine.comm, &current->is, sizeof current->is, err);
 }
 
-int fm_current_record(cJSON *manifest, const struct fm_current *current, struct fm_err *err)
+void fm_current_record(cJSON *entry, const struct fm_current *current)
 {
-    cJSON *history = cJSON_GetObjectItemCaseSensitive(manifest, "history");
-    cJSON *entry = cJSON_GetArrayItem(history, cJSON_GetArraySize(history) - 1);
-    if (!current->inputs[0] || cJSON_AddStringToObject(entry, KEY, current->inputs))
-        return FM_OK;
-    return fm_fail(err, FM_ENOMEM, "no memory for the history");
+    if (current->inputs[0])
+        fm_json_add_string(entry, KEY, current->inputs);
 }

@@ -42,7 +42,7 @@ bool fm_current_is_own(const char *path, const char *tool);
 int fm_current_check(struct fm_current *current, const struct fm_run_options *run,
                      const struct fm_current_inputs *inputs, struct fm_err *err);
 
-/* Into the last entry of a manifest's history. */
-int fm_current_record(cJSON *manifest, const struct fm_current *current, struct fm_err *err);
+/* Into an entry of a manifest's history. */
+void fm_current_record(cJSON *entry, const struct fm_current *current);
 
 #endif

@@ -27,40 +27,37 @@ static void print_config_digest(char hex[FM_DIGEST_HEX], const struct fm_hfdir *
     fm_digest_hex(hex, &digest);
 }
 
-static bool add_shard(cJSON *shards, const struct fm_shard *shard)
+static void add_shard(cJSON *shards, const struct fm_shard *shard)
 {
     char hex[FM_DIGEST_HEX];
-    cJSON *s = cJSON_CreateObject();
+    cJSON *s = fm_json_add_object(shards, NULL);
     print_header_digest(hex, shard);
-    if (s && cJSON_AddStringToObject(s, "name", shard->name) &&
-        fm_json_add_uint(s, "size", shard->file.size) &&
-        cJSON_AddStringToObject(s, "header", hex) && cJSON_AddItemToArray(shards, s))
-        return true;
-    cJSON_Delete(s);
-    return false;
+    fm_json_add_string(s, "name", shard->name);
+    fm_json_add_uint(s, "size", shard->file.size);
+    fm_json_add_string(s, "header", hex);
 }
 
 /* Which layers have experts, where not all do. */
-static bool add_layers(cJSON *m, const struct fm_config *c)
+static void add_layers(cJSON *m, const struct fm_config *c)
 {
-    if (!fm_json_add_uint(m, "layers", (uint64_t)c->L))
-        return false;
-    cJSON *list = c->M < c->L ? cJSON_AddArrayToObject(m, "moe_layers") : NULL;
-    bool ok = list || c->M == c->L;
-    for (int i = 0; list && ok && i < c->M; i++)
-        ok = fm_json_add_uint(list, NULL, (uint64_t)c->moe[i]) != NULL;
-    return ok;
+    fm_json_add_uint(m, "layers", (uint64_t)c->L);
+    if (c->M == c->L)
+        return;
+    cJSON *list = fm_json_add_array(m, "moe_layers");
+    for (int i = 0; i < c->M; i++)
+        fm_json_add_uint(list, NULL, (uint64_t)c->moe[i]);
 }
 
-static bool add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
+static void add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
 {
-    return add_layers(m, c) && fm_json_add_uint(m, "experts", (uint64_t)c->E) &&
-           fm_json_add_uint(m, "experts_per_token", (uint64_t)c->K) &&
-           fm_json_add_uint(m, "hidden", (uint64_t)c->H) &&
-           fm_json_add_uint(m, "channels", (uint64_t)c->I) &&
-           fm_json_add_uint(m, "vocabulary", (uint64_t)c->V) &&
-           cJSON_AddStringToObject(m, "dtype", fm_dtype_name(dtype)) &&
-           fm_json_add_uint(m, "params", fm_config_params(c, NULL));
+    add_layers(m, c);
+    fm_json_add_uint(m, "experts", (uint64_t)c->E);
+    fm_json_add_uint(m, "experts_per_token", (uint64_t)c->K);
+    fm_json_add_uint(m, "hidden", (uint64_t)c->H);
+    fm_json_add_uint(m, "channels", (uint64_t)c->I);
+    fm_json_add_uint(m, "vocabulary", (uint64_t)c->V);
+    fm_json_add_string(m, "dtype", fm_dtype_name(dtype));
+    fm_json_add_uint(m, "params", fm_config_params(c, NULL));
 }
 
 /* A tensor as bundles have it, unless it is an expert's or one of scales. */
@@ -94,57 +91,49 @@ static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_con
     }
     if (rc)
         return fm_within(err, "%s", dir->path);
-    if (fm_extra_json(m, &extra) && fm_others_json(m, &others, dtype))
-        return FM_OK;
-    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+    fm_extra_json(m, &extra);
+    fm_others_json(m, &others, dtype);
+    return FM_OK;
 }
 
-static bool add_sum(cJSON *list, const struct fm_digest *sum)
+static void add_sum(cJSON *to, const char *key, const struct fm_digest *sum)
 {
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, sum);
-    cJSON *text = cJSON_CreateString(hex);
-    return text && cJSON_AddItemToArray(list, text);
+    fm_json_add_string(to, key, hex);
 }
 
 /* {"layers": [hex, ...], "rest": hex} */
-static int add_weights(cJSON *model, const struct fm_weightsum *sums, struct fm_err *err)
+static void add_weights(cJSON *model, const struct fm_weightsum *sums)
 {
-    char hex[FM_DIGEST_HEX];
-    cJSON *weights = cJSON_AddObjectToObject(model, "weights");
-    cJSON *layers = weights ? cJSON_AddArrayToObject(weights, "layers") : NULL;
-    bool ok = layers;
-    for (int l = 0; l < sums->L && ok; l++)
-        ok = add_sum(layers, &sums->sum[l]);
-    fm_digest_hex(hex, &sums->sum[sums->L]);
-    if (ok && cJSON_AddStringToObject(weights, "rest", hex))
-        return FM_OK;
-    return fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
+    cJSON *weights = fm_json_add_object(model, "weights");
+    cJSON *layers = fm_json_add_array(weights, "layers");
+    for (int l = 0; l < sums->L; l++)
+        add_sum(layers, NULL, &sums->sum[l]);
+    add_sum(weights, "rest", &sums->sum[sums->L]);
 }
 
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
                             const struct fm_weightsum *sums, struct fm_err *err)
 {
-    char hex[FM_DIGEST_HEX];
+    struct fm_digest digest = fm_digest_of(dir->config, dir->config_bytes);
     cJSON *m = cJSON_CreateObject();
-    print_config_digest(hex, dir);
-    bool ok = m && cJSON_AddStringToObject(m, "family", fm_config_family(config)) &&
-              cJSON_AddStringToObject(m, "config", hex);
-    cJSON *shards = ok ? cJSON_AddArrayToObject(m, "shards") : NULL;
-    for (size_t i = 0; shards && ok && i < dir->shards; i++)
-        ok = add_shard(shards, &dir->shard[i]);
-    int rc = shards && ok && add_sizes(m, config, dtype)
-                 ? add_tensors(m, dir, config, dtype, err)
-                 : fm_fail(err, FM_ENOMEM, "no memory for the manifest's model");
-    if (!rc && sums)
-        rc = add_weights(m, sums, err);
-    *model = m;
-    if (rc) {
+    *model = NULL;
+    fm_json_add_string(m, "family", fm_config_family(config));
+    add_sum(m, "config", &digest);
+    cJSON *shards = fm_json_add_array(m, "shards");
+    for (size_t i = 0; i < dir->shards; i++)
+        add_shard(shards, &dir->shard[i]);
+    add_sizes(m, config, dtype);
+    if (add_tensors(m, dir, config, dtype, err)) {
         cJSON_Delete(m);
-        *model = NULL;
+        return err->code;
     }
-    return rc;
+    if (sums)
+        add_weights(m, sums);
+    *model = m;
+    return FM_OK;
 }
 
 static int read_size(int *size, const cJSON *object, const char *key, int64_t max,
@@ -430,10 +419,9 @@ int fm_stage_build(char **text, struct fm_err *err)
                                     {"cjson", cJSON_Version()},
                                     {"onednn", onednn}};
     cJSON *build = cJSON_CreateObject();
-    bool ok = build;
-    for (size_t i = 0; ok && i < sizeof pairs / sizeof pairs[0]; i++)
-        ok = cJSON_AddStringToObject(build, pairs[i][0], pairs[i][1]);
-    *text = ok ? fm_json_print(build) : NULL;
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        fm_json_add_string(build, pairs[i][0], pairs[i][1]);
+    *text = fm_json_print(build);
     cJSON_Delete(build);
     return *text ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for %s", FM_MEMBER_BUILD);
 }

@@ -26,22 +26,21 @@ int fm_others_add(struct fm_others *o, const struct fm_config *c, const struct f
     return FM_OK;
 }
 
-bool fm_others_json(cJSON *model, const struct fm_others *o, enum fm_dtype dtype)
+void fm_others_json(cJSON *model, const struct fm_others *o, enum fm_dtype dtype)
 {
     struct fm_others rest = *o;
     rest.elements[dtype] = 0;
     if (fm_others_equal(&rest, &(struct fm_others){0}))
-        return true;
-    cJSON *others = cJSON_AddObjectToObject(model, "others");
-    bool ok = others != NULL;
-    for (int i = 0; i < FM_DTYPES && ok; i++)
+        return;
+    cJSON *others = fm_json_add_object(model, "others");
+    for (int i = 0; i < FM_DTYPES; i++)
         if (rest.elements[i])
-            ok = fm_json_add_uint(others, fm_dtype_name((enum fm_dtype)i), rest.elements[i]);
-    if (!ok || rest.unread_tensors == 0)
-        return ok;
-    cJSON *unread = cJSON_AddObjectToObject(others, "unread");
-    return unread && fm_json_add_uint(unread, "tensors", rest.unread_tensors) &&
-           fm_json_add_uint(unread, "bytes", rest.unread_bytes);
+            fm_json_add_uint(others, fm_dtype_name((enum fm_dtype)i), rest.elements[i]);
+    if (rest.unread_tensors == 0)
+        return;
+    cJSON *unread = fm_json_add_object(others, "unread");
+    fm_json_add_uint(unread, "tensors", rest.unread_tensors);
+    fm_json_add_uint(unread, "bytes", rest.unread_bytes);
 }
 
 int fm_others_read(struct fm_others *o, const cJSON *model, enum fm_dtype dtype, uint64_t elements,

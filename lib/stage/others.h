@@ -30,9 +30,8 @@ struct fm_others {
 int fm_others_add(struct fm_others *others, const struct fm_config *config,
                   const struct fm_tensor *tensor, struct fm_err *err);
 
-/* "others" of a manifest's model: only what does not follow from `dtype`, the experts'.  False: no
- * memory. */
-bool fm_others_json(cJSON *model, const struct fm_others *others, enum fm_dtype dtype);
+/* "others" of a manifest's model: only what does not follow from `dtype`, the experts'. */
+void fm_others_json(cJSON *model, const struct fm_others *others, enum fm_dtype dtype);
 /* Back, where all that it does not say is of `dtype` and `elements` the model has in all.  The key
  * may be absent. */
 int fm_others_read(struct fm_others *others, const cJSON *model, enum fm_dtype dtype,

@@ -138,55 +138,23 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
 }
 
 /* The entries that stages before this one wrote. */
-static cJSON *copy_history(const cJSON *from, enum fm_stage stage)
+static void copy_history(cJSON *to, const cJSON *from, enum fm_stage stage)
 {
-    cJSON *copy = cJSON_CreateArray();
     const cJSON *entry;
     cJSON_ArrayForEach(entry, from)
     {
         const char *tool = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "tool"));
-        if (!copy || !tool || stage_of_tool(tool) >= (int)stage)
-            continue;
-        cJSON *item = cJSON_Duplicate(entry, true);
-        if (!item) {
-            cJSON_Delete(copy);
-            return NULL;
-        }
-        cJSON_AddItemToArray(copy, item);
+        if (tool && stage_of_tool(tool) < (int)stage)
+            fm_json_add(to, NULL, cJSON_Duplicate(entry, true));
     }
-    return copy;
-}
-
-static bool add_item(cJSON *object, const char *key, cJSON *item)
-{
-    if (item && cJSON_AddItemToObject(object, key, item))
-        return true;
-    cJSON_Delete(item);
-    return false;
 }
 
 /* A key of the input's manifest, where it has it. */
-static bool copy_key(cJSON *to, const cJSON *from, const char *key)
+static void copy_key(cJSON *to, const cJSON *from, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(from, key);
-    return !item || add_item(to, key, cJSON_Duplicate(item, true));
-}
-
-static bool fill_manifest(cJSON *m, enum fm_stage stage, const cJSON *in, cJSON *model)
-{
-    bool ok = fm_json_add_uint(m, "schema", FM_BUNDLE_SCHEMA) &&
-              cJSON_AddStringToObject(m, "suite", "fm") &&
-              cJSON_AddStringToObject(m, "stage", stage_names[stage]);
-    if (!in)
-        return add_item(m, "model", model) && ok && cJSON_AddArrayToObject(m, "history");
-    ok = ok && copy_key(m, in, "model") &&
-         add_item(m, "history",
-                  copy_history(cJSON_GetObjectItemCaseSensitive(in, "history"), stage));
-    if (stage > FM_STAGE_TRAIN)
-        ok = ok && copy_key(m, in, "actions") && copy_key(m, in, "budgets");
-    if (stage > FM_STAGE_RECOVER)
-        ok = ok && copy_key(m, in, "adapter");
-    return ok;
+    if (item)
+        fm_json_add(to, key, cJSON_Duplicate(item, true));
 }
 
 /* What later stages made of the part that this one makes anew. */
@@ -201,39 +169,38 @@ static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage sta
                      typed[i].name, stage_names[stage]);
 }
 
-int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bundle *in,
-                      cJSON *model, char dropped[FM_STAGE_DROPPED_BYTES], struct fm_err *err)
+cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON *model,
+                         char dropped[FM_STAGE_DROPPED_BYTES])
 {
-    assert(!in != !model);
+    const cJSON *from = in ? in->manifest : NULL;
     cJSON *m = cJSON_CreateObject();
-    if (!m)
-        cJSON_Delete(model);
-    if (!m || !fill_manifest(m, stage, in ? in->manifest : NULL, model)) {
-        cJSON_Delete(m);
-        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    assert(!in || !model);
+    fm_json_add_uint(m, "schema", FM_BUNDLE_SCHEMA);
+    fm_json_add_string(m, "suite", "fm");
+    fm_json_add_string(m, "stage", stage_names[stage]);
+    if (in)
+        copy_key(m, from, "model");
+    else
+        fm_json_add(m, "model", model);
+    copy_history(fm_json_add_array(m, "history"), cJSON_GetObjectItemCaseSensitive(from, "history"),
+                 stage);
+    if (stage > FM_STAGE_TRAIN) {
+        copy_key(m, from, "actions");
+        copy_key(m, from, "budgets");
     }
+    if (stage > FM_STAGE_RECOVER)
+        copy_key(m, from, "adapter");
     name_dropped(dropped, stage, in);
-    *manifest = m;
-    return FM_OK;
+    return m;
 }
 
-int fm_stage_history(cJSON *manifest, const char *tool, cJSON *options, cJSON *tokens,
-                     cJSON *result, struct fm_err *err)
+cJSON *fm_stage_history(cJSON *manifest, const char *tool)
 {
+    assert(stage_of_tool(tool) >= 0);
     cJSON *history = cJSON_GetObjectItemCaseSensitive(manifest, "history");
-    cJSON *entry = cJSON_CreateObject();
-    assert(cJSON_IsArray(history) && stage_of_tool(tool) >= 0);
-    bool ok = entry && cJSON_AddStringToObject(entry, "tool", tool);
-    /* Every one is taken over, whatever became of those before. */
-    ok = entry && add_item(entry, "options", options) && ok;
-    if (tokens)
-        ok = entry && add_item(entry, "tokens", tokens) && ok;
-    if (result)
-        ok = entry && add_item(entry, "result", result) && ok;
-    if (ok && cJSON_AddItemToArray(history, entry))
-        return FM_OK;
-    cJSON_Delete(entry);
-    return fm_fail(err, FM_ENOMEM, "no memory for the history");
+    cJSON *entry = fm_json_add_object(history, NULL);
+    fm_json_add_string(entry, "tool", tool);
+    return entry;
 }
 
 const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool)

@@ -14,8 +14,8 @@
  *     fm_stage_model_check(&in, &dir, &err);
  *     fm_ranking_open(&ranking, &in, &err);
  *     ...
- *     fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err);
- *     fm_stage_history(manifest, "fm-train", options, fm_provenance_tokens(&calib), result, &err);
+ *     cJSON *manifest = fm_stage_manifest(FM_STAGE_TRAIN, &in, NULL, dropped);
+ *     fm_provenance_tokens(fm_stage_history(manifest, "fm-train"), &calib);
  *     fm_budgets_pack(&family, &actions, config, fm_stage_tensor_bytes(&dir, config), dtype,
  *                     manifest, &frame, &size, &err);
  *     fm_stage_write(run, FM_STAGE_TRAIN, manifest, &in, NULL,
@@ -96,14 +96,15 @@ uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_confi
  * Begin a manifest.  The first stage gives `model` (taken over) and no `in`; others continue the
  * manifest of `in`, without what this and later stages wrote.  dropped[0] is 0, or it is a
  * sentence for the user: "adapter.safetensors of the input is dropped: fm-recover made it for
- * other masks".
+ * other masks".  Here and below a manifest that there is no memory for is one that formats/json
+ * does not print, so fm_stage_write and fm_bundle_size say it.
  */
-int fm_stage_manifest(cJSON **manifest, enum fm_stage stage, const struct fm_bundle *in,
-                      cJSON *model, char dropped[FM_STAGE_DROPPED_BYTES], struct fm_err *err);
+cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON *model,
+                         char dropped[FM_STAGE_DROPPED_BYTES]);
 
-/* Append an entry; takes options, tokens, result over, tokens and result may be NULL. */
-int fm_stage_history(cJSON *manifest, const char *tool, cJSON *options, cJSON *tokens,
-                     cJSON *result, struct fm_err *err);
+/* Append an entry of a tool to the manifest's history, and return it, borrowed, for its "options",
+ * "tokens" and "result"; NULL: no memory. */
+cJSON *fm_stage_history(cJSON *manifest, const char *tool);
 /* The last entry of a tool ("fm-rank"), or NULL; borrowed. */
 const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
 /* fm-train's --budget-step; its default where the history does not say. */

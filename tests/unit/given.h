@@ -92,9 +92,8 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
     GIVEN_TRY(fm_ranking_pack(&r, given_moe, &data, &size, &given_err));
     GIVEN_TRY(fm_model_sums_of(&sums, dir, &given_err));
     GIVEN_TRY(fm_stage_model_identity(&model, dir, config, FM_F16, &sums, &given_err));
-    GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &given_err));
-    GIVEN_TRY(fm_stage_history(manifest, "fm-rank", given_options("order", "score"), NULL, NULL,
-                               &given_err));
+    manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
+    fm_json_add(fm_stage_history(manifest, "fm-rank"), "options", given_options("order", "score"));
     struct fm_stage_member m = {FM_MEMBER_RANKING, data, size};
     GIVEN_TRY(fm_stage_write(&(struct fm_run_options){.outputs.path = to, .outputs.force = true},
                              FM_STAGE_RANK, manifest, NULL, dir, &m, 1, &given_err));
@@ -120,9 +119,9 @@ static inline void given_train(const char *to, const char *from, const struct fm
     for (int b = 1; b < GIVEN_BUDGETS; b++)
         GIVEN_TRY(fm_masks_append(&masks, widths + b * GIVEN_L * GIVEN_E, FM_METHOD_LEARNED, b,
                                   &given_err));
-    GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &given_err));
-    GIVEN_TRY(fm_stage_history(manifest, "fm-train", given_options("budget_step", "0.03"), NULL,
-                               NULL, &given_err));
+    manifest = fm_stage_manifest(FM_STAGE_TRAIN, &in, NULL, dropped);
+    fm_json_add(fm_stage_history(manifest, "fm-train"), "options",
+                given_options("budget_step", "0.03"));
     GIVEN_TRY(fm_budgets_pack(&masks, &actions, config, fm_stage_tensor_bytes(dir, config), FM_F16,
                               manifest, &data, &size, &given_err));
     struct fm_stage_member m = {FM_MEMBER_MASKS, data, size};
@@ -144,9 +143,9 @@ static inline void given_recover(const char *to, const char *from)
     given_adapter(&a);
     GIVEN_TRY(fm_stage_open(&in, from, FM_MEMBER_MASKS, &given_err));
     GIVEN_TRY(fm_lorafile_pack(&a, given_moe, &data, &size, &given_err));
-    GIVEN_TRY(fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &in, NULL, dropped, &given_err));
-    GIVEN_TRY(fm_stage_history(manifest, "fm-recover", given_options("strategy", "single"), NULL,
-                               NULL, &given_err));
+    manifest = fm_stage_manifest(FM_STAGE_RECOVER, &in, NULL, dropped);
+    fm_json_add(fm_stage_history(manifest, "fm-recover"), "options",
+                given_options("strategy", "single"));
     cJSON *note = cJSON_AddObjectToObject(manifest, "adapter");
     cJSON_AddNumberToObject(note, "rank", 3);
     cJSON_AddNumberToObject(note, "alpha", 6);

@@ -103,15 +103,15 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_err err = {0};
-    cJSON *model, *manifest;
+    cJSON *model, *manifest, *entry;
     struct fm_calib calib = {.T = 16, .count = 4};
     void *data;
     size_t size;
     model = stages_identity();
-    stages_must(fm_stage_manifest(&manifest, FM_STAGE_RANK, NULL, model, dropped, &err), &err);
-    stages_must(fm_stage_history(manifest, "fm-rank", stages_options("order", order),
-                                 fm_provenance_tokens(&calib), NULL, &err),
-                &err);
+    manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
+    entry = fm_stage_history(manifest, "fm-rank");
+    fm_json_add(entry, "options", stages_options("order", order));
+    fm_provenance_tokens(entry, &calib);
     stages_must(fm_ranking_pack(r, stages_config.moe, &data, &size, &err), &err);
     const char *path =
         stages_write(name, FM_STAGE_RANK, NULL, manifest, FM_MEMBER_RANKING, data, size);
@@ -156,10 +156,9 @@ static inline const char *stages_write_train(const char *name, const struct fm_b
     cJSON *manifest;
     void *frame;
     size_t size;
-    stages_must(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, in, NULL, dropped, &err), &err);
-    stages_must(fm_stage_history(manifest, "fm-train", stages_options("method", "learned"), NULL,
-                                 NULL, &err),
-                &err);
+    manifest = fm_stage_manifest(FM_STAGE_TRAIN, in, NULL, dropped);
+    fm_json_add(fm_stage_history(manifest, "fm-train"), "options",
+                stages_options("method", "learned"));
     stages_must(fm_budgets_pack(&f, &actions, &stages_config,
                                 fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16,
                                 manifest, &frame, &size, &err),
@@ -186,11 +185,10 @@ static inline const char *stages_write_recover(const char *name, const struct fm
     cJSON *manifest;
     void *data;
     size_t size;
-    stages_must(fm_stage_manifest(&manifest, FM_STAGE_RECOVER, in, NULL, dropped, &err), &err);
+    manifest = fm_stage_manifest(FM_STAGE_RECOVER, in, NULL, dropped);
     assert_string_equal(dropped, "");
-    stages_must(fm_stage_history(manifest, "fm-recover", stages_options("strategy", "single"), NULL,
-                                 NULL, &err),
-                &err);
+    fm_json_add(fm_stage_history(manifest, "fm-recover"), "options",
+                stages_options("strategy", "single"));
     cJSON_AddItemToObject(manifest, "adapter", stages_options("strategy", "single"));
     stages_must(fm_lorafile_pack(a, stages_config.moe, &data, &size, &err), &err);
     if (edit)

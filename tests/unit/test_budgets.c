@@ -212,9 +212,8 @@ static void merged_actions_read_back(void **unused)
     stages_must(fm_actions_parse(&actions, FM_ACTIONS_TEN, stages_config.I, 16, &err), &err);
     assert_int_equal(actions.count, 3);
     struct fm_masks f = stages_family(&actions, 2);
-    stages_must(fm_stage_manifest(&manifest, FM_STAGE_TRAIN, &in, NULL, dropped, &err), &err);
-    stages_must(fm_stage_history(manifest, "fm-train", cJSON_CreateObject(), NULL, NULL, &err),
-                &err);
+    manifest = fm_stage_manifest(FM_STAGE_TRAIN, &in, NULL, dropped);
+    fm_json_add(fm_stage_history(manifest, "fm-train"), "options", cJSON_CreateObject());
     stages_must(fm_budgets_pack(&f, &actions, &stages_config,
                                 fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16,
                                 manifest, &frame, &size, &err),

@@ -79,8 +79,8 @@ static void spoil(const char *to, const char *from, int m)
         *fm_adapter_part(&a, a.values, m, 2, (enum fm_lora)part) = 3e37f;
     TRY(fm_lorafile_pack(&a, moe, &data, &size, &err));
     TRY(fm_stage_open(&trained, scratch("trained"), FM_MEMBER_MASKS, &err));
-    TRY(fm_stage_manifest(&manifest, FM_STAGE_RECOVER, &trained, NULL, dropped, &err));
-    TRY(fm_stage_history(manifest, "fm-recover", cJSON_CreateObject(), NULL, NULL, &err));
+    manifest = fm_stage_manifest(FM_STAGE_RECOVER, &trained, NULL, dropped);
+    fm_json_add(fm_stage_history(manifest, "fm-recover"), "options", cJSON_CreateObject());
     const cJSON *note = cJSON_GetObjectItemCaseSensitive(in.manifest, "adapter");
     cJSON_AddItemToObject(manifest, "adapter", cJSON_Duplicate(note, true));
     struct fm_stage_member member = {FM_MEMBER_ADAPTER, data, size};
