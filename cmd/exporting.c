@@ -15,33 +15,33 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
                           const struct fm_export_report *r)
 {
     cJSON *o = fm_report_begin("fm-pack");
-    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
-    cJSON_AddStringToObject(o, "layout", r->layout->name);
+    fm_json_add_bool(o, "dry_run", cli->dry_run);
+    fm_json_add_string(o, "layout", r->layout->name);
     if (r->layout->runtime)
-        cJSON_AddStringToObject(o, "for", r->layout->runtime);
-    fm_report_uint(o, "index", (uint64_t)r->index);
+        fm_json_add_string(o, "for", r->layout->runtime);
+    fm_json_add_uint(o, "index", (uint64_t)r->index);
     if (options->by == FM_BY_BUDGET)
-        fm_report_double(o, "budget_asked", options->budget);
-    fm_report_double(o, "budget", r->budget);
-    fm_report_uint(o, "width_uniform", r->width_uniform);
-    fm_report_uint(o, "channels_layout", r->channels_layout);
-    fm_report_uint(o, "bytes_layout", r->bytes_layout);
-    fm_report_uint(o, "channels_pad", r->channels_pad);
-    fm_report_uint(o, "bytes_pad", r->bytes_pad);
+        fm_json_add_double(o, "budget_asked", options->budget);
+    fm_json_add_double(o, "budget", r->budget);
+    fm_json_add_uint(o, "width_uniform", r->width_uniform);
+    fm_json_add_uint(o, "channels_layout", r->channels_layout);
+    fm_json_add_uint(o, "bytes_layout", r->bytes_layout);
+    fm_json_add_uint(o, "channels_pad", r->channels_pad);
+    fm_json_add_uint(o, "bytes_pad", r->bytes_pad);
     if (r->layout->all_members) {
-        fm_report_uint(o, "members", (uint64_t)r->members);
-        fm_report_uint(o, "channels_freed", r->channels_freed);
-        fm_report_uint(o, "bytes_freed", r->bytes_freed);
+        fm_json_add_uint(o, "members", (uint64_t)r->members);
+        fm_json_add_uint(o, "channels_freed", r->channels_freed);
+        fm_json_add_uint(o, "bytes_freed", r->bytes_freed);
     }
-    fm_report_uint(o, "bytes_weights", r->bytes_weights);
-    fm_report_uint(o, "bytes_out", r->bytes_out);
-    fm_report_uint(o, "bytes_memory", r->bytes_memory);
-    fm_report_uint(o, "bytes_free", r->bytes_free);
-    fm_report_uint(o, "files", (uint64_t)r->files);
+    fm_json_add_uint(o, "bytes_weights", r->bytes_weights);
+    fm_json_add_uint(o, "bytes_out", r->bytes_out);
+    fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
+    fm_json_add_uint(o, "bytes_free", r->bytes_free);
+    fm_json_add_uint(o, "files", (uint64_t)r->files);
     fm_extra_json(o, &r->extra);
     if (r->extra.tensors)
-        cJSON_AddBoolToObject(o, "keep_extra", options->keep_extra);
-    fm_report_double(o, "seconds", r->seconds);
+        fm_json_add_bool(o, "keep_extra", options->keep_extra);
+    fm_json_add_double(o, "seconds", r->seconds);
     return o;
 }
 

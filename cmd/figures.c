@@ -33,19 +33,18 @@ void fm_figures_quality(FILE *out, const struct fm_bench_quality *q)
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
-    fm_report_uint(o, "sequences", (uint64_t)q->sequences);
-    fm_report_uint(o, "seq_len", (uint64_t)q->T);
-    cJSON *rows = cJSON_AddArrayToObject(o, "rows");
+    fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
+    fm_json_add_uint(o, "seq_len", (uint64_t)q->T);
+    cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
-        cJSON *row = cJSON_CreateObject();
-        fm_report_uint(row, "mask", (uint64_t)q->row[i].mask);
+        cJSON *row = fm_json_add_object(rows, NULL);
+        fm_json_add_uint(row, "mask", (uint64_t)q->row[i].mask);
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             cJSON *m = fm_show_quality(&q->row[i].quality[k]);
-            fm_report_double(m, "budget", q->row[i].budget[k]);
-            fm_report_uint(m, "bytes", q->row[i].bytes[k]);
-            cJSON_AddItemToObject(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
+            fm_json_add_double(m, "budget", q->row[i].budget[k]);
+            fm_json_add_uint(m, "bytes", q->row[i].bytes[k]);
+            fm_json_add(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
         }
-        cJSON_AddItemToArray(rows, row);
     }
     return o;
 }
@@ -121,34 +120,33 @@ void fm_figures_exported(FILE *out, const struct fm_record *e)
 static void add_numbers(cJSON *o, const struct fm_record *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
-    fm_report_double(o, "ce", q->ce);
+    fm_json_add_double(o, "ce", q->ce);
     if (!e->compared)
         return;
-    fm_report_double(o, "kl", q->kl);
-    fm_report_double(o, "agree", q->agree);
+    fm_json_add_double(o, "kl", q->kl);
+    fm_json_add_double(o, "agree", q->agree);
 }
 
 cJSON *fm_figures_exported_json(const struct fm_record *e)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
-    cJSON_AddStringToObject(o, "layout", e->layout);
-    fm_report_double(o, "budget", e->member[e->start].budget);
-    fm_report_uint(o, "sequences", (uint64_t)e->sequences);
-    fm_report_uint(o, "seq_len", (uint64_t)e->T);
-    cJSON_AddStringToObject(o, "digest", e->digest);
-    cJSON_AddStringToObject(o, "precision", e->precision);
+    fm_json_add_string(o, "layout", e->layout);
+    fm_json_add_double(o, "budget", e->member[e->start].budget);
+    fm_json_add_uint(o, "sequences", (uint64_t)e->sequences);
+    fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
+    fm_json_add_string(o, "digest", e->digest);
+    fm_json_add_string(o, "precision", e->precision);
     if (e->member[e->start].quality.positions == 0)
         return o;
-    fm_report_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
+    fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
     add_numbers(o, e, e->start);
     if (e->compared)
-        fm_report_double(o, "original_ce", e->original.ce);
-    cJSON *members = e->whole ? cJSON_AddArrayToObject(o, "members") : NULL;
+        fm_json_add_double(o, "original_ce", e->original.ce);
+    cJSON *members = e->whole ? fm_json_add_array(o, "members") : NULL;
     for (int i = 0; e->whole && i < e->members; i++) {
-        cJSON *member = cJSON_CreateObject();
-        fm_report_double(member, "budget", e->member[i].budget);
+        cJSON *member = fm_json_add_object(members, NULL);
+        fm_json_add_double(member, "budget", e->member[i].budget);
         add_numbers(member, e, i);
-        cJSON_AddItemToArray(members, member);
     }
     return o;
 }
@@ -197,19 +195,18 @@ cJSON *fm_figures_io_json(const struct fm_bench_io *io)
 {
     struct io_row row[IO_ROWS];
     cJSON *o = fm_report_begin("fm-bench io");
-    fm_report_uint(o, "repeat", (uint64_t)io->repeat);
-    cJSON *list = cJSON_AddArrayToObject(o, "rows");
+    fm_json_add_uint(o, "repeat", (uint64_t)io->repeat);
+    cJSON *list = fm_json_add_array(o, "rows");
     io_rows(row, io);
     for (int i = 0; i < IO_ROWS; i++) {
-        cJSON *r = cJSON_CreateObject();
+        cJSON *r = fm_json_add_object(list, NULL);
         double rate = (double)row[i].bytes / row[i].seconds;
-        cJSON_AddStringToObject(r, "what", row[i].name);
-        fm_report_uint(r, "bytes", row[i].bytes);
-        fm_report_double(r, "seconds", row[i].seconds);
-        fm_report_double(r, "bytes_per_second", rate);
+        fm_json_add_string(r, "what", row[i].name);
+        fm_json_add_uint(r, "bytes", row[i].bytes);
+        fm_json_add_double(r, "seconds", row[i].seconds);
+        fm_json_add_double(r, "bytes_per_second", rate);
         if (row[i].beside > 0)
-            fm_report_double(r, "share", rate / row[i].beside);
-        cJSON_AddItemToArray(list, r);
+            fm_json_add_double(r, "share", rate / row[i].beside);
     }
     return o;
 }
@@ -279,20 +276,19 @@ static void torch_text(FILE *out, const struct fm_bench_engine *e)
 static cJSON *torch_json(const struct fm_bench_engine *e)
 {
     cJSON *o = cJSON_CreateObject(), *list;
-    cJSON_AddStringToObject(o, "version", e->torch.version);
-    list = cJSON_AddArrayToObject(o, "loops");
+    fm_json_add_string(o, "version", e->torch.version);
+    list = fm_json_add_array(o, "loops");
     for (int i = 0; i < e->torch.rows; i++) {
         const struct fm_pytorch_row *row = &e->torch.row[i];
-        cJSON *r = cJSON_CreateObject();
-        cJSON_AddStringToObject(r, "what", row->what);
-        cJSON_AddStringToObject(r, "precision", row->precision);
+        cJSON *r = fm_json_add_object(list, NULL);
+        fm_json_add_string(r, "what", row->what);
+        fm_json_add_string(r, "precision", row->precision);
         if (row->tokens_second > 0) {
-            cJSON_AddStringToObject(r, "experts", row->experts);
-            fm_report_double(r, "tokens_per_second", row->tokens_second);
+            fm_json_add_string(r, "experts", row->experts);
+            fm_json_add_double(r, "tokens_per_second", row->tokens_second);
         } else {
-            cJSON_AddStringToObject(r, "missing", row->why);
+            fm_json_add_string(r, "missing", row->why);
         }
-        cJSON_AddItemToArray(list, r);
     }
     return o;
 }
@@ -314,41 +310,40 @@ void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
 static cJSON *engine_json(const struct fm_bench_engine_run *r)
 {
     cJSON *o = cJSON_CreateObject();
-    fm_report_double(o, "seconds", r->seconds);
-    fm_report_double(o, "tokens_per_second", r->tokens_second);
-    fm_report_double(o, "flops", r->flops);
-    fm_report_double(o, "flops_useful", r->useful);
-    fm_report_double(o, "peak_flops", r->peak);
-    fm_report_double(o, "share", share_of(r));
-    cJSON *list = cJSON_AddArrayToObject(o, "operations");
+    fm_json_add_double(o, "seconds", r->seconds);
+    fm_json_add_double(o, "tokens_per_second", r->tokens_second);
+    fm_json_add_double(o, "flops", r->flops);
+    fm_json_add_double(o, "flops_useful", r->useful);
+    fm_json_add_double(o, "peak_flops", r->peak);
+    fm_json_add_double(o, "share", share_of(r));
+    cJSON *list = fm_json_add_array(o, "operations");
     for (int i = 0; i < r->stages; i++) {
-        cJSON *s = cJSON_CreateObject();
-        cJSON_AddStringToObject(s, "name", r->stage[i].name);
-        fm_report_uint(s, "calls", r->stage[i].calls);
-        fm_report_double(s, "thread_seconds", r->stage[i].seconds);
+        cJSON *s = fm_json_add_object(list, NULL);
+        fm_json_add_string(s, "name", r->stage[i].name);
+        fm_json_add_uint(s, "calls", r->stage[i].calls);
+        fm_json_add_double(s, "thread_seconds", r->stage[i].seconds);
         if (r->stage[i].flops > 0)
-            fm_report_double(s, "flops", r->stage[i].flops);
-        cJSON_AddItemToArray(list, s);
+            fm_json_add_double(s, "flops", r->stage[i].flops);
     }
-    cJSON *rest = cJSON_AddObjectToObject(o, "thread_seconds");
-    fm_report_double(rest, "reading", r->rest.reading);
-    fm_report_double(rest, "waiting", r->rest.waiting);
-    fm_report_double(rest, "other", r->rest.other);
+    cJSON *rest = fm_json_add_object(o, "thread_seconds");
+    fm_json_add_double(rest, "reading", r->rest.reading);
+    fm_json_add_double(rest, "waiting", r->rest.waiting);
+    fm_json_add_double(rest, "other", r->rest.other);
     return o;
 }
 
 cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
 {
     cJSON *o = fm_report_begin("fm-bench engine");
-    fm_report_uint(o, "bytes", e->bytes);
-    fm_report_uint(o, "threads", (uint64_t)e->threads);
-    cJSON_AddStringToObject(o, "cpu", e->cpu);
-    cJSON_AddStringToObject(o, "precision", e->precision);
-    cJSON_AddStringToObject(o, "dnnl", e->dnnl);
-    cJSON_AddItemToObject(o, "rank", engine_json(&e->rank));
+    fm_json_add_uint(o, "bytes", e->bytes);
+    fm_json_add_uint(o, "threads", (uint64_t)e->threads);
+    fm_json_add_string(o, "cpu", e->cpu);
+    fm_json_add_string(o, "precision", e->precision);
+    fm_json_add_string(o, "dnnl", e->dnnl);
+    fm_json_add(o, "rank", engine_json(&e->rank));
     if (e->train.seconds > 0)
-        cJSON_AddItemToObject(o, "train", engine_json(&e->train));
+        fm_json_add(o, "train", engine_json(&e->train));
     if (e->torch.rows > 0)
-        cJSON_AddItemToObject(o, "pytorch", torch_json(e));
+        fm_json_add(o, "pytorch", torch_json(e));
     return o;
 }

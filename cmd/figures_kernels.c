@@ -49,53 +49,53 @@ void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b)
 static cJSON *row_json(const struct fm_kernelbench_row *r)
 {
     cJSON *o = cJSON_CreateObject();
-    fm_report_uint(o, "tokens", (uint64_t)r->tokens);
-    cJSON_AddStringToObject(o, "kernel", r->kernel);
-    fm_report_double(o, "removed", r->budget);
-    fm_report_uint(o, "experts", (uint64_t)r->experts);
-    fm_report_double(o, "seconds", r->seconds);
-    fm_report_double(o, "bytes", r->bytes);
-    fm_report_double(o, "flops", r->flops);
-    fm_report_double(o, "bytes_per_second", r->bytes / r->seconds);
-    fm_report_double(o, "flops_per_second", r->flops / r->seconds);
-    fm_report_double(o, "of_roofline", r->roofline / r->seconds);
-    fm_report_double(o, "speedup", r->speedup);
-    fm_report_double(o, "ideal", r->ideal);
+    fm_json_add_uint(o, "tokens", (uint64_t)r->tokens);
+    fm_json_add_string(o, "kernel", r->kernel);
+    fm_json_add_double(o, "removed", r->budget);
+    fm_json_add_uint(o, "experts", (uint64_t)r->experts);
+    fm_json_add_double(o, "seconds", r->seconds);
+    fm_json_add_double(o, "bytes", r->bytes);
+    fm_json_add_double(o, "flops", r->flops);
+    fm_json_add_double(o, "bytes_per_second", r->bytes / r->seconds);
+    fm_json_add_double(o, "flops_per_second", r->flops / r->seconds);
+    fm_json_add_double(o, "of_roofline", r->roofline / r->seconds);
+    fm_json_add_double(o, "speedup", r->speedup);
+    fm_json_add_double(o, "ideal", r->ideal);
     if (!isnan(r->error))
-        fm_report_double(o, "error", r->error);
+        fm_json_add_double(o, "error", r->error);
     return o;
 }
 
 cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b)
 {
     cJSON *o = fm_report_begin("fm-bench kernels");
-    fm_report_uint(o, "hidden", (uint64_t)b->H);
-    fm_report_uint(o, "channels", (uint64_t)b->I);
-    fm_report_uint(o, "experts", (uint64_t)b->E);
-    fm_report_uint(o, "experts_per_token", (uint64_t)b->K);
-    cJSON_AddStringToObject(o, "dtype", b->dtype);
-    fm_report_uint(o, "bytes", b->bytes);
+    fm_json_add_uint(o, "hidden", (uint64_t)b->H);
+    fm_json_add_uint(o, "channels", (uint64_t)b->I);
+    fm_json_add_uint(o, "experts", (uint64_t)b->E);
+    fm_json_add_uint(o, "experts_per_token", (uint64_t)b->K);
+    fm_json_add_string(o, "dtype", b->dtype);
+    fm_json_add_uint(o, "bytes", b->bytes);
     if (b->rows == 0)
         return o;
-    cJSON_AddStringToObject(o, "cpu", b->cpu);
-    fm_report_uint(o, "threads", (uint64_t)b->threads);
-    cJSON_AddStringToObject(o, "path", b->path);
-    cJSON_AddStringToObject(o, "onednn", b->dnnl);
+    fm_json_add_string(o, "cpu", b->cpu);
+    fm_json_add_uint(o, "threads", (uint64_t)b->threads);
+    fm_json_add_string(o, "path", b->path);
+    fm_json_add_string(o, "onednn", b->dnnl);
     if (*b->torch)
-        cJSON_AddStringToObject(o, "pytorch", b->torch);
+        fm_json_add_string(o, "pytorch", b->torch);
     if (*b->torch_missing)
-        cJSON_AddStringToObject(o, "pytorch_missing", b->torch_missing);
-    fm_report_double(o, "read_bytes_per_second", b->bandwidth);
-    fm_report_double(o, "peak_flops_per_second", b->peak);
+        fm_json_add_string(o, "pytorch_missing", b->torch_missing);
+    fm_json_add_double(o, "read_bytes_per_second", b->bandwidth);
+    fm_json_add_double(o, "peak_flops_per_second", b->peak);
     if (*b->gpu) {
-        cJSON_AddStringToObject(o, "gpu", b->gpu);
-        fm_report_double(o, "gpu_read_bytes_per_second", b->gpu_bandwidth);
-        fm_report_double(o, "gpu_peak_flops_per_second", b->gpu_peak);
+        fm_json_add_string(o, "gpu", b->gpu);
+        fm_json_add_double(o, "gpu_read_bytes_per_second", b->gpu_bandwidth);
+        fm_json_add_double(o, "gpu_peak_flops_per_second", b->gpu_peak);
     }
-    cJSON *rows = cJSON_AddArrayToObject(o, "rows");
+    cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < b->rows; i++)
         if (b->row[i].seconds > 0)
-            cJSON_AddItemToArray(rows, row_json(&b->row[i]));
+            fm_json_add(rows, NULL, row_json(&b->row[i]));
     return o;
 }
 

@@ -127,22 +127,22 @@ void fm_figures_rivals(FILE *out, const struct fm_rival_table *t)
 static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row *row)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "rival", fm_rival_name(row->rival));
-    cJSON_AddBoolToObject(o, "recovered", row->recovered);
-    cJSON_AddBoolToObject(o, "default", row->usual);
+    fm_json_add_string(o, "rival", fm_rival_name(row->rival));
+    fm_json_add_bool(o, "recovered", row->recovered);
+    fm_json_add_bool(o, "default", row->usual);
     if (row->measured && t->full.positions > 0)
-        fm_report_double(o, "seconds", row->seconds);
+        fm_json_add_double(o, "seconds", row->seconds);
     if (row->measured && row->memory)
-        fm_report_uint(o, "peak_bytes", row->memory);
-    cJSON *cells = cJSON_AddArrayToObject(o, "cells");
+        fm_json_add_uint(o, "peak_bytes", row->memory);
+    cJSON *cells = fm_json_add_array(o, "cells");
     for (int b = 0; b < t->budgets; b++) {
         const struct fm_rival_cell *cell = &row->cell[b];
         cJSON *c = fm_show_quality(&cell->quality);
         if (cell->quality.positions > 0) {
-            fm_report_double(c, "budget", cell->budget);
-            fm_report_uint(c, "bytes", (uint64_t)llround(bytes_of(t, cell)));
+            fm_json_add_double(c, "budget", cell->budget);
+            fm_json_add_uint(c, "bytes", (uint64_t)llround(bytes_of(t, cell)));
         }
-        cJSON_AddItemToArray(cells, c);
+        fm_json_add(cells, NULL, c);
     }
     return o;
 }
@@ -150,17 +150,17 @@ static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row
 cJSON *fm_figures_rivals_json(const struct fm_rival_table *t)
 {
     cJSON *o = fm_report_begin("fm-bench rivals");
-    fm_report_uint(o, "sequences", (uint64_t)t->sequences);
-    fm_report_uint(o, "seq_len", (uint64_t)t->T);
-    fm_report_uint(o, "experts", (uint64_t)t->experts);
-    cJSON_AddItemToObject(o, "dropped", cJSON_CreateIntArray(t->dropped, t->budgets));
+    fm_json_add_uint(o, "sequences", (uint64_t)t->sequences);
+    fm_json_add_uint(o, "seq_len", (uint64_t)t->T);
+    fm_json_add_uint(o, "experts", (uint64_t)t->experts);
+    fm_json_add(o, "dropped", cJSON_CreateIntArray(t->dropped, t->budgets));
     cJSON *full = fm_show_quality(&t->full);
     if (t->full.positions > 0)
-        fm_report_uint(full, "bytes", t->bytes);
-    cJSON_AddItemToObject(o, "full", full);
-    cJSON *rows = cJSON_AddArrayToObject(o, "rows");
+        fm_json_add_uint(full, "bytes", t->bytes);
+    fm_json_add(o, "full", full);
+    cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < t->rows; i++)
-        cJSON_AddItemToArray(rows, row_json(t, &t->row[i]));
+        fm_json_add(rows, NULL, row_json(t, &t->row[i]));
     return o;
 }
 

@@ -130,8 +130,8 @@ static int dry_run(const struct fm_cli *cli, const char *what, uint64_t bytes, s
     fm_units_bytes(text, bytes);
     fprintf(result.out, "%s: a synthetic checkpoint of %s\n", what, text);
     cJSON *o = fm_report_begin("fm-bench");
-    cJSON_AddBoolToObject(o, "dry_run", 1);
-    fm_report_uint(o, "bytes", bytes);
+    fm_json_add_bool(o, "dry_run", 1);
+    fm_json_add_uint(o, "bytes", bytes);
     return fm_cli_result(cli, &result, o, err);
 }
 
@@ -214,12 +214,12 @@ static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct
     fprintf(text.out, "%-9s%12d  of %d in the family\n", "members", page->shown, page->budgets);
     fprintf(text.out, "%-9s%12d  files of measurements\n", "figures", page->figures);
     cJSON *o = fm_report_begin("fm-bench report");
-    cJSON_AddBoolToObject(o, "dry_run", cli->dry_run);
-    fm_report_uint(o, "bytes", page->size);
-    fm_report_uint(o, "budgets", (uint64_t)page->budgets);
-    fm_report_uint(o, "shown", (uint64_t)page->shown);
-    fm_report_uint(o, "figures", (uint64_t)page->figures);
-    fm_report_uint(o, "context", page->context);
+    fm_json_add_bool(o, "dry_run", cli->dry_run);
+    fm_json_add_uint(o, "bytes", page->size);
+    fm_json_add_uint(o, "budgets", (uint64_t)page->budgets);
+    fm_json_add_uint(o, "shown", (uint64_t)page->shown);
+    fm_json_add_uint(o, "figures", (uint64_t)page->figures);
+    fm_json_add_uint(o, "context", page->context);
     return fm_cli_result(cli, &text, o, err);
 }
 

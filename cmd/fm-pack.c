@@ -30,21 +30,21 @@ static int show_report(void *self, struct fm_err *err)
     fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r->budgets, r->layers,
             r->experts);
     cJSON *o = fm_report_begin("fm-pack");
-    cJSON_AddBoolToObject(o, "dry_run", s->cli->dry_run);
-    fm_report_uint(o, "bytes_in", r->bytes_in);
+    fm_json_add_bool(o, "dry_run", s->cli->dry_run);
+    fm_json_add_uint(o, "bytes_in", r->bytes_in);
     fm_show_stored_json(o, r->storage, r->bytes_in, r->bytes_weights);
-    fm_report_uint(o, "bytes_out", r->bytes_out);
-    fm_report_uint(o, "bytes_memory", r->bytes_memory);
-    fm_report_uint(o, "bytes_free", r->bytes_free);
-    fm_report_uint(o, "passes", (uint64_t)r->passes);
-    fm_report_uint(o, "layers", (uint64_t)r->layers);
-    fm_report_uint(o, "experts", (uint64_t)r->experts);
-    fm_report_uint(o, "budgets", (uint64_t)r->budgets);
-    fm_report_uint(o, "segments", (uint64_t)r->segments);
+    fm_json_add_uint(o, "bytes_out", r->bytes_out);
+    fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
+    fm_json_add_uint(o, "bytes_free", r->bytes_free);
+    fm_json_add_uint(o, "passes", (uint64_t)r->passes);
+    fm_json_add_uint(o, "layers", (uint64_t)r->layers);
+    fm_json_add_uint(o, "experts", (uint64_t)r->experts);
+    fm_json_add_uint(o, "budgets", (uint64_t)r->budgets);
+    fm_json_add_uint(o, "segments", (uint64_t)r->segments);
     fm_extra_json(o, &r->extra);
-    cJSON_AddBoolToObject(o, "adapter", r->adapter);
-    fm_report_uint(o, "merged", r->merged);
-    fm_report_double(o, "seconds", r->seconds);
+    fm_json_add_bool(o, "adapter", r->adapter);
+    fm_json_add_uint(o, "merged", r->merged);
+    fm_json_add_double(o, "seconds", r->seconds);
     return fm_cli_result(s->cli, &text, o, err);
 }
 

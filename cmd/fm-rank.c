@@ -41,33 +41,32 @@ static cJSON *describe_json(const void *report)
     const struct fm_rank_report *r = report;
     cJSON *o = fm_report_begin("fm-rank");
     if (r->criterion != FM_CRITERION_TAYLOR)
-        cJSON_AddStringToObject(o, "criterion", fm_criterion_name(r->criterion));
-    fm_report_uint(o, "layers", (uint64_t)r->L);
-    cJSON *moe = r->M < r->L ? cJSON_AddArrayToObject(o, "moe_layers") : NULL;
+        fm_json_add_string(o, "criterion", fm_criterion_name(r->criterion));
+    fm_json_add_uint(o, "layers", (uint64_t)r->L);
+    cJSON *moe = r->M < r->L ? fm_json_add_array(o, "moe_layers") : NULL;
     for (int m = 0; moe && m < r->M; m++)
-        fm_report_uint(moe, NULL, (uint64_t)r->moe[m]);
-    fm_report_uint(o, "experts", (uint64_t)r->E);
-    fm_report_uint(o, "channels", (uint64_t)r->I);
-    fm_report_uint(o, "seq_len", (uint64_t)r->T);
-    fm_report_uint(o, "sequences", (uint64_t)r->sequences);
-    fm_report_uint(o, "batches", (uint64_t)r->batches);
-    fm_report_uint(o, "dropped", (uint64_t)r->dropped);
-    fm_report_double(o, "ce", r->ce);
-    cJSON *list = cJSON_AddArrayToObject(o, "unreached");
+        fm_json_add_uint(moe, NULL, (uint64_t)r->moe[m]);
+    fm_json_add_uint(o, "experts", (uint64_t)r->E);
+    fm_json_add_uint(o, "channels", (uint64_t)r->I);
+    fm_json_add_uint(o, "seq_len", (uint64_t)r->T);
+    fm_json_add_uint(o, "sequences", (uint64_t)r->sequences);
+    fm_json_add_uint(o, "batches", (uint64_t)r->batches);
+    fm_json_add_uint(o, "dropped", (uint64_t)r->dropped);
+    fm_json_add_double(o, "ce", r->ce);
+    cJSON *list = fm_json_add_array(o, "unreached");
     for (int i = 0; i < r->reached.unreached; i++) {
         int at[2] = {r->reached.unreached_at[2 * i], r->reached.unreached_at[2 * i + 1]};
-        cJSON_AddItemToArray(list, cJSON_CreateIntArray(at, 2));
+        fm_json_add(list, NULL, cJSON_CreateIntArray(at, 2));
     }
-    fm_report_uint(o, "starved", (uint64_t)r->reached.starved);
-    cJSON *layers = cJSON_AddArrayToObject(o, "expert_tokens");
+    fm_json_add_uint(o, "starved", (uint64_t)r->reached.starved);
+    cJSON *layers = fm_json_add_array(o, "expert_tokens");
     for (int m = 0; m < r->M; m++) {
-        cJSON *experts = cJSON_CreateArray();
+        cJSON *experts = fm_json_add_array(layers, NULL);
         for (int e = 0; e < r->E; e++)
-            fm_report_uint(experts, NULL, (uint64_t)r->reached.tokens[m * r->E + e]);
-        cJSON_AddItemToArray(layers, experts);
+            fm_json_add_uint(experts, NULL, (uint64_t)r->reached.tokens[m * r->E + e]);
     }
-    fm_report_uint(o, "resumed", (uint64_t)r->resumed);
-    fm_report_double(o, "seconds", r->seconds);
+    fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
+    fm_json_add_double(o, "seconds", r->seconds);
     return o;
 }
 

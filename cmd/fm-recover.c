@@ -18,15 +18,15 @@ static cJSON *describe_json(const void *report)
 {
     const struct fm_recover_report *r = report;
     cJSON *o = fm_report_begin("fm-recover");
-    fm_report_uint(o, "mask", (uint64_t)r->mask);
-    fm_report_double(o, "budget", fm_masks_budget(&r->masks, r->mask));
-    fm_report_uint(o, "steps", (uint64_t)r->steps);
-    fm_report_uint(o, "resumed", (uint64_t)r->resumed);
-    fm_report_double(o, "loss_first", r->loss_first);
-    fm_report_double(o, "loss_last", r->loss_last);
-    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->masks, r->after));
-    fm_report_double(o, "seconds", r->seconds);
-    fm_report_double(o, "seconds_per_step", r->seconds_step);
+    fm_json_add_uint(o, "mask", (uint64_t)r->mask);
+    fm_json_add_double(o, "budget", fm_masks_budget(&r->masks, r->mask));
+    fm_json_add_uint(o, "steps", (uint64_t)r->steps);
+    fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
+    fm_json_add_double(o, "loss_first", r->loss_first);
+    fm_json_add_double(o, "loss_last", r->loss_last);
+    fm_json_add(o, "budgets", fm_show_family(&r->masks, r->after));
+    fm_json_add_double(o, "seconds", r->seconds);
+    fm_json_add_double(o, "seconds_per_step", r->seconds_step);
     return o;
 }
 

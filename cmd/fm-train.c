@@ -21,14 +21,14 @@ static cJSON *describe_json(const void *report)
 {
     const struct fm_train_report *r = report;
     cJSON *o = fm_report_begin("fm-train");
-    fm_report_uint(o, "steps", (uint64_t)r->steps);
-    fm_report_uint(o, "resumed", (uint64_t)r->resumed);
-    cJSON_AddBoolToObject(o, "reached", r->reached);
-    cJSON_AddItemToObject(o, "budgets", fm_show_family(&r->masks, NULL));
+    fm_json_add_uint(o, "steps", (uint64_t)r->steps);
+    fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
+    fm_json_add_bool(o, "reached", r->reached);
+    fm_json_add(o, "budgets", fm_show_family(&r->masks, NULL));
     if (!r->reached)
-        fm_report_double(o, "came_to", r->came_to);
-    fm_report_double(o, "seconds", r->seconds);
-    fm_report_double(o, "seconds_per_step", r->seconds_step);
+        fm_json_add_double(o, "came_to", r->came_to);
+    fm_json_add_double(o, "seconds", r->seconds);
+    fm_json_add_double(o, "seconds_per_step", r->seconds_step);
     return o;
 }
 

@@ -18,10 +18,9 @@ static void add_finding(void *self, const char *item, const char *what)
     fputs(": ", f->out);
     fm_cli_word(f->out, what);
     fputc('\n', f->out);
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "item", item);
-    cJSON_AddStringToObject(o, "what", what);
-    cJSON_AddItemToArray(f->list, o);
+    cJSON *o = fm_json_add_object(f->list, NULL);
+    fm_json_add_string(o, "item", item);
+    fm_json_add_string(o, "what", what);
 }
 
 static void describe(FILE *out, const struct fm_verify_report *r, int code)
@@ -50,32 +49,31 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
 static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, int code)
 {
     cJSON *o = fm_report_begin("fm-verify");
-    cJSON_AddBoolToObject(o, "ok", !code);
-    cJSON_AddStringToObject(o, "kind", r->kind);
+    fm_json_add_bool(o, "ok", !code);
+    fm_json_add_string(o, "kind", r->kind);
     if (r->index >= 0) {
-        fm_report_uint(o, "index", (uint64_t)r->index);
-        fm_report_double(o, "budget", r->budget);
+        fm_json_add_uint(o, "index", (uint64_t)r->index);
+        fm_json_add_double(o, "budget", r->budget);
     }
-    cJSON *held = r->codes ? cJSON_AddArrayToObject(o, "code") : NULL;
+    cJSON *held = r->codes ? fm_json_add_array(o, "code") : NULL;
     for (int i = 0; held && i < r->codes; i++) {
-        cJSON *file = cJSON_CreateObject();
-        cJSON_AddStringToObject(file, "file", r->code[i].name);
-        cJSON_AddStringToObject(file, "author", r->code[i].ours ? "suite" : "checkpoint");
-        cJSON_AddItemToArray(held, file);
+        cJSON *file = fm_json_add_object(held, NULL);
+        fm_json_add_string(file, "file", r->code[i].name);
+        fm_json_add_string(file, "author", r->code[i].ours ? "suite" : "checkpoint");
     }
-    cJSON *skipped = r->skips ? cJSON_AddArrayToObject(o, "not_compared") : NULL;
+    cJSON *skipped = r->skips ? fm_json_add_array(o, "not_compared") : NULL;
     for (int i = 0; skipped && i < r->skips; i++)
-        cJSON_AddItemToArray(skipped, cJSON_CreateString(r->skip[i]));
-    fm_report_uint(o, "items", r->items);
-    fm_report_uint(o, "failed", r->failed);
-    fm_report_uint(o, "bytes", r->bytes);
-    cJSON_AddItemToObject(o, "findings", findings);
+        fm_json_add_string(skipped, NULL, r->skip[i]);
+    fm_json_add_uint(o, "items", r->items);
+    fm_json_add_uint(o, "failed", r->failed);
+    fm_json_add_uint(o, "bytes", r->bytes);
+    fm_json_add(o, "findings", findings);
     if (r->function) {
-        fm_report_double(o, "loss", r->loss);
-        fm_report_double(o, "loss_want", r->loss_want);
-        fm_report_double(o, "logprob_diff_max", r->logprob_diff_max);
+        fm_json_add_double(o, "loss", r->loss);
+        fm_json_add_double(o, "loss_want", r->loss_want);
+        fm_json_add_double(o, "logprob_diff_max", r->logprob_diff_max);
     }
-    fm_report_double(o, "seconds", r->seconds);
+    fm_json_add_double(o, "seconds", r->seconds);
     return o;
 }
 
@@ -92,8 +90,8 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
         fprintf(text.out, "stage %s, %d budgets: would be read and checked\n", list.stage,
                 list.rows);
         cJSON *o = fm_report_begin("fm-verify");
-        cJSON_AddBoolToObject(o, "dry_run", 1);
-        cJSON_AddStringToObject(o, "stage", list.stage);
+        fm_json_add_bool(o, "dry_run", 1);
+        fm_json_add_string(o, "stage", list.stage);
         rc = fm_cli_result(cli, &text, o, err);
     }
     fm_list_release(&list);

@@ -210,26 +210,26 @@ static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm
 {
     if (list->rows == 0)
         return;
-    fm_report_uint(tree, "context", o->context);
-    cJSON *cards = cJSON_AddArrayToObject(tree, "cards"), *passes;
+    fm_json_add_uint(tree, "context", o->context);
+    cJSON *cards = fm_json_add_array(tree, "cards"), *passes;
     for (int c = 0; c < FM_CARDS; c++) {
         int row = fm_list_first_on_card(list, c, o->context);
-        cJSON *card = cJSON_CreateObject();
-        fm_report_uint(card, "bytes", fm_runtimes_cards[c]);
-        cJSON_AddItemToObject(card, "index",
-                              row < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(row));
-        cJSON_AddItemToArray(cards, card);
+        cJSON *card = fm_json_add_object(cards, NULL);
+        fm_json_add_uint(card, "bytes", fm_runtimes_cards[c]);
+        if (row < 0)
+            fm_json_add_null(card, "index");
+        else
+            fm_json_add_uint(card, "index", (uint64_t)row);
     }
     if (!o->devices && !o->quantum)
         return;
-    passes = cJSON_AddArrayToObject(tree, "passes");
+    passes = fm_json_add_array(tree, "passes");
     for (int i = 0; i < list->rows; i++) {
-        cJSON *names = cJSON_CreateArray();
+        cJSON *names = fm_json_add_array(passes, NULL);
         for (int k = 0; k < list->kinds; k++)
             if (fm_list_passes(&list->kind[k], &list->row[i].form[k], o->devices ? o->devices : 1,
                                o->quantum ? (uint32_t)o->quantum : 1))
-                cJSON_AddItemToArray(names, cJSON_CreateString(list->kind[k].name));
-        cJSON_AddItemToArray(passes, names);
+                fm_json_add_string(names, NULL, list->kind[k].name);
     }
 }
 

@@ -46,9 +46,9 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
 {
     if (!storage || !storage[0])
         return;
-    cJSON_AddStringToObject(o, "storage", storage);
-    fm_report_uint(o, "bytes_stored", stored);
-    fm_report_uint(o, "bytes_plain", written);
+    fm_json_add_string(o, "storage", storage);
+    fm_json_add_uint(o, "bytes_stored", stored);
+    fm_json_add_uint(o, "bytes_plain", written);
 }
 
 /* Machines like this one, as far as more of them are faster. */
@@ -137,43 +137,42 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
 static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *p)
 {
     cJSON *o = fm_report_begin(cli->tool);
-    cJSON_AddBoolToObject(o, "dry_run", 1);
+    fm_json_add_bool(o, "dry_run", 1);
     if (p->method)
-        cJSON_AddStringToObject(o, "method", p->method);
-    fm_report_uint(o, "memory", p->memory);
-    fm_report_uint(o, "spill", p->spill);
-    fm_report_uint(o, "read", p->read);
+        fm_json_add_string(o, "method", p->method);
+    fm_json_add_uint(o, "memory", p->memory);
+    fm_json_add_uint(o, "spill", p->spill);
+    fm_json_add_uint(o, "read", p->read);
     fm_show_stored_json(o, p->storage, p->stored, p->written);
-    fm_report_uint(o, "output", p->disk);
-    fm_report_uint(o, "sweeps", p->sweeps);
-    cJSON *carried = p->carried_count ? cJSON_AddArrayToObject(o, "carried") : NULL;
+    fm_json_add_uint(o, "output", p->disk);
+    fm_json_add_uint(o, "sweeps", p->sweeps);
+    cJSON *carried = p->carried_count ? fm_json_add_array(o, "carried") : NULL;
     for (int i = 0; carried && i < p->carried_count; i++) {
-        cJSON *file = cJSON_CreateObject();
-        cJSON_AddStringToObject(file, "name", p->carried[i].name);
-        fm_report_uint(file, "bytes", p->carried[i].bytes);
-        cJSON_AddItemToArray(carried, file);
+        cJSON *file = fm_json_add_object(carried, NULL);
+        fm_json_add_string(file, "name", p->carried[i].name);
+        fm_json_add_uint(file, "bytes", p->carried[i].bytes);
     }
     if (p->held) {
-        fm_report_uint(o, "tokens_held", p->held);
-        fm_report_uint(o, "tokens_used", p->used);
+        fm_json_add_uint(o, "tokens_held", p->held);
+        fm_json_add_uint(o, "tokens_used", p->used);
     }
     if (p->kinds)
-        fm_report_uint(o, "leaves", (uint64_t)leaves_of(p));
+        fm_json_add_uint(o, "leaves", (uint64_t)leaves_of(p));
     if (p->forecast.ranks > 1) {
-        fm_report_uint(o, "ranks", (uint64_t)p->forecast.ranks);
-        fm_report_uint(o, "ranks_working", (uint64_t)p->forecast.working);
+        fm_json_add_uint(o, "ranks", (uint64_t)p->forecast.ranks);
+        fm_json_add_uint(o, "ranks_working", (uint64_t)p->forecast.working);
     }
-    fm_report_uint(o, "tokens", p->tokens);
-    fm_report_double(o, "flops", p->flops);
-    cJSON_AddStringToObject(o, "precision", p->precision);
-    fm_report_double(o, "rate", p->forecast.rate_least);
-    fm_report_double(o, "rate_most", p->forecast.rate_most);
-    fm_report_double(o, "seconds", p->forecast.seconds_most);
-    fm_report_double(o, "seconds_least", p->forecast.seconds_least);
+    fm_json_add_uint(o, "tokens", p->tokens);
+    fm_json_add_double(o, "flops", p->flops);
+    fm_json_add_string(o, "precision", p->precision);
+    fm_json_add_double(o, "rate", p->forecast.rate_least);
+    fm_json_add_double(o, "rate_most", p->forecast.rate_most);
+    fm_json_add_double(o, "seconds", p->forecast.seconds_most);
+    fm_json_add_double(o, "seconds_least", p->forecast.seconds_least);
     if (p->forecast.halved.options[0]) {
-        cJSON *halved = cJSON_AddObjectToObject(o, "halved");
-        cJSON_AddStringToObject(halved, "options", p->forecast.halved.options);
-        fm_report_double(halved, "seconds", p->forecast.halved_seconds);
+        cJSON *halved = fm_json_add_object(o, "halved");
+        fm_json_add_string(halved, "options", p->forecast.halved.options);
+        fm_json_add_double(halved, "seconds", p->forecast.halved_seconds);
     }
     return o;
 }
@@ -189,22 +188,22 @@ static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *est
     return fm_cli_result(cli, &text, estimate_json(cli, estimate), err);
 }
 
-/* What each rank did; NULL where the process is alone. */
-static cJSON *list_ranks(const struct fm_comm *comm)
+/* What each rank did, where there are several. */
+static void add_ranks(cJSON *json, const struct fm_comm *comm)
 {
     const struct fm_tally *all = fm_comm_tallies(comm);
-    cJSON *list = all ? cJSON_CreateArray() : NULL;
-    for (int r = 0; list && r < fm_comm_size(comm); r++) {
-        cJSON *o = cJSON_CreateObject();
-        fm_report_uint(o, "rank", (uint64_t)r);
-        cJSON_AddStringToObject(o, "host", fm_comm_host(comm, r));
-        fm_report_uint(o, "leaves", all[r].leaves);
-        fm_report_double(o, "seconds_computing", all[r].computing);
-        fm_report_double(o, "seconds_waiting", all[r].waiting);
-        fm_report_double(o, "seconds_reading", all[r].reading);
-        cJSON_AddItemToArray(list, o);
+    if (!all)
+        return;
+    cJSON *list = fm_json_add_array(json, "ranks");
+    for (int r = 0; r < fm_comm_size(comm); r++) {
+        cJSON *o = fm_json_add_object(list, NULL);
+        fm_json_add_uint(o, "rank", (uint64_t)r);
+        fm_json_add_string(o, "host", fm_comm_host(comm, r));
+        fm_json_add_uint(o, "leaves", all[r].leaves);
+        fm_json_add_double(o, "seconds_computing", all[r].computing);
+        fm_json_add_double(o, "seconds_waiting", all[r].waiting);
+        fm_json_add_double(o, "seconds_reading", all[r].reading);
     }
-    return list;
 }
 
 int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err)
@@ -218,8 +217,8 @@ int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, 
     fm_cli_word(text.out, cli->run.outputs.path);
     fprintf(text.out, " is of these inputs and options; reading them again took %s\n", took);
     cJSON *o = fm_report_begin(cli->tool);
-    cJSON_AddBoolToObject(o, "up_to_date", true);
-    fm_report_double(o, "seconds", current->seconds);
+    fm_json_add_bool(o, "up_to_date", true);
+    fm_json_add_double(o, "seconds", current->seconds);
     return fm_cli_result(cli, &text, o, err);
 }
 
@@ -236,9 +235,8 @@ static int show_report(void *self, struct fm_err *err)
     if (fm_cli_text_open(&text, err))
         return err->code;
     tool->text(text.out, tool->report);
-    cJSON *json = tool->json(tool->report), *ranks = list_ranks(shown->cli->run.machine.comm);
-    if (ranks)
-        cJSON_AddItemToObject(json, "ranks", ranks);
+    cJSON *json = tool->json(tool->report);
+    add_ranks(json, shown->cli->run.machine.comm);
     return fm_cli_result(shown->cli, &text, json, err);
 }
 
@@ -284,11 +282,11 @@ cJSON *fm_show_quality(const struct fm_quality *q)
     if (q->positions == 0)
         return cJSON_CreateNull();
     cJSON *o = cJSON_CreateObject();
-    fm_report_double(o, "ce", q->ce);
-    fm_report_double(o, "kl", q->kl);
-    fm_report_double(o, "agree", q->agree);
-    fm_report_uint(o, "positions", (uint64_t)q->positions);
-    cJSON_AddBoolToObject(o, "recovered", q->recovered);
+    fm_json_add_double(o, "ce", q->ce);
+    fm_json_add_double(o, "kl", q->kl);
+    fm_json_add_double(o, "agree", q->agree);
+    fm_json_add_uint(o, "positions", (uint64_t)q->positions);
+    fm_json_add_bool(o, "recovered", q->recovered);
     return o;
 }
 
@@ -297,16 +295,15 @@ cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *aft
     cJSON *list = cJSON_CreateArray();
     for (int b = 0; b < masks->count; b++) {
         const struct fm_mask *mask = &masks->mask[b];
-        cJSON *o = cJSON_CreateObject();
-        fm_report_uint(o, "index", (uint64_t)b);
-        fm_report_uint(o, "removed", mask->removed);
-        fm_report_double(o, "budget", fm_masks_budget(masks, b));
-        cJSON_AddStringToObject(o, "method", fm_method_name(mask->method));
-        fm_report_uint(o, "step", (uint64_t)mask->step);
-        cJSON_AddItemToObject(o, "quality", fm_show_quality(&mask->quality));
+        cJSON *o = fm_json_add_object(list, NULL);
+        fm_json_add_uint(o, "index", (uint64_t)b);
+        fm_json_add_uint(o, "removed", mask->removed);
+        fm_json_add_double(o, "budget", fm_masks_budget(masks, b));
+        fm_json_add_string(o, "method", fm_method_name(mask->method));
+        fm_json_add_uint(o, "step", (uint64_t)mask->step);
+        fm_json_add(o, "quality", fm_show_quality(&mask->quality));
         if (after)
-            cJSON_AddItemToObject(o, "recovered", fm_show_quality(&after[b]));
-        cJSON_AddItemToArray(list, o);
+            fm_json_add(o, "recovered", fm_show_quality(&after[b]));
     }
     return list;
 }

@@ -94,8 +94,8 @@ void fm_json_add_bool(cJSON *to, const char *key, bool value);
 void fm_json_add_null(cJSON *to, const char *key);
 /* Numbers that cJSON would print wrongly: exact integers, and doubles with the fewest digits that
  * read back the same (17 at most); NaN and Inf become null. */
-cJSON *fm_json_add_uint(cJSON *to, const char *key, uint64_t value);
-cJSON *fm_json_add_double(cJSON *to, const char *key, double value);
+void fm_json_add_uint(cJSON *to, const char *key, uint64_t value);
+void fm_json_add_double(cJSON *to, const char *key, double value);
 /* Any item, taken over in failure too; item NULL: there was no memory to make it. */
 cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item);
 /* There is a tree, and no item is missing; for what goes elsewhere than to fm_json_print. */

@@ -186,18 +186,18 @@ void fm_json_add_null(cJSON *to, const char *key)
     fm_json_add(to, key, cJSON_CreateNull());
 }
 
-cJSON *fm_json_add_uint(cJSON *to, const char *key, uint64_t value)
+void fm_json_add_uint(cJSON *to, const char *key, uint64_t value)
 {
     char text[32];
     snprintf(text, sizeof text, "%" PRIu64, value);
-    return fm_json_add(to, key, cJSON_CreateRaw(text));
+    fm_json_add(to, key, cJSON_CreateRaw(text));
 }
 
-cJSON *fm_json_add_double(cJSON *to, const char *key, double value)
+void fm_json_add_double(cJSON *to, const char *key, double value)
 {
     char text[FM_JSON_DOUBLE];
     fm_json_double(text, value);
-    return fm_json_add(to, key, cJSON_CreateRaw(text));
+    fm_json_add(to, key, cJSON_CreateRaw(text));
 }
 
 static bool is_container(const cJSON *v)

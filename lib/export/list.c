@@ -295,26 +295,26 @@ void fm_list_release(struct fm_list *list)
 static void add_quality(cJSON *object, const struct fm_list_row *row)
 {
     if (!row->measured) {
-        cJSON_AddNullToObject(object, "quality");
+        fm_json_add_null(object, "quality");
         return;
     }
-    cJSON *quality = cJSON_AddObjectToObject(object, "quality");
+    cJSON *quality = fm_json_add_object(object, "quality");
     fm_json_add_double(quality, "ce", row->ce);
     fm_json_add_double(quality, "kl", row->kl);
     fm_json_add_double(quality, "agree", row->agree);
-    cJSON_AddBoolToObject(quality, "recovered", row->recovered);
+    fm_json_add_bool(quality, "recovered", row->recovered);
 }
 
 static void add_forms(cJSON *object, const struct fm_list *list, const struct fm_list_row *row)
 {
-    cJSON *layouts = cJSON_AddObjectToObject(object, "layouts");
+    cJSON *layouts = fm_json_add_object(object, "layouts");
     for (int i = 0; i < list->kinds; i++) {
-        cJSON *form = cJSON_AddObjectToObject(layouts, list->kind[i].name);
+        cJSON *form = fm_json_add_object(layouts, list->kind[i].name);
         fm_json_add_uint(form, "tensors", row->form[i].tensors);
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
         fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
-        cJSON *tp_degrees = cJSON_AddArrayToObject(form, "tensor_parallel");
+        cJSON *tp_degrees = fm_json_add_array(form, "tensor_parallel");
         for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
             if (row->form[i].tp_degrees >> (d - 1) & 1)
                 fm_json_add_uint(tp_degrees, NULL, (uint64_t)d);
@@ -326,8 +326,8 @@ void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char
     fm_json_add_uint(object, "index", (uint64_t)row->index);
     fm_json_add_double(object, "budget", row->budget);
     fm_json_add_uint(object, "removed", row->removed);
-    cJSON_AddStringToObject(object, "method", row->method);
-    cJSON *widths = inside ? cJSON_AddObjectToObject(object, inside) : object;
+    fm_json_add_string(object, "method", row->method);
+    cJSON *widths = inside ? fm_json_add_object(object, inside) : object;
     fm_json_add_uint(widths, "min", row->width_min);
     fm_json_add_double(widths, "mean", row->width_mean);
     fm_json_add_uint(widths, "max", row->width_max);
@@ -338,8 +338,7 @@ void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char
 
 static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
 {
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToArray(array, object);
+    cJSON *object = fm_json_add_object(array, NULL);
     fm_list_add_member(object, row, "widths");
     add_quality(object, row);
     add_forms(object, list, row);
@@ -348,12 +347,12 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
 char *fm_list_json(const struct fm_list *list)
 {
     cJSON *tree = fm_report_begin("fm-pack");
-    cJSON_AddStringToObject(tree, "stage", list->stage);
-    cJSON *model = cJSON_AddObjectToObject(tree, "model");
-    cJSON_AddStringToObject(model, "family", list->family);
-    cJSON_AddStringToObject(model, "dtype", list->dtype);
+    fm_json_add_string(tree, "stage", list->stage);
+    cJSON *model = fm_json_add_object(tree, "model");
+    fm_json_add_string(model, "family", list->family);
+    fm_json_add_string(model, "dtype", list->dtype);
     fm_json_add_uint(model, "layers", (uint64_t)list->layers);
-    cJSON *moe = list->M < list->layers ? cJSON_AddArrayToObject(model, "moe_layers") : NULL;
+    cJSON *moe = list->M < list->layers ? fm_json_add_array(model, "moe_layers") : NULL;
     for (int m = 0; moe && m < list->M; m++)
         fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
     fm_json_add_uint(model, "experts", (uint64_t)list->experts);
@@ -364,17 +363,17 @@ char *fm_list_json(const struct fm_list *list)
     fm_json_add_uint(model, "params", list->params);
     fm_extra_json(model, &list->extra);
     if (list->storage[0]) {
-        cJSON_AddStringToObject(model, "storage", list->storage);
+        fm_json_add_string(model, "storage", list->storage);
         fm_json_add_uint(model, "bytes_stored", list->bytes_stored);
         fm_json_add_uint(model, "bytes_plain", list->bytes_plain);
     }
     if (list->granularity[0])
-        cJSON_AddStringToObject(tree, "granularity", list->granularity);
+        fm_json_add_string(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
     if (fm_list_knee(list) >= 0)
         fm_json_add_uint(tree, "knee", (uint64_t)fm_list_knee(list));
-    cJSON *budgets = cJSON_AddArrayToObject(tree, "budgets");
+    cJSON *budgets = fm_json_add_array(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
         add_row(budgets, list, &list->row[i]);
     char *text = fm_json_print(tree);

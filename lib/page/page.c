@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "formats/file/file.h"
+#include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/page/pagefacts.h"
@@ -43,15 +44,15 @@ static void choose_shown(struct making *m, int n)
 
 static int fill_data(cJSON *data, struct making *m, struct fm_page *page, struct fm_err *err)
 {
-    cJSON_AddStringToObject(data, "version", FM_VERSION);
+    fm_json_add_string(data, "version", FM_VERSION);
     fm_pagefacts_model(data, &m->facts, m->path, page->context);
     fm_pagefacts_budgets(data, &m->facts, m->shown, m->n);
-    cJSON_AddItemReferenceToObject(data, "figures", m->figures);
-    if (m->experts)
+    fm_json_add(data, "figures", cJSON_CreateArrayReference(m->figures->child));
+    if (m->experts) {
         fm_pagefacts_tokens(data, &m->facts);
-    int rc =
-        m->experts ? fm_pagewidths_add(data, &m->facts.opened.budgets, m->shown, m->n, err) : FM_OK;
-    return rc ? rc : fm_pagefacts_history(data, &m->facts, HISTORY_BYTES_MAX, err);
+        fm_pagewidths_add(data, &m->facts.opened.budgets, m->shown, m->n);
+    }
+    return fm_pagefacts_history(data, &m->facts, HISTORY_BYTES_MAX, err);
 }
 
 static int attempt(struct making *m, struct fm_page *page, struct fm_err *err)
@@ -60,7 +61,7 @@ static int attempt(struct making *m, struct fm_page *page, struct fm_err *err)
     struct fm_text text = {0};
     cJSON *data = cJSON_CreateObject();
     int rc = fill_data(data, m, page, err);
-    char *json = rc ? NULL : cJSON_PrintUnformatted(data);
+    char *json = !rc && fm_json_is_whole(data) ? cJSON_PrintUnformatted(data) : NULL;
     cJSON_Delete(data);
     if (!rc && !json)
         rc = fm_fail(err, FM_ENOMEM, "no memory for the page");
@@ -102,6 +103,8 @@ static int read_figures(struct making *m, struct fm_page *page, struct fm_err *e
         rc = fm_pagefigures_add(m->figures, *file, &m->facts, err);
         page->figures++;
     }
+    if (!rc && !fm_json_is_whole(m->figures))
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the figures");
     return rc;
 }
 

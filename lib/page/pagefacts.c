@@ -43,11 +43,11 @@ uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed)
 
 static void add_model(cJSON *data, const struct fm_list *list)
 {
-    cJSON *model = cJSON_AddObjectToObject(data, "model");
-    cJSON_AddStringToObject(model, "family", list->family);
-    cJSON_AddStringToObject(model, "dtype", list->dtype);
+    cJSON *model = fm_json_add_object(data, "model");
+    fm_json_add_string(model, "family", list->family);
+    fm_json_add_string(model, "dtype", list->dtype);
     fm_json_add_uint(model, "layers", (uint64_t)list->layers);
-    cJSON *moe = cJSON_AddArrayToObject(model, "moe_layers");
+    cJSON *moe = fm_json_add_array(model, "moe_layers");
     for (int m = 0; m < list->M; m++)
         fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
     fm_json_add_uint(model, "experts", (uint64_t)list->experts);
@@ -57,26 +57,25 @@ static void add_model(cJSON *data, const struct fm_list *list)
     fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
     fm_json_add_uint(model, "params", list->params);
     if (list->storage[0])
-        cJSON_AddStringToObject(model, "storage", list->storage);
+        fm_json_add_string(model, "storage", list->storage);
 }
 
 /* What a server keeps of a sequence, and the cards that have to hold it. */
 static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
 {
     const struct fm_cost_cache *cache = &f->list.cache;
-    cJSON *o = cJSON_AddObjectToObject(data, "cache");
+    cJSON *o = fm_json_add_object(data, "cache");
     fm_json_add_uint(o, "token", cache->token);
     fm_json_add_uint(o, "window_token", cache->window_token);
     fm_json_add_uint(o, "window", (uint64_t)cache->window);
     fm_json_add_uint(o, "fixed", cache->fixed);
     fm_json_add_uint(data, "context", context);
     fm_json_add_uint(data, "context_most", f->list.context);
-    cJSON *cards = cJSON_AddArrayToObject(data, "cards");
+    cJSON *cards = fm_json_add_array(data, "cards");
     for (int i = 0; i < FM_CARDS; i++) {
-        cJSON *card = cJSON_CreateObject();
+        cJSON *card = fm_json_add_object(cards, NULL);
         fm_json_add_uint(card, "bytes", fm_runtimes_cards[i]);
         fm_json_add_uint(card, "space", fm_runtimes_card_space(fm_runtimes_cards[i]));
-        cJSON_AddItemToArray(cards, card);
     }
 }
 
@@ -86,15 +85,15 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
     const struct fm_bundle *b = &f->opened.bundle;
     const struct fm_list *list = &f->list;
     char text[FM_DIGEST_HEX];
-    cJSON_AddStringToObject(data, "file", fm_pagefacts_name(path));
+    fm_json_add_string(data, "file", fm_pagefacts_name(path));
     fm_json_add_uint(data, "bytes", b->file.size);
     fm_digest_hex(text, &b->member[0].digest);
-    cJSON_AddStringToObject(data, "manifest", text);
-    cJSON_AddStringToObject(data, "stage", list->stage);
-    cJSON_AddBoolToObject(data, "packed", list->packed);
+    fm_json_add_string(data, "manifest", text);
+    fm_json_add_string(data, "stage", list->stage);
+    fm_json_add_bool(data, "packed", list->packed);
     add_model(data, list);
     if (list->granularity[0])
-        cJSON_AddStringToObject(data, "granularity", list->granularity);
+        fm_json_add_string(data, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(data, "adapter_budget", list->adapter_budget);
     add_cards(data, f, context);
@@ -106,7 +105,7 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
  * they compute what the mask does, for all masks.  A load cap begins at the member. */
 static void add_forms(cJSON *data, const struct fm_list *list)
 {
-    cJSON *forms = cJSON_AddArrayToObject(data, "forms");
+    cJSON *forms = fm_json_add_array(data, "forms");
     for (int i = 0; i < list->kinds; i++) {
         const struct fm_layout *layout = list->kind[i].layout;
         bool exact = !layout->level && !layout->one_width && layout->multiple <= 1;
@@ -115,44 +114,41 @@ static void add_forms(cJSON *data, const struct fm_list *list)
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
                  list->kind[i].capped ? " --load-cap " : "");
-        cJSON *form = cJSON_CreateObject();
-        cJSON_AddStringToObject(form, "name", list->kind[i].name);
-        cJSON_AddStringToObject(form, "options", options);
-        cJSON_AddBoolToObject(form, "capped", list->kind[i].capped);
-        cJSON_AddBoolToObject(form, "served", layout->split != FM_SPLIT_NONE);
-        cJSON_AddBoolToObject(form, "exact", exact);
-        cJSON_AddItemToArray(forms, form);
+        cJSON *form = fm_json_add_object(forms, NULL);
+        fm_json_add_string(form, "name", list->kind[i].name);
+        fm_json_add_string(form, "options", options);
+        fm_json_add_bool(form, "capped", list->kind[i].capped);
+        fm_json_add_bool(form, "served", layout->split != FM_SPLIT_NONE);
+        fm_json_add_bool(form, "exact", exact);
     }
 }
 
 static void add_quality(cJSON *object, const struct fm_list_row *row)
 {
     if (!row->measured) {
-        cJSON_AddNullToObject(object, "quality");
+        fm_json_add_null(object, "quality");
         return;
     }
-    cJSON *quality = cJSON_AddArrayToObject(object, "quality");
+    cJSON *quality = fm_json_add_array(object, "quality");
     fm_json_add_double(quality, NULL, row->ce);
     fm_json_add_double(quality, NULL, row->kl);
     fm_json_add_double(quality, NULL, row->agree);
-    cJSON_AddBoolToObject(object, "recovered", row->recovered);
+    fm_json_add_bool(object, "recovered", row->recovered);
 }
 
 static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
 {
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToArray(array, object);
+    cJSON *object = fm_json_add_object(array, NULL);
     fm_list_add_member(object, row, NULL);
     add_quality(object, row);
-    cJSON *forms = cJSON_AddArrayToObject(object, "forms");
+    cJSON *forms = fm_json_add_array(object, "forms");
     for (int i = 0; i < list->kinds; i++) {
         char degrees[FM_TP_DEGREES_TEXT];
-        cJSON *form = cJSON_CreateArray();
+        cJSON *form = fm_json_add_array(forms, NULL);
         fm_runtimes_print(degrees, row->form[i].tp_degrees, ", ");
         fm_json_add_uint(form, NULL, row->form[i].tensors);
         fm_json_add_uint(form, NULL, row->form[i].files);
-        cJSON_AddItemToArray(form, cJSON_CreateString(degrees));
-        cJSON_AddItemToArray(forms, form);
+        fm_json_add_string(form, NULL, degrees);
     }
 }
 
@@ -163,7 +159,7 @@ void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *
     fm_json_add_uint(data, "budgets_all", (uint64_t)f->list.rows);
     if (knee >= 0)
         fm_json_add_uint(data, "knee", (uint64_t)knee);
-    cJSON *budgets = cJSON_AddArrayToObject(data, "budgets");
+    cJSON *budgets = fm_json_add_array(data, "budgets");
     for (int i = 0; i < n; i++)
         add_row(budgets, &f->list, &f->list.row[shown[i]]);
 }
@@ -173,9 +169,9 @@ void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *
 void fm_pagefacts_tokens(cJSON *data, const struct fm_pagefacts *f)
 {
     const struct fm_ranking *r = &f->ranking;
-    cJSON *tokens = cJSON_AddArrayToObject(data, "tokens");
-    cJSON *starved = cJSON_AddArrayToObject(data, "starved");
-    cJSON *unreached = cJSON_AddArrayToObject(data, "unreached");
+    cJSON *tokens = fm_json_add_array(data, "tokens");
+    cJSON *starved = fm_json_add_array(data, "starved");
+    cJSON *unreached = fm_json_add_array(data, "unreached");
     for (int m = 0; m < r->M; m++) {
         double slots = fm_ranking_slots(r, m);
         for (int e = 0; e < r->E; e++) {
@@ -196,11 +192,11 @@ int fm_pagefacts_history(cJSON *data, const struct fm_pagefacts *f, size_t limit
     static const char *const keys[] = {"model", "history"};
     for (int i = 0; i < 2; i++) {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(manifest, keys[i]);
-        cJSON_AddItemToObject(origin, keys[i], cJSON_Duplicate(item, true));
+        fm_json_add(origin, keys[i], cJSON_Duplicate(item, true));
     }
     char *text = cJSON_PrintUnformatted(origin);
     bool fits = text && strlen(text) <= limit;
-    cJSON_AddItemToObject(data, "origin", fits ? origin : cJSON_CreateNull());
+    fm_json_add(data, "origin", fits ? origin : cJSON_CreateNull());
     if (!fits)
         cJSON_Delete(origin);
     bool failed = !text;

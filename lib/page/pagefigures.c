@@ -70,7 +70,8 @@ static int removed_of(const struct reading *r, double budget, uint64_t *removed)
 
 /* ---- series ---- */
 
-/* The series of that name, a new one where there is none; its "points". */
+/* The series of that name, a new one where there is none; its "points".  NULL: an error, or no
+ * memory, which the end of the page finds. */
 static cJSON *points_of(const struct reading *r, const char *name, const char *role)
 {
     cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series"), *series;
@@ -85,11 +86,10 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
                 SERIES_MAX, NAME_BYTES_MAX - 1);
         return NULL;
     }
-    series = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, series);
-    cJSON_AddStringToObject(series, "name", name);
-    cJSON_AddStringToObject(series, "role", role);
-    return cJSON_AddArrayToObject(series, "points");
+    series = fm_json_add_object(list, NULL);
+    fm_json_add_string(series, "name", name);
+    fm_json_add_string(series, "role", role);
+    return fm_json_add_array(series, "points");
 }
 
 /* A measured quality, with the budget in it or beside it; null and a loss that was not finite are
@@ -114,8 +114,7 @@ static int add_point(const struct reading *r, const char *name, const char *role
     cJSON *points = rc ? NULL : points_of(r, name, role);
     if (!points)
         return r->err->code;
-    cJSON *point = cJSON_CreateArray();
-    cJSON_AddItemToArray(points, point);
+    cJSON *point = fm_json_add_array(points, NULL);
     fm_json_add_double(point, NULL, budget);
     fm_json_add_uint(point, NULL, fm_pagefacts_bytes(r->facts, removed));
     fm_json_add_double(point, NULL, ce);
@@ -140,7 +139,7 @@ static int read_held(const struct reading *r)
         rc = count_of(r, r->from, "seq_len", INT32_MAX, &tokens);
     if (rc)
         return rc;
-    cJSON *held = cJSON_AddArrayToObject(r->set, "held");
+    cJSON *held = fm_json_add_array(r->set, "held");
     fm_json_add_uint(held, NULL, (uint64_t)sequences);
     fm_json_add_uint(held, NULL, (uint64_t)tokens);
     return FM_OK;
@@ -279,13 +278,12 @@ static int read_export(const struct reading *r)
     cJSON *points = rc ? NULL : points_of(r, layout, "family");
     if (!points)
         return r->err->code;
-    cJSON *point = cJSON_CreateArray();
-    cJSON_AddItemToArray(points, point);
+    cJSON *point = fm_json_add_array(points, NULL);
     fm_json_add_double(point, NULL, budget);
     fm_json_add_uint(point, NULL, bytes);
     fm_json_add_double(point, NULL, ce);
-    cJSON_AddItemToArray(point, cJSON_CreateNull());
-    cJSON_AddItemToArray(point, cJSON_CreateNull());
+    fm_json_add_null(point, NULL);
+    fm_json_add_null(point, NULL);
     if (!cJSON_HasObjectItem(r->from, "original_ce") || cJSON_HasObjectItem(r->set, "full"))
         return FM_OK;
     rc = real_of(r, r->from, "original_ce", DBL_MAX, &ce);
@@ -339,19 +337,18 @@ static int read_report(struct reading *r, cJSON *sets, const char *path)
         return rc;
     r->set = exported ? set_of(sets, digest) : NULL;
     if (!r->set) {
-        r->set = cJSON_CreateObject();
-        cJSON_AddItemToArray(sets, r->set);
-        cJSON_AddArrayToObject(r->set, "files");
-        cJSON_AddStringToObject(r->set, "tool", tool);
-        cJSON_AddArrayToObject(r->set, "series");
+        r->set = fm_json_add_object(sets, NULL);
+        fm_json_add_array(r->set, "files");
+        fm_json_add_string(r->set, "tool", tool);
+        fm_json_add_array(r->set, "series");
         if (exported) {
-            cJSON_AddBoolToObject(r->set, "exports", 1);
-            cJSON_AddStringToObject(r->set, "digest", digest);
+            fm_json_add_bool(r->set, "exports", 1);
+            fm_json_add_string(r->set, "digest", digest);
             rc = read_held(r);
         }
     }
-    cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(r->set, "files"),
-                         cJSON_CreateString(fm_pagefacts_name(path)));
+    fm_json_add_string(cJSON_GetObjectItemCaseSensitive(r->set, "files"), NULL,
+                       fm_pagefacts_name(path));
     return rc ? rc : read_tool(r, tool, exported);
 }
 

@@ -41,26 +41,20 @@ static void add_difference(struct fm_text *t, const struct fm_actions *actions,
     }
 }
 
-int fm_pagewidths_add(cJSON *data, const struct fm_budgets *budgets, const int *shown, int n,
-                      struct fm_err *err)
+void fm_pagewidths_add(cJSON *data, const struct fm_budgets *budgets, const int *shown, int n)
 {
     const struct fm_masks *f = &budgets->masks;
     const struct fm_actions *actions = &budgets->actions;
-    cJSON *widths = cJSON_AddArrayToObject(data, "actions");
-    cJSON *masks = cJSON_AddArrayToObject(data, "masks");
-    int rc = FM_OK;
+    cJSON *widths = fm_json_add_array(data, "actions");
+    cJSON *masks = fm_json_add_array(data, "masks");
     for (int i = 0; i < actions->count; i++)
         fm_json_add_uint(widths, NULL, actions->width[i]);
-    for (int i = 0; i < n && !rc; i++) {
+    for (int i = 0; i < n; i++) {
         struct fm_text t = {0};
         fm_text_add(&t, "", 0);
         add_difference(&t, actions, i ? fm_masks_widths(f, shown[i - 1]) : NULL,
                        fm_masks_widths(f, shown[i]), (size_t)f->M * (size_t)f->E);
-        cJSON *text = t.failed ? NULL : cJSON_CreateString(t.data ? t.data : "");
-        rc = text && cJSON_AddItemToArray(masks, text)
-                 ? FM_OK
-                 : fm_fail(err, FM_ENOMEM, "no memory for the page");
+        fm_json_add(masks, NULL, t.failed ? NULL : cJSON_CreateString(t.data ? t.data : ""));
         free(t.data);
     }
-    return rc;
 }

@@ -17,7 +17,6 @@
  * twenty signs of FM_PAGEWIDTHS_SIGNS before it adds 52 times its own place, from 1.
  */
 #define FM_PAGEWIDTHS_SIGNS "-_.~+*/=!?$%^:;()[]|"
-int fm_pagewidths_add(cJSON *data, const struct fm_budgets *budgets, const int *shown, int n,
-                      struct fm_err *err);
+void fm_pagewidths_add(cJSON *data, const struct fm_budgets *budgets, const int *shown, int n);
 
 #endif

@@ -1,7 +1,3 @@
-/*
- * cJSON keeps numbers as doubles and prints them in its own way, so numbers enter a report as text
- * that formats/json printed: 64-bit integers whole, doubles so that they read back the same.
- */
 #include "lib/run/report.h"
 
 #include <stdlib.h>
@@ -16,18 +12,8 @@
 cJSON *fm_report_begin(const char *tool)
 {
     cJSON *report = cJSON_CreateObject();
-    cJSON_AddStringToObject(report, KEY, tool);
+    fm_json_add_string(report, KEY, tool);
     return report;
-}
-
-void fm_report_uint(cJSON *object, const char *key, uint64_t value)
-{
-    fm_json_add_uint(object, key, value);
-}
-
-void fm_report_double(cJSON *object, const char *key, double value)
-{
-    fm_json_add_double(object, key, value);
 }
 
 char *fm_report_json(const cJSON *report, struct fm_err *err)
