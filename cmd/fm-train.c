@@ -35,46 +35,41 @@ static cJSON *describe_json(const void *report)
 /* Modes: the method, and what is different where --actions is there too. */
 enum { WITH_ACTIONS = 1 << FM_METHODS }; /* uniform */
 
+/* FM_EUSAGE for an option that only `learned` has where no method was given: an option never
+ * chooses the method. */
+static int check_default(const struct fm_cli *cli, int learning, struct fm_err *err)
+{
+    for (int i = 0; i < cli->givens; i++) {
+        const struct fm_cli_given *g = &cli->given[i];
+        if (g->modes && !(g->modes & ~learning))
+            return fm_fail(err, FM_EUSAGE,
+                           "--%s is an option of --method %s; add --method %s, or omit --%s",
+                           g->name, fm_method_name(FM_METHOD_LEARNED),
+                           fm_method_name(FM_METHOD_LEARNED), g->name);
+    }
+    return FM_OK;
+}
+
+static bool has_given(const struct fm_cli *cli, const char *name)
+{
+    for (int i = 0; i < cli->givens; i++)
+        if (strcmp(cli->given[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 static int check_method(const struct fm_cli *cli, const struct fm_train_options *o,
                         struct fm_err *err)
 {
     bool fixed = o->method == FM_METHOD_UNIFORM && o->actions;
     char says[48];
+    if (!has_given(cli, "method") && check_default(cli, fm_train_methods(FM_TRAIN_STEPS), err))
+        return err->code;
     snprintf(says, sizeof says, "with --method %s", fm_method_name(o->method));
     int rc = fm_options_check(cli, 1 << o->method, says, err);
     if (rc || !fixed)
         return rc;
     return fm_options_check(cli, WITH_ACTIONS, "with --method uniform and --actions", err);
-}
-
-/* Whoever names an option that learning alone has means learning. */
-static enum fm_method default_method(const struct fm_cli *cli)
-{
-    int learning = fm_train_methods(FM_TRAIN_STEPS);
-    for (int i = 0; i < cli->givens; i++) {
-        const struct fm_cli_given *g = &cli->given[i];
-        if (g->modes && !(g->modes & ~learning))
-            return FM_METHOD_LEARNED;
-    }
-    return FM_METHOD_EXCHANGE;
-}
-
-/* Neither the method was chosen nor anything that only some methods have. */
-static bool leaves_method_open(const struct fm_cli *cli)
-{
-    for (int i = 0; i < cli->givens; i++) {
-        const struct fm_cli_given *g = &cli->given[i];
-        if (strcmp(g->name, "method") == 0 || (g->modes && !(g->modes & 1 << FM_METHOD_UNIFORM)))
-            return false;
-    }
-    return true;
-}
-
-/* method: the one that was asked for, or -1. */
-static void settle_method(struct fm_train_options *options, const struct fm_cli *cli, int method)
-{
-    options->method = method < 0 ? default_method(cli) : (enum fm_method)method;
-    options->method_open = leaves_method_open(cli);
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
@@ -108,7 +103,8 @@ int main(int argc, char **argv)
 {
     struct fm_train_options options;
     fm_train_defaults(&options);
-    int method = -1, schedule = (int)options.schedule, granularity = (int)options.granularity;
+    int method = (int)options.method, schedule = (int)options.schedule,
+        granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
     bool strict = false;
     const int learning = fm_train_methods(FM_TRAIN_STEPS);
@@ -118,9 +114,7 @@ int main(int argc, char **argv)
     const struct fm_cli_option own[] = {
         {"method", 0, FM_CLI_CHOICE, &method,
          "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange",
-         "how masks are made (default: exchange; learned with its options; uniform of scores not "
-         "taylor's)",
-         0, 0, 0},
+         "how masks are made (default: exchange)", 0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "what each width belongs to (default: expert)", 0, 0, choosing},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
@@ -165,7 +159,7 @@ int main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)
         cli.run.inputs.stream = cli.operand[0];
-    settle_method(&options, &cli, method);
+    options.method = (enum fm_method)method;
     options.granularity = (enum fm_granularity)granularity;
     options.schedule = (enum fm_lambda_schedule)schedule;
     options.width_multiple = (uint32_t)multiple;

@@ -27,8 +27,6 @@ enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 
 struct fm_train_options {
     enum fm_method method;
-    bool method_open;                /* nobody asked for it: uniform, where scores are no measure
-                                        between experts (lib/learn/criterion.h) */
     enum fm_granularity granularity; /* experts that share a width; not of the shuffles */
     const char *actions;             /* "0.1,0.4,0.7,1"; NULL: ten, 0.1 to 1, and for exchange
                                         twenty, 0.05 to 1 */

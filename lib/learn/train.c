@@ -1213,46 +1213,39 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
 }
 
 /*
- * What the ranking of the stream leaves of the options.  Scores of taylor are squares of estimated
- * changes of the loss and compare channels of all experts; those of the others order channels
- * inside an expert.  Then an open method becomes uniform, and a method that weighs experts by their
- * scores is refused.
+ * Scores of taylor are squares of estimated changes of the loss and compare channels of all
+ * experts; those of other criteria order channels inside an expert, so a method that weighs experts
+ * by their scores is refused (FM_ECONFIG).
  */
-static int settle(struct fm_train_options *own, const struct fm_task *task, struct fm_err *err)
+static int check_criterion(const struct fm_train_options *o, const struct fm_task *task,
+                           struct fm_err *err)
 {
     enum fm_criterion criterion;
     char prior[32] = "";
     int rc = fm_criterion_read(&criterion, &task->in, err);
     if (rc || criterion == FM_CRITERION_TAYLOR)
         return rc;
-    if (own->method_open && own->method != FM_METHOD_UNIFORM) {
-        own->method = FM_METHOD_UNIFORM;
-        fm_run_note(task->run, "the channels were ranked by %s: --method uniform",
-                    fm_criterion_name(criterion));
-    }
-    const struct method *m = &methods[own->method];
-    if (!m->weighs || !m->weighs(own))
+    const struct method *m = &methods[o->method];
+    if (!m->weighs || !m->weighs(o))
         return FM_OK;
     if (m->has & FM_TRAIN_STEPS)
-        snprintf(prior, sizeof prior, " with --prior %g", own->prior);
+        snprintf(prior, sizeof prior, " with --prior %g", o->prior);
     return fm_fail(err, FM_ECONFIG,
                    "the channels were ranked by %s, and --method %s%s needs scores of taylor: run "
                    "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
-                   fm_criterion_name(criterion), fm_method_name(own->method), prior,
+                   fm_criterion_name(criterion), fm_method_name(o->method), prior,
                    prior[0] ? "" : "learned with ");
 }
 
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err)
 {
-    struct fm_train_options own = *options;
-    struct fm_trainer t = {.options = &own};
+    struct fm_trainer t = {.options = options, .method = &methods[options->method]};
     int rc = check_options(options, &t.step, &t.until, err);
     if (!rc)
         rc = fm_task_open(&t.task, run, methods[options->method].needs, err);
     if (!rc)
-        rc = settle(&own, &t.task, err);
-    t.method = &methods[own.method];
+        rc = check_criterion(options, &t.task, err);
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
@@ -1267,7 +1260,6 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
 int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
                       struct fm_estimate *estimate, struct fm_err *err)
 {
-    struct fm_train_options own = *options;
     struct fm_task task = {0};
     struct fm_decimal step, until;
     int rc = check_options(options, &step, &until, err);
@@ -1276,11 +1268,11 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc)
         rc = fm_task_open_named(&task, methods[options->method].needs, err);
     if (!rc && task.in.members)
-        rc = settle(&own, &task, err);
+        rc = check_criterion(options, &task, err);
     if (!rc) {
-        estimate_run(estimate, &own, &task, &step, &until);
-        offer_less(estimate, &own, &task, &step, &until);
-        estimate->method = fm_method_name(own.method);
+        estimate_run(estimate, options, &task, &step, &until);
+        offer_less(estimate, options, &task, &step, &until);
+        estimate->method = fm_method_name(options->method);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);

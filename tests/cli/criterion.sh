@@ -25,13 +25,11 @@ train --method saliency energy.fm
 train --method walk activation.fm
 train --method exchange energy.fm
 train --method learned energy.fm
-train --steps 2 energy.fm
-train --prior 0 --steps 2 energy.fm
+train --method learned --steps 2 energy.fm
+train --method learned --prior 0 --steps 2 energy.fm
 train --method saliency taylor.fm
-# Without --method, options that only learned has choose it.
 train taylor.fm
-train --steps 2 taylor.fm
-train --batch 4 --prior 0 --steps 2 --granularity layer taylor.fm
+train --method learned --batch 4 --prior 0 --steps 2 --granularity layer taylor.fm
 
 # A plan is of what the run would do.
 plan() {
@@ -40,6 +38,7 @@ plan() {
     echo "status ${PIPESTATUS[0]}"
 }
 plan fm-train energy.fm
+plan fm-train --method uniform energy.fm
 plan fm-train taylor.fm
 plan fm-train --method walk energy.fm
 plan fm-train --method shuffle-layer taylor.fm

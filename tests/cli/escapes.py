@@ -68,8 +68,8 @@ def read_bundle(title):
                     ["fm-pack", "--export", "out", "--dry-run", "--budget", "0.2", "lie.fm"]):
         check(title, command)
     if title.startswith("manifest"):
-        check(title, ["fm-train", "--model", "model", "--tokens", "model/tokens.npy", "--steps", "1",
-                      "--dry-run", "lie.fm"])
+        check(title, ["fm-train", "--model", "model", "--tokens", "model/tokens.npy", "--method", "learned",
+                      "--steps", "1", "--dry-run", "lie.fm"])
 
 
 def lie(title, change):

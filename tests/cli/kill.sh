@@ -31,9 +31,9 @@ killed() { # killed TOOL OPTION...: two kills, each after a state has been saved
     [ -e state ] && echo "$1: the state is left behind"
 }
 (run fm-rank -o ranked)
-steps=$(steps_for fm-train --until 0.3 ranked)
-(run fm-train --steps "$steps" --until 0.3 -o straight ranked)
-killed fm-train --steps "$steps" --until 0.3 -o killed ranked
+steps=$(steps_for fm-train --method learned --until 0.3 ranked)
+(run fm-train --method learned --steps "$steps" --until 0.3 -o straight ranked)
+killed fm-train --method learned --steps "$steps" --until 0.3 -o killed ranked
 cmp straight killed && echo "fm-train: same"
 steps=$(steps_for fm-recover --budget 0 straight)
 (run fm-recover --steps "$steps" --budget 0 -o straight2 straight)

@@ -3,7 +3,7 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5
-fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --steps 2 --until 0.2 --budget-step 0.1 \
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --steps 2 --until 0.2 --budget-step 0.1 \
     -o learned ranked >/dev/null 2>&1
 forge=$(dirname "$0")/forge.py
 lied() { # lied FROM CODE

@@ -34,7 +34,7 @@ try() { # try COMMAND...: at limits that rise
 }
 {
     try fm-rank -q -T 2 "${on[@]}" -o out
-    try fm-train -q -T 2 "${on[@]}" --steps 1 --budget-step 0.2 --until 0.4 -o out ranked
+    try fm-train -q -T 2 "${on[@]}" --method learned --steps 1 --budget-step 0.2 --until 0.4 -o out ranked
     try fm-recover -q -T 2 "${on[@]}" --steps 1 -o out trained
     try fm-pack -q -T 2 --model "$odd" -o out trained
     try fm-pack -q -T 2 --export out --layout uniform --budget 0.4 family.fm

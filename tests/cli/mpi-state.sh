@@ -5,7 +5,7 @@
 . "$GOLDEN/../tests/ranks.sh"
 prepare
 "${rank[@]}" -o ranked >/dev/null
-long=(fm-train "${common[@]}" --batch 96 --budget-step 0.2 --until 0.2)
+long=(fm-train "${common[@]}" --method learned --batch 96 --budget-step 0.2 --until 0.2)
 started() { # started FILE: the launcher's ranks have begun, as the file shows
     while kill -0 $! && [ ! -e "$1" ]; do sleep 0.05; done 2>/dev/null
 }

@@ -2,7 +2,8 @@
 # process ends by the signal and leaves nothing behind.
 odd=$GOLDEN/odd-mixtral
 train() {
-    exec fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --threads 1 --steps 300 --until 0.3 \
+    exec fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --threads 1 \
+        --method learned --steps 300 --until 0.3 \
         "$@" ranked >/dev/null 2>&1
 }
 stop() { # stop PID: once it catches the signal and has had a moment to work
@@ -29,7 +30,7 @@ echo "without: status $?"
 (train --seed 1 --state state -o other) &
 stop $!
 echo "another seed: status $?"
-fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --steps 300 --until 0.3 --state state \
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method learned --steps 300 --until 0.3 --state state \
     -o refused ranked
 echo "a state of other options: status $?"
 rm state

@@ -4,7 +4,7 @@ family() { # family NAME OPTION...
     name=$1
     shift
     fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" "$@" -o "$name.rank" >/dev/null 2>&1
-    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --steps 60 --until 0.3 "$@" \
+    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --steps 60 --until 0.3 "$@" \
         -o "$name.train" "$name.rank" >/dev/null 2>&1
     fm-recover -q --model "$odd" --tokens "$odd/tokens.npy" --budget 0.2 --steps 3 "$@" \
         -o "$name.recover" "$name.train" >/dev/null 2>&1

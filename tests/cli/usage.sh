@@ -54,6 +54,11 @@ try fm-bench quality x
 
 # An option that does nothing in the mode at hand is a mistake too.
 o=(--model x --tokens y)
+for option in --steps\ 9 --samples-per-batch\ 2 --prior\ 0 --lambda-schedule\ linear --lr\ 0.1 --batch\ 4; do
+    # shellcheck disable=SC2086 # an option and its value
+    try fm-train "${o[@]}" $option
+done
+try fm-train "${o[@]}" --method exchange --lr 0.1
 try fm-rank "${o[@]}" --tokenizer t
 try fm-train "${o[@]}" --method uniform --prior 2
 try fm-train "${o[@]}" --method uniform --actions 0.5,1 --budget-step 0.1

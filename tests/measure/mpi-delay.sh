@@ -48,5 +48,5 @@ END
 }
 rows=$((2048 / ${SEQ_LEN:-64})) # of a leaf
 try fm-rank --batch $rows
-try fm-train --batch $((4 * rows)) --steps "${STEPS:-8}" --budget-step 0.2 --until 0.2 "$PWD/fm-rank.one"
+try fm-train --method learned --batch $((4 * rows)) --steps "${STEPS:-8}" --budget-step 0.2 --until 0.2 "$PWD/fm-rank.one"
 try fm-recover --batch $((4 * rows)) --lora-rank 16 --steps "${STEPS:-8}" --budget 0 "$PWD/fm-train.one"

@@ -17,7 +17,7 @@ sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for 
 common=(-q --model "$odd" --tokens tokens --token-dtype u16 --seq-len 64 --precision f32 --threads 1)
 declare -A options=(
     [fm-rank]="--batch 1"
-    [fm-train]="--batch 96 --budget-step 0.1 --until 0.2 --steps ${STEPS:-40} ranked"
+    [fm-train]="--method learned --batch 96 --budget-step 0.1 --until 0.2 --steps ${STEPS:-40} ranked"
     [fm-recover]="--batch 96 --lora-rank 4 --budget 0 --steps ${STEPS:-40} trained"
 )
 start() { # start RANKS TOOL OUTPUT: 0 ranks, one process without MPI

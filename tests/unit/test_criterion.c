@@ -113,14 +113,13 @@ static void the_bytes_depend_on_nothing_else(void **state)
 }
 
 /* What fm-train makes of a ranking by energy; the code and, where it is not FM_OK, the sentence. */
-static int train_on_energy(enum fm_method method, bool open, double prior, struct fm_err *err)
+static int train_on_energy(enum fm_method method, double prior, struct fm_err *err)
 {
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
     fm_train_defaults(&options);
     options.method = method;
-    options.method_open = open;
     options.prior = prior;
     options.budget_step = "0.25";
     options.until = "0.25";
@@ -130,7 +129,7 @@ static int train_on_energy(enum fm_method method, bool open, double prior, struc
     *err = (struct fm_err){0};
     int rc = fm_train(&r.run, &options, &report, err);
     if (!rc)
-        assert_int_equal(report.masks.mask[0].method, open ? FM_METHOD_UNIFORM : options.method);
+        assert_int_equal(report.masks.mask[0].method, options.method);
     fm_train_report_release(&report);
     return rc;
 }
@@ -146,14 +145,13 @@ static void other_scores_do_not_compare_experts(void **state)
     runs_tokens(&r, 40, 11);
     rank_by(&r, FM_CRITERION_ENERGY);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        assert_int_equal(train_on_energy(refused[i], false, 4, &err), FM_ECONFIG);
+        assert_int_equal(train_on_energy(refused[i], 4, &err), FM_ECONFIG);
         assert_non_null(strstr(err.text, "--criterion taylor"));
         assert_non_null(strstr(err.text, fm_method_name(refused[i])));
     }
     assert_non_null(strstr(err.text, "--prior 0"));
-    assert_int_equal(train_on_energy(FM_METHOD_LEARNED, true, 4, &err), FM_OK);
-    assert_int_equal(train_on_energy(FM_METHOD_LEARNED, false, 0, &err), FM_OK);
-    assert_int_equal(train_on_energy(FM_METHOD_UNIFORM, false, 4, &err), FM_OK);
+    assert_int_equal(train_on_energy(FM_METHOD_LEARNED, 0, &err), FM_OK);
+    assert_int_equal(train_on_energy(FM_METHOD_UNIFORM, 4, &err), FM_OK);
 }
 
 int main(void)

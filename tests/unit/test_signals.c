@@ -147,7 +147,8 @@ static struct job {
     double seconds;
 } jobs[] = {
     {"fm-rank", "fm-rank " ON, "ranked", 0},
-    {"fm-train", "fm-train " ON " --batch 2 --steps 2 --budget-step 0.4 --until 0.4 ranked",
+    {"fm-train",
+     "fm-train " ON " --method learned --batch 2 --steps 2 --budget-step 0.4 --until 0.4 ranked",
      "trained", 0},
     {"fm-recover", "fm-recover " ON " --batch 2 --steps 2 --budget 0.4 trained", "recovered", 0},
 };
