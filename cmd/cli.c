@@ -6,6 +6,7 @@
  */
 #include "cmd/cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "cmd/progress.h"
+#include "lib/base/fatal.h"
 #include "lib/base/isa.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
@@ -32,13 +34,44 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
+/* What each kind of advice is in terms of options.  `groups`: those that a tool must take. */
+static const struct {
+    const char *words;
+    int groups;
+} advice[FM_ADVICES] = {
+    [FM_ADVISE_LESS_MEMORY] = {"use a smaller --memory, --batch or --seq-len",
+                               FM_CLI_MACHINE | FM_CLI_TOKENS},
+    [FM_ADVISE_FEWER_THREADS] = {"use fewer --threads", 0},
+    [FM_ADVISE_FLOAT32] = {"use --precision f32", 0},
+    [FM_ADVISE_REPLACE] = {"use --force to replace it", 0},
+    [FM_ADVISE_CARRY] = {"put a copy in its place, or give its name to --carry of fm-rank", 0},
+    [FM_ADVISE_DECOMPRESS] = {"decompress it, or pipe it to --text -", 0},
+    [FM_ADVISE_BLANK_LINES] = {"use --split-blank-lines", 0},
+    [FM_ADVISE_TEXT_FIELD] = {"name the field with --text-field", 0},
+    [FM_ADVISE_OTHER_TOKENIZER] = {"use --tokenizer-cmd, or token files", 0},
+    [FM_ADVISE_TOKEN_TYPE] = {"for raw tokens give --token-dtype u16 or u32", 0},
+    [FM_ADVISE_NO_TOKEN_TYPE] = {"omit --token-dtype", 0},
+    [FM_ADVISE_TEXT] = {"give it with --text", 0},
+    [FM_ADVISE_TOKENS_OR_TEXT] = {"give one of tokens, or --text FILE", 0},
+};
+
+/* The words after the sentence of an error: "" or "; use --force to replace it". */
+static const char *advise(char to[96], const struct fm_err *err, int groups)
+{
+    const char *words = advice[err->advice].words;
+    assert(words || !err->advice);
+    bool fits = words && !(advice[err->advice].groups & ~groups);
+    snprintf(to, 96, "%s%s", fits ? "; " : "", fits ? words : "");
+    return to;
+}
+
 int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err)
 {
     if (!code || strcmp(path, "-") == 0)
         return code;
-    char text[FM_ERR_TEXT_BYTES + 64];
-    snprintf(text, sizeof text, "%s: %s; the %s is lost, the run itself is not", option, err->text,
-             option + 2);
+    char text[FM_ERR_TEXT_BYTES + 160], words[96];
+    snprintf(text, sizeof text, "%s: %s%s; the %s is lost, the run itself is not", option,
+             err->text, advise(words, err, 0), option + 2);
     fm_progress_warn(text);
     *err = (struct fm_err){0};
     return FM_OK;
@@ -98,6 +131,8 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fill_standard_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
         exit(fm_cli_end(cli, FM_OK, &err));
+    if (cli->groups & FM_CLI_TOKENS)
+        fm_fatal_advise("use a smaller --batch or --seq-len");
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)
@@ -206,9 +241,10 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     fm_pool_stop();
     code = agree_ends(cli, code, err, &stop);
     bool ended = code == FM_ESAVED && !cli->run.outputs.state && stop;
-    char stamp[32];
+    char stamp[32], words[96];
     if (code && code != FM_EPIPE && !ended && err->text[0] && speaks)
-        fprintf(stderr, "%s%s: %s\n", fm_progress_stamp(stamp), cli->tool, err->text);
+        fprintf(stderr, "%s%s: %s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
+                advise(words, err, cli->groups));
     /* The first rank that is gone with a status may be the end of the others. */
     code = fm_comm_close(cli->run.machine.comm, code, err);
     if (ended) {

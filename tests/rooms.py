@@ -9,6 +9,8 @@ A list that grows (families, storages, layouts) has a folder of its own in the r
 that folder is a room of its own above: its files include the room, which has the list, and no file
 includes them.
 
+lib/base, formats and kernels name no options of the tools in what they say.
+
 A header in PRIVATE belongs to its room: nobody outside includes it (tests may).  Files include
 each other in a circle only where one of MODULES is part of it: a module in several files.
 
@@ -98,6 +100,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 # Only formats/file opens names; elsewhere only files of the kernel's, written out.
 OPENS = re.compile(r'\b(open|openat|creat|fopen|freopen|opendir|scandir)\((?!"/proc/)')
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+OPTION = re.compile(r"--[a-z][a-z-]*")
+COMMENT = re.compile(r"\s*(/\*|\*|//)")
 
 
 def room_of(path):
@@ -154,6 +159,18 @@ def opening_lines(root, sources):
                 yield f"{path}:{n}: {call[1]}() outside formats/file; use a verb of formats/file/file.h"
 
 
+def naming_lines(root, sources):
+    """Options in strings of rooms that have none: those say what fm_advise takes, cmd the option."""
+    for path in sources:
+        if not path.startswith(("lib/base/", "formats/", "kernels/")):
+            continue
+        for n, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            option = next(filter(None, map(OPTION.search, STRING.findall(line))), None)
+            if option and not COMMENT.match(line):
+                yield (f"{path}:{n}: {room_of(path)} names the option {option[0]}; "
+                       "cmd does that for fm_advise (lib/base/err.h)")
+
+
 def circles(sources):
     """Strongly connected units (a unit is x.c with x.h) of more than one, by Tarjan."""
     unit = lambda path: path.rsplit(".", 1)[0]
@@ -208,7 +225,7 @@ def main(arguments):
     if "--table" in arguments:
         return table(root, sources)
     faults = [*rows_go_down(), *faulty_lines(sources), *opening_lines(root, sources),
-              *circles(sources)]
+              *naming_lines(root, sources), *circles(sources)]
     if not sources:
         faults.append("tests/rooms.py: no source files here; run it from the root")
     for fault in faults:

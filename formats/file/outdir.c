@@ -72,8 +72,10 @@ static int check_target(const char *path, const struct fm_outdir_listed *listed,
         return FM_OK;
     if (!S_ISDIR(st.st_mode))
         return fm_fail(err, FM_ECREATE, "'%s' exists and is not a directory", path);
-    if (!listed)
-        return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
+    if (!listed) {
+        fm_fail(err, FM_ECREATE, "'%s' exists", path);
+        return fm_advise(err, FM_ADVISE_REPLACE);
+    }
     return check_directory(path, path, listed, err);
 }
 

@@ -51,8 +51,10 @@ int fm_output_check(const char *path, bool force, struct fm_err *err)
     if (there && !S_ISREG(st.st_mode))
         return fm_fail(err, FM_ECREATE,
                        "'%s' exists and is not a regular file; choose another name", path);
-    if (there && !force)
-        return fm_fail(err, FM_ECREATE, "'%s' exists; use --force to replace it", path);
+    if (there && !force) {
+        fm_fail(err, FM_ECREATE, "'%s' exists", path);
+        return fm_advise(err, FM_ADVISE_REPLACE);
+    }
     if (len > 0 && path[len - 1] == '/')
         return fm_fail(err, FM_ECREATE, "cannot create '%s': a file's name ends in no slash", path);
     return fm_temporary_check(path, err);

@@ -72,11 +72,8 @@ static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_er
     cut_last(folder);
     if (strcmp(folder, home) == 0 || is_own_blobs(folder, home))
         return FM_OK;
-    return fm_fail(
-        err, FM_ECONFIG,
-        "'%s' is a link to '%s', outside the checkpoint; put a copy in its place, or give "
-        "--carry %s to fm-rank",
-        name, target, name);
+    fm_fail(err, FM_ECONFIG, "'%s' is a link to '%s', outside the checkpoint", name, target);
+    return fm_advise(err, FM_ADVISE_CARRY);
 }
 
 static int add(struct fm_hfdir *dir, const char *name, const char *const *pattern,
@@ -114,9 +111,8 @@ static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern
         for (size_t i = 0; i < dir->carried_count && !found; i++)
             found = fnmatch(*pattern, dir->carried[i].name, 0) == 0;
         if (!found)
-            return fm_fail(err, FM_EUSAGE,
-                           "--carry %s: '%s' has no such file that can be carried along", *pattern,
-                           dir->path);
+            return fm_fail(err, FM_EUSAGE, "'%s' has no file '%s' that can be carried along",
+                           dir->path, *pattern);
     }
     return FM_OK;
 }

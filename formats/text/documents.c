@@ -49,21 +49,24 @@ static int check_beginning(const struct fm_documents *d, struct fm_err *err)
     static const struct {
         const char *begin;
         size_t size;
-        const char *what, *advice;
-    } known[] = {
-        {"\x1f\x8b", 2, "compressed with gzip", "decompress it, or pipe it to --text -"},
-        {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", "decompress it, or pipe it to --text -"},
-        {"BZh", 3, "compressed with bzip2", "decompress it, or pipe it to --text -"},
-        {"\xfd"
-         "7zXZ",
-         5, "compressed with xz", "decompress it, or pipe it to --text -"},
-        {"PAR1", 4, "Parquet", "export its rows as JSONL"},
-        {"\xff\xfe", 2, "UTF-16", "convert it to UTF-8"},
-        {"\xfe\xff", 2, "UTF-16", "convert it to UTF-8"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (d->have >= known[i].size && memcmp(d->buffer, known[i].begin, known[i].size) == 0)
-            return fm_fail(err, FM_EFORMAT, "'%s' is %s, not text; %s", d->file.path, known[i].what,
-                           known[i].advice);
+        const char *what, *convert; /* NULL: decompress it */
+    } known[] = {{"\x1f\x8b", 2, "compressed with gzip", NULL},
+                 {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", NULL},
+                 {"BZh", 3, "compressed with bzip2", NULL},
+                 {"\xfd"
+                  "7zXZ",
+                  5, "compressed with xz", NULL},
+                 {"PAR1", 4, "Parquet", "export its rows as JSONL"},
+                 {"\xff\xfe", 2, "UTF-16", "convert it to UTF-8"},
+                 {"\xfe\xff", 2, "UTF-16", "convert it to UTF-8"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *convert = known[i].convert;
+        if (d->have < known[i].size || memcmp(d->buffer, known[i].begin, known[i].size) != 0)
+            continue;
+        fm_fail(err, FM_EFORMAT, "'%s' is %s, not text%s%s", d->file.path, known[i].what,
+                convert ? "; " : "", convert ? convert : "");
+        return convert ? err->code : fm_advise(err, FM_ADVISE_DECOMPRESS);
+    }
     return FM_OK;
 }
 
@@ -107,10 +110,11 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
         size_t held = d->have - d->used;
         char *end = held > seen ? memchr(begin + seen, '\n', held - seen) : NULL;
         size_t so_far = end ? (size_t)(end - begin) : held;
-        if (so_far > FM_DOCUMENT_BYTES_MAX)
-            return fm_fail(err, FM_EFORMAT, "the document on line %" PRIu64 " is over %d bytes%s",
-                           d->line + 1, FM_DOCUMENT_BYTES_MAX,
-                           d->rows || d->blocks ? "" : "; use --split-blank-lines");
+        if (so_far > FM_DOCUMENT_BYTES_MAX) {
+            fm_fail(err, FM_EFORMAT, "the document on line %" PRIu64 " is over %d bytes",
+                    d->line + 1, FM_DOCUMENT_BYTES_MAX);
+            return d->rows || d->blocks ? err->code : fm_advise(err, FM_ADVISE_BLANK_LINES);
+        }
         if (!end && d->at == d->file.size) {
             *there = held > from;
             *size = held - from;
@@ -216,11 +220,13 @@ static int parse_row(const char *field, const char *row, size_t size, char *dst,
     }
     if (!rc)
         rc = fm_json_end(&j, err);
-    if (!rc && !found)
-        rc = fm_fail(err, FM_EFORMAT, "no field '%.80s'%s", field,
-                     chat ? "; turn chat messages into text with fm-chat2text"
-                          : "; name the field with --text-field");
-    return rc;
+    if (rc || found)
+        return rc;
+    if (chat)
+        return fm_fail(err, FM_EFORMAT,
+                       "no field '%.80s'; turn chat messages into text with fm-chat2text", field);
+    fm_fail(err, FM_EFORMAT, "no field '%.80s'", field);
+    return fm_advise(err, FM_ADVISE_TEXT_FIELD);
 }
 
 int fm_documents_text(const struct fm_documents *d, const char *field, const char *record,

@@ -17,8 +17,8 @@
 
 int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name)
 {
-    return fm_fail(err, FM_ECONFIG,
-                   "%s '%.200s' is not supported; use --tokenizer-cmd, or token files", what, name);
+    fm_fail(err, FM_ECONFIG, "%s '%.200s' is not supported", what, name);
+    return fm_advise(err, FM_ADVISE_OTHER_TOKENIZER);
 }
 
 /* The component's "type"; its keys are among `keys` ("type|string|..."). */

@@ -226,9 +226,10 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     int rc = fm_tokenindex_open(t, paired, err);
     if (rc || !*paired)
         return rc;
-    if (raw != FM_TOKEN_AUTO)
-        return fm_fail(err, FM_EUSAGE, "its %s file gives their type; omit --token-dtype",
-                       t->format);
+    if (raw != FM_TOKEN_AUTO) {
+        fm_fail(err, FM_EUSAGE, "its %s file gives their type", t->format);
+        return fm_advise(err, FM_ADVISE_NO_TOKEN_TYPE);
+    }
     return check_length(t, err);
 }
 
@@ -245,8 +246,10 @@ static bool looks_like_text(const unsigned char *begin, size_t n)
 static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
 {
     unsigned char begin[12] = {0};
-    if (t->file.size == 0)
-        return fm_fail(err, FM_EFORMAT, "the file is empty; give one of tokens, or --text FILE");
+    if (t->file.size == 0) {
+        fm_fail(err, FM_EFORMAT, "the file is empty");
+        return fm_advise(err, FM_ADVISE_TOKENS_OR_TEXT);
+    }
     size_t n = t->file.size < sizeof begin ? (size_t)t->file.size : sizeof begin;
     int rc = fm_file_read(&t->file, 0, begin, n, err);
     if (rc)
@@ -256,9 +259,10 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
     if (rc || paired)
         return rc;
     bool llmc = is_llmc(begin);
-    if (raw != FM_TOKEN_AUTO && (npy || llmc))
-        return fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one; omit --token-dtype",
-                       npy ? ".npy" : "llm.c token");
+    if (raw != FM_TOKEN_AUTO && (npy || llmc)) {
+        fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one", npy ? ".npy" : "llm.c token");
+        return fm_advise(err, FM_ADVISE_NO_TOKEN_TYPE);
+    }
     if (npy && n == sizeof begin)
         return open_npy(t, begin, err);
     if (llmc && n == sizeof begin)
@@ -266,13 +270,15 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
     if (npy || llmc)
         return fm_fail(err, FM_EFORMAT, "%zu bytes are too few for a %s file", n,
                        npy ? ".npy" : "llm.c token");
-    if (raw == FM_TOKEN_AUTO)
-        return fm_fail(
-            err, FM_EUSAGE,
-            looks_like_text(begin, n)
-                ? "it is text, not tokens; give it with --text"
-                : "neither .npy nor an llm.c token file, and no .idx or .index is beside "
-                  "it; for raw tokens give --token-dtype u16 or u32");
+    if (raw == FM_TOKEN_AUTO && looks_like_text(begin, n)) {
+        fm_fail(err, FM_EUSAGE, "it is text, not tokens");
+        return fm_advise(err, FM_ADVISE_TEXT);
+    }
+    if (raw == FM_TOKEN_AUTO) {
+        fm_fail(err, FM_EUSAGE,
+                "neither .npy nor an llm.c token file, and no .idx or .index is beside it");
+        return fm_advise(err, FM_ADVISE_TOKEN_TYPE);
+    }
     return open_raw(t, raw, err);
 }
 

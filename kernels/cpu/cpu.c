@@ -47,11 +47,11 @@ int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm
     if (fm_dnnl_prepare(err))
         return err->code;
     bool bf16 = (fm_isa_avx512_bf16() || fm_isa() >= FM_ISA_AMX) && fm_dnnl_has_bf16();
-    if (precision == FM_PRECISION_BF16 && !bf16)
-        return fm_fail(err, FM_EDEVICE,
-                       "%s no bfloat16 instructions (avx512_bf16 or amx_bf16); use "
-                       "--precision f32",
-                       fm_isa_limit() < FM_ISA_AVX512 ? "FM_ISA allows" : "this CPU has");
+    if (precision == FM_PRECISION_BF16 && !bf16) {
+        fm_fail(err, FM_EDEVICE, "%s no bfloat16 instructions (avx512_bf16 or amx_bf16)",
+                fm_isa_limit() < FM_ISA_AVX512 ? "FM_ISA allows" : "this CPU has");
+        return fm_advise(err, FM_ADVISE_FLOAT32);
+    }
     *ops = precision == FM_PRECISION_BF16 ? fm_ops_cpu_bf16() : &cpu_f32;
     return FM_OK;
 }

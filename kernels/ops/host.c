@@ -20,10 +20,12 @@ static void *take(size_t bytes, const char *what, struct fm_err *err)
         padded -= padded % align; /* at least one unit, a multiple of it */
         block = aligned_alloc(align, padded);
     }
-    if (!block)
-        fm_fail(err, FM_ENOMEM, "no memory for %s (%zu bytes); use a smaller --memory or batch",
-                what, bytes);
-    else if (align == LARGE_PAGE)
+    if (!block) {
+        fm_fail(err, FM_ENOMEM, "no memory for %s (%zu bytes)", what, bytes);
+        fm_advise(err, FM_ADVISE_LESS_MEMORY);
+        return NULL;
+    }
+    if (align == LARGE_PAGE)
         madvise(block, padded, MADV_HUGEPAGE);
     return block;
 }

@@ -17,6 +17,7 @@ static void set_text(struct fm_err *err, const char *fmt, va_list ap)
 {
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     fm_printable(err->text, false);
+    err->advice = FM_ADVISE_NONE;
 }
 
 int fm_fail(struct fm_err *err, int code, const char *fmt, ...)
@@ -61,6 +62,13 @@ int fm_fail_errno(struct fm_err *err, const char *fmt, ...)
     size_t used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(saved));
     err->code = code_of_errno(saved);
+    return err->code;
+}
+
+int fm_advise(struct fm_err *err, enum fm_advice advice)
+{
+    assert(err->code);
+    err->advice = advice;
     return err->code;
 }
 

@@ -37,9 +37,33 @@ enum fm_code {
 
 #define FM_ERR_TEXT_BYTES 1024
 
+/*
+ * What the user can do about a failure, where a tool has an option for it.  The rooms that fail do
+ * not have options, so they say only which kind of advice fits; cmd/cli.c adds the words: "'x'
+ * exists" with FM_ADVISE_REPLACE is printed as "'x' exists; use --force to replace it".
+ */
+enum fm_advice {
+    FM_ADVISE_NONE,
+    FM_ADVISE_LESS_MEMORY, /* plan for less memory, or for smaller batches */
+    FM_ADVISE_FEWER_THREADS,
+    FM_ADVISE_FLOAT32, /* compute in float32 */
+    FM_ADVISE_REPLACE, /* replace the file that exists */
+    FM_ADVISE_CARRY,   /* a link instead of a copy: name it among the files to carry */
+    FM_ADVISE_DECOMPRESS,
+    FM_ADVISE_BLANK_LINES,     /* let blank lines end documents */
+    FM_ADVISE_TEXT_FIELD,      /* name the field of a row that is its text */
+    FM_ADVISE_OTHER_TOKENIZER, /* encode by a command, or give tokens */
+    FM_ADVISE_TOKEN_TYPE,      /* say of what type raw tokens are */
+    FM_ADVISE_NO_TOKEN_TYPE,   /* do not: the file says it */
+    FM_ADVISE_TEXT,            /* give the file as text */
+    FM_ADVISE_TOKENS_OR_TEXT,  /* give another file */
+    FM_ADVICES
+};
+
 /* Zero it (`struct fm_err err = {0}`) before the first call. */
 struct fm_err {
     int code;
+    enum fm_advice advice; /* set after the sentence, which clears it */
     char text[FM_ERR_TEXT_BYTES];
 };
 
@@ -61,6 +85,9 @@ int fm_fail(struct fm_err *err, int code, const char *fmt, ...) FM_PRINTF(3, 4);
  * ENOENT/ENOTDIR 66, EACCES/EPERM/EROFS 77, ENOMEM 71, EPIPE 141, EEXIST 73, else 74.
  */
 int fm_fail_errno(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);
+
+/* Add advice to the error that was set last; returns err->code. */
+int fm_advise(struct fm_err *err, enum fm_advice advice);
 
 /* Put "context: " in front of the sentence already there; returns err->code. */
 int fm_within(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);

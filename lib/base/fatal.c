@@ -26,6 +26,7 @@ static const int crashes[] = {SIGSEGV, SIGABRT};
 static struct sigaction before[CRASHES];
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 static _Thread_local const char *watched;
+static const char *_Atomic advice;
 static _Atomic(void (*)(void)) cleaner[FM_FATAL_CLEANERS_MAX];
 
 void fm_fatal_clean_with(void (*clean)(void))
@@ -38,18 +39,26 @@ void fm_fatal_clean_with(void (*clean)(void))
     assert(!"more cleaners than FM_FATAL_CLEANERS_MAX");
 }
 
+void fm_fatal_advise(const char *text)
+{
+    advice = text;
+}
+
 /* The text goes through a buffer of the stack and write(2): stdio might want memory. */
 _Noreturn void fm_fatal_memory(const char *fmt, ...)
 {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     char line[512];
+    const char *then = advice;
     va_list ap;
     while (atomic_flag_test_and_set(&begun))
         pause(); /* another thread ends the process */
     int at = snprintf(line, sizeof line, "%s: ", program_invocation_short_name);
     va_start(ap, fmt);
-    vsnprintf(line + at, sizeof line - (size_t)at - 1, fmt, ap);
+    vsnprintf(line + at, sizeof line - (size_t)at, fmt, ap);
     va_end(ap);
+    at = (int)strlen(line);
+    snprintf(line + at, sizeof line - (size_t)at - 1, "%s%s", then ? "; " : "", then ? then : "");
     strcat(line, "\n");
     if (write(STDERR_FILENO, line, strlen(line)) < 0) { /* then nobody reads it */
     }

@@ -15,6 +15,9 @@
  * FM_FATAL_CLEANERS_MAX. */
 void fm_fatal_clean_with(void (*clean)(void));
 
+/* What a user can do about it; ends each sentence of fm_fatal_memory.  A string that stays. */
+void fm_fatal_advise(const char *advice);
+
 /* One sentence on standard error, "TOOL: ...", and the status FM_ENOMEM. */
 _Noreturn void fm_fatal_memory(const char *fmt, ...) FM_PRINTF(1, 2);
 

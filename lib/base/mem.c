@@ -19,9 +19,8 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err)
         block = aligned_alloc(FM_ALIGN, bytes);
     }
     if (!block) {
-        fm_fail(err, FM_ENOMEM,
-                "no memory for %s (%zu x %zu bytes); use a smaller --memory or batch", what, n,
-                size);
+        fm_fail(err, FM_ENOMEM, "no memory for %s (%zu x %zu bytes)", what, n, size);
+        fm_advise(err, FM_ADVISE_LESS_MEMORY);
         return NULL;
     }
     memset(block, 0, bytes);

@@ -147,8 +147,8 @@ int fm_pool_start(int threads, struct fm_err *err)
     while (n_helpers < threads - 1) {
         if (fm_signals_thread(&helpers[n_helpers], help, NULL) != 0) {
             fm_pool_stop();
-            return fm_fail(err, FM_ENOMEM, "cannot start thread %d of %d; use fewer --threads",
-                           n_helpers + 2, threads);
+            fm_fail(err, FM_ENOMEM, "cannot start thread %d of %d", n_helpers + 2, threads);
+            return fm_advise(err, FM_ADVISE_FEWER_THREADS);
         }
         n_helpers++;
     }
@@ -244,8 +244,7 @@ static void free_scratch(void *p)
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    fm_fatal_memory("no memory for %zu bytes of scratch; use a smaller --batch or --seq-len",
-                    bytes);
+    fm_fatal_memory("no memory for %zu bytes of scratch", bytes);
 }
 
 static void make_key(void)

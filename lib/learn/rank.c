@@ -593,12 +593,19 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
     return rc;
 }
 
+/* The checkpoint's files that are copied along, those of --carry among them. */
+static int find_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
+{
+    int rc = fm_carry_list(&task->dir, pattern, err);
+    return rc == FM_EUSAGE ? fm_within(err, "--carry") : rc;
+}
+
 /* The files to carry, which all ranks were told alike; rank 0 writes those that it has. */
 static int list_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
 {
     struct fm_text given = {0};
     struct fm_comm *comm = task->run->machine.comm;
-    int rc = fm_comm_agree(comm, fm_carry_list(&task->dir, pattern, err), err);
+    int rc = fm_comm_agree(comm, find_carried(task, pattern, err), err);
     if (rc || !comm)
         return rc;
     for (int i = 0; pattern[i]; i++)
@@ -650,7 +657,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     int batches = 0;
     int rc = fm_task_open_inputs(&task, run, false, err);
     if (!rc)
-        rc = fm_carry_list(&task.dir, options->carry, err);
+        rc = find_carried(&task, options->carry, err);
     if (!rc)
         rc = count_batches(&batches, &task, err);
     if (!rc) {

@@ -42,6 +42,23 @@ static void a_sentence_is_kept_with_its_code(void **state)
     assert_string_equal(err.text, "tensor 'w': offset 9 is past the end (8)");
 }
 
+static void advice_stays_with_its_sentence(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    fm_fail(&err, FM_ECREATE, "'x' exists");
+    assert_int_equal(fm_advise(&err, FM_ADVISE_REPLACE), FM_ECREATE);
+    fm_within(&err, "--output");
+    assert_string_equal(err.text, "--output: 'x' exists");
+    assert_int_equal(err.advice, FM_ADVISE_REPLACE);
+    fm_fail(&err, FM_EIO, "another");
+    assert_int_equal(err.advice, FM_ADVISE_NONE);
+    fm_advise(&err, FM_ADVISE_REPLACE);
+    errno = EIO;
+    fm_fail_errno(&err, "one more");
+    assert_int_equal(err.advice, FM_ADVISE_NONE);
+}
+
 static void bytes_that_terminals_obey_are_replaced(void **state)
 {
     (void)state;
@@ -141,6 +158,7 @@ static void sizes_that_overflow_are_noticed(void **state)
     assert_true(fm_mul(&r, SIZE_MAX / 3, 3) && r == SIZE_MAX);
     assert_true(fm_add(&r, SIZE_MAX - 1, 1) && r == SIZE_MAX);
     assert_null(fm_alloc(SIZE_MAX / 4, 5, "a giant", &err));
+    assert_int_equal(err.advice, FM_ADVISE_LESS_MEMORY);
     assert_int_equal(err.code, FM_ENOMEM);
     assert_non_null(strstr(err.text, "a giant"));
     assert_null(fm_alloc(SIZE_MAX - 8, 1, "a giant", &err));
@@ -488,6 +506,27 @@ static void watch_a_library(bool starved)
     fm_fatal_watch("a library");
 }
 
+static void a_fatal_sentence_ends_with_the_advice(void **state)
+{
+    (void)state;
+    int ends[2], status = 0;
+    char said[256] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        fm_fatal_advise("use less");
+        fm_fatal_memory("no memory for %d bytes", 7);
+    }
+    close(ends[1]);
+    assert_true(read(ends[0], said, sizeof said - 1) > 0);
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(WEXITSTATUS(status), FM_ENOMEM);
+    assert_non_null(strstr(said, ": no memory for 7 bytes; use less\n"));
+}
+
 static int crash_with_memory(void)
 {
     watch_a_library(false);
@@ -616,6 +655,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sentence_is_kept_with_its_code),
+        cmocka_unit_test(advice_stays_with_its_sentence),
         cmocka_unit_test(bytes_that_terminals_obey_are_replaced),
         cmocka_unit_test(what_a_terminal_obeys_is_not_printed),
         cmocka_unit_test(long_sentences_are_cut_and_stay_strings),
@@ -631,6 +671,7 @@ int main(void)
         cmocka_unit_test(one_thread_takes_indices_in_order),
         cmocka_unit_test(thread_counts_are_checked),
         cmocka_unit_test(scratch_is_a_stack),
+        cmocka_unit_test(a_fatal_sentence_ends_with_the_advice),
         cmocka_unit_test(a_watched_crash_is_a_lack_of_memory_where_there_is_none),
         cmocka_unit_test(a_crash_sent_from_outside_ends_the_process),
         cmocka_unit_test(records_are_sorted_and_found_by_their_names),

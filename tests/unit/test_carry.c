@@ -56,6 +56,8 @@ static void is_refused(const char *name, const char *const *pattern, int code, c
     int rc = fm_carry_list(&dir, pattern, &err);
     if (rc != code || !strstr(err.text, text))
         fail_msg("%s: %d \"%s\", wanted %d \"%s\"", name, rc, err.text, code, text);
+    if (strstr(text, "outside the checkpoint"))
+        assert_int_equal(err.advice, FM_ADVISE_CARRY);
     fm_hfdir_close(&dir);
 }
 
@@ -93,8 +95,9 @@ static void carries_what_a_runtime_needs(void **state)
         "LICENSE.txt NOTICE README.md calib.npy chat_template.jinja config.json "
         "generation_config.json merges.txt modeling_x.py notes.txt qwen.tiktoken tokenizer.json "
         "tokenizer.model.v3");
-    is_refused(name, (const char *const[]){"*.doc", NULL}, FM_EUSAGE, "--carry *.doc: ");
-    is_refused(name, (const char *const[]){"model.gguf", NULL}, FM_EUSAGE, "has no such file");
+    is_refused(name, (const char *const[]){"*.doc", NULL}, FM_EUSAGE, "has no file '*.doc'");
+    is_refused(name, (const char *const[]){"model.gguf", NULL}, FM_EUSAGE,
+               "that can be carried along");
 }
 
 static void gives_the_bytes_that_were_there(void **state)
@@ -177,8 +180,7 @@ static void refuses_links_that_lead_elsewhere(void **state)
     scratch_put("home/blobs", "secret", "s3cret");
     link_to("../home/secret", name, "tokenizer.json");
     is_refused(name, NULL, FM_ECONFIG, "'tokenizer.json' is a link to '");
-    is_refused(name, NULL, FM_ECONFIG,
-               "home/secret', outside the checkpoint; put a copy in its place");
+    is_refused(name, NULL, FM_ECONFIG, "home/secret', outside the checkpoint");
     carries(name, (const char *const[]){"tokenizer.json", NULL}, "config.json tokenizer.json");
     scratch_check(unlink(scratch(scratch_inside(name, "tokenizer.json"))) == 0, "unlink");
     link_to(scratch("home/blobs/secret"), name, "LICENSE"); /* blobs, but of no cache */

@@ -52,7 +52,8 @@ static void outputs_appear_whole_or_not_at_all(void **state)
     assert_int_equal(scratch_entries(scratch("out")), 1);
     path = scratch("out/file");
     assert_int_equal(fm_output_open(&o, path, true, false, &err), FM_ECREATE);
-    assert_non_null(strstr(err.text, "exists; use --force to replace it"));
+    assert_non_null(strstr(err.text, "exists"));
+    assert_int_equal(err.advice, FM_ADVISE_REPLACE);
     assert_int_equal(fm_output_open(&o, path, true, true, &err), FM_OK);
     assert_int_equal(fm_output_write(&o, "new", 3, &err), FM_OK);
     fm_output_abandon(&o);

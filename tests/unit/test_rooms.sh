@@ -31,6 +31,9 @@ refuses 'lib/family includes lib/family/models' lib/family/parse.c '#include "li
 refuses 'is private to lib/export' lib/page/page.c '#include "lib/export/texts.h"'
 refuses 'is not a file of ours' lib/run/run.c '#include "run.h"'
 refuses 'opendir() outside formats/file' lib/run/run.c 'DIR *d = opendir(path);'
+for file in lib/base/mem.c formats/text/tokens.c kernels/cpu/cpu.c; do
+    refuses "${file%/*} names the option --seq-len" "$file" 'fail("%s", "a"); fail("use a smaller --seq-len");'
+done
 mkdir "$copy/lib/attic"
 refuses "'lib/attic' is not a room" lib/attic/x.c ''
 rm -r "$copy/lib/attic"

@@ -35,6 +35,14 @@ static void is_refused(const char *path, enum fm_token_type raw, int code, const
     assert_true(t.file.path == NULL && t.count == 0);
 }
 
+static enum fm_advice advice_on(const char *path, enum fm_token_type raw)
+{
+    struct fm_tokens t;
+    struct fm_err err = {0};
+    assert_int_not_equal(fm_tokens_open(&t, path, raw, &err), FM_OK);
+    return err.advice;
+}
+
 static void reads_every_npy_type(void **state)
 {
     (void)state;
@@ -161,7 +169,8 @@ static void reads_llmc_files(void **state)
     assert_int_equal(fm_tokens_read(&t, 0, ids, 6, 7, &err), FM_OK);
     assert_int_equal(ids[5], 6);
     fm_tokens_close(&t);
-    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_U16, FM_EUSAGE, "omit --token-dtype");
+    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_U16, FM_EUSAGE, "not a raw one");
+    assert_int_equal(advice_on(scratch("t"), FM_TOKEN_U16), FM_ADVISE_NO_TOKEN_TYPE);
     is_refused(scratch_write("t", b, sizeof b - 1), FM_TOKEN_AUTO, FM_EFORMAT,
                "6 tokens of 2 bytes");
     is_refused(scratch_write("t", b, 1000), FM_TOKEN_AUTO, FM_EFORMAT,
@@ -190,7 +199,8 @@ static void reads_raw_files_when_told(void **state)
     struct fm_err err = {0};
     int32_t ids[4];
     const char *path = scratch_write("raw", b, sizeof b);
-    is_refused(path, FM_TOKEN_AUTO, FM_EUSAGE, "--token-dtype");
+    is_refused(path, FM_TOKEN_AUTO, FM_EUSAGE, "neither .npy nor an llm.c token file");
+    assert_int_equal(advice_on(path, FM_TOKEN_AUTO), FM_ADVISE_TOKEN_TYPE);
     assert_int_equal(fm_tokens_open(&t, path, FM_TOKEN_U16, &err), FM_OK);
     assert_int_equal(fm_tokens_read(&t, 0, ids, 4, 5, &err), FM_OK);
     assert_int_equal(ids[3], 4);
@@ -276,7 +286,8 @@ static void reads_pairs_with_an_index(void **state)
         assert_memory_equal(ids, i4, sizeof ids);
         assert_string_equal(t.format, k == 2 ? "datatrove" : "megatron");
         fm_tokens_close(&t);
-        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "omit --token-dtype");
+        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "gives their type");
+        assert_int_equal(advice_on(scratch(names[k]), FM_TOKEN_U32), FM_ADVISE_NO_TOKEN_TYPE);
     }
     /* Signed words below four bytes are signed too. */
     static const int16_t i2[5] = {1, 2, 3, 4, -5};
