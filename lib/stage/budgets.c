@@ -447,7 +447,7 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     if (r->config.storage)
         r->bytes_most *= fm_storage_growth(r->config.storage);
     if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS)) {
-        r->bytes = expert_bytes(r) + fm_others_bytes(&r->model->others);
+        r->bytes = expert_bytes(r) + fm_nonexpert_bytes(&r->model->nonexpert);
         return FM_OK;
     }
     int rc = fm_segments_read(&seg, b, &r->config, err);

@@ -61,8 +61,8 @@ static void add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
 }
 
 /* A tensor as bundles have it, unless it is an expert's or one of scales. */
-static int count_other(struct fm_others *o, const struct fm_config *c, const struct fm_tensor *t,
-                       struct fm_err *err)
+static int count_nonexpert(struct fm_nonexpert *o, const struct fm_config *c,
+                           const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
     char weight[FM_ST_NAME_BYTES_MAX + 1], scaled[FM_ST_NAME_BYTES_MAX + 1];
@@ -73,7 +73,7 @@ static int count_other(struct fm_others *o, const struct fm_config *c, const str
         return FM_OK;
     as.dtype = fm_stored_dtype(c, t);
     as.size = fm_stored_bytes(c, t);
-    return fm_others_add(o, c, &as, err);
+    return fm_nonexpert_add(o, c, &as, err);
 }
 
 /* What sizes and dtype do not say of the tensors that are there. */
@@ -81,18 +81,18 @@ static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_con
                        enum fm_dtype dtype, struct fm_err *err)
 {
     struct fm_extra extra = {0};
-    struct fm_others others = {0};
+    struct fm_nonexpert nonexpert = {0};
     int rc = FM_OK;
     for (size_t i = 0; i < dir->shards; i++) {
         const struct fm_safetensors *st = &dir->shard[i].st;
         for (size_t k = 0; k < st->count && !rc; k++)
             if (!fm_extra_add(&extra, c, &st->tensor[k]))
-                rc = count_other(&others, c, &st->tensor[k], err);
+                rc = count_nonexpert(&nonexpert, c, &st->tensor[k], err);
     }
     if (rc)
         return fm_within(err, "%s", dir->path);
     fm_extra_json(m, &extra);
-    fm_others_json(m, &others, dtype);
+    fm_nonexpert_json(m, &nonexpert, dtype);
     return FM_OK;
 }
 
@@ -289,7 +289,7 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
     if (experts > m->params)
         return fm_fail(err, FM_EFORMAT, "params is %" PRIu64 ", and its experts have %" PRIu64,
                        m->params, experts);
-    return fm_others_read(&m->others, model, m->dtype, m->params - experts, err);
+    return fm_nonexpert_read(&m->nonexpert, model, m->dtype, m->params - experts, err);
 }
 
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b, struct fm_err *err)

@@ -3,7 +3,7 @@
  * member as a name and bytes; here it is a ranking, a family of masks, an adapter, checksums, with
  * everything in it checked before it is used.  In reading order: this header with stage.c and
  * identity.c, stbytes (small safetensors in memory), ranking, budgets, lorafile, segments,
- * volumes, others (tensors that are not routed experts), current (--if-changed).
+ * volumes, nonexpert (tensors that are not routed experts), current (--if-changed).
  *
  * What the stages of the pipeline share: every one reads a stream (fm-rank reads none), adds or
  * replaces members of its own, extends the history, and writes a stream.
@@ -38,7 +38,7 @@
 #include "lib/base/err.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
-#include "lib/stage/others.h"
+#include "lib/stage/nonexpert.h"
 
 enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK };
 
@@ -51,7 +51,7 @@ struct fm_stage_model {
     enum fm_dtype dtype;
     uint64_t params, channel_params; /* of all; of one channel of an expert */
     struct fm_extra extra;           /* tensors of no decoder layer; marks are not known */
-    struct fm_others others;         /* tensors that are no experts' */
+    struct fm_nonexpert nonexpert;   /* tensors that are no experts' */
 };
 
 /*

@@ -139,8 +139,8 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
 
 /* The tensors that are no experts', by the checksums: what the model needs, and what else the
  * manifest knows of. */
-static int count_others(const struct fm_bundle_job *j, struct fm_extra *extra,
-                        struct fm_others *others, struct fm_err *err)
+static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extra,
+                            struct fm_nonexpert *nonexpert, struct fm_err *err)
 {
     int rc = FM_OK;
     for (size_t i = 0; i < j->seg.tensors && !rc; i++) {
@@ -152,7 +152,7 @@ static int count_others(const struct fm_bundle_job *j, struct fm_extra *extra,
         memcpy(t.shape, s->shape, sizeof t.shape);
         t.size = bytes;
         if (!fm_extra_add(extra, &j->config, &t))
-            rc = fm_others_add(others, &j->config, &t, err);
+            rc = fm_nonexpert_add(nonexpert, &j->config, &t, err);
     }
     return rc;
 }
@@ -161,11 +161,11 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
 {
     struct fm_extra extra = {0};
     const struct fm_extra *said = &j->model.extra;
-    struct fm_others others = {0};
-    const struct fm_others *known = &j->model.others;
-    uint64_t elements = 0, needed = fm_others_elements(&j->config);
+    struct fm_nonexpert nonexpert = {0};
+    const struct fm_nonexpert *known = &j->model.nonexpert;
+    uint64_t elements = 0, needed = fm_nonexpert_elements(&j->config);
     char have[FM_EXTRA_TEXT], want[FM_EXTRA_TEXT];
-    int rc = count_others(j, &extra, &others, err);
+    int rc = count_nonexperts(j, &extra, &nonexpert, err);
     if (rc)
         return rc;
     fm_extra_print(have, &extra);
@@ -176,20 +176,20 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
                        " bytes (layers '%s'), the manifest says %" PRIu64 " in %" PRIu64 " ('%s')",
                        extra.tensors, extra.bytes, have, said->tensors, said->bytes, want);
     for (int i = 0; i < FM_DTYPES; i++)
-        elements += others.elements[i];
+        elements += nonexpert.elements[i];
     if (elements != needed)
         return fm_fail(err, FM_EFORMAT,
                        "tensors that are no experts' have %" PRIu64 " elements, the model %" PRIu64,
                        elements, needed);
-    if (fm_others_equal(&others, known))
+    if (fm_nonexpert_equal(&nonexpert, known))
         return fm_extra_check(&extra, &j->config, err);
-    if (others.unread_tensors == known->unread_tensors &&
-        others.unread_bytes == known->unread_bytes)
+    if (nonexpert.unread_tensors == known->unread_tensors &&
+        nonexpert.unread_bytes == known->unread_bytes)
         return fm_fail(err, FM_EFORMAT, "has tensors of other types than the manifest says");
     return fm_fail(err, FM_EFORMAT,
                    "has %" PRIu64 " tensors in %" PRIu64 " bytes that the model does not use, the "
                    "manifest says %" PRIu64 " in %" PRIu64,
-                   others.unread_tensors, others.unread_bytes, known->unread_tensors,
+                   nonexpert.unread_tensors, nonexpert.unread_bytes, known->unread_tensors,
                    known->unread_bytes);
 }
 

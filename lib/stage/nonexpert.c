@@ -1,5 +1,5 @@
 /* Elements by type: a reader compares sums, and needs no list of tensors for it. */
-#include "lib/stage/others.h"
+#include "lib/stage/nonexpert.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
-int fm_others_add(struct fm_others *o, const struct fm_config *c, const struct fm_tensor *t,
-                  struct fm_err *err)
+int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const struct fm_tensor *t,
+                     struct fm_err *err)
 {
     int l, e;
     const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
@@ -26,33 +26,33 @@ int fm_others_add(struct fm_others *o, const struct fm_config *c, const struct f
     return FM_OK;
 }
 
-void fm_others_json(cJSON *model, const struct fm_others *o, enum fm_dtype dtype)
+void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *o, enum fm_dtype dtype)
 {
-    struct fm_others rest = *o;
+    struct fm_nonexpert rest = *o;
     rest.elements[dtype] = 0;
-    if (fm_others_equal(&rest, &(struct fm_others){0}))
+    if (fm_nonexpert_equal(&rest, &(struct fm_nonexpert){0}))
         return;
-    cJSON *others = fm_json_add_object(model, "others");
+    cJSON *nonexpert = fm_json_add_object(model, "others");
     for (int i = 0; i < FM_DTYPES; i++)
         if (rest.elements[i])
-            fm_json_add_uint(others, fm_dtype_name((enum fm_dtype)i), rest.elements[i]);
+            fm_json_add_uint(nonexpert, fm_dtype_name((enum fm_dtype)i), rest.elements[i]);
     if (rest.unread_tensors == 0)
         return;
-    cJSON *unread = fm_json_add_object(others, "unread");
+    cJSON *unread = fm_json_add_object(nonexpert, "unread");
     fm_json_add_uint(unread, "tensors", rest.unread_tensors);
     fm_json_add_uint(unread, "bytes", rest.unread_bytes);
 }
 
-int fm_others_read(struct fm_others *o, const cJSON *model, enum fm_dtype dtype, uint64_t elements,
-                   struct fm_err *err)
+int fm_nonexpert_read(struct fm_nonexpert *o, const cJSON *model, enum fm_dtype dtype,
+                      uint64_t elements, struct fm_err *err)
 {
-    const cJSON *others = cJSON_GetObjectItemCaseSensitive(model, "others");
-    const cJSON *unread = cJSON_GetObjectItemCaseSensitive(others, "unread");
+    const cJSON *nonexpert = cJSON_GetObjectItemCaseSensitive(model, "others");
+    const cJSON *unread = cJSON_GetObjectItemCaseSensitive(nonexpert, "unread");
     int64_t tensors = 0, bytes = 0;
-    *o = (struct fm_others){0};
+    *o = (struct fm_nonexpert){0};
     for (int i = 0; i < FM_DTYPES; i++) {
         int64_t n = 0;
-        if (fm_json_opt_int(others, fm_dtype_name((enum fm_dtype)i), 0, EXACT_MAX, &n, err))
+        if (fm_json_opt_int(nonexpert, fm_dtype_name((enum fm_dtype)i), 0, EXACT_MAX, &n, err))
             return fm_within(err, "others");
         bool possible =
             n == 0 || ((enum fm_dtype)i != dtype && fm_dtype_is_weight((enum fm_dtype)i));
@@ -72,13 +72,13 @@ int fm_others_read(struct fm_others *o, const cJSON *model, enum fm_dtype dtype,
     return FM_OK;
 }
 
-uint64_t fm_others_elements(const struct fm_config *c)
+uint64_t fm_nonexpert_elements(const struct fm_config *c)
 {
     return fm_config_params(c, NULL) - (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I *
                                            fm_expert_channel_params(c->expert, c->H);
 }
 
-uint64_t fm_others_bytes(const struct fm_others *o)
+uint64_t fm_nonexpert_bytes(const struct fm_nonexpert *o)
 {
     uint64_t bytes = o->unread_bytes;
     for (int i = 0; i < FM_DTYPES; i++)
@@ -86,7 +86,7 @@ uint64_t fm_others_bytes(const struct fm_others *o)
     return bytes;
 }
 
-bool fm_others_equal(const struct fm_others *a, const struct fm_others *b)
+bool fm_nonexpert_equal(const struct fm_nonexpert *a, const struct fm_nonexpert *b)
 {
     return memcmp(a->elements, b->elements, sizeof a->elements) == 0 &&
            a->unread_tensors == b->unread_tensors && a->unread_bytes == b->unread_bytes;
