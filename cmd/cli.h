@@ -3,7 +3,7 @@
  * file has its option table and calls one function of lib; everything that could be wanted without
  * a command line is in lib.  In reading order: this header with cli.c, options and value (options
  * from one table), completion, progress; the tools fm-recover.c (the smallest), fm-rank.c,
- * fm-train.c, fm-pack.c, fm-verify.c and fm-bench.c; what they print (show, offer, exporting,
+ * fm-train.c, fm-pack.c, fm-verify.c and fm-bench.c; what they print (show, listing, exporting,
  * rivalling, figures and figures_*).
  *
  * What the six tools share: options from one table (which also writes --help), the

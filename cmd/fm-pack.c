@@ -4,7 +4,7 @@
 
 #include "cmd/cli.h"
 #include "cmd/exporting.h"
-#include "cmd/offer.h"
+#include "cmd/listing.h"
 #include "cmd/show.h"
 #include "lib/export/runtimes.h"
 #include "lib/pack/pack.h"
@@ -118,7 +118,7 @@ static const struct fm_cli_scope scope[] = {
 
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
-                    const struct fm_offer_options *offer, struct fm_export_options *o, int mask,
+                    const struct fm_listing_options *listing, struct fm_export_options *o, int mask,
                     bool vllm, struct fm_err *err)
 {
     if (list && directory)
@@ -127,7 +127,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
-        return fm_offer(cli, offer, err);
+        return fm_listing_print(cli, listing, err);
     }
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, err)
@@ -146,17 +146,17 @@ static struct {
     char layouts[256]; /* their names, for --layout */
     int layout, mask, runtime, pad;
     struct fm_export_options options;
-    struct fm_offer_options offer;
+    struct fm_listing_options listing;
 } asked = {.layout = -1, .mask = -1, .pad = 1, .options = {.budget = -1}};
 
 static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
      0, 0},
-    {"context", 0, FM_CLI_COUNT64, &asked.offer.context, "N",
+    {"context", 0, FM_CLI_COUNT64, &asked.listing.context, "N",
      "list: tokens that a card has room for (default: 32768)", 0, 0, LIST | LIST_REPORT},
-    {"tp", 0, FM_CLI_INT, &asked.offer.devices, "N", "list: which layouts split over N devices", 1,
-     FM_TP_DEGREES_MAX, LIST | LIST_REPORT},
-    {"quantum", 0, FM_CLI_INT, &asked.offer.quantum, "Q",
+    {"tp", 0, FM_CLI_INT, &asked.listing.devices, "N", "list: which layouts split over N devices",
+     1, FM_TP_DEGREES_MAX, LIST | LIST_REPORT},
+    {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
      "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
     {"export", 'x', FM_CLI_EXPORT, &asked.directory, "DIR",
      "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
     asked.options.pad_multiple = (uint32_t)asked.pad;
     int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
-        rc = run_mode(&cli, asked.list, asked.directory, &asked.offer, &asked.options, asked.mask,
+        rc = run_mode(&cli, asked.list, asked.directory, &asked.listing, &asked.options, asked.mask,
                       asked.runtime == 1, &err);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -1,17 +1,18 @@
 /* What a bundle offers, as a table or JSON: fm-pack --list. */
-#ifndef FM_OFFER_H
-#define FM_OFFER_H
+#ifndef FM_LISTING_H
+#define FM_LISTING_H
 
 #include "cmd/cli.h"
 
 /* What a list is to say beside the members. */
-struct fm_offer_options {
+struct fm_listing_options {
     uint64_t context; /* tokens that a card has room for; 0: 32768, or what the model takes */
     int devices;      /* --tp */
     int quantum;      /* of both, 0: which layouts pass is not asked */
 };
 
 /* Read cli->run.inputs.stream and print.  FM_EUSAGE for a context that the model does not take. */
-int fm_offer(const struct fm_cli *cli, const struct fm_offer_options *options, struct fm_err *err);
+int fm_listing_print(const struct fm_cli *cli, const struct fm_listing_options *options,
+                     struct fm_err *err);
 
 #endif

@@ -2,7 +2,7 @@
  * fm-pack --list: the members of a family, what every form of export takes of each, and over how
  * many devices it can be split.  Columns are the forms that the list has.
  */
-#include "cmd/offer.h"
+#include "cmd/listing.h"
 #include "cmd/show.h"
 #include "lib/base/units.h"
 
@@ -138,7 +138,7 @@ static void form_table(FILE *out, const struct fm_list *list)
 }
 
 /* Which layouts the widths allow for so many devices and such kernels. */
-static void pass_table(FILE *out, const struct fm_list *list, const struct fm_offer_options *o)
+static void pass_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     int devices = o->devices ? o->devices : 1, quantum = o->quantum ? o->quantum : 1;
     fprintf(out, "\nlayouts for %d device%s with widths in multiples of %d on each\nbudget\n",
@@ -170,7 +170,7 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
             fm_list_knee(list) < 0 ? "" : "; knee: beyond it loss grows faster than on average");
 }
 
-static void table(FILE *out, const struct fm_list *list, const struct fm_offer_options *o)
+static void table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     uint64_t context = o->context;
     fm_cli_word(out, list->family);
@@ -206,7 +206,7 @@ static void table(FILE *out, const struct fm_list *list, const struct fm_offer_o
 }
 
 /* Sizes of cards and what passes are answers to options, so they are not in fm_list_json. */
-static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm_offer_options *o)
+static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm_listing_options *o)
 {
     if (list->rows == 0)
         return;
@@ -233,7 +233,7 @@ static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm
     }
 }
 
-static cJSON *list_json(const struct fm_list *list, const struct fm_offer_options *o,
+static cJSON *list_json(const struct fm_list *list, const struct fm_listing_options *o,
                         struct fm_err *err)
 {
     char *text = fm_list_json(list);
@@ -247,7 +247,7 @@ static cJSON *list_json(const struct fm_list *list, const struct fm_offer_option
 }
 
 /* The context to leave room for. */
-static int settle(struct fm_offer_options *o, const struct fm_list *list, struct fm_err *err)
+static int settle(struct fm_listing_options *o, const struct fm_list *list, struct fm_err *err)
 {
     if (list->rows > 0 && o->context > list->context)
         return fm_fail(err, FM_EUSAGE, "--context %llu: this model takes %llu tokens at the most",
@@ -257,9 +257,10 @@ static int settle(struct fm_offer_options *o, const struct fm_list *list, struct
     return FM_OK;
 }
 
-int fm_offer(const struct fm_cli *cli, const struct fm_offer_options *options, struct fm_err *err)
+int fm_listing_print(const struct fm_cli *cli, const struct fm_listing_options *options,
+                     struct fm_err *err)
 {
-    struct fm_offer_options o = *options;
+    struct fm_listing_options o = *options;
     struct fm_list list;
     struct fm_cli_text text;
     int rc = fm_list_read(&list, cli->run.inputs.stream, true, err);
