@@ -4,7 +4,7 @@
 
 #include "cmd/cli.h"
 #include "cmd/figures.h"
-#include "cmd/rivalling.h"
+#include "cmd/rivals.h"
 #include "cmd/show.h"
 #include "lib/base/units.h"
 #include "lib/bench/synth.h"
@@ -201,7 +201,7 @@ static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *er
 {
     o->rivals.budgets = o->budgets;
     o->rivals.dir = o->on.dir;
-    return fm_rivalling_run(cli, &o->rivals, o->plot, o->over == 1, err);
+    return fm_rivals_run(cli, &o->rivals, o->plot, o->over == 1, err);
 }
 
 /* What the page has. */

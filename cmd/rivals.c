@@ -1,6 +1,6 @@
 /* fm-bench rivals: from its options to the comparison, and from its figures to table, JSON, plot.
  */
-#include "cmd/rivalling.h"
+#include "cmd/rivals.h"
 
 #include <stdlib.h>
 
@@ -21,8 +21,8 @@ static int check(const struct fm_run_options *run, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_rivalling_run(const struct fm_cli *cli, const struct fm_rival_options *options,
-                     const char *plot, bool bytes, struct fm_err *err)
+int fm_rivals_run(const struct fm_cli *cli, const struct fm_rival_options *options,
+                  const char *plot, bool bytes, struct fm_err *err)
 {
     struct fm_run_options run = cli->run;
     struct fm_cli_text text;
