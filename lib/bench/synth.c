@@ -118,7 +118,8 @@ static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
              fm_dtype_torch(s->dtype), s->V);
 }
 
-/* The same as the tools will read it; shapes are checked when they are parsed. */
+/* The same as the tools will read it, for the caller to release; shapes are checked when they are
+ * parsed. */
 static struct fm_config config_of(const struct fm_synth *s)
 {
     char text[CONFIG_BYTES];
@@ -151,25 +152,35 @@ static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype d
     }
 }
 
-static int build_table(struct table *t, const struct fm_synth *s, struct fm_err *err)
+static int list_tensors(struct table *t, const struct fm_config *c, enum fm_dtype dtype,
+                        struct fm_err *err)
 {
-    const struct fm_config c = config_of(s);
-    for (int l = -1; l < c.L; l++)
-        add_rows(t, &c, s->dtype, l);
+    for (int l = -1; l < c->L; l++)
+        add_rows(t, c, dtype, l);
     t->tensor = fm_alloc(t->count, sizeof *t->tensor, "the synthetic tensors", err);
     t->name = t->tensor ? fm_alloc(t->count, sizeof *t->name, "the synthetic names", err) : NULL;
     if (!t->name)
         return err->code;
     t->count = 0;
-    for (int l = -1; l < c.L; l++)
-        add_rows(t, &c, s->dtype, l);
+    for (int l = -1; l < c->L; l++)
+        add_rows(t, c, dtype, l);
     return FM_OK;
+}
+
+static int build_table(struct table *t, const struct fm_synth *s, struct fm_err *err)
+{
+    struct fm_config c = config_of(s);
+    int rc = list_tensors(t, &c, s->dtype, err);
+    fm_config_release(&c);
+    return rc;
 }
 
 uint64_t fm_synth_bytes(const struct fm_synth *s)
 {
-    const struct fm_config c = config_of(s);
-    return fm_config_params(&c, NULL) * (uint64_t)fm_dtype_bits(s->dtype) / 8;
+    struct fm_config c = config_of(s);
+    uint64_t bytes = fm_config_params(&c, NULL) * (uint64_t)fm_dtype_bits(s->dtype) / 8;
+    fm_config_release(&c);
+    return bytes;
 }
 
 /* --- their values --- */
@@ -390,5 +401,6 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
     fm_masks_release(&g.masks);
     fm_ranking_release(&g.ranking);
     fm_hfdir_close(&g.dir);
+    fm_config_release(&g.config);
     return rc;
 }

@@ -12,15 +12,16 @@
  * blocks: budgets and bundles from the parameters of a channel, plans from the operations.
  *
  * Here are the sizes of a model (struct fm_config) and the weights of a layer in memory (struct
- * fm_layer), which all blocks share, and what a block of each kind says of itself.  Blocks know
- * nothing of files with weights, nor of what flows between layers: lib/model reads what their
- * tables list, and lib/engine calls them in model order (lib/block/pass.h).  They lie below both,
- * so that a block need not be torn into a part that is read and a part that computes.
+ * fm_layer, in layerweights.h), which all blocks share, and what a block of each kind says of
+ * itself.  Blocks know nothing of files with weights, nor of what flows between layers: lib/model
+ * reads what their tables list, and lib/engine calls them in model order (lib/block/pass.h).  Both
+ * use this room, so a block need not be split into a part that is read and a part that computes.
  *
- * In reading order: this header, weight.h and pass.h (what a block is given), keys and config.c
- * (sizes from config.json), arena.c; norm; attention: gqa with rope, mla, deltanet; routers: router
- * with softmax, scored, sparsemix; experts: experts with swiglu and clamped, mlp; storage.h
- * (weights in codes; the storages are in lib/block/storage); cost.
+ * In reading order: this header, layerweights.h (weights in memory), weight.h and pass.h (what a
+ * block is given), keys and config.c (sizes from config.json), arena.c; norm; attention: gqa with
+ * rope, mla, deltanet; routers: router with softmax, scored, sparsemix; experts: experts with
+ * swiglu and clamped, mlp; storage.h (weights in codes; the storages are in lib/block/storage);
+ * cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H
@@ -31,6 +32,7 @@
 
 #include "kernels/ops/kernels.h"
 #include "lib/block/keys.h"
+#include "lib/block/layerweights.h"
 #include "lib/block/weight.h"
 
 /* A family: one row of the list in lib/family/family.h. */
@@ -40,24 +42,14 @@ struct fm_router;
 struct fm_expert_form;
 struct fm_norm;
 struct fm_storage;
+struct fm_gqa;
+struct fm_mla;
+struct fm_deltanet;
+struct fm_scored;
+struct fm_sparsemix;
 
 #define FM_LAYERS_MAX 1024
 #define FM_HEAD_DIM_MAX 1024
-
-/* Arrays of a block: its weights in a layer, or its inner values between forward and backward.
- * Which is which its own struct of pointers to float says, laid over this one. */
-#define FM_ARRAYS_MAX 24
-struct fm_arrays {
-    float *at[FM_ARRAYS_MAX];
-};
-
-/* What a block reads of config.json for itself: a struct of its header, laid over this one, which
- * says so to the compiler: it may read the struct after a config was copied as bytes. */
-#define FM_OVERLAY __attribute__((may_alias))
-union fm_own_config {
-    char bytes[2432];
-    double align;
-};
 
 struct fm_config {
     const struct fm_model_family *family;
@@ -85,8 +77,18 @@ struct fm_config {
     int extra_layers;           /* for multi-token prediction, as config.json has it */
     const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
     int block_rows, block_columns;    /* that share a scale */
-    union fm_own_config attention_own, router_own;
+    /* What each block read of config.json for itself; NULL: the model has no such block.  The
+     * block's `read` allocates it and fm_config_release frees it; a copy of this struct borrows
+     * what the original owns. */
+    struct fm_gqa *gqa;
+    struct fm_mla *mla;
+    struct fm_deltanet *deltanet;
+    struct fm_scored *scored;
+    struct fm_sparsemix *sparsemix;
 };
+
+/* Free what the blocks' `read` allocated and zero *config; a zeroed struct is fine. */
+void fm_config_release(struct fm_config *config);
 
 /* Place of decoder layer l in config->moe, -1: it is dense. */
 int fm_config_moe(const struct fm_config *config, int l);
@@ -94,32 +96,6 @@ int fm_config_moe(const struct fm_config *config, int l);
 /* Channels of the MLP that every token of decoder layer l goes through: a dense layer's own, or
  * the shared expert's; 0: there is none. */
 int fm_config_mlp(const struct fm_config *config, int l);
-
-/* One decoder layer in memory.  Expert e has cap[e] channels (I in a full model): with r rows of
- * gate_up a channel, rows [r row0[e], r (row0[e] + cap[e])) of gate_up and [row0[e], row0[e] +
- * cap[e]) of down.  What the model or this layer does not have is NULL. */
-struct fm_layer {
-    float *input_norm, *input_norm_bias; /* (H) */
-    float *post_norm, *post_norm_bias;   /* (H) */
-    struct fm_arrays attention, router;
-    bool narrow; /* the attention's projections are bfloat16 (lib/block/pass.h) */
-    struct fm_in mlp_gate_up, mlp_down; /* (2 D, H), (D, H): fm_config_mlp, as an expert's */
-    float *mlp_mix;       /* (H) logit of the shared expert's share, NULL: all of it */
-    struct fm_in gate_up; /* (r sum cap, H) */
-    struct fm_in down;    /* (sum cap, H) */
-    float *gate_up_bias;  /* (r sum cap), NULL: experts have no biases */
-    float *down_bias;     /* (E, H) */
-    int64_t *row0;        /* (E) */
-    int *cap;             /* (E) */
-};
-
-/* What lies outside the layers. */
-struct fm_nonlayer {
-    struct fm_in embed;      /* (V, H) */
-    float *norm, *norm_bias; /* (H) */
-    struct fm_in lm_head;    /* (V, H); the same block as embed where tied */
-    float *lm_head_bias;     /* (V) */
-};
 
 /* ---- the blocks ---- */
 
@@ -137,7 +113,6 @@ struct fm_kept {
 };
 
 struct fm_pass;
-struct fm_arena;
 
 /*
  * Attention of a normalised layer input.  `options` is what a family says of its block: a struct of
@@ -162,15 +137,13 @@ struct fm_attention {
     int (*angles)(const struct fm_config *config);
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 
-    /* Room for the inner values of N tokens of layer l. */
-    void (*alloc)(struct fm_arrays *inner, const struct fm_config *config, int l, int N,
-                  struct fm_arena *arena);
+    /* Floats of memory for the inner values of N tokens of layer l, which the forward leaves to the
+     * backward; the block divides that memory among its arrays. */
+    size_t (*inner)(const struct fm_config *config, int l, int N);
     /* y (N, H) += attention of x (N, H). */
-    void (*forward)(const struct fm_pass *pass, const struct fm_arrays *inner, float *y,
-                    const float *x);
+    void (*forward)(const struct fm_pass *pass, float *inner, float *y, const float *x);
     /* dx (N, H), the gradient at x, from dy (N, H). */
-    void (*backward)(const struct fm_pass *pass, const struct fm_arrays *inner, float *dx,
-                     const float *dy);
+    void (*backward)(const struct fm_pass *pass, float *inner, float *dx, const float *dy);
 
     /* Of one token of layer l, forward, in sequences of T; the gradient at its input takes as many
      * products again. */

@@ -1,5 +1,17 @@
-/* Which layers of a model have experts, and how wide the other MLPs are. */
+/* The sizes of a model: release, and which layers have experts or another MLP. */
+#include <stdlib.h>
+
 #include "lib/block/block.h"
+
+void fm_config_release(struct fm_config *c)
+{
+    free(c->gqa);
+    free(c->mla);
+    free(c->deltanet);
+    free(c->scored);
+    free(c->sparsemix);
+    *c = (struct fm_config){0};
+}
 
 int fm_config_moe(const struct fm_config *c, int l)
 {

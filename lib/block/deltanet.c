@@ -15,14 +15,10 @@
 #include <assert.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
 #define FILTER_MAX 64
-
-static struct fm_deltanet *own(struct fm_config *c)
-{
-    return (void *)&c->attention_own;
-}
 
 static void set_linear(struct fm_deltanet *m, int l)
 {
@@ -38,7 +34,7 @@ static int read_interval(struct fm_config *c, const cJSON *json, struct fm_err *
     int rc = fm_keys_size_opt(&interval, json, "full_attention_interval", FM_LAYERS_MAX, err);
     for (int l = 0; l < c->L && !rc; l++)
         if ((l + 1) % interval != 0)
-            set_linear(own(c), l);
+            set_linear(c->deltanet, l);
     return rc;
 }
 
@@ -58,7 +54,7 @@ static int read_types(struct fm_config *c, const cJSON *json, struct fm_err *err
                            "full_attention",
                            name);
         if (linear && l < c->L)
-            set_linear(own(c), l);
+            set_linear(c->deltanet, l);
         l++;
     }
     if (!cJSON_IsArray(list) || l != c->L)
@@ -94,16 +90,17 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_deltanet_options *o = options;
     int width = 0; /* gqa reads it; its own usual one is another */
-    static_assert(sizeof(struct fm_deltanet) <= sizeof c->attention_own,
-                  "what config.json says fits");
+    c->deltanet = fm_alloc(1, sizeof *c->deltanet, "what attention reads of config.json", err);
+    if (!c->deltanet)
+        return err->code;
+    c->deltanet->packed = o->packed;
     int rc = fm_keys_size(&width, keys->json, "head_dim", FM_HEAD_DIM_MAX, err);
     if (!rc)
         rc = fm_gqa.read(c, &o->full, keys, err);
     if (!rc)
         rc = read_types(c, keys->json, err);
     if (!rc)
-        rc = read_heads(own(c), keys->json, err);
-    own(c)->packed = o->packed;
+        rc = read_heads(c->deltanet, keys->json, err);
     return rc;
 }
 
@@ -122,7 +119,7 @@ static int value_width(const struct fm_deltanet *m)
 
 static uint64_t size_of(const struct fm_config *c, char letter)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(c);
+    const struct fm_deltanet *m = c->deltanet;
     switch (letter) {
     case 'p':
         return 2 * (uint64_t)c->Q * (uint64_t)c->C;
@@ -147,7 +144,7 @@ static uint64_t size_of(const struct fm_config *c, char letter)
 
 static unsigned has(const struct fm_config *c, int l)
 {
-    unsigned layout = fm_deltanet_of(c)->packed ? FM_DELTANET_PACKED : FM_DELTANET_APART;
+    unsigned layout = c->deltanet->packed ? FM_DELTANET_PACKED : FM_DELTANET_APART;
     return fm_deltanet_layer(c, l) ? FM_DELTANET_LINEAR | layout
                                    : FM_DELTANET_FULL | fm_gqa.has(c, l);
 }
@@ -166,7 +163,7 @@ static void take_apart(int32_t *order, int groups, const int *width, int parts)
 
 static void order_rows(int32_t *order, const struct fm_config *c, const struct fm_weight *w)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(c);
+    const struct fm_deltanet *m = c->deltanet;
     int each = m->Q / m->G;
     switch (w->shape[0]) {
     case 'p':
@@ -191,22 +188,12 @@ struct inner {
     float *rstd;         /* (N Q) */
 };
 
-static const struct inner *inner_of(const struct fm_arrays *inner)
+/* Divide the memory of an arena; a counting one says how much that takes. */
+static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
-    return (const void *)inner;
-}
-
-static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
-                 struct fm_arena *arena)
-{
-    const struct fm_deltanet *m = fm_deltanet_of(c);
-    static_assert(sizeof(struct inner) <= sizeof *inner, "the inner values fit");
-    if (!fm_deltanet_layer(c, l)) {
-        fm_gqa.alloc(inner, c, l, N, arena);
-        return;
-    }
+    const struct fm_deltanet *m = c->deltanet;
     size_t n = (size_t)N, heads = n * (size_t)m->Q, wide = n * (size_t)conv_width(m);
-    *(struct inner *)(void *)inner = (struct inner){
+    return (struct inner){
         .m = fm_arena_alloc(arena, wide),
         .x = fm_arena_alloc(arena, wide),
         .a = fm_arena_alloc(arena, heads),
@@ -218,19 +205,35 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
     };
 }
 
+static size_t inner_floats(const struct fm_config *c, int l, int N)
+{
+    struct fm_arena count = {0};
+    if (!fm_deltanet_layer(c, l))
+        return fm_gqa.inner(c, l, N);
+    take(c, N, &count);
+    return count.bytes / sizeof(float);
+}
+
+/* The inner values of the pass's tokens, in memory of inner_floats. */
+static struct inner inner_in(const struct fm_pass *p, float *memory)
+{
+    struct fm_arena arena = {.device = p->ops->device, .at = (char *)memory};
+    return take(p->config, fm_pass_rows(p), &arena);
+}
+
 /* The weights of z and a, which in packed files are the ends of others. */
 static const void *weights_z(const struct fm_pass *p)
 {
-    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
-    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    const struct fm_deltanet_weights *w = &p->layer->deltanet;
+    const struct fm_deltanet *m = p->config->deltanet;
     size_t behind = (size_t)conv_width(m) * (size_t)p->config->H;
     return m->packed ? fm_pass_projection(p, w->qkv, behind).data : w->z;
 }
 
 static const void *weights_a(const struct fm_pass *p)
 {
-    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
-    const struct fm_deltanet *m = fm_deltanet_of(p->config);
+    const struct fm_deltanet_weights *w = &p->layer->deltanet;
+    const struct fm_deltanet *m = p->config->deltanet;
     size_t behind = (size_t)m->Q * (size_t)p->config->H;
     return m->packed ? fm_pass_projection(p, w->b, behind).data : w->a;
 }
@@ -255,15 +258,16 @@ static void project_back(const struct fm_pass *p, float *dx, const float *dy, co
 /* n (N, Q D): every head of o normalised. */
 static void normalise(const struct fm_pass *p, const struct inner *a, float *n)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(p->config);
-    p->ops->norm(fm_to_f32(n), a->rstd, a->o, fm_deltanet_weights(p->layer)->norm, NULL,
-                 fm_pass_rows(p) * m->Q, m->D, p->config->eps);
+    const struct fm_deltanet *m = p->config->deltanet;
+    p->ops->norm(fm_to_f32(n), a->rstd, a->o, p->layer->deltanet.norm, NULL, fm_pass_rows(p) * m->Q,
+                 m->D, p->config->eps);
 }
 
-static void linear_forward(const struct fm_pass *p, const struct inner *a, float *y, const float *x)
+static void linear_forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(p->config);
-    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct fm_deltanet *m = p->config->deltanet;
+    const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_ops *op = p->ops;
     int N = fm_pass_rows(p), H = p->config->H, V = value_width(m), wide = conv_width(m);
     struct fm_mark mark = fm_pass_mark(p);
@@ -286,8 +290,8 @@ static void linear_forward(const struct fm_pass *p, const struct inner *a, float
 static void output_back(const struct fm_pass *p, const struct inner *a, float *d_o, float *dz,
                         const float *dy)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(p->config);
-    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct fm_deltanet *m = p->config->deltanet;
+    const struct fm_deltanet_weights *w = &p->layer->deltanet;
     int N = fm_pass_rows(p), H = p->config->H, V = value_width(m);
     size_t count = (size_t)N * (size_t)V;
     struct fm_mark mark = fm_pass_mark(p);
@@ -301,18 +305,18 @@ static void output_back(const struct fm_pass *p, const struct inner *a, float *d
     fm_pass_release(p, mark);
 }
 
-static void linear_backward(const struct fm_pass *p, const struct inner *a, float *dx,
-                            const float *dy)
+static void linear_backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(p->config);
-    const struct fm_deltanet_weights *w = fm_deltanet_weights(p->layer);
+    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct fm_deltanet *m = p->config->deltanet;
+    const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_ops *op = p->ops;
     int N = fm_pass_rows(p), V = value_width(m), wide = conv_width(m);
     size_t heads = (size_t)N * (size_t)m->Q, values = (size_t)N * (size_t)V;
-    size_t all = (size_t)N * (size_t)wide;
+    size_t columns = (size_t)N * (size_t)wide;
     struct fm_mark mark = fm_pass_mark(p);
     float *d_o = fm_pass_floats(p, values), *dz = fm_pass_floats(p, values);
-    float *dm = fm_pass_floats(p, all), *behind = fm_pass_floats(p, all);
+    float *dm = fm_pass_floats(p, columns), *behind = fm_pass_floats(p, columns);
     float *dg = fm_pass_floats(p, heads), *dbeta = fm_pass_floats(p, heads);
     float *da = fm_pass_floats(p, heads), *db = fm_pass_floats(p, heads);
     output_back(p, a, d_o, dz, dy);
@@ -327,20 +331,18 @@ static void linear_backward(const struct fm_pass *p, const struct inner *a, floa
     fm_pass_release(p, mark);
 }
 
-static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
-                    const float *x)
+static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     if (fm_deltanet_layer(p->config, p->l))
-        linear_forward(p, inner_of(inner), y, x);
+        linear_forward(p, inner, y, x);
     else
         fm_gqa.forward(p, inner, y, x);
 }
 
-static void backward(const struct fm_pass *p, const struct fm_arrays *inner, float *dx,
-                     const float *dy)
+static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     if (fm_deltanet_layer(p->config, p->l))
-        linear_backward(p, inner_of(inner), dx, dy);
+        linear_backward(p, inner, dx, dy);
     else
         fm_gqa.backward(p, inner, dx, dy);
 }
@@ -361,7 +363,7 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
  * to decay, to add and to read for q. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(c);
+    const struct fm_deltanet *m = c->deltanet;
     double H = c->H, V = value_width(m), wide = conv_width(m);
     if (!fm_deltanet_layer(c, l))
         return fm_gqa.flops(c, l, T);
@@ -372,7 +374,7 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
 /* Inner values and their gradients; n and dn besides. */
 static uint64_t scratch(const struct fm_config *c)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(c);
+    const struct fm_deltanet *m = c->deltanet;
     uint64_t full = fm_gqa.scratch(c);
     uint64_t linear =
         4 * (uint64_t)conv_width(m) + 6 * (uint64_t)value_width(m) + 8 * (uint64_t)m->Q;
@@ -382,7 +384,7 @@ static uint64_t scratch(const struct fm_config *c)
 /* What the convolution will see again, and the state (Q, C, D). */
 static struct fm_kept kept(const struct fm_config *c, int l)
 {
-    const struct fm_deltanet *m = fm_deltanet_of(c);
+    const struct fm_deltanet *m = c->deltanet;
     if (!fm_deltanet_layer(c, l))
         return fm_gqa.kept(c, l);
     return (struct fm_kept){.short_state = (uint64_t)conv_width(m) * (uint64_t)(m->W - 1),
@@ -392,7 +394,7 @@ static struct fm_kept kept(const struct fm_config *c, int l)
 /* No state is on two devices. */
 static bool divides(const struct fm_config *c, int d, bool copies)
 {
-    return fm_deltanet_of(c)->G % d == 0 && fm_gqa.divides(c, d, copies);
+    return c->deltanet->G % d == 0 && fm_gqa.divides(c, d, copies);
 }
 
 const struct fm_attention fm_deltanet = {.name = "deltanet",
@@ -402,7 +404,7 @@ const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .order = order_rows,
                                          .angles = angles,
                                          .fill_angles = fill_angles,
-                                         .alloc = take,
+                                         .inner = inner_floats,
                                          .forward = forward,
                                          .backward = backward,
                                          .flops = flops,

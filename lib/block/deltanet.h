@@ -16,9 +16,8 @@ struct fm_deltanet_options {
                     [q k v], z, b, a has its own */
 };
 
-/* What config.json says of it; first that of the layers with full attention, as a gqa's. */
-struct FM_OVERLAY fm_deltanet {
-    struct fm_gqa full;
+/* What config.json says of it; of its layers with full attention struct fm_gqa does. */
+struct fm_deltanet {
     uint64_t linear[FM_LAYERS_MAX / 64]; /* bit l: layer l is a DeltaNet */
     int G, Q;                            /* heads of queries and of keys; of values */
     int C, D;                            /* widths of these */
@@ -26,34 +25,12 @@ struct FM_OVERLAY fm_deltanet {
     bool packed;
 };
 
-/* Its weights in a layer: the full ones', or the others. */
-struct fm_deltanet_weights {
-    struct fm_gqa_weights full;
-    void *qkv, *z;      /* (2 G C + Q D, H), (Q D, H); packed: z is behind qkv in one array */
-    void *b, *a;        /* (Q, H) twice; packed: a is behind b; projections, as the two above */
-    float *conv;        /* (2 G C + Q D, W) */
-    float *rate, *bias; /* (Q) */
-    float *norm;        /* (D) */
-    void *out;          /* (H, Q D): a projection */
-};
-
 extern const struct fm_attention fm_deltanet;
-
-static inline const struct fm_deltanet *fm_deltanet_of(const struct fm_config *config)
-{
-    return (const void *)&config->attention_own;
-}
 
 /* Of a model whose attention is this block or another: is layer l a DeltaNet? */
 static inline bool fm_deltanet_layer(const struct fm_config *config, int l)
 {
-    return config->attention == &fm_deltanet &&
-           fm_deltanet_of(config)->linear[l / 64] >> l % 64 & 1;
-}
-
-static inline const struct fm_deltanet_weights *fm_deltanet_weights(const struct fm_layer *layer)
-{
-    return (const void *)&layer->attention;
+    return config->attention == &fm_deltanet && config->deltanet->linear[l / 64] >> l % 64 & 1;
 }
 
 enum {
@@ -68,27 +45,27 @@ enum {
 /* clang-format off */
 #define FM_DELTANET_WEIGHT(n, part, f, shape, when)                                                \
     {FM_SAME(n), part,                                                                             \
-     FM_LAYER_FIELD(attention) + offsetof(struct fm_deltanet_weights, f), shape, when}
-#define FM_DELTANET_WEIGHTS(gqa, own)                                                              \
-    FM_DELTANET_WEIGHT(gqa "q_proj.weight", FM_PART_HEADS, full.q, "pH", FM_DELTANET_FULL),        \
-    FM_DELTANET_WEIGHT(gqa "k_proj.weight", FM_PART_PROJECTION, full.k, "gH", FM_DELTANET_FULL),    \
-    FM_DELTANET_WEIGHT(gqa "v_proj.weight", FM_PART_PROJECTION, full.v, "gH", FM_DELTANET_FULL),    \
-    FM_DELTANET_WEIGHT(gqa "o_proj.weight", FM_PART_PROJECTION, full.o, "Hq", FM_DELTANET_FULL),    \
-    FM_DELTANET_WEIGHT(gqa "q_norm.weight", FM_PART_ATTENTION, full.q_norm, "a",                   \
+     FM_LAYER_FIELD(f), shape, when}
+#define FM_DELTANET_WEIGHTS(full, own)                                                              \
+    FM_DELTANET_WEIGHT(full "q_proj.weight", FM_PART_HEADS, gqa.q, "pH", FM_DELTANET_FULL),        \
+    FM_DELTANET_WEIGHT(full "k_proj.weight", FM_PART_PROJECTION, gqa.k, "gH", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(full "v_proj.weight", FM_PART_PROJECTION, gqa.v, "gH", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(full "o_proj.weight", FM_PART_PROJECTION, gqa.o, "Hq", FM_DELTANET_FULL),    \
+    FM_DELTANET_WEIGHT(full "q_norm.weight", FM_PART_ATTENTION, gqa.q_norm, "a",                   \
                        FM_DELTANET_FULL),                                                          \
-    FM_DELTANET_WEIGHT(gqa "k_norm.weight", FM_PART_ATTENTION, full.k_norm, "b",                   \
+    FM_DELTANET_WEIGHT(full "k_norm.weight", FM_PART_ATTENTION, gqa.k_norm, "b",                   \
                        FM_DELTANET_FULL),                                                          \
-    FM_DELTANET_WEIGHT(own "in_proj_qkvz.weight", FM_PART_HEADS, qkv, "xH", FM_DELTANET_PACKED),   \
-    FM_DELTANET_WEIGHT(own "in_proj_ba.weight", FM_PART_HEADS, b, "yH", FM_DELTANET_PACKED),       \
-    FM_DELTANET_WEIGHT(own "in_proj_qkv.weight", FM_PART_PROJECTION, qkv, "cH", FM_DELTANET_APART), \
-    FM_DELTANET_WEIGHT(own "in_proj_z.weight", FM_PART_PROJECTION, z, "vH", FM_DELTANET_APART),     \
-    FM_DELTANET_WEIGHT(own "in_proj_b.weight", FM_PART_PROJECTION, b, "hH", FM_DELTANET_APART),     \
-    FM_DELTANET_WEIGHT(own "in_proj_a.weight", FM_PART_PROJECTION, a, "hH", FM_DELTANET_APART),     \
-    FM_DELTANET_WEIGHT(own "conv1d.weight", FM_PART_ATTENTION, conv, "c1w", FM_DELTANET_LINEAR),   \
-    FM_DELTANET_WEIGHT(own "A_log", FM_PART_ATTENTION, rate, "h", FM_DELTANET_LINEAR),             \
-    FM_DELTANET_WEIGHT(own "dt_bias", FM_PART_ATTENTION, bias, "h", FM_DELTANET_LINEAR),           \
-    FM_DELTANET_WEIGHT(own "norm.weight", FM_PART_ATTENTION, norm, "d", FM_DELTANET_LINEAR),       \
-    FM_DELTANET_WEIGHT(own "out_proj.weight", FM_PART_PROJECTION, out, "Hv", FM_DELTANET_LINEAR)
+    FM_DELTANET_WEIGHT(own "in_proj_qkvz.weight", FM_PART_HEADS, deltanet.qkv, "xH", FM_DELTANET_PACKED),   \
+    FM_DELTANET_WEIGHT(own "in_proj_ba.weight", FM_PART_HEADS, deltanet.b, "yH", FM_DELTANET_PACKED),       \
+    FM_DELTANET_WEIGHT(own "in_proj_qkv.weight", FM_PART_PROJECTION, deltanet.qkv, "cH", FM_DELTANET_APART), \
+    FM_DELTANET_WEIGHT(own "in_proj_z.weight", FM_PART_PROJECTION, deltanet.z, "vH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_b.weight", FM_PART_PROJECTION, deltanet.b, "hH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "in_proj_a.weight", FM_PART_PROJECTION, deltanet.a, "hH", FM_DELTANET_APART),     \
+    FM_DELTANET_WEIGHT(own "conv1d.weight", FM_PART_ATTENTION, deltanet.conv, "c1w", FM_DELTANET_LINEAR),   \
+    FM_DELTANET_WEIGHT(own "A_log", FM_PART_ATTENTION, deltanet.rate, "h", FM_DELTANET_LINEAR),             \
+    FM_DELTANET_WEIGHT(own "dt_bias", FM_PART_ATTENTION, deltanet.bias, "h", FM_DELTANET_LINEAR),           \
+    FM_DELTANET_WEIGHT(own "norm.weight", FM_PART_ATTENTION, deltanet.norm, "d", FM_DELTANET_LINEAR),       \
+    FM_DELTANET_WEIGHT(own "out_proj.weight", FM_PART_PROJECTION, deltanet.out, "Hv", FM_DELTANET_LINEAR)
 /* clang-format on */
 
 #endif

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
@@ -23,7 +24,7 @@ static void set_full(struct fm_gqa *g, int l)
 /* Positions that a query of layer l sees; 0: all before it. */
 static int window_of(const struct fm_config *c, int l)
 {
-    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_gqa *g = c->gqa;
     return g->full[l / 8] >> l % 8 & 1 ? 0 : g->window;
 }
 
@@ -152,8 +153,9 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_gqa_options *o = options;
-    struct fm_gqa *g = (void *)&c->attention_own;
-    static_assert(sizeof *g <= sizeof c->attention_own, "arena for what config.json says");
+    struct fm_gqa *g = c->gqa = fm_alloc(1, sizeof *g, "what attention reads of config.json", err);
+    if (!g)
+        return err->code;
     int rc = read_heads(c, keys->json, err);
     g->sinks = o->sinks;
     g->gated = o->gated;
@@ -175,7 +177,7 @@ static uint64_t heads_width(const struct fm_config *c, int heads)
 
 static bool each_head(const struct fm_config *c)
 {
-    return fm_gqa_of(c)->qk_norm == FM_QK_NORM_HEAD;
+    return c->gqa->qk_norm == FM_QK_NORM_HEAD;
 }
 
 static uint64_t size_of(const struct fm_config *c, char letter)
@@ -199,7 +201,7 @@ static uint64_t size_of(const struct fm_config *c, char letter)
 
 static unsigned has(const struct fm_config *c, int l)
 {
-    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_gqa *g = c->gqa;
     (void)l;
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
            (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (g->sinks ? FM_GQA_SINKS : 0);
@@ -209,12 +211,12 @@ static unsigned has(const struct fm_config *c, int l)
 
 static int angles(const struct fm_config *c)
 {
-    return fm_gqa_of(c)->rope.R / 2;
+    return c->gqa->rope.R / 2;
 }
 
 static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
 {
-    fm_rope_fill(cos, sin, &fm_gqa_of(c)->rope, T);
+    fm_rope_fill(cos, sin, &c->gqa->rope, T);
 }
 
 /* Inner values of N tokens; NULL where they are not needed. */
@@ -227,21 +229,14 @@ struct inner {
     float *gate;            /* as o: what it is gated by, before the sigmoid */
 };
 
-static const struct inner *inner_of(const struct fm_arrays *inner)
+/* Divide the memory of an arena; a counting one says how much that takes. */
+static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
-    return (const void *)inner;
-}
-
-static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
-                 struct fm_arena *arena)
-{
-    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_gqa *g = c->gqa;
     size_t n = (size_t)N, qc = n * (size_t)heads_width(c, c->Q);
     size_t gc = n * (size_t)heads_width(c, c->G);
     bool norm = g->qk_norm != FM_QK_NORM_NONE;
-    static_assert(sizeof(struct inner) <= sizeof *inner, "arena for the inner values");
-    (void)l;
-    *(struct inner *)(void *)inner = (struct inner){
+    return (struct inner){
         .q = fm_arena_alloc(arena, qc),
         .k = fm_arena_alloc(arena, gc),
         .v = fm_arena_alloc(arena, gc),
@@ -253,6 +248,21 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
         .o = fm_arena_alloc(arena, qc),
         .gate = fm_arena_alloc_if(g->gated, arena, qc),
     };
+}
+
+static size_t inner_floats(const struct fm_config *c, int l, int N)
+{
+    struct fm_arena count = {0};
+    (void)l;
+    take(c, N, &count);
+    return count.bytes / sizeof(float);
+}
+
+/* The inner values of the pass's tokens, in memory of inner_floats. */
+static struct inner inner_in(const struct fm_pass *p, float *memory)
+{
+    struct fm_arena arena = {.device = p->ops->device, .at = (char *)memory};
+    return take(p->config, fm_pass_rows(p), &arena);
 }
 
 /* Rows and their width as the norm of q or k sees N vectors of `heads` heads. */
@@ -280,7 +290,7 @@ static void project(const struct fm_pass *p, float *y, const float *x, const voi
 /* The rotation of y (N, heads C), sign 1, or its way back, -1. */
 static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
-    const struct fm_rope *r = &fm_gqa_of(p->config)->rope;
+    const struct fm_rope *r = &p->config->gqa->rope;
     p->ops->rope(y, p->cos, p->sin, fm_pass_rows(p), p->T, heads, p->config->C, r->R, r->pairs,
                  sign);
 }
@@ -290,7 +300,7 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
                  const void *w, const float *bias, const float *norm, int heads)
 {
     const struct fm_config *c = p->config;
-    float clip = fm_gqa_of(c)->clip;
+    float clip = c->gqa->clip;
     int N = fm_pass_rows(p);
     project(p, raw ? raw : y, x, w, bias, heads);
     if (raw)
@@ -305,14 +315,14 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
 static struct fm_in gate_weights(const struct fm_pass *p)
 {
     const struct fm_config *c = p->config;
-    return fm_pass_projection(p, fm_gqa_weights(p->layer)->q, heads_width(c, c->Q) * (size_t)c->H);
+    return fm_pass_projection(p, p->layer->gqa.q, heads_width(c, c->Q) * (size_t)c->H);
 }
 
 /* y (N, H) += the last product of o, gated where the block is. */
 static void give_output(const struct fm_pass *p, const struct inner *a, float *y, const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
+    const struct fm_gqa_weights *w = &p->layer->gqa;
     int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C;
     struct fm_mark mark = fm_pass_mark(p);
     const float *o = a->o;
@@ -329,14 +339,13 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     fm_pass_release(p, mark);
 }
 
-static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
-                    const float *x)
+static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
-    const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
-    const struct inner *a = inner_of(inner);
+    const struct fm_gqa_weights *w = &p->layer->gqa;
+    const struct inner all = inner_in(p, inner), *a = &all;
     int N = fm_pass_rows(p), GC = c->G * c->C;
     turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, c->Q);
     turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, c->G);
@@ -355,7 +364,7 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
                       const float *norm, int heads)
 {
     const struct fm_config *c = p->config;
-    float clip = fm_gqa_of(c)->clip;
+    float clip = c->gqa->clip;
     int N = fm_pass_rows(p), rows = norm_rows(c, N, heads), width = norm_width(c, heads);
     size_t n = (size_t)N * (size_t)heads * (size_t)c->C;
     struct fm_mark mark = fm_pass_mark(p);
@@ -386,14 +395,13 @@ static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx,
     fm_pass_release(p, mark);
 }
 
-static void backward(const struct fm_pass *p, const struct fm_arrays *inner, float *dx,
-                     const float *dy)
+static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     const struct fm_config *c = p->config;
-    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
-    const struct fm_gqa_weights *w = fm_gqa_weights(p->layer);
-    const struct inner *a = inner_of(inner);
+    const struct fm_gqa_weights *w = &p->layer->gqa;
+    const struct inner all = inner_in(p, inner), *a = &all;
     int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
     size_t n = (size_t)N;
     struct fm_mark mark = fm_pass_mark(p);
@@ -424,7 +432,7 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
  */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
-    double rows = (fm_gqa_of(c)->gated ? 3.0 : 2.0) * c->Q + 2.0 * c->G;
+    double rows = (c->gqa->gated ? 3.0 : 2.0) * c->Q + 2.0 * c->G;
     (void)l;
     return (struct fm_flops){.products = 2.0 * c->H * c->C * rows, .others = 2.0 * c->Q * c->C * T};
 }
@@ -434,8 +442,8 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
 static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t all = 2 * heads_width(c, c->Q + c->G);
-    uint64_t gate = fm_gqa_of(c)->gated ? 3 * heads_width(c, c->Q) : 0;
-    return 2 * all + (fm_gqa_of(c)->qk_norm == FM_QK_NORM_NONE ? 0 : all) + gate;
+    uint64_t gate = c->gqa->gated ? 3 * heads_width(c, c->Q) : 0;
+    return 2 * all + (c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : all) + gate;
 }
 
 /* Keys and values. */
@@ -447,7 +455,7 @@ static struct fm_kept kept(const struct fm_config *c, int l)
 /* One norm over all key heads would see a copied head twice. */
 static bool divides(const struct fm_config *c, int d, bool copies)
 {
-    bool whole = fm_gqa_of(c)->qk_norm == FM_QK_NORM_FULL;
+    bool whole = c->gqa->qk_norm == FM_QK_NORM_FULL;
     bool repeats = copies && !whole && d > c->G && d % c->G == 0;
     return c->Q % d == 0 && (c->G % d == 0 || repeats);
 }
@@ -458,7 +466,7 @@ const struct fm_attention fm_gqa = {.name = "gqa",
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
-                                    .alloc = take,
+                                    .inner = inner_floats,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,

@@ -36,7 +36,7 @@ struct fm_gqa_options {
 };
 
 /* What config.json says of it. */
-struct FM_OVERLAY fm_gqa {
+struct fm_gqa {
     int window;            /* sliding window, 0: none */
     bool sinks;            /* there are such */
     float clip;            /* q, k, v are clamped to +-clip; 0: not */
@@ -47,26 +47,7 @@ struct FM_OVERLAY fm_gqa {
     uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
 };
 
-/* Its weights in a layer. */
-struct fm_gqa_weights {
-    void *q, *k, *v, *o;                      /* (Q C, H), (G C, H), (G C, H), (H, Q C); gated: the
-                                                 gate's (Q C, H) are behind q; projections */
-    float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
-    float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
-    float *sinks;                             /* (Q) */
-};
-
 extern const struct fm_attention fm_gqa;
-
-static inline const struct fm_gqa *fm_gqa_of(const struct fm_config *config)
-{
-    return (const void *)&config->attention_own;
-}
-
-static inline const struct fm_gqa_weights *fm_gqa_weights(const struct fm_layer *layer)
-{
-    return (const void *)&layer->attention;
-}
 
 enum {
     FM_GQA_QKV_BIAS = FM_OWN,
@@ -79,10 +60,10 @@ enum {
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
-     FM_LAYER_FIELD(attention) + offsetof(struct fm_gqa_weights, f), shape, when}
+     FM_LAYER_FIELD(gqa.f), shape, when}
 #define FM_GQA_MATRIX(n, f, shape)                                                                 \
     {FM_SAME(n), FM_PART_PROJECTION,                                                               \
-     FM_LAYER_FIELD(attention) + offsetof(struct fm_gqa_weights, f), shape, FM_ALWAYS}
+     FM_LAYER_FIELD(gqa.f), shape, FM_ALWAYS}
 #define FM_GQA_WEIGHTS(prefix)                                                                     \
     FM_GQA_MATRIX(prefix "q_proj.weight", q, "qH"),                                                \
     FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \

@@ -10,15 +10,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
 /* Of the latents' norms, whatever rms_norm_eps says: transformers gives them none. */
 #define LATENT_EPS 1e-6F
-
-static struct fm_mla *own(struct fm_config *c)
-{
-    return (void *)&c->attention_own;
-}
 
 /* q_lora_rank may be null, but must be there: families have different defaults. */
 static int read_ranks(struct fm_mla *m, const cJSON *json, struct fm_err *err)
@@ -32,7 +28,7 @@ static int read_ranks(struct fm_mla *m, const cJSON *json, struct fm_err *err)
 
 static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    struct fm_mla *m = own(c);
+    struct fm_mla *m = c->mla;
     if (fm_keys_size(&c->Q, json, "num_attention_heads", FM_HEADS_MAX, err))
         return err->code;
     c->G = c->Q;
@@ -70,8 +66,9 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_mla_options *o = options;
-    struct fm_mla *m = own(c);
-    static_assert(sizeof *m <= sizeof c->attention_own, "arena for what config.json says");
+    struct fm_mla *m = c->mla = fm_alloc(1, sizeof *m, "what attention reads of config.json", err);
+    if (!m)
+        return err->code;
     int rc = read_heads(c, keys->json, err);
     if (!rc)
         rc = read_ranks(m, keys->json, err);
@@ -91,7 +88,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 
 static uint64_t size_of(const struct fm_config *c, char letter)
 {
-    const struct fm_mla *m = fm_mla_of(c);
+    const struct fm_mla *m = c->mla;
     uint64_t Q = (uint64_t)c->Q;
     switch (letter) {
     case 'q':
@@ -114,7 +111,7 @@ static uint64_t size_of(const struct fm_config *c, char letter)
 
 static unsigned has(const struct fm_config *c, int l)
 {
-    const struct fm_mla *m = fm_mla_of(c);
+    const struct fm_mla *m = c->mla;
     (void)l;
     return (m->q_rank > 0 ? FM_MLA_Q_RANK : FM_MLA_Q_PLAIN) | (m->bias ? FM_MLA_BIAS : 0);
 }
@@ -123,18 +120,18 @@ static unsigned has(const struct fm_config *c, int l)
 
 static int angles(const struct fm_config *c)
 {
-    return fm_mla_of(c)->rope.R / 2;
+    return c->mla->rope.R / 2;
 }
 
 static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
 {
-    fm_rope_fill(cos, sin, &fm_mla_of(c)->rope, T);
+    fm_rope_fill(cos, sin, &c->mla->rope, T);
 }
 
 /* What scores are divided by. */
 static double root(const struct fm_config *c)
 {
-    double m = fm_mla_of(c)->rope.m;
+    double m = c->mla->rope.m;
     return sqrt(c->C) / (m * m);
 }
 
@@ -146,19 +143,12 @@ struct inner {
     float *c, *c_rstd;   /* (N, c_rank), (N): the same of keys and values */
 };
 
-static const struct inner *inner_of(const struct fm_arrays *inner)
+/* Divide the memory of an arena; a counting one says how much that takes. */
+static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
-    return (const void *)inner;
-}
-
-static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int N,
-                 struct fm_arena *arena)
-{
-    const struct fm_mla *m = fm_mla_of(c);
+    const struct fm_mla *m = c->mla;
     size_t n = (size_t)N, qc = n * (size_t)size_of(c, 'q'), qd = n * (size_t)size_of(c, 'v');
-    static_assert(sizeof(struct inner) <= sizeof *inner, "arena for the inner values");
-    (void)l;
-    *(struct inner *)(void *)inner = (struct inner){
+    return (struct inner){
         .q = fm_arena_alloc(arena, qc),
         .k = fm_arena_alloc(arena, qc),
         .v = fm_arena_alloc(arena, qd),
@@ -168,6 +158,21 @@ static void take(struct fm_arrays *inner, const struct fm_config *c, int l, int 
         .c = fm_arena_alloc(arena, n * (size_t)m->c_rank),
         .c_rstd = fm_arena_alloc(arena, n),
     };
+}
+
+static size_t inner_floats(const struct fm_config *c, int l, int N)
+{
+    struct fm_arena count = {0};
+    (void)l;
+    take(c, N, &count);
+    return count.bytes / sizeof(float);
+}
+
+/* The inner values of the pass's tokens, in memory of inner_floats. */
+static struct inner inner_in(const struct fm_pass *p, float *memory)
+{
+    struct fm_arena arena = {.device = p->ops->device, .at = (char *)memory};
+    return take(p->config, fm_pass_rows(p), &arena);
 }
 
 /* y (N, width) = x W^T, x (N, terms), and its bias where there is one. */
@@ -192,7 +197,7 @@ static void project_back(const struct fm_pass *p, float *dx, const float *dy, co
 /* The last R of each of x's heads (N, heads, width) turned, sign 1, or turned back, -1. */
 static void rotate(const struct fm_pass *p, float *x, int heads, int width, float sign)
 {
-    const struct fm_rope *r = &fm_mla_of(p->config)->rope;
+    const struct fm_rope *r = &p->config->mla->rope;
     p->ops->rope(x + width - r->R, p->cos, p->sin, fm_pass_rows(p), p->T, heads, width, r->R,
                  r->pairs, sign);
 }
@@ -200,8 +205,8 @@ static void rotate(const struct fm_pass *p, float *x, int heads, int width, floa
 static void find_queries(const struct fm_pass *p, const struct inner *a, const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
-    int N = fm_pass_rows(p), QC = c->Q * c->C, rank = fm_mla_of(c)->q_rank;
+    const struct fm_mla_weights *w = &p->layer->mla;
+    int N = fm_pass_rows(p), QC = c->Q * c->C, rank = c->mla->q_rank;
     struct fm_mark mark = fm_pass_mark(p);
     if (rank > 0) {
         float *latent = fm_pass_floats(p, (size_t)N * (size_t)rank);
@@ -218,8 +223,8 @@ static void find_queries(const struct fm_pass *p, const struct inner *a, const f
 static void find_keys(const struct fm_pass *p, const struct inner *a, const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_mla *m = fm_mla_of(c);
-    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    const struct fm_mla *m = c->mla;
+    const struct fm_mla_weights *w = &p->layer->mla;
     int N = fm_pass_rows(p), rank = m->c_rank, width = c->Q * (m->A + m->D);
     size_t n = (size_t)N, below = (size_t)rank * (size_t)c->H;
     struct fm_mark mark = fm_pass_mark(p);
@@ -235,13 +240,12 @@ static void find_keys(const struct fm_pass *p, const struct inner *a, const floa
     fm_pass_release(p, mark);
 }
 
-static void forward(const struct fm_pass *p, const struct fm_arrays *inner, float *y,
-                    const float *x)
+static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
-    const struct inner *a = inner_of(inner);
-    int N = fm_pass_rows(p), D = fm_mla_of(c)->D, QD = c->Q * D;
+    const struct fm_mla_weights *w = &p->layer->mla;
+    const struct inner all = inner_in(p, inner), *a = &all;
+    int N = fm_pass_rows(p), D = c->mla->D, QD = c->Q * D;
     find_queries(p, a, x);
     find_keys(p, a, x);
     p->ops->attention(a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q, c->C, D, root(c), 0);
@@ -277,10 +281,10 @@ static void latent_back(const struct fm_pass *p, const struct latent *z, float *
 static void queries_back(const struct fm_pass *p, const struct inner *a, float *dx, float *dq)
 {
     const struct fm_config *c = p->config;
-    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    const struct fm_mla_weights *w = &p->layer->mla;
     int QC = c->Q * c->C;
     rotate(p, dq, c->Q, c->C, -1);
-    if (fm_mla_of(c)->q_rank == 0) {
+    if (c->mla->q_rank == 0) {
         project_back(p, dx, dq, w->q, QC, c->H, false);
         return;
     }
@@ -289,7 +293,7 @@ static void queries_back(const struct fm_pass *p, const struct inner *a, float *
                              .up = w->q_b,
                              .value = a->q_a,
                              .rstd = a->q_rstd,
-                             .rank = fm_mla_of(c)->q_rank,
+                             .rank = c->mla->q_rank,
                              .width = QC};
     p->ops->zero(dx, (size_t)fm_pass_rows(p) * (size_t)c->H * sizeof *dx);
     latent_back(p, &z, dx, dq);
@@ -300,8 +304,8 @@ static void keys_back(const struct fm_pass *p, const struct inner *a, float *dx,
                       const float *dv)
 {
     const struct fm_config *c = p->config;
-    const struct fm_mla *m = fm_mla_of(c);
-    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
+    const struct fm_mla *m = c->mla;
+    const struct fm_mla_weights *w = &p->layer->mla;
     int N = fm_pass_rows(p), width = c->Q * (m->A + m->D);
     const struct latent z = {.down = w->kv_a,
                              .norm = w->c_norm,
@@ -321,13 +325,12 @@ static void keys_back(const struct fm_pass *p, const struct inner *a, float *dx,
     fm_pass_release(p, mark);
 }
 
-static void backward(const struct fm_pass *p, const struct fm_arrays *inner, float *dx,
-                     const float *dy)
+static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     const struct fm_config *c = p->config;
-    const struct fm_mla_weights *w = fm_mla_weights(p->layer);
-    const struct inner *a = inner_of(inner);
-    int N = fm_pass_rows(p), D = fm_mla_of(c)->D;
+    const struct fm_mla_weights *w = &p->layer->mla;
+    const struct inner all = inner_in(p, inner), *a = &all;
+    int N = fm_pass_rows(p), D = c->mla->D;
     size_t qc = (size_t)N * (size_t)size_of(c, 'q'), qd = (size_t)N * (size_t)size_of(c, 'v');
     struct fm_mark mark = fm_pass_mark(p);
     float *d_o = fm_pass_floats(p, qd), *dq = fm_pass_floats(p, qc);
@@ -345,7 +348,7 @@ static void backward(const struct fm_pass *p, const struct fm_arrays *inner, flo
 /* Every matrix once; a query sees half of T keys on average, in products of C and of D. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
-    const struct fm_mla *m = fm_mla_of(c);
+    const struct fm_mla *m = c->mla;
     double H = c->H, QC = (double)c->Q * c->C, QD = (double)c->Q * m->D, Q = c->Q;
     double queries = m->q_rank > 0 ? m->q_rank * (H + QC) : H * QC;
     double keys = H * (m->c_rank + m->R) + m->c_rank * Q * (m->A + m->D);
@@ -382,7 +385,7 @@ const struct fm_attention fm_mla = {.name = "mla",
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
-                                    .alloc = take,
+                                    .inner = inner_floats,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,

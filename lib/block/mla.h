@@ -31,35 +31,14 @@ struct fm_mla_options {
     "rope_interleave v_head_dim"
 
 /* What config.json says of it. */
-struct FM_OVERLAY fm_mla {
+struct fm_mla {
     int A, R, D;        /* qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
     int q_rank, c_rank; /* q_lora_rank, 0: queries have no latent; kv_lora_rank */
     bool bias;          /* q_a, kv_a and o have biases */
     struct fm_rope rope;
 };
 
-/* Its weights in a layer; q, or q_a, q_norm and q_b. */
-struct fm_mla_weights {
-    void *q;                   /* (Q C, H); projections, and so are q_a, q_b, kv_a, kv_b and o */
-    void *q_a, *q_b;           /* (q_rank, H), (Q C, q_rank) */
-    float *q_a_bias, *q_norm;  /* (q_rank) twice */
-    void *kv_a, *kv_b;         /* (c_rank + R, H), (Q (A + D), c_rank) */
-    float *kv_a_bias, *c_norm; /* (c_rank + R), (c_rank) */
-    void *o;                   /* (H, Q D) */
-    float *o_bias;             /* (H) */
-};
-
 extern const struct fm_attention fm_mla;
-
-static inline const struct fm_mla *fm_mla_of(const struct fm_config *config)
-{
-    return (const void *)&config->attention_own;
-}
-
-static inline const struct fm_mla_weights *fm_mla_weights(const struct fm_layer *layer)
-{
-    return (const void *)&layer->attention;
-}
 
 enum { FM_MLA_Q_PLAIN = FM_OWN, FM_MLA_Q_RANK = FM_OWN << 1, FM_MLA_BIAS = FM_OWN << 2 };
 
@@ -67,10 +46,10 @@ enum { FM_MLA_Q_PLAIN = FM_OWN, FM_MLA_Q_RANK = FM_OWN << 1, FM_MLA_BIAS = FM_OW
 /* clang-format off */
 #define FM_MLA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
-     FM_LAYER_FIELD(attention) + offsetof(struct fm_mla_weights, f), shape, when}
+     FM_LAYER_FIELD(mla.f), shape, when}
 #define FM_MLA_MATRIX(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_PROJECTION,                                                               \
-     FM_LAYER_FIELD(attention) + offsetof(struct fm_mla_weights, f), shape, when}
+     FM_LAYER_FIELD(mla.f), shape, when}
 #define FM_MLA_WEIGHTS(prefix)                                                                     \
     FM_MLA_MATRIX(prefix "q_proj.weight", q, "qH", FM_MLA_Q_PLAIN),                                \
     FM_MLA_MATRIX(prefix "q_a_proj.weight", q_a, "rH", FM_MLA_Q_RANK),                             \

@@ -4,18 +4,7 @@
 #ifndef FM_ROUTER_H
 #define FM_ROUTER_H
 
-#include "lib/block/pass.h"
-
-/* Their weights in a layer; a router that has more begins its struct like this. */
-struct fm_router_weights {
-    float *w;    /* (E, H) */
-    float *bias; /* (E), of the logits; NULL: none */
-};
-
-static inline const struct fm_router_weights *fm_router_weights(const struct fm_layer *layer)
-{
-    return (const void *)&layer->router;
-}
+#include "lib/block/block.h"
 
 /* logits (N, E) = x w^T + bias, plus the pass's `closed`; dx (N, H) = dlogits w; and their cost for
  * one token. */
@@ -27,10 +16,10 @@ double fm_router_logits_flops(const struct fm_config *config);
 /* clang-format off */
 #define FM_ROUTER_WEIGHT(stock, ragged)                                                            \
     {{stock, stock, ragged}, FM_PART_ROUTER,                                                       \
-     FM_LAYER_FIELD(router) + offsetof(struct fm_router_weights, w), "EH", FM_MOE}
+     FM_LAYER_FIELD(router.w), "EH", FM_MOE}
 #define FM_ROUTER_BIAS_WEIGHT(name)                                                                \
     {FM_SAME(name), FM_PART_ROUTER,                                                                \
-     FM_LAYER_FIELD(router) + offsetof(struct fm_router_weights, bias), "E", FM_MOE}
+     FM_LAYER_FIELD(router.bias), "E", FM_MOE}
 /* clang-format on */
 
 #endif

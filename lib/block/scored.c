@@ -9,6 +9,9 @@
 #include <float.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
+#include "lib/block/pass.h"
+
 /* The string of a key must be one of `known`, NULL-terminated; *which of them it is, unchanged
  * where there is no such key. */
 static int read_name(int *which, const cJSON *json, const char *key, const char *const *known,
@@ -103,8 +106,10 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_scored_options *o = options;
-    struct fm_scored *s = (void *)&c->router_own;
-    static_assert(sizeof *s <= sizeof c->router_own, "what config.json says fits");
+    struct fm_scored *s = c->scored =
+        fm_alloc(1, sizeof *s, "what the router reads of config.json", err);
+    if (!s)
+        return err->code;
     c->router = &fm_scored;
     s->rule.sigmoid = o->sigmoid;
     int rc = read_score(o, keys, err);
@@ -139,12 +144,11 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
                     const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_scored_weights *w = (const void *)&p->layer->router;
     struct fm_pass f32 = exact(p);
     struct fm_mark mark = fm_pass_mark(p);
     fm_router_logits(&f32, scores, x);
-    p->ops->route_scored(ids, weights, scores, choice_bias(p, w->bias), &fm_scored_of(c)->rule,
-                         fm_pass_rows(p), c->E, c->K);
+    p->ops->route_scored(ids, weights, scores, choice_bias(p, p->layer->router.choice_bias),
+                         &c->scored->rule, fm_pass_rows(p), c->E, c->K);
     fm_pass_release(p, mark);
 }
 
@@ -157,8 +161,7 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
     struct fm_mark mark = fm_pass_mark(p);
     float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
     (void)weights;
-    p->ops->route_scored_back(dlogits, dweights, ids, scores, &fm_scored_of(c)->rule, N, c->E,
-                              c->K);
+    p->ops->route_scored_back(dlogits, dweights, ids, scores, &c->scored->rule, N, c->E, c->K);
     fm_router_logits_back(&f32, dx, dlogits);
     fm_pass_release(p, mark);
 }

@@ -32,28 +32,17 @@ struct fm_scored_options {
 };
 
 /* What config.json says of it. */
-struct FM_OVERLAY fm_scored {
+struct fm_scored {
     struct fm_route_rule rule;
 };
 
-/* Its weights in a layer; they begin as struct fm_router_weights. */
-struct fm_scored_weights {
-    struct fm_router_weights logits;
-    float *bias; /* (E), of the choice alone; NULL: the family has none */
-};
-
 extern const struct fm_router fm_scored;
-
-static inline const struct fm_scored *fm_scored_of(const struct fm_config *config)
-{
-    return (const void *)&config->router_own;
-}
 
 /* The bias; `shape` is "E", or "1E" where checkpoints hold it as one row. */
 /* clang-format off */
 #define FM_SCORED_BIAS_WEIGHT(stock, ragged, shape)                                                \
     {{stock, stock, ragged}, FM_PART_ROUTER,                                                       \
-     FM_LAYER_FIELD(router) + offsetof(struct fm_scored_weights, bias), shape, FM_MOE}
+     FM_LAYER_FIELD(router.choice_bias), shape, FM_MOE}
 /* clang-format on */
 
 #endif

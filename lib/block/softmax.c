@@ -5,6 +5,8 @@
  */
 #include "lib/block/softmax.h"
 
+#include "lib/block/pass.h"
+
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {

@@ -4,6 +4,9 @@
  */
 #include "lib/block/sparsemix.h"
 
+#include "lib/base/mem.h"
+#include "lib/block/pass.h"
+
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {
@@ -13,8 +16,13 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     int rc = fm_json_opt_double(keys->json, "router_jitter_noise", 0, 1e18, &eps, err);
     if (!rc && c->K != 2)
         rc = fm_fail(err, FM_ECONFIG, "num_experts_per_tok is %d; sparsemixer chooses 2", c->K);
-    *(struct fm_sparsemix *)(void *)&c->router_own = (struct fm_sparsemix){(float)(2 * eps)};
-    return rc;
+    if (rc)
+        return rc;
+    c->sparsemix = fm_alloc(1, sizeof *c->sparsemix, "what the router reads of config.json", err);
+    if (!c->sparsemix)
+        return err->code;
+    c->sparsemix->threshold = (float)(2 * eps);
+    return FM_OK;
 }
 
 static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float *logits,
@@ -22,7 +30,7 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
 {
     fm_router_logits(p, logits, x);
     p->ops->sparsemixer(ids, weights, logits, fm_pass_rows(p), p->config->E,
-                        fm_sparsemix_of(p->config)->threshold);
+                        p->config->sparsemix->threshold);
 }
 
 static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
@@ -33,7 +41,7 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
     struct fm_mark mark = fm_pass_mark(p);
     float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
     p->ops->sparsemixer_back(dlogits, dweights, ids, weights, logits, N, c->E,
-                             fm_sparsemix_of(c)->threshold);
+                             c->sparsemix->threshold);
     fm_router_logits_back(p, dx, dlogits);
     fm_pass_release(p, mark);
 }

@@ -8,15 +8,10 @@
 #include "lib/block/router.h"
 
 /* What config.json says of it. */
-struct FM_OVERLAY fm_sparsemix {
+struct fm_sparsemix {
     float threshold; /* 2 router_jitter_noise */
 };
 
 extern const struct fm_router fm_sparsemix;
-
-static inline const struct fm_sparsemix *fm_sparsemix_of(const struct fm_config *config)
-{
-    return (const void *)&config->router_own;
-}
 
 #endif

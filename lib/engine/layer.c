@@ -15,16 +15,16 @@
 /* N tokens' inner values of a layer, on the device, in scratch or where the pass keeps them.  What
  * the layer does not need is NULL. */
 struct inner {
-    float *x1;                  /* (N, H); of a forward, only where it is kept */
-    float *gu;                  /* (R, r I): products of gate_up, rows of an expert at their width;
-                                   NULL: not kept */
-    float *mlp_gu;              /* (N, 2 D): the same of the MLP that all tokens go through */
-    float *xn, *rstd;           /* (N, H), (N): first norm */
-    struct fm_arrays attention; /* the block's */
-    float *xm, *rstd_m;         /* (N, H), (N): second norm */
-    int32_t *ids;               /* (N, K) chosen experts; NULL: a dense layer */
-    float *weights;             /* (N, K) */
-    float *p;                   /* (N, E): what the router's backward needs of all experts */
+    float *x1;          /* (N, H); of a forward, only where it is kept */
+    float *gu;          /* (R, r I): products of gate_up, rows of an expert at their width;
+                           NULL: not kept */
+    float *mlp_gu;      /* (N, 2 D): the same of the MLP that all tokens go through */
+    float *xn, *rstd;   /* (N, H), (N): first norm */
+    float *attention;   /* the block's */
+    float *xm, *rstd_m; /* (N, H), (N): second norm */
+    int32_t *ids;       /* (N, K) chosen experts; NULL: a dense layer */
+    float *weights;     /* (N, K) */
+    float *p;           /* (N, E): what the router's backward needs of all experts */
     /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
     int32_t *rows;  /* (R): token of a row */
     float *scale;   /* (R): its router weight */
@@ -61,7 +61,7 @@ static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
         .xm = fm_arena_alloc(arena, n * h),
         .rstd_m = fm_arena_alloc(arena, n),
     };
-    c->attention->alloc(&a.attention, c, l, N, arena);
+    a.attention = fm_arena_alloc(arena, c->attention->inner(c, l, N));
     if (fm_config_moe(c, l) >= 0)
         take_choices(&a, c, n, gu, arena);
     return a;
@@ -160,7 +160,7 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
     const struct fm_layer *w = p->layer;
     c->norm->forward(p->ops, a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias, fm_pass_rows(p),
                      c->H, c->eps);
-    c->attention->forward(p, &a->attention, x1, a->xn);
+    c->attention->forward(p, a->attention, x1, a->xn);
 }
 
 /* dx (N, H) holds the gradient at x1 and receives the one at x. */
@@ -171,7 +171,7 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
     int N = fm_pass_rows(p);
     struct fm_mark mark = fm_pass_mark(p);
     float *dxn = fm_pass_floats(p, (size_t)N * (size_t)c->H);
-    c->attention->backward(p, &a->attention, dxn, dx);
+    c->attention->backward(p, a->attention, dxn, dx);
     c->norm->backward(p->ops, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
     fm_pass_release(p, mark);
 }

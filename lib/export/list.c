@@ -180,12 +180,16 @@ static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, st
 {
     struct fm_config config;
     int rc = fm_stage_config_read(&config, bundle, err);
-    if (rc || !config.storage)
+    if (rc)
         return rc;
-    snprintf(list->storage, sizeof list->storage, "%s", config.storage->method);
-    list->bytes_plain =
-        fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
-    return fm_stage_shard_bytes(&list->bytes_stored, bundle, err);
+    if (config.storage) {
+        snprintf(list->storage, sizeof list->storage, "%s", config.storage->method);
+        list->bytes_plain =
+            fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
+        rc = fm_stage_shard_bytes(&list->bytes_stored, bundle, err);
+    }
+    fm_config_release(&config);
+    return rc;
 }
 
 static void fill_model(struct fm_list *list, const struct fm_stage_model *model)

@@ -148,6 +148,7 @@ void fm_opened_release(struct fm_opened *o)
 {
     free(o->rest);
     free(o->config_text);
+    fm_config_release(&o->config);
     fm_segments_release(&o->seg);
     fm_volumes_close(&o->volumes);
     fm_budgets_release(&o->budgets);

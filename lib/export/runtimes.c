@@ -20,7 +20,7 @@ bool fm_runtimes_modeling(const struct fm_config *c)
 
 bool fm_runtimes_sinks(const struct fm_config *c)
 {
-    return c->attention == &fm_gqa && fm_gqa_of(c)->sinks;
+    return c->attention == &fm_gqa && c->gqa->sinks;
 }
 
 /* ---- tensor parallelism ---- */
@@ -82,7 +82,7 @@ int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64
 
 bool fm_runtimes_llama(const struct fm_config *c)
 {
-    const struct fm_gqa *g = fm_gqa_of(c);
+    const struct fm_gqa *g = c->gqa;
     if (c->attention != &fm_gqa || c->family->gguf_router != c->router || c->M < c->L ||
         g->clip > 0 || g->window > 0)
         return false;

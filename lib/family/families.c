@@ -6,8 +6,9 @@
  *     all that its checkpoints have (.keys: exports with our modelling file keep no other), its
  *     tensors as a table made of its blocks' rows, and which blocks it is made of; and its row in
  *     family.h;
- *  2. where it computes what no other family does: a block of its own in lib/block, with what it
- *     needs of operations in kernels/ops;
+ *  2. where it computes what no other family does: a block of its own in lib/block, with a pointer
+ *     in struct fm_config to what it reads of config.json (fm_config_release frees it), its weights
+ *     in lib/block/layerweights.h, and what it needs of operations in kernels/ops;
  *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a
  *     line in the list of tests/unit/models.h.
  * What is pruned is always the same: channels of routed experts.  Routers, shared experts, dense

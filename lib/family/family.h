@@ -87,7 +87,8 @@ void fm_families_list(char *text, size_t size);
 /*
  * Parse and check config.json (text, size bytes, not NUL-terminated).  Every number is
  * checked against a named limit; keys of transformers 4 and 5 are both read.
- * FM_EFORMAT for broken JSON, FM_ECONFIG for a model that is not supported, by name.
+ * FM_EFORMAT for broken JSON, FM_ECONFIG for a model that is not supported, by name.  The caller
+ * releases *config (fm_config_release); after an error it is zeroed.
  */
 int fm_config_parse(struct fm_config *config, const char *text, size_t size, struct fm_err *err);
 

@@ -223,7 +223,10 @@ int fm_config_parse(struct fm_config *config, const char *text, size_t size, str
         rc = cJSON_IsObject(json) ? read_config(config, json, err)
                                   : fm_fail(err, FM_EFORMAT, "not a JSON object");
     cJSON_Delete(json);
-    return rc ? fm_within(err, "config.json") : FM_OK;
+    if (!rc)
+        return FM_OK;
+    fm_config_release(config);
+    return fm_within(err, "config.json");
 }
 
 const char *fm_config_family(const struct fm_config *config)

@@ -169,6 +169,7 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
     free(cp->rest);
     free(cp->extra);
     fm_hfdir_close(&cp->dir);
+    fm_config_release(&cp->config);
     *cp = (struct fm_checkpoint){0};
 }
 

@@ -444,6 +444,7 @@ void fm_model_close(struct fm_model *m)
     free(m->layer);
     free(m->caps);
     fm_source_close(&m->tensors);
+    fm_config_release(&m->config);
     free(m->path);
     free(m);
 }

@@ -139,7 +139,7 @@ void fm_expertdrop_draw(double *score, const struct fm_config *c, uint64_t seed,
 static struct fm_route_rule groups_of(const struct fm_config *c)
 {
     struct fm_route_rule one = {.groups = 1, .topk_group = 1, .group_sum = 1};
-    return c->router == &fm_scored ? fm_scored_of(c)->rule : one;
+    return c->router == &fm_scored ? c->scored->rule : one;
 }
 
 /* Each group that a token keeps must have enough experts, and enough to be compared by. */

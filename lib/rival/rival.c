@@ -154,8 +154,9 @@ static int open_config(struct fm_contest *c, struct fm_err *err)
     struct fm_task task = {0};
     struct fm_calib held = {0};
     int rc = fm_task_open_inputs(&task, c->run, false, err);
+    if (!rc) /* not the model's, which ends with the task */
+        rc = fm_config_parse(&c->config, task.dir.config, task.dir.config_bytes, err);
     if (!rc) {
-        c->config = *task.config;
         rc = fm_calib_open(&held, c->run, &c->config, true, err);
         c->table->sequences = held.count;
         c->table->T = held.T;
@@ -176,6 +177,7 @@ static void release(struct fm_contest *c)
         fm_ranking_release(&c->ranking[i]);
     for (int i = 0; i < FM_RIVAL_RANDOM; i++)
         free(c->score[i]);
+    fm_config_release(&c->config);
 }
 
 /* Families end where their masks are wanted, and where fm-train's own do if that is further. */
@@ -198,15 +200,16 @@ int fm_rival_run(const struct fm_run_options *run, const struct fm_rival_options
     if (!rc)
         rc = fm_contest_check(&c, err);
     if (rc || plan)
-        return rc;
+        goto out;
     choose_until(&c);
     rc = fm_workdir_open(&c.work, options->dir, err);
     if (rc)
-        return rc;
+        goto out;
     rc = fm_contest_calibrate(&c, err);
     if (!rc)
         rc = fm_contest_measure(&c, err);
     fm_workdir_close(&c.work);
+out:
     release(&c);
     return rc;
 }

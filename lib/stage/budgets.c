@@ -503,6 +503,7 @@ int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
     }
     assert(rc || fm_masks_sane(&f->masks));
     free(widths);
+    fm_config_release(&r.config);
     return rc;
 }
 

@@ -86,10 +86,14 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
     int rc = fm_bundle_read(b, m, &text, &size, err);
     if (!rc)
         rc = fm_config_parse(config, text, size, err);
-    if (!rc)
-        rc = fm_stage_model_fits(b, config, err);
     free(text);
-    return !rc ? rc : fm_within(err, "%s", m->name);
+    if (rc)
+        return fm_within(err, "%s", m->name);
+    if (fm_stage_model_fits(b, config, err)) {
+        fm_config_release(config);
+        return fm_within(err, "%s", m->name);
+    }
+    return FM_OK;
 }
 
 /* A manifest and a config.json from two streams do not pass for one. */
@@ -108,7 +112,10 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     if (strcmp(hex, config) != 0)
         return fm_fail(err, FM_EFORMAT, "%s: digest is %s, the manifest's model has %s", m->name,
                        hex, config);
-    return fm_stage_config_read(&parsed, b, err);
+    if (fm_stage_config_read(&parsed, b, err))
+        return err->code;
+    fm_config_release(&parsed);
+    return FM_OK;
 }
 
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err)

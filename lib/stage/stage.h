@@ -76,7 +76,7 @@ int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
  * config.json. */
 int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *config,
                         struct fm_err *err);
-/* The carried config.json, which fits the manifest's model. */
+/* The carried config.json, which fits the manifest's model; fm_config_release *config. */
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err);
 /* It is that of the manifest's model by its digest, too. */
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);

@@ -366,6 +366,7 @@ int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
     else if (!rc)
         rc = fm_file_unchanged(&j.bundle.file, err);
     fm_segments_release(&j.seg);
+    fm_config_release(&j.config);
     fm_budgets_release(&j.budgets);
     free(j.good);
     free(j.have);

@@ -13,13 +13,15 @@
 #include "lib/base/rng.h"
 #include "lib/block/pass.h"
 
-enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H };
+enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H, GUARD = 64 };
 
 struct block {
     struct fm_config c;
     struct fm_layer layer;
     int l;
     float cosines[T * 6], sines[T * 6];
+    float *drawn[16]; /* the weights */
+    int count;
 };
 
 static inline float *draw(size_t n, float size)
@@ -31,10 +33,16 @@ static inline float *draw(size_t n, float size)
     return x;
 }
 
+static inline float *block_draw(struct block *b, size_t n, float size)
+{
+    assert_in_range(b->count, 0, sizeof b->drawn / sizeof *b->drawn - 1);
+    return b->drawn[b->count++] = draw(n, size);
+}
+
 static inline void block_release(struct block *b)
 {
-    for (size_t i = 0; i < FM_ARRAYS_MAX; i++)
-        free(b->layer.attention.at[i]);
+    while (b->count > 0)
+        free(b->drawn[--b->count]);
 }
 
 static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *ops)
@@ -50,20 +58,23 @@ static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *op
                             .parts = 1};
 }
 
-/* y = x + attention(x); where dy is given, dx from it. */
+/* y = x + attention(x); where dy is given, dx from it.  Inner values stay in the memory that the
+ * block asks for. */
 static inline void block_compute(struct block *b, const struct fm_ops *ops, float *y,
                                  const float *x, float *dx, const float *dy)
 {
     const struct fm_attention *attention = b->c.attention;
     struct fm_pass pass = block_pass(b, ops);
-    struct fm_arena arena = {.device = ops->device};
-    struct fm_arrays inner;
     struct fm_mark mark = fm_pass_mark(&pass);
-    attention->alloc(&inner, &b->c, b->l, N, &arena);
+    size_t floats = attention->inner(&b->c, b->l, N);
+    float *inner = fm_pass_floats(&pass, floats + GUARD);
+    memset(inner + floats, 0xAB, GUARD * sizeof *inner);
     memcpy(y, x, FLOATS * sizeof *y);
-    attention->forward(&pass, &inner, y, x);
+    attention->forward(&pass, inner, y, x);
     if (dy)
-        attention->backward(&pass, &inner, dx, dy);
+        attention->backward(&pass, inner, dx, dy);
+    for (size_t i = 0; i < GUARD * sizeof *inner; i++)
+        assert_int_equal(((unsigned char *)(inner + floats))[i], 0xAB);
     fm_pass_release(&pass, mark);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lib/family/family.h"
+#include "tests/unit/owned.h"
 
 /* {keys, more}; more may be NULL. */
 static inline int config_parse(struct fm_config *c, const char *keys, const char *more,
@@ -23,7 +24,7 @@ static inline struct fm_config must(const char *keys, const char *more)
     struct fm_err err = {0};
     if (config_parse(&c, keys, more, &err))
         fail_msg("%s", err.text);
-    return c;
+    return owned_config(&c);
 }
 
 static inline void refused(const char *keys, const char *more, int code, const char *says)
@@ -31,6 +32,7 @@ static inline void refused(const char *keys, const char *more, int code, const c
     struct fm_config c;
     struct fm_err err = {0};
     int rc = config_parse(&c, keys, more, &err);
+    fm_config_release(&c);
     if (rc != code || !strstr(err.text, says))
         fail_msg("%s: status %d, '%s'; expected %d, '%s'", more ? more : "no more keys", rc,
                  err.text, code, says);

@@ -176,6 +176,7 @@ static inline const char *given_stage(const char *name, bool adapter)
     } else {
         given_train(path, scratch("given.rank"), &dir, &config);
     }
+    fm_config_release(&config);
     fm_hfdir_close(&dir);
     return path;
 }

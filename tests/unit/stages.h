@@ -36,6 +36,7 @@ static inline int stages_open_model(void **unused)
 static inline int stages_close_model(void **unused)
 {
     (void)unused;
+    fm_config_release(&stages_config);
     fm_hfdir_close(&stages_dir);
     return 0;
 }

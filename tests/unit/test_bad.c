@@ -79,10 +79,11 @@ static int read_config(const char *path, struct fm_err *err)
 {
     char *text = NULL;
     size_t size = 0;
-    struct fm_config config;
+    struct fm_config config = {0};
     int rc = slurp(path, &text, &size, err);
     if (rc == FM_OK)
         rc = fm_config_parse(&config, text, size, err);
+    fm_config_release(&config);
     free(text);
     return rc;
 }

@@ -18,6 +18,7 @@
 #include "lib/block/storage.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
+#include "tests/unit/owned.h"
 
 /* A config.json of these lines, `more` in front (a key there must not be among the base ones that
  * are left out by `without`). */
@@ -51,6 +52,7 @@ static void expect(const char *without, const char *more, int code, const char *
     struct fm_config c;
     struct fm_err err = {0};
     int rc = parse(&c, without, more, &err);
+    fm_config_release(&c);
     if (rc != code || (says && !strstr(err.text, says)))
         print_message("%s: %d '%s'\n", more ? more : without, rc, err.text);
     assert_int_equal(rc, code);
@@ -66,19 +68,19 @@ static struct fm_config must(const char *without, const char *more)
     if (rc)
         print_message("%s\n", err.text);
     assert_int_equal(rc, FM_OK);
-    return c;
+    return owned_config(&c);
 }
 
 static double theta(const char *without, const char *more)
 {
     struct fm_config c = must(without, more);
-    return fm_gqa_of(&c)->rope.theta;
+    return c.gqa->rope.theta;
 }
 
 static int window(const char *without, const char *more)
 {
     struct fm_config c = must(without, more);
-    return fm_gqa_of(&c)->window;
+    return c.gqa->window;
 }
 
 static void mixtral_8x7b_is_read(void **state)
@@ -96,9 +98,9 @@ static void mixtral_8x7b_is_read(void **state)
     assert_int_equal(c.I, 14336);
     assert_int_equal(c.V, 32000);
     assert_int_equal(c.T_max, 32768);
-    assert_int_equal(fm_gqa_of(&c)->window, 0);
+    assert_int_equal(c.gqa->window, 0);
     assert_false(c.tied);
-    assert_true(c.eps == 1e-5f && fm_gqa_of(&c)->rope.theta == 1e6);
+    assert_true(c.eps == 1e-5f && c.gqa->rope.theta == 1e6);
     assert_string_equal(fm_config_family(&c), "mixtral");
     /* 46.7 and 12.9 billion, as its card says. */
     assert_true(fm_config_params(&c, NULL) == 46702792704);
@@ -236,6 +238,7 @@ static void try_number(const cJSON *root, const char *key, const char *model)
     if (rc != FM_OK && rc != FM_EFORMAT && rc != FM_ECONFIG)
         fail_msg("%s, %s: status %d, '%s'", model, key, rc, err.text);
     assert_true(rc == FM_OK || err.text[0]);
+    fm_config_release(&c);
     free(text);
 }
 

@@ -72,8 +72,8 @@ static void the_hubs_models_have_their_size(void **state)
     assert_int_equal(millions(fm_config_params_active(&v3, NULL)), 37552);
     assert_true(lite.M == 26 && lite.moe[0] == 1 && v3.M == 58 && v3.moe[0] == 3 && flash.M == 46);
     assert_true(lite.shared == 2816 && v3.shared == 2048 && flash.dense == 10240);
-    assert_true(fm_mla_of(&flash)->D == 256 && flash.C == 256 && v3.C == 192);
-    assert_true(fm_mla_of(&lite)->rope.scale == 1 && fm_mla_of(&lite)->rope.m > 1.2608);
+    assert_true(flash.mla->D == 256 && flash.C == 256 && v3.C == 192);
+    assert_true(lite.mla->rope.scale == 1 && lite.mla->rope.m > 1.2608);
     assert_true(v3.extra_layers == 1 && lite.extra_layers == 0);
 }
 
@@ -81,7 +81,7 @@ static void routers_follow_their_rules(void **state)
 {
     (void)state;
     struct fm_config lite = must(V2_LITE, NULL), v3 = must("\"model_type\":\"deepseek_v3\"", V3);
-    const struct fm_route_rule *two = &fm_scored_of(&lite)->rule, *three = &fm_scored_of(&v3)->rule;
+    const struct fm_route_rule *two = &lite.scored->rule, *three = &v3.scored->rule;
     assert_true(!two->sigmoid && two->groups == 1 && !two->renormalised && two->scale == 1);
     assert_true(three->sigmoid && three->groups == 8 && three->topk_group == 4 &&
                 three->renormalised);

@@ -17,6 +17,7 @@
 #include "lib/block/deltanet.h"
 #include "lib/block/norm.h"
 #include "tests/unit/blocks.h"
+#include "tests/unit/owned.h"
 
 enum { L = 6 };
 
@@ -59,7 +60,7 @@ static struct fm_config must(const char *keys, bool apart)
     snprintf(text, sizeof text, "{%s}", keys);
     if (parse(&c, &o, text, &err))
         fail_msg("%s: %s", text, err.text);
-    return c;
+    return owned_config(&c);
 }
 
 static void expect(const char *keys, int code, const char *part)
@@ -69,6 +70,7 @@ static void expect(const char *keys, int code, const char *part)
     struct fm_err err = {0};
     snprintf(text, sizeof text, "{%s}", keys);
     int rc = parse(&c, &packed, text, &err);
+    fm_config_release(&c);
     if (rc != code || !strstr(err.text, part))
         fail_msg("%s: status %d, \"%s\"", text, rc, err.text);
 }
@@ -77,9 +79,9 @@ static void layers_alternate_as_config_json_says(void **state)
 {
     (void)state;
     struct fm_config c = must(PLAIN, false);
-    const struct fm_deltanet *m = fm_deltanet_of(&c);
+    const struct fm_deltanet *m = c.deltanet;
     assert_true(m->G == 2 && m->Q == 6 && m->C == 5 && m->D == 3 && m->W == 4);
-    assert_true(c.Q == 4 && c.G == 2 && c.C == 8 && m->full.rope.R == 2 && m->full.gated);
+    assert_true(c.Q == 4 && c.G == 2 && c.C == 8 && c.gqa->rope.R == 2 && c.gqa->gated);
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l != 3)); /* every fourth */
     c = must(PLAIN ",\"full_attention_interval\":2", false);
@@ -95,7 +97,7 @@ static void layers_alternate_as_config_json_says(void **state)
     assert_int_equal(fm_deltanet.has(&c, 0), FM_DELTANET_FULL | FM_GQA_QK_NORM);
     assert_true(fm_deltanet.divides(&c, 2, false) && !fm_deltanet.divides(&c, 4, true));
     c = must(FULL, false);
-    m = fm_deltanet_of(&c);
+    m = c.deltanet;
     assert_true(m->G == 16 && m->Q == 32 && m->C == 128 && m->D == 128 && m->W == 4);
 }
 
@@ -149,27 +151,25 @@ static void open_block(struct block *b, int l, bool apart)
 {
     *b = (struct block){.c = must(PLAIN, apart), .l = l};
     const struct fm_config *c = &b->c;
-    struct fm_deltanet_weights w;
-    memset(&w, 0, sizeof w);
+    struct fm_deltanet_weights *w = &b->layer.deltanet;
     if (fm_deltanet_layer(c, l)) {
-        w.qkv = draw(rows(c, apart ? 'c' : 'x') * H, 0.4f);
-        w.b = draw(rows(c, apart ? 'h' : 'y') * H, 0.3f);
-        w.z = apart ? draw(rows(c, 'v') * H, 0.3f) : NULL;
-        w.a = apart ? draw(rows(c, 'h') * H, 0.3f) : NULL;
-        w.conv = draw(rows(c, 'c') * rows(c, 'w'), 0.8f);
-        w.rate = draw(rows(c, 'h'), 0.5f);
-        w.bias = draw(rows(c, 'h'), 0.5f);
-        w.norm = draw(rows(c, 'd'), 1);
-        w.out = draw(H * rows(c, 'v'), 0.3f);
+        w->qkv = block_draw(b, rows(c, apart ? 'c' : 'x') * H, 0.4f);
+        w->b = block_draw(b, rows(c, apart ? 'h' : 'y') * H, 0.3f);
+        w->z = apart ? block_draw(b, rows(c, 'v') * H, 0.3f) : NULL;
+        w->a = apart ? block_draw(b, rows(c, 'h') * H, 0.3f) : NULL;
+        w->conv = block_draw(b, rows(c, 'c') * rows(c, 'w'), 0.8f);
+        w->rate = block_draw(b, rows(c, 'h'), 0.5f);
+        w->bias = block_draw(b, rows(c, 'h'), 0.5f);
+        w->norm = block_draw(b, rows(c, 'd'), 1);
+        w->out = block_draw(b, H * rows(c, 'v'), 0.3f);
     } else {
-        w.full = (struct fm_gqa_weights){.q = draw(rows(c, 'p') * H, 0.3f),
-                                         .k = draw(rows(c, 'g') * H, 0.3f),
-                                         .v = draw(rows(c, 'g') * H, 0.3f),
-                                         .o = draw(H * rows(c, 'q'), 0.3f),
-                                         .q_norm = draw(rows(c, 'a'), 0.3f),
-                                         .k_norm = draw(rows(c, 'b'), 0.3f)};
+        b->layer.gqa = (struct fm_gqa_weights){.q = block_draw(b, rows(c, 'p') * H, 0.3f),
+                                               .k = block_draw(b, rows(c, 'g') * H, 0.3f),
+                                               .v = block_draw(b, rows(c, 'g') * H, 0.3f),
+                                               .o = block_draw(b, H * rows(c, 'q'), 0.3f),
+                                               .q_norm = block_draw(b, rows(c, 'a'), 0.3f),
+                                               .k_norm = block_draw(b, rows(c, 'b'), 0.3f)};
     }
-    memcpy(&b->layer.attention, &w, sizeof w);
     fm_deltanet.fill_angles(b->cosines, b->sines, c, T);
 }
 

@@ -66,9 +66,9 @@ static void the_hubs_models_have_their_size(void **state)
     assert_true(fm_config_params_active(&olmoe, NULL) == 1282017280);
     assert_int_equal(qwen3.C, 128);
     assert_true(qwen2.router == &fm_softmax_raw && qwen3.router == &fm_softmax);
-    const struct fm_gqa *two = fm_gqa_of(&qwen2), *three = fm_gqa_of(&qwen3);
+    const struct fm_gqa *two = qwen2.gqa, *three = qwen3.gqa;
     assert_true(two->qk_norm == FM_QK_NORM_NONE && three->qk_norm == FM_QK_NORM_HEAD);
-    assert_true(fm_gqa_of(&olmoe)->qk_norm == FM_QK_NORM_FULL && fm_gqa_of(&olmoe)->clip == 0);
+    assert_true(olmoe.gqa->qk_norm == FM_QK_NORM_FULL && olmoe.gqa->clip == 0);
     assert_true(qwen2.eps == 1e-6f && olmoe.eps == 1e-5f);
     assert_true(two->rope.theta == 1e6 && three->rope.theta == 1e4);
 }
@@ -89,6 +89,8 @@ static void both_spellings_of_a_config_give_the_same(void **state)
                                           "\"rope_scaling\":null");
     struct fm_config new = must(OLMOE_1B, "\"dtype\":\"bfloat16\",\"rope_parameters\":"
                                           "{\"rope_theta\":5e5,\"rope_type\":\"default\"}");
+    assert_memory_equal(old.gqa, new.gqa, sizeof *old.gqa);
+    new.gqa = old.gqa;
     assert_memory_equal(&old, &new, sizeof old);
 }
 
@@ -119,13 +121,13 @@ static void gpt_oss_is_refused_where_it_is_another(void **state)
     struct fm_config c = must(GPT_OSS, NULL);
     assert_true(c.alpha == 1.702f && c.limit == 7);
     for (int l = 0; l < 4; l++) /* beginning with a window */
-        assert_int_equal(fm_gqa_of(&c)->full[0] >> l & 1, l % 2);
-    assert_int_equal(fm_gqa_of(&c)->window, 8);
+        assert_int_equal(c.gqa->full[0] >> l & 1, l % 2);
+    assert_int_equal(c.gqa->window, 8);
     c = must(GPT_OSS, "\"swiglu_limit\":5.5,\"swiglu_alpha\":1,\"layer_types\":[\"full_attention\","
                       "\"full_attention\",\"sliding_attention\",\"full_attention\"]");
     assert_true(c.alpha == 1 && c.limit == 5.5f);
     for (int l = 0; l < 4; l++)
-        assert_int_equal(fm_gqa_of(&c)->full[0] >> l & 1, l != 2);
+        assert_int_equal(c.gqa->full[0] >> l & 1, l != 2);
     must(GPT_OSS, "\"layer_types\":null,\"swiglu_limit\":null");
     refused(GPT_OSS, "\"swiglu_limit\":-1", FM_EFORMAT, "key 'swiglu_limit' is -1");
     refused(GPT_OSS, "\"swiglu_limit\":1e39", FM_EFORMAT, "key 'swiglu_limit' is 1e+39");
@@ -151,11 +153,11 @@ static void gpt_oss_has_a_window_wherever_a_layer_slides(void **state)
                                    "\"full_attention\",\"full_attention\"],";
     (void)state;
     struct fm_config c = must(GPT_OSS_TURNED, NULL);
-    assert_int_equal(fm_gqa_of(&c)->window, 128);
+    assert_int_equal(c.gqa->window, 128);
     c = must(GPT_OSS, "\"use_sliding_window\":false");
-    assert_int_equal(fm_gqa_of(&c)->window, 8);
+    assert_int_equal(c.gqa->window, 8);
     c = must(GPT_OSS_TURNED, "\"sliding_window\":8,\"max_position_embeddings\":8");
-    assert_int_equal(fm_gqa_of(&c)->window, 0);
+    assert_int_equal(c.gqa->window, 0);
     for (int i = 0; i < 2; i++) {
         char more[256];
         const char *none = i ? "null" : "0";
@@ -175,7 +177,7 @@ static void gpt_oss_says_its_rotation(void **state)
             "no rope_parameters or rope_scaling: programs differ");
     refused(GPT_OSS_SIZES, "\"rope_parameters\":null", FM_ECONFIG, "programs differ");
     struct fm_config c = must(GPT_OSS_SIZES, "\"rope_parameters\":{}");
-    assert_true(fm_gqa_of(&c)->rope.theta == 150000 && fm_gqa_of(&c)->rope.scale == 1);
+    assert_true(c.gqa->rope.theta == 150000 && c.gqa->rope.scale == 1);
 }
 
 /* Params at widths: two layers of experts, of which one keeps 1 of 3 channels each. */
@@ -238,7 +240,7 @@ static void what_is_not_computed_is_refused_by_name(void **state)
     must(SPARSE, "\"layer_types\":[\"full_attention\",\"full_attention\"]");
     refused(SPARSE, "\"clip_qkv\":8", FM_ECONFIG, "clip_qkv is not supported for qwen2_moe");
     struct fm_config olmoe = must(OLMOE_1B, "\"x\":8");
-    assert_true(fm_gqa_of(&olmoe)->clip == 0);
+    assert_true(olmoe.gqa->clip == 0);
     refused(OLMOE_1B, "\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "yarn");
     refused(OLMOE_1B, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
     refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"fp8\"}", FM_ECONFIG,
@@ -275,6 +277,7 @@ static void every_key_of_a_golden_config_is_known(void **state)
                 !fm_families_knows(config.family, v->string))
                 fail_msg("%s: %s", path, v->string);
         cJSON_Delete(json);
+        fm_config_release(&config);
         fm_hfdir_close(&dir);
     }
     assert_true(keys > 16 * 20);

@@ -12,10 +12,7 @@
 #include "lib/export/runtimes.h"
 #include "lib/family/family.h"
 
-static struct fm_gqa *own(struct fm_config *c)
-{
-    return (void *)&c->attention_own;
-}
+static struct fm_gqa own;
 
 /* A model of that family as published ones are. */
 static struct fm_config published(const char *family, const struct fm_router *router)
@@ -30,7 +27,8 @@ static struct fm_config published(const char *family, const struct fm_router *ro
                           .Q = 16,
                           .G = 16,
                           .eps = 1e-5F};
-    own(&c)->qk_norm = attention->qk_norm;
+    own = (struct fm_gqa){.qk_norm = attention->qk_norm};
+    c.gqa = &own;
     return c;
 }
 
@@ -67,7 +65,7 @@ static void a_window_and_dense_layers_are_not(void **unused)
 {
     (void)unused;
     struct fm_config c = published("mixtral", &fm_softmax);
-    own(&c)->window = 7;
+    own.window = 7;
     assert_false(fm_runtimes_llama(&c));
     c = published("qwen2_moe", &fm_softmax_raw);
     c.M = 3;
@@ -78,9 +76,9 @@ static void olmoe_with_numbers_of_its_own_is_not(void **unused)
 {
     (void)unused;
     struct fm_config c = published("olmoe", &fm_softmax_raw);
-    own(&c)->clip = 8;
+    own.clip = 8;
     assert_false(fm_runtimes_llama(&c));
-    own(&c)->clip = 0;
+    own.clip = 0;
     c.G = 4;
     assert_false(fm_runtimes_llama(&c));
     c.G = 16;

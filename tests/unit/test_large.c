@@ -138,8 +138,7 @@ static void weights_behind_4_gib_are_those_of_the_small_checkpoint(void **unused
         must(fm_model_layer(large, l, l + 1 < c->L ? l + 1 : -1, &b, &err));
         assert_memory_equal(a->gate_up.data, b->gate_up.data, 2 * layer_floats(c) * sizeof(float));
         assert_memory_equal(a->down.data, b->down.data, layer_floats(c) * sizeof(float));
-        assert_memory_equal(fm_router_weights(a)->w, fm_router_weights(b)->w,
-                            (size_t)(c->E * c->H) * sizeof(float));
+        assert_memory_equal(a->router.w, b->router.w, (size_t)(c->E * c->H) * sizeof(float));
     }
     fm_model_close(small);
     fm_model_close(large);

@@ -51,22 +51,22 @@ static float *draw(size_t n, float size)
 }
 
 static struct fm_layer layer;
-static struct fm_gqa_weights attention;
 
 static void set_router(struct fm_layer *y, float *w)
 {
-    memcpy(&y->router, &w, sizeof w);
+    y->router.w = w;
 }
 
 static float *router_of(const struct fm_layer *y)
 {
-    return fm_router_weights(y)->w;
+    return y->router.w;
 }
 
 static float cosines[T * 5], sines[T * 5];
 
 static int make_layer(void **state)
 {
+    static struct fm_gqa own = {.window = 4};
     static int64_t row0[E];
     static int cap[E];
     (void)state;
@@ -75,19 +75,18 @@ static int make_layer(void **state)
         row0[e] = e * I;
         cap[e] = I;
     }
-    attention = (struct fm_gqa_weights){.q = draw(60 * H, 0.3f),
-                                        .k = draw(30 * H, 0.3f),
-                                        .v = draw(30 * H, 0.3f),
-                                        .o = draw(H * 60, 0.2f)};
+    struct fm_gqa_weights attention = {.q = draw(60 * H, 0.3f),
+                                       .k = draw(30 * H, 0.3f),
+                                       .v = draw(30 * H, 0.3f),
+                                       .o = draw(H * 60, 0.2f)};
     layer = (struct fm_layer){
         .input_norm = input_norm, .post_norm = draw(H, 1), .row0 = row0, .cap = cap};
-    memcpy(&layer.attention, &attention, sizeof attention);
+    layer.gqa = attention;
     set_router(&layer, draw(E * H, 0.4f));
     layer.gate_up = fm_f32(draw(2 * E * I * H, 0.3f));
     layer.down = fm_f32(draw(E * I * H, 0.4f));
-    struct fm_gqa *own = (void *)&config.attention_own;
-    own->window = 4;
-    fm_rope_plain(&own->rope, 1e4, config.C);
+    config.gqa = &own;
+    fm_rope_plain(&own.rope, 1e4, config.C);
     fm_gqa.fill_angles(cosines, sines, &config, T);
     return 0;
 }
@@ -95,10 +94,10 @@ static int make_layer(void **state)
 static int free_layer(void **state)
 {
     float *all[] = {layer.input_norm,
-                    attention.q,
-                    attention.k,
-                    attention.v,
-                    attention.o,
+                    layer.gqa.q,
+                    layer.gqa.k,
+                    layer.gqa.v,
+                    layer.gqa.o,
                     layer.post_norm,
                     router_of(&layer),
                     (float *)layer.gate_up.data,

@@ -16,6 +16,7 @@
 #include "lib/base/pool.h"
 #include "lib/block/mla.h"
 #include "tests/unit/blocks.h"
+#include "tests/unit/owned.h"
 
 static const struct fm_mla_options options = {.interleave_key = true,
                                               .rope = {.theta = 1e4, .yarn = true}};
@@ -45,7 +46,7 @@ static struct fm_config must(const char *keys)
     snprintf(text, sizeof text, "{%s}", keys);
     if (parse(&c, &options, text, &err))
         fail_msg("%s: %s", text, err.text);
-    return c;
+    return owned_config(&c);
 }
 
 static void expect(const char *keys, int code, const char *part)
@@ -55,6 +56,7 @@ static void expect(const char *keys, int code, const char *part)
     struct fm_err err = {0};
     snprintf(text, sizeof text, "{%s}", keys);
     int rc = parse(&c, &options, text, &err);
+    fm_config_release(&c);
     if (rc != code || !strstr(err.text, part))
         fail_msg("%s: status %d, \"%s\"", text, rc, err.text);
 }
@@ -63,13 +65,13 @@ static void heads_have_two_parts_and_values_a_width_of_their_own(void **state)
 {
     (void)state;
     struct fm_config c = must(PLAIN);
-    const struct fm_mla *m = fm_mla_of(&c);
+    const struct fm_mla *m = c.mla;
     assert_true(c.Q == 3 && c.G == 3 && c.C == 18 && m->D == 5 && m->q_rank == 0 && !m->bias);
     assert_true(m->rope.pairs && m->rope.R == 12 && m->rope.m == 1 && m->rope.theta == 1e4);
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_PLAIN);
     assert_true(fm_mla.divides(&c, 3, false) && !fm_mla.divides(&c, 2, true));
     c = must(HEADS ",\"q_lora_rank\":7,\"attention_bias\":true,\"rope_interleave\":false");
-    assert_true(fm_mla_of(&c)->q_rank == 7 && !fm_mla_of(&c)->rope.pairs);
+    assert_true(c.mla->q_rank == 7 && !c.mla->rope.pairs);
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_RANK | FM_MLA_BIAS);
 }
 
@@ -123,7 +125,7 @@ static void yarn_turns_as_in_transformers(void **state)
         fm_mla.fill_angles(cosines, sines, &c, 38);
         for (int at = 0; at < 6; at++)
             assert_true(fabs(cosines[37 * 6 + at] - row[i].cos[at]) < 4e-6);
-        assert_true(fabs(fm_mla_of(&c)->rope.m - row[i].m) < 1e-6);
+        assert_true(fabs(c.mla->rope.m - row[i].m) < 1e-6);
         assert_false(c.longrope);
     }
 }
@@ -133,24 +135,23 @@ static void yarn_turns_as_in_transformers(void **state)
 static void open_block(struct block *b, const char *keys)
 {
     *b = (struct block){.c = must(keys)};
-    const struct fm_mla *m = fm_mla_of(&b->c);
+    const struct fm_mla *m = b->c.mla;
     size_t q = (size_t)(b->c.Q * b->c.C), kv = (size_t)(b->c.Q * (m->A + m->D));
     size_t r = (size_t)m->q_rank, c = (size_t)m->c_rank, k = (size_t)(m->c_rank + m->R);
     size_t v = (size_t)(b->c.Q * m->D);
-    struct fm_mla_weights w = {.q = draw(q * H, 0.3f),
-                               .q_a = draw(r * H, 0.3f),
-                               .q_norm = draw(r, 1),
-                               .q_b = draw(q * r, 0.3f),
-                               .kv_a = draw(k * H, 0.3f),
-                               .c_norm = draw(c, 1),
-                               .kv_b = draw(kv * c, 0.3f),
-                               .o = draw(H * v, 0.3f)};
+    b->layer.mla = (struct fm_mla_weights){.q = block_draw(b, q * H, 0.3f),
+                                           .q_a = block_draw(b, r * H, 0.3f),
+                                           .q_norm = block_draw(b, r, 1),
+                                           .q_b = block_draw(b, q * r, 0.3f),
+                                           .kv_a = block_draw(b, k * H, 0.3f),
+                                           .c_norm = block_draw(b, c, 1),
+                                           .kv_b = block_draw(b, kv * c, 0.3f),
+                                           .o = block_draw(b, H * v, 0.3f)};
     if (m->bias) {
-        w.q_a_bias = draw(r, 1);
-        w.kv_a_bias = draw(k, 1);
-        w.o_bias = draw(H, 1);
+        b->layer.mla.q_a_bias = block_draw(b, r, 1);
+        b->layer.mla.kv_a_bias = block_draw(b, k, 1);
+        b->layer.mla.o_bias = block_draw(b, H, 1);
     }
-    memcpy(&b->layer.attention, &w, sizeof w);
     fm_mla.fill_angles(b->cosines, b->sines, &b->c, T);
 }
 
@@ -190,22 +191,22 @@ static void latents_have_an_eps_of_their_own(void **state)
     struct block b;
     (void)state;
     open_block(&b, HEADS ",\"q_lora_rank\":7");
-    const struct fm_mla *m = fm_mla_of(&b.c);
+    const struct fm_mla *m = b.c.mla;
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
-    struct fm_arena arena = {.device = pass.ops->device};
-    struct fm_arrays inner = {{NULL}};
+    size_t floats = fm_mla.inner(&b.c, 0, N);
     int found = 0;
     b.c.eps = 0.25f;
-    memset(fm_mla_weights(&b.layer)->q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
-    memset(fm_mla_weights(&b.layer)->kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
+    memset(b.layer.mla.q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
+    memset(b.layer.mla.kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
     float *x = draw(FLOATS, 1), y[FLOATS];
     struct fm_mark mark = fm_pass_mark(&pass);
-    fm_mla.alloc(&inner, &b.c, 0, N, &arena);
+    float *inner = fm_pass_floats(&pass, floats);
+    memset(inner, 0, floats * sizeof *inner);
     memcpy(y, x, sizeof y);
-    fm_mla.forward(&pass, &inner, y, x);
-    for (int i = 0; i < FM_ARRAYS_MAX; i++)
-        found += inner.at[i] && fabsf(inner.at[i][0] - 1000) < 0.01f;
-    assert_int_equal(found, 2);
+    fm_mla.forward(&pass, inner, y, x);
+    for (size_t i = 0; i < floats; i++)
+        found += fabsf(inner[i] - 1000) < 0.01f;
+    assert_int_equal(found, 2 * N); /* of queries, of keys and values */
     fm_pass_release(&pass, mark);
     free(x);
     block_release(&b);

@@ -173,16 +173,11 @@ static void a_checkpoint_is_read_into_the_online_layout(void **state)
             const struct fm_layer *layer = layer_of(m, l, next);
             for (int e = 0; e < E; e++)
                 expect_expert(layer, l, e, NULL);
-            expect_same(fm_gqa_weights(layer)->q, QC * H, "model.layers.%d.self_attn.q_proj.weight",
-                        l);
-            expect_same(fm_gqa_weights(layer)->k, GC * H, "model.layers.%d.self_attn.k_proj.weight",
-                        l);
-            expect_same(fm_gqa_weights(layer)->v, GC * H, "model.layers.%d.self_attn.v_proj.weight",
-                        l);
-            expect_same(fm_gqa_weights(layer)->o, H * QC, "model.layers.%d.self_attn.o_proj.weight",
-                        l);
-            expect_same(fm_router_weights(layer)->w, E * H,
-                        "model.layers.%d.block_sparse_moe.gate.weight", l);
+            expect_same(layer->gqa.q, QC * H, "model.layers.%d.self_attn.q_proj.weight", l);
+            expect_same(layer->gqa.k, GC * H, "model.layers.%d.self_attn.k_proj.weight", l);
+            expect_same(layer->gqa.v, GC * H, "model.layers.%d.self_attn.v_proj.weight", l);
+            expect_same(layer->gqa.o, H * QC, "model.layers.%d.self_attn.o_proj.weight", l);
+            expect_same(layer->router.w, E * H, "model.layers.%d.block_sparse_moe.gate.weight", l);
             expect_same(layer->input_norm, H, "model.layers.%d.input_layernorm.weight", l);
             expect_same(layer->post_norm, H, "model.layers.%d.post_attention_layernorm.weight", l);
         }
@@ -219,11 +214,11 @@ static size_t add_rest(struct piece *p, const struct fm_layer *y, int l, const c
 {
     p[0] = piece(y->input_norm, H, 0, "model.layers.%d.input_layernorm.weight", l, 0);
     p[1] = piece(y->post_norm, H, 0, "model.layers.%d.post_attention_layernorm.weight", l, 0);
-    p[2] = piece(fm_gqa_weights(y)->q, QC, H, "model.layers.%d.self_attn.q_proj.weight", l, 0);
-    p[3] = piece(fm_gqa_weights(y)->k, GC, H, "model.layers.%d.self_attn.k_proj.weight", l, 0);
-    p[4] = piece(fm_gqa_weights(y)->v, GC, H, "model.layers.%d.self_attn.v_proj.weight", l, 0);
-    p[5] = piece(fm_gqa_weights(y)->o, H, QC, "model.layers.%d.self_attn.o_proj.weight", l, 0);
-    p[6] = piece(fm_router_weights(y)->w, E, H, router, l, 0);
+    p[2] = piece(y->gqa.q, QC, H, "model.layers.%d.self_attn.q_proj.weight", l, 0);
+    p[3] = piece(y->gqa.k, GC, H, "model.layers.%d.self_attn.k_proj.weight", l, 0);
+    p[4] = piece(y->gqa.v, GC, H, "model.layers.%d.self_attn.v_proj.weight", l, 0);
+    p[5] = piece(y->gqa.o, H, QC, "model.layers.%d.self_attn.o_proj.weight", l, 0);
+    p[6] = piece(y->router.w, E, H, router, l, 0);
     return 7;
 }
 
@@ -271,10 +266,8 @@ static void expect_clipped(const char *path)
             assert_memory_equal(fm_element(got->down, row * H).data,
                                 fm_element(want->down, from * H).data, k * H * sizeof(float));
         }
-        assert_memory_equal(fm_router_weights(got)->w, fm_router_weights(want)->w,
-                            E * H * sizeof(float));
-        assert_memory_equal(fm_gqa_weights(got)->o, fm_gqa_weights(want)->o,
-                            H * QC * sizeof(float));
+        assert_memory_equal(got->router.w, want->router.w, E * H * sizeof(float));
+        assert_memory_equal(got->gqa.o, want->gqa.o, H * QC * sizeof(float));
     }
     fm_model_close(full);
     fm_model_close(m);

@@ -14,6 +14,7 @@
 #include "lib/block/sparsemix.h"
 #include "lib/engine/layer.h"
 #include "lib/family/family.h"
+#include "tests/unit/owned.h"
 
 #define ATTENTION                                                                                  \
     "\"attention_bias\":true,\"lm_head_bias\":true,\"num_attention_heads\":32,"                    \
@@ -50,7 +51,7 @@ static struct fm_config must(const char *experts, const char *rope)
     struct fm_err err = {0};
     if (parse(&c, experts, rope, &err))
         fail_msg("%s", err.text);
-    return c;
+    return owned_config(&c);
 }
 
 static void expect(const char *experts, const char *rope, int code, const char *says)
@@ -58,6 +59,7 @@ static void expect(const char *experts, const char *rope, int code, const char *
     static struct fm_config c;
     struct fm_err err = {0};
     int rc = parse(&c, experts, rope, &err);
+    fm_config_release(&c);
     if (rc != code || !strstr(err.text, says))
         fail_msg("%d '%s', not %d with '%s'", rc, err.text, code, says);
 }
@@ -76,9 +78,9 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
     for (int i = 0; i < 2; i++) {
         struct fm_config c = must("2,\"router_jitter_noise\":0.02", rope[i]);
         assert_string_equal(fm_config_family(&c), "phimoe");
-        const struct fm_gqa *g = fm_gqa_of(&c);
+        const struct fm_gqa *g = c.gqa;
         assert_true(g->qkv_bias && g->o_bias && c.head_bias && !c.tied);
-        assert_true(c.router == &fm_sparsemix && fm_sparsemix_of(&c)->threshold == 0.04f);
+        assert_true(c.router == &fm_sparsemix && c.sparsemix->threshold == 0.04f);
         assert_true(c.norm == &fm_layernorm);
         assert_true(c.longrope && c.T_max == 4096 && g->window == 0 && g->rope.theta == 1e4);
         assert_true(g->rope.scale == 1.243163121016122f);
@@ -88,8 +90,8 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
         assert_true(fm_config_params_active(&c, NULL) / 100000000 == 66);
     }
     struct fm_config c = must("2", "");
-    assert_true(!c.longrope && c.T_max == 131072 && fm_gqa_of(&c)->rope.scale == 1 &&
-                fm_sparsemix_of(&c)->threshold == 0.02f);
+    assert_true(!c.longrope && c.T_max == 131072 && c.gqa->rope.scale == 1 &&
+                c.sparsemix->threshold == 0.02f);
 }
 
 static void the_rotation_has_short_factors_and_scale(void **state)

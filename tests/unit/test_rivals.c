@@ -12,6 +12,7 @@
 #include "lib/rival/expertdrop.h"
 #include "lib/rival/rival.h"
 #include "lib/model/model.h"
+#include "tests/unit/owned.h"
 #include "tests/unit/rivals.h"
 #include "tests/unit/runs.h"
 
@@ -19,12 +20,13 @@
 static struct fm_config config_of_rivals(void)
 {
     struct fm_err err = {0};
-    struct fm_model *model = NULL;
-    if (fm_model_open(&model, rivals_model, 1 << 26, &err))
+    struct fm_hfdir dir;
+    struct fm_config config;
+    if (fm_hfdir_open(&dir, rivals_model, &err) ||
+        fm_config_parse(&config, dir.config, dir.config_bytes, &err))
         fail_msg("%s", err.text);
-    struct fm_config config = *fm_model_config(model);
-    fm_model_close(model);
-    return config;
+    fm_hfdir_close(&dir);
+    return owned_config(&config);
 }
 
 static void init_run(struct runs *r, const char *device)

@@ -33,7 +33,7 @@
 static const struct fm_scored *scored(const struct fm_config *c)
 {
     assert_true(c->router == &fm_scored);
-    return fm_scored_of(c);
+    return c->scored;
 }
 
 /* As transformers counts them, with the biases of the choice. */
@@ -65,14 +65,18 @@ static void routers_follow_the_rule_of_their_family(void **state)
     assert_true(s->rule.renormalised && s->rule.eps == 1e-20f && s->rule.least == 0 &&
                 s->rule.scale == 2.5f);
     c = must(GLM_AIR, "\"norm_topk_prob\":false");
+    s = scored(&c);
     assert_true(!s->rule.renormalised && s->rule.groups == 1 && s->rule.scale == 1);
     c = must(MINIMAX, "\"norm_topk_prob\":false,\"routed_scaling_factor\":3,\"n_group\":2");
+    s = scored(&c);
     assert_true(s->rule.sigmoid && s->rule.groups == 1 && s->rule.renormalised &&
                 s->rule.eps == 0 && s->rule.scale == 1);
     c = must(ERNIE_EXPERTS, "\"norm_topk_prob\":false,\"moe_norm_min\":0.25");
+    s = scored(&c);
     assert_true(!s->rule.sigmoid && s->rule.groups == 1 && s->rule.renormalised &&
                 s->rule.least == 0.25f);
     c = must(ERNIE_EXPERTS, "\"x\":1");
+    s = scored(&c);
     assert_true(s->rule.least == 1e-12f);
 }
 
@@ -80,8 +84,7 @@ static void a_part_of_each_head_is_rotated(void **state)
 {
     (void)state;
     struct fm_config c = must(GLM_AIR, "\"rope_theta\":1e6,\"partial_rotary_factor\":0.25");
-    const struct fm_gqa *g = fm_gqa_of(&c);
-    assert_true(g->rope.R == 32 && g->rope.theta == 1e6 && !g->rope.pairs);
+    assert_true(c.gqa->rope.R == 32 && c.gqa->rope.theta == 1e6 && !c.gqa->rope.pairs);
     float cosines[16], sines[16]; /* angle 1 / theta^(2 i / R) at position 1 */
     struct fm_rope plain;
     fm_rope_plain(&plain, 1e4, 32);
@@ -90,17 +93,17 @@ static void a_part_of_each_head_is_rotated(void **state)
     c = must(GLM_AIR,
              "\"partial_rotary_factor\":0.25,\"rope_parameters\":{\"rope_type\":\"default\","
              "\"rope_theta\":1e5,\"partial_rotary_factor\":0.75}");
-    assert_true(g->rope.R == 96 && g->rope.theta == 1e5);
+    assert_true(c.gqa->rope.R == 96 && c.gqa->rope.theta == 1e5);
     c = must(GLM_AIR, "\"rope_scaling\":null");
-    assert_true(g->rope.R == 64 && g->rope.theta == 1e4);
+    assert_true(c.gqa->rope.R == 64 && c.gqa->rope.theta == 1e4);
     c = must(MINIMAX, "\"rotary_dim\":64");
-    assert_true(g->rope.R == 64 && g->rope.theta == 5e6);
+    assert_true(c.gqa->rope.R == 64 && c.gqa->rope.theta == 5e6);
     c = must(MINIMAX, "\"rotary_dim\":64,\"partial_rotary_factor\":1.0");
-    assert_true(g->rope.R == 128);
+    assert_true(c.gqa->rope.R == 128);
     c = must(MINIMAX, "\"x\":1");
-    assert_true(g->rope.R == 128);
+    assert_true(c.gqa->rope.R == 128);
     c = must(ERNIE_EXPERTS, "\"partial_rotary_factor\":0.5");
-    assert_true(g->rope.R == 128 && g->rope.pairs && g->rope.theta == 5e5);
+    assert_true(c.gqa->rope.R == 128 && c.gqa->rope.pairs && c.gqa->rope.theta == 5e5);
     refused(GLM_AIR, "\"partial_rotary_factor\":0.008", FM_ECONFIG, "rotates 1 of 128 elements");
     refused(GLM_AIR, "\"partial_rotary_factor\":0.26", FM_ECONFIG, "rotates 33 of 128 elements");
     refused(GLM_AIR, "\"partial_rotary_factor\":1.5", FM_EFORMAT, "partial_rotary_factor");
@@ -111,13 +114,12 @@ static void norms_and_biases_are_switched_on(void **state)
 {
     (void)state;
     struct fm_config c = must(GLM_AIR, "\"use_qk_norm\":true");
-    const struct fm_gqa *g = fm_gqa_of(&c);
-    assert_true(g->qk_norm == FM_QK_NORM_HEAD && g->qkv_bias && !g->o_bias);
+    assert_true(c.gqa->qk_norm == FM_QK_NORM_HEAD && c.gqa->qkv_bias && !c.gqa->o_bias);
     c = must(GLM_AIR, "\"use_qk_norm\":false");
-    assert_true(g->qk_norm == FM_QK_NORM_NONE);
+    assert_true(c.gqa->qk_norm == FM_QK_NORM_NONE);
     c = must(MINIMAX,
              "\"use_qk_norm\":true,\"use_routing_bias\":true,\"qk_norm_type\":\"per_layer\"");
-    assert_true(g->qk_norm == FM_QK_NORM_FULL && !g->qkv_bias);
+    assert_true(c.gqa->qk_norm == FM_QK_NORM_FULL && !c.gqa->qkv_bias);
 }
 
 static void dense_layers_are_the_first_or_outside_a_range(void **state)

@@ -71,7 +71,6 @@ static void compare_runs(bool adapted)
     struct fm_model *model;
     SWEEPS_TRY(fm_model_open(&model, sweeps_model, 0, &sweeps_err));
     const struct fm_config c = *fm_model_config(model);
-    fm_model_close(model);
     size_t T = (size_t)fm_safetensors_find(&sweeps_golden.st, "ids")->shape[1];
     size_t grads = 0;
     free(golden_read(&sweeps_golden, "lora.values", FM_F32, &grads));
@@ -107,6 +106,7 @@ static void compare_runs(bool adapted)
     free(first.c);
     free(first.grad);
     free(first.dx);
+    fm_model_close(model);
 }
 
 static void threads_and_memory_change_no_byte(void **state)

@@ -22,8 +22,16 @@ static void expect(const struct fm_config *c, const struct fm_layout *layout,
 }
 
 /* 12 query heads over 6; experts of 48 channels, of which the masks keep a part. */
-static const struct fm_config plain = {
-    .family = &fm_mixtral, .attention = &fm_gqa, .L = 2, .M = 2, .Q = 12, .G = 6, .E = E, .I = 48};
+static struct fm_gqa attention;
+static const struct fm_config plain = {.family = &fm_mixtral,
+                                       .attention = &fm_gqa,
+                                       .L = 2,
+                                       .M = 2,
+                                       .Q = 12,
+                                       .G = 6,
+                                       .E = E,
+                                       .I = 48,
+                                       .gqa = &attention};
 static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
 static void attention_alone_limits_where_experts_stay_whole(void **unused)
@@ -86,10 +94,10 @@ static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
 {
     (void)unused;
     struct fm_config c = plain;
-    struct fm_gqa *g = (void *)&c.attention_own;
-    g->qk_norm = FM_QK_NORM_FULL;
+    struct fm_gqa g = {.qk_norm = FM_QK_NORM_FULL};
+    c.gqa = &g;
     expect(&c, &fm_layout_padded, full, "1 2 3 6");
-    g->qk_norm = FM_QK_NORM_HEAD;
+    g.qk_norm = FM_QK_NORM_HEAD;
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
 }
 
@@ -109,13 +117,14 @@ static void sinks_and_states_are_split_by_stock_code_alone(void **unused)
 {
     (void)unused;
     struct fm_config c = plain;
-    struct fm_deltanet *d = (void *)&c.attention_own;
-    d->full.sinks = true;
+    struct fm_gqa sinks = {.sinks = true};
+    struct fm_deltanet linear = {.G = 12};
+    c.gqa = &sinks;
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
     expect(&c, &fm_layout_ragged, odd, "1");
-    d->full.sinks = false;
+    sinks.sinks = false;
     c.attention = &fm_deltanet;
-    d->G = 12;
+    c.deltanet = &linear;
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
     expect(&c, &fm_layout_elastic, odd, "1");
 }
