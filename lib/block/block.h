@@ -105,13 +105,6 @@ struct fm_flops {
     double products, others;
 };
 
-/* What a server keeps of one sequence between two steps, in one layer. */
-struct fm_kept {
-    uint64_t token;                   /* numbers of each token, in the cache's type */
-    int window;                       /* of the last so many tokens alone; 0: of all */
-    uint64_t short_state, long_state; /* numbers whatever the length: in the cache's type, in F32 */
-};
-
 struct fm_pass;
 
 /*
@@ -150,10 +143,6 @@ struct fm_attention {
     struct fm_flops (*flops)(const struct fm_config *config, int l, int T);
     /* Floats per token that a pass forward and backward has in use at once. */
     uint64_t (*scratch)(const struct fm_config *config);
-    /* As vLLM and SGLang keep it: keys and values, or the latents that they are made of. */
-    struct fm_kept (*kept)(const struct fm_config *config, int l);
-    /* Can d devices share its heads?  `copies`: a key head may be on several. */
-    bool (*divides)(const struct fm_config *config, int d, bool copies);
 };
 
 /* Which experts a token goes to, and with which weight. */

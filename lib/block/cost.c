@@ -49,22 +49,3 @@ uint64_t fm_cost_row_floats(const struct fm_config *c)
 {
     return 3 * (uint64_t)c->H + 2 * ((uint64_t)c->expert->rows + 1) * (uint64_t)c->I;
 }
-
-struct fm_cost_cache fm_cost_cache(const struct fm_config *c, int bits)
-{
-    struct fm_cost_cache sum = {0};
-    uint64_t bytes = (uint64_t)bits / 8;
-    for (int l = 0; l < c->L; l++) {
-        struct fm_kept k = c->attention->kept(c, l);
-        *(k.window > 0 ? &sum.window_token : &sum.token) += k.token * bytes;
-        sum.window = k.window > 0 ? k.window : sum.window;
-        sum.fixed += k.short_state * bytes + k.long_state * sizeof(float);
-    }
-    return sum;
-}
-
-uint64_t fm_cost_cache_bytes(const struct fm_cost_cache *cache, uint64_t tokens)
-{
-    uint64_t seen = tokens < (uint64_t)cache->window ? tokens : (uint64_t)cache->window;
-    return cache->token * tokens + cache->window_token * seen + cache->fixed;
-}

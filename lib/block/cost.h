@@ -24,16 +24,4 @@ double fm_cost_lm_head(const struct fm_config *config);
 uint64_t fm_cost_token_floats(const struct fm_config *config);
 uint64_t fm_cost_row_floats(const struct fm_config *config);
 
-/*
- * Bytes that a server keeps of one sequence between two steps, all layers together, where its cache
- * has numbers of so many bits: `token` for each token, `window_token` for each of the last
- * `window`, `fixed` whatever the length.  A model has windows of one size.
- */
-struct fm_cost_cache {
-    uint64_t token, window_token, fixed;
-    int window;
-};
-struct fm_cost_cache fm_cost_cache(const struct fm_config *config, int bits);
-uint64_t fm_cost_cache_bytes(const struct fm_cost_cache *cache, uint64_t tokens);
-
 #endif

@@ -381,22 +381,6 @@ static uint64_t scratch(const struct fm_config *c)
     return full > linear ? full : linear;
 }
 
-/* What the convolution will see again, and the state (Q, C, D). */
-static struct fm_kept kept(const struct fm_config *c, int l)
-{
-    const struct fm_deltanet *m = c->deltanet;
-    if (!fm_deltanet_layer(c, l))
-        return fm_gqa.kept(c, l);
-    return (struct fm_kept){.short_state = (uint64_t)conv_width(m) * (uint64_t)(m->W - 1),
-                            .long_state = (uint64_t)m->C * (uint64_t)value_width(m)};
-}
-
-/* No state is on two devices. */
-static bool divides(const struct fm_config *c, int d, bool copies)
-{
-    return c->deltanet->G % d == 0 && fm_gqa.divides(c, d, copies);
-}
-
 const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .read = read,
                                          .size = size_of,
@@ -408,6 +392,4 @@ const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .forward = forward,
                                          .backward = backward,
                                          .flops = flops,
-                                         .scratch = scratch,
-                                         .kept = kept,
-                                         .divides = divides};
+                                         .scratch = scratch};

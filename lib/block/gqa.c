@@ -21,8 +21,7 @@ static void set_full(struct fm_gqa *g, int l)
     g->full[l / 8] |= (uint8_t)(1 << l % 8);
 }
 
-/* Positions that a query of layer l sees; 0: all before it. */
-static int window_of(const struct fm_config *c, int l)
+int fm_gqa_window(const struct fm_config *c, int l)
 {
     const struct fm_gqa *g = c->gqa;
     return g->full[l / 8] >> l % 8 & 1 ? 0 : g->window;
@@ -355,7 +354,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
         op->clamp(a->v, g->clip, (int64_t)N * GC);
     }
     op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G, c->C, c->C, sqrt(c->C),
-                  window_of(c, p->l));
+                  fm_gqa_window(c, p->l));
     give_output(p, a, y, x);
 }
 
@@ -412,7 +411,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     if (a->gate)
         gate_back(p, a, dx, d_o);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G,
-                       c->C, c->C, sqrt(c->C), window_of(c, p->l));
+                       c->C, c->C, sqrt(c->C), fm_gqa_window(c, p->l));
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
     if (g->clip > 0)
@@ -446,20 +445,6 @@ static uint64_t scratch(const struct fm_config *c)
     return 2 * all + (c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : all) + gate;
 }
 
-/* Keys and values. */
-static struct fm_kept kept(const struct fm_config *c, int l)
-{
-    return (struct fm_kept){.token = 2 * heads_width(c, c->G), .window = window_of(c, l)};
-}
-
-/* One norm over all key heads would see a copied head twice. */
-static bool divides(const struct fm_config *c, int d, bool copies)
-{
-    bool whole = c->gqa->qk_norm == FM_QK_NORM_FULL;
-    bool repeats = copies && !whole && d > c->G && d % c->G == 0;
-    return c->Q % d == 0 && (c->G % d == 0 || repeats);
-}
-
 const struct fm_attention fm_gqa = {.name = "gqa",
                                     .read = read,
                                     .size = size_of,
@@ -470,6 +455,4 @@ const struct fm_attention fm_gqa = {.name = "gqa",
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,
-                                    .scratch = scratch,
-                                    .kept = kept,
-                                    .divides = divides};
+                                    .scratch = scratch};

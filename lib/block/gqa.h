@@ -49,6 +49,9 @@ struct fm_gqa {
 
 extern const struct fm_attention fm_gqa;
 
+/* Positions that a query of layer l sees; 0: all before it. */
+int fm_gqa_window(const struct fm_config *config, int l);
+
 enum {
     FM_GQA_QKV_BIAS = FM_OWN,
     FM_GQA_O_BIAS = FM_OWN << 1,

@@ -365,20 +365,6 @@ static uint64_t scratch(const struct fm_config *c)
     return 2 * heads + 4 * (size_of(c, 'r') + size_of(c, 'k'));
 }
 
-/* The latent of all heads, and the part of their key that is turned. */
-static struct fm_kept kept(const struct fm_config *c, int l)
-{
-    (void)l;
-    return (struct fm_kept){.token = size_of(c, 'k')};
-}
-
-/* Every device has the latents whole, and its heads' part of what is made of them. */
-static bool divides(const struct fm_config *c, int d, bool copies)
-{
-    (void)copies;
-    return c->Q % d == 0;
-}
-
 const struct fm_attention fm_mla = {.name = "mla",
                                     .read = read,
                                     .size = size_of,
@@ -389,6 +375,4 @@ const struct fm_attention fm_mla = {.name = "mla",
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,
-                                    .scratch = scratch,
-                                    .kept = kept,
-                                    .divides = divides};
+                                    .scratch = scratch};

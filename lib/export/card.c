@@ -225,7 +225,7 @@ static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
     fm_text_printf(t, "\n%s: %s.\n", p->from->config.family->class_name,
-                   p->from->config.family->unequal);
+                   fm_runtimes_unequal(p->from->config.family));
     if (layout->level)
         fm_text_printf(t,
                        "This directory has %s; layout `ragged` of the same bundle has the widths "
@@ -448,7 +448,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
         say_family(&t, p);
     else
         say_numbers(&t, p);
-    if (p->from->config.family->unequal)
+    if (fm_runtimes_unequal(p->from->config.family))
         say_unequal(&t, p);
     fm_text_printf(&t, "\n");
     say_runtimes(&t, p);

@@ -224,7 +224,7 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
         fill_granularity(list, &o->bundle);
         rc = fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
         if (!rc) {
-            list->cache = fm_cost_cache(&o->config, 16);
+            list->cache = fm_runtimes_cache(&o->config, 16);
             list->context = (uint64_t)o->config.T_max;
         }
         if (!rc)

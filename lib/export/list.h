@@ -11,9 +11,9 @@
 #include <cjson/cJSON.h>
 
 #include "lib/base/err.h"
-#include "lib/block/cost.h"
 #include "lib/export/export.h"
 #include "lib/export/opened.h"
+#include "lib/export/runtimes.h"
 #include "lib/model/model.h"
 
 /*
@@ -69,8 +69,8 @@ struct fm_list {
     bool packed;           /* it has weights: `files` are set */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
-    struct fm_cost_cache cache; /* what a server keeps of a sequence, in 16 bits */
-    uint64_t context;           /* the longest one, as the model says */
+    struct fm_runtimes_cache cache; /* what a server keeps of a sequence, in 16 bits */
+    uint64_t context;               /* the longest one, as the model says */
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };

@@ -9,7 +9,164 @@
 
 #include "lib/block/deltanet.h"
 #include "lib/block/gqa.h"
+#include "lib/block/mla.h"
+#include "lib/block/softmax.h"
 #include "lib/family/family.h"
+
+/* ---- families ---- */
+
+/* What other programs know of a family.  A family without a row is as most are: servers know it by
+ * class_name, llama.cpp has another router or was never compared, cards say nothing special. */
+struct family {
+    const struct fm_model_family *family;
+    const char *architecture;            /* fm_runtimes_architecture */
+    const char *unequal;                 /* fm_runtimes_unequal */
+    const struct fm_router *gguf_router; /* that llama.cpp has built in */
+};
+
+static const struct family families[] = {
+    {.family = &fm_mixtral, .gguf_router = &fm_softmax},
+    {.family = &fm_qwen2_moe, .gguf_router = &fm_softmax_raw},
+    {.family = &fm_qwen3_moe, .gguf_router = &fm_softmax},
+    {.family = &fm_olmoe, .gguf_router = &fm_softmax_raw},
+    {.family = &fm_phimoe, .architecture = "PhiMoEForCausalLM"},
+    {.family = &fm_gpt_oss,
+     .unequal = "its experts lose much more by one width for all than by widths of their own"},
+};
+
+static const struct family *find_family(const struct fm_model_family *family)
+{
+    static const struct family usual;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (families[i].family == family)
+            return &families[i];
+    return &usual;
+}
+
+const char *fm_runtimes_architecture(const struct fm_model_family *family)
+{
+    return find_family(family)->architecture;
+}
+
+const char *fm_runtimes_unequal(const struct fm_model_family *family)
+{
+    return find_family(family)->unequal;
+}
+
+/* ---- attention ---- */
+
+/* What a server keeps of one sequence between two steps, in one layer. */
+struct kept {
+    uint64_t token;                   /* numbers of each token, in the cache's type */
+    int window;                       /* of the last so many tokens only; 0: of all */
+    uint64_t short_state, long_state; /* numbers for any length: in the cache's type, in F32 */
+};
+
+/* Keys and values of all key heads. */
+static struct kept usual_kept(const struct fm_config *c, int l)
+{
+    (void)l;
+    return (struct kept){.token = 2 * (uint64_t)c->G * (uint64_t)c->C};
+}
+
+static bool usual_divides(const struct fm_config *c, int d, bool copies)
+{
+    (void)copies;
+    return c->Q % d == 0 && c->G % d == 0;
+}
+
+static struct kept gqa_kept(const struct fm_config *c, int l)
+{
+    struct kept k = usual_kept(c, l);
+    k.window = fm_gqa_window(c, l);
+    return k;
+}
+
+/* One norm over all key heads would see a copied head twice. */
+static bool gqa_divides(const struct fm_config *c, int d, bool copies)
+{
+    bool whole = c->gqa->qk_norm == FM_QK_NORM_FULL;
+    bool repeats = copies && !whole && d > c->G && d % c->G == 0;
+    return c->Q % d == 0 && (c->G % d == 0 || repeats);
+}
+
+/* The latent of all heads, and the part of their key that is rotated. */
+static struct kept mla_kept(const struct fm_config *c, int l)
+{
+    (void)l;
+    return (struct kept){.token = (uint64_t)(c->mla->c_rank + c->mla->R)};
+}
+
+/* Every device has the latents whole, and its heads' part of what is made of them. */
+static bool mla_divides(const struct fm_config *c, int d, bool copies)
+{
+    (void)copies;
+    return c->Q % d == 0;
+}
+
+/* What the convolution will see again, and the state (Q, C, D). */
+static struct kept deltanet_kept(const struct fm_config *c, int l)
+{
+    const struct fm_deltanet *m = c->deltanet;
+    uint64_t values = (uint64_t)m->Q * (uint64_t)m->D;
+    uint64_t columns = 2 * (uint64_t)m->G * (uint64_t)m->C + values;
+    if (!fm_deltanet_layer(c, l))
+        return gqa_kept(c, l);
+    return (struct kept){.short_state = columns * (uint64_t)(m->W - 1),
+                         .long_state = (uint64_t)m->C * values};
+}
+
+/* No state is on two devices. */
+static bool deltanet_divides(const struct fm_config *c, int d, bool copies)
+{
+    return c->deltanet->G % d == 0 && gqa_divides(c, d, copies);
+}
+
+/* As vLLM and SGLang keep it and share it among devices.  Attention without a row keeps keys and
+ * values, and devices take whole query heads and whole key heads. */
+struct attention {
+    const struct fm_attention *block;
+    struct kept (*kept)(const struct fm_config *config, int l);
+    /* Can d devices share its heads?  `copies`: a key head may be on several. */
+    bool (*divides)(const struct fm_config *config, int d, bool copies);
+};
+
+static const struct attention attention[] = {
+    {&fm_gqa, gqa_kept, gqa_divides},
+    {&fm_mla, mla_kept, mla_divides},
+    {&fm_deltanet, deltanet_kept, deltanet_divides},
+};
+
+static const struct attention *find_attention(const struct fm_attention *block)
+{
+    static const struct attention usual = {NULL, usual_kept, usual_divides};
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
+        if (attention[i].block == block)
+            return &attention[i];
+    return &usual;
+}
+
+/* ---- caches ---- */
+
+struct fm_runtimes_cache fm_runtimes_cache(const struct fm_config *c, int bits)
+{
+    const struct attention *a = find_attention(c->attention);
+    struct fm_runtimes_cache sum = {0};
+    uint64_t bytes = (uint64_t)bits / 8;
+    for (int l = 0; l < c->L; l++) {
+        struct kept k = a->kept(c, l);
+        *(k.window > 0 ? &sum.window_token : &sum.token) += k.token * bytes;
+        sum.window = k.window > 0 ? k.window : sum.window;
+        sum.fixed += k.short_state * bytes + k.long_state * sizeof(float);
+    }
+    return sum;
+}
+
+uint64_t fm_runtimes_cache_bytes(const struct fm_runtimes_cache *cache, uint64_t tokens)
+{
+    uint64_t seen = tokens < (uint64_t)cache->window ? tokens : (uint64_t)cache->window;
+    return cache->token * tokens + cache->window_token * seen + cache->fixed;
+}
 
 /* ---- modelling files ---- */
 
@@ -40,11 +197,12 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layou
     bool stock = !layout->code;
     int shared = fm_layouts_shared(layout, c, stored[0]);
     int most = stock || (fm_runtimes_modeling(c) && !fm_runtimes_sinks(c)) ? FM_TP_DEGREES_MAX : 1;
+    const struct attention *a = find_attention(c->attention);
     uint64_t tp_degrees = 0;
     if (layout->split == FM_SPLIT_NONE)
         return 0;
     for (int d = 1; d <= most; d++)
-        if (c->attention->divides(c, d, stock) && c->dense % d == 0 && shared % d == 0 &&
+        if (a->divides(c, d, stock) && c->dense % d == 0 && shared % d == 0 &&
             (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, d)))
             tp_degrees |= (uint64_t)1 << (d - 1);
     return tp_degrees;
@@ -69,9 +227,9 @@ uint64_t fm_runtimes_card_space(uint64_t card)
     return card / 10 * 9;
 }
 
-int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64_t tokens)
+int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, uint64_t tokens)
 {
-    uint64_t need = weights + fm_cost_cache_bytes(cache, tokens);
+    uint64_t need = weights + fm_runtimes_cache_bytes(cache, tokens);
     for (int i = 0; i < FM_CARDS; i++)
         if (need <= fm_runtimes_card_space(fm_runtimes_cards[i]))
             return i;
@@ -83,8 +241,8 @@ int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64
 bool fm_runtimes_llama(const struct fm_config *c)
 {
     const struct fm_gqa *g = c->gqa;
-    if (c->attention != &fm_gqa || c->family->gguf_router != c->router || c->M < c->L ||
-        g->clip > 0 || g->window > 0)
+    if (c->attention != &fm_gqa || find_family(c->family)->gguf_router != c->router ||
+        c->M < c->L || g->clip > 0 || g->window > 0)
         return false;
     return g->qk_norm != FM_QK_NORM_FULL || (c->G == c->Q && c->eps == 1e-5F);
 }

@@ -34,7 +34,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/block/cost.h"
 #include "lib/export/layouts.h"
 #include "lib/model/model.h"
 
@@ -44,6 +43,18 @@
  * channels of each expert the files have. */
 uint64_t fm_runtimes_tp_degrees(const struct fm_config *config, const struct fm_layout *layout,
                                 const uint32_t *stored);
+
+/*
+ * Bytes that a server keeps of one sequence between two steps, all layers together, where its cache
+ * has numbers of so many bits: `token` for each token, `window_token` for each of the last
+ * `window`, `fixed` for any length.  A model has windows of one size.
+ */
+struct fm_runtimes_cache {
+    uint64_t token, window_token, fixed;
+    int window;
+};
+struct fm_runtimes_cache fm_runtimes_cache(const struct fm_config *config, int bits);
+uint64_t fm_runtimes_cache_bytes(const struct fm_runtimes_cache *cache, uint64_t tokens);
 
 /* "1, 2, 4" with that separator, "none" without any. */
 #define FM_TP_DEGREES_TEXT 320
@@ -60,7 +71,7 @@ uint64_t fm_runtimes_card_space(uint64_t card);
 
 /* The smallest card that has space for weights of so many bytes and the cache of one sequence of
  * `tokens`; -1: none of them. */
-int fm_runtimes_card(uint64_t weights, const struct fm_cost_cache *cache, uint64_t tokens);
+int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, uint64_t tokens);
 
 /*
  * Servers run a modelling file by their Transformers backends, which have attention of their own.
@@ -70,6 +81,14 @@ bool fm_runtimes_modeling(const struct fm_config *config);
 
 /* Has attention sinks?  vLLM's backend knows them, that of SGLang 0.5.23 leaves them out. */
 bool fm_runtimes_sinks(const struct fm_config *config);
+
+/* The architecture by which servers know the family, where transformers 5 saves class_name
+ * ForCausalLM and they do not know that; NULL: they do. */
+const char *fm_runtimes_architecture(const struct fm_model_family *family);
+
+/* Why its experts should have widths of their own, for model cards; NULL: it gains no
+ * more from them than others. */
+const char *fm_runtimes_unequal(const struct fm_model_family *family);
 
 /* Does llama.cpp compute the same function from a checkpoint under stock names? */
 bool fm_runtimes_llama(const struct fm_config *config);

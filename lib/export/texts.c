@@ -16,6 +16,7 @@
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
+#include "lib/export/runtimes.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
@@ -129,12 +130,13 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan
                              const cJSON *config)
 {
     const struct fm_model_family *family = p->from->config.family;
+    const char *served = fm_runtimes_architecture(family);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0}, t = {0};
     fm_text_printf(&saved, "%sForCausalLM", family->class_name);
-    if (family->served_as && have && !saved.failed && strcmp(have, saved.data) == 0) {
-        fm_text_printf(&t, "[\n    \"%s\"\n  ]", family->served_as);
+    if (served && have && !saved.failed && strcmp(have, saved.data) == 0) {
+        fm_text_printf(&t, "[\n    \"%s\"\n  ]", served);
         fm_texts_set(e, "architectures", &t);
     }
     free(saved.data);

@@ -10,7 +10,9 @@
  *     in struct fm_config to what it reads of config.json (fm_config_release frees it), its weights
  *     in lib/block/layerweights.h, and what it needs of operations in kernels/ops;
  *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a
- *     line in the list of tests/unit/models.h.
+ *     line in the list of tests/unit/models.h;
+ *  4. where servers or llama.cpp treat it differently from most families: its row, or its block's,
+ *     in lib/export/runtimes.c.
  * What is pruned is always the same: channels of routed experts.  Routers, shared experts, dense
  * layers, norms and biases are read, computed with, and carried byte for byte.
  */

@@ -25,8 +25,6 @@ struct fm_model_family {
     const char *alias;      /* another one, where architectures names class_name ForCausalLM all the
                                same; NULL: none */
     const char *class_name; /* "Mixtral": class prefix in transformers 5; ours is Fm in front */
-    const char *served_as;  /* architecture that servers know, where transformers 5 saves class_name
-                               ForCausalLM and they do not know that; NULL: they do */
     const char *width_key;  /* of the experts' channels */
     const char *experts_key, *chosen_key; /* of E and K; NULL: num_experts or num_local_experts,
                                              num_experts_per_tok, which are read as well */
@@ -41,12 +39,9 @@ struct fm_model_family {
     const struct fm_expert_form *expert;
     const struct fm_norm *norm;
     const void *attention_options, *router_options;
-    const struct fm_router *gguf_router; /* that llama.cpp has built in; NULL: another */
-    bool head_bias;                      /* lm_head_bias is obeyed */
-    const char *unequal; /* why its experts should have widths of their own, for model cards; NULL:
-                            no more than any family's */
-    bool tied;           /* where config.json has no tie_word_embeddings */
-    double eps;          /* where config.json has none */
+    bool head_bias; /* lm_head_bias is obeyed */
+    bool tied;      /* where config.json has no tie_word_embeddings */
+    double eps;     /* where config.json has none */
     int positions;
     const char *keys; /* of config.json, "one two": what its class in transformers, servers' code
                          and published checkpoints have beside those of every family

@@ -63,7 +63,7 @@ static void add_model(cJSON *data, const struct fm_list *list)
 /* What a server keeps of a sequence, and the cards that have to hold it. */
 static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
 {
-    const struct fm_cost_cache *cache = &f->list.cache;
+    const struct fm_runtimes_cache *cache = &f->list.cache;
     cJSON *o = fm_json_add_object(data, "cache");
     fm_json_add_uint(o, "token", cache->token);
     fm_json_add_uint(o, "window_token", cache->window_token);

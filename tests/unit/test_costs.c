@@ -21,6 +21,7 @@
 #include "lib/block/experts.h"
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
+#include "lib/export/runtimes.h"
 #include "lib/family/extra.h"
 #include "tests/unit/models.h"
 
@@ -265,7 +266,7 @@ static void a_cache_is_what_attention_keeps(void **state)
 {
     static const struct {
         const char *model;
-        struct fm_cost_cache cache;
+        struct fm_runtimes_cache cache;
         uint64_t of_ten;
     } known[] = {
         {"odd-mixtral", {.window_token = 3 * 2 * 2 * 10 * 2, .window = 7}, 7 * 240},
@@ -284,12 +285,12 @@ static void a_cache_is_what_attention_keeps(void **state)
         struct fm_err err = {0};
         must(fm_hfdir_open(&dir, model_path(known[i].model), &err), &err);
         must(fm_config_parse(&c, dir.config, dir.config_bytes, &err), &err);
-        struct fm_cost_cache have = fm_cost_cache(&c, 16);
+        struct fm_runtimes_cache have = fm_runtimes_cache(&c, 16);
         assert_int_equal(have.token, known[i].cache.token);
         assert_int_equal(have.window_token, known[i].cache.window_token);
         assert_int_equal(have.fixed, known[i].cache.fixed);
         assert_int_equal(have.window, known[i].cache.window);
-        assert_int_equal(fm_cost_cache_bytes(&have, 10), known[i].of_ten);
+        assert_int_equal(fm_runtimes_cache_bytes(&have, 10), known[i].of_ten);
         fm_config_release(&c);
         fm_hfdir_close(&dir);
     }

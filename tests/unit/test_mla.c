@@ -69,7 +69,6 @@ static void heads_have_two_parts_and_values_a_width_of_their_own(void **state)
     assert_true(c.Q == 3 && c.G == 3 && c.C == 18 && m->D == 5 && m->q_rank == 0 && !m->bias);
     assert_true(m->rope.pairs && m->rope.R == 12 && m->rope.m == 1 && m->rope.theta == 1e4);
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_PLAIN);
-    assert_true(fm_mla.divides(&c, 3, false) && !fm_mla.divides(&c, 2, true));
     c = must(HEADS ",\"q_lora_rank\":7,\"attention_bias\":true,\"rope_interleave\":false");
     assert_true(c.mla->q_rank == 7 && !c.mla->rope.pairs);
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_RANK | FM_MLA_BIAS);

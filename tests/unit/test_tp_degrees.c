@@ -127,6 +127,22 @@ static void sinks_and_states_are_split_by_stock_code_alone(void **unused)
     c.deltanet = &linear;
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
     expect(&c, &fm_layout_elastic, odd, "1");
+    linear.G = 2;
+    expect(&c, &fm_layout_padded, full, "1 2");
+}
+
+/* As a new kind of attention is, until it has a row: whole heads, keys and values in the cache. */
+static void attention_without_a_row_is_shared_by_heads(void **unused)
+{
+    (void)unused;
+    const struct fm_attention unknown = {.name = "unknown"};
+    struct fm_config c = plain;
+    c.attention = &unknown;
+    c.C = 10;
+    expect(&c, &fm_layout_padded, full, "1 2 3 6");
+    struct fm_runtimes_cache cache = fm_runtimes_cache(&c, 16);
+    assert_int_equal(cache.token, 2 * 2 * 6 * 10 * 2); /* layers, k and v, heads, width, bytes */
+    assert_true(cache.window == 0 && cache.window_token == 0 && cache.fixed == 0);
 }
 
 static void the_largest_degree_is_printed_too(void **unused)
@@ -141,7 +157,7 @@ static void the_largest_degree_is_printed_too(void **unused)
 static void a_card_has_space_for_weights_and_cache(void **unused)
 {
     (void)unused;
-    struct fm_cost_cache cache = {.token = 1000, .window_token = 100, .window = 50, .fixed = 7};
+    struct fm_runtimes_cache cache = {.token = 1000, .window_token = 100, .window = 50, .fixed = 7};
     uint64_t space = fm_runtimes_card_space(24000000000), need = 8192ull * 1000 + 50 * 100 + 7;
     assert_int_equal(space, 21600000000);
     assert_int_equal(fm_runtimes_card(space - need, &cache, 8192), 0);
@@ -161,6 +177,7 @@ int main(void)
         cmocka_unit_test(a_norm_over_all_key_heads_takes_no_copies),
         cmocka_unit_test(latent_attention_is_split_by_heads),
         cmocka_unit_test(sinks_and_states_are_split_by_stock_code_alone),
+        cmocka_unit_test(attention_without_a_row_is_shared_by_heads),
         cmocka_unit_test(the_largest_degree_is_printed_too),
         cmocka_unit_test(a_card_has_space_for_weights_and_cache),
     };

@@ -59,7 +59,6 @@ const struct fm_model_family fm_gpt_oss = {
     .norm = &fm_rmsnorm,
     .attention_options = &attention,
     .router_options = &router,
-    .unequal = "its experts lose much more by one width for all than by widths of their own",
     .eps = 1e-5,
     .positions = 131072,
     .keys = "experts_per_token initial_context_length rope_ntk_alpha rope_ntk_beta "

@@ -32,7 +32,6 @@ const struct fm_model_family fm_mixtral = {
     .norm = &fm_rmsnorm,
     .attention_options = &attention,
     .router_options = &router,
-    .gguf_router = &fm_softmax,
     .eps = 1e-5,
     .positions = 131072,
     .keys = "router_jitter_noise",

@@ -32,7 +32,6 @@ const struct fm_model_family fm_olmoe = {
     .norm = &fm_rmsnorm,
     .attention_options = &attention,
     .router_options = &router,
-    .gguf_router = &fm_softmax_raw,
     .eps = 1e-5,
     .positions = 4096,
     .keys = "clip_qkv",

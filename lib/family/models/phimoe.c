@@ -29,7 +29,6 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
 const struct fm_model_family fm_phimoe = {
     .name = "phimoe",
     .class_name = "Phimoe",
-    .served_as = "PhiMoEForCausalLM",
     .width_key = "intermediate_size",
     .attention = &fm_gqa,
     .router = &fm_sparsemix,

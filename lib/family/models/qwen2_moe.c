@@ -33,7 +33,6 @@ const struct fm_model_family fm_qwen2_moe = {
     .norm = &fm_rmsnorm,
     .attention_options = &attention,
     .router_options = &router,
-    .gguf_router = &fm_softmax_raw,
     .eps = 1e-6,
     .positions = 32768,
     .keys = FM_QWEN_KEYS " qkv_bias",

@@ -44,7 +44,6 @@ const struct fm_model_family fm_qwen3_5_moe = {
     .norm = &fm_rmsnorm_plus,
     .attention_options = &attention,
     .router_options = &router,
-    .gguf_router = &fm_softmax,
     .eps = 1e-6,
     .positions = 32768,
     .keys = FM_QWEN_DELTANET_KEYS " mtp_use_dedicated_embeddings",
