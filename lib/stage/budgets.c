@@ -15,6 +15,7 @@
 #include "formats/bundle/maskset.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/trace.h"
 #include "lib/block/storage.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/stage.h"
@@ -95,7 +96,7 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
 {
-    assert(fm_masks_sane(masks));
+    assert(!FM_DEBUGGING || fm_masks_sane(masks));
     uint64_t channel_bytes =
         fm_expert_channel_params(config->expert, config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
     int experts = masks->M * masks->E;
@@ -501,7 +502,7 @@ int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
             fm_within(err, "%s", b->file.path);
         fm_budgets_release(f);
     }
-    assert(rc || fm_masks_sane(&f->masks));
+    assert(!FM_DEBUGGING || rc || fm_masks_sane(&f->masks));
     free(widths);
     fm_config_release(&r.config);
     return rc;
