@@ -133,9 +133,9 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 
 /*
- * For asserts of a DEBUG build, where a plan of weights changes hands: widths kept are at most those stored, these
- * at most I; the weight files come first, and have their tensors in order, one behind another, up
- * to their ends; tensors of experts have their blocks so.
+ * For asserts of a DEBUG build, where a plan of weights changes hands: widths kept are at most
+ * those stored, these at most I; the weight files come first, and have their tensors in order, one
+ * behind another, up to their ends; tensors of experts have their blocks so.
  */
 bool fm_exportplan_sane(const struct fm_exportplan *p);
 
