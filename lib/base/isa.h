@@ -23,7 +23,7 @@ enum fm_isa {
 /* The level in force: the CPU's, at most the limit.  A few nanoseconds. */
 enum fm_isa fm_isa(void);
 
-/* The limit alone; FM_ISA_AMX where there is none. */
+/* The limit that FM_ISA sets; FM_ISA_AMX if it is not set. */
 enum fm_isa fm_isa_limit(void);
 
 /* AVX512_BF16, an extension that not every CPU of level FM_ISA_AVX512 has. */
@@ -36,8 +36,7 @@ bool fm_isa_amx(void);
 /* "base", "avx2", "avx512", "amx". */
 const char *fm_isa_name(enum fm_isa isa);
 
-/* The value of FM_ISA where it is none of those names, else NULL.  The level is FM_ISA_BASE then.
- */
+/* The value of FM_ISA if it is not a valid name (the level is then FM_ISA_BASE), else NULL. */
 const char *fm_isa_mistake(void);
 
 #endif

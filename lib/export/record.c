@@ -27,7 +27,7 @@
 
 /* ---- pieces of a text ---- */
 
-/* The closing --- of front matter; NULL: the card has none. */
+/* The closing --- of front matter, NULL if the card has no front matter. */
 static const char *end_of_front(const char *card)
 {
     return strncmp(card, "---\n", 4) == 0 ? fm_card_line(card + 4, "---\n") : NULL;

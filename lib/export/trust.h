@@ -1,5 +1,5 @@
 /*
- * Whose code an export runs: by default nobody's but the suite's modeling_fm.py, in every layout.
+ * Whose code an export runs: by default only the suite's modeling_fm.py, in every layout.
  * transformers, vLLM, SGLang and ModelScope run the Python files of a directory, those of another
  * repository, and take another model than the directory's, when a JSON file beside the weights says
  * so, some of them without being asked for trust.  So an export leaves out, unless --allow-code is

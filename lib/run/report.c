@@ -1,3 +1,4 @@
+/* Reports of the tools as JSON: how one begins, and how it is written. */
 #include "lib/run/report.h"
 
 #include <stdlib.h>

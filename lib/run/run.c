@@ -1,5 +1,5 @@
 /*
- * What is told to the caller of a run: progress, warnings, where an output would not fit.
+ * What a run reports to its caller: progress, warnings, an output that would not fit.
  */
 #include "lib/run/run.h"
 

@@ -138,7 +138,7 @@ static const struct fm_planned_file *planned(const struct fm_verify_job *j, cons
 static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes"};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
-/* The place of a name in that list; HUBS: it is none of them. */
+/* The index of a name in that list, HUBS if it is not listed. */
 static size_t find_hubs(const char *name)
 {
     size_t i = 0;
@@ -195,7 +195,7 @@ static void compare_card(struct fm_verify_job *j, size_t i, const char *have, si
     free(b);
 }
 
-/* *text = fm-export.json without recorded figures; false, with a finding, where it is none. */
+/* *text = fm-export.json without recorded figures; false, with a finding, if it is malformed. */
 static bool leave_figures(struct fm_verify_job *j, size_t i, char **text, size_t *size)
 {
     struct fm_err wrong = {0};
