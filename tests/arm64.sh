@@ -6,7 +6,7 @@
 #   tests/arm64.sh [PATTERN]      which tests (default: the unit tests that are programs), as tests/run.sh
 #
 # FM_ARM64_DIR: where the root is and stays (2 GB); default a temporary folder.  QEMU_CPU: the processor,
-# of those in `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 has none.
+# of those in `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 lacks it.
 #
 # The kernel starts QEMU for arm64's programs (binfmt_misc), in a user namespace of this script's own,
 # which needs Linux 6.7; nothing is registered for the rest of the machine.

@@ -3,7 +3,7 @@
  * and the operating system are asked once, here only.
  *
  * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, so that one
- * machine can run what another one would; without it there is none.  It is read once, at the first
+ * machine can run what another one would; unset, it sets no limit.  It is read once, at the first
  * call of any function below.  Another value is a mistake: fm_isa_mistake returns it, and
  * whatever can fail refuses to begin (fm_cli_begin, fm_clip_prepare).
  */

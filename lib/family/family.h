@@ -1,8 +1,8 @@
 /*
  * This room, lib/family: how config.json of a family of models spells its sizes, under which names
- * its tensors lie in each kind of directory, and which blocks (lib/block/block.h) it is made of.  A
- * family is one file in lib/family/models and one row of the list below; families.c says how to add
- * one.
+ * its tensors are stored in each kind of directory, and which blocks (lib/block/block.h) it is made
+ * of.  A family is one file in lib/family/models and one row of the list below; families.c says how
+ * to add one.
  *
  * In reading order beside these: parse.c (config.json to sizes), decoder.h (names that nearly all
  * families share) and weights.c (the tables), extra (tensors of no decoder layer).
@@ -41,7 +41,7 @@ struct fm_model_family {
     const void *attention_options, *router_options;
     bool head_bias; /* lm_head_bias is obeyed */
     bool tied;      /* where config.json has no tie_word_embeddings */
-    double eps;     /* where config.json has none */
+    double eps;     /* if config.json does not set it */
     int positions;
     const char *keys; /* of config.json, "one two": what its class in transformers, servers' code
                          and published checkpoints have beside those of every family

@@ -70,7 +70,7 @@ static int removed_of(const struct reading *r, double budget, uint64_t *removed)
 
 /* ---- series ---- */
 
-/* The series of that name, a new one where there is none; its "points".  NULL: an error, or no
+/* The "points" of the series of that name, which is created if missing.  NULL: an error, or no
  * memory, which the end of the page finds. */
 static cJSON *points_of(const struct reading *r, const char *name, const char *role)
 {

@@ -83,7 +83,7 @@ struct fm_rival_options {
  * Calibrate every rival on run->inputs.tokens and measure all on run->inputs.eval_tokens or
  * eval_text, which no rival has seen.  run->inputs.stream: a bundle or a stage stream with masks to
  * compare with, or NULL. With `plan` budgets and rows are chosen and nothing is computed. FM_EUSAGE
- * for budgets that a router cannot do with, or names that are none.  Same figures for any threads
+ * for budgets that a router cannot do with, or unknown names.  Same figures for any threads
  * and memory.
  */
 int fm_rival_run(const struct fm_run_options *run, const struct fm_rival_options *options,

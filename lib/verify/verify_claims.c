@@ -16,7 +16,7 @@ static const cJSON *get(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-/* Of a tool's entry: "options" or "result"; NULL: the tool has none. */
+/* Of a tool's entry: "options" or "result"; NULL if the history has no such entry. */
 static const cJSON *part_of(const struct fm_bundle_job *j, const char *tool, const char *part)
 {
     return get(fm_stage_history_of(&j->bundle, tool), part);
@@ -84,8 +84,9 @@ static void check_quality(struct fm_bundle_job *j)
             fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
                              "budget %d: quality was not measured as that of the first is", b);
         if (q->recovered && !adapted)
-            fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
-                             "budget %d: quality is of an adapter, and there is none", b);
+            fm_verifier_find(
+                j->v, 0, FM_EFORMAT, MANIFEST,
+                "budget %d: quality was measured with an adapter, but the file has no adapter", b);
     }
 }
 

@@ -41,7 +41,7 @@ class Transformers:
         return -float(logprobs.gather(2, x[:, 1:, None]).mean())
 
     def generate(self, ids, tokens):
-        """Keys and values lie in one block, so that compiled code has one shape for all tokens."""
+        """Keys and values share one buffer, so that compiled code has one shape for all tokens."""
         x, length, first = self.torch.tensor(ids), len(ids[0]), None
         if self.kept is None:
             self.kept = self.cache(config=self.model.config, max_cache_len=length + tokens)

@@ -59,7 +59,7 @@ static int swiglu_of_numbers(void)
     return 0;
 }
 
-/* Rows of C that are further apart than they are long: what is between them is nobody's output. */
+/* Rows of C that are further apart than they are long: the gaps are not output. */
 static int gemm_between(float bad)
 {
     static float A[2] = {1, 1}, B[2] = {1, 2}, C[2 * 5];
