@@ -22,31 +22,42 @@
 /*
  * Whether all that a directory holds may go: nothing at all, or the mark of an export and plain
  * files that this export listed.  A checkpoint has plain files and a config.json too, and
- * somebody's adapter may lie beside our weights; neither must ever be lost.
+ * somebody's adapter may lie beside our weights; neither must ever be lost.  Of several files that
+ * must stay the first by name is reported, whatever order the file system lists them in.
  */
 static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed *listed,
                        struct fm_err *err)
 {
-    bool mark = false, empty = true;
+    bool mark = false, empty = true, plain = true;
+    char stays[sizeof((struct dirent *)0)->d_name] = "";
     const struct dirent *d;
     while ((d = readdir(dir))) {
         if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
             continue;
         struct stat st;
-        if (fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-            return fm_fail(
-                err, FM_ECREATE,
-                "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
-                "yourself",
-                path, d->d_name);
-        if (strcmp(d->d_name, listed->mark) != 0 && !listed->has(listed->self, d->d_name))
-            return fm_fail(err, FM_ECREATE,
-                           "'%s' holds '%s', which no export of ours put there; move it away, or "
-                           "remove the directory yourself",
-                           path, d->d_name);
+        bool file =
+            fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+        bool ours = !strcmp(d->d_name, listed->mark);
         empty = false;
-        mark |= !strcmp(d->d_name, listed->mark);
+        mark |= ours;
+        if (file && (ours || listed->has(listed->self, d->d_name)))
+            continue;
+        if (stays[0] && strcmp(stays, d->d_name) < 0)
+            continue;
+        snprintf(stays, sizeof stays, "%s", d->d_name);
+        plain = file;
     }
+    if (stays[0] && !plain)
+        return fm_fail(
+            err, FM_ECREATE,
+            "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
+            "yourself",
+            path, stays);
+    if (stays[0])
+        return fm_fail(err, FM_ECREATE,
+                       "'%s' holds '%s', which no export of ours put there; move it away, or "
+                       "remove the directory yourself",
+                       path, stays);
     if (mark || empty)
         return FM_OK;
     return fm_fail(err, FM_ECREATE, "'%s' is not an export (it has no %s); remove it yourself",

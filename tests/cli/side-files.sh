@@ -26,7 +26,7 @@ pristine=$(mktemp -d)
 trap 'rm -rf "$pristine"' EXIT
 cp -a . "$pristine"
 sums() {
-    find . \( -type f -o -type l \) -exec cksum {} + | sort -k 3
+    find . \( -type f -o -type l \) ! -xtype d -exec cksum {} + | sort -k 3
 }
 before=$(sums)
 # try COMMAND...: what it says, its status, and whether a byte or a name is another now

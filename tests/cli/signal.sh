@@ -36,25 +36,35 @@ echo "a state of other options: status $?"
 rm state
 ls -A
 # A second signal before the first is heeded: at once, and what is half written goes.  The tool is
-# frozen while its temporary is there, and tried again where that was missed.
+# frozen while its temporary is there, and tried again where that was missed, or where the output
+# was whole before another thread took the signals.
 mv straight trained && rm stopped
-frozen=
 state() { sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null; }
-until [ "$frozen" ]; do
-    rm -f out
-    fm-pack -q -T 1 --model "$odd" -o out trained >/dev/null 2>&1 &
-    while [ ! "$frozen" ] && kill -0 $! 2>/dev/null; do
-        compgen -G '.out.*' >/dev/null || continue
-        kill -STOP $! 2>/dev/null
-        until [[ $(state $!) != [RSD] ]]; do :; done
-        frozen=$(compgen -G '.out.*') || kill -CONT $! 2>/dev/null
+freeze() { # a process that has a temporary: frozen, in $!
+    local frozen=
+    until [ "$frozen" ]; do
+        rm -f out
+        fm-pack -q -T 1 --model "$odd" -o out trained >/dev/null 2>&1 &
+        while [ ! "$frozen" ] && kill -0 $! 2>/dev/null; do
+            compgen -G '.out.*' >/dev/null || continue
+            kill -STOP $! 2>/dev/null
+            until [[ $(state $!) != [RSD] ]]; do :; done
+            frozen=$(compgen -G '.out.*') || kill -CONT $! 2>/dev/null
+        done
     done
+}
+status=0
+while [ $status = 0 ]; do
+    freeze
+    kill -INT $!
+    kill -TERM $!
+    kill -CONT $!
+    wait $! 2>/dev/null
+    status=$?
+    [ $status != 0 ] || fm-verify -q out >/dev/null || status=damaged
 done
-kill -INT $!
-kill -TERM $!
-kill -CONT $!
-wait $! 2>/dev/null
-[ $? -gt 128 ] && echo "ended by a signal"
-# The tool goes on while its other thread takes the signals: the output may have come, whole.
-[ ! -e out ] || { fm-verify -q out >/dev/null && rm out; }
+case $status in
+130 | 143) echo "ended by a signal" ;;
+*) echo "status $status" ;;
+esac
 ls -A
