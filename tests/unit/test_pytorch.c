@@ -7,9 +7,12 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "lib/base/pool.h"
 #include "lib/bench/kernelbench.h"
@@ -72,10 +75,24 @@ static void expect_sentence(const char *python, int code, const char *what)
     fm_kernelbench_release(&b);
 }
 
+/* Does posix_spawn say that a program is not there?  Under QEMU's user mode it starts a process
+ * that ends with 127, as POSIX allows. */
+static bool reports_missing(void)
+{
+    char name[] = "/nowhere/python3", *argv[] = {name, NULL};
+    pid_t pid;
+    if (posix_spawn(&pid, name, NULL, NULL, argv, environ) != 0)
+        return true;
+    waitpid(pid, NULL, 0);
+    return false;
+}
+
 static void each_failure_is_one_sentence(void **state)
 {
     (void)state;
-    expect_sentence("/nowhere/python3", FM_ENOENT, "cannot run '/nowhere/python3': No such file");
+    if (reports_missing())
+        expect_sentence("/nowhere/python3", FM_ENOENT,
+                        "cannot run '/nowhere/python3': No such file");
     expect_sentence(fake("ends", "exit 3"), FM_EIO, "ended with status 3 before it answered");
     expect_sentence(fake("dies", "kill -9 $$"), FM_EIO, "was ended by signal 9");
     expect_sentence(fake("lacks", "echo 'error ModuleNotFoundError: no torch' >&0"), FM_ENOENT,
@@ -107,7 +124,8 @@ static void without_need_the_rows_are_left_out(void **state)
     assert_int_equal(run(&b, "/nowhere/python3", false, &err), FM_OK);
     assert_int_equal(b.rows, 2 * 2);
     assert_string_equal(b.torch, "");
-    assert_non_null(strstr(b.torch_missing, "cannot run '/nowhere/python3'"));
+    assert_non_null(strstr(b.torch_missing,
+                           reports_missing() ? "cannot run '/nowhere/python3'" : "status 127"));
     fm_kernelbench_release(&b);
     assert_int_equal(run(&b, NULL, false, &err), FM_OK); /* nor is anything said */
     assert_int_equal(b.rows, 2 * 2);

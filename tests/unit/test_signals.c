@@ -2,8 +2,9 @@
  * Signals at any moment: whatever a tool is doing, the status is right, what it resumes gives
  * the bytes of a run that nobody stopped, and what a terminal sends still works.
  *
- * FM_SIGNALS=N hits the tools N times (48), FM_SIGNALS_SEED=N at other moments (1), and
- * FM_SIGNALS_BIN=DIR takes the tools from there.
+ * FM_SIGNALS=N hits the tools N times (48), FM_SIGNALS_SEED=N at other moments (1),
+ * FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), and FM_SIGNALS_BIN=DIR takes the tools
+ * from there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +28,7 @@
 #include "lib/bench/synth.h"
 #include "tests/unit/scratch.h"
 
-enum { ARGS_MAX = 24, SECONDS_MAX = 120, ENDED_BY = 1000 };
+enum { ARGS_MAX = 24, ENDED_BY = 1000 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { HITS = 30 };
@@ -38,6 +39,12 @@ enum { HITS = 48 };
 static char bin[4096];
 
 /* --- a tool as a process --- */
+
+static unsigned seconds_max(void)
+{
+    const char *text = getenv("FM_SIGNALS_SECONDS");
+    return text ? (unsigned)strtoul(text, NULL, 10) : 120;
+}
 
 struct process {
     pid_t pid;
@@ -69,7 +76,7 @@ static struct process start(const char *line, const char *more, bool piped)
     dup2(piped ? pipe_of[0] : none, 0);
     dup2(none, 1);
     dup2(log, 2);
-    alarm(SECONDS_MAX);
+    alarm(seconds_max());
     if (chdir(scratch_root) == 0)
         execv(tool, argv);
     _exit(98);
@@ -444,7 +451,7 @@ static pid_t start_unread(const char *line, int to)
     if (pid > 0)
         return pid;
     dup2(to, 1);
-    alarm(SECONDS_MAX);
+    alarm(seconds_max());
     if (chdir(scratch_root) == 0)
         execl("/bin/sh", "sh", "-c", line, (char *)NULL);
     _exit(98);
