@@ -204,9 +204,11 @@ $(BUILD)/%.cu.o: %.cu
 $(BUILD)/kernels/clip/cuda/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/kernels/clip/cuda/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
 $(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/clip/$(f).c.o)): DEFINES += -DFM_CUDA
+# The emulator of CUDA jumps between the stacks of its threads, which glibc takes for a fault where
+# _FORTIFY_SOURCE is on by default (Ubuntu).
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
-	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
+	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -U_FORTIFY_SOURCE -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # The check of the GPU side (tests/gpu): one program for a GPU, with the objects that ship, and the
 # same on the host, linked against strict doubles of the driver, the runtime and cuBLAS.
