@@ -28,6 +28,8 @@ static void describe(FILE *out, const void *report)
     fprintf(out, "ranked   %d layers of %d experts of %d channels", r->M, r->E, r->I);
     if (r->criterion != FM_CRITERION_TAYLOR)
         fprintf(out, " by %s", fm_criterion_name(r->criterion));
+    if (r->group > 1)
+        fprintf(out, " in groups of %d", r->group);
     fputc('\n', out);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
@@ -42,6 +44,8 @@ static cJSON *describe_json(const void *report)
     cJSON *o = fm_report_begin("fm-rank");
     if (r->criterion != FM_CRITERION_TAYLOR)
         fm_json_add_string(o, "criterion", fm_criterion_name(r->criterion));
+    if (r->group > 1)
+        fm_json_add_uint(o, "channel_group", (uint64_t)r->group);
     fm_json_add_uint(o, "layers", (uint64_t)r->L);
     cJSON *moe = r->M < r->L ? fm_json_add_array(o, "moe_layers") : NULL;
     for (int m = 0; moe && m < r->M; m++)
@@ -95,6 +99,8 @@ int main(int argc, char **argv)
          "what a score is; the last two need no gradients (default: taylor)", 0, 0, 0},
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or in file order (default: score)", 0, 0, 0},
+        {"channel-group", 0, FM_CLI_INT, &options.group, "N",
+         "rank N neighbouring channels as one (default: 1)", 1, 1 << 20, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
          "carry along further files of the checkpoint", 0, 0, 0},
     };

@@ -121,7 +121,7 @@ int main(int argc, char **argv)
          "shares of channels an expert may keep (default: tenths; exchange: twentieths)", 0, 0,
          any},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
-         "round widths up to a multiple of M (default: 1)", 1, FM_TRAIN_MULTIPLE_MAX, any},
+         "round widths up to a multiple of M (default: the channel group)", 1, FM_TRAIN_MULTIPLE_MAX, any},
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
          "step between budgets (default: 0.01)", 0, 0, ends},
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, any},

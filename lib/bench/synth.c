@@ -321,8 +321,7 @@ static int draw_ranking(struct fm_ranking *r, const struct fm_config *config, ui
         r->scores[i] = fm_rng_uniform(seed, FM_STREAM_BENCH, i);
     for (size_t i = 0; i < experts; i++)
         r->tokens[i] = 1;
-    fm_ranking_sort(r);
-    return FM_OK;
+    return fm_ranking_sort(r, err);
 }
 
 struct stage {

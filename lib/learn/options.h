@@ -30,7 +30,7 @@ struct fm_train_options {
     enum fm_granularity granularity; /* experts that share a width; not of the shuffles */
     const char *actions;             /* "0.1,0.4,0.7,1"; NULL: ten, 0.1 to 1, and for exchange
                                         twenty, 0.05 to 1 */
-    uint32_t width_multiple;         /* 1 */
+    uint32_t width_multiple;         /* 0: the ranking's channel group */
     const char *budget_step;         /* "0.01" */
     const char *until;               /* "0.80" */
     int refine;                      /* rounds of exchange at a fixed budget; 0: none */

@@ -52,7 +52,7 @@ struct scorer {
 
 void fm_rank_defaults(struct fm_rank_options *options)
 {
-    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE};
+    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE, .group = 1};
 }
 
 void fm_rank_report_release(struct fm_rank_report *report)
@@ -366,14 +366,15 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     return rc;
 }
 
-static void finish_scores(struct scorer *s, enum fm_rank_order order, int batches)
+static int finish_scores(struct scorer *s, enum fm_rank_order order, int batches,
+                         struct fm_err *err)
 {
     struct fm_ranking *r = s->ranking;
     fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * layer_size(s), batches);
     if (order == FM_ORDER_SCORE)
-        fm_ranking_sort(r);
-    else
-        fm_ranking_original(r);
+        return fm_ranking_sort(r, err);
+    fm_ranking_original(r);
+    return FM_OK;
 }
 
 static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, int batch,
@@ -384,6 +385,8 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
     fm_json_add_string(options, "order", order_name(order));
     if (s->criterion != FM_CRITERION_TAYLOR)
         fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
+    if (s->ranking->group > 1)
+        fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking->group);
     fm_provenance_tokens(entry, &s->task->calib);
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "batches", (uint64_t)report->batches);
@@ -431,6 +434,16 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
         fm_run_warn(task->run, "%d of %d sequences are not used: the last batch of %d is not full",
                     count % batch, count, batch);
     return FM_OK;
+}
+
+static int check_group(int group, const struct fm_config *c, struct fm_err *err)
+{
+    if (group >= 1 && group <= c->I && c->I % group == 0)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "--channel-group %d does not divide the %d channels of an expert; use one that "
+                   "does, or 1",
+                   group, c->I);
 }
 
 /* The files that will travel along, by name. */
@@ -528,25 +541,30 @@ static int list_reached(struct fm_reached *y, const struct fm_ranking *r,
 static int finish(struct scorer *s, enum fm_rank_order order, int batch,
                   struct fm_rank_report *report, struct fm_err *err)
 {
-    finish_scores(s, order, report->batches);
-    int rc = list_reached(&report->reached, s->ranking, s->task, err);
+    int rc = finish_scores(s, order, report->batches, err);
+    if (!rc)
+        rc = list_reached(&report->reached, s->ranking, s->task, err);
     return rc ? rc : write_stream(s, order, batch, report, err);
 }
 
-static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_report *report,
-                    struct fm_err *err)
+static int run_task(struct scorer *s, const struct fm_rank_options *options,
+                    struct fm_rank_report *report, struct fm_err *err)
 {
     struct fm_task *task = s->task;
+    enum fm_rank_order order = options->order;
     const struct fm_config *c = task->config;
     struct fm_estimate estimate;
     int batch = batch_of(task->run), batches;
-    int rc = count_batches(&batches, task, err);
+    int rc = check_group(options->group, c, err);
+    if (!rc)
+        rc = count_batches(&batches, task, err);
     if (rc)
         return rc;
     estimate_scores(&estimate, task, s->criterion, batches);
     if (fm_estimate_check(&estimate, task->run, 0, err))
         return err->code;
     *report = (struct fm_rank_report){.criterion = s->criterion,
+                                      .group = options->group,
                                       .L = c->L,
                                       .M = c->M,
                                       .E = c->E,
@@ -557,10 +575,12 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
                                       .dropped = task->calib.count - batches * batch};
     char text[64];
     memcpy(report->moe, c->moe, sizeof report->moe);
-    snprintf(text, sizeof text, "batch %d", batch);
+    int n = snprintf(text, sizeof text, "batch %d", batch);
     if (s->criterion != FM_CRITERION_TAYLOR)
-        snprintf(text, sizeof text, "batch %d criterion %s", batch,
-                 fm_criterion_name(s->criterion));
+        n += snprintf(text + n, sizeof text - (size_t)n, " criterion %s",
+                      fm_criterion_name(s->criterion));
+    if (options->group > 1)
+        snprintf(text + n, sizeof text - (size_t)n, " group %d", options->group);
     rc = fm_task_params(task, &s->params, text, err);
     if (!rc)
         rc = fm_current_check(&report->current, task->run,
@@ -571,6 +591,7 @@ static int run_task(struct scorer *s, enum fm_rank_order order, struct fm_rank_r
         return rc;
     if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
+    s->ranking->group = options->group;
     if (!rc)
         rc = resume(s, batches, err);
     report->resumed = (int)s->next;
@@ -635,7 +656,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     if (!rc)
         rc = list_carried(&task, options->carry, err);
     if (!rc)
-        rc = run_task(&s, options->order, report, err);
+        rc = run_task(&s, options, report, err);
     fm_criterion_end(&s.adder);
     if (task.ops) {
         task.ops->device->free(s.slot);
@@ -656,6 +677,8 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     struct fm_task task;
     int batches = 0;
     int rc = fm_task_open_inputs(&task, run, false, err);
+    if (!rc)
+        rc = check_group(options->group, task.config, err);
     if (!rc)
         rc = find_carried(&task, options->carry, err);
     if (!rc)

@@ -24,7 +24,8 @@ enum fm_rank_order {
 
 struct fm_rank_options {
     enum fm_rank_order order;
-    enum fm_criterion criterion;                  /* taylor */
+    enum fm_criterion criterion; /* taylor */
+    int group;                   /* channels that are ranked together; divides I; 1 */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL behind the last */
 };
 
@@ -38,6 +39,7 @@ struct fm_reached {
 
 struct fm_rank_report {
     enum fm_criterion criterion;
+    int group;
     int L, M, E, I, T;
     int16_t moe[FM_LAYERS_MAX]; /* (M) layers of experts among the L */
     int sequences, batches;     /* used: whole batches */

@@ -100,7 +100,6 @@ static bool is_shaped(const struct fm_trainer *t)
 void fm_train_defaults(struct fm_train_options *options)
 {
     *options = (struct fm_train_options){.method = FM_METHOD_EXCHANGE,
-                                         .width_multiple = 1,
                                          .budget_step = "0.01",
                                          .until = "0.80",
                                          .steps = 500,
@@ -160,7 +159,7 @@ static int check_options(const struct fm_train_options *o, struct fm_decimal *st
                        FM_TRAIN_LR_MAX);
     if (!(o->prior >= 0 && o->prior <= FM_TRAIN_PRIOR_MAX))
         return fm_fail(err, FM_EUSAGE, "--prior %g: give 0 to %d", o->prior, FM_TRAIN_PRIOR_MAX);
-    if (o->width_multiple < 1 || o->width_multiple > FM_TRAIN_MULTIPLE_MAX)
+    if (o->width_multiple > FM_TRAIN_MULTIPLE_MAX)
         return fm_fail(err, FM_EUSAGE, "--width-multiple %u: give 1 to %d", o->width_multiple,
                        FM_TRAIN_MULTIPLE_MAX);
     return FM_OK;
@@ -1237,15 +1236,35 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
                    prior[0] ? "" : "learned with ");
 }
 
-int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
+/* Widths cut no channel group: the multiple is that of the ranking where none was given. */
+static int choose_multiple(struct fm_train_options *o, const struct fm_task *task,
+                           struct fm_err *err)
+{
+    int group;
+    if (fm_ranking_group(&group, &task->in, task->config->I, err))
+        return err->code;
+    if (o->width_multiple == 0)
+        o->width_multiple = (uint32_t)group;
+    if (o->width_multiple % (uint32_t)group == 0)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "--width-multiple %u: the channels were ranked in groups of %d (fm-rank "
+                   "--channel-group); use a multiple of %d",
+                   o->width_multiple, group, group);
+}
+
+int fm_train(const struct fm_run_options *run, const struct fm_train_options *given,
              struct fm_train_report *report, struct fm_err *err)
 {
+    struct fm_train_options own = *given, *options = &own;
     struct fm_trainer t = {.options = options, .method = &methods[options->method]};
     int rc = check_options(options, &t.step, &t.until, err);
     if (!rc)
         rc = fm_task_open(&t.task, run, methods[options->method].needs, err);
     if (!rc)
         rc = check_criterion(options, &t.task, err);
+    if (!rc)
+        rc = choose_multiple(options, &t.task, err);
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
@@ -1257,9 +1276,10 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
     return rc;
 }
 
-int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
+int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *given,
                       struct fm_estimate *estimate, struct fm_err *err)
 {
+    struct fm_train_options own = *given, *options = &own;
     struct fm_task task = {0};
     struct fm_decimal step, until;
     int rc = check_options(options, &step, &until, err);
@@ -1269,6 +1289,8 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
         rc = fm_task_open_named(&task, methods[options->method].needs, err);
     if (!rc && task.in.members)
         rc = check_criterion(options, &task, err);
+    if (!rc && task.in.members)
+        rc = choose_multiple(options, &task, err);
     if (!rc) {
         estimate_run(estimate, options, &task, &step, &until);
         offer_less(estimate, options, &task, &step, &until);

@@ -1,8 +1,8 @@
 /*
- * Sorting is by score, ties to the lower channel, so there is one right order for given scores,
- * and reading can check that it is that one.  Everything is checked before memory is taken in
- * sizes from the manifest: every tensor is there, in its shape; scores are finite and not
- * negative; orders are permutations.
+ * Sorting is by the score of a group of channels (one channel, as a rule), ties to the lower, so
+ * there is one right order for given scores, and reading can check that it is that one.  Everything
+ * is checked before memory is taken in sizes from the manifest: every tensor is there, in its
+ * shape; scores are finite and not negative; orders are permutations.
  */
 #include "lib/stage/ranking.h"
 
@@ -19,7 +19,7 @@
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err)
 {
     size_t experts = (size_t)M * (size_t)E, channels;
-    *r = (struct fm_ranking){.M = M, .E = E, .I = I};
+    *r = (struct fm_ranking){.M = M, .E = E, .I = I, .group = 1};
     if (!fm_mul(&channels, experts, (size_t)I))
         return fm_fail(err, FM_ENOMEM, "no memory for %zu x %d scores", experts, I);
     r->scores = fm_alloc(channels, sizeof *r->scores, "channel scores", err);
@@ -39,13 +39,13 @@ void fm_ranking_release(struct fm_ranking *r)
     *r = (struct fm_ranking){0};
 }
 
-/* The order of the ranking: higher score first, ties to the lower channel. */
+/* The order of the ranking: higher score first, ties to the lower channel, or group. */
 static bool goes_before(const double *scores, int32_t a, int32_t b)
 {
     return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
 }
 
-static int compare_channels(const void *a, const void *b, void *scores)
+static int compare_groups(const void *a, const void *b, void *scores)
 {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return goes_before(scores, x, y) ? -1 : goes_before(scores, y, x);
@@ -58,13 +58,34 @@ void fm_ranking_original(struct fm_ranking *r)
             r->order[(size_t)i * (size_t)r->I + (size_t)j] = j;
 }
 
-void fm_ranking_sort(struct fm_ranking *r)
+/* sums (I / group): the score of each group, added up in the order of its channels. */
+static void add_groups(double *sums, const double *scores, int I, int group)
 {
-    fm_ranking_original(r);
-    for (int i = 0; i < r->M * r->E; i++) {
-        size_t at = (size_t)i * (size_t)r->I;
-        qsort_r(r->order + at, (size_t)r->I, sizeof *r->order, compare_channels, r->scores + at);
+    for (int g = 0; g < I / group; g++) {
+        sums[g] = 0;
+        for (int j = 0; j < group; j++)
+            sums[g] += scores[g * group + j];
     }
+}
+
+int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err)
+{
+    int groups = r->I / r->group;
+    double *sums = fm_alloc((size_t)groups, sizeof *sums, "scores of channel groups", err);
+    int32_t *first = fm_alloc((size_t)groups, sizeof *first, "channel groups", err);
+    for (int i = 0; sums && first && i < r->M * r->E; i++) {
+        int32_t *order = r->order + (size_t)i * (size_t)r->I;
+        add_groups(sums, r->scores + (size_t)i * (size_t)r->I, r->I, r->group);
+        for (int g = 0; g < groups; g++)
+            first[g] = g;
+        qsort_r(first, (size_t)groups, sizeof *first, compare_groups, sums);
+        for (int j = 0; j < r->I; j++)
+            order[j] = first[j / r->group] * r->group + j % r->group;
+    }
+    int rc = sums && first ? FM_OK : err->code;
+    free(sums);
+    free(first);
+    return rc;
 }
 
 /* In doubles, which are exact here: a file's counts may be too large for a sum of integers. */
@@ -159,18 +180,32 @@ static int check_permutation(const int32_t *order, int I, char *seen, struct fm_
     return FM_OK;
 }
 
-static int check_order(const double *scores, const int32_t *order, int I, bool original,
+/* `sums` has place for I numbers. */
+static int check_order(const double *scores, const int32_t *order, int I, int group, double *sums,
                        struct fm_err *err)
 {
-    for (int j = 0; original && j < I; j++)
+    add_groups(sums, scores, I, group);
+    for (int j = 0; j < I; j++)
+        if (order[j] % group != j % group || order[j] / group != order[j - j % group] / group)
+            return fm_fail(err, FM_EFORMAT,
+                           "rank %d is channel %d, which splits a group of %d channels", j,
+                           order[j], group);
+    for (int j = group; j < I; j += group) {
+        int32_t before = order[j - group] / group, after = order[j] / group;
+        if (!goes_before(sums, before, after))
+            return fm_fail(err, FM_EFORMAT,
+                           "rank %d (channel %d, score %.17g) comes before channel %d (%.17g)",
+                           j - group, order[j - group], sums[before], order[j], sums[after]);
+    }
+    return FM_OK;
+}
+
+static int check_original(const int32_t *order, int I, struct fm_err *err)
+{
+    for (int j = 0; j < I; j++)
         if (order[j] != j)
             return fm_fail(err, FM_EFORMAT, "rank %d is channel %d; the order should be original",
                            j, order[j]);
-    for (int j = 1; !original && j < I; j++)
-        if (!goes_before(scores, order[j - 1], order[j]))
-            return fm_fail(err, FM_EFORMAT,
-                           "rank %d (channel %d, score %.17g) comes before channel %d (%.17g)",
-                           j - 1, order[j - 1], scores[order[j - 1]], order[j], scores[order[j]]);
     return FM_OK;
 }
 
@@ -178,27 +213,44 @@ static int check_values(const struct fm_ranking *r, const int16_t *moe, bool ori
                         struct fm_err *err)
 {
     char *seen = fm_alloc((size_t)r->I, 1, "channels", err);
-    if (!seen)
-        return err->code;
-    int rc = FM_OK;
+    double *sums = fm_alloc((size_t)r->I, sizeof *sums, "scores of channel groups", err);
+    int rc = seen && sums ? FM_OK : err->code;
     for (int i = 0; i < r->M * r->E && !rc; i++) {
         size_t at = (size_t)i * (size_t)r->I;
         if (r->tokens[i] < 0)
             rc = fm_fail(err, FM_EFORMAT, "negative token count");
         else if (!(rc = check_scores(r->scores + at, r->I, err)) &&
                  !(rc = check_permutation(r->order + at, r->I, seen, err)))
-            rc = check_order(r->scores + at, r->order + at, r->I, original, err);
+            rc = original ? check_original(r->order + at, r->I, err)
+                          : check_order(r->scores + at, r->order + at, r->I, r->group, sums, err);
         if (rc)
             fm_within(err, "layer %d, expert %d", moe[i / r->E], i % r->E);
     }
     free(seen);
+    free(sums);
     return rc;
+}
+
+static const cJSON *rank_options(const struct fm_bundle *b)
+{
+    return cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(b, "fm-rank"), "options");
+}
+
+int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(rank_options(b), "channel_group");
+    double n = value ? (cJSON_IsNumber(value) ? value->valuedouble : 0) : 1;
+    *group = n >= 1 && n <= I ? (int)n : 0;
+    if (*group && (double)*group == n && I % *group == 0)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: fm-rank's history has channel groups of %g; it must divide %d channels",
+                   b->file.path, n, I);
 }
 
 static bool is_original(const struct fm_bundle *b)
 {
-    const cJSON *entry = fm_stage_history_of(b, "fm-rank");
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(entry, "options");
+    const cJSON *options = rank_options(b);
     const char *order = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "order"));
     return order && strcmp(order, "original") == 0;
 }
@@ -232,6 +284,8 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
         rc = fm_ranking_init(r, model.M, model.E, model.I, err);
     if (!rc)
         rc = copy_values(r, model.moe, &m, err);
+    if (!rc)
+        rc = fm_ranking_group(&r->group, b, model.I, err);
     if (!rc)
         rc = check_values(r, model.moe, is_original(b), err);
     if (rc) {

@@ -13,12 +13,13 @@
 
 struct fm_ranking {
     int M, E, I;
+    int group;       /* channels that are ranked together, from a multiple of it on; divides I */
     double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
     int32_t *order;  /* (M, E, I) original channel at each rank */
     int64_t *tokens; /* (M, E) token slots that calibration routed to the expert */
 };
 
-/* Zeroed arrays; release takes a zeroed struct too. */
+/* Zeroed arrays, and channels each by itself (group 1); release takes a zeroed struct too. */
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 
@@ -30,8 +31,11 @@ enum fm_reach { FM_REACH_NONE, FM_REACH_STARVED, FM_REACH_ENOUGH };
 double fm_ranking_slots(const struct fm_ranking *r, int m);
 enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double slots);
 
-/* Fill order from scores: descending, ties to the lower original channel. */
-void fm_ranking_sort(struct fm_ranking *r);
+/*
+ * Fill order from scores: groups by the sum of their channels' scores, descending, ties to the
+ * lower group; the channels of a group stay as the checkpoint has them.  FM_ENOMEM.
+ */
+int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err);
 /* Fill order with the original one. */
 void fm_ranking_original(struct fm_ranking *r);
 
@@ -43,8 +47,12 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
  * Read it from a stream, its digest checked.  FM_EFORMAT, naming layer and expert, where shapes are
  * not the manifest's, a score is not finite or negative, tokens are negative, an order is not a
  * permutation, or not the one the scores give (the original one, where fm-rank's history says
- * "order": "original").
+ * "order": "original"), in groups of fm_ranking_group.
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
+
+/* The channel group of the stream's ranking, 1 where fm-rank's history has none; FM_EFORMAT where
+ * that does not divide I. */
+int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err);
 
 #endif

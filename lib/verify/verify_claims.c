@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/stage/ranking.h"
 
 #define MANIFEST FM_MEMBER_MANIFEST
 
@@ -90,6 +91,27 @@ static void check_quality(struct fm_bundle_job *j)
     }
 }
 
+/* No mask cuts a channel group of the ranking. */
+static void check_group(struct fm_bundle_job *j)
+{
+    const struct fm_masks *masks = &j->budgets.masks;
+    struct fm_err err = {0};
+    int group;
+    if (fm_ranking_group(&group, &j->bundle, masks->I, &err)) {
+        fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST, "%s", err.text);
+        return;
+    }
+    for (int b = 0; b < masks->count; b++)
+        for (int x = 0; x < masks->M * masks->E; x++)
+            if (fm_masks_widths(masks, b)[x] % (uint32_t)group) {
+                fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
+                                 "budget %d: a width of %u cuts a group of %d channels, as "
+                                 "fm-rank's history has them",
+                                 b, fm_masks_widths(masks, b)[x], group);
+                return;
+            }
+}
+
 void fm_verify_claims(struct fm_bundle_job *j)
 {
     const cJSON *trained = part_of(j, "fm-train", "options");
@@ -99,6 +121,7 @@ void fm_verify_claims(struct fm_bundle_job *j)
                 get(get(j->bundle.manifest, "actions"), "multiple"), "'actions'");
         compare_count(j, "fm-train", "masks", j->budgets.masks.count, "budgets");
         check_method(j);
+        check_group(j);
         check_quality(j);
     }
     if (j->segments)

@@ -38,7 +38,7 @@ static inline void given_ranking(struct fm_ranking *r)
     memcpy(r->tokens, tokens, sizeof(int64_t) * GIVEN_L * GIVEN_E);
     free(scores);
     free(tokens);
-    fm_ranking_sort(r);
+    GIVEN_TRY(fm_ranking_sort(r, &given_err));
     golden_close(&g);
 }
 

@@ -63,7 +63,7 @@ static inline struct fm_ranking stages_ranking(void)
         r.scores[i] = i / stages_config.I == 3 ? 0 : (double)(i * 7919 % 101) / 3;
     for (int i = 0; i < stages_config.M * stages_config.E; i++)
         r.tokens[i] = i == 3 ? 0 : 100 + i;
-    fm_ranking_sort(&r);
+    stages_must(fm_ranking_sort(&r, &err), &err);
     return r;
 }
 
@@ -111,7 +111,10 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
     model = stages_identity();
     manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
     entry = fm_stage_history(manifest, "fm-rank");
-    fm_json_add(entry, "options", stages_options("order", order));
+    cJSON *options = stages_options("order", order);
+    if (r->group > 1)
+        cJSON_AddNumberToObject(options, "channel_group", r->group);
+    fm_json_add(entry, "options", options);
     fm_provenance_tokens(entry, &calib);
     stages_must(fm_ranking_pack(r, stages_config.moe, &data, &size, &err), &err);
     const char *path =

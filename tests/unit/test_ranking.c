@@ -29,6 +29,29 @@ static void a_ranking_reads_back(void **unused)
     fm_bundle_close(&b);
 }
 
+static void groups_are_ordered_by_their_sums(void **unused)
+{
+    (void)unused;
+    double scores[12] = {1, 0, 0, 5, 2, 2, 9, 0, 0, 3, 3, 3};
+    static const int32_t of_3[12] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2};
+    static const int32_t of_4[12] = {4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3};
+    struct fm_ranking r;
+    struct fm_err err = {0};
+    stages_must(fm_ranking_init(&r, 1, 1, 12, &err), &err);
+    memcpy(r.scores, scores, sizeof scores);
+    r.group = 3; /* sums 1, 9, 9, 9: ties to the lower group */
+    stages_must(fm_ranking_sort(&r, &err), &err);
+    assert_memory_equal(r.order, of_3, sizeof of_3);
+    r.group = 4; /* 6, 13, 9 */
+    stages_must(fm_ranking_sort(&r, &err), &err);
+    assert_memory_equal(r.order, of_4, sizeof of_4);
+    r.group = 12;
+    stages_must(fm_ranking_sort(&r, &err), &err);
+    for (int j = 0; j < 12; j++)
+        assert_int_equal(r.order[j], j);
+    fm_ranking_release(&r);
+}
+
 static void expect_ranking_refused(const struct fm_ranking *r, const char *order, const char *why)
 {
     struct fm_ranking back;
@@ -76,6 +99,15 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     r.I++;
     fm_ranking_original(&r);
     expect_ranking_refused(&r, "score", "comes before");
+    r.group = 2;
+    expect_ranking_refused(&r, "score", "channel groups of 2; it must divide 37 channels");
+    r.group = 37;
+    r.order[1] = 2;
+    r.order[2] = 1;
+    expect_ranking_refused(&r, "score", "layer 0, expert 0: rank 1 is channel 2, which splits");
+    r.order[1] = 1;
+    r.order[2] = 2;
+    r.group = 1;
     struct fm_ranking back;
     struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("kept", &r, "original"));
@@ -89,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ranking_reads_back),
+        cmocka_unit_test(groups_are_ordered_by_their_sums),
         cmocka_unit_test(rankings_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
