@@ -1,11 +1,41 @@
 /*
- * The manifest comes first and says where everything behind it lies, so the whole stream is laid
- * out before its first byte is written: sizes are known, offsets follow, and the manifest is
- * printed at a size that its own offsets fit into.
+ * The manifest is the first member and states the offset of every other one, so the whole stream
+ * is laid out before its first byte is written: sizes are known, offsets follow from them, and the
+ * manifest is printed at a size that its own offsets fit into.
  *
- * What is not known then are the digests of parts that are still being made.  To a file they are
- * written into the manifest at the end, into space reserved for them; a pipe cannot go back,
- * so there all digests must be known at the beginning (lib/pack reads its weights twice for that).
+ * The digests of parts that are still being made are not known then.  In a file they are written
+ * into the manifest at the end, over zeros of the same length; a pipe cannot go back, so there all
+ * digests must be known at the beginning (lib/pack reads its weights twice for that).
+ *
+ * A slot is a member with its tar header h and its padding:
+ *
+ *     slot 0         1          2           3 (pad)   4 (aligned)          slots - 1
+ *     +-+----------+-+--------+-+---------+-+-------+-+------------+     +-+-----------+-------+
+ *     |h| manifest |h| build  |h| carried |h| zeros |h| ranking    | ... |h| CHECKSUMS | zeros |
+ *     +-+----------+-+--------+-+---------+-+-------+-+------------+     +-+-----------+-------+
+ *     ^ ^                                             ^                                ^
+ *     | offset                                        offset, a multiple of 4096       w->end
+ *     header
+ *
+ * States of a writer, and what moves it on:
+ *
+ *     laid out   --fm_bundle_begin-->   open   --fm_bundle_append...-->   filled
+ *     filled     --fm_bundle_complete-->   complete (on the disk, still under the temporary name)
+ *     complete   --fm_bundle_finish-->   under its name, and freed
+ *     any state  --fm_bundle_abandon-->   nothing is left of it
+ *
+ * Invariants, from the layout on:
+ *   1. Slot 0 is the manifest, the last one CHECKSUMS.  Places never decrease from slot to slot,
+ *      pads apart, and a pad stands directly before every aligned slot and nowhere else.
+ *   2. Slots touch: the header of slot i + 1 begins where the padded data of slot i ends.  The data
+ *      of an aligned slot begins at a multiple of FM_BUNDLE_ALIGN.
+ *   3. The manifest has exactly slot[0].size bytes whenever it is printed, with digests or zeros:
+ *      only then the offsets that it states are true.
+ *   4. Pipe: bytes are written in ascending order without a gap.  Slots before `next` are written
+ *      whole, and slot `next`, if it is appended to, up to `filled`.
+ *   5. File: slots may be filled in any order, each from its first byte to its last.  When all are
+ *      full, the digest of every slot that the manifest or CHECKSUMS lists is known.
+ *   6. CHECKSUMS has the size that the names gave it at the layout.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -120,6 +150,7 @@ static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, siz
             bind_part(&w->slot[w->slot_of[i]], &part[i], err))
             return err->code;
         int place = w->slot[w->slot_of[i]].place;
+        /* invariant 1 */
         assert(place >= last && place > FM_PLACE_MANIFEST && place < FM_PLACE_CHECKSUMS);
         if (place == FM_PLACE_CARRIED &&
             fm_carried_add(&carried, part[i].name + strlen(FM_MEMBER_CARRIED), part[i].size, err))
@@ -152,7 +183,9 @@ static void place_slots(struct fm_bundle_writer *w, uint64_t manifest_size)
         s->header = at;
         s->offset = at + fm_archive_header_bytes(s->size);
         at = s->offset + fm_archive_padded(s->size);
-        assert(!s->aligned || s->offset % FM_BUNDLE_ALIGN == 0);
+        assert(!s->aligned || s[-1].place == FM_PLACE_PAD);      /* invariant 1 */
+        assert(!s->aligned || s->offset % FM_BUNDLE_ALIGN == 0); /* invariant 2 */
+        assert(i == 0 || s->header == s[-1].offset + fm_archive_padded(s[-1].size)); /* 2 */
     }
     w->end = at;
 }
@@ -214,7 +247,7 @@ static int lay_out(struct fm_bundle_writer *w, struct fm_err *err)
         if (printed > FM_BUNDLE_MANIFEST_BYTES_MAX)
             return fm_fail(err, FM_ECONFIG, "the manifest has %" PRIu64 " bytes (limit %u)",
                            printed, FM_BUNDLE_MANIFEST_BYTES_MAX);
-        if (printed == size)
+        if (printed == size) /* invariant 3 */
             return FM_OK;
         size = printed;
     }
@@ -247,7 +280,7 @@ static int put(struct fm_bundle_writer *w, uint64_t offset, const void *src, siz
 {
     if (w->out.seekable)
         return fm_output_write_at(&w->out, offset, src, size, err);
-    assert(w->out.at == offset);
+    assert(w->out.at == offset); /* invariant 4 */
     return fm_output_write(&w->out, src, size, err);
 }
 
@@ -374,8 +407,8 @@ int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, s
                      struct fm_err *err)
 {
     struct slot *s = &w->slot[w->slot_of[part]];
-    assert(is_appended(s) && size <= s->size - s->filled);
-    assert(w->out.seekable || w->slot_of[part] == w->next);
+    assert(is_appended(s) && size <= s->size - s->filled);  /* invariant 5 */
+    assert(w->out.seekable || w->slot_of[part] == w->next); /* invariant 4 */
     fm_hasher_add(s->hasher, src, size);
     if (put(w, s->offset + s->filled, src, size, err))
         return err->code;
@@ -396,7 +429,7 @@ static char *print_checksums(const struct fm_bundle_writer *w)
         const struct slot *s = &w->slot[i];
         if (!fm_place_summed(s->place))
             continue;
-        assert(s->known);
+        assert(s->known); /* invariant 5 */
         fm_digest_hex(at, &s->digest);
         at += FM_DIGEST_HEX - 1;
         *at++ = ' ';
@@ -406,7 +439,7 @@ static char *print_checksums(const struct fm_bundle_writer *w)
         at += len;
         *at++ = '\n';
     }
-    assert(!text || (uint64_t)(at - text) == sums->size);
+    assert(!text || (uint64_t)(at - text) == sums->size); /* invariant 6 */
     return text;
 }
 
@@ -418,7 +451,7 @@ static int finish_manifest(struct fm_bundle_writer *w, struct fm_err *err)
     w->text = print_padded(w, s->size);
     if (!w->text)
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
-    assert(strlen(w->text) == s->size);
+    assert(strlen(w->text) == s->size); /* invariant 3 */
     s->data = w->text;
     s->digest = fm_digest_of(w->text, (size_t)s->size);
     s->known = true;
@@ -446,7 +479,7 @@ int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err)
         struct slot *s = &w->slot[i];
         if (!is_appended(s))
             continue;
-        assert(s->filled == s->size);
+        assert(s->filled == s->size); /* invariant 5 */
         s->digest = fm_hasher_done(s->hasher);
         s->known = true;
     }
