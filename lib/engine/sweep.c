@@ -1,8 +1,34 @@
 /*
  * The sweep: a loop over layers, and in each a pool task for every block of micro-batches and lane.
  * Between layers an activation is a record of the store, so that memory bounds speed and not what
- * can be computed.  On the way back tasks finish in any order and are committed in one: a task may
- * run ahead of the commits by as many slots as visitors have scratch.
+ * can be computed.
+ *
+ * On the way back the tasks of a layer finish in any order, but what visitors sum must not depend
+ * on that order.  So each micro-batch of each lane with a gradient has a turn, numbered by
+ * micro-batch, then lane.  A turn is computed into a slot of the visitor's scratch and committed
+ * from it, and commits happen one at a time in the order of turns.  There are fewer slots than
+ * turns: turn i uses slot i % slots, after turn i - slots was committed.
+ *
+ *     turns     0   1   2 | 3   4   5   6   7   8 | 9  10  ...  batches * backs - 1
+ *               committed | .   c   .   c   .   . | wait for their slots
+ *                         ^ commits = 3           ^ commits + slots = 9, for 6 slots
+ *
+ *     c: computed, waits for its commit;  .: being computed, or not begun
+ *
+ * A turn goes from waiting (wait_for_slot) to computing (backward_one) to computed (commit_ready,
+ * on entry) to committed (the loop in commit_ready, by whichever thread found nobody committing).
+ *
+ * Invariants, in every layer of the way back:
+ *   1. Turns [0, commits) are committed, each once, in this order; no other turn is.
+ *   2. A turn that is computing or computed is in [commits, commits + slots), so no two of them
+ *      share a slot.
+ *   3. One thread commits at a time; it holds `committing`, and not the lock, while it does.
+ *   4. A task needs at most `slots` turns at once, so the oldest turn that is not committed never
+ *      waits, and neither does the layer.
+ *   5. When the tasks of the layer are done, all turns are committed, also after an error: then the
+ *      visitor is not called any more, but turns are counted.
+ *   6. A boundary has one record.  For lanes with a gradient the record of boundary L becomes that
+ *      of the gradient; it is read and written by the tasks of its own block and lane only.
  */
 #include "lib/engine/sweep.h"
 
@@ -53,6 +79,7 @@ size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int 
     int L = r->sweep->config->L, nth = r->nth[lane];
     if (nth < 0 || l == L)
         return (size_t)block * (size_t)r->lanes + (size_t)lane;
+    assert(l < L && block < r->blocks); /* invariant 6 */
     size_t above = (size_t)(L - 1 - l) * (size_t)r->blocks + (size_t)block;
     return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
 }
@@ -237,6 +264,7 @@ static void wait_for_slot(struct fm_sweeping *r, int i)
     pthread_mutex_lock(&r->lock);
     while (i - r->commits >= r->sweep->slots)
         pthread_cond_wait(&r->committed, &r->lock);
+    assert(i >= r->commits); /* invariant 2: below commits + slots, by the loop */
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -253,11 +281,13 @@ static void commit_ready(struct fm_sweeping *r, const struct fm_block *k, int nt
     r->committing = true;
     while (mine && r->commits < r->batches * r->backs && s->computed[r->commits]) {
         int i = r->commits;
+        assert(r->committing); /* invariant 3 */
         bool call = v && v->commit && r->m >= 0 && r->failed == INT_MAX;
         pthread_mutex_unlock(&r->lock);
         if (call)
             v->commit(v->self, r->m, r->base + i / r->backs, r->back[i % r->backs], i % s->slots);
         pthread_mutex_lock(&r->lock);
+        assert(r->commits == i); /* invariant 1 */
         r->commits++;
         pthread_cond_broadcast(&r->committed);
     }
@@ -272,6 +302,7 @@ static void backward_task(void *arg, int i)
     struct fm_err err = {0};
     int block = i / r->backs, nth = i % r->backs;
     const struct fm_block *k = &r->sweep->block[block];
+    assert((k->count - 1) * r->backs < r->sweep->slots); /* invariant 4 */
     wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
     const struct fm_device *device = r->sweep->ops->device;
     struct fm_mark host = fm_scratch_mark(), mark = device->mark();
@@ -366,6 +397,7 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
         FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d backward, %d tasks", l, s->config->L,
                  r->blocks * r->backs);
         fm_pool_for(r->blocks * r->backs, backward_task, r);
+        assert(r->commits == r->batches * r->backs); /* invariant 5 */
         rc = fm_sweeping_settle(r, err);
         if (!rc && seen && v->layer_end)
             rc = v->layer_end(v->self, r->m, err);
