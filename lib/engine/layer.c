@@ -3,6 +3,35 @@
  * and the same way back.  What the forward computed inside, the backward computes again with the
  * same functions from the same input, or finds where it was kept: same bytes either way.  Experts
  * are tasks of the pool, the largest first, each on the rows that chose it.
+ *
+ * N tokens, K experts chosen for each, R = N K rows, expert e with n rows of width k:
+ *
+ *     x (N,H) -norm- xn -attention- (+x) -> x1 (N,H) -norm- xm (N,H) -router- ids, weights (N,K)
+ *                                                              |
+ *                        rows [first(e), first(e + 1)) of R:   gather        (n,H)
+ *                                                              gate_up  gu   (n, r k)
+ *                                                              act      h    (n,k)
+ *                                                              down     z    (n,H)
+ *     y (N,H) = x1 + combine(weights, z) + mlp(xm)
+ *
+ * The way back has dy in dx (N,H) and goes from the end to the beginning:
+ *
+ *     back_experts   dy rows times their weight w: dy' (n,H); dh = dy' down^T (n,full);
+ *                    dgu (n, r k); rows of dz (n,H); dweights (R) = <dy', z> / w
+ *                    router and combine: dxm (N,H) += from dweights and dz
+ *     fm_mlp_backward    dxm += from the MLP
+ *     norm backward      dx  += through the second norm: now the gradient at x1
+ *     attend_back        dx  += through attention and the first norm: now the gradient at x
+ *
+ * Invariants:
+ *   1. first (E P + 1) rises from 0 to R: each row belongs to one expert and one micro-batch.
+ *   2. The task of expert e writes rows [first(e), first(e + 1)) of z, gu and dweights and nothing
+ *      else that is shared, so tasks need no lock and their order does not matter.
+ *   3. k = width <= cap, the channels in memory; the products of the backward have `full` columns,
+ *      k or cap.  Channels from k on have a dh (masks learn from it) and no dgu.
+ *   4. The spans of an expert are its micro-batches [0, P) in order, none twice.
+ *   5. With a stash, inner values are those that the forward left there; without, the backward
+ *      computes them by the same functions from the same x: the same bits.
  */
 #include "lib/engine/layer.h"
 
@@ -10,6 +39,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/trace.h"
 #include "lib/block/mlp.h"
 
 /* N tokens' inner values of a layer, on the device, in scratch or where the pass keeps them.  What
@@ -137,6 +167,9 @@ static void sort_rows(const struct fm_pass *p, struct inner *a)
     p->ops->sort_rows(first, a->rows, a->scale, a->where, a->ids, a->weights, p->S * p->T, c->E,
                       c->K, p->parts);
     p->ops->device->copy_out(a->first, first, bytes);
+    assert(a->first[0] == 0 && a->first[c->E * p->parts] == p->S * p->T * c->K); /* invariant 1 */
+    for (int i = 0; FM_DEBUGGING && i < c->E * p->parts; i++)
+        assert(a->first[i] <= a->first[i + 1]);
     fm_pass_release(p, mark);
 }
 
@@ -198,7 +231,7 @@ static bool rows_of(struct fm_expert_rows *r, const struct experts *x, int e)
     r->n = count_rows(p, x->inner, e);
     r->cap = p->layer->cap[e];
     r->width = p->widths ? (int)p->widths[e] : r->cap;
-    assert(r->width <= r->cap);
+    assert(r->width <= r->cap); /* invariant 3 */
     r->gate_up = fm_element(p->layer->gate_up, (size_t)p->config->expert->rows * row0 * H);
     r->down = fm_element(p->layer->down, row0 * H);
     r->gate_up_bias = r->down_bias = NULL;
@@ -360,6 +393,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
     bool narrow = !seen || (x->visitor->narrow && p->ops->operand != FM_F32);
     int full = narrow ? r.width : r.cap, first = part_row(p, a, r.e, s.part);
     r.n = part_row(p, a, r.e, s.end) - first;
+    assert(first >= first_row(p, a, r.e) && first + r.n <= first_row(p, a, r.e + 1)); /* 2 */
     size_t n = (size_t)r.n, H = (size_t)c->H, f = (size_t)full, k = (size_t)r.width;
     struct fm_mark mark = fm_pass_mark(p);
     struct fm_out rows = fm_pass_operand(p, n * H), dy = fm_pass_operand(p, n * H);
@@ -424,7 +458,9 @@ static void backward_expert(void *arg, int i)
     if (!rows_of(&r, x, x->order[i]))
         return;
     for (struct span s = {0}; s.end < x->pass->parts;) {
-        s = next_span(x, r.e, s.end);
+        int before = s.end;
+        s = next_span(x, r.e, before);
+        assert(s.part == before && s.end > before && s.end <= x->pass->parts); /* invariant 4 */
         if (part_row(x->pass, x->inner, r.e, s.end) > part_row(x->pass, x->inner, r.e, s.part))
             backward_rows(x, r, s);
     }
