@@ -2,6 +2,31 @@
  * Running means over sweeps, since the masks of neighbouring budgets differ little.  The scatter
  * of new values around the mean so far tells the noise of the mean; its distance from what the
  * squares say tells noise and truth together; their quotient is how far values are trusted.
+ *
+ * An expert of width[a] loses range a in a step down and gains range a + 1 in a step up:
+ *
+ *     width[0]       width[1]       width[2]       width[3]            width[A-1] = I
+ *        |   range 1    |   range 2    |   range 3    |      ...            |
+ *        |<------------ kept --------->|                                     (a = 2)
+ *                       |<--- down --->|<---- up ---->|
+ *
+ * One budget of exchange (lib/learn/walk.c, fm_walk_step):
+ *
+ *     fm_worth_draw   four masks around the present one, drawn at random
+ *     one sweep       gradients at these masks: sums (4, X, 2, A)
+ *     fm_worth_add    running means of value and square, ratio and trust
+ *     fm_worth_lower  the steps down that are worth least, until the target is met
+ *     fm_worth_pairs  a step down here for a step up there, while the step up is worth more
+ *     fm_worth_lower  again: a pair's two steps need not have the same number of channels
+ *
+ * Invariants:
+ *   1. Every width is width[a] of some action a, before and after each function.
+ *   2. In a drawn mask every expert is at its width or one action beside it.
+ *   3. fm_worth_lower never widens, and ends at the target or with every expert at width[0].
+ *   4. fm_worth_pairs names an expert once at most, each pair has two of them, and its steps exist:
+ *      the one that goes down is above width[0], the other below width[A-1].
+ *   5. A value is NaN until both ends of its range were seen in one sweep, and never again
+ *      afterwards; trust is in [0, 1] and ratio above 0.
  */
 #include "lib/masks/worth.h"
 
@@ -46,7 +71,7 @@ void fm_worth_clear(struct fm_worth *w)
 static int action_of(const struct fm_worth *w, uint32_t width)
 {
     int a = fm_actions_find(w->actions, width);
-    assert(a >= 0);
+    assert(a >= 0); /* invariant 1 */
     return a;
 }
 
@@ -60,6 +85,7 @@ void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *a
         int down = d % L, up = (down + 1 + d / L) % L, a = action_of(w, widths[x]);
         for (int s = 0; s < L; s++) {
             int to = s == down && a > 0 ? a - 1 : s == up && a + 1 < w->actions->count ? a + 1 : a;
+            assert(to >= a - 1 && to <= a + 1 && down != up); /* invariant 2 */
             around[s * w->X + x] = w->actions->width[to];
         }
     }
@@ -157,6 +183,7 @@ int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *aro
     double part = (1 - KEEP) / (1 + KEEP), noise = scatter * part / (1 + part);
     if (spread > 0)
         w->scale[FM_WORTH_TRUST] = noise < spread ? 1 - noise / spread : 0;
+    assert(w->scale[FM_WORTH_TRUST] >= 0 && w->scale[FM_WORTH_TRUST] <= 1); /* invariant 5 */
     return update_ratio(w, widths, err);
 }
 
@@ -199,6 +226,7 @@ void fm_worth_lower(const struct fm_worth *w, uint32_t *widths, uint64_t target)
         if (best < 0)
             return;
         uint32_t to = w->actions->width[action_of(w, widths[best]) - 1];
+        assert(to < widths[best]); /* invariant 3 */
         removed += widths[best] - to;
         widths[best] = to;
     }
@@ -255,6 +283,9 @@ int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double marg
 
 void fm_worth_exchange(const struct fm_worth *w, uint32_t *widths, const struct fm_worth_pair *pair)
 {
+    assert(pair->down != pair->up); /* invariant 4 */
+    assert(widths[pair->down] > w->actions->width[0]);
+    assert(widths[pair->up] < w->actions->width[w->actions->count - 1]);
     widths[pair->down] = w->actions->width[action_of(w, widths[pair->down]) - 1];
     widths[pair->up] = w->actions->width[action_of(w, widths[pair->up]) + 1];
 }
