@@ -81,7 +81,7 @@ static void ignore(void *self, const char *item, const char *what)
  * --if-changed: the directory is what these options make of this bundle.  Its texts are looked at
  * first, which takes no time, then its weights are held to the bundle's digests.
  */
-static int look(struct fm_current *current, const struct fm_cli *cli,
+static int look(struct fm_uptodate *uptodate, const struct fm_cli *cli,
                 const struct fm_export_options *options, struct fm_err *err)
 {
     const struct fm_verify_options verify = {
@@ -89,18 +89,18 @@ static int look(struct fm_current *current, const struct fm_cli *cli,
     struct fm_verify_report report = {0};
     struct fm_err wrong = {0};
     double began = fm_clock_now();
-    int rc = fm_export_same_texts(&current->is, &cli->run, options, err);
-    if (!rc && current->is) {
+    int rc = fm_export_same_texts(&uptodate->is, &cli->run, options, err);
+    if (!rc && uptodate->is) {
         fm_run_note(&cli->run, "'%s' has these options; reading its weights again",
                     cli->run.outputs.path);
         int found = fm_verify(&cli->run, &verify, &report, &wrong);
-        current->is = !found;
+        uptodate->is = !found;
         if (found == FM_ESAVED || found == FM_ENOMEM) { /* nothing is known */
             *err = wrong;
             rc = found;
         }
     }
-    current->seconds = fm_clock_now() - began;
+    uptodate->seconds = fm_clock_now() - began;
     return rc;
 }
 
@@ -124,7 +124,7 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
                  struct fm_err *err)
 {
     struct fm_export_report r = {0};
-    struct fm_current current = {0};
+    struct fm_uptodate uptodate = {0};
     struct shown shown = {cli, options, &r};
     struct fm_run_options run = cli->run;
     if (cli->run.outputs.if_changed &&
@@ -132,10 +132,10 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
         return fm_fail(err, FM_EUSAGE,
                        "--if-changed reads the bundle twice, standard input only once; name "
                        "the bundle's file");
-    if (cli->run.outputs.if_changed && !cli->dry_run && look(&current, cli, options, err))
+    if (cli->run.outputs.if_changed && !cli->dry_run && look(&uptodate, cli, options, err))
         return err->code;
-    if (current.is)
-        return fm_show_current(cli, &current, err);
+    if (uptodate.is)
+        return fm_show_uptodate(cli, &uptodate, err);
     if (cli->dry_run)
         return fm_export_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
     run.announce = (struct fm_announce){show_report, &shown};

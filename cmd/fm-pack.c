@@ -60,7 +60,7 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     run.announce = (struct fm_announce){show_report, &shown};
     if (fm_pack(&run, &r, err))
         return err->code;
-    return r.current.is ? fm_show_current(cli, &r.current, err) : FM_OK;
+    return r.uptodate.is ? fm_show_uptodate(cli, &r.uptodate, err) : FM_OK;
 }
 
 /* Which of --budget, --fit and --mask chooses; a layout that holds all members starts full. */

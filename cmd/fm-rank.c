@@ -84,8 +84,8 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
                 struct fm_rank_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options,          report,   run,
-                                      &report->current, describe, describe_json};
+    const struct fm_show_tool tool = {options,           report,   run,
+                                      &report->uptodate, describe, describe_json};
     return fm_show_tool(cli, &tool, err);
 }
 

@@ -82,8 +82,8 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options,          report,   run,
-                                      &report->current, describe, describe_json};
+    const struct fm_show_tool tool = {options,           report,   run,
+                                      &report->uptodate, describe, describe_json};
     if (check_method(cli, options, err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
@@ -93,7 +93,7 @@ static int work(const struct fm_cli *cli, const struct fm_train_options *options
 static int check_reached(const struct fm_cli *cli, const struct fm_train_options *options,
                          const struct fm_train_report *report, struct fm_err *err)
 {
-    if (cli->dry_run || report->current.is || report->reached)
+    if (cli->dry_run || report->uptodate.is || report->reached)
         return FM_OK;
     return fm_fail(err, FM_EDIFF, "--strict: %s came to a budget of %.4f, not --until %s",
                    fm_method_name(options->method), report->came_to, options->until);
@@ -121,7 +121,8 @@ int main(int argc, char **argv)
          "shares of channels an expert may keep (default: tenths; exchange: twentieths)", 0, 0,
          any},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
-         "round widths up to a multiple of M (default: the channel group)", 1, FM_TRAIN_MULTIPLE_MAX, any},
+         "round widths up to a multiple of M (default: the channel group)", 1,
+         FM_TRAIN_MULTIPLE_MAX, any},
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
          "step between budgets (default: 0.01)", 0, 0, ends},
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, any},

@@ -18,7 +18,7 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/export/replaced.h"
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
 
@@ -547,7 +547,7 @@ static void find_output(struct fm_cli *cli, const struct table *t)
     if (!directory && (!run->outputs.path || strcmp(run->outputs.path, "-") == 0))
         refuse(cli, "--if-changed needs --output FILE", "", "");
     run->outputs.force =
-        run->outputs.force || directory || fm_current_is_own(run->outputs.path, cli->tool);
+        run->outputs.force || directory || fm_uptodate_is_own(run->outputs.path, cli->tool);
 }
 
 /* A model by its name on the hub is where the cache on this machine has it. */

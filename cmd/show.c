@@ -206,19 +206,20 @@ static void add_ranks(cJSON *json, const struct fm_comm *comm)
     }
 }
 
-int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err)
+int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
+                     struct fm_err *err)
 {
     struct fm_cli_text text;
     char took[32];
     if (fm_cli_text_open(&text, err))
         return err->code;
-    fm_units_time(took, current->seconds);
+    fm_units_time(took, uptodate->seconds);
     fputs("up to date: ", text.out);
     fm_cli_word(text.out, cli->run.outputs.path);
     fprintf(text.out, " is of these inputs and options; reading them again took %s\n", took);
     cJSON *o = fm_report_begin(cli->tool);
     fm_json_add_bool(o, "up_to_date", true);
-    fm_json_add_double(o, "seconds", current->seconds);
+    fm_json_add_double(o, "seconds", uptodate->seconds);
     return fm_cli_result(cli, &text, o, err);
 }
 
@@ -254,7 +255,7 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     if ((speaks && fm_run_check_stream(&run, err)) ||
         tool->run(&run, tool->options, tool->report, NULL, err))
         return err->code;
-    return tool->current->is && speaks ? fm_show_current(cli, tool->current, err) : FM_OK;
+    return tool->uptodate->is && speaks ? fm_show_uptodate(cli, tool->uptodate, err) : FM_OK;
 }
 
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)

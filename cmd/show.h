@@ -10,7 +10,7 @@
 #include "lib/family/extra.h"
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 /* What fm-rank, fm-train and fm-recover do with their options and report. */
 struct fm_show_tool {
@@ -19,7 +19,7 @@ struct fm_show_tool {
     /* The estimate alone where there is one to fill. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
-    const struct fm_current *current; /* of the report */
+    const struct fm_uptodate *uptodate; /* of the report */
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
@@ -36,7 +36,8 @@ void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t wr
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
 
 /* That an output is up to date, as the result. */
-int fm_show_current(const struct fm_cli *cli, const struct fm_current *current, struct fm_err *err);
+int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
+                     struct fm_err *err);
 
 /* With --dry-run the estimate; else the output is checked and the tool runs.  Its result is printed
  * before the output has its name. */

@@ -392,7 +392,7 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
     fm_json_add_uint(result, "batches", (uint64_t)report->batches);
     fm_json_add_double(result, "ce", report->ce);
     fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->reached.unreached);
-    fm_current_record(entry, &report->current);
+    fm_uptodate_record(entry, &report->uptodate);
 }
 
 static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
@@ -583,11 +583,11 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
         snprintf(text + n, sizeof text - (size_t)n, " group %d", options->group);
     rc = fm_task_params(task, &s->params, text, err);
     if (!rc)
-        rc = fm_current_check(&report->current, task->run,
-                              &(struct fm_current_inputs){TOOL, &s->params, order_name(order), NULL,
-                                                          &task->dir, true},
-                              err);
-    if (rc || report->current.is)
+        rc = fm_uptodate_check(&report->uptodate, task->run,
+                               &(struct fm_uptodate_inputs){TOOL, &s->params, order_name(order),
+                                                            NULL, &task->dir, true},
+                               err);
+    if (rc || report->uptodate.is)
         return rc;
     if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);

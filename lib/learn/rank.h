@@ -15,7 +15,7 @@
 #include "lib/learn/criterion.h"
 #include "lib/learn/estimate.h"
 #include "lib/run/run.h"
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 enum fm_rank_order {
     FM_ORDER_SCORE,   /* highest score first, ties to the lower channel */
@@ -48,7 +48,7 @@ struct fm_rank_report {
     struct fm_reached reached;  /* which experts the tokens reached */
     int resumed;                /* batches that came from the state file */
     double seconds;
-    struct fm_current current; /* of --if-changed; where it is, nothing else is filled in */
+    struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing else is filled in */
 };
 
 void fm_rank_defaults(struct fm_rank_options *options);

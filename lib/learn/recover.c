@@ -35,7 +35,7 @@ struct recovery {
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed;
-    struct fm_current current;
+    struct fm_uptodate uptodate;
 };
 
 enum { CE, KL, AGREE, POSITIONS, QUALITIES };
@@ -345,7 +345,7 @@ static void record(cJSON *manifest, const struct recovery *r)
     fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
     fm_json_add_double(result, "loss_first", r->tune.loss_first);
     fm_json_add_double(result, "loss_last", r->tune.loss);
-    fm_current_record(entry, &r->current);
+    fm_uptodate_record(entry, &r->uptodate);
 }
 
 static void record_adapter(cJSON *manifest, const struct recovery *r)
@@ -459,12 +459,12 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     if (!rc)
         rc = prepare(&r, err);
     if (!rc)
-        rc = fm_current_check(
-            &r.current, run,
-            &(struct fm_current_inputs){TOOL, &r.params, NULL, &r.task.in, &r.task.dir, false},
+        rc = fm_uptodate_check(
+            &r.uptodate, run,
+            &(struct fm_uptodate_inputs){TOOL, &r.params, NULL, &r.task.in, &r.task.dir, false},
             err);
-    report->current = r.current;
-    if (!rc && !r.current.is)
+    report->uptodate = r.uptodate;
+    if (!rc && !r.uptodate.is)
         rc = make_all(&r, report, err);
     rc = fm_comm_agree(run->machine.comm, rc, err);
     fm_tune_release(&r.tune);

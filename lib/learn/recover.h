@@ -9,7 +9,7 @@
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 struct fm_recover_report {
     struct fm_masks masks;    /* quality before, as the stream had it */
@@ -18,7 +18,7 @@ struct fm_recover_report {
     int steps, resumed;
     double loss_first, loss_last; /* training loss of the first and the last step */
     double seconds, seconds_step;
-    struct fm_current current; /* of --if-changed; where it is, nothing else is filled in */
+    struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing else is filled in */
 };
 
 void fm_recover_defaults(struct fm_recover_options *options);

@@ -1154,7 +1154,7 @@ static void record(cJSON *manifest, const struct fm_trainer *t,
         fm_json_add_bool(result, "reached", false);
         fm_json_add_double(result, "came_to", report->came_to);
     }
-    fm_current_record(entry, &report->current);
+    fm_uptodate_record(entry, &report->uptodate);
 }
 
 static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,
@@ -1189,11 +1189,11 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
     if (!rc)
         rc = prepare(t, err);
     if (!rc)
-        rc = fm_current_check(
-            &report->current, t->task.run,
-            &(struct fm_current_inputs){TOOL, &t->params, NULL, &t->task.in, &t->task.dir, false},
+        rc = fm_uptodate_check(
+            &report->uptodate, t->task.run,
+            &(struct fm_uptodate_inputs){TOOL, &t->params, NULL, &t->task.in, &t->task.dir, false},
             err);
-    if (!rc && report->current.is)
+    if (!rc && report->uptodate.is)
         return FM_OK;
     if (!rc)
         rc = run_all(t, report, err);

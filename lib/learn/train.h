@@ -14,18 +14,18 @@
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 struct fm_train_report {
     struct fm_actions actions;
-    struct fm_masks masks;     /* with quality; what the stream now has */
-    int steps;                 /* taken by learned, also those after the last planned one */
-    int resumed;               /* steps that came from the state file */
-    bool reached;              /* the method came to less than a step from `until`, by itself */
-    double came_to;            /* the budget that it came to */
-    double seconds;            /* all of it */
-    struct fm_current current; /* of --if-changed; where it is, nothing else is filled in */
-    double seconds_step;       /* mean of a training step or walk budget; 0: there were none */
+    struct fm_masks masks;       /* with quality; what the stream now has */
+    int steps;                   /* taken by learned, also those after the last planned one */
+    int resumed;                 /* steps that came from the state file */
+    bool reached;                /* the method came to less than a step from `until`, by itself */
+    double came_to;              /* the budget that it came to */
+    double seconds;              /* all of it */
+    struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing else is filled in */
+    double seconds_step;         /* mean of a training step or walk budget; 0: there were none */
 };
 
 /* What a method has, for what may be asked of it. */

@@ -199,7 +199,7 @@ static cJSON *make_manifest(const struct fm_packing *p)
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "segments", (uint64_t)p->seg.S);
     fm_json_add_uint(result, "merged", p->report->merged);
-    fm_current_record(entry, &p->report->current);
+    fm_uptodate_record(entry, &p->report->uptodate);
     return manifest;
 }
 
@@ -379,10 +379,10 @@ int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, str
     *report = (struct fm_pack_report){0};
     int rc = open_inputs(&p, err);
     if (!rc)
-        rc = fm_current_check(
-            &report->current, run,
-            &(struct fm_current_inputs){"fm-pack", NULL, NULL, &p.in, &p.cp.dir, false}, err);
-    bool needed = !rc && !report->current.is;
+        rc = fm_uptodate_check(
+            &report->uptodate, run,
+            &(struct fm_uptodate_inputs){"fm-pack", NULL, NULL, &p.in, &p.cp.dir, false}, err);
+    bool needed = !rc && !report->uptodate.is;
     if (needed)
         rc = plan(&p, err);
     if (!rc && needed)

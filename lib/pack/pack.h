@@ -25,7 +25,7 @@
 
 #include "lib/family/extra.h"
 #include "lib/run/run.h"
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 /* What fm_pack would do (--dry-run) or did. */
 struct fm_pack_report {
@@ -41,7 +41,7 @@ struct fm_pack_report {
     bool adapter;          /* one is merged */
     uint64_t merged;       /* weights that the adapter changed */
     double seconds;
-    struct fm_current current; /* of --if-changed; where it is, nothing was written */
+    struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing was written */
 };
 
 /*

@@ -3,7 +3,7 @@
  * member as a name and bytes; here it is a ranking, a family of masks, an adapter, checksums, with
  * everything in it checked before it is used.  In reading order: this header with stage.c and
  * identity.c, stbytes (small safetensors in memory), ranking, budgets, lorafile, segments,
- * volumes, nonexpert (tensors that are not routed experts), current (--if-changed).
+ * volumes, nonexpert (tensors that are not routed experts), uptodate (--if-changed).
  *
  * What the stages of the pipeline share: every one reads a stream (fm-rank reads none), adds or
  * replaces members of its own, extends the history, and writes a stream.

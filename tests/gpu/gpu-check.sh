@@ -188,7 +188,7 @@ if [ -n "$double" ]; then
     program=gpu_check_double
     export LD_LIBRARY_PATH="$BUILD/tests/gpu"
 elif command -v nvidia-smi >/dev/null; then
-    show machine nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total,mig.mode.current --format=csv
+    show machine nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total,mig.mode.uptodate --format=csv
 fi
 run there "$BUILD/tests/gpu/$program" there
 case $? in

@@ -4,8 +4,8 @@
  * of all that shaped it but the weights, whose sums the manifest has anyway; to know that these
  * are still the checkpoint's, it is read again.
  */
-#ifndef FM_CURRENT_H
-#define FM_CURRENT_H
+#ifndef FM_UPTODATE_H
+#define FM_UPTODATE_H
 
 #include <stdbool.h>
 
@@ -17,14 +17,14 @@
 #include "lib/base/err.h"
 #include "lib/run/run.h"
 
-struct fm_current {
+struct fm_uptodate {
     bool is;                    /* the output is what this run would make */
     double seconds;             /* that reading the weights again took */
     char inputs[FM_DIGEST_HEX]; /* what an output is to have; "": --if-changed was not given */
 };
 
 /* What --if-changed compares; NULL and "" where a stage has none of it. */
-struct fm_current_inputs {
+struct fm_uptodate_inputs {
     const char *tool;               /* "fm-train" */
     const struct fm_digest *params; /* of a state file: tokens, options, version */
     const char *text;               /* further options */
@@ -35,14 +35,14 @@ struct fm_current_inputs {
 
 /* Whether `path` is the output of such a run of the same tool, whatever it was made of: then
  * --if-changed may replace it. */
-bool fm_current_is_own(const char *path, const char *tool);
+bool fm_uptodate_is_own(const char *path, const char *tool);
 
 /* Does nothing without run->outputs.if_changed.  Of ranks all call it, and rank 0 looks.  An output
  * that is not there, or cannot be read, is not what this run would make, and no error. */
-int fm_current_check(struct fm_current *current, const struct fm_run_options *run,
-                     const struct fm_current_inputs *inputs, struct fm_err *err);
+int fm_uptodate_check(struct fm_uptodate *uptodate, const struct fm_run_options *run,
+                      const struct fm_uptodate_inputs *inputs, struct fm_err *err);
 
 /* Into an entry of a manifest's history. */
-void fm_current_record(cJSON *entry, const struct fm_current *current);
+void fm_uptodate_record(cJSON *entry, const struct fm_uptodate *uptodate);
 
 #endif

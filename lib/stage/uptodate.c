@@ -3,7 +3,7 @@
  * The input's manifest stands for the input: it has the digests of all members, and how they came
  * about.
  */
-#include "lib/stage/current.h"
+#include "lib/stage/uptodate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static bool says(const cJSON *entry, const char *key, const char *text)
     return value && strcmp(value, text) == 0;
 }
 
-bool fm_current_is_own(const char *path, const char *tool)
+bool fm_uptodate_is_own(const char *path, const char *tool)
 {
     struct fm_bundle b = {0};
     struct fm_err none = {0};
@@ -66,7 +66,7 @@ static int add_carried(struct fm_text *t, const struct fm_hfdir *dir, struct fm_
     return FM_OK;
 }
 
-static int digest_inputs(char hex[FM_DIGEST_HEX], const struct fm_current_inputs *inputs,
+static int digest_inputs(char hex[FM_DIGEST_HEX], const struct fm_uptodate_inputs *inputs,
                          struct fm_err *err)
 {
     struct fm_text t = {0};
@@ -117,36 +117,36 @@ static bool same_weights(const struct fm_bundle *b, const struct fm_run_options 
     return same;
 }
 
-static bool is_current(const struct fm_current *current, const struct fm_run_options *run,
-                       const struct fm_current_inputs *inputs)
+static bool is_current(const struct fm_uptodate *uptodate, const struct fm_run_options *run,
+                       const struct fm_uptodate_inputs *inputs)
 {
     struct fm_bundle b = {0};
     struct fm_err none = {0};
     bool is = access(run->outputs.path, F_OK) == 0 &&
               !fm_stage_open(&b, run->outputs.path, NULL, &none) &&
               says(last_entry(&b), "tool", inputs->tool) &&
-              says(last_entry(&b), KEY, current->inputs) && same_weights(&b, run, inputs->dir);
+              says(last_entry(&b), KEY, uptodate->inputs) && same_weights(&b, run, inputs->dir);
     fm_bundle_close(&b);
     return is;
 }
 
-int fm_current_check(struct fm_current *current, const struct fm_run_options *run,
-                     const struct fm_current_inputs *inputs, struct fm_err *err)
+int fm_uptodate_check(struct fm_uptodate *uptodate, const struct fm_run_options *run,
+                      const struct fm_uptodate_inputs *inputs, struct fm_err *err)
 {
-    *current = (struct fm_current){0};
+    *uptodate = (struct fm_uptodate){0};
     if (!run->outputs.if_changed)
         return FM_OK;
     double began = fm_clock_now();
-    int rc = digest_inputs(current->inputs, inputs, err);
+    int rc = digest_inputs(uptodate->inputs, inputs, err);
     if (!rc && fm_comm_rank(run->machine.comm) == 0)
-        current->is = is_current(current, run, inputs);
-    current->seconds = fm_clock_now() - began;
+        uptodate->is = is_current(uptodate, run, inputs);
+    uptodate->seconds = fm_clock_now() - began;
     rc = fm_comm_agree(run->machine.comm, rc, err);
-    return rc ? rc : fm_comm_tell(run->machine.comm, &current->is, sizeof current->is, err);
+    return rc ? rc : fm_comm_tell(run->machine.comm, &uptodate->is, sizeof uptodate->is, err);
 }
 
-void fm_current_record(cJSON *entry, const struct fm_current *current)
+void fm_uptodate_record(cJSON *entry, const struct fm_uptodate *uptodate)
 {
-    if (current->inputs[0])
-        fm_json_add_string(entry, KEY, current->inputs);
+    if (uptodate->inputs[0])
+        fm_json_add_string(entry, KEY, uptodate->inputs);
 }
