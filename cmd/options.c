@@ -17,7 +17,7 @@
 #include "cmd/value.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/export/replaced.h"
+#include "lib/export/ownexport.h"
 #include "lib/stage/uptodate.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
@@ -512,7 +512,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
     *g = (struct fm_guard){.tool = cli->tool,
                            .force = cli->force,
                            .replaces = cli->run.outputs.force,
-                           .directory = fm_replaced_check};
+                           .directory = fm_ownexport_check};
     for (int i = 0; i < t->rows; i++) {
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);

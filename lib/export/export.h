@@ -24,7 +24,7 @@
  *
  * In reading order beside these: exportoptions.h, layouts.h and layouts.c (the layouts are in
  * lib/export/layouts), trust (which files and keys of a checkpoint load code), runtimes (what each
- * server loads), frontmatter; replaced (what --force may replace);
+ * server loads), frontmatter; ownexport (what --force may replace);
  * record (figures that are added to an export later).
  *
  * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)

@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
-#include "lib/export/replaced.h"
+#include "lib/export/ownexport.h"
 #include "lib/run/parallel.h"
 
 struct writer {
@@ -176,13 +176,13 @@ static void write_file(void *arg, int i)
 
 static int write_directory(struct writer *w, struct fm_err *err)
 {
-    struct fm_replaced old = {0};
-    int rc = w->run->outputs.force ? fm_replaced_open(&old, w->run->outputs.path, err) : FM_OK;
+    struct fm_ownexport old = {0};
+    int rc = w->run->outputs.force ? fm_ownexport_open(&old, w->run->outputs.path, err) : FM_OK;
     if (!rc)
         rc = fm_outdir_open(&w->dir, w->run->outputs.path,
                             w->run->outputs.force ? &old.listed : NULL, err);
     if (rc) {
-        fm_replaced_close(&old);
+        fm_ownexport_close(&old);
         return rc;
     }
     fm_parallel_init(&w->parallel, w->run, "export", fm_exportplan_weight_bytes(w->plan));
@@ -195,7 +195,7 @@ static int write_directory(struct writer *w, struct fm_err *err)
     if (!rc)
         rc = fm_outdir_commit(&w->dir, err);
     fm_outdir_abandon(&w->dir);
-    fm_replaced_close(&old);
+    fm_ownexport_close(&old);
     return rc;
 }
 

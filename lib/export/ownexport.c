@@ -2,7 +2,7 @@
  * --force replaces an export and never the files that somebody put beside it: a file is the
  * export's only if fm-export.json lists it.
  */
-#include "lib/export/replaced.h"
+#include "lib/export/ownexport.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 static bool has(const void *self, const char *name)
 {
-    const struct fm_replaced *r = self;
+    const struct fm_ownexport *r = self;
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, "files"), *file;
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
@@ -28,13 +28,13 @@ static bool has(const void *self, const char *name)
     return false;
 }
 
-int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err)
+int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *err)
 {
     struct fm_file f = {0};
     struct fm_err unread = {0};
     char *name = NULL, *text = NULL;
     size_t size;
-    *r = (struct fm_replaced){.listed = {FM_EXPORT_JSON, has, r}};
+    *r = (struct fm_ownexport){.listed = {FM_EXPORT_JSON, has, r}};
     if (asprintf(&name, "%s/" FM_EXPORT_JSON, path) < 0)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
     int rc = fm_file_open(&f, name, &unread);
@@ -51,18 +51,18 @@ int fm_replaced_open(struct fm_replaced *r, const char *path, struct fm_err *err
     return rc;
 }
 
-void fm_replaced_close(struct fm_replaced *r)
+void fm_ownexport_close(struct fm_ownexport *r)
 {
     cJSON_Delete(r->json);
-    *r = (struct fm_replaced){0};
+    *r = (struct fm_ownexport){0};
 }
 
-int fm_replaced_check(const char *path, bool force, struct fm_err *err)
+int fm_ownexport_check(const char *path, bool force, struct fm_err *err)
 {
-    struct fm_replaced old = {0};
-    int rc = force ? fm_replaced_open(&old, path, err) : FM_OK;
+    struct fm_ownexport old = {0};
+    int rc = force ? fm_ownexport_open(&old, path, err) : FM_OK;
     if (!rc)
         rc = fm_outdir_check(path, force ? &old.listed : NULL, err);
-    fm_replaced_close(&old);
+    fm_ownexport_close(&old);
     return rc;
 }
