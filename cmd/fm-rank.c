@@ -9,7 +9,7 @@ static void describe_experts(FILE *out, const struct fm_rank_report *r)
 {
     fprintf(out, "layer    fewest tokens  of expert   even share         most  of expert\n");
     for (int m = 0; m < r->M; m++) {
-        const int64_t *tokens = r->reached.tokens + (size_t)m * (size_t)r->E;
+        const int64_t *tokens = r->coverage.tokens + (size_t)m * (size_t)r->E;
         int least = 0, most = 0;
         int64_t sum = 0;
         for (int e = 0; e < r->E; e++) {
@@ -58,16 +58,16 @@ static cJSON *describe_json(const void *report)
     fm_json_add_uint(o, "dropped", (uint64_t)r->dropped);
     fm_json_add_double(o, "ce", r->ce);
     cJSON *list = fm_json_add_array(o, "unreached");
-    for (int i = 0; i < r->reached.unreached; i++) {
-        int at[2] = {r->reached.unreached_at[2 * i], r->reached.unreached_at[2 * i + 1]};
+    for (int i = 0; i < r->coverage.unreached; i++) {
+        int at[2] = {r->coverage.unreached_at[2 * i], r->coverage.unreached_at[2 * i + 1]};
         fm_json_add(list, NULL, cJSON_CreateIntArray(at, 2));
     }
-    fm_json_add_uint(o, "starved", (uint64_t)r->reached.starved);
+    fm_json_add_uint(o, "starved", (uint64_t)r->coverage.starved);
     cJSON *layers = fm_json_add_array(o, "expert_tokens");
     for (int m = 0; m < r->M; m++) {
         cJSON *experts = fm_json_add_array(layers, NULL);
         for (int e = 0; e < r->E; e++)
-            fm_json_add_uint(experts, NULL, (uint64_t)r->reached.tokens[m * r->E + e]);
+            fm_json_add_uint(experts, NULL, (uint64_t)r->coverage.tokens[m * r->E + e]);
     }
     fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
     fm_json_add_double(o, "seconds", r->seconds);

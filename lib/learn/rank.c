@@ -57,8 +57,8 @@ void fm_rank_defaults(struct fm_rank_options *options)
 
 void fm_rank_report_release(struct fm_rank_report *report)
 {
-    free(report->reached.unreached_at);
-    free(report->reached.tokens);
+    free(report->coverage.unreached_at);
+    free(report->coverage.tokens);
     *report = (struct fm_rank_report){0};
 }
 
@@ -391,7 +391,7 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "batches", (uint64_t)report->batches);
     fm_json_add_double(result, "ce", report->ce);
-    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->reached.unreached);
+    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->coverage.unreached);
     fm_uptodate_record(entry, &report->uptodate);
 }
 
@@ -487,7 +487,7 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
  */
 
 /* Whose scores rest on little: a tenth of an even share of the layer's tokens, or less. */
-static void count_starved(struct fm_reached *y, const struct fm_ranking *r,
+static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                           const struct fm_task *task)
 {
     int worst = 0;
@@ -513,7 +513,7 @@ static void count_starved(struct fm_reached *y, const struct fm_ranking *r,
 
 /* Experts that no token reached are listed, in memory that the caller frees, and counted in a
  * warning; those that few reached in another. */
-static int list_reached(struct fm_reached *y, const struct fm_ranking *r,
+static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
                         const struct fm_task *task, struct fm_err *err)
 {
     size_t X = (size_t)r->M * (size_t)r->E;
@@ -543,7 +543,7 @@ static int finish(struct scorer *s, enum fm_rank_order order, int batch,
 {
     int rc = finish_scores(s, order, report->batches, err);
     if (!rc)
-        rc = list_reached(&report->reached, s->ranking, s->task, err);
+        rc = list_reached(&report->coverage, s->ranking, s->task, err);
     return rc ? rc : write_stream(s, order, batch, report, err);
 }
 

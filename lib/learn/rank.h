@@ -30,7 +30,7 @@ struct fm_rank_options {
 };
 
 /* Experts that calibration tokens did not reach, or hardly. */
-struct fm_reached {
+struct fm_coverage {
     int unreached;         /* experts that no token reached; their scores are zero */
     int32_t *unreached_at; /* (unreached, 2): layer and expert of each */
     int64_t *tokens;       /* (M, E): tokens that each expert saw */
@@ -41,12 +41,12 @@ struct fm_rank_report {
     enum fm_criterion criterion;
     int group;
     int L, M, E, I, T;
-    int16_t moe[FM_LAYERS_MAX]; /* (M) layers of experts among the L */
-    int sequences, batches;     /* used: whole batches */
-    int dropped;                /* sequences at the end that fill no batch */
-    double ce;                  /* mean loss of the full model on them */
-    struct fm_reached reached;  /* which experts the tokens reached */
-    int resumed;                /* batches that came from the state file */
+    int16_t moe[FM_LAYERS_MAX];  /* (M) layers of experts among the L */
+    int sequences, batches;      /* used: whole batches */
+    int dropped;                 /* sequences at the end that fill no batch */
+    double ce;                   /* mean loss of the full model on them */
+    struct fm_coverage coverage; /* which experts the tokens reached */
+    int resumed;                 /* batches that came from the state file */
     double seconds;
     struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing else is filled in */
 };

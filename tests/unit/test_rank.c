@@ -138,9 +138,9 @@ static void an_expert_out_of_reach_is_told(void **state)
     struct runs r;
     struct fm_rank_report report = {0};
     assert_golden(&r, "odd-mixtral", "cpu", 1, &report);
-    assert_int_equal(report.reached.unreached, 1);
-    assert_int_equal(report.reached.unreached_at[0], 1);
-    assert_int_equal(report.reached.unreached_at[1], 4);
+    assert_int_equal(report.coverage.unreached, 1);
+    assert_int_equal(report.coverage.unreached_at[0], 1);
+    assert_int_equal(report.coverage.unreached_at[1], 4);
     assert_int_equal(r.warnings, 1);
     assert_non_null(strstr(r.text, "1 of 15 experts"));
     fm_rank_report_release(&report);
