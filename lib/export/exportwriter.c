@@ -14,12 +14,12 @@
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
 #include "lib/export/ownexport.h"
-#include "lib/run/parallel.h"
+#include "lib/run/taskgroup.h"
 
 struct writer {
     const struct fm_exportplan *plan;
     const struct fm_run_options *run;
-    struct fm_parallel parallel;
+    struct fm_taskgroup tasks;
     struct fm_outdir dir; /* of a directory */
     struct fm_output out; /* of a stream */
     struct fm_hasher *hasher;
@@ -97,7 +97,7 @@ static int write_part(struct filework *f, const struct piece *p, struct fm_hashe
             fm_output_write_at(&f->out, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
     fm_scratch_release(mark);
     if (!rc)
-        fm_parallel_add(&f->w->parallel, p->size);
+        fm_taskgroup_add(&f->w->tasks, p->size);
     return rc;
 }
 
@@ -107,12 +107,12 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     const struct fm_planned_tensor *t = p->tensor;
     struct fm_hasher *hasher = fm_hasher_new();
     int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    for (uint64_t at = 0, next; at < t->t.size && !rc && fm_parallel_going(&f->w->parallel);
+    for (uint64_t at = 0, next; at < t->t.size && !rc && fm_taskgroup_going(&f->w->tasks);
          at = next) {
         next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
         rc = write_part(f, &(struct piece){t, at, next - at}, hasher, err);
     }
-    if (!rc && fm_parallel_going(&f->w->parallel)) {
+    if (!rc && fm_taskgroup_going(&f->w->tasks)) {
         struct fm_digest digest = fm_hasher_done(hasher);
         rc = fm_fill_check(f->w->plan, t, &digest, err);
     }
@@ -125,12 +125,12 @@ static void write_piece(void *arg, int i)
     struct filework *f = arg;
     const struct piece *p = &f->piece[i];
     struct fm_err err = {0};
-    if (!fm_parallel_going(&f->w->parallel))
+    if (!fm_taskgroup_going(&f->w->tasks))
         return;
     int rc =
         p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err) : write_part(f, p, NULL, &err);
     if (rc)
-        fm_parallel_fail(&f->w->parallel, &err);
+        fm_taskgroup_fail(&f->w->tasks, &err);
 }
 
 /* What comes before the tensors: of texts, all of it. */
@@ -152,7 +152,7 @@ static void write_file(void *arg, int i)
     struct filework f = {.w = w};
     struct fm_err err = {0};
     int pieces = 0;
-    if (!fm_parallel_going(&w->parallel))
+    if (!fm_taskgroup_going(&w->tasks))
         return;
     int rc = fm_outdir_file(&w->dir, &f.out, planned->name, &err);
     bool open = !rc;
@@ -164,14 +164,14 @@ static void write_file(void *arg, int i)
         rc = write_head(w, (size_t)i, &f.out, &err);
     if (!rc) {
         fm_pool_for(pieces, write_piece, &f);
-        if (fm_parallel_going(&w->parallel))
+        if (fm_taskgroup_going(&w->tasks))
             rc = fm_output_commit(&f.out, &err);
     }
     if (open)
         fm_output_abandon(&f.out);
     free(f.piece);
     if (rc)
-        fm_parallel_fail(&w->parallel, &err);
+        fm_taskgroup_fail(&w->tasks, &err);
 }
 
 static int write_directory(struct writer *w, struct fm_err *err)
@@ -185,9 +185,9 @@ static int write_directory(struct writer *w, struct fm_err *err)
         fm_ownexport_close(&old);
         return rc;
     }
-    fm_parallel_init(&w->parallel, w->run, "export", fm_exportplan_weight_bytes(w->plan));
+    fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     fm_pool_for((int)w->plan->files, write_file, w);
-    rc = fm_parallel_end(&w->parallel, err);
+    rc = fm_taskgroup_end(&w->tasks, err);
     if (!rc)
         rc = fm_file_unchanged(&w->plan->from->bundle.file, err);
     if (!rc)
@@ -212,10 +212,10 @@ static void fill_piece(void *arg, int i)
     struct round *v = arg;
     const struct piece *p = &v->piece[i];
     struct fm_err err = {0};
-    if (!fm_parallel_going(&v->w->parallel))
+    if (!fm_taskgroup_going(&v->w->tasks))
         return;
     if (fm_fill_bytes(v->w->plan, p->tensor, p->from, p->size, v->bytes[i], &err))
-        fm_parallel_fail(&v->w->parallel, &err);
+        fm_taskgroup_fail(&v->w->tasks, &err);
 }
 
 /* A piece that is filled; with the last one of a tensor outside the experts, that one is checked.
@@ -236,7 +236,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
     }
     if (!rc)
         rc = fm_output_write(&w->out, bytes, (size_t)p->size, err);
-    fm_parallel_add(&w->parallel, p->size);
+    fm_taskgroup_add(&w->tasks, p->size);
     return rc;
 }
 
@@ -247,14 +247,14 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
     int most = fm_pool_threads(), rc = FM_OK;
     struct fm_mark mark = fm_scratch_mark();
     char **bytes = fm_scratch((size_t)most * sizeof *bytes);
-    for (int first = 0; first < pieces && !rc && fm_parallel_going(&w->parallel); first += most) {
+    for (int first = 0; first < pieces && !rc && fm_taskgroup_going(&w->tasks); first += most) {
         int n = pieces - first < most ? pieces - first : most;
         struct fm_mark inner = fm_scratch_mark();
         for (int i = 0; i < n; i++)
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
         struct round v = {w, piece + first, bytes};
         fm_pool_for(n, fill_piece, &v);
-        for (int i = 0; i < n && !rc && fm_parallel_going(&w->parallel); i++)
+        for (int i = 0; i < n && !rc && fm_taskgroup_going(&w->tasks); i++)
             rc = stream_piece(w, &piece[first + i], bytes[i], err);
         fm_scratch_release(inner);
     }
@@ -309,13 +309,13 @@ static int write_stream(struct writer *w, struct fm_err *err)
     w->hasher = fm_hasher_new();
     if (!w->hasher)
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    fm_parallel_init(&w->parallel, w->run, "export", fm_exportplan_weight_bytes(w->plan));
+    fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     /* What is small and says what the rest is comes first. */
     for (int weights = 0; weights < 2; weights++)
-        for (size_t i = 0; i < w->plan->files && !rc && fm_parallel_going(&w->parallel); i++)
+        for (size_t i = 0; i < w->plan->files && !rc && fm_taskgroup_going(&w->tasks); i++)
             if (w->plan->file[i].weights == (weights == 1))
                 rc = stream_file(w, i, err);
-    int parallel = fm_parallel_end(&w->parallel, !rc ? err : &(struct fm_err){0});
+    int parallel = fm_taskgroup_end(&w->tasks, !rc ? err : &(struct fm_err){0});
     rc = rc ? rc : parallel;
     if (!rc)
         rc = fm_output_write(&w->out, zeros, sizeof zeros, err);

@@ -14,7 +14,7 @@
 #include "lib/engine/adapter.h"
 #include "lib/model/checkpoint.h"
 #include "lib/pack/pack.h"
-#include "lib/run/parallel.h"
+#include "lib/run/taskgroup.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/ranking.h"
 #include "lib/stage/segments.h"
@@ -57,7 +57,7 @@ struct fm_packing {
     int at_once;                      /* experts of one volume in work at once */
     struct fm_weightsum wanted, sums; /* of the checkpoint: that was ranked, and that passes */
     pthread_mutex_t lock;             /* on sums */
-    struct fm_parallel parallel;
+    struct fm_taskgroup tasks;
 };
 
 /* Dtype in which an expert is put in order: the bundle's, but float32 where an adapter is merged

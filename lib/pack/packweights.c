@@ -235,7 +235,7 @@ static void make_expert(void *arg, int i)
     struct fm_packing *p = w->p;
     struct fm_err err = {0};
     int e = w->first + i;
-    if (!fm_parallel_going(&p->parallel))
+    if (!fm_taskgroup_going(&p->tasks))
         return;
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
@@ -243,10 +243,10 @@ static void make_expert(void *arg, int i)
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
                            rows, w->bytes / (size_t)p->cp.config.I);
     else
-        fm_parallel_fail(&p->parallel, &err);
+        fm_taskgroup_fail(&p->tasks, &err);
     fm_scratch_release(mark);
     if (!err.code)
-        fm_parallel_add(&p->parallel, w->bytes);
+        fm_taskgroup_add(&p->tasks, w->bytes);
 }
 
 static int append(struct fm_packing *p, const struct fm_packing_volume *v, const void *src,
@@ -266,13 +266,13 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
         w.part = t->name == v->name_of[i] ? fm_segments_part(i) : w.part;
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
-    for (; w.first < E && !rc && fm_parallel_going(&p->parallel); w.first += p->at_once) {
+    for (; w.first < E && !rc && fm_taskgroup_going(&p->tasks); w.first += p->at_once) {
         int n = E - w.first < p->at_once ? E - w.first : p->at_once;
         fm_pool_for(n, make_expert, &w);
-        if (fm_parallel_going(&p->parallel))
+        if (fm_taskgroup_going(&p->tasks))
             rc = append(p, v, w.rows, (size_t)n * w.bytes, err);
     }
-    if (!rc && fm_parallel_going(&p->parallel))
+    if (!rc && fm_taskgroup_going(&p->tasks))
         join_sums(&w);
     fm_scratch_release(mark);
     return rc;
@@ -331,7 +331,7 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     fm_hasher_add(o->hasher, o->written, n);
     if (!rc)
         rc = append(p, o->v, o->written, n, err);
-    fm_parallel_add(&p->parallel, n);
+    fm_taskgroup_add(&p->tasks, n);
     return rc;
 }
 
@@ -348,7 +348,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     if (o.place->scale)
         o.written = fm_scratch(FM_PACKING_PIECE_BYTES * (size_t)fm_dtype_bits(t->dtype) / 8);
     size_t index = 0;
-    for (uint64_t at = 0; at < from->size && !rc && fm_parallel_going(&p->parallel);
+    for (uint64_t at = 0; at < from->size && !rc && fm_taskgroup_going(&p->tasks);
          at += FM_PACKING_PIECE_BYTES) {
         uint64_t left = from->size - at;
         rc = pass_piece(p, &o, index++,
@@ -369,13 +369,12 @@ static void pass_volume(void *arg, int i)
     struct fm_packing *p = arg;
     const struct fm_packing_volume *v = &p->volume[i];
     struct fm_err err = {0};
-    int rc =
-        fm_parallel_going(&p->parallel) ? append(p, v, v->header, v->header_bytes, &err) : FM_OK;
-    for (size_t t = 0; t < v->tensors && !rc && fm_parallel_going(&p->parallel); t++)
+    int rc = fm_taskgroup_going(&p->tasks) ? append(p, v, v->header, v->header_bytes, &err) : FM_OK;
+    for (size_t t = 0; t < v->tensors && !rc && fm_taskgroup_going(&p->tasks); t++)
         rc = v->layer >= 0 ? pass_tensor(p, v, &v->tensor[t], &err)
                            : pass_other(p, v, &v->tensor[t], &err);
     if (rc)
-        fm_parallel_fail(&p->parallel, &err);
+        fm_taskgroup_fail(&p->tasks, &err);
 }
 
 int fm_packing_check_sums(const struct fm_packing *p, struct fm_err *err)
@@ -392,13 +391,13 @@ int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err)
     pthread_mutex_init(&p->lock, NULL);
     bool in_order = p->writer && !fm_bundle_writer_seekable(p->writer);
     p->at_once = in_order ? fm_pool_threads() : 1;
-    fm_parallel_init(&p->parallel, p->run, stage, p->report->bytes_weights);
+    fm_taskgroup_init(&p->tasks, p->run, stage, p->report->bytes_weights);
     if (!in_order)
         fm_pool_for(p->volumes, pass_volume, p);
     for (int i = 0; in_order && i < p->volumes; i++)
         pass_volume(p, i);
     pthread_mutex_destroy(&p->lock);
-    int rc = fm_parallel_end(&p->parallel, err);
+    int rc = fm_taskgroup_end(&p->tasks, err);
     for (size_t s = 0; s < p->cp.dir.shards && !rc; s++)
         rc = fm_file_unchanged(&p->cp.dir.shard[s].file, err);
     return rc;

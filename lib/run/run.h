@@ -3,7 +3,7 @@
  * limits, a guard over what it writes, threads that work and may be stopped, values that need not
  * fit into memory, a state file to resume from, a report.  It knows no model and no stream.  In
  * reading order: this header, inputs, machine; comm with wire.h, wire_alone.c, wire_mpi.c and ranks
- * (many processes); guard (outputs), parallel, store, journal, report, process (child
+ * (many processes); guard (outputs), taskgroup, store, journal, report, process (child
  * programs).
  *
  * The options that every tool has, in three groups.  The command line fills them (cmd/cli.c), the

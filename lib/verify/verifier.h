@@ -13,7 +13,7 @@
 #include "formats/bundle/bundle.h"
 #include "formats/file/file.h"
 #include "formats/file/spool.h"
-#include "lib/run/parallel.h"
+#include "lib/run/taskgroup.h"
 #include "lib/stage/segments.h"
 #include "lib/verify/verify.h"
 
@@ -28,7 +28,7 @@ struct fm_verifier {
     const struct fm_verify_options *options;
     struct fm_verify_report *report;
     int dir; /* of an export: the directory, open throughout, so that all is read from one */
-    struct fm_parallel parallel;
+    struct fm_taskgroup tasks;
     pthread_mutex_t lock; /* of everything below, while tasks run */
     struct fm_finding *finding;
     size_t findings, capacity;

@@ -151,7 +151,7 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
     if (!rc)
         fm_hasher_reset(st.hasher);
     st.end = s->spans ? span_size(s, 0) : 0;
-    for (uint64_t at = 0; at < s->size && !rc && fm_parallel_going(&v->parallel);) {
+    for (uint64_t at = 0; at < s->size && !rc && fm_taskgroup_going(&v->tasks);) {
         size_t n = s->size - at < SCAN_BYTES ? (size_t)(s->size - at) : SCAN_BYTES;
         rc = v->spool ? fm_spool_read(v->spool, s->at + at, piece, n, err)
                       : fm_file_read(s->file, s->at + at, piece, n, err);

@@ -217,7 +217,7 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
     rc = fm_verifier_scan(j->v, &header, err);
     if (st.count > 0)
         qsort(st.tensor, st.count, sizeof *st.tensor, compare_offsets);
-    for (size_t t = 0; t < st.count && !rc && fm_parallel_going(&j->v->parallel); t++)
+    for (size_t t = 0; t < st.count && !rc && fm_taskgroup_going(&j->v->tasks); t++)
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
     size_t expected = tensors_of(j, &p);
     if ((p.layer >= 0 ? (size_t)p.parts : st.count) != expected)
@@ -236,7 +236,7 @@ static void check_member(struct fm_bundle_job *j, size_t i)
 {
     const struct fm_member *m = &j->bundle.member[i];
     struct fm_err err = {0};
-    if (!has_digest(m->name) || !fm_parallel_going(&j->v->parallel))
+    if (!has_digest(m->name) || !fm_taskgroup_going(&j->v->tasks))
         return;
     struct fm_hasher *whole = fm_hasher_new();
     int rc = whole ? FM_OK : fm_fail(&err, FM_ENOMEM, "no memory for a digest");
@@ -248,15 +248,15 @@ static void check_member(struct fm_bundle_job *j, size_t i)
         rc = check_weights(j, i, whole, &err);
     else if (!rc)
         rc = fm_verifier_scan(j->v, &all, &err);
-    if (!rc && fm_parallel_going(&j->v->parallel)) {
+    if (!rc && fm_taskgroup_going(&j->v->tasks)) {
         j->have[i] = fm_hasher_done(whole);
         compare_member(j, i);
     } else if (rc) {
-        fm_parallel_fail(&j->v->parallel, &err);
+        fm_taskgroup_fail(&j->v->tasks, &err);
     }
     fm_hasher_free(whole);
     fm_verifier_count(j->v, 1, m->size);
-    fm_parallel_add(&j->v->parallel, m->size);
+    fm_taskgroup_add(&j->v->tasks, m->size);
 }
 
 /* One round of members, the small ones or the weights, side by side. */
@@ -275,9 +275,9 @@ static void check_one(void *arg, int i)
 static void pass_members(struct fm_bundle_job *j, const size_t *member, int n)
 {
     struct fm_err err = {0};
-    for (int i = 0; i < n && fm_parallel_going(&j->v->parallel); i++) {
+    for (int i = 0; i < n && fm_taskgroup_going(&j->v->tasks); i++) {
         if (fm_spool_keep(j->v->spool, j->bundle.member[member[i]].offset, &err))
-            fm_parallel_fail(&j->v->parallel, &err);
+            fm_taskgroup_fail(&j->v->tasks, &err);
         check_member(j, member[i]);
     }
 }
@@ -297,13 +297,13 @@ static int check_members(struct fm_bundle_job *j, bool weights, struct fm_err *e
         r.member[n++] = i;
         bytes += m->size;
     }
-    fm_parallel_init(&j->v->parallel, j->v->run, weights ? "weights" : "members", bytes);
+    fm_taskgroup_init(&j->v->tasks, j->v->run, weights ? "weights" : "members", bytes);
     if (weights && j->v->spool)
         pass_members(j, r.member, n);
     else
         fm_pool_for(n, check_one, &r);
     free(r.member);
-    return fm_parallel_end(&j->v->parallel, err);
+    return fm_taskgroup_end(&j->v->tasks, err);
 }
 
 /* ---- a stream, in one pass ---- */

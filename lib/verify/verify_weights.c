@@ -310,7 +310,7 @@ static void check_unit(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     int rc = FM_OK;
     uint64_t bytes = have->size;
-    if (!fm_parallel_going(&j->v->parallel))
+    if (!fm_taskgroup_going(&j->v->tasks))
         return;
     if (p.b)
         rc = check_block(&p, &bytes, &err);
@@ -320,9 +320,9 @@ static void check_unit(void *arg, int i)
         rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
     fm_scratch_release(mark);
     if (rc)
-        fm_parallel_fail(&j->v->parallel, &err);
+        fm_taskgroup_fail(&j->v->tasks, &err);
     fm_verifier_count(j->v, 1, bytes);
-    fm_parallel_add(&j->v->parallel, bytes);
+    fm_taskgroup_add(&j->v->tasks, bytes);
 }
 
 /* Up rows are looked at with their gate rows, where both are there. */
@@ -372,10 +372,9 @@ int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err)
     if (!rc)
         rc = plan_units(j, err);
     if (!rc) {
-        fm_parallel_init(&j->v->parallel, j->v->run, "verify",
-                         fm_exportplan_weight_bytes(&j->plan));
+        fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", fm_exportplan_weight_bytes(&j->plan));
         fm_pool_for(j->units, check_unit, j);
-        rc = fm_parallel_end(&j->v->parallel, err);
+        rc = fm_taskgroup_end(&j->v->tasks, err);
     }
     fm_volumes_close(&j->weights);
     return rc;

@@ -1,0 +1,52 @@
+/*
+ * Tasks cannot return: what goes wrong is kept in the group.  The first error stops the others
+ * before their next piece of work, and a signal counts as an error whose name is `stopped`; so each
+ * loop over tasks has one question to ask and one place to look afterwards.
+ */
+#include "lib/run/taskgroup.h"
+
+void fm_taskgroup_init(struct fm_taskgroup *tasks, const struct fm_run_options *run,
+                       const char *stage, uint64_t total)
+{
+    *tasks = (struct fm_taskgroup){.run = run, .stage = stage, .total = total};
+    pthread_mutex_init(&tasks->lock, NULL);
+}
+
+static bool asked_to_stop(const struct fm_taskgroup *tasks)
+{
+    return tasks->run->stop && *tasks->run->stop;
+}
+
+bool fm_taskgroup_going(struct fm_taskgroup *tasks)
+{
+    pthread_mutex_lock(&tasks->lock);
+    if (!tasks->err.code && asked_to_stop(tasks))
+        fm_fail(&tasks->err, FM_ESAVED, "stopped");
+    bool going = !tasks->err.code;
+    pthread_mutex_unlock(&tasks->lock);
+    return going;
+}
+
+void fm_taskgroup_fail(struct fm_taskgroup *tasks, const struct fm_err *err)
+{
+    pthread_mutex_lock(&tasks->lock);
+    if (!tasks->err.code)
+        tasks->err = *err;
+    pthread_mutex_unlock(&tasks->lock);
+}
+
+void fm_taskgroup_add(struct fm_taskgroup *tasks, uint64_t bytes)
+{
+    pthread_mutex_lock(&tasks->lock);
+    tasks->done += bytes;
+    fm_run_report(tasks->run, tasks->stage, tasks->done, tasks->total, "bytes");
+    pthread_mutex_unlock(&tasks->lock);
+}
+
+int fm_taskgroup_end(struct fm_taskgroup *tasks, struct fm_err *err)
+{
+    pthread_mutex_destroy(&tasks->lock);
+    if (tasks->err.code)
+        *err = tasks->err;
+    return tasks->err.code;
+}
